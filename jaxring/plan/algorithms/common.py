@@ -1,0 +1,125 @@
+"""What the algorithms share: who is on which node, and the steps that several of them use."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Peer, Spec, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+# A source of a fold, and whether it is a message of accumulator elements.
+Source = tuple[Peer, bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Nodes:
+    """Ranks grouped by node. Nodes are numbered by their lowest rank, members ascend.
+
+    A *rail* is a lane that at most one rank of each node runs: the path of its pieces between nodes.
+    """
+
+    spec: Spec
+    members: tuple[tuple[int, ...], ...]
+    node_of: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spec: Spec) -> Nodes:
+        groups: dict[int, list[int]] = {}
+        for rank, node in enumerate(spec.placement):
+            groups.setdefault(node, []).append(rank)
+        number = {node: index for index, node in enumerate(groups)}
+        return cls(spec, tuple(tuple(g) for g in groups.values()), tuple(number[node] for node in spec.placement))
+
+    @classmethod
+    def flat(cls, spec: Spec) -> Nodes:
+        """Every rank by itself, whatever the placement: what turns a hierarchical algorithm into a flat one."""
+        return cls(spec, tuple((rank,) for rank in range(spec.nranks)), tuple(range(spec.nranks)))
+
+    @property
+    def count(self) -> int:
+        return len(self.members)
+
+    @property
+    def width(self) -> int:
+        return max(map(len, self.members))
+
+    def runner(self, rail: int, node: int) -> int:
+        """The rank that runs ``rail`` on ``node``: rails are dealt to the members in turn."""
+        members = self.members[node % self.count]
+        return members[rail % len(members)]
+
+    def partial(self, node: int) -> bool:
+        """Whether a node's own contribution is already a fold (it has several ranks)."""
+        return len(self.members[node % self.count]) > 1
+
+
+def inp(index: int) -> Chunk:
+    return Chunk(Buffer.INPUT, index)
+
+
+def out(index: int) -> Chunk:
+    return Chunk(Buffer.OUTPUT, index)
+
+
+def messages(ranks: Iterable[int]) -> tuple[Peer, ...]:
+    return tuple(Peer(rank) for rank in ranks)
+
+
+def others(rank: int, members: Iterable[int]) -> tuple[Peer, ...]:
+    """The other members as memory peers."""
+    return tuple(Peer(m, memory=True) for m in members if m != rank)
+
+
+def own(rank: int, members: Iterable[int]) -> list[Source]:
+    """The members' local chunks as sources of a fold at ``rank``, in rank order."""
+    return [(Peer(m, memory=m != rank), False) for m in members]
+
+
+def read(rank: int, owner: int, src: int, dst: int, send: tuple[Peer, ...] = ()) -> Step:
+    """Move ``owner``'s input chunk (by memory where it is another rank's) to the output and to ``send``."""
+    recv = () if owner == rank else (Peer(owner, memory=True),)
+    return Step(Kind.MOVE, inp(src), out(dst), recv, send)
+
+
+def receive(source: int, dst: int, send: tuple[Peer, ...] = ()) -> Step:
+    """Move a message to the output and to ``send``."""
+    return Step(Kind.MOVE, None, out(dst), (Peer(source),), send)
+
+
+def zero(dst: int) -> Step:
+    return Step(Kind.MOVE, None, out(dst), flags=Flag.ZERO)
+
+
+def fold(
+    rank: int,
+    chunk: int,
+    sources: Sequence[Source],
+    dst: Chunk | None = None,
+    send: tuple[Peer, ...] = (),
+    final: bool = False,
+) -> list[Step]:
+    """The steps that fold ``sources`` (local ones read input ``chunk``) in their order and deliver the value.
+
+    One step, unless some messages are raw and some partial: a step receives one type only, so the raw ones are folded
+    to scratch chunk 0 first and the partial ones onto it. A single local source that is not final is plainly moved.
+    """
+    src = inp(chunk)
+    partial = [peer for peer, is_partial in sources if is_partial]
+    rest = [peer for peer, is_partial in sources if not is_partial]
+    flags = Flag.FINAL if final else Flag.NONE
+    if not final and any(not peer.memory for peer in send) and len(sources) > 1:
+        flags |= Flag.SEND_PARTIAL
+    if partial and any(not peer.memory and peer.rank != rank for peer in rest):
+        scratch = Chunk(Buffer.SCRATCH, 0)
+        first = Step(Kind.REDUCE, src, scratch, tuple(rest))
+        recv = (Peer(rank), *partial)
+        return [first, Step(Kind.REDUCE, scratch, dst, recv, send, flags | Flag.RECV_PARTIAL)]
+    recv = tuple(peer for peer, _ in sources)
+    if len(recv) == 1 and not final:
+        return [Step(Kind.MOVE, src, dst, () if recv[0].rank == rank else recv, send)]
+    if partial:
+        flags |= Flag.RECV_PARTIAL
+    return [Step(Kind.REDUCE, src, dst, recv, send, flags)]

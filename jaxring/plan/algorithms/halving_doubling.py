@@ -1,0 +1,163 @@
+"""Recursive halving and doubling (Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005), for any number of ranks.
+
+Let p be the largest power of two that is at most n. A chunk is owned by one of the ranks below p; seen from rank v, a
+chunk of owner c has the relative number x = c ^ v. Halving sends chunk x to v ^ (highest bit of x), after folding in
+what came from v ^ d for every power of two d > x: each chunk climbs a binomial tree to its owner, all chunks at once.
+Doubling is the same trees downwards. Rank p + i hands its data to rank i beforehand and gets the result from it.
+
+The order of the chunks is a post-order walk of the binomial tree. Then a message over distance d is folded at position
+x of a message sent at position x + d, with no other message of that distance in between: FIFOs of depth two suffice for
+any number of ranks. Chunks are dealt to the lanes, so more channels bring more of a rank's log2(p) exchanges into
+flight.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from jaxring.plan.algorithms.common import Source, fold, inp, messages, out, read, receive
+from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+
+
+@functools.lru_cache(maxsize=8)
+def walk(p: int) -> tuple[int, ...]:
+    """Post-order of the binomial tree over 0..p-1 in which x has the children x + d, d a power of two above x."""
+    order: list[int] = []
+
+    def visit(x: int) -> None:
+        d = 1 << x.bit_length()
+        while d < p:
+            visit(x + d)
+            d *= 2
+        order.append(x)
+
+    visit(0)
+    return tuple(order)
+
+
+class _Cube:
+    """One of the p ranks with its place in the hypercube, and its extra rank if it has one."""
+
+    def __init__(self, n: int, rank: int) -> None:
+        self.p = 1 << (n.bit_length() - 1)
+        self.extras = n - self.p
+        self.rank = rank
+        self.v = rank % self.p  # an extra rank sees what its partner does
+        self.is_extra = rank >= self.p
+        self.extra = (self.v + self.p,) if self.v < self.extras and not self.is_extra else ()
+
+    def toward(self, x: int) -> int:
+        return self.v ^ (1 << (x.bit_length() - 1))
+
+    def away(self, x: int) -> list[int]:
+        """The ranks from which chunk x is folded in and to which its result goes, farthest first."""
+        d, ranks = self.p // 2, []
+        while d > x:
+            ranks.append(self.v ^ d)
+            d //= 2
+        return ranks
+
+    def sources(self, x: int) -> list[Source]:
+        sources: list[Source] = [(Peer(self.rank), False)]
+        sources += [(Peer(e), False) for e in self.extra]
+        for q in self.away(x):
+            # The farthest exchange comes first, with raw values, unless the sender folded an extra rank in.
+            sources.append((Peer(q), (q ^ self.v) != self.p // 2 or q < self.extras))
+        return sources
+
+
+def _all_reduce(cube: _Cube, pieces: int) -> Iterator[tuple[int, list[Step]]]:
+    p, v = cube.p, cube.v
+    for group in range(0, pieces, p):
+        for x in walk(p):
+            piece = group + (x ^ v)
+            if cube.is_extra:
+                yield piece, [Step(Kind.MOVE, inp(piece), send=messages([v]))]
+            elif x:
+                yield piece, fold(cube.rank, piece, cube.sources(x), send=messages([cube.toward(x)]))
+            else:
+                send = messages((*cube.away(0), *cube.extra))
+                yield piece, fold(cube.rank, piece, cube.sources(0), out(piece), send, final=True)
+        for x in reversed(walk(p)):
+            piece = group + (x ^ v)
+            if cube.is_extra:
+                yield piece, [receive(v, piece)]
+            elif x:
+                yield piece, [receive(cube.toward(x), piece, messages((*cube.away(x), *cube.extra)))]
+
+
+def _blocks(cube: _Cube, order: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(x, block) of the blocks that the p ranks own, and then of those they look after for the extra ranks."""
+    for x in order:
+        yield x, x ^ cube.v
+    for x in order:
+        if x ^ cube.v < cube.extras:
+            yield x, (x ^ cube.v) + cube.p
+
+
+def _reduce_scatter(cube: _Cube, pieces: int) -> Iterator[tuple[int, list[Step]]]:
+    for piece in range(pieces):
+        for x, block in _blocks(cube, walk(cube.p)):
+            chunk = block * pieces + piece
+            if cube.is_extra:
+                yield chunk, [Step(Kind.MOVE, inp(chunk), send=messages([cube.v]))]
+            elif x:
+                yield chunk, fold(cube.rank, chunk, cube.sources(x), send=messages([cube.toward(x)]))
+            elif block < cube.p:
+                yield chunk, fold(cube.rank, chunk, cube.sources(0), out(piece), final=True)
+            else:
+                yield chunk, fold(cube.rank, chunk, cube.sources(0), send=messages([block]), final=True)
+        if cube.is_extra:
+            yield cube.rank * pieces + piece, [receive(cube.v, piece)]
+
+
+def _all_gather(cube: _Cube, pieces: int) -> Iterator[tuple[int, list[Step]]]:
+    rank = cube.rank
+    for piece in range(pieces):
+        if cube.is_extra:
+            mine = rank * pieces + piece
+            yield mine, [read(rank, rank, piece, mine, messages([cube.v]))]
+        for x, block in _blocks(cube, tuple(reversed(walk(cube.p)))):
+            chunk = block * pieces + piece
+            send = messages((*cube.away(x), *(e for e in cube.extra if e != block)))
+            if cube.is_extra:
+                if block != rank:
+                    yield chunk, [receive(cube.v, chunk)]
+            elif x:
+                yield chunk, [receive(cube.toward(x), chunk, send)]
+            elif block == rank:
+                yield chunk, [read(rank, rank, piece, chunk, send)]
+            else:
+                yield chunk, [receive(block, chunk, send)]
+
+
+_CHUNKS: dict[str, Callable[[_Cube, int], Iterator[tuple[int, list[Step]]]]] = {
+    "all_reduce": _all_reduce,
+    "reduce_scatter": _reduce_scatter,
+    "all_gather": _all_gather,
+}
+
+
+def build(spec: Spec) -> Schedule:
+    """One lane per channel, chunks dealt to the lanes in turn. Use more channels for less latency, up to p."""
+    n, channels = spec.nranks, spec.channels
+    if spec.collective == "all_reduce":
+        p = 1 << (n.bit_length() - 1)
+        pieces = p * -(-channels // p)
+    else:
+        pieces = -(-channels // n)
+    chunks = _CHUNKS[spec.collective]
+
+    def lanes(rank: int) -> list[list[Step]]:
+        result: list[list[Step]] = [[] for _ in range(channels)]
+        for chunk, steps in chunks(_Cube(n, rank), pieces):
+            result[chunk % channels] += steps
+        return result
+
+    return Schedule(spec, pieces, channels, 0 if spec.collective == "all_gather" else 1, lanes)

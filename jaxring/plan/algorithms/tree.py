@@ -1,0 +1,154 @@
+"""Double binary tree (Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast, reduction and scan,
+Parallel Computing 2009). Depth log2(P), and each half of the buffer has a tree of its own, in which the inner nodes of
+the other are leaves: so every node sends and receives about one buffer in each direction.
+
+``tree`` takes each rank for a node; ``hier_tree`` runs over the real nodes, two trees per rail, with the node's inputs
+folded and its outputs written by memory as part of the tree's steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jaxring.plan.algorithms import direct
+from jaxring.plan.algorithms.common import Nodes, fold, messages, others, out, own, read, receive, zero
+from jaxring.plan.schedule import Peer, Schedule, Spec, Step
+
+COLLECTIVES = ("all_reduce", "broadcast", "reduce")
+
+RailFn = Callable[[Nodes, int, int], list[Step]]
+
+
+def in_order(label: int, count: int) -> tuple[int, list[int]]:
+    """(parent or 0, children) of ``label`` in the in-order binary tree over 1..count, whose odd labels are leaves."""
+    bit = label & -label
+    parent = (label - bit) | (bit << 1)
+    if parent > count:
+        parent = label - bit
+    children = []
+    if bit > 1:
+        children.append(label - bit // 2)
+        step = bit // 2
+        while step and label + step > count:  # the right subtree may be cut off at count
+            step //= 2
+        if step:
+            children.append(label + step)
+    return parent, children
+
+
+def tree(label: int, count: int, second: bool) -> tuple[int, list[int]]:
+    """(parent or 0, children) in the first tree, or in the second: mirrored for even counts, shifted for odd ones.
+
+    Both flip the parity of labels, hence leaves become inner nodes (for odd counts one label is a leaf twice).
+    """
+    if not second:
+        return in_order(label, count)
+
+    def back(there: int) -> int:
+        return count + 1 - there if count % 2 == 0 else (there - 2) % count + 1
+
+    parent, children = in_order(count + 1 - label if count % 2 == 0 else label % count + 1, count)
+    return (back(parent) if parent else 0), [back(child) for child in children]
+
+
+def root_of(count: int, second: bool) -> int:
+    """The label without a parent."""
+    top = 1 << (count.bit_length() - 1)
+    if not second:
+        return top
+    return count + 1 - top if count % 2 == 0 else (top - 2) % count + 1
+
+
+def _second(nodes: Nodes, rail: int) -> bool:
+    # Every rank with a rail in the first tree has one in the second.
+    return rail // nodes.width % 2 == 1
+
+
+def _partial(nodes: Nodes, node: int, label: int, count: int, second: bool) -> bool:
+    """Whether what ``node`` sends up is a fold: unless it is a leaf of one rank."""
+    return nodes.partial(node) or bool(tree(label, count, second)[1])
+
+
+def _all_reduce(nodes: Nodes, rail: int, rank: int) -> list[Step]:
+    node, count, second = nodes.node_of[rank], nodes.count, _second(nodes, rail)
+    if nodes.runner(rail, node) != rank:
+        return []
+    parent, children = tree(node + 1, count, second)
+    sources = own(rank, nodes.members[node])
+    sources += [
+        (Peer(nodes.runner(rail, child - 1)), _partial(nodes, child - 1, child, count, second)) for child in children
+    ]
+    down = others(rank, nodes.members[node]) + messages(nodes.runner(rail, child - 1) for child in children)
+    if not parent:
+        return fold(rank, rail, sources, out(rail), down, final=True)
+    above = nodes.runner(rail, parent - 1)
+    return [*fold(rank, rail, sources, send=messages([above])), receive(above, rail, down)]
+
+
+def _broadcast(nodes: Nodes, rail: int, rank: int) -> list[Step]:
+    # The root's node is no part of the trees but feeds both; labels count from it.
+    node, start, count, second = (
+        nodes.node_of[rank],
+        nodes.node_of[nodes.spec.root],
+        nodes.count - 1,
+        _second(nodes, rail),
+    )
+    if nodes.runner(rail, node) != rank:
+        return []
+    label = (node - start) % nodes.count
+    local = others(rank, nodes.members[node])
+    if not label:
+        first = nodes.runner(rail, start + root_of(count, second))
+        return [read(rank, nodes.spec.root, rail, rail, local + messages([first]))]
+    parent, children = tree(label, count, second)
+    below = messages(nodes.runner(rail, start + child) for child in children)
+    return [receive(nodes.runner(rail, start + parent), rail, local + below)]
+
+
+def _reduce(nodes: Nodes, rail: int, rank: int) -> list[Step]:
+    node, end, count, second = (
+        nodes.node_of[rank],
+        nodes.node_of[nodes.spec.root],
+        nodes.count - 1,
+        _second(nodes, rail),
+    )
+    label = (node - end) % nodes.count
+    parent, children = tree(label, count, second) if label else (0, [root_of(count, second)])
+    # Only the root itself can store what nobody else keeps, so it runs all rails of its node.
+    steps: list[Step] = []
+    if rank == (nodes.runner(rail, node) if label else nodes.spec.root):
+        sources = own(rank, nodes.members[node])
+        for child in children:
+            peer = Peer(nodes.runner(rail, end + child))
+            sources.append((peer, _partial(nodes, end + child, child, count, second)))
+        if not label:
+            return fold(rank, rail, sources, out(rail), final=True)
+        above = nodes.runner(rail, end + parent) if parent else nodes.spec.root
+        steps = fold(rank, rail, sources, send=messages([above]))
+    return [*steps, zero(rail)]
+
+
+_RAILS: dict[str, RailFn] = {"all_reduce": _all_reduce, "broadcast": _broadcast, "reduce": _reduce}
+
+
+def _build(spec: Spec, nodes: Nodes) -> Schedule:
+    if nodes.count == 1:
+        return direct.build(spec)
+    rails = 2 * nodes.width * spec.channels
+    rail_fn = _RAILS[spec.collective]
+    scratch = 0 if spec.collective == "broadcast" else 1
+
+    def lanes(rank: int) -> list[list[Step]]:
+        return [rail_fn(nodes, rail, rank) for rail in range(rails)]
+
+    return Schedule(spec, rails, rails, scratch, lanes)
+
+
+def build(spec: Spec) -> Schedule:
+    """Two trees over all ranks per channel, by messages."""
+    return _build(spec, Nodes.flat(spec))
+
+
+def build_hier(spec: Spec) -> Schedule:
+    """Two trees over the nodes per rail; within a node by memory. With one node: direct."""
+    return _build(spec, Nodes.of(spec))

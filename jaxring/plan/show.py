@@ -1,0 +1,107 @@
+"""Schedules as text, the way a paper prints them: a row per step, a column per rank."""
+
+from __future__ import annotations
+
+from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Lane, Peer, Schedule, Step
+
+MAX_RANKS = 8  # columns; of larger schedules the first ranks and the last are shown
+MAX_STEPS = 40  # rows per lane
+MAX_LANES = 8
+_COUNTED_RANKS = 64  # up to here the header counts exactly
+
+_NAMES = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "tmp"}
+
+
+def _chunk(chunk: Chunk) -> str:
+    return f"{_NAMES.get(chunk.buffer, '?')}[{chunk.index}]"
+
+
+def _ranks(peers: list[int]) -> str:
+    """``1,2,3`` or, of long lists, the ends: ``0..63 (64)`` where they are a range."""
+    if len(peers) <= 4:
+        return ",".join(map(str, peers))
+    if peers == list(range(peers[0], peers[0] + len(peers))):
+        return f"{peers[0]}..{peers[-1]}"
+    return f"{peers[0]},{peers[1]},…,{peers[-1]} ({len(peers)})"
+
+
+def show_step(rank: int, step: Step) -> str:
+    """One step in compact notation, such as ``recv 3 · fold in[2] → send 1``."""
+    if step.flags & Flag.ZERO:
+        return f"zero {_chunk(step.dst)}" if step.dst else "zero"
+    received = [p.rank for p in step.recv if not p.memory and p.rank != rank]
+    peeked = [p.rank for p in step.recv if p.memory]
+    local = not step.recv or any(p.rank == rank for p in step.recv)
+    sources = [f"recv {_ranks(received)}"] if received else []
+    if step.src and (local or peeked):
+        word = "fold " if step.kind == Kind.REDUCE else ""
+        of = f" of {_ranks([p.rank for p in step.recv if p.memory or p.rank == rank])}" if peeked else ""
+        sources.append(f"{word}{_chunk(step.src)}{of}")
+    sent = [p.rank for p in step.send if not p.memory]
+    written = [p.rank for p in step.send if p.memory]
+    targets = []
+    if step.dst:
+        targets.append(_chunk(step.dst) + (f" and of {_ranks(written)}" if written else ""))
+    if sent:
+        targets.append(f"send {_ranks(sent)}")
+    done = " (final)" if step.flags & Flag.FINAL else ""
+    return " · ".join(sources) + " → " + ", ".join(targets) + done
+
+
+def _counts(lanes: tuple[Lane, ...], rank: int) -> tuple[int, int]:
+    """(messages sent, chunks moved between this rank and others: messages sent, memory read and written)."""
+    sent = moved = 0
+
+    def foreign(peer: Peer) -> bool:
+        return peer.memory and peer.rank != rank
+
+    for lane in lanes:
+        for step in lane:
+            messages = sum(not p.memory for p in step.send)
+            sent += messages
+            moved += messages + sum(map(foreign, (*step.send, *step.recv)))
+    return sent, moved
+
+
+def header(schedule: Schedule) -> str:
+    """One line: collective, algorithm, ranks, lanes, pieces, messages per rank, chunks moved."""
+    spec = schedule.spec
+    ranks = range(spec.nranks) if spec.nranks <= _COUNTED_RANKS else range(1)
+    counts = [_counts(schedule.lanes(rank), rank) for rank in ranks]
+    sent = [count for count, _ in counts]
+    moved = sum(count for _, count in counts)
+    messages = f"{min(sent)}" if min(sent) == max(sent) else f"{min(sent)}..{max(sent)}"
+    if len(counts) == spec.nranks:
+        traffic = f"{messages} messages per rank, {moved} chunks moved"
+    else:
+        traffic = f"rank 0: {messages} messages, {moved} chunks moved"
+    return (
+        f"{spec.collective} · {spec.algorithm} · {spec.nranks} ranks · {schedule.nlanes} lanes · "
+        f"{schedule.pieces} pieces · {traffic}"
+    )
+
+
+def show(schedule: Schedule) -> str:
+    """The whole schedule per tile, cut politely where it is large."""
+    n = schedule.spec.nranks
+    ranks = list(range(n)) if n <= MAX_RANKS else [*range(MAX_RANKS - 2), n - 1]
+    programs = [schedule.lanes(rank) for rank in ranks]
+    lines = [header(schedule)]
+    for index in range(min(schedule.nlanes, MAX_LANES)):
+        depth = max(len(program[index]) for program in programs)
+        shown = min(depth, MAX_STEPS)
+        columns = [["step", *map(str, range(shown))]]
+        for rank, program in zip(ranks, programs, strict=True):
+            cells = [show_step(rank, step) for step in program[index][:shown]]
+            columns.append([f"rank {rank}", *cells, *[""] * (shown - len(cells))])
+        if n > MAX_RANKS:
+            columns.insert(-1, ["…"] * (shown + 1))
+        widths = [max(map(len, column)) for column in columns]
+        lines += ["", f"lane {index}"]
+        for row in zip(*columns, strict=True):
+            lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        if depth > shown:
+            lines.append(f"… and {depth - shown} more steps")
+    if schedule.nlanes > MAX_LANES:
+        lines += ["", f"… and {schedule.nlanes - MAX_LANES} more lanes"]
+    return "\n".join(lines)

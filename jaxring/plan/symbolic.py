@@ -1,0 +1,213 @@
+"""The static half of the verifier: every step by itself, and which lane touches which chunk.
+
+Steps become ``Op``s, in which peers are FIFOs or places in memory, so that the symbolic run is quick.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from jaxring.plan.schedule import REDUCTIONS, Buffer, Flag, Kind, Peer, Schedule, ScheduleError, Step
+
+# (mask of contributors, fold order id, input chunk id, state)
+Value = tuple[int, int, int, int]
+RAW, PARTIAL, COMPLETE = 0, 1, 2
+# Kinds of an Op's sources; the buffers have Buffer's numbers.
+MESSAGE = 0
+
+
+class Fifo:
+    """Messages of (src, lane) to (dst, lane): (value, sent as partial)."""
+
+    __slots__ = ("consumer", "dst", "items", "most", "producer", "src")
+
+    def __init__(self, src: int, dst: int) -> None:
+        self.src, self.dst = src, dst
+        self.items: deque[tuple[Value, bool]] = deque()
+        self.most = 0
+        self.producer: LaneState | None = None
+        self.consumer: LaneState | None = None
+
+
+class Op:
+    """A step with its peers resolved. ``sources`` are (kind, rank, chunk, FIFO)."""
+
+    __slots__ = (
+        "final",
+        "outputs",
+        "piece",
+        "recv_fifos",
+        "recv_partial",
+        "reduce",
+        "scratch",
+        "send_fifos",
+        "send_partial",
+        "sources",
+        "zero",
+    )
+
+    def __init__(self, step: Step) -> None:
+        flags = int(step.flags)
+        self.reduce = step.kind == Kind.REDUCE
+        self.zero = bool(flags & Flag.ZERO)
+        self.final = bool(flags & Flag.FINAL)
+        self.recv_partial = bool(flags & Flag.RECV_PARTIAL)
+        self.send_partial = bool(flags & Flag.SEND_PARTIAL)
+        self.sources: list[tuple[int, int, int, Fifo | None]] = []
+        self.recv_fifos: list[Fifo] = []
+        self.send_fifos: list[Fifo] = []
+        self.outputs: list[tuple[int, int]] = []
+        self.scratch = -1
+        self.piece = -1
+
+
+class LaneState:
+    """A lane's program and how far it has come."""
+
+    __slots__ = ("lane", "ops", "position", "queued", "rank", "scratch", "tile")
+
+    def __init__(self, rank: int, lane: int) -> None:
+        self.rank, self.lane = rank, lane
+        self.ops: list[Op] = []
+        self.position = 0
+        self.tile = 0
+        self.scratch: dict[int, Value] = {}
+        self.queued = True
+
+
+class Compiler:
+    """Checks each step by itself and resolves it; knows which lane touches which output chunk."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.spec = schedule, schedule.spec
+        self.pieces = schedule.pieces
+        n = self.spec.nranks
+        self.reduction = self.spec.collective in REDUCTIONS
+        self.aliased = self.spec.collective == "all_reduce"
+        self.in_chunks = schedule.in_blocks * self.pieces
+        self.out_chunks = schedule.out_blocks * self.pieces
+        self.fifos: dict[tuple[int, int, int], Fifo] = {}
+        self.touched: dict[tuple[int, int], tuple[int, int]] = {}
+        self.shared: dict[tuple[int, int], tuple[int, int]] = {}
+        self.written: set[tuple[int, int]] = set()
+        self.messages = [0] * n
+        self.memory = [0] * n
+        self.where = ""
+        self.lanes: list[LaneState] = []
+
+    def fail(self, what: str) -> ScheduleError:
+        name = f"{self.spec.algorithm} {self.spec.collective} of {self.spec.nranks} ranks"
+        return ScheduleError(f"{name}: {self.where}{what}")
+
+    def at(self, lane: LaneState, step: int) -> None:
+        self.where = f"rank {lane.rank}, lane {lane.lane}, step {step}: "
+
+    def compile(self) -> None:
+        for rank in range(self.spec.nranks):
+            for index, steps in enumerate(self.schedule.lanes(rank)):
+                lane = LaneState(rank, index)
+                for number, step in enumerate(steps):
+                    try:
+                        lane.ops.append(self.resolve(lane, step))
+                    except ScheduleError as error:
+                        self.at(lane, number)
+                        raise self.fail(str(error)) from None
+                self.lanes.append(lane)
+        self.where = ""
+        for key, second in self.shared.items():
+            if key in self.written:
+                first = self.touched[key]
+                raise self.fail(
+                    f"rank {second[0]}, lane {second[1]} touches output chunk {key[1]} of rank {key[0]}, which "
+                    f"rank {first[0]}, lane {first[1]} touches too; nothing orders the two"
+                )
+
+    def touch(self, lane: LaneState, rank: int, chunk: int, write: bool) -> None:
+        key, who = (rank, chunk), (lane.rank, lane.lane)
+        if self.touched.setdefault(key, who) != who:
+            self.shared[key] = who
+        if write:
+            self.written.add(key)
+
+    def fifo(self, src: int, dst: int, lane: int) -> Fifo:
+        fifo = self.fifos.get((src, dst, lane))
+        if fifo is None:
+            fifo = self.fifos[src, dst, lane] = Fifo(src, dst)
+        return fifo
+
+    def check_peers(self, rank: int, peers: tuple[Peer, ...], what: str) -> None:
+        seen = [p.rank for p in peers]
+        if len(set(seen)) != len(seen):
+            raise ScheduleError(f"it lists a rank twice among those it {what}: {seen} (a duplicate contribution)")
+        placement = self.spec.placement
+        for p in peers:
+            if not 0 <= p.rank < self.spec.nranks:
+                raise ScheduleError(f"it {what} rank {p.rank}, which does not exist")
+            if p.memory and (p.rank == rank or placement[p.rank] != placement[rank]):
+                raise ScheduleError(f"it {what} rank {p.rank} by memory, which is not another rank of its node")
+
+    def resolve(self, lane: LaneState, step: Step) -> Op:
+        rank, src, dst = lane.rank, step.src, step.dst
+        op = Op(step)
+        self.check_peers(rank, step.recv, "receives from")
+        self.check_peers(rank, step.send, "sends to")
+        limits = {Buffer.INPUT: self.in_chunks, Buffer.OUTPUT: self.out_chunks,
+                  Buffer.SCRATCH: self.schedule.scratch_chunks}  # fmt: skip
+        for chunk in (src, dst):
+            if chunk and not 0 <= chunk.index < limits.get(chunk.buffer, 0):
+                raise ScheduleError(f"there is no chunk {chunk.index} in {chunk.buffer.name}")
+        if (op.final or op.reduce or op.recv_partial or op.send_partial) and not self.reduction:
+            raise ScheduleError(f"{self.spec.collective} folds nothing, so no step may reduce or carry partial values")
+        if op.final and not op.reduce:
+            raise ScheduleError("FINAL belongs on the REDUCE that completes a value")
+        # Sources.
+        if op.zero:
+            if op.reduce or src or step.recv or step.send or not dst or dst.buffer != Buffer.OUTPUT:
+                raise ScheduleError("a ZERO step has no source and one destination, a chunk of its own output")
+        elif not op.reduce and len(step.recv) > 1:
+            raise ScheduleError("a MOVE has one source")
+        for peer in step.recv or (() if op.zero else (Peer(rank),)):
+            if peer.rank != rank and not peer.memory:
+                fifo = self.fifo(peer.rank, rank, lane.lane)
+                fifo.consumer = lane
+                op.recv_fifos.append(fifo)
+                op.sources.append((MESSAGE, peer.rank, -1, fifo))
+                continue
+            if src is None:
+                raise ScheduleError("it reads a chunk in memory but names no src")
+            if src.buffer == Buffer.SCRATCH and peer.memory:
+                raise ScheduleError("another rank's scratch cannot be read")
+            if src.buffer == Buffer.OUTPUT or (src.buffer == Buffer.INPUT and self.aliased):
+                self.touch(lane, peer.rank, src.index, write=False)
+            self.memory[rank] += peer.memory
+            op.sources.append((int(src.buffer), peer.rank, src.index, None))
+        if op.recv_partial and not op.recv_fifos:
+            raise ScheduleError("RECV_PARTIAL on a step that receives no message")
+        # Destinations.
+        if dst and dst.buffer == Buffer.INPUT:
+            raise ScheduleError("the input must not be written")
+        if not dst and not step.send:
+            raise ScheduleError("it has no destination")
+        if dst and dst.buffer == Buffer.SCRATCH:
+            op.scratch = dst.index
+        elif dst:
+            op.piece = dst.index % self.pieces
+            op.outputs.append((rank, dst.index))
+        for peer in step.send:
+            if peer.memory:
+                if not dst or dst.buffer != Buffer.OUTPUT:
+                    raise ScheduleError("to write a peer's memory a step must have a dst in the output")
+                op.outputs.append((peer.rank, dst.index))
+                self.memory[rank] += 1
+            elif peer.rank == rank:
+                raise ScheduleError("it sends a message to itself")
+            else:
+                fifo = self.fifo(rank, peer.rank, lane.lane)
+                fifo.producer = lane
+                op.send_fifos.append(fifo)
+                self.messages[rank] += 1
+        for target, index in op.outputs:
+            self.touch(lane, target, index, write=True)
+        if op.send_partial and not op.send_fifos:
+            raise ScheduleError("SEND_PARTIAL on a step that sends no message")
+        return op

@@ -1,0 +1,254 @@
+"""The verifier: runs a schedule symbolically for all ranks and says what is wrong with it.
+
+A value is (mask of contributors, fold order id, input chunk id, state). Order ids are interned: rank r's own input is
+id r, and folding b onto a is one id per pair (a, b), so equal ids mean the same arithmetic in the same order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+
+from jaxring.plan.schedule import Buffer, Schedule, Spec
+from jaxring.plan.symbolic import COMPLETE, MESSAGE, PARTIAL, RAW, Compiler, LaneState, Op, Value
+
+ZERO: Value = (0, -1, -1, RAW)
+_STATES = ("a raw input", "a partial fold", "a complete value")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a run showed. Counts are per tile.
+
+    ``order_of``: fold order id by input chunk id (reductions only). ``messages``: messages sent by each rank, each of
+    one chunk. ``memory_chunks``: chunks of other ranks that each rank read or wrote directly. ``steps``: steps of each
+    rank, all lanes. ``max_steps``: of the longest lane. ``max_fifo``: most messages that were ever in one FIFO.
+    """
+
+    spec: Spec
+    order_of: dict[int, int]
+    pairs: dict[int, tuple[int, int]] = dataclasses.field(repr=False)
+    messages: tuple[int, ...]
+    memory_chunks: tuple[int, ...]
+    steps: tuple[int, ...]
+    max_steps: int
+    max_fifo: int
+
+    def fold_order(self, chunk: int) -> str:
+        """The declared order of a chunk's fold, as in ``0+1+(2+3)``: left to right unless bracketed."""
+
+        def text(order: int) -> str:
+            tail: list[str] = []
+            while order in self.pairs:
+                order, right = self.pairs[order]
+                tail.append(f"({text(right)})" if right in self.pairs else str(right))
+            return "+".join([str(order), *reversed(tail)])
+
+        return text(self.order_of[chunk])
+
+
+class _Run(Compiler):
+    """Every lane as far as it gets, until all are done or none can move."""
+
+    def __init__(self, schedule: Schedule, depth: int, tiles: int) -> None:
+        super().__init__(schedule)
+        n = self.spec.nranks
+        self.depth, self.tiles = depth, tiles
+        self.full = (1 << n) - 1
+        self.outputs: list[list[dict[int, Value]]] = [[{} for _ in range(n)] for _ in range(tiles)]
+        self.pair_ids: dict[tuple[int, int], int] = {}
+        self.order_of: dict[int, int] = {}
+
+    def run(self) -> None:
+        queue = deque(self.lanes)
+        while queue:
+            lane = queue.popleft()
+            lane.queued = False
+            self.advance(lane, queue)
+        for lane in self.lanes:
+            if lane.position < len(lane.ops):
+                self.deadlock(lane)
+        self.where = ""
+        for (src, dst, index), fifo in self.fifos.items():
+            if fifo.items:
+                raise self.fail(f"rank {dst}, lane {index} never receives {len(fifo.items)} message(s) of rank {src}")
+
+    def deadlock(self, lane: LaneState) -> None:
+        op = lane.ops[lane.position]
+        self.at(lane, lane.position)
+        for fifo in op.recv_fifos:
+            if not fifo.items:
+                raise self.fail(f"deadlock: it waits for a message from rank {fifo.src} that never comes")
+        full = next(fifo for fifo in op.send_fifos if len(fifo.items) >= self.depth)
+        raise self.fail(f"deadlock: the FIFO to rank {full.dst} stays full at depth {self.depth}")
+
+    def advance(self, lane: LaneState, queue: deque[LaneState]) -> None:
+        ops, depth = lane.ops, self.depth
+        while lane.position < len(ops):
+            op = ops[lane.position]
+            for fifo in op.recv_fifos:
+                if not fifo.items:
+                    return
+            for fifo in op.send_fifos:
+                if len(fifo.items) >= depth:
+                    return
+            self.step(lane, op)
+            for fifo in op.recv_fifos:
+                other = fifo.producer
+                if other is not None and not other.queued:
+                    other.queued = True
+                    queue.append(other)
+            for fifo in op.send_fifos:
+                other = fifo.consumer
+                if other is not None and not other.queued:
+                    other.queued = True
+                    queue.append(other)
+            lane.position += 1
+            if lane.position == len(ops) and lane.tile + 1 < self.tiles:
+                lane.position = 0
+                lane.tile += 1
+                lane.scratch.clear()
+
+    def source(self, lane: LaneState, kind: int, rank: int, chunk: int) -> Value:
+        if kind == Buffer.INPUT:
+            if self.aliased and chunk in self.outputs[lane.tile][rank]:
+                raise self.fail(f"it reads input chunk {chunk} of rank {rank}, which in place is overwritten already")
+            return (1 << rank, rank, chunk, RAW)
+        value = lane.scratch.get(chunk) if kind == Buffer.SCRATCH else self.outputs[lane.tile][rank].get(chunk)
+        if value is None:
+            where = f"scratch chunk {chunk}" if kind == Buffer.SCRATCH else f"output chunk {chunk} of rank {rank}"
+            raise self.fail(f"it reads {where} before anything is written there")
+        return value
+
+    def step(self, lane: LaneState, op: Op) -> None:
+        self.at(lane, lane.position)
+        values: list[Value] = []
+        for kind, rank, chunk, fifo in op.sources:
+            if kind != MESSAGE:
+                values.append(self.source(lane, kind, rank, chunk))
+                continue
+            assert fifo is not None
+            value, sent_partial = fifo.items.popleft()
+            if sent_partial != op.recv_partial:
+                words = ("partial" if sent_partial else "raw", "partial" if op.recv_partial else "raw")
+                raise self.fail(f"rank {rank} sends a {words[0]} message, but it expects a {words[1]} one")
+            values.append(value)
+        result = ZERO if op.zero else self.fold(op, values) if op.reduce else values[0]
+        chunk, state = result[2], result[3]
+        if op.send_partial != (state == PARTIAL) and op.send_fifos:
+            words = ("with", "without") if op.send_partial else ("without", "with")
+            raise self.fail(f"{_STATES[state]} is sent {words[0]} SEND_PARTIAL; it must be sent {words[1]} it")
+        if op.piece >= 0 and not op.zero and chunk % self.pieces != op.piece:
+            raise self.fail(f"piece {chunk % self.pieces} does not fit output piece {op.piece}: their lengths differ")
+        if op.scratch >= 0:
+            if self.reduction and state != PARTIAL and op.reduce is False:
+                raise self.fail(f"{_STATES[state]} is moved to scratch, which holds accumulator elements")
+            if state == COMPLETE:
+                raise self.fail("a complete value goes to scratch, where it could not be rounded")
+            lane.scratch[op.scratch] = result
+        for rank, index in op.outputs:
+            if self.reduction and not op.zero and state != COMPLETE:
+                raise self.fail(f"{_STATES[state]} is stored to output chunk {index} of rank {rank}")
+            where = self.outputs[lane.tile][rank]
+            if index in where:
+                raise self.fail(f"output chunk {index} of rank {rank} is written twice")
+            where[index] = result
+        for fifo in op.send_fifos:
+            fifo.items.append((result, op.send_partial))
+            if len(fifo.items) > fifo.most:
+                fifo.most = len(fifo.items)
+
+    def fold(self, op: Op, values: list[Value]) -> Value:
+        mask, order, chunk, _ = values[0]
+        for value in values:
+            if value[3] == COMPLETE:
+                raise self.fail("a complete value is folded again")
+            if value[2] != chunk:
+                raise self.fail(f"it folds chunk {value[2]} onto chunk {chunk}")
+        for other, right, _, _ in values[1:]:
+            if mask & other:
+                twice = [r for r in range(self.spec.nranks) if mask & other & 1 << r]
+                raise self.fail(f"the contribution of rank {twice[0]} to chunk {chunk} is folded twice (duplicate)")
+            mask |= other
+            order = self.pair_ids.setdefault((order, right), len(self.pair_ids) + self.spec.nranks)
+        if op.final and mask != self.full:
+            missing = [r for r in range(self.spec.nranks) if not mask & 1 << r]
+            raise self.fail(f"FINAL on chunk {chunk}, but the contribution of rank {missing[0]} is not in")
+        if not op.final and mask == self.full:
+            raise self.fail(f"chunk {chunk} is complete here, but the step lacks FINAL")
+        return (mask, order, chunk, COMPLETE if op.final else PARTIAL if mask & (mask - 1) else RAW)
+
+    def expected(self, rank: int) -> list[Value | int]:
+        """What rank's output chunks must hold: a value, or for complete reductions the chunk id."""
+        spec, pieces, n = self.spec, self.pieces, self.spec.nranks
+        kind, blocks = spec.collective, range(self.schedule.out_blocks)
+        every = range(pieces)
+
+        def moved(source: int, block: int) -> list[Value | int]:
+            return [(1 << source, source, block * pieces + piece, RAW) for piece in every]
+
+        zeros: list[Value | int] = [ZERO] * (len(blocks) * pieces)
+        if kind == "all_reduce" or (kind == "reduce" and rank == spec.root):
+            return list(every)
+        if kind == "reduce_scatter":
+            return [rank * pieces + piece for piece in every]
+        if kind == "all_gather" or (kind == "gather" and rank == spec.root):
+            return [value for source in range(n) for value in moved(source, 0)]
+        if kind == "all_to_all":
+            return [value for source in range(n) for value in moved(source, rank)]
+        if kind == "broadcast":
+            return moved(spec.root, 0)
+        if kind == "scatter":
+            return moved(spec.root, rank)
+        if kind == "permute":
+            sources = [source for source, target in spec.perm if target == rank]
+            return moved(sources[0], 0) if sources else zeros
+        return zeros
+
+    def check_outputs(self) -> None:
+        for rank in range(self.spec.nranks):
+            expected = self.expected(rank)
+            for outputs in self.outputs:
+                found = outputs[rank]
+                for index, want in enumerate(expected):
+                    value = found.get(index)
+                    if value is None:
+                        raise self.fail(f"rank {rank} never gets output chunk {index}")
+                    if isinstance(want, tuple):
+                        if value != want:
+                            raise self.fail(f"rank {rank} has {_say(value)} in output chunk {index}, not {_say(want)}")
+                        continue
+                    if value == ZERO or value[2] != want:
+                        raise self.fail(f"rank {rank} has {_say(value)} in output chunk {index}, not chunk {want}")
+                    if self.order_of.setdefault(want, value[1]) != value[1]:
+                        raise self.fail(f"rank {rank} holds chunk {want} folded in another order than other ranks do")
+
+
+def _say(value: Value) -> str:
+    return "zeros" if value == ZERO else f"chunk {value[2]} of rank(s) {value[0].bit_length() - 1}"
+
+
+def verify(schedule: Schedule, fifo_depth: int = 2, tiles: int = 2) -> Report:
+    """Run ``schedule`` symbolically for all its ranks; raise ScheduleError naming rank, lane and step of a fault.
+
+    FIFOs hold ``fifo_depth`` messages. Two tiles show what one tile leaves behind for the next.
+    """
+    if fifo_depth < 1 or tiles < 1:
+        raise ValueError("fifo_depth and tiles must be at least 1")
+    run = _Run(schedule, fifo_depth, tiles)
+    run.compile()
+    run.run()
+    run.check_outputs()
+    steps = [0] * schedule.spec.nranks
+    for lane in run.lanes:
+        steps[lane.rank] += len(lane.ops)
+    return Report(
+        spec=schedule.spec,
+        order_of=run.order_of,
+        pairs={order: pair for pair, order in run.pair_ids.items()},
+        messages=tuple(run.messages),
+        memory_chunks=tuple(run.memory),
+        steps=tuple(steps),
+        max_steps=max((len(lane.ops) for lane in run.lanes), default=0),
+        max_fifo=max((fifo.most for fifo in run.fifos.values()), default=0),
+    )
