@@ -1,4 +1,4 @@
-"""Dtypes and reduction operations as the engine numbers them (``ffi/reduce/kernels.h``), and which pairs have a meaning."""
+"""Dtypes and reductions as the engine numbers them (``ffi/reduce/kernels.h``), and which pairs have a meaning."""
 
 from __future__ import annotations
 

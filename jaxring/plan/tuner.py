@@ -1,0 +1,164 @@
+"""Which algorithm, protocol and number of channels to use: a pure function of what all ranks know alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from jaxring.plan import cost, dtypes
+from jaxring.plan.algorithms import ALGORITHMS, build, serving
+from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROTOCOLS = ("memory", "ll", "simple")
+DEFAULT_LL_BYTES = 4096
+MAX_CHANNELS = 4
+HALVING_CHANNELS = 8
+# A further channel pays where each still has this many bytes of a chunk.
+CHANNEL_BYTES = 512 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """``candidates``: ("algorithm/protocol", predicted us), cheapest first."""
+
+    algorithm: str
+    protocol: str
+    channels: int
+    reason: str
+    candidates: list[tuple[str, float]]
+
+
+def chunk_bytes(spec: Spec, nbytes: int, dtype: object) -> int:
+    """Bytes of the longest message of a collective with ``nbytes`` of input per rank.
+
+    Where partial results travel it counts accumulator elements; direct sends raw and final values only.
+    """
+    elements = -(-nbytes // dtypes.element_bytes(dtype))
+    per_chunk = -(-elements // (spec.in_blocks * build(spec).pieces))
+    folds = spec.collective in REDUCTIONS and spec.algorithm not in ("direct", "deterministic")
+    return per_chunk * (dtypes.accumulator_bytes(dtype) if folds else dtypes.element_bytes(dtype))
+
+
+def _channels(collective: str, algorithm: str, placement: tuple[int, ...], nbytes: int, dtype: object, ll: bool) -> int:
+    if algorithm == "halving_doubling":
+        return min(1 << (len(placement).bit_length() - 1), HALVING_CHANNELS)
+    if ll:
+        return 1
+    one = chunk_bytes(Spec(collective, len(placement), algorithm, placement=placement), nbytes, dtype)
+    return max(1, min(MAX_CHANNELS, one // CHANNEL_BYTES))
+
+
+def _names(collective: str, topology: cost.Topology, algorithm: str | None, protocol: str | None) -> list[str]:
+    """The algorithms to compare."""
+    names = serving(collective)
+    if algorithm is not None:
+        if algorithm not in ALGORITHMS:
+            raise ValueError(f"there is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}")
+        if algorithm not in names:
+            raise ValueError(f"algorithm {algorithm!r} does not serve {collective}; use {' or '.join(names)}")
+        return [algorithm]
+    names.remove("deterministic")  # direct by another name
+    if topology.nodes == 1:
+        if protocol in ("ll", "simple"):
+            names = [name for name in names if not ALGORITHMS[name].memory]
+            if not names:
+                raise ValueError(
+                    f"protocol {protocol!r} carries messages, but {collective} among ranks that share memory sends "
+                    "none; use protocol 'memory'"
+                )
+            return names
+        return ["direct"]
+    if topology.width == 1:  # nothing to compose
+        return [name for name in names if not name.startswith("hier_")]
+    # Flat algorithms would carry a node's own traffic as messages.
+    return [name for name in names if name.startswith("hier_")] or names
+
+
+def choose(
+    collective: str,
+    placement: Sequence[int],
+    hosts: Sequence[int],
+    nbytes: int,
+    dtype: object,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    ll_bytes: int = DEFAULT_LL_BYTES,
+) -> Choice:
+    """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
+
+    ``placement`` and ``hosts`` are the node and host ids of the ranks. ``ll_bytes``: the longest message that the ll
+    protocol carries (0: ll is not there). ``algorithm`` and ``protocol`` restrict the choice; ValueError says why they
+    cannot serve and what would. Same arguments give the same choice on every rank.
+    """
+    if collective not in COLLECTIVES:
+        raise ValueError(f"unknown collective {collective!r}; there are {', '.join(COLLECTIVES)}")
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise ValueError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
+    where = tuple(placement)
+    topology = cost.Topology.of(where, tuple(hosts))
+    widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
+    found: list[tuple[float, int, str, str, int]] = []
+    refused = ""
+    for name in _names(collective, topology, algorithm, protocol):
+        silent = (topology.nodes == 1 and ALGORITHMS[name].memory) or topology.nranks == 1
+        if silent and protocol not in (None, "memory"):
+            raise ValueError(
+                f"{name} {collective} of ranks that share memory sends no messages, so protocol {protocol!r} cannot "
+                "carry any; use protocol 'memory', or a flat algorithm such as ring where it serves"
+            )
+        if not silent and protocol == "memory":
+            refused = (
+                f"protocol 'memory' needs all ranks in one node and an algorithm that reads memory; {name} over "
+                f"{topology.nodes} node(s) sends messages, use protocol 'simple' or 'll'"
+            )
+            continue
+        for kind in ("memory",) if silent else ("ll", "simple"):
+            if protocol not in (None, kind):
+                continue
+            channels = 1 if silent else _channels(collective, name, where, nbytes, dtype, kind == "ll")
+            if kind == "ll":
+                spec = Spec(collective, topology.nranks, name, channels=channels, placement=where)
+                longest = chunk_bytes(spec, nbytes, dtype)
+                if longest > ll_bytes:
+                    refused = (
+                        f"protocol 'll' carries messages of at most {ll_bytes} bytes, but {name} {collective} sends "
+                        f"{longest}; use protocol 'simple'"
+                    )
+                    continue
+            shape = cost.shape(collective, name, topology, nbytes, channels, widening)
+            found.append((cost.cost_us(shape, topology, kind), len(found), name, kind, channels))
+    if not found:
+        raise ValueError(refused)
+    found.sort()
+    price, _, name, kind, channels = found[0]
+    return Choice(
+        name,
+        kind,
+        channels,
+        _reason(topology, name, kind, price, len(found), algorithm, protocol),
+        [(f"{candidate}/{how}", us) for us, _, candidate, how, _ in found],
+    )
+
+
+def _reason(
+    topology: cost.Topology,
+    name: str,
+    kind: str,
+    price: float,
+    count: int,
+    algorithm: str | None,
+    protocol: str | None,
+) -> str:
+    asked = " and ".join(
+        f"{what} {value!r}" for what, value in (("algorithm", algorithm), ("protocol", protocol)) if value
+    )
+    if kind == "memory":
+        why = "all ranks share memory" if topology.nranks > 1 else "there is one rank"
+    elif count == 1:
+        why = f"{name} by {kind} is the only candidate, at {price:g} us"
+    else:
+        why = f"{name} by {kind} is the cheapest of {count} candidates, at {price:g} us"
+    return f"{asked} asked for; {why}" if asked else why
