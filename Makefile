@@ -1,0 +1,120 @@
+# `make help` lists what there is. Everything lives in $(VENV) and build/; nothing is installed elsewhere.
+#
+#   PYTHON  the Python to start from (3.11 or later)     VENV  where its environment goes
+#   JAX     an exact jax version, e.g. 0.10.2            PYTEST_ARGS, DEMO_ARGS  handed on
+PYTHON ?= python3
+VENV ?= .venv
+JAX ?=
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+CXX ?= g++
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+BIN := $(VENV)/bin
+BUILD := build/$(notdir $(VENV))
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PATH := $(abspath $(BIN)):$(PATH)
+unexport PYTHONPATH
+
+# ThreadSanitizer of older compilers cannot start where the kernel randomises addresses widely.
+FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+FFI := $(shell find ffi cmake -type f -not -path 'ffi/tests/*' 2>/dev/null)
+CXX_FILES = $(shell git ls-files -co --exclude-standard 'ffi/*.cc' 'ffi/*.h')
+ENVIRONMENT := $(VENV)/.environment$(if $(JAX),-jax-$(JAX))
+BUILT := $(VENV)/.built$(if $(JAX),-jax-$(JAX))
+SAY = @printf '\n\033[1m== %s\033[0m\n'
+
+.PHONY: help demo test lint format types pytest native-test tsan asan ubsan package-test clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: $(BUILT) ## train a language model data parallel with jaxring, then with lax.psum (under 5 minutes)
+	$(SAY) "demo: 4 processes x 2 devices"
+	@mkdir -p out
+	@jaxring run -n 4 --devices-per-process 2 examples/train_lm.py --plot out/loss.png $(DEMO_ARGS)
+
+test: lint types native-test pytest ## lint, formatting, types, native tests, Python tests
+	$(SAY) "all tests passed"
+
+lint: $(ENVIRONMENT) ## ruff and clang-format, without changing files
+	$(SAY) "lint and format"
+	@ruff check .
+	@ruff format --check .
+	@if [ -n "$(CXX_FILES)" ]; then clang-format --dry-run -Werror $(CXX_FILES); fi
+
+format: $(ENVIRONMENT) ## rewrite all sources in the project's format
+	@ruff check --fix .
+	@ruff format .
+	@if [ -n "$(CXX_FILES)" ]; then clang-format -i $(CXX_FILES); fi
+
+types: $(BUILT) ## mypy, strict
+	$(SAY) "types"
+	@cp $(BUILD)/_native.pyi jaxring/_native.pyi
+	@mypy
+
+pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
+	$(SAY) "Python tests: $$(python -c 'import sys, jax, jaxlib; print("Python %d.%d," % sys.version_info[:2], "jax", jax.__version__)')"
+	@pytest $(PYTEST_ARGS)
+
+native-test: $(BUILT) ## the engine's C++ tests
+	$(SAY) "native tests"
+	@cmake --build $(BUILD) --target native_tests
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+
+tsan: $(ENVIRONMENT) ## the same under ThreadSanitizer
+	@$(call sanitized,tsan,thread)
+
+asan: $(ENVIRONMENT) ## the same under AddressSanitizer and LeakSanitizer
+	@$(call sanitized,asan,address)
+
+ubsan: $(ENVIRONMENT) ## the same under UndefinedBehaviorSanitizer
+	@$(call sanitized,ubsan,undefined)
+
+package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, import it
+	$(SAY) "package"
+	@rm -rf build/package && mkdir -p build/package
+	@python -m pip wheel -q --no-deps -w build/package . $(if $(JAX),-C cmake.define.JAXRING_CUDA=OFF)
+	@python -m venv build/package/venv
+	@build/package/venv/bin/python -m pip install -q build/package/*.whl $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
+	@cd build/package && venv/bin/python -I -X dev -W error -c 'import jaxring; print("jaxring", jaxring.__version__, "imports")'
+	@cd build/package && venv/bin/jaxring --help >/dev/null
+
+clean: ## remove environments, builds and outputs
+	rm -rf .venv* build dist out .mypy_cache .pytest_cache .ruff_cache jaxring/_native.pyi
+
+# $(call sanitized,NAME,SANITIZER): the engine and its tests without Python, in build/NAME.
+define sanitized
+printf '\n\033[1m== %s\033[0m\n' "native tests, $(2) sanitizer"; \
+cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON -DJAXRING_WERROR=ON \
+  -DJAXRING_SANITIZE=$(2) -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null; \
+cmake --build build/$(1) --target native_tests; \
+$(FIXED_ADDRESSES) ctest --test-dir build/$(1) --output-on-failure --no-tests=error
+endef
+
+# Build requirements other than jaxlib, whose headers come from tools/ffi_headers.py: the jaxlib that runs here may
+# be newer than the one to build against.
+$(ENVIRONMENT): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "There is no '$(PYTHON)' here: install Python 3.11 or later, or say PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("jaxring needs Python 3.11 or later; $(PYTHON) is %d.%d. Say which to use: make PYTHON=python3.12 ..." % sys.version_info[:2])'
+	@command -v $(CXX) >/dev/null || { echo "There is no C++ compiler '$(CXX)' here: install g++ 12 or clang 15 or later, or say CXX=..."; exit 1; }
+	$(SAY) "environment: $(VENV), $$($(PYTHON) --version)$(if $(JAX), with jax $(JAX))"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module does not work: on Debian and Ubuntu, apt install python3-venv"; exit 1; }
+	@python tools/requirements.py > $(VENV)/requirements.txt
+	@python -m pip install -q -r $(VENV)/requirements.txt $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
+	@touch $@
+
+$(BUILT): $(ENVIRONMENT) CMakeLists.txt $(FFI)
+	$(SAY) "build: native engine"
+	@headers=$$(python tools/ffi_headers.py $(VENV)/headers); \
+	python -m pip install -q --no-build-isolation --no-deps --editable . -C build-dir=$(BUILD) \
+	  -C cmake.define.JAXRING_WERROR=ON -C cmake.define.JAXRING_BUILD_TESTS=ON \
+	  -C cmake.define.JAXRING_FFI_INCLUDE="$$headers"
+	@touch $@

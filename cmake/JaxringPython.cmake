@@ -1,0 +1,36 @@
+# The extension module jaxring._native and its type stub.
+find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module OPTIONAL_COMPONENTS Development.SABIModule)
+execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir
+                OUTPUT_STRIP_TRAILING_WHITESPACE OUTPUT_VARIABLE nanobind_ROOT COMMAND_ERROR_IS_FATAL ANY)
+find_package(nanobind CONFIG REQUIRED)
+
+if(JAXRING_FFI_INCLUDE)
+  set(_ffi_include "${JAXRING_FFI_INCLUDE}")
+else()
+  execute_process(COMMAND ${Python_EXECUTABLE} -c "import jaxlib, os; print(os.path.dirname(jaxlib.__file__))"
+                  OUTPUT_STRIP_TRAILING_WHITESPACE OUTPUT_VARIABLE _jaxlib COMMAND_ERROR_IS_FATAL ANY)
+  set(_ffi_include "${_jaxlib}/include")
+endif()
+if(NOT EXISTS "${_ffi_include}/xla/ffi/api/c_api.h")
+  message(FATAL_ERROR "No xla/ffi/api/c_api.h under '${_ffi_include}': install jaxlib, or set JAXRING_FFI_INCLUDE")
+endif()
+foreach(part IN ITEMS MAJOR MINOR)
+  file(STRINGS "${_ffi_include}/xla/ffi/api/c_api.h" _line REGEX "define XLA_FFI_API_${part} " LIMIT_COUNT 1)
+  string(REGEX REPLACE ".*_${part} +([0-9]+).*" "\\1" _ffi_${part} "${_line}")
+endforeach()
+set(JAXRING_FFI_API "${_ffi_MAJOR}.${_ffi_MINOR}")
+message(STATUS "jaxring: XLA FFI API ${JAXRING_FFI_API}")
+if(JAXRING_FFI_API VERSION_GREATER 0.3)
+  message(WARNING "XLA FFI API ${JAXRING_FFI_API} is newer than the oldest supported jaxlib's (0.3): "
+                  "older versions of jaxlib will refuse this build. Build with jaxlib 0.10.2's headers.")
+endif()
+
+file(GLOB_RECURSE module_sources CONFIGURE_DEPENDS ffi/xla/*.cc)
+nanobind_add_module(_native NB_STATIC STABLE_ABI NOMINSIZE ffi/module.cc ${module_sources})
+target_link_libraries(_native PRIVATE jaxring_engine)
+target_include_directories(_native SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include")
+install(TARGETS _native LIBRARY DESTINATION jaxring COMPONENT python)
+
+nanobind_add_stub(_native_stub MODULE _native OUTPUT _native.pyi
+                  PYTHON_PATH $<TARGET_FILE_DIR:_native> DEPENDS _native)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_native.pyi DESTINATION jaxring COMPONENT python)

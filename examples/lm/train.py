@@ -1,0 +1,119 @@
+"""Data-parallel training of the model, with the gradients' mean taken by the collective that is asked for."""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from lm import model
+from lm.data import Corpus
+from lm.progress import Progress
+
+AXIS = "data"
+Mean = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    steps: int = 160
+    rows_per_device: int = 2
+    rate: float = 3e-3
+    warmup: int = 10
+    seed: int = 0
+    config: model.Config = field(default_factory=model.Config)
+
+
+@dataclass
+class Run:
+    """What one training run came to."""
+
+    name: str
+    losses: list[float]
+    held_out: float
+    seconds: float  # in the steps alone: without compilation, and without the first, which opens connections
+    tokens: int
+    xla_collectives: int  # in the compiled training step
+    jaxring_collectives: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.tokens else float("nan")
+
+
+def mean_by_jaxring(tree: Any) -> Any:
+    import jaxring
+
+    return jaxring.all_reduce(tree, AXIS, op="mean")
+
+
+def mean_by_psum(tree: Any) -> Any:
+    size = jax.lax.axis_size(AXIS)
+    return jax.tree.map(lambda x: jax.lax.psum(x, AXIS) / size, tree)
+
+
+def _step(settings: Settings, mean: Mean, state: model.State, text: jax.Array) -> tuple[model.State, jax.Array]:
+    # Each device differentiates a copy of the parameters that is its own ("varying"): so JAX has no reason to put a
+    # psum into the backward pass, and the sum over devices is ours to take.
+    params = jax.tree.map(lambda p: jax.lax.pcast(p, AXIS, to="varying"), state.params)
+    loss, gradients = mean(jax.value_and_grad(model.loss)(params, text))
+    state = model.adamw(state, gradients, rate=settings.rate, warmup=settings.warmup, steps=settings.steps)
+    return state, loss
+
+
+def _evaluate(mean: Mean, params: model.Params, text: jax.Array) -> jax.Array:
+    params = jax.tree.map(lambda p: jax.lax.pcast(p, AXIS, to="varying"), params)
+    return mean(model.loss(params, text))
+
+
+def count_collectives(hlo: str) -> tuple[int, int]:
+    """Collectives in a compiled program: XLA's own and jaxring's."""
+    xla = re.findall(r" (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(", hlo)
+    return len(xla), len(re.findall(r'custom_call_target="jaxring', hlo))
+
+
+def train(name: str, mean: Mean, mesh: Mesh, corpus: Corpus, settings: Settings) -> Run:
+    devices, length = mesh.size, settings.config.context
+    rows = settings.rows_per_device * devices
+    by_row = NamedSharding(mesh, P(AXIS))
+
+    def place(text: np.ndarray) -> jax.Array:
+        return jax.make_array_from_callback(text.shape, by_row, lambda index: text[index])
+
+    def batch(step: int) -> jax.Array:
+        return place(corpus.batch(step, seed=settings.seed, rows=rows, length=length))
+
+    shard_map = partial(jax.shard_map, mesh=mesh, in_specs=(P(), P(AXIS)), check_vma=True)
+    step = jax.jit(shard_map(partial(_step, settings, mean), out_specs=(P(), P())), donate_argnums=0)
+    evaluate = jax.jit(shard_map(partial(_evaluate, mean), out_specs=P()))
+
+    init = partial(model.init_state, settings.config, settings.seed)
+    state = jax.jit(init, out_shardings=NamedSharding(mesh, P()))()
+    compiled = step.lower(state, batch(0)).compile()
+
+    losses = []
+    with Progress(name, settings.steps) as progress:
+        seconds = 0.0
+        for index in range(settings.steps):
+            text = batch(index)
+            begin = time.perf_counter()
+            state, loss = compiled(state, text)
+            losses.append(float(loss))
+            seconds += (time.perf_counter() - begin) if index else 0.0
+            progress.advance(losses[-1], index * rows * length / seconds if index else 0.0)
+
+    held_out = place(corpus.held_out_batch(rows=8 * rows, length=length))
+    return Run(
+        name,
+        losses,
+        float(evaluate(state.params, held_out)),
+        seconds,
+        (settings.steps - 1) * rows * length,
+        *count_collectives(compiled.as_text()),
+    )
