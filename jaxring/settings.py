@@ -1,0 +1,179 @@
+"""The JAXRING_* environment variables: one table with type, default and meaning, read once per process.
+
+The names are NCCL's under our prefix, and so are the meanings. A name that is not in the table is an error, because a
+misspelt variable that is quietly ignored costs hours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import logging
+import math
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from jaxring.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PREFIX = "JAXRING_"
+LEVELS = {"VERSION": logging.ERROR, "WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG}
+_LIST = re.compile(r"[\^=A-Za-z0-9_.:;,/@-]{0,256}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The parsed values. Fields are the variables' names in lower case; times are seconds, sizes are bytes."""
+
+    hostid: str
+    socket_ifname: str
+    shm_disable: bool
+    timeout: float
+    join_timeout: float
+    threads: int
+    nsocks: int
+    buffsize: int
+    algo: str
+    proto: str
+    debug: str
+
+    def fingerprint(self) -> str:
+        """The settings that all processes of a job must share, as text in which a difference shows itself."""
+        shared = (v for v in VARIABLES if v.shared)
+        return " ".join(f"{v.name}={_show(getattr(self, v.name.lower()))}" for v in shared)
+
+    @property
+    def worker_threads(self) -> int:
+        """Number of engine workers: THREADS, or one per core that this process may use, at most four."""
+        return self.threads or max(1, min(4, len(os.sched_getaffinity(0))))
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """One row of the table. ``parse`` raises ValueError with what was expected."""
+
+    name: str
+    kind: str
+    default: object
+    meaning: str
+    parse: Callable[[str], object]
+    shared: bool = False
+
+
+def _integer(low: int, high: int, multiple: int = 1) -> Callable[[str], int]:
+    rule = f"an integer from {low} to {high}" + (f", a multiple of {multiple}" if multiple > 1 else "")
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,12}", text) or not low <= int(text) <= high or int(text) % multiple:
+            raise ValueError(rule)
+        return int(text)
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("0 or 1")
+    return text == "1"
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1e6:
+        raise ValueError("a number of seconds above 0 and at most 1000000")
+    return value
+
+
+def _list(text: str) -> str:
+    if not _LIST.fullmatch(text):
+        raise ValueError("a comma list of at most 256 characters")
+    return text
+
+
+def _text(text: str) -> str:
+    if len(text) > 256 or not text.isprintable():
+        raise ValueError("at most 256 printable characters")
+    return text
+
+
+def _level(text: str) -> str:
+    if text.upper() not in ("", *LEVELS):
+        raise ValueError("one of " + ", ".join(LEVELS))
+    return text.upper()
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable("HOSTID", "text", "", "Identity of this host instead of the one found out.", _text),
+    Variable(
+        "SOCKET_IFNAME",
+        "list",
+        "",
+        "Interfaces to listen on: comma list of name prefixes; a leading ^ excludes, a leading = makes names exact.",
+        _list,
+    ),
+    Variable("SHM_DISABLE", "flag", False, "1: no shared memory between processes, TCP instead.", _flag, shared=True),
+    Variable("TIMEOUT", "seconds", 300.0, "Longest wait for a peer inside a collective.", _seconds),
+    Variable("JOIN_TIMEOUT", "seconds", 300.0, "Longest wait for a peer to appear and to make a link.", _seconds),
+    Variable("THREADS", "integer", 0, "Engine workers; 0: one per core, at most 4.", _integer(0, 256)),
+    Variable("NSOCKS", "integer", 2, "Sockets per peer on the TCP transport.", _integer(1, 64), shared=True),
+    Variable(
+        "BUFFSIZE",
+        "bytes",
+        131072,
+        "Bytes of one slot of the Simple protocol.",
+        _integer(4096, 1 << 26, 4096),
+        shared=True,
+    ),
+    Variable("ALGO", "list", "", "Algorithms to choose from; a leading ^ excludes; empty: all.", _list, shared=True),
+    Variable("PROTO", "list", "", "Protocols to choose from; a leading ^ excludes; empty: all.", _list, shared=True),
+    Variable("DEBUG", "level", "", "Log level of the logger 'jaxring': VERSION, WARN, INFO or TRACE.", _level),
+)
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """Parse the JAXRING_* variables of `environ`. Raises SettingsError naming the variable at fault."""
+    known = {PREFIX + variable.name for variable in VARIABLES}
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.0)
+            raise SettingsError(f"There is no variable {name}; the nearest one is {near[0]}.")
+    values: dict[str, Any] = {}
+    for variable in VARIABLES:
+        text = environ.get(PREFIX + variable.name, "").strip()
+        try:
+            # Set but empty means unset, as shells and job files often leave it that way.
+            values[variable.name.lower()] = variable.parse(text) if text else variable.default
+        except ValueError as error:
+            raise SettingsError(f"{PREFIX}{variable.name} must be {error}, and it is {text[:300]!r}.") from None
+    return Settings(**values)
+
+
+@functools.cache
+def settings() -> Settings:
+    """This process's settings, read from the environment at the first call; later changes have no effect."""
+    return load(os.environ)
+
+
+def configure_logging(values: Settings, version: str) -> None:
+    """Apply DEBUG to the logger 'jaxring' and log `version` on it. Does nothing when DEBUG is not set."""
+    if not values.debug:
+        return
+    logger = logging.getLogger("jaxring")
+    logger.setLevel(LEVELS[values.debug])
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"))
+        logger.addHandler(handler)
+    # At the level that was asked for, so that every one of them shows it, as NCCL does.
+    logger.log(logger.level, "jaxring %s", version)
+
+
+def _show(value: object) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)

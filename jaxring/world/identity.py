@@ -1,0 +1,132 @@
+"""Who a process is: what it tells its peers about itself, and how hosts are told apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import ipaddress
+import os
+import pathlib
+import secrets
+import socket
+from typing import Any
+
+from jaxring.world import wire
+
+MAX_PROCESSES = 1 << 20
+MAX_ADDRESSES = 64
+MAX_INFO_BYTES = 16384
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessInfo:
+    """One process of the job as its peers see it.
+
+    `token` is random and new at each start, so that a restarted process is not taken for its predecessor.
+    `pid` holds inside the pid namespace with the inode `pid_namespace`. `addresses` are (interface, address, port).
+    """
+
+    index: int
+    pid: int
+    pid_namespace: int
+    hostname: str
+    host_id: str
+    token: str
+    addresses: tuple[tuple[str, str, int], ...]
+    settings: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"process {self.index} (pid {self.pid} on {self.hostname})"
+
+    def to_json(self) -> bytes:
+        """At most MAX_INFO_BYTES bytes that `from_json` reads back."""
+        return wire.encode(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, data: bytes) -> ProcessInfo:
+        """Parse what a peer published. Raises ValueError naming the first field that is not as it should be."""
+        raw = wire.decode(data, MAX_INFO_BYTES)
+        names = {field.name for field in dataclasses.fields(cls)}
+        if raw.keys() != names:
+            raise ValueError(f"fields differ: {', '.join(sorted(raw.keys() ^ names))[:200]}")
+        addresses = raw["addresses"]
+        if type(addresses) is not list or not 1 <= len(addresses) <= MAX_ADDRESSES:
+            raise ValueError(f"addresses is not a list of 1 to {MAX_ADDRESSES}")
+        return cls(
+            index=wire.integer(raw["index"], "index", 0, MAX_PROCESSES - 1),
+            pid=wire.integer(raw["pid"], "pid", 1, 1 << 31),
+            pid_namespace=wire.integer(raw["pid_namespace"], "pid_namespace", 0, 1 << 63),
+            hostname=wire.text(raw["hostname"], "hostname", 255),
+            host_id=wire.text(raw["host_id"], "host_id", 64),
+            token=wire.text(raw["token"], "token", 64),
+            addresses=tuple(_address(entry) for entry in addresses),
+            settings=wire.text(raw["settings"], "settings", 2048),
+            version=wire.text(raw["version"], "version", 64),
+        )
+
+
+def _address(entry: Any) -> tuple[str, str, int]:
+    if type(entry) is not list or len(entry) != 3:
+        raise ValueError("an address is not [interface, address, port]")
+    address = wire.text(entry[1], "address", 64)
+    ipaddress.ip_address(address)  # a name here could make a peer look up whatever the sender likes
+    return wire.text(entry[0], "interface", 64), address, wire.integer(entry[2], "port", 1, 65535)
+
+
+def host_id(override: str = "") -> str:
+    """16 hex digits that are equal for processes which can share memory: JAXRING_HOSTID or what the kernel says.
+
+    Hostname and boot id name the machine. The device of /dev/shm and the network namespace tell containers apart that
+    share a kernel and a hostname, as NCCL does; a namespace counts as a host of its own.
+    """
+    parts = ["override", override] if override else ["found", socket.gethostname(), *_kernel_names()]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _kernel_names() -> list[str]:
+    try:
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot = ""
+    try:
+        shm = str(pathlib.Path("/dev/shm").stat().st_dev)
+    except OSError:
+        shm = ""
+    return [boot, shm, str(namespace("net"))]
+
+
+def namespace(kind: str) -> int:
+    """Inode of this process's namespace of that kind ("net", "pid"), 0 where the kernel does not tell."""
+    try:
+        return pathlib.Path(f"/proc/self/ns/{kind}").stat().st_ino
+    except OSError:
+        return 0
+
+
+@functools.cache
+def version() -> str:
+    """The version of the installed package; a source tree that is not installed has none."""
+    try:
+        return importlib.metadata.version("jaxring")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+source"
+
+
+def describe_self(
+    index: int, addresses: list[tuple[str, str, int]], settings: str, hostid_override: str = ""
+) -> ProcessInfo:
+    """This process's own ProcessInfo with a new token."""
+    return ProcessInfo(
+        index=index,
+        pid=os.getpid(),
+        pid_namespace=namespace("pid"),
+        hostname=socket.gethostname()[:255],
+        host_id=host_id(hostid_override),
+        token=secrets.token_hex(16),
+        addresses=tuple(addresses),
+        settings=settings,
+        version=version(),
+    )

@@ -1,0 +1,242 @@
+"""Who takes part, and links between them: a World finds its peers and has data links made on demand."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import secrets
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from jaxring.errors import JoinError
+from jaxring.settings import Settings
+from jaxring.settings import settings as environment_settings
+from jaxring.world import handshake, identity, interfaces, links
+from jaxring.world.handshake import Acceptance, Session
+from jaxring.world.identity import ProcessInfo
+from jaxring.world.listener import Listener
+
+if TYPE_CHECKING:
+    from jaxring.world.links import Native
+    from jaxring.world.store import Store
+
+logger = logging.getLogger("jaxring.world")
+
+# Longest wait of an acceptor for the request and the answer's delivery, and for one address to answer a dial.
+_REQUEST_S = 30.0
+_CONNECT_S = 10.0
+# A slice of the wait for the secret, after which a closed World gives up; and the pause between dials.
+_SECRET_SLICE_S = 2.0
+_RETRY_S = 0.05
+
+
+class World:
+    """The processes of one job as seen by process `process` of `count`. All methods are safe from any thread.
+
+    The constructor publishes this process and starts to listen; it waits for nobody. Process 0 also makes the secret.
+    `timeout_s` bounds each wait for a peer. `coordinator` ("host:port") tells which interface leads to the others.
+    `generation` sets the keys of a World apart from those of an earlier one in the same store.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        process: int,
+        count: int,
+        native: Native,
+        timeout_s: float,
+        *,
+        coordinator: str = "",
+        generation: int = 0,
+        settings: Settings | None = None,
+    ) -> None:
+        if not 0 <= process < count <= identity.MAX_PROCESSES:
+            raise JoinError(f"Process {process} of {count} is not possible (at most {identity.MAX_PROCESSES}).")
+        self.process, self.count = process, count
+        self._store, self._native, self._timeout_s = store, native, timeout_s
+        self._settings = environment_settings() if settings is None else settings
+        self._prefix = f"jaxring/world/{generation}/"
+        self._lock = threading.Lock()
+        self._infos: dict[int, ProcessInfo] = {}
+        self._links: dict[tuple[int, int], concurrent.futures.Future[str]] = {}
+        self._rings: dict[tuple[int, int], int] = {}
+        self._accepted: set[tuple[int, int]] = set()
+        self._secret = b""
+        self._listener = Listener(interfaces.choose(self._settings.socket_ifname, coordinator))
+        try:
+            self.own = identity.describe_self(
+                process, self._listener.addresses, self._settings.fingerprint(), self._settings.hostid
+            )
+            if process == 0:
+                self._secret = secrets.token_bytes(handshake.SECRET_BYTES)
+                store.set(self._prefix + "secret", self._secret)
+            store.set(f"{self._prefix}process/{process}", self.own.to_json())
+            self._listener.start(self._acceptance, self._serve)
+        except BaseException:
+            self._listener.close()
+            raise
+        logger.info("%s of %d listens on %s", self.own, count, self.own.addresses)
+
+    def info(self, p: int) -> ProcessInfo:
+        """What process `p` published, waiting for it. Raises JoinError: late, unreadable, or set up differently."""
+        if not 0 <= p < self.count:
+            raise JoinError(f"There is no process {p} among {self.count}.")
+        if p == self.process:
+            return self.own
+        known = self._infos.get(p)
+        if known is None:
+            known = self._infos[p] = self._fetch(p)
+        return known
+
+    def link(self, p: int, channel: int) -> str:
+        """Have a sending link from this process to `p` on `channel`; returns "shm" or "tcp". Idempotent.
+
+        Raises JoinError. A failed link may be tried again.
+        """
+        if p == self.process:
+            raise JoinError(f"Process {p} needs no link to itself.")
+        if not 0 <= channel < links.MAX_CHANNELS:
+            raise JoinError(f"Channel {channel} is not in 0..{links.MAX_CHANNELS - 1}.")
+        key = (p, channel)
+        with self._lock:
+            future = self._links.get(key)
+            mine = future is None
+            if future is None:
+                future = self._links[key] = concurrent.futures.Future()
+        if not mine:
+            return future.result()
+        try:
+            transport = self._make(p, channel)
+        except BaseException as error:
+            with self._lock:
+                del self._links[key]
+            future.set_exception(error)
+            raise
+        future.set_result(transport)
+        return transport
+
+    def close(self) -> None:
+        """Stop listening. Links that exist are the engine's and stay."""
+        self._listener.close()
+
+    def _make(self, p: int, channel: int) -> str:
+        peer = self.info(p)
+        deadline = time.monotonic() + self._timeout_s
+        shared = peer.host_id == self.own.host_id and not self._settings.shm_disable
+        ring: int | None = None
+        if shared:
+            ring = self._rings.get((p, channel))
+            if ring is None:  # a second try uses the first one's ring
+                ring = self._rings[p, channel] = self._native.shm_create(p, channel)
+        sock, session = self._connect(peer, channel, deadline)
+        with sock:
+            try:
+                links.dial(sock, session, self.own, peer, channel, self._native, ring, deadline)
+            except (OSError, ValueError) as error:
+                raise JoinError(f"The link to {peer} on channel {channel} failed: {error}.") from error
+        transport = "shm" if shared else "tcp"
+        logger.debug("sending link to %s, channel %d: %s", peer, channel, transport)
+        return transport
+
+    def _connect(self, peer: ProcessInfo, channel: int, deadline: float) -> tuple[socket.socket, Session]:
+        """An authenticated connection to `peer`. Channels start with different interfaces, so they share the load."""
+        names = list(dict.fromkeys(name for name, _, _ in peer.addresses))
+        first = channel % len(names)
+        order = {name: place for place, name in enumerate(names[first:] + names[:first])}
+        addresses = sorted(peer.addresses, key=lambda entry: order[entry[0]])
+        secret = self._get_secret(self._timeout_s)
+        while True:
+            reasons = []
+            for _, address, port in addresses:
+                if self._listener.closed:
+                    raise JoinError("This World is closed.")
+                sock = None
+                try:
+                    limit = min(deadline, time.monotonic() + _CONNECT_S)
+                    sock = socket.create_connection((address, port), max(0.001, limit - time.monotonic()))
+                    return sock, handshake.authenticate(sock, secret, self.process, peer.index, limit)
+                except OSError as error:
+                    # Refused, reset or late: a busy acceptor drops connections, so it is worth another try.
+                    reasons.append(f"{address} port {port}: {error}")
+                    if sock is not None:
+                        sock.close()
+                except BaseException:
+                    if sock is not None:
+                        sock.close()
+                    raise
+            if time.monotonic() + _RETRY_S >= deadline:
+                raise JoinError(
+                    f"Cannot reach {peer} within {self._timeout_s:g} s (JAXRING_JOIN_TIMEOUT). " + "; ".join(reasons)
+                )
+            time.sleep(_RETRY_S)
+
+    def _acceptance(self) -> Acceptance:
+        # Whoever may dial has read the secret, so it is there, unless a stranger comes before process 0 does.
+        return Acceptance(self._get_secret(self._timeout_s), self.process, self.count)
+
+    def _serve(self, sock: socket.socket, session: Session) -> None:
+        with sock:
+            try:
+                self._answer(sock, session)
+            except Exception as error:
+                logger.warning("no link from process %d: %s", session.peer, error)
+                if sock.fileno() < 0:
+                    return  # the engine has the socket
+                what = str(error) if isinstance(error, JoinError) else f"{type(error).__name__}: {error}"
+                printable = "".join(c if c.isprintable() else " " for c in what)[:4096]
+                with contextlib.suppress(OSError):  # the peer may be what failed
+                    session.send(sock, {"error": printable}, time.monotonic() + _REQUEST_S)
+
+    def _answer(self, sock: socket.socket, session: Session) -> None:
+        request = links.Request(session.receive(sock, time.monotonic() + _REQUEST_S), session)
+        claim = (session.peer, request.channel)
+        with self._lock:
+            if claim in self._accepted:
+                raise JoinError(f"Process {claim[0]} has a link on channel {claim[1]} already.")
+            self._accepted.add(claim)
+        try:
+            peer = self.info(session.peer)
+            deadline = time.monotonic() + _REQUEST_S
+            links.accept(sock, session, request, self.own, peer, self._native, deadline)
+        except BaseException:
+            if sock.fileno() >= 0:  # otherwise the engine has the socket, and the link exists
+                with self._lock:
+                    self._accepted.discard(claim)
+            raise
+        logger.debug("receiving link from %s, channel %d: %s", peer, request.channel, request.transport)
+
+    def _fetch(self, p: int) -> ProcessInfo:
+        try:
+            raw = self._store.get(f"{self._prefix}process/{p}", self._timeout_s)
+        except JoinError as error:
+            raise JoinError(f"Process {p} of {self.count} has not joined: {error}") from error
+        try:
+            info = ProcessInfo.from_json(raw)
+        except ValueError as error:
+            raise JoinError(f"What process {p} published cannot be read ({error}): same jaxring version?") from error
+        if info.index != p:
+            raise JoinError(f"Process {p} published itself as process {info.index}.")
+        for what, theirs, ours in (
+            ("jaxring versions", info.version, self.own.version),
+            ("settings", info.settings, self.own.settings),
+        ):
+            if theirs != ours:
+                raise JoinError(f"The {what} differ. {info}: {theirs}. {self.own}: {ours}. Make them equal.")
+        return info
+
+    def _get_secret(self, timeout_s: float) -> bytes:
+        deadline = time.monotonic() + timeout_s
+        while not self._secret:
+            try:
+                secret = self._store.get(self._prefix + "secret", min(_SECRET_SLICE_S, timeout_s))
+            except JoinError:
+                if self._listener.closed or time.monotonic() >= deadline:
+                    raise
+                continue
+            if len(secret) != handshake.SECRET_BYTES:
+                raise JoinError(f"The job's secret has {len(secret)} bytes instead of {handshake.SECRET_BYTES}.")
+            self._secret = secret
+        return self._secret

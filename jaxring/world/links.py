@@ -1,0 +1,144 @@
+"""Turns an authenticated connection into a data link: what both sides say, and what the native engine gets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import socket
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jaxring.errors import JoinError
+from jaxring.world import wire
+from jaxring.world.identity import ProcessInfo, namespace
+
+if TYPE_CHECKING:
+    from jaxring.world.handshake import Session
+
+MAX_CHANNELS = 4096
+_MAX_FD = 1 << 30
+_MEND = "Run all processes of a host as the same user in one pid namespace, or set JAXRING_SHM_DISABLE=1 on all."
+
+
+class Native(Protocol):
+    """What the native engine offers. Descriptors that it takes are its own from then on, also when it raises."""
+
+    def bell_fd(self) -> int:
+        """The memfd of this process's doorbell."""
+
+    def shm_create(self, peer: int, channel: int) -> int:
+        """Make the ring of a sending link; returns its memfd, which stays open and the engine's."""
+
+    def shm_ring(self, peer: int, channel: int, bell_path: str) -> None:
+        """Complete a sending link with the receiver's doorbell."""
+
+    def shm_attach(self, peer: int, channel: int, ring_path: str, bell_path: str) -> None:
+        """Make a receiving link from the sender's ring and doorbell."""
+
+    def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool) -> None:
+        """Make a link of a connected non-blocking socket, and take it."""
+
+    def watch(self, peer: int, fd: int) -> None:
+        """Take a connection whose end means that the peer is dead."""
+
+
+def dial(
+    sock: socket.socket,
+    session: Session,
+    own: ProcessInfo,
+    peer: ProcessInfo,
+    channel: int,
+    native: Native,
+    ring_fd: int | None,
+    deadline: float,
+) -> None:
+    """Ask `peer` for a link on an authenticated connection and complete this side of it.
+
+    `ring_fd` is the ring's descriptor for a link by shared memory, None for TCP. The socket is used up.
+    Raises JoinError with the peer's answer, OSError, ValueError for nonsense.
+    """
+    request: dict[str, Any] = {"from": own.index, "token": own.token, "channel": channel, "transport": "tcp"}
+    if ring_fd is not None:
+        request |= {"transport": "shm", "pid": own.pid, "ring_fd": ring_fd, "bell_fd": native.bell_fd()}
+    session.send(sock, request, deadline)
+    answer = session.receive(sock, deadline)
+    if "error" in answer:
+        raise JoinError(f"{peer} refuses the link on channel {channel}: {wire.text(answer['error'], 'error', 4096)}")
+    if answer.get("ok") is not True:
+        raise ValueError("the answer is neither ok nor an error")
+    if ring_fd is None:
+        native.tcp_attach(peer.index, channel, _release(sock), True)
+        return
+    native.shm_ring(peer.index, channel, memory_path(peer, answer.get("pid"), answer.get("bell_fd")))
+    native.watch(peer.index, _release(sock))
+
+
+class Request:
+    """A dialler's request, checked. Raises ValueError for nonsense."""
+
+    def __init__(self, message: dict[str, Any], session: Session) -> None:
+        wire.integer(message.get("from"), "from", session.peer, session.peer)
+        self.token = wire.text(message.get("token"), "token", 64)
+        self.channel = wire.integer(message.get("channel"), "channel", 0, MAX_CHANNELS - 1)
+        self.transport = message.get("transport")
+        if self.transport not in ("shm", "tcp"):
+            raise ValueError("transport is neither shm nor tcp")
+        self.pid, self.ring_fd, self.bell_fd = (message.get(name) for name in ("pid", "ring_fd", "bell_fd"))
+
+
+def accept(
+    sock: socket.socket,
+    session: Session,
+    request: Request,
+    own: ProcessInfo,
+    peer: ProcessInfo,
+    native: Native,
+    deadline: float,
+) -> None:
+    """Make the receiving side of the link that `peer` asks for, and answer. The socket is used up.
+
+    Raises JoinError or what the engine raises before the answer was sent, OSError where the peer is gone.
+    """
+    if request.token != peer.token:
+        raise JoinError(f"{peer} has been restarted since it published itself.")
+    if request.transport == "tcp":
+        # The answer goes first: from the moment when the engine has the socket, what is sent is data.
+        session.send(sock, {"ok": True}, deadline)
+        native.tcp_attach(peer.index, request.channel, _release(sock), False)
+        return
+    ring = memory_path(peer, request.pid, request.ring_fd)
+    bell = memory_path(peer, request.pid, request.bell_fd)
+    native.shm_attach(peer.index, request.channel, ring, bell)
+    session.send(sock, {"ok": True, "pid": own.pid, "bell_fd": native.bell_fd()}, deadline)
+    native.watch(peer.index, _release(sock))
+
+
+def memory_path(peer: ProcessInfo, pid: Any, fd: Any) -> str:
+    """The path at which this process can open descriptor `fd` of `peer`, tried out.
+
+    Raises JoinError saying how to mend it where it cannot be opened or is not shared memory.
+    """
+    wire.integer(pid, "pid", 1, 1 << 31)
+    if pid != peer.pid:
+        raise JoinError(f"{peer} says its pid is {pid}, which is not the one it published.")
+    if peer.pid_namespace != namespace("pid"):
+        raise JoinError(f"Cannot share memory with {peer}: it is in another pid namespace. {_MEND}")
+    path = f"/proc/{pid}/fd/{wire.integer(fd, 'descriptor', 0, _MAX_FD)}"
+    try:
+        target = str(pathlib.Path(path).readlink())
+        if not target.startswith("/memfd:"):
+            raise JoinError(f"Descriptor {fd} of {peer} is not shared memory but {target[:100]!r}.")
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        raise JoinError(
+            f"Cannot share memory with {peer}: opening {path} failed ({error.strerror}). {_MEND}"
+        ) from error
+    return path
+
+
+def _release(sock: socket.socket) -> int:
+    """Make the socket ready for the engine and give up its descriptor."""
+    with contextlib.suppress(OSError):  # the peer may be gone already, which the engine will see
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setblocking(False)
+    return sock.detach()

@@ -1,0 +1,59 @@
+"""The key-value store by which the processes of a job meet."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from jaxring import _compat
+from jaxring.errors import JoinError
+
+# A blocking get holds the calling thread inside native code, where Ctrl-C waits; so it is cut into slices.
+SLICE_S = 2.0
+
+
+class Store(Protocol):
+    """What a World needs: each key is set once by one process and read by any. Both raise JoinError."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Publish `value`; a key can be set once."""
+
+    def get(self, key: str, timeout_s: float) -> bytes:
+        """The value, as soon as somebody has set it, waiting at most `timeout_s` seconds."""
+
+
+class JaxStore:
+    """The key-value store of jax.distributed. Raises JoinError where jax.distributed is not initialised."""
+
+    def __init__(self) -> None:
+        state = _compat.distributed_state()
+        if state is None:
+            raise JoinError(
+                "jax.distributed is not initialised: call jax.distributed.initialize() before the first collective "
+                "across processes, or start the job with 'jaxring run'."
+            )
+        self._client: Any = state.client
+
+    def set(self, key: str, value: bytes) -> None:
+        try:
+            self._client.key_value_set_bytes(key, value)
+        except Exception as error:
+            raise JoinError(f"Cannot publish {key} in jax.distributed's store: {_first_line(error)}.") from error
+
+    def get(self, key: str, timeout_s: float) -> bytes:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                slice_ms = max(1, int(1000 * min(SLICE_S, left)))
+                return bytes(self._client.blocking_key_value_get_bytes(key, slice_ms))
+            except Exception as error:
+                late = "DEADLINE_EXCEEDED" in str(error)
+                if late and time.monotonic() < deadline:
+                    continue
+                reason = f"nobody set it within {timeout_s:g} s" if late else _first_line(error)
+                raise JoinError(f"Cannot read {key} from jax.distributed's store: {reason}.") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -1,0 +1,74 @@
+"""Fixtures for tests of the world: settings without the environment, worlds that are closed again."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+# The helpers are run by separate processes too, so they are plain modules beside the tests.
+sys.path.insert(0, str(HERE))
+
+from world_fakes import DirStore, FakeNative  # noqa: E402
+
+from jaxring.settings import load  # noqa: E402
+from jaxring.world import World  # noqa: E402
+
+
+@pytest.fixture
+def make_world(tmp_path):
+    """make_world(process, count=2, timeout_s=60, **variables) -> (World, FakeNative), all closed afterwards."""
+    made = []
+
+    def make(process, count=2, timeout_s=60.0, coordinator="", **variables):
+        native = FakeNative()
+        settings = load({"JAXRING_" + name: value for name, value in variables.items()})
+        try:
+            world = World(
+                DirStore(tmp_path), process, count, native, timeout_s, coordinator=coordinator, settings=settings
+            )
+        except BaseException:
+            native.close()
+            raise
+        made.append((world, native))
+        return world, native
+
+    yield make
+    for world, native in made:
+        world.close()
+        native.close()
+
+
+@pytest.fixture
+def environment():
+    """The environment for a Python process that imports this source tree and the helpers."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("JAXRING_", "JAX_", "XLA_"))}
+    path = [str(HERE.parent.parent), str(HERE), env.get("PYTHONPATH", "")]
+    return env | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "JAX_PLATFORMS": "cpu"}
+
+
+@pytest.fixture
+def run_together():
+    """run_together([(argv, env), ...]) -> outputs; all are killed when one fails or takes too long."""
+
+    def run(commands, timeout_s=120):
+        children = [
+            subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for argv, env in commands
+        ]
+        try:
+            results = [child.communicate(timeout=timeout_s) for child in children]
+        finally:
+            for child in children:
+                if child.poll() is None:
+                    child.kill()
+                    child.communicate()
+        for child, (out, err) in zip(children, results, strict=True):
+            assert child.returncode == 0, out + err
+        return [out for out, _ in results]
+
+    return run

@@ -1,0 +1,72 @@
+"""What processes publish about themselves, and how hosts are told apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from jaxring.world.identity import MAX_INFO_BYTES, ProcessInfo, describe_self, host_id
+
+INFO = describe_self(1, [("lo", "127.0.0.1", 4242), ("eth0", "2001:db8::1", 4243)], "ALGO=ring")
+
+
+def test_round_trip():
+    assert ProcessInfo.from_json(INFO.to_json()) == INFO
+
+
+def test_tokens_are_new_each_time():
+    assert describe_self(1, list(INFO.addresses), "").token != INFO.token
+
+
+def test_a_host_id_is_stable_and_can_be_set():
+    assert host_id() == host_id() == INFO.host_id
+    assert host_id("a") == host_id("a") != host_id("b") != host_id()
+    assert len(host_id()) == 16
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("index", -1),
+        ("index", True),
+        ("index", 1.0),
+        ("index", 1 << 20),
+        ("pid", 0),
+        ("pid", "1"),
+        ("hostname", "h" * 256),
+        ("hostname", "a\nb"),
+        ("host_id", None),
+        ("token", ["x"]),
+        ("addresses", []),
+        ("addresses", [["lo", "127.0.0.1", 1]] * 65),
+        ("addresses", [["lo", "evil.example", 1]]),
+        ("addresses", [["lo", "127.0.0.1", 0]]),
+        ("addresses", [["lo", "127.0.0.1"]]),
+        ("settings", 5),
+        ("version", "v" * 65),
+    ],
+)
+def test_a_bad_field_is_refused(field, value):
+    raw = dataclasses.asdict(INFO) | {field: value}
+    with pytest.raises(ValueError):
+        ProcessInfo.from_json(json.dumps(raw).encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"\xff\xfe", b"{}", b"[" * MAX_INFO_BYTES, b" " * (MAX_INFO_BYTES + 1), INFO.to_json()[:-1]],
+)
+def test_bytes_that_are_not_an_info_are_refused(data):
+    with pytest.raises(ValueError):
+        ProcessInfo.from_json(data)
+
+
+def test_missing_and_unknown_fields_are_refused():
+    raw = dataclasses.asdict(INFO)
+    with pytest.raises(ValueError, match="extra"):
+        ProcessInfo.from_json(json.dumps(raw | {"extra": 1}).encode())
+    del raw["pid"]
+    with pytest.raises(ValueError, match="pid"):
+        ProcessInfo.from_json(json.dumps(raw).encode())

@@ -1,0 +1,271 @@
+"""Worlds in one process over real sockets: links, refusals, and strangers at the door."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import socket
+import struct
+import threading
+import time
+
+import pytest
+from world_fakes import DirStore
+
+from jaxring.errors import JoinError
+from jaxring.world import handshake, join, listener
+from jaxring.world.handshake import authenticate
+
+
+def test_same_host_links_by_shared_memory_once(make_world):
+    (zero, native0), (one, _) = make_world(0), make_world(1)
+    assert [zero.link(1, 0), zero.link(1, 0), zero.link(1, 5), one.link(0, 0)] == ["shm"] * 4
+    assert native0.named("shm_create") == [("shm_create", 1, 0), ("shm_create", 1, 5)]
+    assert native0.named("shm_ring") == [("shm_ring", 1, 0), ("shm_ring", 1, 5)]
+    assert native1.wait_for("shm_attach", 2)[1] == ("shm_attach", 0, 5, "ring to 1 on 5")
+    assert native0.wait_for("watch", 3) == [("watch", 1)] * 3
+    assert native1.wait_for("watch", 3) == [("watch", 0)] * 3
+
+
+def test_the_watched_socket_ends_with_the_peer(make_world):
+    (zero, native0), (_, native1) = make_world(0), make_world(1)
+    zero.link(1, 0)
+    native1.wait_for("watch")
+    (kept,) = native1.sockets.values()
+    kept.settimeout(60)
+    native0.close()
+    assert kept.recv(1) == b""
+
+
+def test_tcp_hands_over_the_very_socket(make_world):
+    (zero, native0), (_, native1) = make_world(0, SHM_DISABLE="1"), make_world(1, SHM_DISABLE="1")
+    assert zero.link(1, 3) == "tcp"
+    native1.wait_for("tcp_attach")
+    native0.sockets[1, 3, True].sendall(b"data")
+    assert native1.sockets[0, 3, False].recv(4, socket.MSG_WAITALL) == b"data"
+    assert not native0.named("watch")
+
+
+def test_different_host_ids_link_over_tcp(make_world):
+    (zero, _), _ = make_world(0, HOSTID="a"), make_world(1, HOSTID="b")
+    assert zero.link(1, 0) == "tcp"
+
+
+def test_threads_that_want_one_link_make_one(make_world):
+    (zero, native0), (_, native1) = make_world(0), make_world(1)
+    start = threading.Barrier(8)
+
+    def want(_):
+        start.wait()
+        return zero.link(1, 0)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(want, range(8))) == ["shm"] * 8
+    assert len(native0.named("shm_ring")) == len(native1.named("shm_attach")) == 1
+
+
+def test_a_world_waits_for_nobody_and_a_link_waits_for_its_peer(make_world):
+    one, _ = make_world(1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        link = pool.submit(one.link, 0, 0)
+        make_world(0)
+        assert link.result(60) == "shm"
+
+
+def test_an_absent_peer_is_an_error_in_time_and_may_come_later(make_world):
+    zero, _ = make_world(0, timeout_s=0.1)
+    with pytest.raises(JoinError, match=r"Process 1 of 2 has not joined: .*within 0\.1 s"):
+        zero.link(1, 0)
+    make_world(1)
+    assert zero.info(1).index == 1
+
+
+def test_a_closed_peer_is_unreachable_with_its_name_and_address(make_world):
+    (zero, native0), (one, _) = make_world(0, timeout_s=0.5), make_world(1)
+    one.close()
+    pattern = r"Cannot reach process 1 \(pid .*within 0.5 s \(JAXRING_JOIN_TIMEOUT\)\. 127\.0\.0\.1 port"
+    for _ in range(2):
+        with pytest.raises(JoinError, match=pattern):
+            zero.link(1, 0)
+    assert len(native0.named("shm_create")) == 1
+
+
+@pytest.mark.parametrize(("p", "channel"), [(0, 0), (2, 0), (-1, 0), (1, -1), (1, 1 << 20)])
+def test_impossible_links_are_refused(make_world, p, channel):
+    zero, _ = make_world(0)
+    with pytest.raises(JoinError):
+        zero.link(p, channel)
+
+
+def test_different_settings_show_both_sides(make_world):
+    (zero, _), _ = make_world(0, ALGO="ring"), make_world(1, ALGO="tree")
+    with pytest.raises(JoinError, match=r"settings differ\. process 1 .*ALGO=tree.* process 0 .*ALGO=ring"):
+        zero.link(1, 0)
+
+
+def test_different_versions_show_both_sides(make_world, monkeypatch):
+    zero, _ = make_world(0)
+    monkeypatch.setattr(join.identity, "version", lambda: "9.9")
+    make_world(1)
+    with pytest.raises(JoinError, match=r"versions differ\. process 1 .*: 9\.9\. process 0 "):
+        zero.link(1, 0)
+
+
+def test_what_is_not_an_info_is_refused(make_world, tmp_path):
+    zero, _ = make_world(0)
+    DirStore(tmp_path).set("jaxring/world/0/process/1", b"{" * 20000)
+    with pytest.raises(JoinError, match=r"process 1 published cannot be read .*20000 bytes"):
+        zero.link(1, 0)
+
+
+def test_the_acceptors_failure_reaches_the_dialler(make_world):
+    (zero, _), (_, native1) = make_world(0), make_world(1)
+    native1.fail_attach = "no room\nfor this ring"
+    with pytest.raises(JoinError, match=r"process 1 .*refuses the link on channel 0: RuntimeError: no room for this"):
+        zero.link(1, 0)
+    native1.fail_attach = ""
+    assert zero.link(1, 0) == "shm"
+
+
+def test_memory_of_another_pid_namespace_says_how_to_mend_it(make_world):
+    (zero, _), (one, _) = make_world(0), make_world(1)
+    one._infos[0] = dataclasses.replace(one.info(0), pid_namespace=7)
+    with pytest.raises(JoinError, match=r"another pid namespace\..*JAXRING_SHM_DISABLE=1"):
+        zero.link(1, 0)
+
+
+@pytest.fixture
+def dial(make_world):
+    """dial(request) -> answer of process 1 to an authenticated request of process 0."""
+    (zero, native0), (one, _) = make_world(0), make_world(1)
+
+    def send(change=None, raw=None):
+        request = {"from": 0, "token": zero.own.token, "channel": 0, "transport": "shm", "pid": os.getpid()}
+        request |= {"ring_fd": native0.bell_fd(), "bell_fd": native0.bell_fd()} | (change or {})
+        deadline = time.monotonic() + 60
+        _, address, port = one.own.addresses[0]
+        with socket.create_connection((address, port), 60) as sock:
+            session = authenticate(sock, zero._secret, 0, 1, deadline)
+            if raw is None:
+                session.send(sock, request, deadline)
+            else:
+                sock.sendall(raw)
+            return session.receive(sock, deadline)
+
+    return send
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        ({"pid": 1}, "not the one it published"),
+        ({"pid": "1"}, "pid is not an integer"),
+        ({"ring_fd": 0}, "not shared memory"),
+        ({"ring_fd": 1 << 20}, "opening /proc/.*JAXRING_SHM_DISABLE=1"),
+        ({"ring_fd": -1}, "descriptor is not an integer"),
+        ({"bell_fd": None}, "descriptor is not an integer"),
+        ({"from": 1}, "from is not an integer from 0 to 0"),
+        ({"token": "old"}, "has been restarted"),
+        ({"channel": 1 << 30}, "channel is not"),
+        ({"transport": "pigeon"}, "neither shm nor tcp"),
+    ],
+)
+def test_a_bad_request_is_answered_with_an_error(dial, change, answer):
+    with pytest.raises(AssertionError, match=answer):
+        raise AssertionError(dial(change)["error"])
+    assert dial()["ok"] is True
+
+
+def test_a_link_that_exists_is_not_made_again(dial):
+    assert dial()["ok"] is True
+    assert "already" in dial()["error"]
+    assert "already" in dial()["error"]
+
+
+def test_an_oversize_request_is_answered_with_an_error(dial):
+    assert "exceeds" in dial(raw=struct.pack(">I", 1 << 31))["error"]
+    deep = json.dumps({"from": "x" * 9000}).encode()
+    assert "exceeds" in dial(raw=struct.pack(">I", len(deep)) + b"t" * 32 + deep)["error"]
+
+
+def test_a_dialler_with_another_secret_is_refused(make_world):
+    (zero, _), (_, native1) = make_world(0), make_world(1)
+    zero._secret = b"x" * 32
+    with pytest.raises(JoinError, match="process 1 does not hold this job's secret"):
+        zero.link(1, 0)
+    assert not native1.named("shm_attach")
+
+
+def test_strangers_neither_block_nor_enter(make_world, monkeypatch):
+    monkeypatch.setattr(listener, "MAX_STRANGERS", 8)
+    (zero, _), (one, native1) = make_world(0), make_world(1)
+    _, address, port = one.own.addresses[0]
+    strangers = [socket.create_connection((address, port), 60) for _ in range(40)]
+    try:
+        for number, sock in enumerate(strangers):
+            try:
+                if number % 4 == 1:
+                    sock.sendall(b"GET / HTTP/1.1\r\n" * 20)
+                elif number % 4 == 2:
+                    sock.sendall(handshake.MAGIC)
+                elif number % 4 == 3:
+                    sock.sendall(handshake._HELLO.pack(handshake.MAGIC, 0, 1, b"n" * 32) + b"p" * 32)
+            except OSError:
+                pass  # dropped already
+        assert zero.link(1, 0) == "shm"
+        assert len(native1.named("shm_attach")) == 1
+    finally:
+        for sock in strangers:
+            sock.close()
+
+
+def test_a_silent_stranger_is_dropped_at_its_deadline(make_world, monkeypatch):
+    monkeypatch.setattr(listener, "STRANGER_S", 0.05)
+    zero, _ = make_world(0)
+    _, address, port = zero.own.addresses[0]
+    with socket.create_connection((address, port), 60) as sock:
+        assert sock.recv(1) == b""
+
+
+def test_an_authenticated_peer_that_says_nothing_blocks_nobody(make_world):
+    (zero, _), (one, _) = make_world(0), make_world(1)
+    _, address, port = one.own.addresses[0]
+    with socket.create_connection((address, port), 60) as sock:
+        authenticate(sock, zero._secret, 0, 1, time.monotonic() + 60)
+        assert zero.link(1, 0) == "shm"
+
+
+def test_a_busy_acceptor_is_dialled_again(make_world):
+    (zero, _), (one, _) = make_world(0), make_world(1)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        real = one.own.addresses[0]
+        info = dataclasses.replace(zero.info(1), addresses=(("lo", "127.0.0.1", door.getsockname()[1]), real))
+        zero._infos[1] = info
+        hang_up = threading.Thread(target=lambda: door.accept()[0].close())
+        hang_up.start()
+        assert zero.link(1, 0) == "shm"
+        hang_up.join()
+
+
+def test_a_world_of_one_needs_nobody(make_world):
+    zero, _ = make_world(0, count=1)
+    assert zero.info(0) is zero.own
+
+
+def test_a_closed_world_stops_listening(make_world):
+    zero, _ = make_world(0)
+    _, address, port = zero.own.addresses[0]
+    zero.close()
+    zero.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((address, port), 60)
+
+
+def test_a_later_generation_is_a_world_of_its_own(tmp_path, make_world):
+    zero, native = make_world(0)
+    again = join.World(DirStore(tmp_path), 0, 1, native, 5, generation=1, settings=zero._settings)
+    again.close()
+    with pytest.raises(JoinError, match="set already"):
+        join.World(DirStore(tmp_path), 0, 1, native, 5, generation=1, settings=zero._settings)

@@ -1,0 +1,116 @@
+"""A store in a directory, a native engine that only records, and a process that plays a peer."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import socket
+import threading
+import time
+
+from jaxring.errors import JoinError
+
+
+class DirStore:
+    """Keys are files of one directory; set by rename, so a reader sees all of a value or nothing."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = pathlib.Path(path)
+
+    def set(self, key: str, value: bytes) -> None:
+        target = self._path / key.replace("/", "@")
+        if target.exists():
+            raise JoinError(f"{key} is set already.")
+        part = target.with_suffix(".part")
+        part.write_bytes(value)
+        part.rename(target)
+
+    def get(self, key: str, timeout_s: float) -> bytes:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return (self._path / key.replace("/", "@")).read_bytes()
+            except FileNotFoundError:
+                if time.monotonic() >= deadline:
+                    raise JoinError(f"Nobody set {key} within {timeout_s:g} s.") from None
+                time.sleep(0.01)
+
+
+class FakeNative:
+    """Records each call; opens what it is told to open; owns and closes the descriptors it is given."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.sockets: dict[tuple[int, int, bool], socket.socket] = {}
+        self.changed = threading.Condition()
+        self.fail_attach = ""
+        self._fds: list[int] = []
+        self._closed = False
+        self._bell = self._memory("bell")
+
+    def _memory(self, name: str) -> int:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        os.ftruncate(fd, 4096)
+        self._fds.append(fd)
+        return fd
+
+    def _record(self, *call: object) -> None:
+        with self.changed:
+            self.calls.append(call)
+            self.changed.notify_all()
+
+    def wait_for(self, name: str, count: int = 1, timeout_s: float = 60) -> list[tuple[object, ...]]:
+        """The calls of that name, once there are `count`."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.named(name)) >= count, timeout_s), self.calls
+            return self.named(name)
+
+    def named(self, name: str) -> list[tuple[object, ...]]:
+        return [call for call in self.calls if call[0] == name]
+
+    def bell_fd(self) -> int:
+        return self._bell
+
+    def shm_create(self, peer: int, channel: int) -> int:
+        fd = self._memory("ring")
+        os.pwrite(fd, f"ring to {peer} on {channel}".encode(), 0)
+        self._record("shm_create", peer, channel)
+        return fd
+
+    def shm_ring(self, peer: int, channel: int, bell_path: str) -> None:
+        os.close(os.open(bell_path, os.O_RDWR))
+        self._record("shm_ring", peer, channel)
+
+    def shm_attach(self, peer: int, channel: int, ring_path: str, bell_path: str) -> None:
+        if self.fail_attach:
+            raise RuntimeError(self.fail_attach)
+        os.close(os.open(bell_path, os.O_RDWR))
+        content = pathlib.Path(ring_path).read_bytes().rstrip(b"\0").decode()
+        self._record("shm_attach", peer, channel, content)
+
+    def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool) -> None:
+        sock = socket.socket(fileno=fd)
+        assert not os.get_blocking(fd)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        sock.settimeout(60)
+        self._keep((peer, channel, sending), sock)
+        self._record("tcp_attach", peer, channel, sending)
+
+    def watch(self, peer: int, fd: int) -> None:
+        self._keep((peer, -fd, False), socket.socket(fileno=fd))
+        self._record("watch", peer)
+
+    def _keep(self, key: tuple[int, int, bool], sock: socket.socket) -> None:
+        with self.changed:
+            self.sockets[key] = sock
+            if self._closed:  # a test may end before the acceptor's thread does
+                sock.close()
+
+    def close(self) -> None:
+        with self.changed:
+            self._closed = True
+        for sock in self.sockets.values():
+            sock.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
