@@ -20,7 +20,7 @@ from jaxring.world.handshake import authenticate
 
 
 def test_same_host_links_by_shared_memory_once(make_world):
-    (zero, native0), (one, _) = make_world(0), make_world(1)
+    (zero, native0), (one, native1) = make_world(0), make_world(1)
     assert [zero.link(1, 0), zero.link(1, 0), zero.link(1, 5), one.link(0, 0)] == ["shm"] * 4
     assert native0.named("shm_create") == [("shm_create", 1, 0), ("shm_create", 1, 5)]
     assert native0.named("shm_ring") == [("shm_ring", 1, 0), ("shm_ring", 1, 5)]

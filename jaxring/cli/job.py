@@ -1,0 +1,213 @@
+"""The processes of a local job: started, their output forwarded, and all of them ended together.
+
+Each child leads a process group of its own, so ending a child ends what it started, and Ctrl-C reaches the launcher
+only, which passes it on. A child is reaped after its group has been ended, so that its pid cannot mean another process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from typing import IO, TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Sequence
+
+GRACE_S = 5.0
+KILL_S = 2.0
+TAIL_BYTES = 8192
+_LONG_LINE_BYTES = 1 << 20
+_TICK_S = 0.05
+
+
+@dataclasses.dataclass
+class Stream:
+    """One output of one child. `sink` None keeps the last TAIL_BYTES instead of forwarding."""
+
+    prefix: bytes
+    sink: BinaryIO | None
+    pending: bytearray = dataclasses.field(default_factory=bytearray)
+
+    def feed(self, data: bytes) -> None:
+        """Take output: whole lines go out with the prefix, a carriage return ends one too, for progress bars."""
+        self.pending += data
+        if self.sink is None:
+            del self.pending[:-TAIL_BYTES]
+            return
+        lines = bytes(self.pending).splitlines(keepends=True)
+        # What has no end yet waits for it, unless it is so long that it may never come.
+        unfinished = lines and not lines[-1].endswith((b"\n", b"\r")) and len(lines[-1]) < _LONG_LINE_BYTES
+        self.pending = bytearray(lines.pop() if unfinished else b"")
+        self._write(lines)
+
+    def finish(self, to: BinaryIO | None = None) -> None:
+        """Write what is left, to `to` if given."""
+        self.sink = to or self.sink
+        if self.sink is not None and self.pending:
+            if not self.pending.endswith((b"\n", b"\r")):
+                self.pending += b"\n"
+            self._write([bytes(line) for line in self.pending.splitlines(keepends=True)])
+        self.pending.clear()
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        if lines and self.sink is not None:
+            # Whoever read our output may be gone; the job goes on.
+            with contextlib.suppress(BrokenPipeError):
+                self.sink.write(b"".join(self.prefix + line for line in lines))
+                self.sink.flush()
+
+
+class Job:
+    """Starts `commands` (argv, environment) and waits for them. `output` is "all" or "rank0"; see `jaxring run`."""
+
+    def __init__(self, commands: Sequence[tuple[Sequence[str], dict[str, str]]], output: str, prefix: bool) -> None:
+        self._commands = commands
+        self._output, self._prefix = output, prefix
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._tails: dict[int, Stream] = {}
+        self._code = 0
+        self._signals: list[int] = []
+        self._handled = 0
+        self._stages: list[tuple[float, int]] = []
+
+    def run(self) -> int:
+        """Exit code of the job: that of the first process to fail, 128 + n for one ended by signal n, 130 for Ctrl-C.
+
+        When one fails the others have GRACE_S seconds to end by themselves.
+        """
+        previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for rank, (argv, env) in enumerate(self._commands):
+                if self._signals:
+                    break
+                self._start(rank, argv, env)
+            while self._children:
+                self._forward(_TICK_S)
+                self._reap()
+                self._end_if_due()
+            self._drain()
+            return self._code
+        finally:
+            # Also when the launcher itself fails: nothing is left behind.
+            for child in self._children.values():
+                _signal_group(child, signal.SIGKILL)
+                child.wait()
+            self._selector.close()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _start(self, rank: int, argv: Sequence[str], env: dict[str, str]) -> None:
+        direct = not self._prefix if self._output == "all" else rank == 0
+        pipe = None if direct else subprocess.PIPE
+        hidden = self._output == "rank0" and rank != 0
+        out = subprocess.DEVNULL if hidden else pipe
+        # In a group of its own, a child that reads from the terminal would be stopped; a pipe or file it may read.
+        stdin = None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL
+        child = subprocess.Popen(argv, env=env, stdin=stdin, stdout=out, stderr=pipe, process_group=0)
+        self._children[rank] = child
+        label = f"[{rank}] ".encode() if self._prefix else b""
+        if child.stdout is not None:
+            self._watch(child.stdout, Stream(label, sys.stdout.buffer))
+        if child.stderr is not None:
+            stream = Stream(label, None if hidden else sys.stderr.buffer)
+            self._watch(child.stderr, stream)
+            if hidden:
+                self._tails[rank] = stream
+
+    def _watch(self, pipe: IO[bytes], stream: Stream) -> None:
+        os.set_blocking(pipe.fileno(), False)
+        self._selector.register(pipe, selectors.EVENT_READ, stream)
+
+    def _forward(self, wait_s: float) -> bool:
+        """Forward what there is; waits up to `wait_s` seconds for some. False when there was nothing."""
+        if not self._selector.get_map():
+            time.sleep(wait_s)
+            return False
+        ready = self._selector.select(wait_s)
+        progress = False
+        for key, _ in ready:
+            try:
+                data = os.read(key.fd, 65536)
+            except BlockingIOError:
+                continue
+            progress = True
+            if data:
+                key.data.feed(data)
+            else:
+                self._finish(key)
+        return progress
+
+    def _finish(self, key: selectors.SelectorKey) -> None:
+        self._selector.unregister(key.fileobj)
+        assert not isinstance(key.fileobj, int)
+        key.fileobj.close()  # type: ignore[attr-defined]
+        if key.data.sink is not None:
+            key.data.finish()
+
+    def _drain(self) -> None:
+        while self._forward(0):
+            pass
+        # A pipe that is still open belongs to something that left its group on purpose; it is not waited for.
+        for key in list(self._selector.get_map().values()):
+            self._finish(key)
+
+    def _reap(self) -> None:
+        for rank, child in list(self._children.items()):
+            if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            _signal_group(child, signal.SIGKILL)  # what it left behind; the child itself has ended
+            status = child.wait()
+            del self._children[rank]
+            if status and not self._code and not self._signals:
+                self._fail(rank, status)
+
+    def _fail(self, rank: int, status: int) -> None:
+        self._code = 128 - status if status < 0 else status
+        while self._forward(0):  # what it said comes before what is said about it
+            pass
+        if rank in self._tails:
+            self._tails[rank].finish(sys.stderr.buffer)
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"failed with exit code {status}"
+        rest = f"; the others have {GRACE_S:g} s to end" if self._children else ""
+        _say(f"process {rank} {how}{rest}")
+        self._stages = _stages(time.monotonic())
+
+    def _on_signal(self, number: int, _frame: types.FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _end_if_due(self) -> None:
+        """Act on signals to the launcher, passed on at once and followed by harder ones; a second one kills."""
+        now = time.monotonic()
+        if len(self._signals) > self._handled:
+            number = signal.SIGKILL if self._handled else self._signals[0]
+            self._handled = len(self._signals)
+            self._code = self._code or 128 + self._signals[0]
+            self._stages = [(now, number), *_stages(now)]
+        while self._stages and self._stages[0][0] <= now:
+            _, number = self._stages.pop(0)
+            for child in self._children.values():
+                _signal_group(child, number)
+
+
+def _stages(now: float) -> list[tuple[float, int]]:
+    # jax.distributed catches SIGTERM, as notice of a preemption, so that often does not end a process.
+    return [(now + GRACE_S, signal.SIGTERM), (now + GRACE_S + KILL_S, signal.SIGKILL)]
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+    # The child is not reaped yet, so its pid, which is its group's id, is still its own.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(f"jaxring run: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,116 @@
+"""Start a job of several JAX processes on this host.
+
+    jaxring run -n 4 --devices-per-process 2 train.py --steps 10
+
+Each process finds jax.distributed initialised when the script begins, so the script needs no code for that; a call of
+jax.distributed.initialize() in it does nothing. When one process fails, the others have 5 s to end and are then
+terminated; the exit code is that of the first to fail. Ctrl-C and SIGTERM end all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+from jaxring.cli.job import Job
+from jaxring.errors import JaxringError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+HELP = "start a job of several processes on this host"
+MAX_PROCESSES = 1024
+_FORCED_DEVICES = re.compile(r"--xla_force_host_platform_device_count=([0-9]+)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `jaxring run`."""
+    parser.add_argument("-n", "--processes", type=_count, required=True, metavar="N", help="number of processes")
+    parser.add_argument(
+        "--devices-per-process",
+        "--host-devices",
+        type=_count,
+        metavar="K",
+        help="CPU devices of each process (default: what the environment says, else 1)",
+    )
+    parser.add_argument(
+        "--output",
+        choices=("all", "rank0"),
+        default="all",
+        help="all: every line of every process, with [rank] before it; rank0: process 0 writes straight to this "
+        "terminal, so progress bars work, and the others are silent unless they fail",
+    )
+    parser.add_argument("--no-prefix", action="store_true", help="all processes write straight to this terminal")
+    parser.add_argument(
+        "--no-init",
+        action="store_true",
+        help="do not initialise jax.distributed: the script does, with JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and "
+        "JAX_PROCESS_ID from the environment",
+    )
+    parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module")
+    parser.add_argument("script", metavar="SCRIPT", help="Python file to run in each process")
+    parser.add_argument("arguments", nargs="...", metavar="ARGUMENT", help="passed on to the script")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the job; returns its exit code. Raises JaxringError where there is no such script."""
+    if not arguments.module and not pathlib.Path(arguments.script).is_file():
+        raise JaxringError(f"There is no file {arguments.script}. For a module add -m.")
+    # The socket stays bound, not listening, so that nobody else is given the port; the coordinator shares it, because
+    # gRPC sets SO_REUSEPORT too.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        options = [flag for flag, given in (("--no-init", arguments.no_init), ("--module", arguments.module)) if given]
+        argv = [sys.executable, "-m", "jaxring.cli.worker", *options]
+        argv += [str(os.getpid()), arguments.script, *arguments.arguments]
+        commands = [
+            (argv, environment(os.environ, address, arguments.processes, process, arguments.devices_per_process))
+            for process in range(arguments.processes)
+        ]
+        return Job(commands, arguments.output, not arguments.no_prefix).run()
+
+
+def environment(
+    base: Mapping[str, str], address: str, processes: int, process: int, devices: int | None
+) -> dict[str, str]:
+    """The environment of process `process`: `base` and what makes it part of the job whose coordinator is `address`.
+
+    `devices` is the number of CPU devices, None for what `base` says.
+    """
+    env = dict(base)
+    env |= {
+        "JAX_COORDINATOR_ADDRESS": address,
+        # JAX listens on all interfaces unless told otherwise, and anybody can write to its store.
+        "JAX_COORDINATOR_BIND_ADDRESS": address,
+        "JAX_NUM_PROCESSES": str(processes),
+        "JAX_PROCESS_ID": str(process),
+    }
+    env.setdefault("JAX_PLATFORMS", "cpu")
+    if devices is not None:
+        # This overrules a count in XLA_FLAGS, which so stay as they are.
+        env["JAX_NUM_CPU_DEVICES"] = str(devices)
+    else:
+        forced = _FORCED_DEVICES.findall(env.get("XLA_FLAGS", ""))
+        counts = [env.get("JAX_NUM_CPU_DEVICES", ""), *forced[-1:]]
+        devices = max((int(count) for count in counts if count.isdecimal()), default=1)
+    # Below twice the devices, jaxlib's own thread pool can run out while launches wait for each other.
+    threads = max(2 * devices, os.cpu_count() or 1)
+    if not (env.get("PJRT_NPROC", "").isdecimal() and int(env["PJRT_NPROC"]) >= 2 * devices):
+        env["PJRT_NPROC"] = str(threads)
+    return env
+
+
+def _count(text: str) -> int:
+    if not (re.fullmatch("[0-9]{1,4}", text) and 1 <= int(text) <= MAX_PROCESSES):
+        raise ValueError(text)
+    return int(text)
+
+
+_count.__name__ = f"number (1 to {MAX_PROCESSES})"  # argparse names the type in its message

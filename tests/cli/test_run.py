@@ -1,0 +1,215 @@
+"""`jaxring run` with real processes."""
+
+from __future__ import annotations
+
+import io
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxring.cli import main
+from jaxring.cli.job import Stream
+from jaxring.cli.run import environment
+
+pytestmark = pytest.mark.multiprocess
+
+PSUM = """
+import sys
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec as P
+if "init" in sys.argv:
+    jax.distributed.initialize()
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("x",))
+x = jax.make_array_from_callback((n,), jax.NamedSharding(mesh, P("x")), lambda i: np.arange(float(n))[i])
+y = jax.jit(jax.shard_map(lambda v: jax.lax.psum(v, "x"), mesh=mesh, in_specs=P("x"), out_specs=P()))(x)
+text = f"{jax.process_index()} of {jax.process_count()}: {jax.local_device_count()} {y.addressable_data(0)}"
+with open(f"{__import__('os').environ['SCRATCH']}/{jax.process_index()}", "w") as file:
+    file.write(text)
+"""
+
+# These need no JAX: what is tested is the launcher.
+SAY_ALL = "import os, sys; print('out', os.environ['JAX_PROCESS_ID'], *sys.argv[1:]); print('err', file=sys.stderr)"
+
+
+@pytest.mark.parametrize("arguments", [(), ("init",)], ids=["plain", "initialises itself"])
+def test_psum_over_two_processes_of_two_devices(run, tmp_path, arguments):
+    code, _, err = run(PSUM, "-n", "2", "--devices-per-process", "2", arguments=arguments)
+    assert code == 0, err
+    assert [(tmp_path / str(p)).read_text() for p in range(2)] == ["0 of 2: 2 [6.]", "1 of 2: 2 [6.]"]
+
+
+def test_a_script_that_disagrees_about_the_job_is_told(run):
+    code, _, err = run("import jax; jax.distributed.initialize(num_processes=3)", "-n", "1")
+    assert code == 1
+    assert "num_processes=3" in err
+    assert "--no-init" in err
+
+
+def test_lines_have_the_rank_before_them_and_arguments_arrive(run):
+    code, out, err = run(SAY_ALL, "-n", "3", "--no-init", arguments=("--flag", "-n", "9"))
+    assert code == 0
+    assert sorted(out) == [f"[{p}] out {p} --flag -n 9" for p in range(3)]
+    assert sorted(err.splitlines()) == [f"[{p}] err" for p in range(3)]
+
+
+def test_no_prefix(run):
+    _, out, _ = run(SAY_ALL, "-n", "2", "--no-init", "--no-prefix")
+    assert sorted(out) == ["out 0", "out 1"]
+
+
+def test_output_of_rank_0_only(run):
+    code, out, err = run(SAY_ALL, "-n", "2", "--no-init", "--output", "rank0")
+    assert (code, out, err.splitlines()) == (0, ["out 0"], ["err"])
+
+
+def test_a_silent_process_that_fails_is_heard(run):
+    text = "import os; assert os.environ['JAX_PROCESS_ID'] != '1', 'the reason'"
+    code, _, err = run(text, "-n", "2", "--no-init", "--output", "rank0")
+    assert code == 1
+    assert "[1] AssertionError: the reason" in err
+    assert "process 1 failed with exit code 1" in err
+
+
+def alive(pid):
+    """Whether the process runs: zombies do not."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# Each process and one that it starts say their pids and then stay, deaf to gentle signals.
+STUBBORN = """
+import os, pathlib, signal, subprocess, sys, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+rank = os.environ["JAX_PROCESS_ID"]
+here = pathlib.Path(os.environ["SCRATCH"])
+(here / f"part{rank}").write_text(f"{os.getpid()} {other.pid} ")
+(here / f"part{rank}").rename(here / f"pids{rank}")
+while not all((here / f"pids{r}").exists() for r in range(int(os.environ["JAX_NUM_PROCESSES"]))):
+    time.sleep(0.01)
+if rank in sys.argv[1:]:
+    os._exit(7)
+time.sleep(600)
+"""
+
+
+def pids(tmp_path, count):
+    files = [tmp_path / f"pids{rank}" for rank in range(count)]
+    wait_until(lambda: all(file.exists() for file in files))
+    return [int(pid) for file in files for pid in file.read_text().split()]
+
+
+def test_one_failure_ends_all_with_its_exit_code(start, tmp_path):
+    child = start(STUBBORN, "-n", "3", "--no-init", arguments=("1",))
+    found = pids(tmp_path, 3)
+    _, err = child.communicate(timeout=120)
+    assert child.returncode == 7
+    assert "process 1 failed with exit code 7" in err
+    wait_until(lambda: not any(map(alive, found)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all(start, tmp_path, number):
+    child = start(STUBBORN, "-n", "2", "--no-init")
+    found = pids(tmp_path, 2)
+    child.send_signal(number)
+    child.communicate(timeout=120)
+    assert child.returncode == 128 + number
+    wait_until(lambda: not any(map(alive, found)))
+
+
+def test_a_killed_launcher_leaves_no_process_of_the_job(start, tmp_path):
+    child = start(STUBBORN, "-n", "2", "--no-init")
+    found = pids(tmp_path, 2)
+    try:
+        child.kill()
+        wait_until(lambda: not any(map(alive, found[::2])))
+    finally:
+        for pid in found[1::2]:  # what the script started is beyond the kernel's promise
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_ended_by_a_signal_gives_128_plus_its_number(run):
+    code, _, err = run("import os; os.kill(os.getpid(), 9)", "-n", "1", "--no-init")
+    assert code == 137
+    assert "process 0 was ended by SIGKILL" in err
+
+
+def test_a_module_runs_with_its_directory_on_the_path(tmp_path):
+    (tmp_path / "beside.py").write_text("import sys; print(__name__, sys.argv[1:])")
+    command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "1", "--no-init", "-m", "beside", "--x"]
+    path = os.pathsep.join([str(pathlib.Path(__file__).parent.parent.parent), os.environ.get("PYTHONPATH", "")])
+    out = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert out.stdout == "[0] __main__ ['--x']\n"
+
+
+def test_a_missing_script_and_a_bad_number_are_usage_errors(capsys):
+    assert main(["run", "-n", "2", "none.py"]) == 1
+    assert "There is no file none.py" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["run", "-n", "0", "none.py"])
+    assert "invalid number (1 to 1024) value: '0'" in capsys.readouterr().err
+
+
+def test_the_environment():
+    env = environment({"A": "b"}, "127.0.0.1:9", 4, 3, 100)
+    assert (
+        env.items()
+        >= {
+            "A": "b",
+            "JAX_COORDINATOR_ADDRESS": "127.0.0.1:9",
+            "JAX_COORDINATOR_BIND_ADDRESS": "127.0.0.1:9",
+            "JAX_NUM_PROCESSES": "4",
+            "JAX_PROCESS_ID": "3",
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": "100",
+        }.items()
+    )
+    assert int(env["PJRT_NPROC"]) >= 200
+
+
+def test_what_is_set_is_kept_unless_it_is_too_little():
+    base = {"JAX_PLATFORMS": "cuda", "PJRT_NPROC": "3", "XLA_FLAGS": "--xla_force_host_platform_device_count=100"}
+    env = environment(base, "127.0.0.1:9", 1, 0, None)
+    assert (env["JAX_PLATFORMS"], env["XLA_FLAGS"]) == ("cuda", base["XLA_FLAGS"])
+    assert "JAX_NUM_CPU_DEVICES" not in env
+    assert int(env["PJRT_NPROC"]) >= 200
+    assert environment(base, "127.0.0.1:9", 1, 0, 1)["PJRT_NPROC"] == "3"
+
+
+def test_streams_prefix_lines_and_progress_bars():
+    sink = io.BytesIO()
+    stream = Stream(b"[1] ", sink)
+    for part in (b"a", b"b\nc\r", b"d\r\ne", b"\n", b"f"):
+        stream.feed(part)
+    assert sink.getvalue() == b"[1] ab\n[1] c\r[1] d\r\n[1] e\n"
+    stream.finish()
+    assert sink.getvalue().endswith(b"[1] f\n")
+
+
+def test_a_silent_stream_keeps_its_end():
+    stream = Stream(b"[1] ", None)
+    stream.feed(b"x" * 20000 + b"\nlast")
+    sink = io.BytesIO()
+    stream.finish(sink)
+    assert sink.getvalue().endswith(b"x\n[1] last\n")
+    assert len(sink.getvalue()) < 9000
