@@ -1,0 +1,84 @@
+// Which instruction set's kernels are used.
+#include <atomic>
+#include <cstring>
+
+#include "ffi/reduce/isa.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace jaxring {
+namespace {
+
+struct Choice {
+  const char* name;
+  const KernelTable* kernels;
+  bool supported;
+};
+
+#if defined(__x86_64__)
+bool HasF16C() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+bool HasAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16C(); }
+
+bool HasAvx512() {
+  return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+#endif
+
+// Best first; the last is always supported.
+const Choice* Choices() {
+  static const Choice choices[] = {
+#if defined(__x86_64__)
+      {"avx512", &Avx512Kernels(), HasAvx512()},
+      {"avx2", &Avx2Kernels(), HasAvx2()},
+#endif
+      {"baseline", &BaselineKernels(), true},
+  };
+  return choices;
+}
+
+const Choice* Best() {
+  const Choice* choice = Choices();
+  while (!choice->supported) ++choice;
+  return choice;
+}
+
+std::atomic<const Choice*>& Chosen() {
+  static std::atomic<const Choice*> chosen = Best();
+  return chosen;
+}
+
+}  // namespace
+
+const Kernels* FindKernels(DType dtype, ReduceOp op) {
+  const auto row = static_cast<size_t>(dtype), column = static_cast<size_t>(op);
+  if (row >= kDTypeCount || column >= kReduceOpCount) return nullptr;
+  const Kernels& kernels = (*Chosen().load(std::memory_order_relaxed)->kernels)[row][column];
+  return kernels.element_bytes ? &kernels : nullptr;
+}
+
+size_t ElementBytes(DType dtype) {
+  static constexpr size_t kBytes[kDTypeCount] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 1, 1, 2, 2, 4, 8, 8, 16};
+  const auto row = static_cast<size_t>(dtype);
+  return row < kDTypeCount ? kBytes[row] : 0;
+}
+
+const char* InstructionSet() { return Chosen().load(std::memory_order_relaxed)->name; }
+
+bool ForceInstructionSet(const char* name) {
+  const Choice* choice = Choices();
+  for (;; ++choice) {
+    if (std::strcmp(choice->name, name) == 0) break;
+    if (std::strcmp(choice->name, "baseline") == 0) return false;
+  }
+  if (choice->supported) Chosen().store(choice, std::memory_order_relaxed);
+  return choice->supported;
+}
+
+}  // namespace jaxring

@@ -1,0 +1,17 @@
+// The tables of the instruction sets that this build may have.
+#pragma once
+
+#include "ffi/reduce/kernels.h"
+
+namespace jaxring {
+
+// Indexed by dtype and operation; element_bytes is 0 where the pair has no functions.
+using KernelTable = Kernels[kDTypeCount][kReduceOpCount];
+
+const KernelTable& BaselineKernels();
+#if defined(__x86_64__)
+const KernelTable& Avx2Kernels();
+const KernelTable& Avx512Kernels();
+#endif
+
+}  // namespace jaxring

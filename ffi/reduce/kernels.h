@@ -1,0 +1,71 @@
+// The arithmetic of reductions on the host: one table of functions for each (dtype, operation).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace jaxring {
+
+// Numbered as jaxring/plan/dtypes.py numbers them.
+enum class DType : uint8_t {
+  kBool = 0,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt8,
+  kUInt16,
+  kUInt32,
+  kUInt64,
+  kF8E4M3FN,
+  kF8E5M2,
+  kF16,
+  kBF16,
+  kF32,
+  kF64,
+  kC64,
+  kC128,
+};
+inline constexpr int kDTypeCount = 17;
+
+// Mean is kSum with Finish dividing by the rank count.
+enum class ReduceOp : uint8_t { kSum = 0, kProd, kMin, kMax, kAnd, kOr, kXor };
+inline constexpr int kReduceOpCount = 7;
+
+// "Accumulator" elements are float for f8, f16 and bf16, and the dtype itself for the rest. Buffers need no alignment
+// beyond their element's, and none for one-byte types. `n` counts elements. No function reads or writes past n.
+struct Kernels {
+  size_t element_bytes;
+  size_t accumulator_bytes;
+  // acc[i] = src[i], widened.
+  void (*load)(void* acc, const void* src, size_t n);
+  // acc[i] = acc[i] op src[i], src in the data's dtype.
+  void (*fold)(void* acc, const void* src, size_t n);
+  // acc[i] = acc[i] op src[i], src in accumulator elements.
+  void (*fold_partial)(void* acc, const void* src, size_t n);
+  // dst[i] = acc[i] rounded once, to nearest even (float8_e4m3fn overflows to NaN and float8_e5m2 to infinity, as
+  // ml_dtypes casts). divisor 0: no division; otherwise acc[i] / divisor first (floats and complex only).
+  void (*store)(void* dst, const void* acc, size_t n, uint64_t divisor);
+  // dst[i] = ((srcs[0][i] op srcs[1][i]) op ...) in accumulator precision, rounded once, every source read once; bit
+  // for bit what load, fold ... fold, store give. `dsts` are `dst_count` destinations that all get the value; each may
+  // be one of the sources exactly, none may overlap otherwise. `stream` asks for non-temporal stores (the caller fences
+  // with StreamFence afterwards).
+  void (*fold_many)(void* const* dsts, size_t dst_count, const void* const* srcs, size_t src_count, size_t n,
+                    uint64_t divisor, bool stream);
+};
+
+// The functions for (dtype, op), or nullptr where the operation has no meaning for the dtype: and/or/xor need bool or
+// integers; min/max exclude complex; sum and prod exclude bool.
+const Kernels* FindKernels(DType dtype, ReduceOp op);
+size_t ElementBytes(DType dtype);
+
+// memcpy to several destinations reading the source once; `stream` as above.
+void CopyMany(void* const* dsts, size_t dst_count, const void* src, size_t bytes, bool stream);
+void StreamFence();
+
+// "avx512", "avx2", "baseline" (SSE2 or NEON by the compiler): what FindKernels chose on this processor.
+const char* InstructionSet();
+// For tests: choose by name, false where this processor or build lacks it. Not thread-safe.
+bool ForceInstructionSet(const char* name);
+
+}  // namespace jaxring

@@ -1,0 +1,15 @@
+// The kernels for x86-64 with AVX2, FMA and F16C: compiled with -mavx2 -mfma -mf16c.
+#if defined(__x86_64__)
+#if !defined(__AVX2__) || !defined(__F16C__)
+#error "compile this file with -mavx2 -mfma -mf16c"
+#endif
+#define JAXRING_ISA avx2
+#define JAXRING_VECTOR_BYTES 32
+#include "ffi/reduce/table.h"
+
+namespace jaxring {
+
+const KernelTable& Avx2Kernels() { return avx2::kTable; }
+
+}  // namespace jaxring
+#endif

@@ -1,0 +1,15 @@
+// The kernels for x86-64 with AVX-512: compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mf16c.
+#if defined(__x86_64__)
+#if !defined(__AVX512BW__) || !defined(__AVX512VL__) || !defined(__AVX512DQ__) || !defined(__F16C__)
+#error "compile this file with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mf16c"
+#endif
+#define JAXRING_ISA avx512
+#define JAXRING_VECTOR_BYTES 64
+#include "ffi/reduce/table.h"
+
+namespace jaxring {
+
+const KernelTable& Avx512Kernels() { return avx512::kTable; }
+
+}  // namespace jaxring
+#endif

@@ -1,0 +1,52 @@
+// The table of functions. Per instruction set: see vectors.h.
+#pragma once
+
+#include "ffi/reduce/fold_many.h"
+#include "ffi/reduce/isa.h"
+
+namespace jaxring::JAXRING_ISA {
+namespace {
+
+template <class Codec, class Op>
+constexpr Kernels MakeKernels() {
+  using Lane = typename Codec::Lane;
+  auto fold_partial = Fold<Codec, Op>;
+  if constexpr (Codec::kWidens) fold_partial = Fold<Plain<Lane>, Op>;
+  return {Codec::kElementBytes, Codec::kAccumulatorBytes, Load<Codec>, Fold<Codec, Op>, fold_partial,
+          Store<Codec>,         FoldMany<Codec, Op>};
+}
+
+constexpr KernelTable kTable = {
+#define JAXRING_SUM_TO_MAX(Wrapping, Ordered) \
+  MakeKernels<Wrapping, Sum>(), MakeKernels<Wrapping, Prod>(), MakeKernels<Ordered, Min>(), MakeKernels<Ordered, Max>()
+#define JAXRING_BITWISE(Codec) MakeKernels<Codec, And>(), MakeKernels<Codec, Or>(), MakeKernels<Codec, Xor>()
+#define JAXRING_INTEGER(Unsigned, Type) \
+  {JAXRING_SUM_TO_MAX(Plain<Unsigned>, Plain<Type>), JAXRING_BITWISE(Plain<Unsigned>)}
+#define JAXRING_FLOAT(Codec) {JAXRING_SUM_TO_MAX(Codec, Codec)}
+#define JAXRING_COMPLEX(Part) {MakeKernels<Plain<Part, 2>, Sum>(), MakeKernels<Plain<Part, 2>, ComplexProd>()}
+    {{}, {}, MakeKernels<Plain<uint8_t>, Min>(), MakeKernels<Plain<uint8_t>, Max>(), JAXRING_BITWISE(Plain<uint8_t>)},
+    JAXRING_INTEGER(uint8_t, int8_t),
+    JAXRING_INTEGER(uint16_t, int16_t),
+    JAXRING_INTEGER(uint32_t, int32_t),
+    JAXRING_INTEGER(uint64_t, int64_t),
+    JAXRING_INTEGER(uint8_t, uint8_t),
+    JAXRING_INTEGER(uint16_t, uint16_t),
+    JAXRING_INTEGER(uint32_t, uint32_t),
+    JAXRING_INTEGER(uint64_t, uint64_t),
+    JAXRING_FLOAT(Widened<Float8E4M3FN>),
+    JAXRING_FLOAT(Widened<Float8E5M2>),
+    JAXRING_FLOAT(Half),
+    JAXRING_FLOAT(Widened<BFloat16>),
+    JAXRING_FLOAT(Plain<float>),
+    JAXRING_FLOAT(Plain<double>),
+    JAXRING_COMPLEX(float),
+    JAXRING_COMPLEX(double),
+#undef JAXRING_SUM_TO_MAX
+#undef JAXRING_BITWISE
+#undef JAXRING_INTEGER
+#undef JAXRING_FLOAT
+#undef JAXRING_COMPLEX
+};
+
+}  // namespace
+}  // namespace jaxring::JAXRING_ISA

@@ -1,0 +1,37 @@
+// Checks for plain test executables: the first that fails says where and what, and ends the program with status 1.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+namespace jaxring::test {
+
+template <class T>
+void Show(const char* text, const T& value) {
+  if constexpr (sizeof(T) == 1) {
+    std::cerr << "  " << text << " = " << static_cast<int>(value) << std::endl;
+  } else if constexpr (requires { std::cerr << value; }) {
+    std::cerr << "  " << text << " = " << value << std::endl;
+  } else {
+    std::cerr << "  " << text << " = (not printable)" << std::endl;
+  }
+}
+
+[[noreturn]] inline void Fail(const char* file, int line, const char* text) {
+  std::cerr << file << ":" << line << ": failed: " << text << std::endl;
+  std::exit(1);
+}
+
+template <class A, class B>
+void CheckEqual(const A& a, const B& b, const char* a_text, const char* b_text, const char* file, int line) {
+  if (a == b) return;
+  Show(a_text, a);
+  Show(b_text, b);
+  Fail(file, line, "they are equal");
+}
+
+}  // namespace jaxring::test
+
+#define CHECK(condition) ((condition) ? (void)0 : ::jaxring::test::Fail(__FILE__, __LINE__, #condition))
+#define CHECK_EQ(a, b) ::jaxring::test::CheckEqual((a), (b), #a, #b, __FILE__, __LINE__)
