@@ -1,0 +1,68 @@
+#include "engine/combine.h"
+
+#include <cstring>
+
+namespace jaxring {
+namespace {
+
+// Accumulators of one block: small enough to stay in the first-level cache.
+constexpr uint64_t kBlock = 1024;
+
+template <class Items>
+bool AllRaw(const Items& items) {
+  for (const auto& item : items) {
+    if (item.partial) return false;
+  }
+  return true;
+}
+
+void CombineWide(const Plan& plan, const std::vector<Source>& sources, const std::vector<Destination>& destinations,
+                 uint64_t elements, uint64_t divisor) {
+  const Kernels& kernels = *plan.kernels;
+  const size_t raw = plan.element_bytes, wide = plan.partial_bytes;
+  alignas(64) char accumulator[kBlock * 16];
+  for (uint64_t begin = 0; begin < elements; begin += kBlock) {
+    uint64_t n = std::min(kBlock, elements - begin);
+    bool first = true;
+    for (const Source& source : sources) {
+      const char* data = static_cast<const char*>(source.data) + begin * (source.partial ? wide : raw);
+      if (source.partial) {
+        first ? static_cast<void>(std::memcpy(accumulator, data, n * wide)) : kernels.fold_partial(accumulator, data, n);
+      } else {
+        (first ? kernels.load : kernels.fold)(accumulator, data, n);
+      }
+      first = false;
+    }
+    for (const Destination& destination : destinations) {
+      char* data = static_cast<char*>(destination.data) + begin * (destination.partial ? wide : raw);
+      if (destination.partial) {
+        std::memcpy(data, accumulator, n * wide);
+      } else {
+        kernels.store(data, accumulator, n, divisor);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void Combine(const Plan& plan, const std::vector<Source>& sources, const std::vector<Destination>& destinations,
+             uint64_t elements, bool final, bool stream) {
+  const uint64_t divisor = final ? plan.divisor : 0;
+  const bool narrow = plan.partial_bytes == plan.element_bytes || (AllRaw(sources) && AllRaw(destinations));
+  if (!narrow) return CombineWide(plan, sources, destinations, elements, divisor);
+  thread_local std::vector<const void*> in;
+  thread_local std::vector<void*> out;
+  in.clear();
+  out.clear();
+  for (const Source& source : sources) in.push_back(source.data);
+  for (const Destination& destination : destinations) out.push_back(destination.data);
+  if (sources.size() == 1 && divisor == 0) {
+    CopyMany(out.data(), out.size(), in[0], elements * plan.element_bytes, stream);
+  } else {
+    plan.kernels->fold_many(out.data(), out.size(), in.data(), in.size(), elements, divisor, stream);
+  }
+  if (stream) StreamFence();
+}
+
+}  // namespace jaxring

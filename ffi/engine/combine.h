@@ -1,0 +1,26 @@
+// Makes a step's value: one pass over its sources into all of its destinations, each in its own form.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/plan.h"
+
+namespace jaxring {
+
+// `partial` elements are accumulators; the others have the data's dtype.
+struct Source {
+  const void* data;
+  bool partial;
+};
+struct Destination {
+  void* data;
+  bool partial;
+};
+
+// Folds the sources from left to right. With `final`, mean's division is applied. Sources and destinations hold
+// `elements`; a destination may be exactly one of the sources. `stream` bypasses the caches for large results.
+void Combine(const Plan& plan, const std::vector<Source>& sources, const std::vector<Destination>& destinations,
+             uint64_t elements, bool final, bool stream);
+
+}  // namespace jaxring

@@ -1,0 +1,245 @@
+#include "engine/engine.h"
+
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "engine/site.h"
+
+namespace jaxring {
+namespace {
+
+constexpr int kLaneBudget = 64;
+constexpr int64_t kSleepUs = 100000;
+
+// The operation that this thread is launching: its own participant may be completed without another thread.
+thread_local const Operation* launching = nullptr;
+
+class PeerWatch final : public Poller::Handler {
+ public:
+  PeerWatch(Engine* engine, int process, int fd) : engine_(engine), process_(process), fd_(fd) {}
+  ~PeerWatch() override { close(fd_); }
+  void OnEvents(uint32_t) override {
+    char byte;
+    ssize_t n = recv(fd_, &byte, 1, MSG_DONTWAIT);
+    if (n > 0) return;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    engine_->poller().Remove(fd_);
+    engine_->PeerGone(process_, "its process ended");
+  }
+
+ private:
+  Engine* engine_;
+  int process_, fd_;
+};
+
+}  // namespace
+
+Engine::Engine(EngineOptions options)
+    : options_(options), bell_(Bell::Create()), links_(options.slot_bytes, bell_.get()), interpreter_(&links_, &stash_) {
+  poller_ = std::make_unique<Poller>([this] { Tick(); });
+  for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
+}
+
+Engine::~Engine() {
+  stop_ = true;
+  WakeRequests();
+  bell_->NotifyAll();
+  for (auto& worker : workers_) worker.join();
+  poller_.reset();
+}
+
+std::vector<std::shared_ptr<Operation>> Engine::Active(uint64_t* version) {
+  std::lock_guard lock(mutex_);
+  *version = version_.load(std::memory_order_relaxed);
+  return active_;
+}
+
+void Engine::Launch(std::shared_ptr<Operation> op, bool help) {
+  counters_.operations++;
+  launching = help ? op.get() : nullptr;
+  if (op->lanes().empty()) {
+    Finish(op);
+    launching = nullptr;
+    return;
+  }
+  const bool memory = op->plan().memory_only();
+  if (help && (!memory || op->plan().in_bytes() * op->plan().ranks.size() <= (256u << 10))) {
+    // Small, or waiting for others: try here first, for a moment.
+    auto until = Clock::now() + std::chrono::microseconds(options_.spin_us);
+    do {
+      if (!Play(op) && !op->finished()) sched_yield();
+    } while (!op->finished() && Clock::now() < until);
+    if (op->finished()) {
+      counters_.inline_operations++;
+      launching = nullptr;
+      return;
+    }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    active_.push_back(op);
+    version_.fetch_add(1, std::memory_order_release);
+    active_count_.fetch_add(1, std::memory_order_release);
+  }
+  memory ? bell_->NotifyAll() : bell_->Notify();
+  // All of a memory operation's data is here, so helping is work and no wait.
+  if (help && memory) {
+    while (Play(op)) {
+    }
+  }
+  launching = nullptr;
+}
+
+bool Engine::Play(const std::shared_ptr<Operation>& op) {
+  bool moved = false;
+  for (auto& lane : op->lanes()) {
+    if (lane->busy.load(std::memory_order_relaxed) || lane->busy.exchange(true, std::memory_order_acquire)) continue;
+    if (lane->done) {
+      lane->busy.store(false, std::memory_order_release);
+      continue;
+    }
+    Progress progress = interpreter_.Advance(*op, *lane, kLaneBudget);
+    lane->busy.store(false, std::memory_order_release);
+    if (progress != Progress::kBlocked) moved = true;
+    if (progress == Progress::kDone && op->LaneDone()) Finish(op);
+  }
+  return moved;
+}
+
+void Engine::Finish(const std::shared_ptr<Operation>& op) {
+  {
+    std::lock_guard lock(mutex_);
+    auto it = std::find(active_.begin(), active_.end(), op);
+    if (it != active_.end()) {
+      active_.erase(it);
+      version_.fetch_add(1, std::memory_order_release);
+      active_count_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+  Status status = op->failed() ? op->status() : Status{};
+  if (op->failed()) {
+    counters_.failures++;
+    stash_.Discard(op->key());
+  }
+  const bool here = launching == op.get();
+  for (Participant& participant : op->participants()) {
+    if (!participant.done) continue;
+    Completion done = std::move(participant.done);
+    participant.done = nullptr;
+    if (here && participant.on_launching_thread) {
+      done(status);
+    } else {
+      completions_.Post([done = std::move(done), status] { done(status); });
+    }
+  }
+}
+
+void Engine::Work() {
+  std::vector<std::shared_ptr<Operation>> ops;
+  uint64_t seen_version = ~uint64_t{0};
+  auto last_progress = Clock::now();
+  while (!stop_) {
+    uint32_t rung = bell_->Value();
+    if (version_.load(std::memory_order_acquire) != seen_version) ops = Active(&seen_version);
+    bool moved = false;
+    for (auto& op : ops) {
+      while (Play(op)) moved = true;
+    }
+    if (moved) {
+      last_progress = Clock::now();
+      continue;
+    }
+    if (!ops.empty()) Spill();
+    if (!ops.empty() && Clock::now() - last_progress < std::chrono::microseconds(options_.spin_us)) {
+      sched_yield();
+      continue;
+    }
+    // Finished operations must not keep buffers alive while we sleep.
+    if (active_count_.load(std::memory_order_acquire) == 0) {
+      ops.clear();
+      seen_version = ~uint64_t{0};
+    }
+    counters_.sleeps++;
+    bell_->Wait(rung, kSleepUs);
+    last_progress = Clock::now();
+  }
+}
+
+void Engine::Spill() {
+  for (auto& link : links_.AllRecv()) {
+    for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
+      link->ring(protocol).SpillIfFull([this](const MessageId& id, const char* data, uint32_t bytes) {
+        counters_.spills++;
+        stash_.Put(id, data, bytes);
+      });
+    }
+  }
+}
+
+void Engine::Tick() {
+  auto now = Clock::now();
+  uint64_t version;
+  bool late = false;
+  for (auto& op : Active(&version)) {
+    if (now < op->deadline() || op->failed()) continue;
+    std::string waits = op->DescribeWaits();
+    op->Fail(Status::Error(Code::kDeadlineExceeded,
+                           op->plan().what + ": not finished " + std::to_string(static_cast<int>(op->plan().timeout_s)) +
+                               " s after it began: " + (waits.empty() ? "no lane reports what it waits for" : waits) +
+                               ". Raise timeout= or JAXRING_TIMEOUT if the peer is only slow."));
+    late = true;
+  }
+  if (late) bell_->NotifyAll();
+  std::vector<std::weak_ptr<Site>> watched;
+  {
+    std::lock_guard lock(mutex_);
+    watched.swap(watched_);
+  }
+  for (auto& weak : watched) {
+    if (auto site = weak.lock(); site && site->CheckDeadlines(now)) Watch(weak);
+  }
+}
+
+void Engine::Watch(std::weak_ptr<Site> site) {
+  std::lock_guard lock(mutex_);
+  watched_.push_back(std::move(site));
+}
+
+uint64_t Engine::NextSequence(uint64_t key, bool recv) {
+  std::lock_guard lock(mutex_);
+  return sequences_[{key, recv}]++;
+}
+
+void Engine::Ask(std::shared_ptr<Site> site, int group) {
+  {
+    std::lock_guard lock(request_mutex_);
+    requests_.push_back({next_request_++, std::move(site), group});
+  }
+  request_ready_.notify_one();
+}
+
+bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
+  std::unique_lock lock(request_mutex_);
+  request_ready_.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] { return stop_ || !requests_.empty(); });
+  if (requests_.empty()) return false;
+  *request = std::move(requests_.front());
+  requests_.pop_front();
+  return true;
+}
+
+void Engine::WakeRequests() { request_ready_.notify_all(); }
+
+void Engine::PeerGone(int process, const std::string& reason) {
+  links_.ClosePeer(process, reason);
+  bell_->NotifyAll();
+}
+
+void Engine::WatchPeer(int process, int fd) {
+  poller_->Add(fd, EPOLLIN | EPOLLRDHUP, std::make_shared<PeerWatch>(this, process, fd));
+}
+
+}  // namespace jaxring

@@ -1,0 +1,108 @@
+// The engine of a process: a few threads that play the lanes of all operations in flight, and sleep when none can move.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/completion.h"
+#include "engine/interpreter.h"
+#include "engine/operation.h"
+#include "engine/stash.h"
+#include "transport/bell.h"
+#include "transport/links.h"
+#include "transport/poller.h"
+
+namespace jaxring {
+
+class Site;
+
+struct EngineOptions {
+  int threads = 2;
+  uint32_t slot_bytes = 128 * 1024;
+  int64_t spin_us = 20;  // how long a launching thread and an idle worker look again before they sleep
+};
+
+// What a site asks of Python: a plan for one of its groups.
+struct PlanRequest {
+  uint64_t id = 0;
+  std::shared_ptr<Site> site;
+  int group = 0;
+};
+
+class Engine {
+ public:
+  explicit Engine(EngineOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+
+  // Starts an operation whose participants are all here. The launching thread plays its lanes as far as they go
+  // without waiting long; the workers do the rest. Returns whether it ended before the return.
+  void Launch(std::shared_ptr<Operation> op, bool help);
+
+  Bell& bell() { return *bell_; }
+  Links& links() { return links_; }
+  Poller& poller() { return *poller_; }
+  Stash& stash() { return stash_; }
+  CompletionPool& completions() { return completions_; }
+
+  // Planning requests, served by one Python thread. False after `timeout_s` or Stop.
+  bool NextRequest(double timeout_s, PlanRequest* request);
+  void Ask(std::shared_ptr<Site> site, int group);
+  bool stopping() const { return stop_.load(std::memory_order_acquire); }
+  void WakeRequests();
+
+  // Sites whose participants may be late are looked at for their deadlines.
+  void Watch(std::weak_ptr<Site> site);
+  // The next sequence number under a key that several sites share (send and recv).
+  uint64_t NextSequence(uint64_t key, bool recv);
+  // A peer process is gone: its links end, and with them the operations that need them.
+  void PeerGone(int process, const std::string& reason);
+  void WatchPeer(int process, int fd);
+
+  struct Counters {
+    std::atomic<uint64_t> operations{0}, inline_operations{0}, failures{0}, sleeps{0}, spills{0};
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  void Work();
+  // One look at every lane of an operation; true if any moved.
+  bool Play(const std::shared_ptr<Operation>& op);
+  void Finish(const std::shared_ptr<Operation>& op);
+  void Spill();
+  void Tick();
+  std::vector<std::shared_ptr<Operation>> Active(uint64_t* version);
+
+  EngineOptions options_;
+  std::unique_ptr<Bell> bell_;
+  Links links_;
+  Stash stash_;
+  Interpreter interpreter_;
+  CompletionPool completions_;
+  Counters counters_;
+  std::atomic<bool> stop_{false};
+
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Operation>> active_;
+  std::atomic<uint64_t> version_{0};
+  std::atomic<int> active_count_{0};
+  std::vector<std::weak_ptr<Site>> watched_;
+  std::map<std::pair<uint64_t, bool>, uint64_t> sequences_;
+
+  std::mutex request_mutex_;
+  std::condition_variable request_ready_;
+  std::deque<PlanRequest> requests_;
+  uint64_t next_request_ = 1;
+
+  std::vector<std::thread> workers_;
+  std::unique_ptr<Poller> poller_;  // last: its thread uses everything above
+};
+
+}  // namespace jaxring

@@ -1,0 +1,269 @@
+#include "engine/interpreter.h"
+
+#include <cstring>
+
+#include "engine/combine.h"
+
+namespace jaxring {
+namespace {
+
+// Above this an operation's result does not stay in the caches anyway, so its stores go around them.
+constexpr uint64_t kStreamBytes = 8u << 20;
+
+std::string LinkError(const Operation& op, int self, int peer, const std::string& reason) {
+  const Plan& plan = op.plan();
+  return plan.what + ": " + plan.ranks[self].name + " lost " + plan.ranks[peer].name + ": " + reason +
+         ". Look at that process's log for the first error; the job has to be restarted.";
+}
+
+}  // namespace
+
+struct Interpreter::Workspace {
+  std::vector<Claim> claims;
+  std::vector<Source> sources;
+  std::vector<Destination> destinations;
+};
+
+Progress Interpreter::Advance(Operation& op, Lane& lane, int budget) {
+  const RankTable& table = op.plan().locals[lane.local];
+  bool moved = false;
+  while (true) {
+    if (op.failed() || lane.tile >= lane.tiles) {
+      lane.done = true;
+      return Progress::kDone;
+    }
+    if (budget-- == 0) return Progress::kMoved;
+    if (!TryStep(op, lane, table.steps[lane.step])) {
+      if (op.failed()) continue;
+      return moved ? Progress::kMoved : Progress::kBlocked;
+    }
+    moved = true;
+    lane.waits_for = -1;
+    if (++lane.step == lane.step_end) {
+      lane.step = table.lane_begin[lane.number];
+      ++lane.tile;
+    }
+  }
+}
+
+bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  Buffer src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
+  auto in_memory = [](Buffer b) { return b == Buffer::kInput || b == Buffer::kOutput; };
+  // Every chunk of a step has one length; a scratch chunk's is that of the step that wrote it.
+  uint64_t elements;
+  if (in_memory(dst)) {
+    elements = op.Tile(lane.local, dst, step.dst_chunk, lane.tile).elements;
+  } else if (in_memory(src)) {
+    elements = op.Tile(lane.local, src, step.src_chunk, lane.tile).elements;
+  } else {
+    elements = lane.scratch_elements[step.src_chunk];
+  }
+  if (dst == Buffer::kScratch) {
+    lane.scratch_elements.resize(plan.scratch_chunks);
+    lane.scratch_elements[step.dst_chunk] = elements;
+  }
+  if (elements == 0) return true;
+  if (step.flags & StepFlag::kZero) {
+    std::memset(op.Tile(lane.local, dst, step.dst_chunk, lane.tile).data, 0, elements * plan.element_bytes);
+    return true;
+  }
+  uint32_t message_sends = 0;
+  for (uint32_t i = 0; i < step.send_count; ++i) {
+    if (!Peer::memory(table.peers[step.send_begin + i])) ++message_sends;
+  }
+  if (!lane.made) {
+    if (!Make(op, lane, step, elements, message_sends)) return false;
+    lane.made = true;
+    lane.sends_done = message_sends <= 1 ? step.send_count : 0;
+  }
+  if (!SendRest(op, lane, step, elements)) return false;
+  lane.made = false;
+  return true;
+}
+
+bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t elements, uint32_t message_sends) {
+  thread_local Workspace work;
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  const Buffer src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
+  const bool recv_partial = step.flags & StepFlag::kRecvPartial, send_partial = step.flags & StepFlag::kSendPartial;
+  const uint64_t scratch_stride = plan.tile_elements * plan.partial_bytes;
+  work.claims.clear();
+  work.sources.clear();
+  work.destinations.clear();
+  if (lane.scratch.empty() && (src == Buffer::kScratch || dst == Buffer::kScratch)) {
+    lane.scratch.resize(plan.scratch_chunks * scratch_stride);
+  }
+  auto give_back = [&] {
+    for (Claim& claim : work.claims) Return(claim);
+    work.claims.clear();
+    return false;
+  };
+  auto local_source = [&](uint32_t local) -> Source {
+    if (src == Buffer::kScratch) return {lane.scratch.data() + step.src_chunk * scratch_stride, true};
+    return {op.Tile(local, src, step.src_chunk, lane.tile).data, false};
+  };
+
+  if (step.recv_count == 0) work.sources.push_back(local_source(lane.local));
+  for (uint32_t i = 0; i < step.recv_count; ++i) {
+    const uint32_t entry = step.recv_begin + i;
+    const int rank = Peer::rank(table.peers[entry]);
+    if (rank == table.rank) {
+      work.sources.push_back(local_source(lane.local));
+    } else if (Peer::memory(table.peers[entry])) {
+      work.sources.push_back(local_source(static_cast<uint32_t>(plan.local_of_rank[rank])));
+    } else {
+      Claim claim;
+      if (!Receive(op, lane, entry, &claim)) return give_back();
+      uint64_t expected = elements * (recv_partial ? plan.partial_bytes : plan.element_bytes);
+      if (claim.bytes != expected) {
+        op.Fail(Status::Error(Code::kInvalidArgument,
+                              plan.what + ": " + plan.ranks[rank].name + " sent " + std::to_string(claim.bytes) +
+                                  " bytes where " + plan.ranks[table.rank].name + " expects " +
+                                  std::to_string(expected) + ". The ranks disagree about the operation's shape or type."));
+      }
+      work.claims.push_back(std::move(claim));
+      if (op.failed()) return give_back();
+      work.sources.push_back({work.claims.back().data, recv_partial});
+    }
+  }
+
+  RingSender* ring = nullptr;
+  uint64_t position = 0;
+  uint32_t send_entry = 0;
+  if (dst == Buffer::kScratch) {
+    work.destinations.push_back({lane.scratch.data() + step.dst_chunk * scratch_stride, true});
+  } else if (dst != Buffer::kNone) {
+    work.destinations.push_back({op.Tile(lane.local, dst, step.dst_chunk, lane.tile).data, false});
+  }
+  // Several messages: the value is made in the local destination, or aside if that has another form, and sent from there.
+  if (message_sends > 1) {
+    if (work.destinations.empty() || work.destinations[0].partial != send_partial) {
+      lane.staging.resize(plan.tile_elements * plan.partial_bytes);
+      work.destinations.push_back({lane.staging.data(), send_partial});
+    }
+    lane.value = static_cast<const char*>(work.destinations.back().data);
+  }
+  for (uint32_t i = 0; i < step.send_count; ++i) {
+    const uint32_t entry = step.send_begin + i;
+    const int rank = Peer::rank(table.peers[entry]);
+    if (Peer::memory(table.peers[entry])) {
+      if (rank == table.rank) continue;
+      uint32_t local = static_cast<uint32_t>(plan.local_of_rank[rank]);
+      work.destinations.push_back({op.Tile(local, dst, step.dst_chunk, lane.tile).data, false});
+    } else if (message_sends == 1) {
+      if (!Reserve(op, lane, entry, &ring, &position)) return give_back();
+      send_entry = entry;
+      work.destinations.push_back({ring->payload(position), send_partial});
+    }
+  }
+
+  const bool stream = ring == nullptr && message_sends == 0 && plan.memory_only() && plan.out_bytes() >= kStreamBytes;
+  Combine(plan, work.sources, work.destinations, elements, step.flags & StepFlag::kFinal, stream);
+  for (Claim& claim : work.claims) {
+    ++lane.flows[claim.flow].received;
+    if (claim.ring != nullptr) claim.ring->Release(claim.position);
+  }
+  if (ring != nullptr) {
+    Flow& flow = lane.flows[table.flow[send_entry]];
+    MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[send_entry])),
+                 lane.number, flow.sent++};
+    ring->Publish(position, id, static_cast<uint32_t>(elements * (send_partial ? plan.partial_bytes : plan.element_bytes)));
+  }
+  work.claims.clear();
+  return true;
+}
+
+bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements) {
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  const size_t bytes = elements * ((step.flags & StepFlag::kSendPartial) ? plan.partial_bytes : plan.element_bytes);
+  for (; lane.sends_done < step.send_count; ++lane.sends_done) {
+    const uint32_t entry = step.send_begin + lane.sends_done;
+    if (Peer::memory(table.peers[entry])) continue;
+    RingSender* ring;
+    uint64_t position;
+    if (!Reserve(op, lane, entry, &ring, &position)) return false;
+    std::memcpy(ring->payload(position), lane.value, bytes);
+    Flow& flow = lane.flows[table.flow[entry]];
+    MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[entry])),
+                 lane.number, flow.sent++};
+    ring->Publish(position, id, static_cast<uint32_t>(bytes));
+  }
+  return true;
+}
+
+bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* claim) {
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  const int src = Peer::rank(table.peers[entry]);
+  Flow& flow = lane.flows[table.flow[entry]];
+  claim->flow = table.flow[entry];
+  claim->id = {op.key(), static_cast<uint32_t>(src), static_cast<uint32_t>(table.rank), lane.number, flow.received};
+  lane.waits_for = src;
+  lane.waits_to_send = false;
+  if (!flow.recv) {
+    const RankPlace& peer = plan.ranks[src];
+    const int channel = lane.number % plan.channels;
+    flow.recv = peer.process == plan.process
+                    ? links_->LocalRecv(peer.device, plan.ranks[table.rank].device, channel)
+                    : links_->Recv(peer.process, channel);
+    if (!flow.recv) return false;
+  }
+  // Read before looking: what a peer published before it went away is still taken.
+  const bool closed = flow.recv->end.closed.load(std::memory_order_acquire);
+  RingReceiver& ring = flow.recv->ring(plan.protocol);
+  if (ring.Find(claim->id, &claim->position, &claim->data, &claim->bytes)) {
+    claim->ring = &ring;
+    return true;
+  }
+  if (stash_->Take(claim->id, &claim->stashed)) {
+    claim->data = claim->stashed.data();
+    claim->bytes = static_cast<uint32_t>(claim->stashed.size());
+    return true;
+  }
+  if (closed) {
+    op.Fail(Status::Error(Code::kUnavailable, LinkError(op, table.rank, src, flow.recv->end.reason)));
+  }
+  return false;
+}
+
+void Interpreter::Return(Claim& claim) {
+  if (claim.ring == nullptr) {
+    stash_->Put(claim.id, std::move(claim.stashed));
+  } else {
+    claim.ring->Unclaim(claim.position);
+  }
+}
+
+bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender** ring, uint64_t* position) {
+  SendLink* link = SendTo(op, lane, entry);
+  lane.waits_for = Peer::rank(op.plan().locals[lane.local].peers[entry]);
+  lane.waits_to_send = true;
+  if (link == nullptr) return false;
+  *ring = &link->ring(op.plan().protocol);
+  if (!link->end.closed.load(std::memory_order_acquire) && (*ring)->Reserve(position)) return true;
+  if (link->end.closed.load(std::memory_order_acquire)) {
+    op.Fail(Status::Error(Code::kUnavailable, LinkError(op, op.plan().locals[lane.local].rank, lane.waits_for,
+                                                        link->end.reason)));
+  }
+  return false;
+}
+
+SendLink* Interpreter::SendTo(Operation& op, Lane& lane, uint32_t entry) {
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  Flow& flow = lane.flows[table.flow[entry]];
+  if (!flow.send) {
+    const RankPlace& peer = plan.ranks[Peer::rank(table.peers[entry])];
+    const int channel = lane.number % plan.channels;
+    flow.send = peer.process == plan.process
+                    ? links_->LocalSend(plan.ranks[table.rank].device, peer.device, channel)
+                    : links_->Send(peer.process, channel);
+  }
+  return flow.send.get();
+}
+
+}  // namespace jaxring

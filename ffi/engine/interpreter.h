@@ -1,0 +1,44 @@
+// Plays lanes: takes a lane as far as data and room allow. Never blocks, never allocates per step in the steady state.
+#pragma once
+
+#include <memory>
+
+#include "engine/operation.h"
+#include "engine/stash.h"
+#include "transport/links.h"
+
+namespace jaxring {
+
+enum class Progress { kBlocked, kMoved, kDone };
+
+class Interpreter {
+ public:
+  Interpreter(Links* links, Stash* stash) : links_(links), stash_(stash) {}
+  // The caller holds the lane's busy flag. `budget` steps at most, so one lane cannot starve the others.
+  Progress Advance(Operation& op, Lane& lane, int budget);
+
+ private:
+  struct Claim {
+    RingReceiver* ring = nullptr;  // nullptr: the data came from the stash
+    uint64_t position = 0;
+    const char* data = nullptr;
+    uint32_t bytes = 0;
+    std::vector<char> stashed;
+    MessageId id{};
+    uint32_t flow = 0;
+  };
+  struct Workspace;
+
+  bool TryStep(Operation& op, Lane& lane, const Step& step);
+  bool Make(Operation& op, Lane& lane, const Step& step, uint64_t elements, uint32_t message_sends);
+  bool SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements);
+  bool Receive(Operation& op, Lane& lane, uint32_t peer_entry, Claim* claim);
+  void Return(Claim& claim);
+  SendLink* SendTo(Operation& op, Lane& lane, uint32_t peer_entry);
+  bool Reserve(Operation& op, Lane& lane, uint32_t peer_entry, RingSender** ring, uint64_t* position);
+
+  Links* links_;
+  Stash* stash_;
+};
+
+}  // namespace jaxring

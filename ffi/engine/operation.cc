@@ -1,0 +1,86 @@
+#include "engine/operation.h"
+
+namespace jaxring {
+namespace {
+
+uint64_t RaggedTiles(const Plan& plan, const Extents& extents) {
+  uint64_t longest = 0;
+  for (uint64_t n : extents.in_length) longest = std::max(longest, n);
+  for (uint64_t n : extents.out_length) longest = std::max(longest, n);
+  return (longest + plan.tile_elements - 1) / plan.tile_elements;
+}
+
+}  // namespace
+
+Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
+                     Clock::time_point deadline)
+    : plan_(std::move(plan)), key_(key), deadline_(deadline), participants_(std::move(participants)) {
+  const uint64_t tiles = plan_->Tiles();
+  for (uint32_t l = 0; l < plan_->locals.size(); ++l) {
+    const RankTable& table = plan_->locals[l];
+    const Extents* extents = participants_[l].extents.get();
+    for (int i = 0; i < plan_->nlanes; ++i) {
+      if (table.lane_begin[i] == table.lane_begin[i + 1]) continue;
+      auto lane = std::make_unique<Lane>();
+      lane->local = l;
+      lane->number = static_cast<uint16_t>(i);
+      lane->step = table.lane_begin[i];
+      lane->step_end = table.lane_begin[i + 1];
+      lane->tiles = extents != nullptr ? RaggedTiles(*plan_, *extents) : tiles;
+      lane->flows.resize(table.flow_rank.size());
+      lanes_.push_back(std::move(lane));
+    }
+  }
+  lanes_left_ = static_cast<int>(lanes_.size());
+}
+
+void Operation::Fail(Status status) {
+  std::lock_guard lock(mutex_);
+  if (failed_.load(std::memory_order_relaxed)) return;
+  status_ = std::move(status);
+  failed_.store(true, std::memory_order_release);
+}
+
+Status Operation::status() const {
+  std::lock_guard lock(mutex_);
+  return status_;
+}
+
+std::string Operation::DescribeWaits() {
+  std::string text;
+  for (auto& lane : lanes_) {
+    // A busy lane is making progress; looking into it would race with its thread.
+    if (lane->busy.exchange(true, std::memory_order_acquire)) continue;
+    if (!lane->done && lane->waits_for >= 0) {
+      if (!text.empty()) text += "; ";
+      text += plan_->ranks[plan_->locals[lane->local].rank].name +
+              (lane->waits_to_send ? " waits for room to send to " : " waits for a message from ") +
+              plan_->ranks[lane->waits_for].name;
+    }
+    lane->busy.store(false, std::memory_order_release);
+    if (text.size() > 600) return text + "; ...";
+  }
+  return text;
+}
+
+Operation::Span Operation::Tile(uint32_t local, Buffer buffer, int32_t chunk, uint64_t tile) const {
+  const Plan& plan = *plan_;
+  const Participant& p = participants_[local];
+  char* base = buffer == Buffer::kInput ? static_cast<char*>(const_cast<void*>(p.in)) : static_cast<char*>(p.out);
+  uint64_t begin, length;
+  if (p.extents) {
+    const auto& offset = buffer == Buffer::kInput ? p.extents->in_offset : p.extents->out_offset;
+    const auto& lengths = buffer == Buffer::kInput ? p.extents->in_length : p.extents->out_length;
+    begin = offset[chunk];
+    length = lengths[chunk];
+  } else {
+    uint64_t block = chunk / plan.pieces, piece = chunk % plan.pieces;
+    begin = block * plan.block_elements + plan.PieceBegin(piece);
+    length = plan.PieceBegin(piece + 1) - plan.PieceBegin(piece);
+  }
+  uint64_t skip = tile * plan.tile_elements;
+  if (skip >= length) return {base, 0};
+  return {base + (begin + skip) * plan.element_bytes, std::min(plan.tile_elements, length - skip)};
+}
+
+}  // namespace jaxring

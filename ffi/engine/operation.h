@@ -1,0 +1,106 @@
+// One collective in flight: the buffers of this process's ranks, a state machine per lane, and who waits for the end.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/plan.h"
+#include "engine/status.h"
+#include "transport/link.h"
+
+namespace jaxring {
+
+using Clock = std::chrono::steady_clock;
+using Completion = std::function<void(const Status&)>;
+
+// Where a ragged collective's blocks lie, in elements, for one rank; `expected` is what its user says will come.
+struct Extents {
+  std::vector<uint64_t> in_offset, in_length, out_offset, out_length, expected;
+  std::string invalid;  // why these numbers cannot be served; fails the operation on all local ranks
+};
+
+// One rank's buffers. XLA owns them until `done` is called; nothing touches them afterwards.
+struct Participant {
+  int rank = 0;
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::unique_ptr<Extents> extents;
+  Completion done;
+  bool on_launching_thread = false;  // its handler has not returned yet: complete it there, without another thread
+};
+
+struct Flow {
+  std::shared_ptr<SendLink> send;
+  std::shared_ptr<RecvLink> recv;
+  uint16_t sent = 0, received = 0;
+};
+
+struct Lane {
+  uint32_t local = 0;  // index into Plan::locals and Operation::participants
+  uint16_t number = 0;
+  uint32_t step = 0, step_end = 0;
+  uint64_t tile = 0, tiles = 0;
+  // Progress inside a step that sends to several peers: the value is made once, then copied to one after another.
+  bool made = false;
+  uint32_t sends_done = 0;
+  const char* value = nullptr;
+  std::vector<char> staging, scratch;
+  std::vector<uint64_t> scratch_elements;
+  std::vector<Flow> flows;
+  bool done = false;
+  // What a failure report says: the step that waits and for whom.
+  int waits_for = -1;
+  bool waits_to_send = false;
+  std::atomic<bool> busy{false};
+};
+
+class Operation {
+ public:
+  Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
+            Clock::time_point deadline);
+
+  const Plan& plan() const { return *plan_; }
+  uint64_t key() const { return key_; }
+  Clock::time_point deadline() const { return deadline_; }
+  std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
+  Participant& participant(uint32_t local) { return participants_[local]; }
+  std::vector<Participant>& participants() { return participants_; }
+
+  // The first failure wins; lanes notice at their next step.
+  void Fail(Status status);
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  Status status() const;
+  // True for the lane that was last.
+  bool LaneDone() { return lanes_left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+  bool finished() const { return lanes_left_.load(std::memory_order_acquire) == 0; }
+  // "rank 1 waits for a message from rank 0 (...)", for the deadline's report.
+  std::string DescribeWaits();
+
+  // Tile `tile` of a chunk of one of this process's ranks. Empty tiles have no elements.
+  struct Span {
+    char* data = nullptr;
+    uint64_t elements = 0;
+  };
+  Span Tile(uint32_t local, Buffer buffer, int32_t chunk, uint64_t tile) const;
+
+  std::shared_ptr<void> owned_input;  // a buffered send's copy
+
+ private:
+  std::shared_ptr<const Plan> plan_;
+  uint64_t key_;
+  Clock::time_point deadline_;
+  std::vector<Participant> participants_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::atomic<int> lanes_left_;
+  std::atomic<bool> failed_{false};
+  mutable std::mutex mutex_;
+  Status status_;
+};
+
+}  // namespace jaxring

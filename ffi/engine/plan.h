@@ -1,0 +1,73 @@
+// A plan: a schedule bound to a dtype, an operation, a message size and the processes that take part. Python makes it,
+// once per call site and group; it never changes afterwards.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "reduce/kernels.h"
+#include "schedule.h"
+#include "transport/ring.h"
+
+namespace jaxring {
+
+struct RankPlace {
+  int process;
+  int device;
+  std::string name;  // "rank 3 (process 1 on host b)", for messages
+};
+
+// One local rank's part of the schedule.
+struct RankTable {
+  int rank;
+  std::vector<Step> steps;
+  std::vector<uint32_t> lane_begin;  // nlanes + 1
+  std::vector<int32_t> peers;
+  // A flow is the traffic with one peer rank in one lane; every entry of `peers` names its flow by number.
+  std::vector<uint32_t> flow;
+  std::vector<int> flow_rank;
+  void NumberFlows();
+};
+
+enum class Half : uint8_t { kBoth = 0, kSend = 1, kRecv = 2 };
+
+struct Plan {
+  std::string what;   // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
+  uint64_t key = 0;   // hash of what every participating process agrees on; sequence numbers count under it
+  Half half = Half::kBoth;
+  DType dtype{};
+  const Kernels* kernels = nullptr;  // nullptr for collectives that only move
+  uint64_t divisor = 0;
+  size_t element_bytes = 1, partial_bytes = 1;
+  Protocol protocol = Protocol::kMemory;
+  uint64_t tile_elements = 0;
+  int channels = 1;
+  int in_blocks = 1, out_blocks = 1, pieces = 1, scratch_chunks = 0, nlanes = 1;
+  uint64_t block_elements = 0;
+  double timeout_s = 300;
+  int process = 0;
+  std::vector<RankPlace> ranks;
+  std::vector<RankTable> locals;
+  std::vector<int> local_of_rank;  // -1: another process
+
+  // Piece boundaries lie on 64-byte lines of the block, so neighbours in memory never share one.
+  uint64_t PieceBegin(uint64_t piece) const {
+    uint64_t unit = std::max<uint64_t>(1, 64 / element_bytes);
+    uint64_t units = (block_elements + unit - 1) / unit;
+    return std::min(block_elements, (units * piece / pieces) * unit);
+  }
+  uint64_t Tiles() const {
+    uint64_t longest = 0;
+    for (int p = 0; p < pieces; ++p) longest = std::max(longest, PieceBegin(p + 1) - PieceBegin(p));
+    return (longest + tile_elements - 1) / tile_elements;
+  }
+  bool memory_only() const { return protocol == Protocol::kMemory; }
+  uint64_t in_bytes() const { return in_blocks * block_elements * element_bytes; }
+  uint64_t out_bytes() const { return out_blocks * block_elements * element_bytes; }
+};
+
+}  // namespace jaxring

@@ -1,0 +1,192 @@
+#include "engine/site.h"
+
+#include <cstring>
+
+#include "engine/engine.h"
+
+namespace jaxring {
+namespace {
+
+uint64_t Mix(uint64_t x) {  // splitmix64's finaliser (Steele, Lea, Flood 2014)
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), spec_(std::move(spec)) {
+  for (size_t i = 0; i < spec_.groups.size(); ++i) {
+    place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};
+  }
+  groups_.resize(spec_.groups.size() / spec_.group_size);
+}
+
+std::vector<int32_t> Site::GroupPartitions(int group) const {
+  auto begin = spec_.groups.begin() + group * spec_.group_size;
+  return {begin, begin + spec_.group_size};
+}
+
+std::vector<std::pair<int, int>> Site::Arrived(int group) {
+  std::lock_guard lock(mutex_);
+  return {groups_[group].devices.begin(), groups_[group].devices.end()};
+}
+
+void Site::Arrive(Arrival arrival) {
+  auto place = place_.find(arrival.partition);
+  if (place == place_.end()) {
+    engine_->completions().Post([done = std::move(arrival.participant.done), partition = arrival.partition] {
+      done(Status::Error(Code::kInternal, "jaxring: partition " + std::to_string(partition) + " is in no group"));
+    });
+    return;
+  }
+  auto [group_index, rank] = place->second;
+  arrival.participant.rank = rank;
+  std::unique_lock lock(mutex_);
+  Group& group = groups_[group_index];
+  group.devices[rank] = arrival.device;
+  auto it = group.waiting.begin();
+  while (it != group.waiting.end() && (it->run_id != arrival.run_id || it->arrivals.count(rank) != 0)) ++it;
+  if (it == group.waiting.end()) {
+    group.waiting.push_back({arrival.run_id, group.next_sequence++, false, Clock::now(), {}});
+    it = std::prev(group.waiting.end());
+  }
+  if (group.state == PlanState::kReady && !it->numbered && group.plan->half != Half::kBoth) {
+    it->sequence = engine_->NextSequence(group.plan->key, group.plan->half == Half::kRecv);
+    it->numbered = true;
+  }
+  it->arrivals.emplace(rank, std::move(arrival));
+  if (group.state == PlanState::kReady && Complete(group, *it)) {
+    Instance instance = std::move(*it);
+    group.waiting.erase(it);
+    instance.arrivals.at(rank).participant.on_launching_thread = true;
+    Start(group, std::move(instance), true, lock);
+    return;
+  }
+  if (group.state == PlanState::kNone) {
+    group.state = PlanState::kAsked;
+    engine_->Ask(shared_from_this(), group_index);
+  }
+  if (!watched_) {
+    watched_ = true;
+    engine_->Watch(weak_from_this());
+  }
+}
+
+bool Site::Complete(const Group& group, const Instance& instance) const {
+  return instance.arrivals.size() == group.plan->locals.size();
+}
+
+void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<std::mutex>& lock) {
+  std::shared_ptr<const Plan> plan = group.plan;
+  lock.unlock();
+  std::vector<Participant> participants;
+  Status error;
+  for (const RankTable& table : plan->locals) {
+    auto it = instance.arrivals.find(table.rank);
+    if (it == instance.arrivals.end()) {
+      FailAll(instance, Status::Error(Code::kInternal, plan->what + ": the plan names a local rank that is not here"));
+      return;
+    }
+    Arrival& arrival = it->second;
+    if (!arrival.participant.extents &&
+        ((plan->half != Half::kRecv && arrival.in_bytes != plan->in_bytes()) ||
+         (plan->half != Half::kSend && arrival.out_bytes != plan->out_bytes()))) {
+      FailAll(instance, Status::Error(Code::kInternal, plan->what + ": buffers of " + std::to_string(arrival.in_bytes) +
+                                                           " and " + std::to_string(arrival.out_bytes) +
+                                                           " bytes do not fit the plan"));
+      return;
+    }
+    participants.push_back(std::move(arrival.participant));
+  }
+  auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
+  // A buffered send ends for its caller as soon as the data is copied: the peer's receive may depend on that end.
+  std::shared_ptr<std::vector<char>> copy;
+  std::vector<Completion> sent;
+  if (plan->half == Half::kSend) {
+    copy = std::make_shared<std::vector<char>>(plan->in_bytes() * participants.size());
+    for (size_t i = 0; i < participants.size(); ++i) {
+      char* to = copy->data() + i * plan->in_bytes();
+      if (plan->in_bytes() != 0) std::memcpy(to, participants[i].in, plan->in_bytes());
+      participants[i].in = to;
+      sent.push_back(std::move(participants[i].done));
+      participants[i].done = nullptr;
+      participants[i].on_launching_thread = false;
+    }
+  }
+  auto op = std::make_shared<Operation>(plan, Mix(plan->key ^ Mix(instance.sequence)), std::move(participants), deadline);
+  op->owned_input = copy;
+  for (const Participant& participant : op->participants()) {
+    if (participant.extents && !participant.extents->invalid.empty()) {
+      op->Fail(Status::Error(Code::kInvalidArgument, plan->what + ": " + plan->ranks[participant.rank].name + ": " +
+                                                         participant.extents->invalid));
+    }
+  }
+  engine_->Launch(op, help);
+  for (Completion& done : sent) engine_->completions().Post([done = std::move(done)] { done(Status{}); });
+}
+
+void Site::FailAll(Instance& instance, const Status& status) {
+  for (auto& [rank, arrival] : instance.arrivals) {
+    if (!arrival.participant.done) continue;
+    engine_->completions().Post([done = std::move(arrival.participant.done), status] { done(status); });
+    arrival.participant.done = nullptr;
+  }
+}
+
+void Site::Resolve(int group_index, std::shared_ptr<const Plan> plan) {
+  std::unique_lock lock(mutex_);
+  Group& group = groups_[group_index];
+  group.plan = std::move(plan);
+  group.state = PlanState::kReady;
+  if (group.plan->half != Half::kBoth) {
+    for (Instance& instance : group.waiting) {
+      instance.sequence = engine_->NextSequence(group.plan->key, group.plan->half == Half::kRecv);
+      instance.numbered = true;
+    }
+  }
+  while (true) {
+    auto it = group.waiting.begin();
+    while (it != group.waiting.end() && !Complete(group, *it)) ++it;
+    if (it == group.waiting.end()) return;
+    Instance instance = std::move(*it);
+    group.waiting.erase(it);
+    Start(group, std::move(instance), false, lock);
+    lock.lock();
+  }
+}
+
+void Site::Reject(int group_index, Status status) {
+  std::lock_guard lock(mutex_);
+  Group& group = groups_[group_index];
+  group.state = PlanState::kNone;
+  for (Instance& instance : group.waiting) FailAll(instance, status);
+  group.waiting.clear();
+}
+
+bool Site::CheckDeadlines(Clock::time_point now) {
+  std::lock_guard lock(mutex_);
+  bool waiting = false;
+  auto limit = std::chrono::duration<double>(spec_.timeout_s);
+  for (Group& group : groups_) {
+    for (auto it = group.waiting.begin(); it != group.waiting.end();) {
+      if (now - it->begun < limit) {
+        waiting = true;
+        ++it;
+        continue;
+      }
+      std::string have;
+      for (auto& [rank, arrival] : it->arrivals) have += (have.empty() ? "" : ", ") + std::to_string(rank);
+      std::string text = group.plan ? group.plan->what + ": only ranks " + have +
+                                          " of this process came within the deadline; the others did not reach this call"
+                                    : "jaxring: no plan within the deadline for " + spec_.spec;
+      FailAll(*it, Status::Error(Code::kDeadlineExceeded, text));
+      it = group.waiting.erase(it);
+    }
+  }
+  watched_ = waiting;
+  return waiting;
+}
+
+}  // namespace jaxring

@@ -1,0 +1,83 @@
+// A call site: one custom call of one compiled program. It brings together the participants of each execution.
+//
+// Participants of one process meet by (run, site, group), first come first served for each rank, because a loop runs a
+// site again within one run. Operations of different processes meet by the plan's key and a sequence number that counts
+// a site's executions.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/operation.h"
+#include "engine/plan.h"
+
+namespace jaxring {
+
+class Engine;
+
+struct SiteSpec {
+  std::string spec;            // JSON for the planner; opaque here
+  std::vector<int32_t> groups; // partition ids, group after group
+  int group_size = 1;
+  double timeout_s = 300;
+  uint64_t ordinal = 0;        // how many sites with the same spec were made before this one
+};
+
+struct Arrival {
+  int partition = 0;
+  int device = 0;
+  int64_t run_id = 0;
+  Participant participant;
+  uint64_t in_bytes = 0, out_bytes = 0;
+};
+
+class Site : public std::enable_shared_from_this<Site> {
+ public:
+  Site(Engine* engine, SiteSpec spec);
+
+  // Takes one participant. Its completion is called exactly once, maybe before this returns.
+  void Arrive(Arrival arrival);
+
+  const SiteSpec& spec() const { return spec_; }
+  std::vector<int32_t> GroupPartitions(int group) const;
+  // (rank, device) pairs of this process that have come so far.
+  std::vector<std::pair<int, int>> Arrived(int group);
+  void Resolve(int group, std::shared_ptr<const Plan> plan);
+  void Reject(int group, Status status);
+  // Fails what waits too long for participants or a plan; false when nothing waits any more.
+  bool CheckDeadlines(Clock::time_point now);
+
+ private:
+  struct Instance {
+    int64_t run_id;
+    uint64_t sequence;
+    bool numbered = false;
+    Clock::time_point begun;
+    std::map<int, Arrival> arrivals;  // by rank
+  };
+  enum class PlanState { kNone, kAsked, kReady };
+  struct Group {
+    PlanState state = PlanState::kNone;
+    std::shared_ptr<const Plan> plan;
+    std::deque<Instance> waiting;
+    uint64_t next_sequence = 0;
+    std::map<int, int> devices;  // rank -> device
+  };
+  bool Complete(const Group& group, const Instance& instance) const;
+  void Start(Group& group, Instance instance, bool on_this_thread, std::unique_lock<std::mutex>& lock);
+  void FailAll(Instance& instance, const Status& status);
+
+  Engine* engine_;
+  SiteSpec spec_;
+  std::map<int32_t, std::pair<int, int>> place_;  // partition -> (group, rank)
+  std::mutex mutex_;
+  std::deque<Group> groups_;  // a deque: groups hold participants and do not move
+  bool watched_ = false;
+};
+
+}  // namespace jaxring

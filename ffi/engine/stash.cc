@@ -1,0 +1,43 @@
+#include "engine/stash.h"
+
+namespace jaxring {
+
+void Stash::Put(const MessageId& id, const char* data, uint32_t bytes) {
+  Put(id, std::vector<char>(data, data + bytes));
+}
+
+void Stash::Put(const MessageId& id, std::vector<char> data) {
+  std::lock_guard lock(mutex_);
+  if (discarded_.count(id.op) != 0) return;
+  bytes_ += data.size();
+  ++count_;
+  messages_[id] = std::move(data);
+}
+
+bool Stash::Take(const MessageId& id, std::vector<char>* data) {
+  if (count_.load(std::memory_order_acquire) == 0) return false;
+  std::lock_guard lock(mutex_);
+  auto it = messages_.find(id);
+  if (it == messages_.end()) return false;
+  *data = std::move(it->second);
+  messages_.erase(it);
+  bytes_ -= data->size();
+  --count_;
+  return true;
+}
+
+void Stash::Discard(uint64_t op) {
+  std::lock_guard lock(mutex_);
+  discarded_.insert(op);
+  for (auto it = messages_.begin(); it != messages_.end();) {
+    if (it->first.op == op) {
+      bytes_ -= it->second.size();
+      --count_;
+      it = messages_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+}  // namespace jaxring

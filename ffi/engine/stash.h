@@ -1,0 +1,39 @@
+// Messages that came before anyone could take them. Operations of one program may run in another order in each process;
+// when a full ring holds only messages for later, the engine moves them here so that the rest can pass.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "transport/ring.h"
+
+namespace jaxring {
+
+class Stash {
+ public:
+  void Put(const MessageId& id, const char* data, uint32_t bytes);
+  void Put(const MessageId& id, std::vector<char> data);
+  bool Take(const MessageId& id, std::vector<char>* data);
+  // Drops what is there for an operation that failed, and what will still come.
+  void Discard(uint64_t op);
+  size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Hash {
+    size_t operator()(const MessageId& id) const {
+      uint64_t h = id.op ^ (uint64_t{id.src} << 40) ^ (uint64_t{id.dst} << 20) ^ (uint64_t{id.lane} << 8) ^ id.index;
+      return static_cast<size_t>(h * 0x9E3779B97F4A7C15ull);
+    }
+  };
+  std::mutex mutex_;
+  std::unordered_map<MessageId, std::vector<char>, Hash> messages_;
+  std::unordered_set<uint64_t> discarded_;
+  std::atomic<size_t> bytes_{0}, count_{0};
+};
+
+}  // namespace jaxring

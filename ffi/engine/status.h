@@ -1,0 +1,19 @@
+// What an operation ended with. Codes are the absl/XLA ones, which reach Python as `JaxRuntimeError: CODE: message`.
+#pragma once
+
+#include <string>
+#include <utility>
+
+namespace jaxring {
+
+enum class Code { kOk = 0, kInvalidArgument = 3, kDeadlineExceeded = 4, kFailedPrecondition = 9, kAborted = 10,
+                  kInternal = 13, kUnavailable = 14 };
+
+struct Status {
+  Code code = Code::kOk;
+  std::string message;
+  bool ok() const { return code == Code::kOk; }
+  static Status Error(Code code, std::string message) { return {code, std::move(message)}; }
+};
+
+}  // namespace jaxring

@@ -1,0 +1,56 @@
+// The step table: what a schedule is made of. `jaxring/plan/schedule.py` declares the same record as a NumPy dtype, and
+// tests/plan/test_schedule_record.py holds the two equal. Planner, verifier and every engine read this one definition.
+#pragma once
+
+#include <cstdint>
+
+namespace jaxring {
+
+// Where a step finds or leaves a chunk. Scratch is private to a lane, holds accumulator elements, and keeps one tile of
+// a chunk only: a lane finishes all its steps for one tile before it begins the next.
+enum class Buffer : uint8_t { kNone = 0, kInput = 1, kOutput = 2, kScratch = 3 };
+
+enum class StepKind : uint8_t {
+  kMove = 0,    // one source, any number of destinations
+  kReduce = 1,  // left fold of the sources in the order in which the step lists them
+};
+
+enum StepFlag : uint8_t {
+  // The value holds every rank's contribution: apply mean's division and round to the result's dtype, once.
+  kFinal = 1,
+  // Messages that this step receives hold accumulator elements (partial results) instead of the data's own dtype.
+  kRecvPartial = 2,
+  // Messages that this step sends hold accumulator elements.
+  kSendPartial = 4,
+  // Not a step of the collective but a fill: the destination chunk becomes zero (permute's ranks without a source).
+  kZero = 8,
+};
+
+// A peer as a step lists it: the rank in the low bits and how it is reached.
+// Memory peers are addressed directly: a source is read from the peer's own `src` chunk, a destination is written to the
+// peer's own `dst` chunk. Other peers are reached by messages. A rank listed in its own step stands for its local chunk.
+struct Peer {
+  static constexpr int32_t kMemory = 1 << 24;
+  static constexpr int32_t kRankMask = kMemory - 1;
+  static constexpr int32_t rank(int32_t peer) { return peer & kRankMask; }
+  static constexpr bool memory(int32_t peer) { return (peer & kMemory) != 0; }
+};
+
+// A step moves one tile of one chunk. Its sources are `recv_count` entries of the rank's peer list from `recv_begin` on
+// (none: the local `src` chunk alone). Its destinations are the local `dst` chunk, unless that buffer is kNone, and
+// `send_count` peers from `send_begin` on. Chunk ids are block * pieces + piece.
+struct Step {
+  uint8_t kind;
+  uint8_t flags;
+  uint8_t src_buffer;
+  uint8_t dst_buffer;
+  int32_t src_chunk;
+  int32_t dst_chunk;
+  uint32_t recv_begin;
+  uint32_t send_begin;
+  uint16_t recv_count;
+  uint16_t send_count;
+};
+static_assert(sizeof(Step) == 24, "the table's record is 24 bytes");
+
+}  // namespace jaxring

@@ -1,0 +1,51 @@
+// A doorbell: how a thread, here or in another process of the host, tells the engine's sleeping threads to look again.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace jaxring {
+
+// Whoever publishes data or frees room calls Notify; who listens is the link's business.
+class Notifier {
+ public:
+  virtual ~Notifier() = default;
+  virtual void Notify() = 0;
+};
+
+// A futex word in a memfd page. The owner hands the descriptor's number to peers, which map the same page; the memory is
+// unnamed, so nothing is left of it after the last process, however it ended.
+class Bell final : public Notifier {
+ public:
+  // A bell of this process. Throws std::system_error.
+  static std::unique_ptr<Bell> Create();
+  // The bell behind `path` (/proc/<pid>/fd/<n>) of another process. Throws std::system_error.
+  static std::unique_ptr<Bell> Open(const std::string& path);
+  ~Bell() override;
+  Bell(const Bell&) = delete;
+  Bell& operator=(const Bell&) = delete;
+
+  void Notify() override;
+  // Wakes everyone who sleeps, for work that several threads can share.
+  void NotifyAll();
+  // Read before looking for work and given to Wait afterwards: what was rung in between is not missed.
+  uint32_t Value() const { return page_->value.load(std::memory_order_seq_cst); }
+  void Wait(uint32_t seen, int64_t timeout_us);
+  int fd() const { return fd_; }
+
+ private:
+  struct Page {
+    alignas(64) std::atomic<uint32_t> value;
+    alignas(64) std::atomic<uint32_t> sleepers;
+  };
+  Bell(int fd, Page* page) : fd_(fd), page_(page) {}
+  static std::unique_ptr<Bell> Map(int fd);
+  void Wake(int count);
+
+  int fd_;
+  Page* page_;
+};
+
+}  // namespace jaxring

@@ -1,0 +1,78 @@
+// A link: one direction of traffic on one channel, from a process (or rank) to another. It owns the memory of two rings,
+// LL and Simple, whichever transport moves their bytes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "transport/ring.h"
+
+namespace jaxring {
+
+// Zero-filled pages for a pair of rings: anonymous, or a memfd that a peer can map.
+class LinkMemory {
+ public:
+  static LinkMemory Anonymous(uint32_t simple_slot_bytes);
+  static LinkMemory Shared(uint32_t simple_slot_bytes);
+  // Maps a peer's; the size must be what our own settings give, so ranks with different BUFFSIZE are told.
+  static LinkMemory Open(const std::string& path, uint32_t simple_slot_bytes);
+  // The same memory without owning it.
+  LinkMemory View() const { return {base_, -1, simple_.payload_bytes, false}; }
+  LinkMemory(LinkMemory&& other) noexcept;
+  LinkMemory& operator=(LinkMemory&&) = delete;
+  ~LinkMemory();
+
+  RingMemory ring(Protocol protocol) const;
+  int fd() const { return fd_; }
+
+ private:
+  LinkMemory(void* base, int fd, uint32_t simple_slot_bytes, bool owned = true);
+  void* base_;
+  int fd_;
+  bool owned_;
+  RingShape ll_, simple_;
+};
+
+// Why a link ended; set once, before `closed`.
+struct LinkEnd {
+  std::atomic<bool> closed{false};
+  std::string reason;
+  void Close(std::string why) {
+    if (closing_.exchange(true)) return;
+    reason = std::move(why);
+    closed.store(true, std::memory_order_release);
+  }
+
+ private:
+  std::atomic<bool> closing_{false};
+};
+
+struct SendLink {
+  SendLink(std::string transport_name, LinkMemory link_memory, Notifier* on_publish)
+      : transport(std::move(transport_name)), memory(std::move(link_memory)),
+        ll(memory.ring(Protocol::kLL), on_publish), simple(memory.ring(Protocol::kSimple), on_publish) {}
+  RingSender& ring(Protocol protocol) { return protocol == Protocol::kLL ? ll : simple; }
+
+  std::string transport;
+  LinkMemory memory;
+  RingSender ll, simple;
+  LinkEnd end;
+  std::unique_ptr<Notifier> notifier;  // kept alive with the link: the peer's bell or a pump
+};
+
+struct RecvLink {
+  RecvLink(std::string transport_name, LinkMemory link_memory, Notifier* on_release)
+      : transport(std::move(transport_name)), memory(std::move(link_memory)),
+        ll(memory.ring(Protocol::kLL), on_release), simple(memory.ring(Protocol::kSimple), on_release) {}
+  RingReceiver& ring(Protocol protocol) { return protocol == Protocol::kLL ? ll : simple; }
+
+  std::string transport;
+  LinkMemory memory;
+  RingReceiver ll, simple;
+  LinkEnd end;
+  std::unique_ptr<Notifier> notifier;
+};
+
+}  // namespace jaxring

@@ -1,0 +1,94 @@
+#include "transport/links.h"
+
+namespace jaxring {
+
+void Links::AddSend(int peer, int channel, std::shared_ptr<SendLink> link) {
+  std::lock_guard lock(mutex_);
+  send_[{peer, channel}] = std::move(link);
+}
+
+void Links::AddPending(int peer, int channel, std::shared_ptr<SendLink> link) {
+  std::lock_guard lock(mutex_);
+  pending_[{peer, channel}] = std::move(link);
+}
+
+void Links::CompletePending(int peer, int channel, std::unique_ptr<Notifier> bell) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<SendLink> link = std::move(pending_.at({peer, channel}));
+  pending_.erase({peer, channel});
+  link->ll.set_on_publish(bell.get());
+  link->simple.set_on_publish(bell.get());
+  link->notifier = std::move(bell);
+  send_[{peer, channel}] = std::move(link);
+}
+
+void Links::AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link) {
+  {
+    std::lock_guard lock(mutex_);
+    recv_[{peer, channel}] = std::move(link);
+  }
+  own_bell_->Notify();
+}
+
+std::shared_ptr<SendLink> Links::Send(int peer, int channel) const {
+  std::lock_guard lock(mutex_);
+  auto it = send_.find({peer, channel});
+  return it == send_.end() ? nullptr : it->second;
+}
+
+std::shared_ptr<RecvLink> Links::Recv(int peer, int channel) const {
+  std::lock_guard lock(mutex_);
+  auto it = recv_.find({peer, channel});
+  return it == recv_.end() ? nullptr : it->second;
+}
+
+Links::LocalLink& Links::Local(int src_device, int dst_device, int channel) {
+  LocalLink& link = local_[{src_device, dst_device, channel}];
+  if (!link.send) {
+    link.send = std::make_shared<SendLink>("local", LinkMemory::Anonymous(slot_bytes_), own_bell_);
+    // Both ends look at the sending end's memory, which the receiving end keeps alive.
+    std::shared_ptr<SendLink> send = link.send;
+    link.recv = std::shared_ptr<RecvLink>(new RecvLink("local", send->memory.View(), own_bell_),
+                                          [send](RecvLink* recv) { delete recv; });
+  }
+  return link;
+}
+
+std::shared_ptr<SendLink> Links::LocalSend(int src_device, int dst_device, int channel) {
+  std::lock_guard lock(mutex_);
+  return Local(src_device, dst_device, channel).send;
+}
+
+std::shared_ptr<RecvLink> Links::LocalRecv(int src_device, int dst_device, int channel) {
+  std::lock_guard lock(mutex_);
+  return Local(src_device, dst_device, channel).recv;
+}
+
+std::vector<std::shared_ptr<RecvLink>> Links::AllRecv() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<RecvLink>> all;
+  for (const auto& entry : recv_) all.push_back(entry.second);
+  for (const auto& entry : local_) all.push_back(entry.second.recv);
+  return all;
+}
+
+void Links::ClosePeer(int peer, const std::string& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [key, link] : send_) {
+      if (key.first == peer) link->end.Close(reason);
+    }
+    for (auto& [key, link] : recv_) {
+      if (key.first == peer) link->end.Close(reason);
+    }
+  }
+  own_bell_->Notify();
+}
+
+size_t Links::MemoryBytes() const {
+  std::lock_guard lock(mutex_);
+  return (send_.size() + recv_.size() + local_.size()) *
+         (LLShape().bytes() + SimpleShape(slot_bytes_).bytes());
+}
+
+}  // namespace jaxring

@@ -1,0 +1,52 @@
+// Every link of this process, by peer and channel, and the local rings between its own ranks.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "transport/link.h"
+
+namespace jaxring {
+
+class Links {
+ public:
+  Links(uint32_t slot_bytes, Notifier* own_bell) : slot_bytes_(slot_bytes), own_bell_(own_bell) {}
+
+  uint32_t slot_bytes() const { return slot_bytes_; }
+  void AddSend(int peer, int channel, std::shared_ptr<SendLink> link);
+  // A shared-memory link whose peer has not mapped it yet, and its completion by the peer's bell.
+  void AddPending(int peer, int channel, std::shared_ptr<SendLink> link);
+  void CompletePending(int peer, int channel, std::unique_ptr<Notifier> bell);
+  void AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link);
+  // nullptr while there is none: receiving links appear when the peer dials.
+  std::shared_ptr<SendLink> Send(int peer, int channel) const;
+  std::shared_ptr<RecvLink> Recv(int peer, int channel) const;
+  // The two ends of a heap ring between two devices of this process, made at first use.
+  std::shared_ptr<SendLink> LocalSend(int src_device, int dst_device, int channel);
+  std::shared_ptr<RecvLink> LocalRecv(int src_device, int dst_device, int channel);
+  std::vector<std::shared_ptr<RecvLink>> AllRecv() const;
+  // Closes every link with a peer that is gone.
+  void ClosePeer(int peer, const std::string& reason);
+  // Bytes of slots in this process's memory, for `doctor`.
+  size_t MemoryBytes() const;
+
+ private:
+  struct LocalLink {
+    std::shared_ptr<SendLink> send;
+    std::shared_ptr<RecvLink> recv;
+  };
+  LocalLink& Local(int src_device, int dst_device, int channel);
+
+  uint32_t slot_bytes_;
+  Notifier* own_bell_;
+  mutable std::mutex mutex_;
+  std::map<std::pair<int, int>, std::shared_ptr<SendLink>> send_, pending_;
+  std::map<std::pair<int, int>, std::shared_ptr<RecvLink>> recv_;
+  std::map<std::tuple<int, int, int>, LocalLink> local_;
+};
+
+}  // namespace jaxring

@@ -1,0 +1,100 @@
+#include "transport/ring.h"
+
+namespace jaxring {
+
+size_t RingShape::bytes() const { return sizeof(RingControl) + slots * slot_stride(); }
+
+RingShape LLShape() { return {32, 4096, sizeof(SlotHeader)}; }
+
+RingShape SimpleShape(uint32_t slot_bytes) { return {8, slot_bytes, 64}; }
+
+bool RingSender::Reserve(uint64_t* position) {
+  std::lock_guard lock(mutex_);
+  const uint32_t slots = memory_.shape().slots;
+  if (tail_ - head_seen_ >= slots) {
+    head_seen_ = memory_.control().head.load(std::memory_order_acquire);
+    if (tail_ - head_seen_ >= slots) {
+      // Say that we wait, then look once more: the receiver stores head before it reads the wish.
+      memory_.control().sender_waits.store(1, std::memory_order_seq_cst);
+      head_seen_ = memory_.control().head.load(std::memory_order_seq_cst);
+      if (tail_ - head_seen_ >= slots) return false;
+    }
+  }
+  *position = tail_++;
+  return true;
+}
+
+void RingSender::Publish(uint64_t position, const MessageId& id, uint32_t bytes) {
+  SlotHeader& header = memory_.header(position);
+  header.id = id;
+  header.bytes = bytes;
+  header.flag.store(position + 1, std::memory_order_release);
+  if (on_publish_ != nullptr) on_publish_->Notify();
+}
+
+bool RingReceiver::Find(const MessageId& id, uint64_t* position, const char** payload, uint32_t* bytes) {
+  std::lock_guard lock(mutex_);
+  const uint32_t slots = memory_.shape().slots;
+  for (uint64_t p = head_; p < head_ + slots; ++p) {
+    SlotHeader& header = memory_.header(p);
+    if (header.flag.load(std::memory_order_acquire) != p + 1) return false;
+    uint64_t bit = uint64_t{1} << (p % slots);
+    if ((claimed_ & bit) || !(header.id == id)) continue;
+    claimed_ |= bit;
+    *position = p;
+    *payload = memory_.payload(p);
+    *bytes = header.bytes;
+    return true;
+  }
+  return false;
+}
+
+bool RingReceiver::FindNext(uint64_t* position, MessageId* id, const char** payload, uint32_t* bytes) {
+  std::lock_guard lock(mutex_);
+  const uint32_t slots = memory_.shape().slots;
+  for (uint64_t p = head_; p < head_ + slots; ++p) {
+    SlotHeader& header = memory_.header(p);
+    if (header.flag.load(std::memory_order_acquire) != p + 1) return false;
+    uint64_t bit = uint64_t{1} << (p % slots);
+    if (claimed_ & bit) continue;
+    claimed_ |= bit;
+    *position = p;
+    *id = header.id;
+    *payload = memory_.payload(p);
+    *bytes = header.bytes;
+    return true;
+  }
+  return false;
+}
+
+void RingReceiver::Release(uint64_t position) {
+  std::lock_guard lock(mutex_);
+  ReleaseLocked(position);
+}
+
+void RingReceiver::Unclaim(uint64_t position) {
+  std::lock_guard lock(mutex_);
+  claimed_ &= ~(uint64_t{1} << (position % memory_.shape().slots));
+}
+
+void RingReceiver::ReleaseLocked(uint64_t position) {
+  const uint32_t slots = memory_.shape().slots;
+  consumed_ |= uint64_t{1} << (position % slots);
+  uint64_t head = head_;
+  while (consumed_ & (uint64_t{1} << (head % slots))) {
+    uint64_t bit = uint64_t{1} << (head % slots);
+    consumed_ &= ~bit;
+    claimed_ &= ~bit;
+    ++head;
+  }
+  if (head == head_) return;
+  head_ = head;
+  RingControl& control = memory_.control();
+  control.head.store(head, std::memory_order_seq_cst);
+  if (control.sender_waits.load(std::memory_order_seq_cst) != 0 &&
+      control.sender_waits.exchange(0, std::memory_order_seq_cst) != 0 && on_release_ != nullptr) {
+    on_release_->Notify();
+  }
+}
+
+}  // namespace jaxring

@@ -1,0 +1,141 @@
+// A ring of message slots in memory that a sender and a receiver share: the one mechanism under every transport.
+//
+// Shared memory maps the same ring in two processes, TCP pumps one ring into another, ranks of one process share one on
+// the heap. A slot carries its own flag (position + 1, stored last with release), so data and flag arrive together, slots
+// may be filled and emptied out of order, and a small message costs one cache line.
+// Two shapes of one ring are the two protocols: LL has many small slots whose first line holds header and payload,
+// Simple few large ones with the payload on a line of its own.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include "transport/bell.h"
+
+namespace jaxring {
+
+enum class Protocol : uint8_t { kMemory = 0, kLL = 1, kSimple = 2 };
+
+// Names one message: the operation, who sends to whom in which lane, and its number in that flow.
+struct MessageId {
+  uint64_t op;
+  uint32_t src;
+  uint32_t dst;
+  uint16_t lane;
+  uint16_t index;
+  bool operator==(const MessageId& o) const {
+    return op == o.op && src == o.src && dst == o.dst && lane == o.lane && index == o.index;
+  }
+};
+
+struct RingShape {
+  uint32_t slots;          // at most 64
+  uint32_t payload_bytes;  // per slot, a multiple of 64
+  uint32_t payload_offset;
+  size_t slot_stride() const { return (payload_offset + size_t{payload_bytes} + 63) / 64 * 64; }
+  size_t bytes() const;
+};
+
+// Both sides of a link compute the same shapes from the same settings (BUFFSIZE, for Simple).
+RingShape LLShape();
+RingShape SimpleShape(uint32_t slot_bytes);
+
+struct SlotHeader {
+  std::atomic<uint64_t> flag;
+  MessageId id;
+  uint32_t bytes;
+  uint32_t pad;
+};
+static_assert(sizeof(MessageId) == 24 && sizeof(SlotHeader) == 40);
+
+struct RingControl {
+  alignas(64) std::atomic<uint64_t> head;  // every position below is consumed; written by the receiver
+  alignas(64) std::atomic<uint32_t> sender_waits;
+};
+
+// The slots and counters, without ownership of the memory (zero-filled by whoever allocates it).
+class RingMemory {
+ public:
+  RingMemory() = default;
+  RingMemory(void* base, RingShape shape) : base_(static_cast<char*>(base)), shape_(shape) {}
+  RingControl& control() const { return *reinterpret_cast<RingControl*>(base_); }
+  SlotHeader& header(uint64_t position) const { return *reinterpret_cast<SlotHeader*>(slot(position)); }
+  char* payload(uint64_t position) const { return slot(position) + shape_.payload_offset; }
+  const RingShape& shape() const { return shape_; }
+
+ private:
+  char* slot(uint64_t position) const {
+    return base_ + sizeof(RingControl) + position % shape_.slots * shape_.slot_stride();
+  }
+  char* base_ = nullptr;
+  RingShape shape_{};
+};
+
+// The sending side. Threads may use it together: a slot is reserved under the lock and filled outside it.
+class RingSender {
+ public:
+  RingSender(RingMemory memory, Notifier* on_publish) : memory_(memory), on_publish_(on_publish) {}
+  // A free slot's position, or false. After false the receiver's next release notifies the sender's side.
+  bool Reserve(uint64_t* position);
+  char* payload(uint64_t position) const { return memory_.payload(position); }
+  // A reserved slot must be published, soon: the receiver does not look past an unfilled one.
+  void Publish(uint64_t position, const MessageId& id, uint32_t bytes);
+  const RingMemory& memory() const { return memory_; }
+  void set_on_publish(Notifier* notifier) { on_publish_ = notifier; }
+
+ private:
+  RingMemory memory_;
+  Notifier* on_publish_;
+  std::mutex mutex_;
+  uint64_t tail_ = 0;
+  uint64_t head_seen_ = 0;
+};
+
+// The receiving side. A message is claimed by name, wherever it stands, and released when it was read.
+class RingReceiver {
+ public:
+  RingReceiver(RingMemory memory, Notifier* on_release) : memory_(memory), on_release_(on_release) {}
+  bool Find(const MessageId& id, uint64_t* position, const char** payload, uint32_t* bytes);
+  // The oldest unclaimed message, for whoever carries a ring's messages on in their order.
+  bool FindNext(uint64_t* position, MessageId* id, const char** payload, uint32_t* bytes);
+  void Release(uint64_t position);
+  // Gives a claimed message back unread.
+  void Unclaim(uint64_t position);
+  // Hands every unclaimed message to `take(header, payload)` and frees its slot, if the ring is full: what stands in
+  // nobody's reach must not block what comes behind it.
+  template <class Take>
+  void SpillIfFull(Take take);
+  const RingMemory& memory() const { return memory_; }
+
+ private:
+  void ReleaseLocked(uint64_t position);
+
+  RingMemory memory_;
+  Notifier* on_release_;
+  std::mutex mutex_;
+  uint64_t head_ = 0;
+  uint64_t claimed_ = 0;   // a bit per slot: somebody reads it, or it is consumed and waits for its elders
+  uint64_t consumed_ = 0;  // a bit per slot
+};
+
+template <class Take>
+void RingReceiver::SpillIfFull(Take take) {
+  std::lock_guard lock(mutex_);
+  const uint32_t slots = memory_.shape().slots;
+  uint64_t end = head_;
+  while (end < head_ + slots && memory_.header(end).flag.load(std::memory_order_acquire) == end + 1) ++end;
+  if (end < head_ + slots) return;
+  for (uint64_t p = head_; p < end; ++p) {
+    uint64_t bit = uint64_t{1} << (p % slots);
+    if (claimed_ & bit) continue;
+    SlotHeader& header = memory_.header(p);
+    uint32_t bytes = header.bytes <= memory_.shape().payload_bytes ? header.bytes : 0;
+    take(header.id, memory_.payload(p), bytes);
+    claimed_ |= bit;
+    ReleaseLocked(p);
+  }
+}
+
+}  // namespace jaxring

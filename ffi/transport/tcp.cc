@@ -1,0 +1,221 @@
+#include "transport/tcp.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace jaxring {
+namespace {
+
+constexpr size_t kReadBytes = 64 * 1024;
+
+class PumpNotifier final : public Notifier {
+ public:
+  explicit PumpNotifier(std::weak_ptr<TcpSendPump> pump) : pump_(std::move(pump)) {}
+  void Notify() override {
+    if (auto pump = pump_.lock()) pump->Pump();
+  }
+
+ private:
+  std::weak_ptr<TcpSendPump> pump_;
+};
+
+class KickNotifier final : public Notifier {
+ public:
+  explicit KickNotifier(Poller* poller) : poller_(poller) {}
+  void Notify() override { poller_->Kick(); }
+
+ private:
+  Poller* poller_;
+};
+
+}  // namespace
+
+TcpSendPump::TcpSendPump(int fd, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room)
+    : fd_(fd), poller_(poller), link_(std::move(link)), ll_(link_->memory.ring(Protocol::kLL), on_room),
+      simple_(link_->memory.ring(Protocol::kSimple), on_room) {}
+
+TcpSendPump::~TcpSendPump() { close(fd_); }
+
+bool TcpSendPump::NextMessage() {
+  uint32_t bytes;
+  header_.protocol = static_cast<uint32_t>(Protocol::kLL);
+  bool found = ll_.FindNext(&position_, &header_.id, &payload_, &bytes);
+  if (!found) {
+    header_.protocol = static_cast<uint32_t>(Protocol::kSimple);
+    found = simple_.FindNext(&position_, &header_.id, &payload_, &bytes);
+  }
+  header_.bytes = bytes;
+  written_ = 0;
+  return found;
+}
+
+void TcpSendPump::Pump() {
+  std::lock_guard lock(mutex_);
+  if (link_->end.closed) return;
+  while (writing_ || NextMessage()) {
+    writing_ = true;
+    size_t total = sizeof header_ + header_.bytes;
+    while (written_ < total) {
+      iovec parts[2];
+      int count = 0;
+      if (written_ < sizeof header_) {
+        parts[count++] = {reinterpret_cast<char*>(&header_) + written_, sizeof header_ - written_};
+        parts[count++] = {const_cast<char*>(payload_), header_.bytes};
+      } else {
+        size_t done = written_ - sizeof header_;
+        parts[count++] = {const_cast<char*>(payload_) + done, header_.bytes - done};
+      }
+      msghdr message{};
+      message.msg_iov = parts;
+      message.msg_iovlen = count;
+      ssize_t n = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (n < 0) {
+        if (errno == EINTR) continue;
+        if (errno == EAGAIN || errno == EWOULDBLOCK) {
+          if (!armed_) poller_->Change(fd_, EPOLLOUT | EPOLLRDHUP);
+          armed_ = true;
+          return;
+        }
+        link_->end.Close(std::string("the connection broke: ") + std::strerror(errno));
+        return;
+      }
+      written_ += static_cast<size_t>(n);
+    }
+    writing_ = false;
+    (header_.protocol == static_cast<uint32_t>(Protocol::kLL) ? ll_ : simple_).Release(position_);
+  }
+  if (armed_) poller_->Change(fd_, EPOLLRDHUP);
+  armed_ = false;
+}
+
+void TcpSendPump::OnEvents(uint32_t events) {
+  if (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) {
+    link_->end.Close("the peer closed the connection");
+    poller_->Remove(fd_);
+    return;
+  }
+  Pump();
+}
+
+TcpRecvPump::TcpRecvPump(int fd, Poller* poller, std::shared_ptr<RecvLink> link, Notifier* on_message)
+    : fd_(fd), poller_(poller), link_(std::move(link)), ll_(link_->memory.ring(Protocol::kLL), on_message),
+      simple_(link_->memory.ring(Protocol::kSimple), on_message), on_message_(on_message), buffer_(kReadBytes) {}
+
+TcpRecvPump::~TcpRecvPump() { close(fd_); }
+
+void TcpRecvPump::End(const std::string& why) {
+  closed_ = true;
+  link_->end.Close(why);
+  on_message_->Notify();
+  poller_->Remove(fd_);
+}
+
+// Takes what it can of `size` bytes; false when a full ring stops it (the ring's next release kicks the poller).
+bool TcpRecvPump::Advance(const char* data, size_t size, size_t* used) {
+  *used = 0;
+  while (true) {
+    if (!in_message_) {
+      if (size - *used < sizeof header_) return true;
+      std::memcpy(&header_, data + *used, sizeof header_);
+      bool ll = header_.protocol == static_cast<uint32_t>(Protocol::kLL);
+      RingSender& ring = ll ? ll_ : simple_;
+      if ((!ll && header_.protocol != static_cast<uint32_t>(Protocol::kSimple)) ||
+          header_.bytes > ring.memory().shape().payload_bytes) {
+        End("the peer sent a message that is no jaxring message");
+        return false;
+      }
+      if (!ring.Reserve(&position_)) {
+        paused_ = true;
+        return false;
+      }
+      *used += sizeof header_;
+      in_message_ = true;
+      filled_ = 0;
+    }
+    RingSender& ring = header_.protocol == static_cast<uint32_t>(Protocol::kLL) ? ll_ : simple_;
+    size_t take = std::min(size - *used, header_.bytes - filled_);
+    std::memcpy(ring.payload(position_) + filled_, data + *used, take);
+    *used += take;
+    filled_ += take;
+    if (filled_ < header_.bytes) return true;
+    ring.Publish(position_, header_.id, header_.bytes);
+    in_message_ = false;
+  }
+}
+
+void TcpRecvPump::Read() {
+  paused_ = false;
+  while (!closed_) {
+    if (end_ > begin_) {
+      size_t used;
+      bool more = Advance(buffer_.data() + begin_, end_ - begin_, &used);
+      begin_ += used;
+      if (!more) {
+        // Stop listening while paused, or level-triggered epoll would spin.
+        if (!closed_) poller_->Change(fd_, 0);
+        return;
+      }
+      std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+      end_ -= begin_;
+      begin_ = 0;
+    }
+    ssize_t n;
+    if (in_message_ && end_ == 0 && header_.bytes - filled_ >= buffer_.size()) {
+      // Large payloads go straight into their slot.
+      n = recv(fd_, simple_.payload(position_) + filled_, header_.bytes - filled_, MSG_DONTWAIT);
+      if (n > 0) {
+        filled_ += static_cast<size_t>(n);
+        if (filled_ == header_.bytes) {
+          simple_.Publish(position_, header_.id, header_.bytes);
+          in_message_ = false;
+        }
+        continue;
+      }
+    } else {
+      n = recv(fd_, buffer_.data() + end_, buffer_.size() - end_, MSG_DONTWAIT);
+      if (n > 0) {
+        end_ += static_cast<size_t>(n);
+        continue;
+      }
+    }
+    if (n == 0) return End("the peer closed the connection");
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+    return End(std::string("the connection broke: ") + std::strerror(errno));
+  }
+}
+
+void TcpRecvPump::OnEvents(uint32_t) { Read(); }
+
+void TcpRecvPump::OnKick() {
+  if (!paused_ || closed_) return;
+  poller_->Change(fd_, EPOLLIN);
+  Read();
+}
+
+std::shared_ptr<SendLink> MakeTcpSendLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell) {
+  auto link = std::make_shared<SendLink>("tcp", LinkMemory::Anonymous(slot_bytes), nullptr);
+  auto pump = std::make_shared<TcpSendPump>(fd, poller, link, own_bell);
+  link->notifier = std::make_unique<PumpNotifier>(pump);
+  link->ll.set_on_publish(link->notifier.get());
+  link->simple.set_on_publish(link->notifier.get());
+  poller->Add(fd, EPOLLRDHUP, pump);
+  return link;
+}
+
+std::shared_ptr<RecvLink> MakeTcpRecvLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell) {
+  auto notifier = std::make_unique<KickNotifier>(poller);
+  auto link = std::make_shared<RecvLink>("tcp", LinkMemory::Anonymous(slot_bytes), notifier.get());
+  link->notifier = std::move(notifier);
+  poller->Add(fd, EPOLLIN, std::make_shared<TcpRecvPump>(fd, poller, link, own_bell));
+  return link;
+}
+
+}  // namespace jaxring

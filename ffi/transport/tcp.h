@@ -1,0 +1,77 @@
+// TCP: pumps that carry a ring's messages over a socket into the peer's ring, in the order in which they were published.
+// Python has connected and authenticated the socket; the pump owns it from here on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "transport/link.h"
+#include "transport/poller.h"
+
+namespace jaxring {
+
+// What goes over the wire before each payload, in the byte order of x86-64 and arm64 Linux.
+struct WireHeader {
+  MessageId id;
+  uint32_t bytes;
+  uint32_t protocol;
+};
+static_assert(sizeof(WireHeader) == 32);
+
+// The sending pump is the link's notifier: whoever publishes a message tries to write it out at once; what the socket
+// does not take goes out from the poller's thread.
+class TcpSendPump final : public Poller::Handler {
+ public:
+  // `on_room`: the bell of this process, rung when a full ring has room again.
+  TcpSendPump(int fd, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room);
+  ~TcpSendPump() override;
+  void OnEvents(uint32_t events) override;
+  void Pump();
+
+ private:
+  bool NextMessage();
+
+  int fd_;
+  Poller* poller_;
+  std::shared_ptr<SendLink> link_;
+  RingReceiver ll_, simple_;  // the pump empties the rings that the lanes fill
+  std::mutex mutex_;
+  bool writing_ = false, armed_ = false;
+  WireHeader header_{};
+  const char* payload_ = nullptr;
+  uint64_t position_ = 0;
+  size_t written_ = 0;  // of header and payload together
+};
+
+class TcpRecvPump final : public Poller::Handler {
+ public:
+  TcpRecvPump(int fd, Poller* poller, std::shared_ptr<RecvLink> link, Notifier* on_message);
+  ~TcpRecvPump() override;
+  void OnEvents(uint32_t events) override;
+  void OnKick() override;
+
+ private:
+  void Read();
+  bool Advance(const char* data, size_t size, size_t* used);
+  void End(const std::string& why);
+
+  int fd_;
+  Poller* poller_;
+  std::shared_ptr<RecvLink> link_;
+  RingSender ll_, simple_;  // the pump fills the rings that the lanes empty
+  Notifier* on_message_;
+  std::vector<char> buffer_;
+  size_t begin_ = 0, end_ = 0;
+  bool in_message_ = false, paused_ = false, closed_ = false;
+  WireHeader header_{};
+  uint64_t position_ = 0;
+  size_t filled_ = 0;
+};
+
+// Makes links over connected sockets. Both keep their pump alive through the poller.
+std::shared_ptr<SendLink> MakeTcpSendLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell);
+std::shared_ptr<RecvLink> MakeTcpRecvLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell);
+
+}  // namespace jaxring

@@ -1,0 +1,203 @@
+#include "xla/cpu_handlers.h"
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "engine/runtime.h"
+#include "engine/site.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jaxring {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// What INSTANTIATE leaves with the executable: its identity is the call site's identity.
+struct SiteState {
+  static ffi::TypeId id;
+  std::shared_ptr<Site> site;
+  bool has_input, has_output;
+  int64_t row_elements;  // ragged only
+};
+ffi::TypeId SiteState::id = {};
+
+ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes) {
+  auto spec = attributes.get<std::string_view>("spec");
+  auto groups = attributes.get<ffi::Span<const int32_t>>("groups");
+  auto group_size = attributes.get<int64_t>("group_size");
+  auto timeout_s = attributes.get<double>("timeout_s");
+  auto has_input = attributes.get<bool>("has_input");
+  auto has_output = attributes.get<bool>("has_output");
+  auto row_elements = attributes.get<int64_t>("row_elements");
+  if (!spec || !groups || !group_size || !timeout_s || !has_input || !has_output || !row_elements) {
+    return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kInvalidArgument,
+                                      "this program was lowered by another version of jaxring: lower it again"));
+  }
+  Engine* engine = RunningEngine();
+  if (engine == nullptr) {
+    return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                                      "jaxring's engine is not running: import jaxring before this program is loaded"));
+  }
+  // Sites with equal specs (an inner jit called twice, a program compiled again) are told apart by the order in which
+  // they were made, which is the same in all processes of a job.
+  static std::mutex mutex;
+  static auto* made = new std::map<std::string, uint64_t>;
+  SiteSpec site_spec{std::string(*spec), {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, 0};
+  {
+    std::lock_guard lock(mutex);
+    site_spec.ordinal = (*made)[site_spec.spec]++;
+  }
+  auto state = std::make_unique<SiteState>(SiteState{nullptr, *has_input, *has_output, *row_elements});
+  state->site = std::make_shared<Site>(engine, std::move(site_spec));
+  return state;
+}
+
+ffi::ErrorCode ToXla(Code code) { return static_cast<ffi::ErrorCode>(static_cast<int>(code)); }
+
+Completion Completer(ffi::Promise promise) {
+  return [promise = std::move(promise)](const Status& status) mutable {
+    if (status.ok()) {
+      promise.SetAvailable();
+    } else {
+      promise.SetError(ffi::Error(ToXla(status.code), status.message));
+    }
+  };
+}
+
+Arrival MakeArrival(ffi::RunId run, int32_t device, const ffi::AnyBuffer& partition) {
+  Arrival arrival;
+  arrival.run_id = run.run_id;
+  arrival.device = device;
+  arrival.partition = static_cast<int>(*static_cast<const uint32_t*>(partition.untyped_data()));
+  return arrival;
+}
+
+// Operands: the data (absent for a pure receive), then maybe a token, last the partition id. Results: the data (absent
+// for a pure send), then maybe the token, whose buffer is the operand's.
+ffi::Future Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
+                       ffi::RemainingRets rets, ffi::Dictionary) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  Arrival arrival = MakeArrival(run, device, *args.get<ffi::AnyBuffer>(args.size() - 1));
+  if (state->has_input) {
+    ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(0);
+    arrival.participant.in = in.untyped_data();
+    arrival.in_bytes = in.size_bytes();
+  }
+  if (state->has_output) {
+    ffi::Result<ffi::AnyBuffer> out = *rets.get<ffi::AnyBuffer>(0);
+    arrival.participant.out = out->untyped_data();
+    arrival.out_bytes = out->size_bytes();
+  }
+  arrival.participant.done = Completer(std::move(promise));
+  state->site->Arrive(std::move(arrival));
+  return future;
+}
+
+std::vector<uint64_t> Numbers(const ffi::AnyBuffer& buffer, uint64_t scale, bool* negative) {
+  std::vector<uint64_t> numbers(buffer.element_count());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    int64_t n = buffer.element_type() == ffi::S64 ? static_cast<const int64_t*>(buffer.untyped_data())[i]
+                                                  : static_cast<const int32_t*>(buffer.untyped_data())[i];
+    if (n < 0) *negative = true;
+    numbers[i] = static_cast<uint64_t>(n) * scale;
+  }
+  return numbers;
+}
+
+// Operands: data, output (aliased with the result), input offsets, send sizes, receive offsets, receive sizes, the sizes
+// that the peers say they send, partition id. Offsets and sizes count rows of `row_elements` elements.
+ffi::Future Ragged(SiteState* state, ffi::RunId run, int32_t device, ffi::AnyBuffer in, ffi::AnyBuffer,
+                   ffi::AnyBuffer in_offset, ffi::AnyBuffer in_size, ffi::AnyBuffer out_offset, ffi::AnyBuffer out_size,
+                   ffi::AnyBuffer peer_size, ffi::AnyBuffer partition, ffi::Result<ffi::AnyBuffer> out,
+                   ffi::Dictionary) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  Arrival arrival = MakeArrival(run, device, partition);
+  auto extents = std::make_unique<Extents>();
+  const uint64_t scale = static_cast<uint64_t>(state->row_elements);
+  bool negative = false;
+  extents->in_offset = Numbers(in_offset, scale, &negative);
+  extents->in_length = Numbers(in_size, scale, &negative);
+  extents->out_offset = Numbers(out_offset, scale, &negative);
+  extents->out_length = Numbers(peer_size, scale, &negative);
+  extents->expected = Numbers(out_size, scale, &negative);
+  if (negative) extents->invalid = "an offset or size is negative";
+  for (size_t i = 0; i < extents->in_offset.size(); ++i) {
+    if (extents->in_offset[i] + extents->in_length[i] > in.element_count()) {
+      extents->invalid = "input_offsets + send_sizes for peer " + std::to_string(i) + " reach past the operand's end";
+    }
+    if (extents->out_offset[i] + extents->out_length[i] > out->element_count()) {
+      extents->invalid = "what rank " + std::to_string(i) + " sends here reaches past the output's end";
+    }
+    if (extents->out_length[i] != extents->expected[i]) {
+      extents->invalid = "recv_sizes says " + std::to_string(extents->expected[i] / std::max<uint64_t>(1, scale)) +
+                         " rows from rank " + std::to_string(i) + ", whose send_sizes says " +
+                         std::to_string(extents->out_length[i] / std::max<uint64_t>(1, scale));
+    }
+  }
+  arrival.participant.in = in.untyped_data();
+  arrival.participant.out = out->untyped_data();
+  arrival.participant.extents = std::move(extents);
+  arrival.participant.done = Completer(std::move(promise));
+  state->site->Arrive(std::move(arrival));
+  return future;
+}
+
+// JAX cannot register a type together with a stateful target before the backend starts, so the first call frame, whose
+// only question is the handler's metadata, brings the API to register it with.
+void RegisterStateType(XLA_FFI_CallFrame* frame) {
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    static constexpr auto info = ffi::MakeTypeInfo<SiteState>();
+    if (XLA_FFI_Error* error = ffi::Ffi::RegisterTypeId(frame->api, "jaxring_site", &SiteState::id, info)) {
+      ffi::internal::DestroyError(frame->api, error);
+    }
+  });
+}
+
+}  // namespace
+
+XLA_FFI_Error* CpuInstantiate(XLA_FFI_CallFrame* frame) {
+  RegisterStateType(frame);
+  static auto* handler = ffi::Ffi::BindInstantiate().Attrs().To(Instantiate).release();
+  return handler->Call(frame);
+}
+
+XLA_FFI_Error* CpuCollective(XLA_FFI_CallFrame* frame) {
+  static auto* handler = ffi::Ffi::Bind()
+                             .Ctx<ffi::State<SiteState>>()
+                             .Ctx<ffi::RunId>()
+                             .Ctx<ffi::DeviceOrdinal>()
+                             .RemainingArgs()
+                             .RemainingRets()
+                             .Attrs()
+                             .To(Collective)
+                             .release();
+  return handler->Call(frame);
+}
+
+XLA_FFI_Error* CpuRagged(XLA_FFI_CallFrame* frame) {
+  static auto* handler = ffi::Ffi::Bind()
+                             .Ctx<ffi::State<SiteState>>()
+                             .Ctx<ffi::RunId>()
+                             .Ctx<ffi::DeviceOrdinal>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Arg<ffi::AnyBuffer>()
+                             .Ret<ffi::AnyBuffer>()
+                             .Attrs()
+                             .To(Ragged)
+                             .release();
+  return handler->Call(frame);
+}
+
+}  // namespace jaxring

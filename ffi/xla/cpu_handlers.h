@@ -1,0 +1,12 @@
+// The XLA FFI handlers for platform "Host", as plain function pointers for the Python module to hand to JAX.
+#pragma once
+
+#include "xla/ffi/api/c_api.h"
+
+namespace jaxring {
+
+XLA_FFI_Error* CpuInstantiate(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* CpuCollective(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* CpuRagged(XLA_FFI_CallFrame* frame);
+
+}  // namespace jaxring

@@ -1,0 +1,46 @@
+"""Collectives for JAX that one can see into, steer and trust."""
+
+from jaxring.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    barrier,
+    broadcast,
+    gather,
+    permute,
+    reduce,
+    reduce_scatter,
+    scatter,
+)
+from jaxring.errors import JaxringError, JoinError, PlanError, SettingsError
+from jaxring.pointtopoint import new_token, ragged_all_to_all, recv, send
+from jaxring.runtime import build_info, counters, explain, plans
+from jaxring.world.identity import version as _version
+
+__version__ = _version()
+
+__all__ = [
+    "JaxringError",
+    "JoinError",
+    "PlanError",
+    "SettingsError",
+    "__version__",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "build_info",
+    "counters",
+    "explain",
+    "gather",
+    "new_token",
+    "permute",
+    "plans",
+    "ragged_all_to_all",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send",
+]

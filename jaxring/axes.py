@@ -1,0 +1,106 @@
+"""Named axes: which ranks a collective joins, in which groups, and what is wrong with a call before it is traced."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    AxisName = Hashable | Sequence[Hashable]
+
+
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """The axes of one collective as the trace sees them; hashable, a parameter of the primitives.
+
+    ``names`` in the caller's order: the rank is the row-major index over them. ``mesh`` has every mesh axis with its
+    size, in the mesh's order: a partition id is the row-major index over them. ``groups`` are the caller's
+    ``axis_index_groups``, or None.
+    """
+
+    names: tuple[str, ...]
+    mesh: tuple[tuple[str, int], ...]
+    groups: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """Ranks per group."""
+        if self.groups is not None:
+            return len(self.groups[0])
+        sizes = dict(self.mesh)
+        return math.prod(sizes[name] for name in self.names)
+
+    def partitions(self) -> np.ndarray:
+        """Partition ids, one row per group, in rank order."""
+        sizes = [size for _, size in self.mesh]
+        order = [name for name, _ in self.mesh]
+        ids = np.arange(math.prod(sizes), dtype=np.int32).reshape(sizes)
+        mine = [order.index(name) for name in self.names]
+        others = [i for i in range(len(order)) if i not in mine]
+        rows = ids.transpose(others + mine).reshape(-1, math.prod(sizes[i] for i in mine))
+        if self.groups is not None:
+            rows = np.concatenate([rows[:, list(group)] for group in self.groups], axis=0)
+        return np.ascontiguousarray(rows)
+
+    def __str__(self) -> str:
+        text = ", ".join(repr(name) for name in self.names)
+        return text if len(self.names) == 1 else f"({text})"
+
+
+def resolve(what: str, axis_name: AxisName, axis_index_groups: Sequence[Sequence[int]] | None = None) -> Axes:
+    """The axes of a call of ``what``. NameError for an axis that is not bound, ValueError for bad groups."""
+    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    mesh = jax.sharding.get_abstract_mesh()
+    bound = [name for name in mesh.axis_names if name in mesh.manual_axes]
+    for name in names:
+        if name in bound:
+            continue
+        known = ", ".join(repr(b) for b in bound) or "none"
+        raise NameError(
+            f"jaxring.{what}: axis {name!r} is not bound here (bound mesh axes: {known}). Call it inside "
+            f"jax.shard_map or jax.pmap over a mesh axis of that name."
+        )
+    if len(set(names)) != len(names):
+        raise ValueError(f"jaxring.{what}: axis_name {names} names an axis twice.")
+    axes = Axes(tuple(str(n) for n in names), tuple(zip(mesh.axis_names, mesh.axis_sizes, strict=True)))
+    if axis_index_groups is None:
+        return axes
+    groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)
+    flat = sorted(i for group in groups for i in group)
+    if not groups or flat != list(range(axes.size)) or len({len(group) for group in groups}) != 1:
+        raise ValueError(
+            f"jaxring.{what}: axis_index_groups must hold each index 0..{axes.size - 1} of axis {axes} once, in groups "
+            f"of one size; got {[list(g) for g in groups]}."
+        )
+    return dataclasses.replace(axes, groups=groups)
+
+
+def cast_varying(x: Any, names: Sequence[str]) -> Any:
+    """``x`` typed as varying over ``names``, where JAX tracks that: what collectives take."""
+    from jaxring import _compat
+
+    if not _compat.tracks_varying():
+        return x
+    missing = tuple(name for name in names if name not in _compat.varying(x))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+
+def call_site() -> str:
+    """``file.py:line`` of the innermost caller outside jaxring and JAX, for reports and errors."""
+    import sys
+
+    frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.split(".")[0] not in ("jaxring", "jax", "functools", "contextlib"):
+            return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return "?"

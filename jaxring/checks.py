@@ -1,0 +1,127 @@
+"""What can be told to be wrong while a program is traced, said in a sentence that tells what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from jaxring.plan import dtypes
+from jaxring.plan.algorithms import ALGORITHMS, serving
+from jaxring.plan.schedule import COLLECTIVES
+from jaxring.plan.tuner import PROTOCOLS
+from jaxring.primitives import Options
+from jaxring.settings import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.axes import Axes
+
+# Collectives that are not schedules of their own, and whose schedule they use.
+SCHEDULED_AS = {"barrier": "all_reduce", "ragged_all_to_all": "all_to_all", "send": "permute", "recv": "permute"}
+
+
+def options(
+    what: str,
+    axes: Axes,
+    op: str | None,
+    algorithm: str | None,
+    protocol: str | None,
+    timeout: float | None,
+    site: str,
+) -> Options:
+    """The checked options of a call. ValueError names the choices."""
+    del axes
+    configured = settings()
+    collective = SCHEDULED_AS.get(what, what)
+    assert collective in COLLECTIVES
+    if op is not None and op not in dtypes.REDUCE_OPS:
+        raise ValueError(f"jaxring.{what}: unknown op {op!r}; use one of {', '.join(sorted(dtypes.REDUCE_OPS))}.")
+    if algorithm is not None and algorithm not in ALGORITHMS:
+        raise ValueError(f"jaxring.{what}: unknown algorithm {algorithm!r}; use one of {', '.join(ALGORITHMS)}.")
+    if algorithm is not None and algorithm not in serving(collective):
+        raise ValueError(
+            f"jaxring.{what}: algorithm {algorithm!r} does not serve it; use one of {', '.join(serving(collective))}."
+        )
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise ValueError(f"jaxring.{what}: unknown protocol {protocol!r}; use one of {', '.join(PROTOCOLS)}.")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"jaxring.{what}: timeout must be a positive number of seconds, not {timeout!r}.")
+    if algorithm is None and configured.algo in serving(collective):
+        algorithm = configured.algo
+    return Options(
+        op=op,
+        algorithm=algorithm,
+        protocol=protocol or configured.proto or None,
+        timeout=float(configured.timeout if timeout is None else timeout),
+        site=site,
+    )
+
+
+def movable(what: str, x: Any) -> None:
+    """TypeError for a dtype that the engine does not know."""
+    try:
+        dtypes.dtype_code(x.dtype)
+    except TypeError as error:
+        raise TypeError(f"jaxring.{what}: {error}.") from None
+
+
+def reducible(what: str, x: Any, op: str) -> Any:
+    """``x``, as int32 where bool is summed. TypeError where ``op`` has no meaning for the dtype."""
+    if x.dtype == jnp.bool_ and op == "sum":
+        x = x.astype(jnp.int32)
+    try:
+        dtypes.check(op, x.dtype)
+    except TypeError as error:
+        raise TypeError(f"jaxring.{what}: {error}.") from None
+    return x
+
+
+def dimension(what: str, name: str, value: int, ndim: int) -> int:
+    """A dimension's number, counted from the front."""
+    if not -ndim <= value < ndim:
+        raise ValueError(f"jaxring.{what}: {name}={value} is no dimension of a value with {ndim} dimensions.")
+    return value % ndim
+
+
+def root(what: str, value: int, axes: Axes) -> int:
+    """A root's rank."""
+    if not 0 <= int(value) < axes.size:
+        raise ValueError(f"jaxring.{what}: root={value} is no rank of axis {axes}, which has ranks 0..{axes.size - 1}.")
+    return int(value)
+
+
+def permutation(what: str, perm: Sequence[tuple[int, int]], axes: Axes) -> tuple[tuple[int, int], ...]:
+    """(source, target) pairs in which no rank is twice a source or twice a target."""
+    pairs = tuple((int(s), int(t)) for s, t in perm)
+    for name, ranks in (("source", [s for s, _ in pairs]), ("target", [t for _, t in pairs])):
+        for rank in ranks:
+            if not 0 <= rank < axes.size:
+                raise ValueError(
+                    f"jaxring.{what}: perm names {name} {rank}, but axis {axes} has ranks 0..{axes.size - 1}."
+                )
+        twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
+        if twice:
+            raise ValueError(
+                f"jaxring.{what}: perm repeats {name} {twice[0]}; each rank may be a {name} once. "
+                "Use broadcast or all_gather to reach several ranks."
+            )
+    return tuple(sorted(pairs))
+
+
+def ragged(operand: Any, output: Any, vectors: Sequence[Any], axes: Axes) -> None:
+    """Shapes and dtypes of ragged_all_to_all's arguments."""
+    what = "ragged_all_to_all"
+    if operand.ndim < 1 or operand.dtype != output.dtype or operand.shape[1:] != output.shape[1:]:
+        raise ValueError(
+            f"jaxring.{what}: operand {operand.dtype}{operand.shape} and output {output.dtype}{output.shape} must agree "
+            "in dtype and in all dimensions but the first."
+        )
+    names = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
+    for name, vector in zip(names, vectors, strict=True):
+        if vector.shape != (axes.size,) or not jnp.issubdtype(vector.dtype, jnp.integer):
+            raise ValueError(
+                f"jaxring.{what}: {name} must be an integer vector with an entry for each of the {axes.size} ranks, "
+                f"not {vector.dtype}{vector.shape}."
+            )

@@ -1,0 +1,301 @@
+"""The collectives that users call, with `jax.lax`'s names for arguments and its argument order.
+
+All of them work inside `jax.shard_map` and `jax.pmap` over mesh axes, on pytrees leaf by leaf. ``axis_name`` is a name
+or a tuple of names; the rank is the row-major index over the tuple in the given order. Extras are keyword-only:
+
+* ``axis_index_groups``: collectives among subsets of an axis, as in `jax.lax`.
+* ``algorithm``: "ring", "tree", "direct", "halving_doubling", "hier_ring", "hier_tree", "hier_direct",
+  "deterministic"; None lets the tuner choose. One that cannot serve is an error.
+* ``protocol``: "ll", "simple" or "memory"; None lets the tuner choose.
+* ``timeout``: seconds until every rank raises `jax.errors.JaxRuntimeError`; None means JAXRING_TIMEOUT.
+
+Errors at trace time: NameError for an axis that is not bound, TypeError where an operation has no meaning for a dtype,
+ValueError for arguments that do not fit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxring import checks
+from jaxring.axes import call_site, cast_varying, resolve
+from jaxring.primitives import PRIMITIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jaxring.axes import Axes, AxisName
+    from jaxring.primitives import Options
+
+Tree = TypeVar("Tree")
+
+
+def _bind(name: str, x: Any, axes: Axes, options: Options) -> Any:
+    return PRIMITIVES[name].bind(cast_varying(x, axes.names), axes=axes, options=options)
+
+
+def _each(function: Callable[[Any], Any], tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: function(jnp.asarray(leaf)), tree)
+
+
+def all_reduce(
+    x: Tree,
+    axis_name: AxisName,
+    op: str = "sum",
+    *,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+) -> Tree:
+    """Every rank gets ``op`` over the ranks' values: "sum", "prod", "min", "max", "mean", "and", "or" or "xor".
+
+    Shapes and dtypes stay; the sum of bool counts in int32, as `jax.lax.psum` does. All ranks get the same bits.
+    float16, bfloat16 and float8 accumulate in float32 and round once. TypeError where ``op`` has no meaning.
+    """
+    axes = resolve("all_reduce", axis_name, axis_index_groups)
+    options = checks.options("all_reduce", axes, op, algorithm, protocol, timeout, call_site())
+
+    def one(leaf: Any) -> Any:
+        leaf = checks.reducible("all_reduce", leaf, op)
+        return leaf if not axes.names else _bind("all_reduce", leaf, axes, options)
+
+    return _each(one, x)
+
+
+def all_gather(
+    x: Tree,
+    axis_name: AxisName,
+    *,
+    axis: int = 0,
+    tiled: bool = False,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+) -> Tree:
+    """Every rank gets all ranks' values: stacked on a new dimension ``axis``, or with ``tiled`` concatenated along it."""
+    axes = resolve("all_gather", axis_name, axis_index_groups)
+    options = checks.options("all_gather", axes, None, algorithm, protocol, timeout, call_site())
+
+    def one(leaf: Any) -> Any:
+        checks.movable("all_gather", leaf)
+        at = checks.dimension("all_gather", "axis", axis, leaf.ndim + (not tiled))
+        return _join(_bind("all_gather", leaf, axes, options), at, tiled)
+
+    return _each(one, x)
+
+
+def reduce_scatter(
+    x: Tree,
+    axis_name: AxisName,
+    op: str = "sum",
+    *,
+    scatter_dimension: int = 0,
+    tiled: bool = False,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+) -> Tree:
+    """`all_reduce` of which each rank keeps its part of ``scatter_dimension``.
+
+    That dimension has as many entries as ranks and goes away, or with ``tiled`` is a multiple of their number and
+    shrinks. As `jax.lax.psum_scatter`, with a choice of operation.
+    """
+    axes = resolve("reduce_scatter", axis_name, axis_index_groups)
+    options = checks.options("reduce_scatter", axes, op, algorithm, protocol, timeout, call_site())
+
+    def one(leaf: Any) -> Any:
+        leaf = checks.reducible("reduce_scatter", leaf, op)
+        at = checks.dimension("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.ndim)
+        y = _bind("reduce_scatter", _split("reduce_scatter", leaf, at, axes.size, tiled), axes, options)
+        return jnp.moveaxis(y, 0, at) if tiled else y
+
+    return _each(one, x)
+
+
+def all_to_all(
+    x: Tree,
+    axis_name: AxisName,
+    split_axis: int,
+    concat_axis: int,
+    *,
+    tiled: bool = False,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+) -> Tree:
+    """Rank j gets the j-th part of every rank's ``split_axis``, joined along ``concat_axis``; as `jax.lax.all_to_all`."""
+    axes = resolve("all_to_all", axis_name, axis_index_groups)
+    options = checks.options("all_to_all", axes, None, algorithm, protocol, timeout, call_site())
+
+    def one(leaf: Any) -> Any:
+        checks.movable("all_to_all", leaf)
+        split = checks.dimension("all_to_all", "split_axis", split_axis, leaf.ndim)
+        concat = checks.dimension("all_to_all", "concat_axis", concat_axis, leaf.ndim)
+        blocks = _split("all_to_all", leaf, split, axes.size, tiled)
+        if tiled:
+            blocks = jnp.moveaxis(blocks, 1, split + 1)
+        return _join(_bind("all_to_all", blocks, axes, options), concat, tiled)
+
+    return _each(one, x)
+
+
+def permute(
+    x: Tree,
+    axis_name: AxisName,
+    perm: Sequence[tuple[int, int]],
+    *,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+) -> Tree:
+    """Sends each source's value to its target, by (source, target) pairs; ranks that are no target get zeros."""
+    axes = resolve("permute", axis_name)
+    pairs = checks.permutation("permute", perm, axes)
+    options = checks.options("permute", axes, None, algorithm, protocol, timeout, call_site())._replace(perm=pairs)
+
+    def one(leaf: Any) -> Any:
+        checks.movable("permute", leaf)
+        return _bind("permute", leaf, axes, options)
+
+    return _each(one, x)
+
+
+def broadcast(
+    x: Tree,
+    axis_name: AxisName,
+    root: int = 0,
+    *,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+) -> Tree:
+    """Every rank gets the value of rank ``root``."""
+    return _rooted("broadcast", x, axis_name, None, root, axis_index_groups, algorithm, protocol, timeout)
+
+
+def reduce(
+    x: Tree,
+    axis_name: AxisName,
+    op: str = "sum",
+    root: int = 0,
+    *,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+) -> Tree:
+    """Rank ``root`` gets what `all_reduce` would give; the others get zeros."""
+    return _rooted("reduce", x, axis_name, op, root, axis_index_groups, algorithm, protocol, timeout)
+
+
+def gather(
+    x: Tree,
+    axis_name: AxisName,
+    root: int = 0,
+    *,
+    axis: int = 0,
+    tiled: bool = False,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+) -> Tree:
+    """Rank ``root`` gets what `all_gather` would give; the others get zeros of that shape."""
+    y = _rooted("gather", x, axis_name, None, root, axis_index_groups, algorithm, protocol, timeout)
+
+    def one(leaf: Any) -> Any:
+        return _join(leaf, checks.dimension("gather", "axis", axis, leaf.ndim - tiled), tiled)
+
+    return _each(one, y)
+
+
+def scatter(
+    x: Tree,
+    axis_name: AxisName,
+    root: int = 0,
+    *,
+    axis: int = 0,
+    tiled: bool = False,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+) -> Tree:
+    """Rank r gets the r-th part of rank ``root``'s value along ``axis``; the others' values do not matter."""
+    axes = resolve("scatter", axis_name, axis_index_groups)
+
+    def parts(leaf: Any) -> Any:
+        at = checks.dimension("scatter", "axis", axis, leaf.ndim)
+        return _split("scatter", leaf, at, axes.size, tiled)
+
+    y = _rooted("scatter", _each(parts, x), axis_name, None, root, axis_index_groups, algorithm, protocol, timeout)
+    return _each(lambda leaf: jnp.moveaxis(leaf, 0, axis), y) if tiled else y
+
+
+def barrier(axis_name: AxisName, *, timeout: float | None = None) -> jax.Array:
+    """No rank passes before all have come. Returns a uint32 zero; what must wait has to use it."""
+    axes = resolve("barrier", axis_name)
+    options = checks.options("barrier", axes, "sum", None, None, timeout, call_site())
+    return _bind("barrier", jnp.zeros((), jnp.uint32), axes, options)
+
+
+def _rooted(
+    name: str,
+    x: Any,
+    axis_name: AxisName,
+    op: str | None,
+    root: int,
+    groups: Sequence[Sequence[int]] | None,
+    algorithm: str | None,
+    protocol: str | None,
+    timeout: float | None,
+) -> Any:
+    axes = resolve(name, axis_name, groups)
+    options = checks.options(name, axes, op, algorithm, protocol, timeout, call_site())
+    options = options._replace(root=checks.root(name, root, axes))
+
+    def one(leaf: Any) -> Any:
+        if op is None:
+            checks.movable(name, leaf)
+        else:
+            leaf = checks.reducible(name, leaf, op)
+        return _bind(name, leaf, axes, options)
+
+    return _each(one, x)
+
+
+def _split(what: str, x: Any, dimension: int, ranks: int, tiled: bool) -> Any:
+    """Blocks first: ``(ranks, ...)``. With ``tiled`` the rest of the split dimension follows as the second axis."""
+    size = x.shape[dimension]
+    if not tiled:
+        if size != ranks:
+            raise ValueError(
+                f"jaxring.{what}: dimension {dimension} of shape {x.shape} must have one entry for each of the "
+                f"{ranks} ranks, not {size}; pass tiled=True to split a longer dimension."
+            )
+        return jnp.moveaxis(x, dimension, 0)
+    if size % ranks != 0:
+        raise ValueError(
+            f"jaxring.{what}: dimension {dimension} of shape {x.shape} has {size} entries, which {ranks} ranks cannot "
+            f"share equally; pad it to a multiple of {ranks}."
+        )
+    split = x.reshape(*x.shape[:dimension], ranks, size // ranks, *x.shape[dimension + 1 :])
+    return jnp.moveaxis(split, (dimension, dimension + 1), (0, 1))
+
+
+def _join(y: Any, dimension: int, tiled: bool) -> Any:
+    """Undoes blocks first: a new dimension, or concatenation along an existing one."""
+    y = jnp.moveaxis(y, 0, dimension)
+    if not tiled:
+        return y
+    shape = y.shape
+    return y.reshape(*shape[:dimension], shape[dimension] * shape[dimension + 1], *shape[dimension + 2 :])
+

@@ -1,0 +1,105 @@
+"""Messages between named ranks, and all-to-all of uneven parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxring import checks
+from jaxring.axes import call_site, cast_varying, resolve
+from jaxring.collectives import all_to_all
+from jaxring.p2p import ragged_p, recv_p, send_p
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.axes import AxisName
+
+
+def new_token() -> jax.Array:
+    """A uint32 scalar that starts a chain of `send` and `recv`."""
+    return jnp.zeros((), jnp.uint32)
+
+
+def send(
+    x: Any,
+    axis_name: AxisName,
+    perm: Sequence[tuple[int, int]],
+    token: jax.Array | None = None,
+    *,
+    tag: int = 0,
+    timeout: float | None = None,
+) -> jax.Array:
+    """Sends ``x`` from each source to its target, by (source, target) pairs, and returns a token.
+
+    Every rank calls it; ranks that are no source send nothing. It is buffered: the token is ready when ``x`` is copied,
+    received or not. Sends and receives with one ``tag`` over the same ranks match in the order in which they are
+    called, which the token chain fixes: pass each call's token to the next.
+    """
+    axes = resolve("send", axis_name)
+    pairs = checks.permutation("send", perm, axes)
+    options = checks.options("send", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=int(tag))
+    leaf = jnp.asarray(x)
+    checks.movable("send", leaf)
+    token = cast_varying(new_token() if token is None else token, axes.names)
+    return send_p.bind(cast_varying(leaf, axes.names), token, axes=axes, options=options)
+
+
+def recv(
+    like: Any,
+    axis_name: AxisName,
+    perm: Sequence[tuple[int, int]],
+    token: jax.Array | None = None,
+    *,
+    tag: int = 0,
+    timeout: float | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Receives what the matching `send` sends: ``(value, token)``.
+
+    ``like`` has the value's shape and dtype (an array or `jax.ShapeDtypeStruct`). Ranks that are no target get zeros.
+    """
+    axes = resolve("recv", axis_name)
+    pairs = checks.permutation("recv", perm, axes)
+    options = checks.options("recv", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=int(tag))
+    checks.movable("recv", like)
+    token = cast_varying(new_token() if token is None else token, axes.names)
+    value, token = recv_p.bind(
+        token, shape=tuple(like.shape), dtype=jnp.dtype(like.dtype), axes=axes, options=options
+    )
+    return value, token
+
+
+def ragged_all_to_all(
+    operand: Any,
+    output: Any,
+    input_offsets: Any,
+    send_sizes: Any,
+    output_offsets: Any,
+    recv_sizes: Any,
+    *,
+    axis_name: AxisName,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    timeout: float | None = None,
+) -> jax.Array:
+    """All-to-all of uneven parts, as `jax.lax.ragged_all_to_all`, which has no CPU version.
+
+    To rank j go the ``send_sizes[j]`` rows of ``operand`` from ``input_offsets[j]``; they land at row
+    ``output_offsets[j]`` of its ``output``, whose other rows stay. ``recv_sizes[i]`` rows come from rank i. The four are
+    integer vectors with an entry per rank. `jax.errors.JaxRuntimeError` where sizes disagree or reach past an end.
+    """
+    axes = resolve("ragged_all_to_all", axis_name, axis_index_groups)
+    options = checks.options("ragged_all_to_all", axes, None, None, None, timeout, call_site())
+    operand, output = jnp.asarray(operand), jnp.asarray(output)
+    checks.movable("ragged_all_to_all", operand)
+    vectors = [jnp.asarray(v) for v in (input_offsets, send_sizes, output_offsets, recv_sizes)]
+    checks.ragged(operand, output, vectors, axes)
+    vectors = [v.astype(jnp.int64 if v.dtype.itemsize > 4 else jnp.int32) for v in vectors]
+    # A rank knows where its rows land at others; each receiver has to know it of the others' rows, and how many come.
+    lands, comes = (
+        all_to_all(v, axis_name, 0, 0, tiled=True, axis_index_groups=axis_index_groups, timeout=timeout)
+        for v in (vectors[2], vectors[1])
+    )
+    operands = [operand, output, vectors[0], vectors[1], lands, vectors[3], comes]
+    return ragged_p.bind(*(cast_varying(v, axes.names) for v in operands), axes=axes, options=options)

@@ -1,0 +1,177 @@
+"""The JAX primitives behind the collectives: shapes, types and their lowering to XLA custom calls.
+
+Every primitive works on whole blocks: where a collective splits or joins data, the blocks are the leading axis, so the
+native engine sees contiguous memory and `collectives.py` does the reshaping in JAX.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.extend.mlir.dialects import stablehlo as hlo
+from jax.interpreters import batching, mlir
+
+from jaxring import _compat
+
+if TYPE_CHECKING:
+    from jaxring.axes import Axes
+
+
+class Options(NamedTuple):
+    """What the caller asked for beyond the data; a parameter of every primitive.
+
+    ``timeout`` in seconds. ``extra`` is collective-specific: root, perm or tag.
+    """
+
+    op: str | None
+    algorithm: str | None
+    protocol: str | None
+    timeout: float
+    site: str
+    root: int = 0
+    perm: tuple[tuple[int, int], ...] = ()
+    tag: int = 0
+
+
+class Kind(NamedTuple):
+    """How a collective types and lays out its result.
+
+    ``blocks_in``/``blocks_out``: whether the leading axis counts ranks. ``invariant``: all ranks get the same value.
+    """
+
+    blocks_in: bool
+    blocks_out: bool
+    invariant: bool
+    alias: bool = False
+    side_effect: bool = False
+
+
+KINDS = {
+    "all_reduce": Kind(False, False, invariant=True, alias=True),
+    "all_gather": Kind(False, True, invariant=False),
+    "reduce_scatter": Kind(True, False, invariant=False),
+    "all_to_all": Kind(True, True, invariant=False),
+    "broadcast": Kind(False, False, invariant=True),
+    "reduce": Kind(False, False, invariant=False),
+    "gather": Kind(False, True, invariant=False),
+    "scatter": Kind(True, False, invariant=False),
+    "permute": Kind(False, False, invariant=False),
+    "barrier": Kind(False, False, invariant=True, side_effect=True),
+}
+
+
+def _result_shape(kind: Kind, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    block = shape[1:] if kind.blocks_in else shape
+    return (size, *block) if kind.blocks_out else block
+
+
+def _abstract(name: str, x: Any, *, axes: Axes, options: Options) -> Any:
+    del options
+    kind = KINDS[name]
+    varying = frozenset(x.manual_axis_type.varying)
+    if kind.invariant and axes.groups is None:
+        varying -= frozenset(axes.names)
+    return _compat.with_varying(x, _result_shape(kind, x.shape, axes.size), varying)
+
+
+def custom_call(
+    ctx: Any,
+    operands: list[Any],
+    *,
+    collective: str,
+    axes: Axes,
+    options: Options,
+    data: Any,
+    blocks_in: bool,
+    aliases: dict[int, int] | None = None,
+    half: str = "both",
+    has_input: bool = True,
+    has_output: bool = True,
+    row_elements: int = 0,
+    side_effect: bool = False,
+) -> Any:
+    """Emits the custom call. ``data`` is the abstract value whose blocks move; operands get the partition id appended.
+
+    The attributes name everything that all processes must agree on; the engine hands ``spec`` back to the planner.
+    """
+    partitions = axes.partitions()
+    mesh = getattr(ctx.module_context.axis_context, "mesh", None)
+    devices = [int(d.id) for d in mesh.devices.flat] if isinstance(mesh, jax.sharding.Mesh) else None
+    block = data.shape[1:] if blocks_in else data.shape
+    spec = {
+        "collective": collective,
+        "op": options.op,
+        "dtype": data.dtype.name,
+        "shape": list(data.shape),
+        "block": int(np.prod(block, dtype=np.int64)),
+        "axes": str(axes),
+        "root": options.root,
+        "perm": [list(pair) for pair in options.perm],
+        "tag": options.tag,
+        "half": half,
+        "algorithm": options.algorithm,
+        "protocol": options.protocol,
+        "timeout": options.timeout,
+        "site": options.site,
+        # Tells the collectives of one program apart; the same number in every process that lowers the program.
+        "call": ctx.module_context.new_channel(),
+        "devices": devices,
+    }
+    ctx = ctx.replace(avals_in=[*ctx.avals_in, jax.core.ShapedArray((), np.dtype(np.uint32))])
+    rule = jax.ffi.ffi_lowering(
+        f"jaxring_{collective}", operand_output_aliases=aliases, has_side_effect=side_effect
+    )
+    return rule(
+        ctx,
+        *operands,
+        hlo.partition_id(),
+        spec=json.dumps(spec, separators=(",", ":"), sort_keys=True),
+        groups=partitions.reshape(-1),
+        group_size=np.int64(axes.size),
+        timeout_s=np.float64(options.timeout),
+        has_input=bool(has_input),
+        has_output=bool(has_output),
+        row_elements=np.int64(row_elements),
+    )
+
+
+def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
+    kind = KINDS[name]
+    (aval,) = ctx.avals_in
+    if axes.size == 1 and not kind.side_effect:
+        # One rank: every collective is the identity, but for the shape (and permute's rank without a source).
+        if name == "permute" and (0, 0) not in options.perm:
+            zero = mlir.ir_constant(np.zeros((), aval.dtype))
+            return [hlo.broadcast_in_dim(mlir.aval_to_ir_type(ctx.avals_out[0]), zero, mlir.dense_int_array([]))]
+        return [hlo.reshape(mlir.aval_to_ir_type(ctx.avals_out[0]), x)]
+    return custom_call(
+        ctx, [x], collective=name, axes=axes, options=options, data=aval, blocks_in=kind.blocks_in,
+        aliases={0: 0} if kind.alias else None, side_effect=kind.side_effect,
+    )
+
+
+def _batch(name: str, args: tuple[Any], dims: tuple[int], *, axes: Axes, options: Options) -> tuple[Any, int]:
+    kind = KINDS[name]
+    (x,), (dim,) = args, dims
+    # The batch becomes part of the block: behind the axis that counts ranks, where there is one.
+    x = jnp.moveaxis(x, dim, int(kind.blocks_in))
+    return PRIMITIVES[name].bind(x, axes=axes, options=options), int(kind.blocks_out)
+
+
+def _make(name: str) -> Primitive:
+    primitive = Primitive(f"jaxring_{name}")
+    primitive.def_abstract_eval(functools.partial(_abstract, name))
+    primitive.def_impl(lambda x, **params: jax.jit(functools.partial(primitive.bind, **params))(x))
+    # Lowerings are cached by parameters otherwise, and two calls would become one site.
+    mlir.register_lowering(primitive, functools.partial(_lower, name), platform="cpu", cacheable=False)
+    batching.primitive_batchers[primitive] = functools.partial(_batch, name)
+    return primitive
+
+
+PRIMITIVES = {name: _make(name) for name in KINDS}

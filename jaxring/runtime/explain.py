@@ -1,0 +1,71 @@
+"""What was decided for each call site, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+_lock = threading.Lock()
+_decisions: list[Decision] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """One plan: a call site's collective among one group of ranks.
+
+    ``nbytes``: input bytes per rank. ``transports``: how this process's ranks reach the others of the group.
+    ``candidates``: ("algorithm/protocol", predicted us), cheapest first.
+    """
+
+    collective: str
+    op: str | None
+    dtype: str
+    nbytes: int
+    axes: str
+    site: str
+    ranks: int
+    processes: int
+    algorithm: str
+    protocol: str
+    channels: int
+    transports: tuple[str, ...]
+    reason: str
+    candidates: tuple[tuple[str, float], ...]
+
+    def __str__(self) -> str:
+        what = f"{self.collective}({self.op})" if self.op else self.collective
+        ways = "+".join(self.transports)
+        return (
+            f"{what} {self.dtype} {_bytes(self.nbytes)} over {self.axes} at {self.site}: "
+            f"{self.algorithm}, protocol {self.protocol}, transport {ways}, {self.channels} channel(s), "
+            f"{self.ranks} ranks in {self.processes} process(es): {self.reason}"
+        )
+
+
+def record(decision: Decision) -> None:
+    """Remembers a decision; called by the planning thread."""
+    with _lock:
+        _decisions.append(decision)
+
+
+def plans() -> tuple[Decision, ...]:
+    """Every decision so far in this process, in the order in which call sites were first reached."""
+    with _lock:
+        return tuple(_decisions)
+
+
+def explain() -> str:
+    """A line for each kind of decision so far: what ran where, by which algorithm, protocol and transport, and why."""
+    counts: dict[str, int] = {}
+    for decision in plans():
+        counts[str(decision)] = counts.get(str(decision), 0) + 1
+    if not counts:
+        return "jaxring: no collective has run in this process yet."
+    return "\n".join(text if count == 1 else f"{text} (x{count})" for text, count in counts.items())
+
+
+def _bytes(n: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= size:
+            return f"{n / size:.4g} {unit}"
+    return f"{n} B"

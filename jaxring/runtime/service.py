@@ -1,0 +1,79 @@
+"""The planning thread: waits for call sites that run for the first time and answers with plans.
+
+A handler never blocks and never calls Python; what needs Python (topology, rendezvous, schedules) happens here, once
+per call site and group, while the operation waits in the engine under its own deadline.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+
+import jax
+
+from jaxring import _native
+from jaxring.errors import JaxringError
+from jaxring.plan.schedule import COLLECTIVES
+from jaxring.runtime.planner import Planner
+from jaxring.settings import settings
+
+logger = logging.getLogger("jaxring.runtime")
+
+_POLL_S = 1.0
+# absl status codes, which reach the user as JaxRuntimeError's.
+_INVALID_ARGUMENT, _INTERNAL, _UNAVAILABLE = 3, 13, 14
+_lock = threading.Lock()
+_thread: threading.Thread | None = None
+_stop = threading.Event()
+
+
+def register_targets() -> None:
+    """Tells XLA about our custom calls. Needs no backend and no engine thread beyond the planner's."""
+    ensure_started()
+    handlers = _native.handlers()
+    for name in (*COLLECTIVES, "barrier", "send", "recv", "ragged_all_to_all"):
+        execute = handlers["ragged" if name == "ragged_all_to_all" else "collective"]
+        stages = {"instantiate": handlers["instantiate"], "execute": execute}
+        jax.ffi.register_ffi_target(f"jaxring_{name}", stages, platform="cpu")
+
+
+def ensure_started() -> None:
+    """Starts the engine and the planning thread, once."""
+    global _thread
+    with _lock:
+        if _thread is not None:
+            return
+        configured = settings()
+        _native.start(configured.worker_threads, configured.buffsize, _SPIN_US)
+        _thread = threading.Thread(target=_serve, name="jaxring-planner", daemon=True)
+        _thread.start()
+        atexit.register(_end)
+
+
+# How long a launching or idle thread looks again before it sleeps. Ranks often outnumber cores, so it is short.
+_SPIN_US = 20
+
+
+def _serve() -> None:
+    planner = Planner()
+    while not _stop.is_set():
+        request = _native.next_request(_POLL_S)
+        if request is None:
+            continue
+        try:
+            plan = planner.plan(request)
+        except Exception as error:
+            logger.warning("planning failed: %s", error, exc_info=not isinstance(error, JaxringError))
+            code = _UNAVAILABLE if isinstance(error, JaxringError) else _INTERNAL
+            request.reject(_INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else code, f"jaxring: {error}")
+        else:
+            request.resolve(plan)
+        # The request keeps its call site, and that the executable, alive.
+        del request
+
+
+def _end() -> None:
+    _stop.set()
+    if _thread is not None:
+        _thread.join(timeout=2 * _POLL_S)
