@@ -14,6 +14,8 @@ Value = tuple[int, int, int, int]
 RAW, PARTIAL, COMPLETE = 0, 1, 2
 # Kinds of an Op's sources; the buffers have Buffer's numbers.
 MESSAGE = 0
+# Plain numbers: operations on IntFlag are slow, and every step of every rank comes by here.
+_FINAL, _RECV_PARTIAL, _SEND_PARTIAL, _ZERO = map(int, (Flag.FINAL, Flag.RECV_PARTIAL, Flag.SEND_PARTIAL, Flag.ZERO))
 
 
 class Fifo:
@@ -49,10 +51,10 @@ class Op:
     def __init__(self, step: Step) -> None:
         flags = int(step.flags)
         self.reduce = step.kind == Kind.REDUCE
-        self.zero = bool(flags & Flag.ZERO)
-        self.final = bool(flags & Flag.FINAL)
-        self.recv_partial = bool(flags & Flag.RECV_PARTIAL)
-        self.send_partial = bool(flags & Flag.SEND_PARTIAL)
+        self.zero = bool(flags & _ZERO)
+        self.final = bool(flags & _FINAL)
+        self.recv_partial = bool(flags & _RECV_PARTIAL)
+        self.send_partial = bool(flags & _SEND_PARTIAL)
         self.sources: list[tuple[int, int, int, Fifo | None]] = []
         self.recv_fifos: list[Fifo] = []
         self.send_fifos: list[Fifo] = []
@@ -86,6 +88,11 @@ class Compiler:
         self.aliased = self.spec.collective == "all_reduce"
         self.in_chunks = schedule.in_blocks * self.pieces
         self.out_chunks = schedule.out_blocks * self.pieces
+        self.limits = {
+            Buffer.INPUT: self.in_chunks,
+            Buffer.OUTPUT: self.out_chunks,
+            Buffer.SCRATCH: schedule.scratch_chunks,
+        }
         self.fifos: dict[tuple[int, int, int], Fifo] = {}
         self.touched: dict[tuple[int, int], tuple[int, int]] = {}
         self.shared: dict[tuple[int, int], tuple[int, int]] = {}
@@ -149,12 +156,12 @@ class Compiler:
     def resolve(self, lane: LaneState, step: Step) -> Op:
         rank, src, dst = lane.rank, step.src, step.dst
         op = Op(step)
-        self.check_peers(rank, step.recv, "receives from")
-        self.check_peers(rank, step.send, "sends to")
-        limits = {Buffer.INPUT: self.in_chunks, Buffer.OUTPUT: self.out_chunks,
-                  Buffer.SCRATCH: self.schedule.scratch_chunks}  # fmt: skip
+        if step.recv:
+            self.check_peers(rank, step.recv, "receives from")
+        if step.send:
+            self.check_peers(rank, step.send, "sends to")
         for chunk in (src, dst):
-            if chunk and not 0 <= chunk.index < limits.get(chunk.buffer, 0):
+            if chunk and not 0 <= chunk.index < self.limits.get(chunk.buffer, 0):
                 raise ScheduleError(f"there is no chunk {chunk.index} in {chunk.buffer.name}")
         if (op.final or op.reduce or op.recv_partial or op.send_partial) and not self.reduction:
             raise ScheduleError(f"{self.spec.collective} folds nothing, so no step may reduce or carry partial values")
