@@ -110,7 +110,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   for (uint32_t i = 0; i < step.recv_count; ++i) {
     const uint32_t entry = step.recv_begin + i;
     const int rank = Peer::rank(table.peers[entry]);
-    if (rank == table.rank) {
+    if (rank == table.rank && src != Buffer::kNone) {
       work.sources.push_back(local_source(lane.local));
     } else if (Peer::memory(table.peers[entry])) {
       work.sources.push_back(local_source(static_cast<uint32_t>(plan.local_of_rank[rank])));

@@ -18,6 +18,7 @@ from jaxring.checks import SCHEDULED_AS
 from jaxring.errors import JoinError
 from jaxring.plan import dtypes, tuner
 from jaxring.plan.algorithms import build
+from jaxring.plan.algorithms.halves import build_half
 from jaxring.plan.schedule import COLLECTIVES, Schedule, Spec
 from jaxring.runtime.explain import Decision, record
 from jaxring.settings import settings
@@ -78,6 +79,7 @@ class Planner:
         )
         channels = 1 if ragged or apart else choice.channels
         schedule = _schedule(
+            half,
             Spec(
                 collective,
                 len(places),
@@ -86,7 +88,7 @@ class Planner:
                 channels=channels,
                 placement=nodes,
                 perm=tuple((s, t) for s, t in spec["perm"]),
-            )
+            ),
         )
         local = [rank for rank, place in enumerate(places) if place.process == process]
         links, transports = self._connect(schedule, places, local, world)
@@ -107,7 +109,7 @@ class Planner:
             host = world.info(place.process).hostname if world is not None else "this host"
             plan.add_rank(place.process, place.device, f"rank {rank} (process {place.process} on {host})")
         for rank in local:
-            steps, lane_begin, peers = _table(schedule, rank, half)
+            steps, lane_begin, peers = _table(schedule, rank)
             plan.add_local(rank, steps, lane_begin, peers)
         decision = Decision(
             collective=spec["collective"],
@@ -217,8 +219,8 @@ class Planner:
 
 
 @functools.lru_cache(maxsize=256)
-def _schedule(spec: Spec) -> Schedule:
-    return build(spec)
+def _schedule(half: str, spec: Spec) -> Schedule:
+    return build(spec) if half == "both" else build_half(spec, half)
 
 
 def _device_owners() -> dict[int, int]:
@@ -237,17 +239,11 @@ def _tile_elements(protocol: str, element: int, widest: int) -> int:
     return max(1, payload // widest)
 
 
-def _table(schedule: Schedule, rank: int, half: str) -> tuple[bytes, bytes, bytes]:
-    """A rank's table as the engine takes it; for a half, only the steps that send, or only those that do not."""
+def _table(schedule: Schedule, rank: int) -> tuple[bytes, bytes, bytes]:
+    """A rank's table as the engine takes it."""
     table = schedule.table(rank)
-    if half == "both":
-        steps, begin = table.steps, table.lane_begin
-    else:
-        parts = [table.steps[a:b] for a, b in zip(table.lane_begin[:-1], table.lane_begin[1:], strict=True)]
-        kept = [part[(part["send_count"] > 0) == (half == "send")] for part in parts]
-        steps = np.concatenate(kept) if kept else table.steps
-        begin = np.cumsum([0, *(len(part) for part in kept)])
-    return steps.tobytes(), np.asarray(begin, dtype="<u4").tobytes(), np.asarray(table.peers, dtype="<i4").tobytes()
+    begin, peers = np.asarray(table.lane_begin, dtype="<u4"), np.asarray(table.peers, dtype="<i4")
+    return table.steps.tobytes(), begin.tobytes(), peers.tobytes()
 
 
 def _describe(spec: dict[str, Any]) -> str:
