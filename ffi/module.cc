@@ -96,8 +96,8 @@ struct PlanBuilder {
   }
 };
 
-nb::dict Counters() {
-  nb::dict result;
+nb::typed<nb::dict, nb::str, nb::int_> Counters() {
+  nb::typed<nb::dict, nb::str, nb::int_> result;
   Engine* engine = RunningEngine();
   if (engine == nullptr) return result;
   const Engine::Counters& c = engine->counters();
@@ -118,7 +118,7 @@ NB_MODULE(_native, m) {
   using namespace jaxring;
   m.doc() = "jaxring's native engine.";
   m.def("build_info", [] {
-    nb::dict info;
+    nb::typed<nb::dict, nb::str, nb::str> info;
     info["version"] = JAXRING_VERSION;
     info["ffi_api"] = JAXRING_FFI_API;
     info["cuda_version"] = JAXRING_CUDA_VERSION;
@@ -128,7 +128,7 @@ NB_MODULE(_native, m) {
     return info;
   });
   m.def("handlers", [] {
-    nb::dict handlers;
+    nb::typed<nb::dict, nb::str, nb::capsule> handlers;
     handlers["instantiate"] = nb::capsule(reinterpret_cast<void*>(CpuInstantiate), "xla._CUSTOM_CALL_TARGET");
     handlers["collective"] = nb::capsule(reinterpret_cast<void*>(CpuCollective), "xla._CUSTOM_CALL_TARGET");
     handlers["ragged"] = nb::capsule(reinterpret_cast<void*>(CpuRagged), "xla._CUSTOM_CALL_TARGET");

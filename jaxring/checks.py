@@ -115,8 +115,8 @@ def ragged(operand: Any, output: Any, vectors: Sequence[Any], axes: Axes) -> Non
     what = "ragged_all_to_all"
     if operand.ndim < 1 or operand.dtype != output.dtype or operand.shape[1:] != output.shape[1:]:
         raise ValueError(
-            f"jaxring.{what}: operand {operand.dtype}{operand.shape} and output {output.dtype}{output.shape} must agree "
-            "in dtype and in all dimensions but the first."
+            f"jaxring.{what}: operand {operand.dtype}{operand.shape} and output {output.dtype}{output.shape} must "
+            "agree in dtype and in all dimensions but the first."
         )
     names = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
     for name, vector in zip(names, vectors, strict=True):

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from jaxring import checks
 from jaxring.axes import call_site, cast_varying, resolve
-from jaxring.primitives import PRIMITIVES
+from jaxring.primitives import PRIMITIVES, bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,11 +34,12 @@ Tree = TypeVar("Tree")
 
 
 def _bind(name: str, x: Any, axes: Axes, options: Options) -> Any:
-    return PRIMITIVES[name].bind(cast_varying(x, axes.names), axes=axes, options=options)
+    return bind(PRIMITIVES[name], cast_varying(x, axes.names), axes=axes, options=options)
 
 
-def _each(function: Callable[[Any], Any], tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: function(jnp.asarray(leaf)), tree)
+def _each(function: Callable[[Any], Any], tree: Tree) -> Tree:
+    result: Tree = jax.tree.map(lambda leaf: function(jnp.asarray(leaf)), tree)
+    return result
 
 
 def all_reduce(
@@ -77,7 +78,7 @@ def all_gather(
     protocol: str | None = None,
     timeout: float | None = None,
 ) -> Tree:
-    """Every rank gets all ranks' values: stacked on a new dimension ``axis``, or with ``tiled`` concatenated along it."""
+    """Every rank gets all ranks' values: stacked on a new dimension ``axis``, or with ``tiled`` joined along it."""
     axes = resolve("all_gather", axis_name, axis_index_groups)
     options = checks.options("all_gather", axes, None, algorithm, protocol, timeout, call_site())
 
@@ -130,7 +131,7 @@ def all_to_all(
     protocol: str | None = None,
     timeout: float | None = None,
 ) -> Tree:
-    """Rank j gets the j-th part of every rank's ``split_axis``, joined along ``concat_axis``; as `jax.lax.all_to_all`."""
+    """Rank j gets the j-th part of each rank's ``split_axis``, joined along ``concat_axis``; as in `jax.lax`."""
     axes = resolve("all_to_all", axis_name, axis_index_groups)
     options = checks.options("all_to_all", axes, None, algorithm, protocol, timeout, call_site())
 
@@ -244,12 +245,13 @@ def barrier(axis_name: AxisName, *, timeout: float | None = None) -> jax.Array:
     """No rank passes before all have come. Returns a uint32 zero; what must wait has to use it."""
     axes = resolve("barrier", axis_name)
     options = checks.options("barrier", axes, "sum", None, None, timeout, call_site())
-    return _bind("barrier", jnp.zeros((), jnp.uint32), axes, options)
+    token: jax.Array = _bind("barrier", jnp.zeros((), jnp.uint32), axes, options)
+    return token
 
 
 def _rooted(
     name: str,
-    x: Any,
+    x: Tree,
     axis_name: AxisName,
     op: str | None,
     root: int,
@@ -257,7 +259,7 @@ def _rooted(
     algorithm: str | None,
     protocol: str | None,
     timeout: float | None,
-) -> Any:
+) -> Tree:
     axes = resolve(name, axis_name, groups)
     options = checks.options(name, axes, op, algorithm, protocol, timeout, call_site())
     options = options._replace(root=checks.root(name, root, axes))
@@ -298,4 +300,3 @@ def _join(y: Any, dimension: int, tiled: bool) -> Any:
         return y
     shape = y.shape
     return y.reshape(*shape[:dimension], shape[dimension] * shape[dimension + 1], *shape[dimension + 2 :])
-

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from jaxring import _compat
-from jaxring.primitives import Options, custom_call
+from jaxring.primitives import custom_call, define
 
 if TYPE_CHECKING:
     from jaxring.axes import Axes
-
-
-def _impl(primitive: Primitive) -> None:
-    def impl(*args: Any, **params: Any) -> Any:
-        return jax.jit(functools.partial(primitive.bind, **params))(*args)
-
-    primitive.def_impl(impl)
+    from jaxring.primitives import Options
 
 
 send_p = Primitive("jaxring_send")
 recv_p = Primitive("jaxring_recv")
 recv_p.multiple_results = True
 ragged_p = Primitive("jaxring_ragged_all_to_all")
-for _p in (send_p, recv_p, ragged_p):
-    _impl(_p)
 
 
-@send_p.def_abstract_eval
 def _send_abstract(x: Any, token: Any, *, axes: Axes, options: Options) -> Any:
     del x, axes, options
     return token
 
 
-@recv_p.def_abstract_eval
 def _recv_abstract(token: Any, *, shape: tuple[int, ...], dtype: Any, axes: Axes, options: Options) -> Any:
     del options
     varying = frozenset(token.manual_axis_type.varying) | frozenset(axes.names)
@@ -47,7 +35,6 @@ def _recv_abstract(token: Any, *, shape: tuple[int, ...], dtype: Any, axes: Axes
     return [_compat.with_varying(token, shape, varying).update(dtype=np.dtype(dtype)), token]
 
 
-@ragged_p.def_abstract_eval
 def _ragged_abstract(x: Any, output: Any, *sizes: Any, axes: Axes, options: Options) -> Any:
     del x, sizes, axes, options
     return output
@@ -55,27 +42,55 @@ def _ragged_abstract(x: Any, output: Any, *sizes: Any, axes: Axes, options: Opti
 
 def _lower_send(ctx: Any, x: Any, token: Any, *, axes: Axes, options: Options) -> Any:
     return custom_call(
-        ctx, [x, token], collective="send", axes=axes, options=options, data=ctx.avals_in[0], blocks_in=False,
-        aliases={1: 0}, half="send", has_output=False, side_effect=True,
+        ctx,
+        [x, token],
+        collective="send",
+        axes=axes,
+        options=options,
+        data=ctx.avals_in[0],
+        blocks_in=False,
+        aliases={1: 0},
+        half="send",
+        has_output=False,
+        side_effect=True,
     )
 
 
 def _lower_recv(ctx: Any, token: Any, *, shape: Any, dtype: Any, axes: Axes, options: Options) -> Any:
     del shape, dtype
     return custom_call(
-        ctx, [token], collective="recv", axes=axes, options=options, data=ctx.avals_out[0], blocks_in=False,
-        aliases={0: 1}, half="recv", has_input=False, side_effect=True,
+        ctx,
+        [token],
+        collective="recv",
+        axes=axes,
+        options=options,
+        data=ctx.avals_out[0],
+        blocks_in=False,
+        aliases={0: 1},
+        half="recv",
+        has_input=False,
+        side_effect=True,
     )
 
 
 def _lower_ragged(ctx: Any, *operands: Any, axes: Axes, options: Options) -> Any:
     x = ctx.avals_in[0]
     return custom_call(
-        ctx, list(operands), collective="ragged_all_to_all", axes=axes, options=options, data=x, blocks_in=False,
-        aliases={1: 0}, row_elements=int(np.prod(x.shape[1:], dtype=np.int64)),
+        ctx,
+        list(operands),
+        collective="ragged_all_to_all",
+        axes=axes,
+        options=options,
+        data=x,
+        blocks_in=False,
+        aliases={1: 0},
+        row_elements=int(np.prod(x.shape[1:], dtype=np.int64)),
     )
 
 
+define(send_p, _send_abstract)
+define(recv_p, _recv_abstract)
+define(ragged_p, _ragged_abstract)
 mlir.register_lowering(send_p, _lower_send, platform="cpu", cacheable=False)
 mlir.register_lowering(recv_p, _lower_recv, platform="cpu", cacheable=False)
 mlir.register_lowering(ragged_p, _lower_ragged, platform="cpu", cacheable=False)

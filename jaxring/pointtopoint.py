@@ -11,6 +11,7 @@ from jaxring import checks
 from jaxring.axes import call_site, cast_varying, resolve
 from jaxring.collectives import all_to_all
 from jaxring.p2p import ragged_p, recv_p, send_p
+from jaxring.primitives import bind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,8 @@ def send(
     leaf = jnp.asarray(x)
     checks.movable("send", leaf)
     token = cast_varying(new_token() if token is None else token, axes.names)
-    return send_p.bind(cast_varying(leaf, axes.names), token, axes=axes, options=options)
+    sent: jax.Array = bind(send_p, cast_varying(leaf, axes.names), token, axes=axes, options=options)
+    return sent
 
 
 def recv(
@@ -65,9 +67,7 @@ def recv(
     options = checks.options("recv", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=int(tag))
     checks.movable("recv", like)
     token = cast_varying(new_token() if token is None else token, axes.names)
-    value, token = recv_p.bind(
-        token, shape=tuple(like.shape), dtype=jnp.dtype(like.dtype), axes=axes, options=options
-    )
+    value, token = bind(recv_p, token, shape=tuple(like.shape), dtype=jnp.dtype(like.dtype), axes=axes, options=options)
     return value, token
 
 
@@ -86,7 +86,7 @@ def ragged_all_to_all(
     """All-to-all of uneven parts, as `jax.lax.ragged_all_to_all`, which has no CPU version.
 
     To rank j go the ``send_sizes[j]`` rows of ``operand`` from ``input_offsets[j]``; they land at row
-    ``output_offsets[j]`` of its ``output``, whose other rows stay. ``recv_sizes[i]`` rows come from rank i. The four are
+    ``output_offsets[j]`` of its ``output``, whose other rows stay. ``recv_sizes[i]`` rows come from rank i. These are
     integer vectors with an entry per rank. `jax.errors.JaxRuntimeError` where sizes disagree or reach past an end.
     """
     axes = resolve("ragged_all_to_all", axis_name, axis_index_groups)
@@ -102,4 +102,5 @@ def ragged_all_to_all(
         for v in (vectors[2], vectors[1])
     )
     operands = [operand, output, vectors[0], vectors[1], lands, vectors[3], comes]
-    return ragged_p.bind(*(cast_varying(v, axes.names) for v in operands), axes=axes, options=options)
+    result: jax.Array = bind(ragged_p, *(cast_varying(v, axes.names) for v in operands), axes=axes, options=options)
+    return result

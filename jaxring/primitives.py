@@ -20,7 +20,32 @@ from jax.interpreters import batching, mlir
 from jaxring import _compat
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxring.axes import Axes
+
+
+def bind(primitive: Primitive, *args: Any, **params: Any) -> Any:
+    """`Primitive.bind`, with every mesh axis manual: a custom call cannot be partitioned, nor ask for its partition.
+
+    Where the caller's region leaves axes to the partitioner, the operands are taken as replicated over those.
+    """
+
+    def call(*operands: Any) -> Any:
+        return primitive.bind(*operands, **params)  # type: ignore[no-untyped-call]
+
+    mesh = jax.sharding.get_abstract_mesh()
+    loose = [name for name in mesh.axis_names if name not in mesh.manual_axes]
+    if not loose:
+        return call(*args)
+    everywhere = jax.sharding.PartitionSpec()
+    return jax.shard_map(
+        call,
+        in_specs=everywhere,
+        out_specs=everywhere,
+        axis_names=set(loose),
+        check_vma=_compat.tracks_varying(),
+    )(*args)
 
 
 class Options(NamedTuple):
@@ -124,9 +149,7 @@ def custom_call(
         "devices": devices,
     }
     ctx = ctx.replace(avals_in=[*ctx.avals_in, jax.core.ShapedArray((), np.dtype(np.uint32))])
-    rule = jax.ffi.ffi_lowering(
-        f"jaxring_{collective}", operand_output_aliases=aliases, has_side_effect=side_effect
-    )
+    rule = jax.ffi.ffi_lowering(f"jaxring_{collective}", operand_output_aliases=aliases, has_side_effect=side_effect)
     return rule(
         ctx,
         *operands,
@@ -145,14 +168,24 @@ def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
     kind = KINDS[name]
     (aval,) = ctx.avals_in
     if axes.size == 1 and not kind.side_effect:
-        # One rank: every collective is the identity, but for the shape (and permute's rank without a source).
-        if name == "permute" and (0, 0) not in options.perm:
-            zero = mlir.ir_constant(np.zeros((), aval.dtype))
-            return [hlo.broadcast_in_dim(mlir.aval_to_ir_type(ctx.avals_out[0]), zero, mlir.dense_int_array([]))]
-        return [hlo.reshape(mlir.aval_to_ir_type(ctx.avals_out[0]), x)]
+        # One rank: every collective is the identity, but for the shape and for a permute without a source.
+        silent = name == "permute" and (0, 0) not in options.perm
+        shape = ctx.avals_out[0].shape
+
+        def alone(v: Any) -> Any:
+            return jnp.zeros(shape, v.dtype) if silent else jnp.reshape(v, shape)
+
+        return mlir.lower_fun(alone, multiple_results=False)(ctx, x)
     return custom_call(
-        ctx, [x], collective=name, axes=axes, options=options, data=aval, blocks_in=kind.blocks_in,
-        aliases={0: 0} if kind.alias else None, side_effect=kind.side_effect,
+        ctx,
+        [x],
+        collective=name,
+        axes=axes,
+        options=options,
+        data=aval,
+        blocks_in=kind.blocks_in,
+        aliases={0: 0} if kind.alias else None,
+        side_effect=kind.side_effect,
     )
 
 
@@ -161,13 +194,20 @@ def _batch(name: str, args: tuple[Any], dims: tuple[int], *, axes: Axes, options
     (x,), (dim,) = args, dims
     # The batch becomes part of the block: behind the axis that counts ranks, where there is one.
     x = jnp.moveaxis(x, dim, int(kind.blocks_in))
-    return PRIMITIVES[name].bind(x, axes=axes, options=options), int(kind.blocks_out)
+    return bind(PRIMITIVES[name], x, axes=axes, options=options), int(kind.blocks_out)
+
+
+def define(primitive: Primitive, abstract: Callable[..., Any]) -> None:
+    """Gives a primitive its types, and its meaning when it is called eagerly."""
+    primitive.def_abstract_eval(abstract)  # type: ignore[no-untyped-call]
+    primitive.def_impl(  # type: ignore[no-untyped-call]
+        lambda *args, **params: jax.jit(functools.partial(primitive.bind, **params))(*args)
+    )
 
 
 def _make(name: str) -> Primitive:
     primitive = Primitive(f"jaxring_{name}")
-    primitive.def_abstract_eval(functools.partial(_abstract, name))
-    primitive.def_impl(lambda x, **params: jax.jit(functools.partial(primitive.bind, **params))(x))
+    define(primitive, functools.partial(_abstract, name))
     # Lowerings are cached by parameters otherwise, and two calls would become one site.
     mlir.register_lowering(primitive, functools.partial(_lower, name), platform="cpu", cacheable=False)
     batching.primitive_batchers[primitive] = functools.partial(_batch, name)

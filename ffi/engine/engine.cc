@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "engine/float_mode.h"
 #include "engine/site.h"
 
 namespace jaxring {
@@ -96,6 +97,7 @@ void Engine::Launch(std::shared_ptr<Operation> op, bool help) {
 
 bool Engine::Play(const std::shared_ptr<Operation>& op) {
   bool moved = false;
+  IeeeFloatMode mode;
   for (auto& lane : op->lanes()) {
     if (lane->busy.load(std::memory_order_relaxed) || lane->busy.exchange(true, std::memory_order_acquire)) continue;
     if (lane->done) {

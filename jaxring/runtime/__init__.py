@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxring import _native
+import jaxring._native as _native
 from jaxring.runtime.explain import Decision, explain, plans
 from jaxring.runtime.service import ensure_started, register_targets
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxring import _compat, _native
+import jaxring._native as _native
+from jaxring import _compat
 from jaxring.checks import SCHEDULED_AS
 from jaxring.errors import JoinError
 from jaxring.plan import dtypes, tuner
@@ -167,7 +168,9 @@ class Planner:
                 found[missing] = int(store.get(f"jaxring/devices/{name}/{missing}", 0.2))
             except JoinError:
                 if time.monotonic() > deadline:
-                    raise JoinError(f"rank {missing} did not reach {_describe(spec)} in {spec['timeout']:g} s") from None
+                    raise JoinError(
+                        f"rank {missing} did not reach {_describe(spec)} in {spec['timeout']:g} s"
+                    ) from None
         return [found[rank] for rank in range(ranks)]
 
     def _get_store(self) -> JaxStore:
@@ -211,10 +214,9 @@ class Planner:
                 target = places[peer].process
                 if target == places[rank].process:
                     transports.add("local")
-                elif world is not None:
-                    if peer in sends:
-                        for channel in range(channels):
-                            transports.add(world.link(target, channel))
+                elif world is not None and peer in sends:
+                    for channel in range(channels):
+                        transports.add(world.link(target, channel))
         return channels, tuple(sorted(transports)) or ("memory",)
 
 

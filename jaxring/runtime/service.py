@@ -12,7 +12,7 @@ import threading
 
 import jax
 
-from jaxring import _native
+import jaxring._native as _native
 from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime.planner import Planner
@@ -66,7 +66,8 @@ def _serve() -> None:
         except Exception as error:
             logger.warning("planning failed: %s", error, exc_info=not isinstance(error, JaxringError))
             code = _UNAVAILABLE if isinstance(error, JaxringError) else _INTERNAL
-            request.reject(_INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else code, f"jaxring: {error}")
+            code = _INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else code
+            request.reject(code, f"jaxring: {error}")
         else:
             request.resolve(plan)
         # The request keeps its call site, and that the executable, alive.
