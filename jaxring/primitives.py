@@ -38,7 +38,7 @@ def bind(primitive: Primitive, *args: Any, **params: Any) -> Any:
     loose = [name for name in mesh.axis_names if name not in mesh.manual_axes]
     if not loose:
         return call(*args)
-    everywhere = jax.sharding.PartitionSpec()
+    everywhere = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
     return jax.shard_map(
         call,
         in_specs=everywhere,
