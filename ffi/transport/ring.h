@@ -129,7 +129,8 @@ void RingReceiver::SpillIfFull(Take take) {
   if (end < head_ + slots) return;
   for (uint64_t p = head_; p < end; ++p) {
     uint64_t bit = uint64_t{1} << (p % slots);
-    if (claimed_ & bit) continue;
+    // Freeing a slot may move the head past younger ones that were consumed before; their bits are gone by then.
+    if (p < head_ || (claimed_ & bit)) continue;
     SlotHeader& header = memory_.header(p);
     uint32_t bytes = header.bytes <= memory_.shape().payload_bytes ? header.bytes : 0;
     take(header.id, memory_.payload(p), bytes);
