@@ -68,7 +68,8 @@ struct PlanBuilder {
     table.steps = FromBytes<Step>(steps);
     table.lane_begin = FromBytes<uint32_t>(lane_begin);
     table.peers = FromBytes<int32_t>(peers);
-    if (table.lane_begin.size() != static_cast<size_t>(plan->nlanes) + 1 || table.lane_begin.back() > table.steps.size()) {
+    if (table.lane_begin.size() != static_cast<size_t>(plan->nlanes) + 1 ||
+        table.lane_begin.back() > table.steps.size()) {
       throw std::invalid_argument("a schedule table whose lanes do not fit its steps");
     }
     for (const Step& step : table.steps) {
@@ -86,7 +87,8 @@ struct PlanBuilder {
     for (const RankTable& table : plan->locals) {
       for (int32_t peer : table.peers) {
         int rank = Peer::rank(peer);
-        if (rank >= static_cast<int>(plan->ranks.size())) throw std::invalid_argument("a step names a rank out of range");
+        if (rank >= static_cast<int>(plan->ranks.size()))
+          throw std::invalid_argument("a step names a rank out of range");
         if (Peer::memory(peer) && plan->local_of_rank[rank] < 0) {
           throw std::invalid_argument("a step addresses the memory of a rank of another process");
         }
@@ -127,16 +129,19 @@ NB_MODULE(_native, m) {
     info["instruction_set"] = InstructionSet();
     return info;
   });
-  m.def("handlers", [] {
-    nb::typed<nb::dict, nb::str, nb::capsule> handlers;
-    handlers["instantiate"] = nb::capsule(reinterpret_cast<void*>(CpuInstantiate), "xla._CUSTOM_CALL_TARGET");
-    handlers["collective"] = nb::capsule(reinterpret_cast<void*>(CpuCollective), "xla._CUSTOM_CALL_TARGET");
-    handlers["ragged"] = nb::capsule(reinterpret_cast<void*>(CpuRagged), "xla._CUSTOM_CALL_TARGET");
-    return handlers;
-  }, "The CPU handlers as capsules for jax.ffi.register_ffi_target.");
-  m.def("start", [](int threads, uint32_t slot_bytes, int64_t spin_us) {
-    StartEngine({threads, slot_bytes, spin_us});
-  }, nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), "Starts the engine, once.");
+  m.def(
+      "handlers",
+      [] {
+        nb::typed<nb::dict, nb::str, nb::capsule> handlers;
+        handlers["instantiate"] = nb::capsule(reinterpret_cast<void*>(CpuInstantiate), "xla._CUSTOM_CALL_TARGET");
+        handlers["collective"] = nb::capsule(reinterpret_cast<void*>(CpuCollective), "xla._CUSTOM_CALL_TARGET");
+        handlers["ragged"] = nb::capsule(reinterpret_cast<void*>(CpuRagged), "xla._CUSTOM_CALL_TARGET");
+        return handlers;
+      },
+      "The CPU handlers as capsules for jax.ffi.register_ffi_target.");
+  m.def(
+      "start", [](int threads, uint32_t slot_bytes, int64_t spin_us) { StartEngine({threads, slot_bytes, spin_us}); },
+      nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), "Starts the engine, once.");
   m.def("counters", &Counters, "What the engine has counted so far.");
 
   nb::class_<PlanRequest>(m, "PlanRequest", "A call site's wish for a plan for one of its groups.")
@@ -144,69 +149,97 @@ NB_MODULE(_native, m) {
       .def_prop_ro("ordinal", [](const PlanRequest& r) { return r.site->spec().ordinal; })
       .def_prop_ro("group", [](const PlanRequest& r) { return r.group; })
       .def_prop_ro("partitions", [](const PlanRequest& r) { return r.site->GroupPartitions(r.group); })
-      .def("arrived", [](const PlanRequest& r) { return r.site->Arrived(r.group); },
-           "(rank, device id) of this process's participants that have come so far.")
-      .def("resolve", [](const PlanRequest& r, PlanBuilder& builder) { r.site->Resolve(r.group, builder.Finish()); },
-           nb::arg("plan"), nb::call_guard<nb::gil_scoped_release>())
-      .def("reject", [](const PlanRequest& r, int code, const std::string& message) {
-             r.site->Reject(r.group, Status::Error(static_cast<Code>(code), message));
-           }, nb::arg("code"), nb::arg("message"), nb::call_guard<nb::gil_scoped_release>());
-  m.def("next_request", [](double timeout_s) -> nb::object {
-    PlanRequest request;
-    bool got;
-    {
-      nb::gil_scoped_release release;
-      got = Running().NextRequest(timeout_s, &request);
-    }
-    return got ? nb::cast(request) : nb::none();
-  }, nb::arg("timeout_s"), nb::sig("def next_request(timeout_s: float) -> PlanRequest | None"),
-     "The next planning request, or None after timeout_s seconds.");
+      .def(
+          "arrived", [](const PlanRequest& r) { return r.site->Arrived(r.group); },
+          "(rank, device id) of this process's participants that have come so far.")
+      .def(
+          "resolve", [](const PlanRequest& r, PlanBuilder& builder) { r.site->Resolve(r.group, builder.Finish()); },
+          nb::arg("plan"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "reject",
+          [](const PlanRequest& r, int code, const std::string& message) {
+            r.site->Reject(r.group, Status::Error(static_cast<Code>(code), message));
+          },
+          nb::arg("code"), nb::arg("message"), nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "next_request",
+      [](double timeout_s) -> nb::object {
+        PlanRequest request;
+        bool got;
+        {
+          nb::gil_scoped_release release;
+          got = Running().NextRequest(timeout_s, &request);
+        }
+        return got ? nb::cast(request) : nb::none();
+      },
+      nb::arg("timeout_s"), nb::sig("def next_request(timeout_s: float) -> PlanRequest | None"),
+      "The next planning request, or None after timeout_s seconds.");
 
   nb::class_<PlanBuilder>(m, "PlanBuilder", "A plan in the making; resolve() freezes it.")
       .def(nb::init<>())
-      .def("set_identity", [](PlanBuilder& b, const std::string& what, uint64_t key, int half, double timeout_s, int process) {
-             b.plan->what = what;
-             b.plan->key = key;
-             b.plan->half = static_cast<Half>(half);
-             b.plan->timeout_s = timeout_s;
-             b.plan->process = process;
-           }, nb::arg("what"), nb::arg("key"), nb::arg("half"), nb::arg("timeout_s"), nb::arg("process"))
-      .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"), nb::arg("block_elements"))
+      .def(
+          "set_identity",
+          [](PlanBuilder& b, const std::string& what, uint64_t key, int half, double timeout_s, int process) {
+            b.plan->what = what;
+            b.plan->key = key;
+            b.plan->half = static_cast<Half>(half);
+            b.plan->timeout_s = timeout_s;
+            b.plan->process = process;
+          },
+          nb::arg("what"), nb::arg("key"), nb::arg("half"), nb::arg("timeout_s"), nb::arg("process"))
+      .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
+           nb::arg("block_elements"))
       .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),
            nb::arg("scratch_chunks"), nb::arg("nlanes"))
-      .def("set_protocol", &PlanBuilder::SetProtocol, nb::arg("protocol"), nb::arg("tile_elements"), nb::arg("channels"))
+      .def("set_protocol", &PlanBuilder::SetProtocol, nb::arg("protocol"), nb::arg("tile_elements"),
+           nb::arg("channels"))
       .def("add_rank", &PlanBuilder::AddRank, nb::arg("process"), nb::arg("device"), nb::arg("name"))
-      .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("steps"), nb::arg("lane_begin"), nb::arg("peers"));
+      .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("steps"), nb::arg("lane_begin"),
+           nb::arg("peers"));
 
   m.def("ll_payload_bytes", [] { return LLShape().payload_bytes; }, "Payload of an LL slot.");
   m.def("bell_fd", [] { return Running().bell().fd(); }, "The memfd of this process's doorbell.");
-  m.def("shm_create", [](int peer, int channel) {
-    Engine& engine = Running();
-    auto link = std::make_shared<SendLink>("shm", LinkMemory::Shared(engine.links().slot_bytes()), nullptr);
-    int fd = link->memory.fd();
-    // Not listed before shm_ring: a message published without the peer's bell would wake nobody.
-    engine.links().AddPending(peer, channel, std::move(link));
-    return fd;
-  }, nb::arg("peer"), nb::arg("channel"), "Makes a sending link's shared memory; returns its descriptor.");
-  m.def("shm_ring", [](int peer, int channel, const std::string& bell_path) {
-    Running().links().CompletePending(peer, channel, Bell::Open(bell_path));
-  }, nb::arg("peer"), nb::arg("channel"), nb::arg("bell_path"), "The peer has mapped the link: puts it into service.");
-  m.def("shm_attach", [](int peer, int channel, const std::string& ring_path, const std::string& bell_path) {
-    Engine& engine = Running();
-    auto bell = Bell::Open(bell_path);
-    auto link = std::make_shared<RecvLink>("shm", LinkMemory::Open(ring_path, engine.links().slot_bytes()), bell.get());
-    link->notifier = std::move(bell);
-    engine.links().AddRecv(peer, channel, std::move(link));
-  }, nb::arg("peer"), nb::arg("channel"), nb::arg("ring_path"), nb::arg("bell_path"), "Maps a peer's sending link.");
-  m.def("tcp_attach", [](int peer, int channel, int fd, bool sending) {
-    Engine& engine = Running();
-    uint32_t slot = engine.links().slot_bytes();
-    if (sending) {
-      engine.links().AddSend(peer, channel, MakeTcpSendLink(fd, &engine.poller(), slot, &engine.bell()));
-    } else {
-      engine.links().AddRecv(peer, channel, MakeTcpRecvLink(fd, &engine.poller(), slot, &engine.bell()));
-    }
-  }, nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), "Takes over a connected socket.");
-  m.def("watch", [](int peer, int fd) { Running().WatchPeer(peer, fd); }, nb::arg("peer"), nb::arg("fd"),
-        "Takes over a socket whose end means that the peer's process ended.");
+  m.def(
+      "shm_create",
+      [](int peer, int channel) {
+        Engine& engine = Running();
+        auto link = std::make_shared<SendLink>("shm", LinkMemory::Shared(engine.links().slot_bytes()), nullptr);
+        int fd = link->memory.fd();
+        // Not listed before shm_ring: a message published without the peer's bell would wake nobody.
+        engine.links().AddPending(peer, channel, std::move(link));
+        return fd;
+      },
+      nb::arg("peer"), nb::arg("channel"), "Makes a sending link's shared memory; returns its descriptor.");
+  m.def(
+      "shm_ring",
+      [](int peer, int channel, const std::string& bell_path) {
+        Running().links().CompletePending(peer, channel, Bell::Open(bell_path));
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("bell_path"), "The peer has mapped the link: puts it into service.");
+  m.def(
+      "shm_attach",
+      [](int peer, int channel, const std::string& ring_path, const std::string& bell_path) {
+        Engine& engine = Running();
+        auto bell = Bell::Open(bell_path);
+        auto link =
+            std::make_shared<RecvLink>("shm", LinkMemory::Open(ring_path, engine.links().slot_bytes()), bell.get());
+        link->notifier = std::move(bell);
+        engine.links().AddRecv(peer, channel, std::move(link));
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("ring_path"), nb::arg("bell_path"), "Maps a peer's sending link.");
+  m.def(
+      "tcp_attach",
+      [](int peer, int channel, int fd, bool sending) {
+        Engine& engine = Running();
+        uint32_t slot = engine.links().slot_bytes();
+        if (sending) {
+          engine.links().AddSend(peer, channel, MakeTcpSendLink(fd, &engine.poller(), slot, &engine.bell()));
+        } else {
+          engine.links().AddRecv(peer, channel, MakeTcpRecvLink(fd, &engine.poller(), slot, &engine.bell()));
+        }
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), "Takes over a connected socket.");
+  m.def(
+      "watch", [](int peer, int fd) { Running().WatchPeer(peer, fd); }, nb::arg("peer"), nb::arg("fd"),
+      "Takes over a socket whose end means that the peer's process ended.");
 }

@@ -27,9 +27,9 @@ enum StepFlag : uint8_t {
 };
 
 // A peer as a step lists it: the rank in the low bits and how it is reached.
-// Memory peers are addressed directly: a source is read from the peer's own `src` chunk, a destination is written to the
-// peer's own `dst` chunk. Other peers are reached by messages. A rank listed among its own step's sources stands for its
-// local `src` chunk, or without one for a message to itself (a send whose receive is another operation).
+// Memory peers are addressed directly: a source is read from the peer's own `src` chunk, a destination is written to
+// the peer's own `dst` chunk. Other peers are reached by messages. A rank listed among its own step's sources stands
+// for its local `src` chunk, or without one for a message to itself (a send whose receive is another operation).
 struct Peer {
   static constexpr int32_t kMemory = 1 << 24;
   static constexpr int32_t kRankMask = kMemory - 1;

@@ -27,7 +27,8 @@ void CombineWide(const Plan& plan, const std::vector<Source>& sources, const std
     for (const Source& source : sources) {
       const char* data = static_cast<const char*>(source.data) + begin * (source.partial ? wide : raw);
       if (source.partial) {
-        first ? static_cast<void>(std::memcpy(accumulator, data, n * wide)) : kernels.fold_partial(accumulator, data, n);
+        first ? static_cast<void>(std::memcpy(accumulator, data, n * wide))
+              : kernels.fold_partial(accumulator, data, n);
       } else {
         (first ? kernels.load : kernels.fold)(accumulator, data, n);
       }

@@ -40,7 +40,10 @@ class PeerWatch final : public Poller::Handler {
 }  // namespace
 
 Engine::Engine(EngineOptions options)
-    : options_(options), bell_(Bell::Create()), links_(options.slot_bytes, bell_.get()), interpreter_(&links_, &stash_) {
+    : options_(options),
+      bell_(Bell::Create()),
+      links_(options.slot_bytes, bell_.get()),
+      interpreter_(&links_, &stash_) {
   poller_ = std::make_unique<Poller>([this] { Tick(); });
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
 }
@@ -190,7 +193,8 @@ void Engine::Tick() {
     if (now < op->deadline() || op->failed()) continue;
     std::string waits = op->DescribeWaits();
     op->Fail(Status::Error(Code::kDeadlineExceeded,
-                           op->plan().what + ": not finished " + std::to_string(static_cast<int>(op->plan().timeout_s)) +
+                           op->plan().what + ": not finished " +
+                               std::to_string(static_cast<int>(op->plan().timeout_s)) +
                                " s after it began: " + (waits.empty() ? "no lane reports what it waits for" : waits) +
                                ". Raise timeout= or JAXRING_TIMEOUT if the peer is only slow."));
     late = true;
@@ -226,7 +230,8 @@ void Engine::Ask(std::shared_ptr<Site> site, int group) {
 
 bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
   std::unique_lock lock(request_mutex_);
-  request_ready_.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] { return stop_ || !requests_.empty(); });
+  request_ready_.wait_for(lock, std::chrono::duration<double>(timeout_s),
+                          [this] { return stop_ || !requests_.empty(); });
   if (requests_.empty()) return false;
   *request = std::move(requests_.front());
   requests_.pop_front();

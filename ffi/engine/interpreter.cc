@@ -119,10 +119,11 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
       if (!Receive(op, lane, entry, &claim)) return give_back();
       uint64_t expected = elements * (recv_partial ? plan.partial_bytes : plan.element_bytes);
       if (claim.bytes != expected) {
-        op.Fail(Status::Error(Code::kInvalidArgument,
-                              plan.what + ": " + plan.ranks[rank].name + " sent " + std::to_string(claim.bytes) +
-                                  " bytes where " + plan.ranks[table.rank].name + " expects " +
-                                  std::to_string(expected) + ". The ranks disagree about the operation's shape or type."));
+        op.Fail(Status::Error(Code::kInvalidArgument, plan.what + ": " + plan.ranks[rank].name + " sent " +
+                                                          std::to_string(claim.bytes) + " bytes where " +
+                                                          plan.ranks[table.rank].name + " expects " +
+                                                          std::to_string(expected) +
+                                                          ". The ranks disagree about the operation's shape or type."));
       }
       work.claims.push_back(std::move(claim));
       if (op.failed()) return give_back();
@@ -138,7 +139,8 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   } else if (dst != Buffer::kNone) {
     work.destinations.push_back({op.Tile(lane.local, dst, step.dst_chunk, lane.tile).data, false});
   }
-  // Several messages: the value is made in the local destination, or aside if that has another form, and sent from there.
+  // Several messages: the value is made in the local destination, or aside if that has another form, and sent from
+  // there.
   if (message_sends > 1) {
     if (work.destinations.empty() || work.destinations[0].partial != send_partial) {
       lane.staging.resize(plan.tile_elements * plan.partial_bytes);
@@ -168,9 +170,10 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   }
   if (ring != nullptr) {
     Flow& flow = lane.flows[table.flow[send_entry]];
-    MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[send_entry])),
-                 lane.number, flow.sent++};
-    ring->Publish(position, id, static_cast<uint32_t>(elements * (send_partial ? plan.partial_bytes : plan.element_bytes)));
+    MessageId id{op.key(), static_cast<uint32_t>(table.rank),
+                 static_cast<uint32_t>(Peer::rank(table.peers[send_entry])), lane.number, flow.sent++};
+    ring->Publish(position, id,
+                  static_cast<uint32_t>(elements * (send_partial ? plan.partial_bytes : plan.element_bytes)));
   }
   work.claims.clear();
   return true;
@@ -207,9 +210,8 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
   if (!flow.recv) {
     const RankPlace& peer = plan.ranks[src];
     const int channel = lane.number % plan.channels;
-    flow.recv = peer.process == plan.process
-                    ? links_->LocalRecv(peer.device, plan.ranks[table.rank].device, channel)
-                    : links_->Recv(peer.process, channel);
+    flow.recv = peer.process == plan.process ? links_->LocalRecv(peer.device, plan.ranks[table.rank].device, channel)
+                                             : links_->Recv(peer.process, channel);
     if (!flow.recv) return false;
   }
   // Read before looking: what a peer published before it went away is still taken.
@@ -246,8 +248,8 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
   *ring = &link->ring(op.plan().protocol);
   if (!link->end.closed.load(std::memory_order_acquire) && (*ring)->Reserve(position)) return true;
   if (link->end.closed.load(std::memory_order_acquire)) {
-    op.Fail(Status::Error(Code::kUnavailable, LinkError(op, op.plan().locals[lane.local].rank, lane.waits_for,
-                                                        link->end.reason)));
+    op.Fail(Status::Error(Code::kUnavailable,
+                          LinkError(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end.reason)));
   }
   return false;
 }
@@ -259,9 +261,8 @@ SendLink* Interpreter::SendTo(Operation& op, Lane& lane, uint32_t entry) {
   if (!flow.send) {
     const RankPlace& peer = plan.ranks[Peer::rank(table.peers[entry])];
     const int channel = lane.number % plan.channels;
-    flow.send = peer.process == plan.process
-                    ? links_->LocalSend(plan.ranks[table.rank].device, peer.device, channel)
-                    : links_->Send(peer.process, channel);
+    flow.send = peer.process == plan.process ? links_->LocalSend(plan.ranks[table.rank].device, peer.device, channel)
+                                             : links_->Send(peer.process, channel);
   }
   return flow.send.get();
 }

@@ -90,17 +90,17 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
       return;
     }
     Arrival& arrival = it->second;
-    if (!arrival.participant.extents &&
-        ((plan->half != Half::kRecv && arrival.in_bytes != plan->in_bytes()) ||
-         (plan->half != Half::kSend && arrival.out_bytes != plan->out_bytes()))) {
-      FailAll(instance, Status::Error(Code::kInternal, plan->what + ": buffers of " + std::to_string(arrival.in_bytes) +
-                                                           " and " + std::to_string(arrival.out_bytes) +
-                                                           " bytes do not fit the plan"));
+    if (!arrival.participant.extents && ((plan->half != Half::kRecv && arrival.in_bytes != plan->in_bytes()) ||
+                                         (plan->half != Half::kSend && arrival.out_bytes != plan->out_bytes()))) {
+      FailAll(instance,
+              Status::Error(Code::kInternal, plan->what + ": buffers of " + std::to_string(arrival.in_bytes) + " and " +
+                                                 std::to_string(arrival.out_bytes) + " bytes do not fit the plan"));
       return;
     }
     participants.push_back(std::move(arrival.participant));
   }
-  auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
+  auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
   // A buffered send ends for its caller as soon as the data is copied: the peer's receive may depend on that end.
   std::shared_ptr<std::vector<char>> copy;
   std::vector<Completion> sent;
@@ -115,7 +115,8 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
       participants[i].on_launching_thread = false;
     }
   }
-  auto op = std::make_shared<Operation>(plan, Mix(plan->key ^ Mix(instance.sequence)), std::move(participants), deadline);
+  auto op =
+      std::make_shared<Operation>(plan, Mix(plan->key ^ Mix(instance.sequence)), std::move(participants), deadline);
   op->owned_input = copy;
   for (const Participant& participant : op->participants()) {
     if (participant.extents && !participant.extents->invalid.empty()) {
@@ -178,9 +179,10 @@ bool Site::CheckDeadlines(Clock::time_point now) {
       }
       std::string have;
       for (auto& [rank, arrival] : it->arrivals) have += (have.empty() ? "" : ", ") + std::to_string(rank);
-      std::string text = group.plan ? group.plan->what + ": only ranks " + have +
-                                          " of this process came within the deadline; the others did not reach this call"
-                                    : "jaxring: no plan within the deadline for " + spec_.spec;
+      std::string text = group.plan
+                             ? group.plan->what + ": only ranks " + have +
+                                   " of this process came within the deadline; the others did not reach this call"
+                             : "jaxring: no plan within the deadline for " + spec_.spec;
       FailAll(*it, Status::Error(Code::kDeadlineExceeded, text));
       it = group.waiting.erase(it);
     }

@@ -21,11 +21,11 @@ namespace jaxring {
 class Engine;
 
 struct SiteSpec {
-  std::string spec;            // JSON for the planner; opaque here
-  std::vector<int32_t> groups; // partition ids, group after group
+  std::string spec;             // JSON for the planner; opaque here
+  std::vector<int32_t> groups;  // partition ids, group after group
   int group_size = 1;
   double timeout_s = 300;
-  uint64_t ordinal = 0;        // how many sites with the same spec were made before this one
+  uint64_t ordinal = 0;  // how many sites with the same spec were made before this one
 };
 
 struct Arrival {

@@ -6,8 +6,15 @@
 
 namespace jaxring {
 
-enum class Code { kOk = 0, kInvalidArgument = 3, kDeadlineExceeded = 4, kFailedPrecondition = 9, kAborted = 10,
-                  kInternal = 13, kUnavailable = 14 };
+enum class Code {
+  kOk = 0,
+  kInvalidArgument = 3,
+  kDeadlineExceeded = 4,
+  kFailedPrecondition = 9,
+  kAborted = 10,
+  kInternal = 13,
+  kUnavailable = 14
+};
 
 struct Status {
   Code code = Code::kOk;

@@ -15,8 +15,8 @@ class Notifier {
   virtual void Notify() = 0;
 };
 
-// A futex word in a memfd page. The owner hands the descriptor's number to peers, which map the same page; the memory is
-// unnamed, so nothing is left of it after the last process, however it ended.
+// A futex word in a memfd page. The owner hands the descriptor's number to peers, which map the same page; the memory
+// is unnamed, so nothing is left of it after the last process, however it ended.
 class Bell final : public Notifier {
  public:
   // A bell of this process. Throws std::system_error.

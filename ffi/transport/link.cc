@@ -12,7 +12,9 @@ namespace jaxring {
 namespace {
 
 size_t PageRound(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
-size_t TotalBytes(uint32_t slot_bytes) { return PageRound(LLShape().bytes()) + PageRound(SimpleShape(slot_bytes).bytes()); }
+size_t TotalBytes(uint32_t slot_bytes) {
+  return PageRound(LLShape().bytes()) + PageRound(SimpleShape(slot_bytes).bytes());
+}
 
 void* Map(size_t bytes, int flags, int fd, const std::string& what) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);

@@ -1,5 +1,5 @@
-// A link: one direction of traffic on one channel, from a process (or rank) to another. It owns the memory of two rings,
-// LL and Simple, whichever transport moves their bytes.
+// A link: one direction of traffic on one channel, from a process (or rank) to another. It owns the memory of two
+// rings, LL and Simple, whichever transport moves their bytes.
 #pragma once
 
 #include <atomic>
@@ -51,8 +51,10 @@ struct LinkEnd {
 
 struct SendLink {
   SendLink(std::string transport_name, LinkMemory link_memory, Notifier* on_publish)
-      : transport(std::move(transport_name)), memory(std::move(link_memory)),
-        ll(memory.ring(Protocol::kLL), on_publish), simple(memory.ring(Protocol::kSimple), on_publish) {}
+      : transport(std::move(transport_name)),
+        memory(std::move(link_memory)),
+        ll(memory.ring(Protocol::kLL), on_publish),
+        simple(memory.ring(Protocol::kSimple), on_publish) {}
   RingSender& ring(Protocol protocol) { return protocol == Protocol::kLL ? ll : simple; }
 
   std::string transport;
@@ -64,8 +66,10 @@ struct SendLink {
 
 struct RecvLink {
   RecvLink(std::string transport_name, LinkMemory link_memory, Notifier* on_release)
-      : transport(std::move(transport_name)), memory(std::move(link_memory)),
-        ll(memory.ring(Protocol::kLL), on_release), simple(memory.ring(Protocol::kSimple), on_release) {}
+      : transport(std::move(transport_name)),
+        memory(std::move(link_memory)),
+        ll(memory.ring(Protocol::kLL), on_release),
+        simple(memory.ring(Protocol::kSimple), on_release) {}
   RingReceiver& ring(Protocol protocol) { return protocol == Protocol::kLL ? ll : simple; }
 
   std::string transport;

@@ -87,8 +87,7 @@ void Links::ClosePeer(int peer, const std::string& reason) {
 
 size_t Links::MemoryBytes() const {
   std::lock_guard lock(mutex_);
-  return (send_.size() + recv_.size() + local_.size()) *
-         (LLShape().bytes() + SimpleShape(slot_bytes_).bytes());
+  return (send_.size() + recv_.size() + local_.size()) * (LLShape().bytes() + SimpleShape(slot_bytes_).bytes());
 }
 
 }  // namespace jaxring

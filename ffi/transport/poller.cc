@@ -15,7 +15,9 @@ constexpr int kTickMs = 50;
 }
 
 Poller::Poller(std::function<void()> tick)
-    : tick_(std::move(tick)), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : tick_(std::move(tick)),
+      epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
+      event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (epoll_fd_ < 0 || event_fd_ < 0) throw std::system_error(errno, std::generic_category(), "starting the poller");
   epoll_event event{};
   event.events = EPOLLIN;

@@ -1,10 +1,10 @@
 // A ring of message slots in memory that a sender and a receiver share: the one mechanism under every transport.
 //
 // Shared memory maps the same ring in two processes, TCP pumps one ring into another, ranks of one process share one on
-// the heap. A slot carries its own flag (position + 1, stored last with release), so data and flag arrive together, slots
-// may be filled and emptied out of order, and a small message costs one cache line.
-// Two shapes of one ring are the two protocols: LL has many small slots whose first line holds header and payload,
-// Simple few large ones with the payload on a line of its own.
+// the heap. A slot carries its own flag (position + 1, stored last with release), so data and flag arrive together,
+// slots may be filled and emptied out of order, and a small message costs one cache line. Two shapes of one ring are
+// the two protocols: LL has many small slots whose first line holds header and payload, Simple few large ones with the
+// payload on a line of its own.
 #pragma once
 
 #include <atomic>

@@ -38,7 +38,10 @@ class KickNotifier final : public Notifier {
 }  // namespace
 
 TcpSendPump::TcpSendPump(int fd, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room)
-    : fd_(fd), poller_(poller), link_(std::move(link)), ll_(link_->memory.ring(Protocol::kLL), on_room),
+    : fd_(fd),
+      poller_(poller),
+      link_(std::move(link)),
+      ll_(link_->memory.ring(Protocol::kLL), on_room),
       simple_(link_->memory.ring(Protocol::kSimple), on_room) {}
 
 TcpSendPump::~TcpSendPump() { close(fd_); }
@@ -105,8 +108,13 @@ void TcpSendPump::OnEvents(uint32_t events) {
 }
 
 TcpRecvPump::TcpRecvPump(int fd, Poller* poller, std::shared_ptr<RecvLink> link, Notifier* on_message)
-    : fd_(fd), poller_(poller), link_(std::move(link)), ll_(link_->memory.ring(Protocol::kLL), on_message),
-      simple_(link_->memory.ring(Protocol::kSimple), on_message), on_message_(on_message), buffer_(kReadBytes) {}
+    : fd_(fd),
+      poller_(poller),
+      link_(std::move(link)),
+      ll_(link_->memory.ring(Protocol::kLL), on_message),
+      simple_(link_->memory.ring(Protocol::kSimple), on_message),
+      on_message_(on_message),
+      buffer_(kReadBytes) {}
 
 TcpRecvPump::~TcpRecvPump() { close(fd_); }
 

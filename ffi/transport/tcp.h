@@ -1,5 +1,5 @@
-// TCP: pumps that carry a ring's messages over a socket into the peer's ring, in the order in which they were published.
-// Python has connected and authenticated the socket; the pump owns it from here on.
+// TCP: pumps that carry a ring's messages over a socket into the peer's ring, in the order in which they were
+// published. Python has connected and authenticated the socket; the pump owns it from here on.
 #pragma once
 
 #include <cstdint>

@@ -45,7 +45,8 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   // they were made, which is the same in all processes of a job.
   static std::mutex mutex;
   static auto* made = new std::map<std::string, uint64_t>;
-  SiteSpec site_spec{std::string(*spec), {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, 0};
+  SiteSpec site_spec{
+      std::string(*spec), {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, 0};
   {
     std::lock_guard lock(mutex);
     site_spec.ordinal = (*made)[site_spec.spec]++;
@@ -108,8 +109,8 @@ std::vector<uint64_t> Numbers(const ffi::AnyBuffer& buffer, uint64_t scale, bool
   return numbers;
 }
 
-// Operands: data, output (aliased with the result), input offsets, send sizes, receive offsets, receive sizes, the sizes
-// that the peers say they send, partition id. Offsets and sizes count rows of `row_elements` elements.
+// Operands: data, output (aliased with the result), input offsets, send sizes, receive offsets, receive sizes, the
+// sizes that the peers say they send, partition id. Offsets and sizes count rows of `row_elements` elements.
 ffi::Future Ragged(SiteState* state, ffi::RunId run, int32_t device, ffi::AnyBuffer in, ffi::AnyBuffer,
                    ffi::AnyBuffer in_offset, ffi::AnyBuffer in_size, ffi::AnyBuffer out_offset, ffi::AnyBuffer out_size,
                    ffi::AnyBuffer peer_size, ffi::AnyBuffer partition, ffi::Result<ffi::AnyBuffer> out,
