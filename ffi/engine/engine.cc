@@ -129,6 +129,10 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
   if (op->failed()) {
     counters_.failures++;
     stash_.Discard(op->key());
+    if (op->owned_input) {
+      std::lock_guard lock(mutex_);
+      detached_failures_[op->plan().key] = status;
+    }
   }
   const bool here = launching == op.get();
   for (Participant& participant : op->participants()) {
@@ -218,6 +222,12 @@ void Engine::Watch(std::weak_ptr<Site> site) {
 uint64_t Engine::NextSequence(uint64_t key, bool recv) {
   std::lock_guard lock(mutex_);
   return sequences_[{key, recv}]++;
+}
+
+Status Engine::TakeDetachedFailure(uint64_t key) {
+  std::lock_guard lock(mutex_);
+  auto node = detached_failures_.extract(key);
+  return node ? std::move(node.mapped()) : Status{};
 }
 
 void Engine::Ask(std::shared_ptr<Site> site, int group) {

@@ -62,6 +62,8 @@ class Engine {
   void Watch(std::weak_ptr<Site> site);
   // The next sequence number under a key that several sites share (send and recv).
   uint64_t NextSequence(uint64_t key, bool recv);
+  // What became of a buffered send after its caller was let go: told to the next call under the same key.
+  Status TakeDetachedFailure(uint64_t key);
   // A peer process is gone: its links end, and with them the operations that need them.
   void PeerGone(int process, const std::string& reason);
   void WatchPeer(int process, int fd);
@@ -95,6 +97,7 @@ class Engine {
   std::atomic<int> active_count_{0};
   std::vector<std::weak_ptr<Site>> watched_;
   std::map<std::pair<uint64_t, bool>, uint64_t> sequences_;
+  std::map<uint64_t, Status> detached_failures_;
 
   std::mutex request_mutex_;
   std::condition_variable request_ready_;

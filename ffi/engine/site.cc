@@ -81,8 +81,14 @@ bool Site::Complete(const Group& group, const Instance& instance) const {
 void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<std::mutex>& lock) {
   std::shared_ptr<const Plan> plan = group.plan;
   lock.unlock();
+  if (plan->half != Half::kBoth) {
+    if (Status failure = engine_->TakeDetachedFailure(plan->key); !failure.ok()) {
+      failure.message = "an earlier buffered send failed: " + failure.message;
+      FailAll(instance, failure);
+      return;
+    }
+  }
   std::vector<Participant> participants;
-  Status error;
   for (const RankTable& table : plan->locals) {
     auto it = instance.arrivals.find(table.rank);
     if (it == instance.arrivals.end()) {

@@ -16,7 +16,8 @@ import jaxring._native as _native
 from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime.planner import Planner
-from jaxring.settings import settings
+from jaxring.settings import configure_logging, settings
+from jaxring.world.identity import version
 
 logger = logging.getLogger("jaxring.runtime")
 
@@ -45,6 +46,7 @@ def ensure_started() -> None:
         if _thread is not None:
             return
         configured = settings()
+        configure_logging(configured, version())
         _native.start(configured.worker_threads, configured.buffsize, _SPIN_US)
         _thread = threading.Thread(target=_serve, name="jaxring-planner", daemon=True)
         _thread.start()
