@@ -28,6 +28,9 @@ FFI := $(shell find ffi cmake -type f -not -path 'ffi/tests/*' 2>/dev/null)
 CXX_FILES = $(shell git ls-files -co --exclude-standard 'ffi/*.cc' 'ffi/*.h')
 ENVIRONMENT := $(VENV)/.environment$(if $(JAX),-jax-$(JAX))
 BUILT := $(VENV)/.built$(if $(JAX),-jax-$(JAX))
+# What the native tests play; made by the planner.
+SCHEDULES := build/schedules.bin
+export JAXRING_TEST_SCHEDULES := $(abspath $(SCHEDULES))
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
 .PHONY: help demo test lint format types pytest native-test tsan asan ubsan package-test clean
@@ -63,18 +66,18 @@ pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 	$(SAY) "Python tests: $$(python -c 'import sys, jax, jaxlib; print("Python %d.%d," % sys.version_info[:2], "jax", jax.__version__)')"
 	@pytest $(PYTEST_ARGS)
 
-native-test: $(BUILT) ## the engine's C++ tests
+native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"
 	@cmake --build $(BUILD) --target native_tests
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
 
-tsan: $(ENVIRONMENT) ## the same under ThreadSanitizer
+tsan: $(ENVIRONMENT) $(SCHEDULES) ## the same under ThreadSanitizer
 	@$(call sanitized,tsan,thread)
 
-asan: $(ENVIRONMENT) ## the same under AddressSanitizer and LeakSanitizer
+asan: $(ENVIRONMENT) $(SCHEDULES) ## the same under AddressSanitizer and LeakSanitizer
 	@$(call sanitized,asan,address)
 
-ubsan: $(ENVIRONMENT) ## the same under UndefinedBehaviorSanitizer
+ubsan: $(ENVIRONMENT) $(SCHEDULES) ## the same under UndefinedBehaviorSanitizer
 	@$(call sanitized,ubsan,undefined)
 
 package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, import it
@@ -97,6 +100,9 @@ cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON 
 cmake --build build/$(1) --target native_tests; \
 $(FIXED_ADDRESSES) ctest --test-dir build/$(1) --output-on-failure --no-tests=error
 endef
+
+$(SCHEDULES): $(ENVIRONMENT) tools/dump_schedules.py $(shell find jaxring/plan -name '*.py')
+	@python tools/dump_schedules.py $@
 
 # Build requirements other than jaxlib, whose headers come from tools/ffi_headers.py: the jaxlib that runs here may
 # be newer than the one to build against.

@@ -28,6 +28,7 @@ namespace jaxring::test {
 // Completions: each is called exactly once, and within a minute.
 class Ends {
  public:
+  explicit Ends(std::string what = "") : what_(std::move(what)) {}
   Completion Expect() {
     auto token = std::make_shared<Token>(state_, [this] {
       std::lock_guard lock(state_->mutex);
@@ -42,7 +43,7 @@ class Ends {
     bool ended = state_->changed.wait_for(lock, std::chrono::seconds(60),
                                           [this] { return state_->called == state_->ends.size(); });
     if (!ended) {
-      std::cerr << state_->called << " of " << state_->ends.size() << " completions were called" << std::endl;
+      std::cerr << state_->called << " of " << state_->ends.size() << " completions were called " << what_ << std::endl;
       Fail(__FILE__, __LINE__, "every operation ends");
     }
     return state_->ends;
@@ -77,6 +78,7 @@ class Ends {
     size_t index;
     std::atomic<bool> called{false};
   };
+  std::string what_;
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
@@ -90,7 +92,8 @@ class Job {
     for (int p = 0; p < processes; ++p) engines_.push_back(std::make_unique<Engine>(EngineOptions{2, slot_bytes, 20}));
     for (int from = 0; from < processes; ++from) {
       for (int to = 0; to < processes; ++to) {
-        for (int c = 0; from != to && c < channels; ++c) wire == Wire::kShared ? Share(from, to, c) : Connect(from, to, c);
+        for (int c = 0; from != to && c < channels; ++c)
+          wire == Wire::kShared ? Share(from, to, c) : Connect(from, to, c);
       }
     }
     for (int p = 0; p < processes; ++p) planners_.emplace_back([this, p] { Plan(p); });
@@ -196,7 +199,7 @@ struct Settings {
   uint64_t block = 0;
   Protocol protocol = Protocol::kMemory;
   uint64_t tile = 48;
-  double timeout_s = 120;
+  double timeout_s = 20;
   uint64_t key = 0;  // 0: a fresh one
 };
 
@@ -262,6 +265,11 @@ class Call {
     site(rank)->Arrive(std::move(arrival));
   }
   std::shared_ptr<Site> site(int rank) { return sites_[schedule_.placement[rank]]; }
+  std::string Describe() const {
+    return schedule_.name + ", block " + std::to_string(settings_.block) + ", protocol " +
+           std::to_string(static_cast<int>(settings_.protocol)) + ", dtype " +
+           std::to_string(static_cast<int>(settings_.dtype));
+  }
   const Schedule& schedule() const { return schedule_; }
   const Settings& settings() const { return settings_; }
 

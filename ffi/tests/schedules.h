@@ -24,7 +24,9 @@ struct Schedule {
 
   int ranks() const { return static_cast<int>(placement.size()); }
   int processes() const { return *std::max_element(placement.begin(), placement.end()) + 1; }
-  bool reduces() const { return collective == "all_reduce" || collective == "reduce_scatter" || collective == "reduce"; }
+  bool reduces() const {
+    return collective == "all_reduce" || collective == "reduce_scatter" || collective == "reduce";
+  }
   // Whether any rank sends a message; the others touch memory only.
   bool messages() const {
     for (const RankTable& table : tables) {

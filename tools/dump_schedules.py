@@ -1,0 +1,93 @@
+"""Write real schedules for the native tests to OUT, which ffi/tests/schedules.h reads.
+
+Every collective by every algorithm that serves it, over a few placements of ranks on processes; and permute's halves.
+Numbers are little-endian; strings and lists carry their length first. Needs numpy and `jaxring.plan` only.
+
+usage: python tools/dump_schedules.py OUT
+"""
+
+import dataclasses
+import struct
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+# The package itself imports the native module, whose tests these schedules are for: planning is taken without it.
+package = types.ModuleType("jaxring")
+package.__path__ = [str(Path(__file__).resolve().parent.parent / "jaxring")]
+sys.modules["jaxring"] = package
+
+from jaxring.plan.algorithms import build, serving  # noqa: E402
+from jaxring.plan.algorithms.halves import build_half  # noqa: E402
+from jaxring.plan.schedule import COLLECTIVES, Schedule, Spec  # noqa: E402
+
+PLACEMENTS = {
+    "1x1": (0,),
+    "1x4": (0, 0, 0, 0),
+    "4x1": (0, 1, 2, 3),
+    "2x2": (0, 0, 1, 1),
+    "3+1": (0, 0, 0, 1),
+    "2+1+2": (0, 1, 0, 2, 2),
+    "2x4": (0, 0, 0, 0, 1, 1, 1, 1),
+}
+CHANNELS = {"2x2": (1, 3)}
+
+
+def permutation(nranks: int) -> tuple[tuple[int, int], ...]:
+    """To the next rank, and rank 0 without a source; a single rank sends to itself."""
+    return tuple((rank, rank + 1) for rank in range(nranks - 1)) or ((0, 0),)
+
+
+def schedules() -> Iterator[tuple[str, str, Schedule]]:
+    """(name, half, schedule)"""
+    for where, placement in PLACEMENTS.items():
+        n = len(placement)
+        for collective in COLLECTIVES:
+            perm = permutation(n) if collective == "permute" else ()
+            for algorithm in serving(collective):
+                if algorithm == "deterministic":
+                    continue
+                for channels in CHANNELS.get(where, (1,)):
+                    spec = Spec(collective, n, algorithm, n // 2, channels, placement, perm)
+                    yield f"{collective} {algorithm} {where} x{channels}", "both", build(spec)
+        # As the planner has it: halves never address memory, wherever their ranks live.
+        spec = Spec("permute", n, "direct", perm=permutation(n))
+        for half in ("send", "recv"):
+            schedule = build_half(spec, half)
+            spec = dataclasses.replace(spec, placement=placement)
+            yield f"permute {half} {where}", half, dataclasses.replace(schedule, spec=spec)
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<I", len(value)) + value.encode()
+
+
+def numbers(values: Sequence[int]) -> bytes:
+    return struct.pack(f"<I{len(values)}i", len(values), *values)
+
+
+def record(name: str, half: str, schedule: Schedule) -> bytes:
+    spec = schedule.spec
+    parts = [text(name), text(spec.collective), text(half)]
+    shape = (schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.nlanes, schedule.scratch_chunks)
+    parts += [numbers([spec.root, *shape]), numbers(spec.placement), numbers([r for pair in spec.perm for r in pair])]
+    for rank in range(spec.nranks):
+        table = schedule.table(rank)
+        parts += [struct.pack("<I", len(table.steps)), table.steps.tobytes()]
+        parts += [numbers(table.lane_begin.tolist()), numbers(np.asarray(table.peers).tolist())]
+    return b"".join(parts)
+
+
+def main() -> None:
+    records = [record(*item) for item in schedules()]
+    out = Path(sys.argv[1])
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(b"JRSCHED1" + struct.pack("<I", len(records)) + b"".join(records))
+    print(f"{len(records)} schedules in {out}")
+
+
+if __name__ == "__main__":
+    main()
