@@ -103,6 +103,7 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   Engine* engine = RunningEngine();
   if (engine == nullptr) return result;
   const Engine::Counters& c = engine->counters();
+  result["sites"] = c.sites.load();
   result["operations"] = c.operations.load();
   result["inline_operations"] = c.inline_operations.load();
   result["failures"] = c.failures.load();
@@ -142,6 +143,13 @@ NB_MODULE(_native, m) {
   m.def(
       "start", [](int threads, uint32_t slot_bytes, int64_t spin_us) { StartEngine({threads, slot_bytes, spin_us}); },
       nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), "Starts the engine, once.");
+  m.def(
+      "abort",
+      [](const std::string& reason, double timeout_s) {
+        if (RunningEngine() != nullptr) RunningEngine()->Abort(reason, timeout_s);
+      },
+      nb::arg("reason"), nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
+      "Fails every operation, now and from now on; waits timeout_s seconds at most for those in flight.");
   m.def("counters", &Counters, "What the engine has counted so far.");
 
   nb::class_<PlanRequest>(m, "PlanRequest", "A call site's wish for a plan for one of its groups.")

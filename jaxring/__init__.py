@@ -13,6 +13,7 @@ from jaxring.collectives import (
     scatter,
 )
 from jaxring.errors import JaxringError, JoinError, PlanError, SettingsError
+from jaxring.exporting import export_checks
 from jaxring.pointtopoint import new_token, ragged_all_to_all, recv, send
 from jaxring.runtime import build_info, counters, explain, plans
 from jaxring.world.identity import version as _version
@@ -33,6 +34,7 @@ __all__ = [
     "build_info",
     "counters",
     "explain",
+    "export_checks",
     "gather",
     "new_token",
     "permute",

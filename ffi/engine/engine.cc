@@ -14,7 +14,8 @@ namespace jaxring {
 namespace {
 
 constexpr int kLaneBudget = 64;
-constexpr int64_t kSleepUs = 100000;
+// With operations in flight a sleeper looks again now and then, whatever the bell does.
+constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
 
 // The operation that this thread is launching: its own participant may be completed without another thread.
 thread_local const Operation* launching = nullptr;
@@ -173,7 +174,7 @@ void Engine::Work() {
       seen_version = ~uint64_t{0};
     }
     counters_.sleeps++;
-    bell_->Wait(rung, kSleepUs);
+    bell_->Wait(rung, ops.empty() ? kIdleUs : kSleepUs);
     last_progress = Clock::now();
   }
 }
@@ -193,7 +194,12 @@ void Engine::Tick() {
   auto now = Clock::now();
   uint64_t version;
   bool late = false;
+  const bool aborted = aborted_.load(std::memory_order_acquire);
   for (auto& op : Active(&version)) {
+    if (aborted) {
+      op->Fail(Status::Error(Code::kAborted, op->plan().what + ": " + abort_reason_));
+      late = true;
+    }
     if (now < op->deadline() || op->failed()) continue;
     std::string waits = op->DescribeWaits();
     op->Fail(Status::Error(Code::kDeadlineExceeded,
@@ -210,7 +216,7 @@ void Engine::Tick() {
     watched.swap(watched_);
   }
   for (auto& weak : watched) {
-    if (auto site = weak.lock(); site && site->CheckDeadlines(now)) Watch(weak);
+    if (auto site = weak.lock(); site && site->CheckDeadlines(now, aborted ? &abort_reason_ : nullptr)) Watch(weak);
   }
 }
 
@@ -222,6 +228,20 @@ void Engine::Watch(std::weak_ptr<Site> site) {
 uint64_t Engine::NextSequence(uint64_t key, bool recv) {
   std::lock_guard lock(mutex_);
   return sequences_[{key, recv}]++;
+}
+
+void Engine::Abort(const std::string& reason, double timeout_s) {
+  {
+    std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    abort_reason_ = reason;
+    aborted_.store(true, std::memory_order_release);
+  }
+  poller_->Kick();
+  auto until = Clock::now() + std::chrono::duration<double>(timeout_s);
+  while (active_count_.load(std::memory_order_acquire) != 0 && Clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 Status Engine::TakeDetachedFailure(uint64_t key) {

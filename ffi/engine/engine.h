@@ -68,10 +68,15 @@ class Engine {
   void PeerGone(int process, const std::string& reason);
   void WatchPeer(int process, int fd);
 
+  // Fails everything in flight and everything that comes later: the process is about to end. Waits for what is in
+  // flight to notice, `timeout_s` at most.
+  void Abort(const std::string& reason, double timeout_s);
+
   struct Counters {
+    std::atomic<int64_t> sites{0};
     std::atomic<uint64_t> operations{0}, inline_operations{0}, failures{0}, sleeps{0}, spills{0};
   };
-  const Counters& counters() const { return counters_; }
+  Counters& counters() { return counters_; }
 
  private:
   void Work();
@@ -89,9 +94,10 @@ class Engine {
   Interpreter interpreter_;
   CompletionPool completions_;
   Counters counters_;
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stop_{false}, aborted_{false};
 
   std::mutex mutex_;
+  std::string abort_reason_;  // set before aborted_
   std::vector<std::shared_ptr<Operation>> active_;
   std::atomic<uint64_t> version_{0};
   std::atomic<int> active_count_{0};

@@ -21,7 +21,10 @@ Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), spec_(std::move(spe
     place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};
   }
   groups_.resize(spec_.groups.size() / spec_.group_size);
+  engine_->counters().sites++;
 }
+
+Site::~Site() { engine_->counters().sites--; }
 
 std::vector<int32_t> Site::GroupPartitions(int group) const {
   auto begin = spec_.groups.begin() + group * spec_.group_size;
@@ -172,13 +175,13 @@ void Site::Reject(int group_index, Status status) {
   group.waiting.clear();
 }
 
-bool Site::CheckDeadlines(Clock::time_point now) {
+bool Site::CheckDeadlines(Clock::time_point now, const std::string* abort_reason) {
   std::lock_guard lock(mutex_);
   bool waiting = false;
   auto limit = std::chrono::duration<double>(spec_.timeout_s);
   for (Group& group : groups_) {
     for (auto it = group.waiting.begin(); it != group.waiting.end();) {
-      if (now - it->begun < limit) {
+      if (now - it->begun < limit && abort_reason == nullptr) {
         waiting = true;
         ++it;
         continue;
@@ -189,7 +192,8 @@ bool Site::CheckDeadlines(Clock::time_point now) {
                              ? group.plan->what + ": only ranks " + have +
                                    " of this process came within the deadline; the others did not reach this call"
                              : "jaxring: no plan within the deadline for " + spec_.spec;
-      FailAll(*it, Status::Error(Code::kDeadlineExceeded, text));
+      FailAll(*it, abort_reason != nullptr ? Status::Error(Code::kAborted, "jaxring: " + *abort_reason)
+                                           : Status::Error(Code::kDeadlineExceeded, text));
       it = group.waiting.erase(it);
     }
   }

@@ -39,6 +39,7 @@ struct Arrival {
 class Site : public std::enable_shared_from_this<Site> {
  public:
   Site(Engine* engine, SiteSpec spec);
+  ~Site();
 
   // Takes one participant. Its completion is called exactly once, maybe before this returns.
   void Arrive(Arrival arrival);
@@ -49,8 +50,9 @@ class Site : public std::enable_shared_from_this<Site> {
   std::vector<std::pair<int, int>> Arrived(int group);
   void Resolve(int group, std::shared_ptr<const Plan> plan);
   void Reject(int group, Status status);
-  // Fails what waits too long for participants or a plan; false when nothing waits any more.
-  bool CheckDeadlines(Clock::time_point now);
+  // Fails what waits too long for participants or a plan, or all that waits if there is a reason to abort; false when
+  // nothing waits any more.
+  bool CheckDeadlines(Clock::time_point now, const std::string* abort_reason);
 
  private:
   struct Instance {

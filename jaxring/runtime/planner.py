@@ -49,7 +49,11 @@ class Planner:
         self._store: JaxStore | None = None
         self._lock = threading.Lock()
 
-    def plan(self, request: Any) -> Any:
+    def asks_peers(self, request: _native.PlanRequest) -> bool:
+        """Whether planning waits for other processes to reach the same call."""
+        return jax.process_count() > 1 and self._known_devices(request, json.loads(request.spec)) is None
+
+    def plan(self, request: _native.PlanRequest) -> _native.PlanBuilder:
         """A native plan for the request. Raises JoinError, PlanError, or ValueError for what cannot be done."""
         spec = json.loads(request.spec)
         process, processes = jax.process_index(), jax.process_count()
@@ -132,22 +136,27 @@ class Planner:
         logger.info("%s", decision)
         return plan
 
-    def _places(self, request: Any, spec: dict[str, Any], process: int, processes: int) -> list[Place]:
+    def _places(self, request: _native.PlanRequest, spec: dict[str, Any], process: int, processes: int) -> list[Place]:
         """Process and device of each rank, in rank order."""
         partitions = request.partitions
-        arrived = dict(request.arrived())
-        known = spec["devices"]
         if processes == 1:
             # Device ids only tell ranks apart here, and an abstract mesh does not know them; partition ids do it too.
             return [Place(process, int(p)) for p in partitions]
-        if known is not None and all(known[partitions[rank]] == device for rank, device in arrived.items()):
-            devices = [known[p] for p in partitions]
-        else:
+        devices = self._known_devices(request, spec)
+        if devices is None:
             devices = self._exchange_devices(request, spec, len(partitions))
         owner = _device_owners()
         return [Place(owner[d], d) for d in devices]
 
-    def _exchange_devices(self, request: Any, spec: dict[str, Any], ranks: int) -> list[int]:
+    @staticmethod
+    def _known_devices(request: _native.PlanRequest, spec: dict[str, Any]) -> list[int] | None:
+        """The device of each rank as the lowering knew it, unless it knew none or others than those that came."""
+        known, partitions = spec["devices"], request.partitions
+        if known is None or any(known[partitions[rank]] != device for rank, device in request.arrived()):
+            return None
+        return [known[p] for p in partitions]
+
+    def _exchange_devices(self, request: _native.PlanRequest, spec: dict[str, Any], ranks: int) -> list[int]:
         """The device of each rank, asked of the ranks: a program over an abstract mesh does not know it."""
         store = self._get_store()
         group = "-".join(str(p) for p in request.partitions)
@@ -254,7 +263,7 @@ def _describe(spec: dict[str, Any]) -> str:
     return f"jaxring.{what} of {spec['dtype']}[{shape}] over {spec['axes']} at {spec['site']}"
 
 
-def _key(request: Any, spec: dict[str, Any], places: list[Place]) -> int:
+def _key(request: _native.PlanRequest, spec: dict[str, Any], places: list[Place]) -> int:
     """The same number in all processes of the group for one call site, and for both halves of a message queue."""
     devices = [place.device for place in places]
     if spec["half"] == "both":

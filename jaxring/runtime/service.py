@@ -21,9 +21,12 @@ from jaxring.world.identity import version
 
 logger = logging.getLogger("jaxring.runtime")
 
-_POLL_S = 1.0
+_POLL_S = 0.5
+_ABORT_S = 2.0
 # absl status codes, which reach the user as JaxRuntimeError's.
 _INVALID_ARGUMENT, _INTERNAL, _UNAVAILABLE = 3, 13, 14
+# The custom calls that programs hold.
+TARGETS = tuple(f"jaxring_{name}" for name in (*COLLECTIVES, "barrier", "send", "recv", "ragged_all_to_all"))
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _stop = threading.Event()
@@ -33,10 +36,10 @@ def register_targets() -> None:
     """Tells XLA about our custom calls. Needs no backend and no engine thread beyond the planner's."""
     ensure_started()
     handlers = _native.handlers()
-    for name in (*COLLECTIVES, "barrier", "send", "recv", "ragged_all_to_all"):
-        execute = handlers["ragged" if name == "ragged_all_to_all" else "collective"]
+    for target in TARGETS:
+        execute = handlers["ragged" if target == "jaxring_ragged_all_to_all" else "collective"]
         stages = {"instantiate": handlers["instantiate"], "execute": execute}
-        jax.ffi.register_ffi_target(f"jaxring_{name}", stages, platform="cpu")
+        jax.ffi.register_ffi_target(target, stages, platform="cpu")
 
 
 def ensure_started() -> None:
@@ -63,20 +66,30 @@ def _serve() -> None:
         request = _native.next_request(_POLL_S)
         if request is None:
             continue
-        try:
-            plan = planner.plan(request)
-        except Exception as error:
-            logger.warning("planning failed: %s", error, exc_info=not isinstance(error, JaxringError))
-            code = _UNAVAILABLE if isinstance(error, JaxringError) else _INTERNAL
-            code = _INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else code
-            request.reject(code, f"jaxring: {error}")
+        if planner.asks_peers(request):
+            # Waits until the peers reach this call, and they may be waiting in another one: not in line.
+            threading.Thread(target=_answer, args=(planner, request), name="jaxring-plan", daemon=True).start()
         else:
-            request.resolve(plan)
+            _answer(planner, request)
         # The request keeps its call site, and that the executable, alive.
         del request
 
 
+def _answer(planner: Planner, request: _native.PlanRequest) -> None:
+    try:
+        plan = planner.plan(request)
+    except Exception as error:
+        logger.warning("planning failed: %s", error, exc_info=not isinstance(error, JaxringError))
+        code = _UNAVAILABLE if isinstance(error, JaxringError) else _INTERNAL
+        code = _INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else code
+        request.reject(code, f"jaxring: {error}")
+    else:
+        request.resolve(plan)
+
+
 def _end() -> None:
+    """Before the interpreter and JAX's backend go: what still waits for peers must not keep them."""
     _stop.set()
+    _native.abort("this process is ending", _ABORT_S)
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)

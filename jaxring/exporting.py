@@ -1,0 +1,15 @@
+"""Help for `jax.export`, which refuses custom calls that it does not know."""
+
+from __future__ import annotations
+
+import jax.export
+
+from jaxring.runtime.service import TARGETS
+
+
+def export_checks() -> list[jax.export.DisabledSafetyCheck]:
+    """What to pass as ``disabled_checks`` to `jax.export.export` for programs that use jaxring.
+
+    The process that runs the exported program has to import jaxring before it calls it.
+    """
+    return [jax.export.DisabledSafetyCheck.custom_call(target) for target in TARGETS]
