@@ -14,6 +14,7 @@ from jaxring.collectives import (
 )
 from jaxring.errors import JaxringError, JoinError, PlanError, SettingsError
 from jaxring.exporting import export_checks
+from jaxring.plan.user import register_algorithm
 from jaxring.pointtopoint import new_token, ragged_all_to_all, recv, send
 from jaxring.runtime import build_info, counters, explain, plans
 from jaxring.world.identity import version as _version
@@ -43,6 +44,7 @@ __all__ = [
     "recv",
     "reduce",
     "reduce_scatter",
+    "register_algorithm",
     "scatter",
     "send",
 ]

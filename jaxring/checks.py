@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from jaxring.plan import dtypes
+from jaxring.plan import dtypes, user
 from jaxring.plan.algorithms import ALGORITHMS, serving
-from jaxring.plan.schedule import COLLECTIVES
+from jaxring.plan.schedule import COLLECTIVES, Spec
 from jaxring.plan.tuner import PROTOCOLS
 from jaxring.primitives import Options
 from jaxring.settings import settings
@@ -32,15 +32,19 @@ def options(
     site: str,
 ) -> Options:
     """The checked options of a call. ValueError names the choices."""
-    del axes
     configured = settings()
     collective = SCHEDULED_AS.get(what, what)
     assert collective in COLLECTIVES
     if op is not None and op not in dtypes.REDUCE_OPS:
         raise ValueError(f"jaxring.{what}: unknown op {op!r}; use one of {', '.join(sorted(dtypes.REDUCE_OPS))}.")
-    if algorithm is not None and algorithm not in ALGORITHMS:
+    own = user.find(algorithm)
+    if own is not None:
+        if own.collective != collective:
+            raise ValueError(f"jaxring.{what}: algorithm {algorithm!r} was registered for {own.collective}.")
+        user.build_user(Spec(collective, axes.size, own.name))  # verifies it
+    elif algorithm is not None and algorithm not in ALGORITHMS:
         raise ValueError(f"jaxring.{what}: unknown algorithm {algorithm!r}; use one of {', '.join(ALGORITHMS)}.")
-    if algorithm is not None and algorithm not in serving(collective):
+    elif algorithm is not None and algorithm not in serving(collective):
         raise ValueError(
             f"jaxring.{what}: algorithm {algorithm!r} does not serve it; use one of {', '.join(serving(collective))}."
         )

@@ -17,8 +17,8 @@ import jaxring._native as _native
 from jaxring import _compat
 from jaxring.checks import SCHEDULED_AS
 from jaxring.errors import JoinError
-from jaxring.plan import dtypes, tuner
-from jaxring.plan.algorithms import build
+from jaxring.plan import dtypes, tuner, user
+from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.algorithms.halves import build_half
 from jaxring.plan.schedule import COLLECTIVES, Schedule, Spec
 from jaxring.runtime.explain import Decision, record
@@ -72,7 +72,7 @@ class Planner:
         if ragged:
             # Sizes are known only when it runs: `block` counts the whole operand.
             nbytes = spec["block"] * element
-        choice = tuner.choose(
+        choice = _users_choice(collective, nodes, spec) or tuner.choose(
             collective,
             nodes,
             hosts,
@@ -231,7 +231,21 @@ class Planner:
 
 @functools.lru_cache(maxsize=256)
 def _schedule(half: str, spec: Spec) -> Schedule:
-    return build(spec) if half == "both" else build_half(spec, half)
+    if half != "both":
+        return build_half(spec, half)
+    return build(spec) if spec.algorithm in ALGORITHMS else user.build_user(spec)
+
+
+def _users_choice(collective: str, nodes: tuple[int, ...], spec: dict[str, Any]) -> tuner.Choice | None:
+    """The choice where the caller asked for an algorithm of their own: nothing is left to choose but the protocol."""
+    if user.find(spec["algorithm"]) is None:
+        return None
+    schedule = user.build_user(Spec(collective, len(nodes), spec["algorithm"], root=spec["root"], placement=nodes))
+    messages = any(any(schedule.message_peers(rank)) for rank in range(len(nodes)))
+    protocol = spec["protocol"] or ("simple" if messages else "memory")
+    if messages and protocol == "memory":
+        raise ValueError(f"algorithm {spec['algorithm']!r} sends messages, which protocol 'memory' does not carry")
+    return tuner.Choice(spec["algorithm"], protocol, 1, f"algorithm {spec['algorithm']!r} of your own", [])
 
 
 def _device_owners() -> dict[int, int]:

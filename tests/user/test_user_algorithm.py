@@ -1,0 +1,76 @@
+"""A schedule written in Python by a user runs, and a wrong one is refused when the call is traced."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import jaxring
+from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Peer, ScheduleError, Spec, Step
+
+IN, OUT = Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0)
+
+
+def chain(spec: Spec, rank: int, final: bool = True) -> list[list[Step]]:
+    """Sums along 0, 1, ..., n-1 and sends the result back down: the simplest all-reduce there is."""
+    n, me = spec.nranks, Peer(rank)
+    below, above = Peer(rank - 1), Peer(rank + 1)
+    done = Flag.FINAL if final else Flag.NONE
+    if n == 1:
+        return [[Step(Kind.REDUCE, IN, OUT, recv=(me,), flags=done)]]
+    if rank == 0:
+        return [[Step(Kind.MOVE, IN, send=(above,)), Step(Kind.MOVE, dst=OUT, recv=(above,))]]
+    # Rank 0 sends its input as it is, the others partial results.
+    partial = Flag.RECV_PARTIAL if rank > 1 else Flag.NONE
+    if rank == n - 1:
+        return [[Step(Kind.REDUCE, IN, OUT, recv=(below, me), send=(below,), flags=partial | done)]]
+    up = Step(Kind.REDUCE, IN, recv=(below, me), send=(above,), flags=partial | Flag.SEND_PARTIAL)
+    return [[up, Step(Kind.MOVE, dst=OUT, recv=(above,), send=(below,))]]
+
+
+def forgetful(spec: Spec, rank: int) -> list[list[Step]]:
+    return chain(spec, rank, final=False)
+
+
+jaxring.register_algorithm("test_chain", "all_reduce", chain)
+jaxring.register_algorithm("test_forgetful", "all_reduce", forgetful)
+
+
+def run(algorithm: str, x: np.ndarray, ranks: int) -> np.ndarray:
+    mesh = Mesh(np.array(jax.devices()[:ranks]), ("r",))
+    body = lambda v: jaxring.all_reduce(v, "r", algorithm=algorithm, timeout=60)  # noqa: E731
+    y = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("r"), out_specs=P()))(x)
+    return np.asarray(y)[0]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_chain_sums(ranks: int, dtype: str) -> None:
+    x = np.arange(ranks * 40000).reshape(ranks, 40000) % 7
+    y = run("test_chain", x.astype(jnp.dtype(dtype)), ranks)
+    assert y.astype(np.float64).tolist() == x.sum(0).tolist()
+    assert any(d.algorithm == "test_chain" for d in jaxring.plans()) or ranks == 1
+
+
+def test_wrong_schedule_is_refused_at_trace_time() -> None:
+    with pytest.raises(ScheduleError, match="rank"):
+        run("test_forgetful", np.ones((3, 4), np.float32), 3)
+
+
+def test_it_serves_its_collective_only() -> None:
+    mesh = Mesh(np.array(jax.devices()[:2]), ("r",))
+    body = jax.shard_map(
+        lambda v: jaxring.all_gather(v, "r", algorithm="test_chain"), mesh=mesh, in_specs=P("r"), out_specs=P("r")
+    )
+    with pytest.raises(ValueError, match="registered for all_reduce"):
+        jax.eval_shape(body, jnp.ones((2, 2)))
+
+
+@pytest.mark.parametrize(("name", "collective"), [("ring", "all_reduce"), ("test_new", "all_shuffle")])
+def test_bad_registrations(name: str, collective: str) -> None:
+    with pytest.raises(ValueError, match=name if name == "ring" else collective):
+        jaxring.register_algorithm(name, collective, chain)
