@@ -1,0 +1,59 @@
+"""Starts jobs of several processes on this host and reads what they report."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+HERE = pathlib.Path(__file__).parent
+# Ours, and what one pytest process sets up for itself.
+_PREFIXES = ("JAXRING_", "JAX_", "XLA_", "PJRT_")
+
+
+def run_job(
+    script: str | pathlib.Path, processes: int, devices: int, *arguments: str, timeout_s: float = 240, **env: str
+) -> tuple[int, str]:
+    """`jaxring run` of a script with its arguments: (exit code, all its output)."""
+    base = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIXES)}
+    path = os.pathsep.join(filter(None, [str(HERE.parent.parent), str(HERE), base.get("PYTHONPATH", "")]))
+    command = [sys.executable, "-m", "jaxring.cli", "run", "-n", str(processes), "--devices-per-process", str(devices)]
+    child = subprocess.Popen(
+        [*command, str(script), *arguments],
+        env=base | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "JAXRING_TIMEOUT": "60"} | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        output, _ = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        child.terminate()  # the launcher ends its processes
+        try:
+            output, _ = child.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            output, _ = child.communicate()
+        return 124, output + f"\nthe job took more than {timeout_s:g} s"
+    return child.returncode, output
+
+
+def tables(folder: pathlib.Path, processes: int, devices: int, *names: str, **env: str) -> list[dict[str, Any]]:
+    """What each process of a job reports of the tables; the job's own failure is an AssertionError."""
+    code, output = run_job(HERE / "coll_worker.py", processes, devices, str(folder), *names, **env)
+    assert code == 0, f"exit code {code}\n{output[-6000:]}"
+    return [json.loads((folder / f"{process}.json").read_text(encoding="utf-8")) for process in range(processes)]
+
+
+def merged(reports: list[dict[str, Any]], table: str) -> tuple[int, list[str], dict[str, dict[str, str]]]:
+    """Checks, failures and digests {name: {rank: digest}} of a table over all processes."""
+    parts = [report["tables"][table] for report in reports]
+    failures = [f"[{process}] {text}" for process, part in enumerate(parts) for text in part["failures"]]
+    digests: dict[str, dict[str, str]] = {}
+    for part in parts:
+        for name, found in part["digests"].items():
+            digests.setdefault(name, {}).update(found)
+    return sum(part["checks"] for part in parts), failures, digests

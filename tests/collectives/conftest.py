@@ -1,0 +1,26 @@
+"""Fixtures for tests of the collectives: 64-bit types, meshes of this process's devices, jobs of several processes."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import jax
+import pytest
+
+# The helpers are run by worker processes too, so they are plain modules beside the tests.
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from coll_ranks import Ranks  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def ranks():
+    """ranks(n) -> Ranks over the first n devices of this process."""
+    return lambda n: Ranks(jax.devices()[:n])

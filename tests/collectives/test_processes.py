@@ -1,0 +1,67 @@
+"""The tables of cases on ranks of several processes, and that processes and layouts agree on the bits."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+import pytest
+from coll_jobs import merged, tables
+from coll_meshes import TABLES as MESH_TABLES
+from coll_ranks import Report
+from coll_tables import TABLES, algorithms
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+
+ALL = tuple(TABLES)
+# (processes, devices of each): what they go through. Starting and compiling many processes is what costs.
+LAYOUTS = {
+    (2, 1): ALL,
+    (3, 1): ("reductions", "movements", "algorithms", "roots", "ragged"),
+    (4, 1): ("reductions", "movements", "sizes", "point_to_point", "ragged"),
+    (7, 1): ("reductions", "movements", "algorithms"),
+    (8, 1): ("reductions", "movements", "algorithms", "point_to_point", "ragged"),
+    (2, 2): ALL,
+    (2, 4): ALL + tuple(MESH_TABLES),
+    (4, 2): ("algorithms", *MESH_TABLES),
+}
+
+
+@functools.cache
+def reports(layout):
+    """Of the job of a layout, which runs once for all tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        return tables(Path(folder), *layout, *LAYOUTS[layout])
+
+
+@pytest.mark.parametrize(
+    ("layout", "table"),
+    [(layout, table) for layout, names in LAYOUTS.items() for table in names],
+    ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else value,
+)
+def test_table(layout, table):
+    checks, failures, digests = merged(reports(layout), table)
+    assert checks > 0
+    for name, found in digests.items():
+        if name.startswith("deterministic reduce"):
+            continue  # each rank has a part of its own
+        if len(set(found.values())) > 1:
+            failures.append(f"{name}: ranks got different bits: {found}")
+    assert not failures, f"{len(failures)} of {checks}:\n" + "\n".join(failures[:40])
+
+
+@pytest.mark.parametrize("layout", [(8, 1), (2, 4), (4, 2)], ids=lambda layout: "x".join(map(str, layout)))
+def test_deterministic_gives_the_same_bits_in_one_process_and_in_several(ranks, layout):
+    report = Report()
+    algorithms(ranks(8), report)
+    _, _, digests = merged(reports(layout), "algorithms")
+    names = [name for name in report.digests if name.startswith("deterministic")]
+    assert len(names) >= 9
+    differ = [name for name in names if report.digests[name] != digests[name]]
+    assert not differ
+
+
+def test_processes_of_one_host_use_shared_memory():
+    assert all("shm" in report["transports"] for report in reports((2, 2)))
+    assert all("tcp" not in report["transports"] for report in reports((2, 2)))
