@@ -91,14 +91,13 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
       return;
     }
   }
-  std::vector<Participant> participants;
   for (const RankTable& table : plan->locals) {
     auto it = instance.arrivals.find(table.rank);
     if (it == instance.arrivals.end()) {
       FailAll(instance, Status::Error(Code::kInternal, plan->what + ": the plan names a local rank that is not here"));
       return;
     }
-    Arrival& arrival = it->second;
+    const Arrival& arrival = it->second;
     if (!arrival.participant.extents && ((plan->half != Half::kRecv && arrival.in_bytes != plan->in_bytes()) ||
                                          (plan->half != Half::kSend && arrival.out_bytes != plan->out_bytes()))) {
       FailAll(instance,
@@ -106,7 +105,10 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
                                                  std::to_string(arrival.out_bytes) + " bytes do not fit the plan"));
       return;
     }
-    participants.push_back(std::move(arrival.participant));
+  }
+  std::vector<Participant> participants;
+  for (const RankTable& table : plan->locals) {
+    participants.push_back(std::move(instance.arrivals.at(table.rank).participant));
   }
   auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
