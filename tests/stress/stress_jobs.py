@@ -51,7 +51,7 @@ class Job:
     """Processes that are started one by one and ended together at the end of the ``with`` block."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Job:
@@ -61,7 +61,7 @@ class Job:
         self.kill()
 
     def start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        stem = self._folder / f"process{len(self._processes)}"
+        stem = self.folder / f"process{len(self._processes)}"
         with open(f"{stem}.out", "wb") as out, open(f"{stem}.err", "wb") as err:
             process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         self._processes.append(process)
@@ -75,7 +75,7 @@ class Job:
 
     def text(self, index: int) -> str:
         """What process `index` has printed so far."""
-        return pathlib.Path(f"{self._folder}/process{index}.out").read_text(errors="replace")
+        return pathlib.Path(f"{self.folder}/process{index}.out").read_text(errors="replace")
 
     def wait_for_line(self, index: int, line: str, timeout_s: float = 100) -> None:
         """Returns when process `index` has printed `line`."""
@@ -103,7 +103,7 @@ class Job:
         return [self._result(i, process in late) for i, process in enumerate(self._processes)]
 
     def _result(self, index: int, late: bool) -> Result:
-        err = pathlib.Path(f"{self._folder}/process{index}.err").read_text(errors="replace")
+        err = pathlib.Path(f"{self.folder}/process{index}.err").read_text(errors="replace")
         return Result(None if late else self._processes[index].returncode, self.text(index), err)
 
     def __str__(self) -> str:

@@ -1,0 +1,142 @@
+"""What each process of a job over several hosts runs: `python worker_hosts.py CASE ...`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import sys
+import time
+
+import jax
+import numpy as np
+from stress_ranks import AXIS, KINDS, check, collective, only, over, put, rows, same, start
+
+import jaxring
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def say_transports() -> None:
+    """One line for the test: the transports of every plan so far that joined processes."""
+    found = sorted({t for plan in jaxring.plans() if plan.processes > 1 for t in plan.transports})
+    say("transports " + json.dumps(found))
+
+
+def core() -> None:
+    """The test matrix's core: every collective, all_reduce by every algorithm and operation, dtypes, sizes to 4 MiB."""
+    mesh = start()
+    n = mesh.size
+    for length in (n, 1000 * n):
+        for number, kind in enumerate(KINDS):
+            function, reference = collective(kind, n, number)
+            a = rows(n, length, "int32", number)
+            check(over(mesh, function)(put(mesh, a)), reference(a), (kind, length))
+    algorithms = ["ring", "tree", "direct", "hier_ring", "hier_tree", "deterministic", None]
+    if n & (n - 1) == 0:
+        algorithms.append("halving_doubling")
+    for algorithm in algorithms:
+        for length in (1, 1003, 1 << 18):
+            a = rows(n, length, "float32", length)
+            run = over(mesh, lambda x, how=algorithm: jaxring.all_reduce(x, AXIS, algorithm=how))
+            for result in [run(put(mesh, a)) for _ in range(2)]:
+                check(result, same(a.sum(0, dtype="float32"), n), (algorithm, length))
+    for protocol in ("ll", "simple"):
+        a = rows(n, 900, "float32", 5)
+        run = over(mesh, lambda x, how=protocol: jaxring.all_reduce(x, AXIS, protocol=how))
+        check(run(put(mesh, a)), same(a.sum(0, dtype="float32"), n), protocol)
+    for dtype in ("bool", "int8", "uint16", "bfloat16", "float16", "float32", "complex64"):
+        a = rows(n, 777, dtype, 3)
+        op, fold = ("or", a.any(0)) if dtype == "bool" else ("sum", a.astype("complex64").sum(0))
+        if dtype != "bool":
+            fold = (fold if dtype == "complex64" else fold.real).astype(dtype)
+        run = over(mesh, lambda x, op=op: (jaxring.all_reduce(x, AXIS, op), jaxring.all_gather(x, AXIS)))
+        total, gathered = run(put(mesh, a))
+        check(total, same(fold, n), dtype)
+        check(gathered, same(a, n), dtype)
+    large = np.arange(n * (1 << 20), dtype="float32").reshape(n, -1) % 1024
+    function = over(mesh, lambda x: (jaxring.all_reduce(x, AXIS), jaxring.all_to_all(x, AXIS, 0, 0, tiled=True)))
+    total, turned = function(put(mesh, large))
+    check(total, same(large.sum(0), n), "4 MiB")
+    check(turned, large.reshape(n, n, -1).swapaxes(0, 1).reshape(n, -1), "4 MiB")
+
+
+def messages() -> None:
+    """send and recv: a token chain orders them; what is sent first is received first."""
+    mesh = start()
+    n = mesh.size
+    a = rows(n, 3000, "float32", 9)
+    last = n - 1
+
+    def program(x):
+        token = jaxring.send(x, AXIS, [(0, last)])
+        token = jaxring.send(2 * x, AXIS, [(0, last)], token)
+        first, token = jaxring.recv(x, AXIS, [(0, last)], token)
+        second, token = jaxring.recv(x, AXIS, [(0, last)], token)
+        return first, second
+
+    for first, second in [over(mesh, program)(put(mesh, a)) for _ in range(3)]:
+        check(first, only(last, a[0], n))
+        check(second, only(last, 2 * a[0], n))
+
+
+def peers() -> None:
+    """Says the remote addresses of this process's TCP connections that carry data, while they exist."""
+    mesh = start()
+    a = rows(mesh.size, 1 << 18, "float32")
+    run = over(mesh, lambda x: jaxring.all_reduce(x, AXIS, algorithm="ring"))
+    check(run(put(mesh, a)), same(a.sum(0), mesh.size))
+    meet(mesh)
+    found = []
+    for line in pathlib.Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, state, *_ = line.split()
+        if state == "01":
+            found.append([address(local), address(remote)])
+    say("connections " + json.dumps(found))
+    meet(mesh)
+
+
+def meet(mesh) -> None:
+    """All processes are here."""
+    jax.block_until_ready(over(mesh, lambda x: jaxring.all_reduce(x, AXIS))(put(mesh, rows(mesh.size, 1, "int32"))))
+
+
+def address(text: str) -> str:
+    return ".".join(str(byte) for byte in reversed(bytes.fromhex(text.partition(":")[0])))
+
+
+def survive() -> None:
+    """The last process is killed while the others wait for it; each then says what it was told."""
+    jax.config.update("jax_enable_recoverability", True)
+    mesh = start()
+    n = mesh.size
+    algorithm = os.environ["ALGORITHM"]
+    a = rows(n, 1 << 18, "float32")
+    run = over(mesh, lambda x: jaxring.all_reduce(x, AXIS, algorithm=algorithm, timeout=20))
+    x = put(mesh, a)
+    check(run(x), same(a.sum(0), n))
+    flags = [pathlib.Path(os.environ["FOLDER"]) / f"go{attempt}" for attempt in range(2)]
+    say("ready")
+    if jax.process_index() == jax.process_count() - 1:
+        time.sleep(600)
+    for attempt in range(2):
+        try:
+            jax.block_until_ready(run(x))
+            say(f"attempt {attempt} ended well")
+        except jax.errors.JaxRuntimeError as error:
+            say(f"attempt {attempt} raised {json.dumps(str(error))}")
+        say(f"after {attempt}")
+        while not flags[attempt].exists():
+            time.sleep(0.02)
+    sys.stdout.flush()
+    os._exit(0)  # jax.distributed's shutdown would wait for the dead one
+
+
+if __name__ == "__main__":
+    for case in sys.argv[1:]:
+        print(case, "begins", file=sys.stderr, flush=True)
+        globals()[case]()
+        say_transports()
+    say("checked")

@@ -1,0 +1,55 @@
+"""More ranks than cores: `python worker_ranks.py many` and `... late`."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+
+import jax
+from stress_ranks import AXIS, check, over, put, rows, same, start
+
+import jaxring
+
+
+def many() -> None:
+    """A 1 MiB all_reduce by each algorithm."""
+    mesh = start()
+    n = mesh.size
+    a = rows(n, 1 << 18, "float32")
+    total = same(a.sum(0), n)
+    x = put(mesh, a)
+    algorithms = ["ring", "tree", "direct", None]
+    if n > jax.process_count() > 1:
+        algorithms.append("hier_ring")
+    for algorithm in algorithms:
+        run = over(mesh, lambda x, how=algorithm: jaxring.all_reduce(x, AXIS, algorithm=how))
+        for result in [run(x) for _ in range(3)]:
+            check(result, total, algorithm)
+        print(algorithm, flush=True)
+
+
+def late() -> None:
+    """The last process comes two seconds late; the others say how much CPU time they used up to the end."""
+    mesh = start()
+    n = mesh.size
+    run = over(mesh, lambda x: jaxring.all_reduce(x, AXIS))
+    inputs = [put(mesh, rows(n, length, "int32", length)) for length in (1, 1 << 16)]
+    for x in inputs:
+        jax.block_until_ready(run(x))  # compiled and connected
+    for x in inputs:
+        if jax.process_index() == jax.process_count() - 1:
+            time.sleep(2)
+        begin, used = time.monotonic(), cpu_seconds()
+        jax.block_until_ready(run(x))
+        print(f"waited {time.monotonic() - begin} used {cpu_seconds() - used}", flush=True)
+
+
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    print("checked")
