@@ -41,7 +41,7 @@ help: ## this list
 demo: $(BUILT) ## train a language model data parallel with jaxring, then with lax.psum (under 5 minutes)
 	$(SAY) "demo: 4 processes x 2 devices"
 	@mkdir -p out
-	@jaxring run -n 4 --devices-per-process 2 examples/train_lm.py --plot out/loss.png $(DEMO_ARGS)
+	@jaxring run -n 4 --devices-per-process 2 --output rank0 examples/train_lm.py --plot out/loss.png $(DEMO_ARGS)
 
 test: lint types native-test pytest ## lint, formatting, types, native tests, Python tests
 	$(SAY) "all tests passed"
