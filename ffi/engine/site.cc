@@ -14,6 +14,11 @@ uint64_t Mix(uint64_t x) {  // splitmix64's finaliser (Steele, Lea, Flood 2014)
   return x ^ (x >> 31);
 }
 
+uint64_t OperationKey(const Plan& plan, uint64_t sequence) { return Mix(plan.key ^ Mix(sequence)); }
+
+// How many executions that failed for want of ranks a group remembers for those ranks.
+constexpr size_t kFailedInstances = 64;
+
 }  // namespace
 
 Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), spec_(std::move(spec)) {
@@ -52,7 +57,7 @@ void Site::Arrive(Arrival arrival) {
   auto it = group.waiting.begin();
   while (it != group.waiting.end() && (it->run_id != arrival.run_id || it->arrivals.count(rank) != 0)) ++it;
   if (it == group.waiting.end()) {
-    group.waiting.push_back({arrival.run_id, group.next_sequence++, false, Clock::now(), {}});
+    group.waiting.push_back({arrival.run_id, group.next_sequence++, false, Clock::now(), {}, {}});
     it = std::prev(group.waiting.end());
   }
   if (group.state == PlanState::kReady && !it->numbered && group.plan->half != Half::kBoth) {
@@ -60,6 +65,11 @@ void Site::Arrive(Arrival arrival) {
     it->numbered = true;
   }
   it->arrivals.emplace(rank, std::move(arrival));
+  if (!it->failure.ok()) {
+    FailAll(*it, it->failure);
+    if (Complete(group, *it)) group.waiting.erase(it);
+    return;
+  }
   if (group.state == PlanState::kReady && Complete(group, *it)) {
     Instance instance = std::move(*it);
     group.waiting.erase(it);
@@ -127,7 +137,7 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
     }
   }
   auto op =
-      std::make_shared<Operation>(plan, Mix(plan->key ^ Mix(instance.sequence)), std::move(participants), deadline);
+      std::make_shared<Operation>(plan, OperationKey(*plan, instance.sequence), std::move(participants), deadline);
   op->owned_input = copy;
   for (const Participant& participant : op->participants()) {
     if (participant.extents && !participant.extents->invalid.empty()) {
@@ -177,25 +187,41 @@ void Site::Reject(int group_index, Status status) {
   group.waiting.clear();
 }
 
+void Site::Expire(Group& group, Instance& instance) {
+  std::string have;
+  for (auto& [rank, arrival] : instance.arrivals) have += (have.empty() ? "" : ", ") + std::to_string(rank);
+  std::string text = group.plan ? group.plan->what + ": only ranks " + have +
+                                      " of this process came within the deadline; the others did not reach this call"
+                                : "jaxring: no plan within the deadline for " + spec_.spec;
+  instance.failure = Status::Error(Code::kDeadlineExceeded, text);
+  FailAll(instance, instance.failure);
+  // What the other processes still send for it is for nobody.
+  if (group.plan) engine_->stash().Discard(OperationKey(*group.plan, instance.sequence));
+}
+
 bool Site::CheckDeadlines(Clock::time_point now, const std::string* abort_reason) {
   std::lock_guard lock(mutex_);
   bool waiting = false;
   auto limit = std::chrono::duration<double>(spec_.timeout_s);
   for (Group& group : groups_) {
+    size_t failed = 0;
     for (auto it = group.waiting.begin(); it != group.waiting.end();) {
-      if (now - it->begun < limit && abort_reason == nullptr) {
+      if (abort_reason != nullptr) {
+        FailAll(*it, Status::Error(Code::kAborted, "jaxring: " + *abort_reason));
+      } else if (it->failure.ok() && now - it->begun < limit) {
         waiting = true;
         ++it;
         continue;
+      } else if (it->failure.ok()) {
+        Expire(group, *it);
       }
-      std::string have;
-      for (auto& [rank, arrival] : it->arrivals) have += (have.empty() ? "" : ", ") + std::to_string(rank);
-      std::string text = group.plan
-                             ? group.plan->what + ": only ranks " + have +
-                                   " of this process came within the deadline; the others did not reach this call"
-                             : "jaxring: no plan within the deadline for " + spec_.spec;
-      FailAll(*it, abort_reason != nullptr ? Status::Error(Code::kAborted, "jaxring: " + *abort_reason)
-                                           : Status::Error(Code::kDeadlineExceeded, text));
+      // Its late ranks are to find it, lest they begin another that the other processes do not count.
+      const bool keep = abort_reason == nullptr && group.plan;
+      failed += keep;
+      it = keep ? std::next(it) : group.waiting.erase(it);
+    }
+    for (auto it = group.waiting.begin(); failed > kFailedInstances; --failed) {
+      while (it->failure.ok()) ++it;
       it = group.waiting.erase(it);
     }
   }

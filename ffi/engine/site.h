@@ -61,6 +61,7 @@ class Site : public std::enable_shared_from_this<Site> {
     bool numbered = false;
     Clock::time_point begun;
     std::map<int, Arrival> arrivals;  // by rank
+    Status failure;                   // not ok: ranks came too late; who comes now is failed with it
   };
   enum class PlanState { kNone, kAsked, kReady };
   struct Group {
@@ -72,6 +73,7 @@ class Site : public std::enable_shared_from_this<Site> {
   };
   bool Complete(const Group& group, const Instance& instance) const;
   void Start(Group& group, Instance instance, bool on_this_thread, std::unique_lock<std::mutex>& lock);
+  void Expire(Group& group, Instance& instance);
   void FailAll(Instance& instance, const Status& status);
 
   Engine* engine_;

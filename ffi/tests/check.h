@@ -20,7 +20,7 @@ void Show(const char* text, const T& value) {
 
 [[noreturn]] inline void Fail(const char* file, int line, const char* text) {
   std::cerr << file << ":" << line << ": failed: " << text << std::endl;
-  std::exit(1);
+  std::_Exit(1);  // other threads may be at work, so nothing is destroyed
 }
 
 template <class A, class B>

@@ -1,0 +1,214 @@
+// What goes wrong: everybody is told, once and by name, and what comes next works where it can.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ffi/tests/job.h"
+#include "ffi/tests/schedules.h"
+#include "ffi/tests/values.h"
+
+namespace jaxring::test {
+namespace {
+
+bool Says(const Status& status, const std::string& text) {
+  const bool says = status.message.find(text) != std::string::npos;
+  if (!says) std::cerr << "'" << status.message << "' does not say '" << text << "'" << std::endl;
+  return says;
+}
+
+// A call that can be executed again and again, by some of its ranks or all.
+struct Site4 {
+  Site4(Job* job, const char* name, Settings settings, double site_timeout_s = 60)
+      : call(job, Find(name), settings, site_timeout_s), inputs(Inputs(call, 1)) {}
+  std::vector<Status> Run(const std::vector<int>& ranks) {
+    std::vector<Buffer> outputs = Outputs(call);
+    Ends ends(call.Describe());
+    for (int rank : ranks) call.Arrive(rank, run, inputs[rank].data(), outputs[rank].data(), ends.Expect());
+    ++run;
+    std::vector<Status> statuses = ends.Wait();
+    Reference reference(call, inputs);
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      if (statuses[i].ok()) reference.Check(ranks[i], outputs[ranks[i]]);
+    }
+    return statuses;
+  }
+  void RunOk() {
+    for (const Status& status : Run({0, 1, 2, 3})) CHECK(status.ok() || Says(status, "no failure"));
+  }
+  Call call;
+  std::vector<Buffer> inputs;
+  int run = 0;
+};
+
+Settings Sized(uint64_t block, double timeout_s = 60, Protocol protocol = Protocol::kSimple) {
+  Settings settings;
+  settings.block = block;
+  settings.timeout_s = timeout_s;
+  settings.protocol = protocol;
+  return settings;
+}
+
+void CheckAbsentHere() {
+  Job job(1, Wire::kShared);
+  Site4 site(&job, "all_reduce direct 1x4 x1", Sized(100, 60, Protocol::kMemory), 0.3);
+  site.RunOk();
+  for (const Status& status : site.Run({3, 1})) {
+    CHECK(status.code == Code::kDeadlineExceeded && Says(status, "only ranks 1, 3 of this process came"));
+  }
+  site.RunOk();
+}
+
+// A participant that comes after the others were failed is failed too, and the processes still count alike.
+void CheckLateHere(Wire wire) {
+  Job job(2, wire);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1), 0.3);
+  site.RunOk();
+  for (const Status& status : site.Run({0, 2, 3})) CHECK(status.code == Code::kDeadlineExceeded);
+  --site.run;
+  for (const Status& status : site.Run({1})) CHECK(status.code == Code::kDeadlineExceeded);
+  for (int i = 0; i < 3; ++i) site.RunOk();
+  // More failures than a site remembers, all within one deadline.
+  std::vector<Buffer> outputs = Outputs(site.call);
+  Ends ends("forgotten");
+  for (int run = 1000; run < 1100; ++run) {
+    site.call.Arrive(0, run, site.inputs[0].data(), outputs[0].data(), ends.Expect());
+    site.call.Arrive(2, run, site.inputs[2].data(), outputs[2].data(), ends.Expect());
+  }
+  for (const Status& status : ends.Wait()) CHECK(status.code == Code::kDeadlineExceeded);
+  for (int i = 0; i < 3; ++i) site.RunOk();
+}
+
+// A process that does not come: who waits says for which rank. Later it comes, and is failed or served; then all is
+// well.
+void CheckAbsentProcess(Wire wire, Protocol protocol) {
+  Job job(2, wire);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(700, 0.5, protocol));
+  site.RunOk();
+  for (const Status& status : site.Run({0, 1})) {
+    CHECK(status.code == Code::kDeadlineExceeded);
+    CHECK(Says(status, "rank 0 (process 0) waits for a message from rank 3 (process 1)"));
+  }
+  site.Run({2, 3});
+  for (int i = 0; i < 40; ++i) site.RunOk();
+  for (int process : {0, 1}) CHECK_EQ(job.engine(process).stash().bytes(), 0u);
+}
+
+// The connections break, or the peer's process ends, while an operation waits.
+void CheckLostPeer(Wire wire, bool cut) {
+  Job job(2, wire);
+  Site4 across(&job, "all_reduce ring 2x2 x1", Sized(700)), here(&job, "all_reduce ring 1x4 x1", Sized(700));
+  across.RunOk();
+  std::vector<Buffer> outputs = Outputs(across.call);
+  Ends ends(across.call.Describe());
+  for (int rank : {0, 1}) {
+    across.call.Arrive(rank, 99, across.inputs[rank].data(), outputs[rank].data(), ends.Expect());
+  }
+  int watch[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, watch) == 0);
+  job.engine(0).WatchPeer(1, watch[0]);
+  if (cut) job.Cut(0, 1);
+  close(watch[1]);
+  for (int again = 0; again < 2; ++again) {
+    for (const Status& status : again ? across.Run({0, 1}) : ends.Wait()) {
+      CHECK(status.code == Code::kUnavailable);
+      CHECK(Says(status, " lost rank ") && Says(status, "(process 1): "));
+    }
+  }
+  here.RunOk();
+}
+
+// The same operation with another size in each process: nobody takes the other's data for his own.
+void CheckDisagreement(Wire wire, uint64_t here, uint64_t there) {
+  Job job(2, wire);
+  Settings ours = Sized(here, 1), theirs = Sized(there, 1);
+  ours.key = theirs.key = job.NextKey();
+  Site4 site(&job, "all_gather direct 2x2 x1", ours), other(&job, "all_gather direct 2x2 x1", theirs);
+  std::vector<Buffer> outputs = Outputs(site.call), other_outputs = Outputs(other.call);
+  Ends ends("disagreement");
+  for (int rank : {0, 1}) {
+    site.call.Arrive(rank, 1, site.inputs[rank].data(), outputs[rank].data(), ends.Expect());
+    const int peer = rank + 2;
+    other.call.Arrive(peer, 1, other.inputs[peer].data(), other_outputs[peer].data(), ends.Expect());
+  }
+  int told = 0;
+  for (const Status& status : ends.Wait()) {
+    CHECK(!status.ok());
+    if (status.code == Code::kInvalidArgument) told += Says(status, "The ranks disagree about the operation's shape");
+  }
+  CHECK(told > 0);
+  Site4 next(&job, "all_gather direct 2x2 x1", Sized(100));
+  for (int i = 0; i < 30; ++i) next.RunOk();
+}
+
+// Buffers that do not fit the plan, on one rank only: all ranks of the process are told.
+void CheckMisfit() {
+  Job job(1, Wire::kShared);
+  Site4 site(&job, "all_reduce direct 1x4 x1", Sized(100, 60, Protocol::kMemory));
+  for (int bad = 0; bad < 4; ++bad) {
+    std::vector<Buffer> outputs = Outputs(site.call);
+    Ends ends("misfit");
+    for (int rank = 0; rank < 4; ++rank) {
+      Arrival arrival{rank, rank, 1, {}, 400, rank == bad ? 404u : 400u};
+      arrival.participant.in = site.inputs[rank].data();
+      arrival.participant.out = outputs[rank].data();
+      arrival.participant.done = ends.Expect();
+      site.call.site(rank)->Arrive(std::move(arrival));
+    }
+    for (const Status& status : ends.Wait())
+      CHECK(status.code == Code::kInternal && Says(status, "do not fit the plan"));
+    site.RunOk();
+  }
+  Ends ends("stranger");
+  Arrival stranger{4, 4, 1, {}, 400, 400};
+  stranger.participant.done = ends.Expect();
+  site.call.site(0)->Arrive(std::move(stranger));
+  CHECK(Says(ends.Wait()[0], "partition 4 is in no group"));
+}
+
+// Planning that fails tells who waits, and is tried again for those who come later.
+void CheckRejection() {
+  Job job(1, Wire::kShared);
+  const Schedule& schedule = Find("all_reduce direct 1x4 x1");
+  Settings settings = Sized(100, 60, Protocol::kMemory);
+  auto site = std::make_shared<Site>(&job.engine(0), SiteSpec{"rejected", {0, 1, 2, 3}, 4, 60, 0});
+  std::atomic<int> asked{0};
+  job.Answer("rejected", [&](int process, const PlanRequest& request) {
+    if (asked++ < 2) return request.site->Reject(request.group, Status::Error(Code::kFailedPrecondition, "no plan"));
+    request.site->Resolve(request.group, MakePlan(schedule, settings, process, job.channels()));
+  });
+  std::vector<std::vector<int32_t>> data(4, std::vector<int32_t>(100, 5));
+  auto arrive = [&](int rank, Ends& ends) {
+    Arrival arrival{rank, rank, 1, {}, 400, 400};
+    arrival.participant.in = arrival.participant.out = data[rank].data();
+    arrival.participant.done = ends.Expect();
+    site->Arrive(std::move(arrival));
+  };
+  for (int rejected = 0; rejected < 2; ++rejected) {
+    Ends ends("rejection");
+    arrive(rejected, ends);
+    for (const Status& status : ends.Wait()) CHECK(status.code == Code::kFailedPrecondition && Says(status, "no plan"));
+  }
+  Ends ends("resolution");
+  for (int rank = 0; rank < 4; ++rank) arrive(rank, ends);
+  ends.WaitOk();
+  CHECK(asked == 3 && data[0] == std::vector<int32_t>(100, 20));
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  CheckAbsentHere();
+  CheckMisfit();
+  CheckRejection();
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
+    CheckLateHere(wire);
+    CheckAbsentProcess(wire, jaxring::Protocol::kLL);
+    CheckAbsentProcess(wire, jaxring::Protocol::kSimple);
+    CheckLostPeer(wire, false);
+    CheckDisagreement(wire, 100, 101);
+    CheckDisagreement(wire, 30, 101);
+  }
+  CheckLostPeer(Wire::kTcp, true);
+}
