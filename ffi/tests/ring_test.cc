@@ -47,7 +47,7 @@ void Fill(char* data, uint32_t bytes, uint64_t seed) {
 bool Filled(const char* data, uint32_t bytes, uint64_t seed) {
   std::vector<char> want(bytes);
   Fill(want.data(), bytes, seed);
-  return std::memcmp(data, want.data(), bytes) == 0;
+  return bytes == 0 || std::memcmp(data, want.data(), bytes) == 0;
 }
 
 bool Send(RingSender& sender, const MessageId& id, uint32_t bytes) {
