@@ -4,9 +4,9 @@ import os
 
 DEVICES = 8
 
-# Below twice the devices, jaxlib's own thread pool can run out while launches wait for each other.
-if int(os.environ.get("PJRT_NPROC") or 0) < 2 * DEVICES:
-    os.environ["PJRT_NPROC"] = str(2 * DEVICES)
+# With few threads, jaxlib's own pool can run out while launches wait for each other.
+if int(os.environ.get("PJRT_NPROC") or 0) < 8 * DEVICES:
+    os.environ["PJRT_NPROC"] = str(8 * DEVICES)
 
 # A hang of the engine ends well before pytest's own timeout, which cannot interrupt native code.
 os.environ.setdefault("JAXRING_TIMEOUT", "60")

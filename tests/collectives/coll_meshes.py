@@ -17,7 +17,7 @@ GRIDS = ((("a", 2), ("b", 4)), (("a", 4), ("b", 2)), (("a", 2), ("b", 2), ("c", 
 
 
 def members(axes: Sequence[tuple[str, int]], over: Any, groups: Any = None) -> dict[int, list[int]]:
-    """The ranks that each rank's collective over ``over`` joins, in order; a rank is the row-major place in ``axes``."""
+    """The ranks that each rank's collective over ``over`` joins, in order; ranks are row-major over ``axes``."""
     names, sizes = [name for name, _ in axes], [size for _, size in axes]
     over = (over,) if isinstance(over, str) else over
     found = {}

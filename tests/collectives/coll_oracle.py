@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-import ml_dtypes  # noqa: F401  (gives NumPy the small float dtypes)
+import ml_dtypes
 import numpy as np
 
 from jaxring.plan import dtypes
@@ -215,4 +215,5 @@ def wrong(y: np.ndarray, limits: tuple[np.ndarray, np.ndarray]) -> str:
     if not bad.any():
         return ""
     at = np.unravel_index(int(bad.argmax()), y.shape)
-    return f"{int(bad.sum())} of {y.size} wrong, first at {tuple(map(int, at))}: {y[at]!r}, right is {low[at]!r} to {high[at]!r}"
+    first = f"first at {tuple(map(int, at))}: {y[at]!r}, right is {low[at]!r} to {high[at]!r}"
+    return f"{int(bad.sum())} of {y.size} wrong, {first}"

@@ -96,7 +96,9 @@ class Report:
             )
             at = int(differ[0]) // value.dtype.itemsize
             got, want = value.reshape(-1)[at], expected.reshape(-1)[at]
-            self.fail(f"{name}: {differ.size} of {value.nbytes} bytes differ, first in entry {at}: {got!r} for {want!r}")
+            self.fail(
+                f"{name}: {differ.size} of {value.nbytes} bytes differ, first in entry {at}: {got!r} for {want!r}"
+            )
 
     def same_everywhere(self, name: str, shards: dict[int, np.ndarray]) -> None:
         """Notes ranks of this process that got different bits; the digests tell other processes."""

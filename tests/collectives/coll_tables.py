@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from coll_oracle import Case, bounds, case, random_bits, served_pairs, wrong
 
 import jaxring
-from coll_oracle import Case, bounds, case, random_bits, served_pairs, wrong
 from jaxring.plan import dtypes, tuner
 from jaxring.plan.algorithms import serving
 

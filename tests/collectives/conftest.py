@@ -11,7 +11,7 @@ import pytest
 # The helpers are run by worker processes too, so they are plain modules beside the tests.
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from coll_ranks import Ranks  # noqa: E402
+from coll_ranks import Ranks
 
 
 @pytest.fixture(autouse=True)

@@ -37,12 +37,16 @@ def test_check_vma(ranks, check_vma):
 def test_the_same_value_on_all_ranks_is_typed_as_such(ranks, name):
     mesh = ranks(8).mesh
     x = np.arange(24.0).reshape(8, 3)
-    f = jax.shard_map(lambda v: getattr(jaxring, name)(v, "x"), mesh=mesh, in_specs=P("x"), out_specs=P(), check_vma=True)
+    f = jax.shard_map(
+        lambda v: getattr(jaxring, name)(v, "x"), mesh=mesh, in_specs=P("x"), out_specs=P(), check_vma=True
+    )
     expected = x.sum(axis=0) if name == "all_reduce" else x[0]
     np.testing.assert_array_equal(jax.jit(f)(x)[0], expected)
 
 
-@pytest.mark.parametrize("name", ["all_gather", "all_to_all", "reduce_scatter", "permute", "reduce", "gather", "scatter"])
+@pytest.mark.parametrize(
+    "name", ["all_gather", "all_to_all", "reduce_scatter", "permute", "reduce", "gather", "scatter"]
+)
 def test_a_value_that_may_differ_between_ranks_is_typed_as_such(ranks, name):
     mesh = ranks(8).mesh
     f = jax.shard_map(
@@ -239,7 +243,9 @@ def test_control_flow(ranks):
             return jaxring.all_reduce(carry, "x") % 1000 + k, jaxring.permute(carry, "x", shift(n))
 
         out, ys = jax.lax.scan(body, v, jnp.arange(9, dtype=jnp.int32))
-        looped = jax.lax.while_loop(lambda c: c[0] < 7, lambda c: (c[0] + 1, jaxring.all_reduce(c[1], "x") % 77), (0, v))
+        looped = jax.lax.while_loop(
+            lambda c: c[0] < 7, lambda c: (c[0] + 1, jaxring.all_reduce(c[1], "x") % 77), (0, v)
+        )
         chosen = jax.lax.cond(
             tree["flag"], lambda v: jaxring.all_reduce(v, "x"), lambda v: jaxring.all_reduce(v, "x", "max"), v
         )
