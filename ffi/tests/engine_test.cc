@@ -57,7 +57,7 @@ void Check(Job& job, const Schedule& schedule, const Sample& sample, Protocol pr
   std::vector<Buffer> first = Play(call, inputs, false, 0), second = Play(call, inputs, same, 1);
   Reference reference(call, inputs);
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
-    reference.Check(rank, first[rank]);
+    if (rank == 0 || !same) reference.Check(rank, first[rank]);
     CHECK(first[rank] == second[rank]);
     if (same) CHECK(first[rank] == first[0]);
   }
