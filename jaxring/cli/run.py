@@ -100,7 +100,7 @@ def environment(
         forced = _FORCED_DEVICES.findall(env.get("XLA_FLAGS", ""))
         counts = [env.get("JAX_NUM_CPU_DEVICES", ""), *forced[-1:]]
         devices = max((int(count) for count in counts if count.isdecimal()), default=1)
-    # A launch in flight holds a thread of jaxlib's own pool for each device, and waits for others that need threads too:
+    # A launch in flight holds a thread of jaxlib's own pool for each device and waits for others that need threads too:
     # a pool with fewer than (dispatching threads + 1) x devices hangs, with lax.psum as well.
     threads = max(8 * devices, os.cpu_count() or 1)
     if not (env.get("PJRT_NPROC", "").isdecimal() and int(env["PJRT_NPROC"]) >= 2 * devices):

@@ -76,7 +76,7 @@ class Hosts:
         """Starts a job whose process p runs on host ``placement[p]``; the coordinator is process 0."""
         env = environment(devices, **{"JAXRING_DEBUG": "INFO", **extra})
         coordinator = f"{self.address(placement[0])}:{port}"
-        # Gloo looks its own hostname up. `ip netns exec` gives a mount namespace, so /etc/hosts can be another one there.
+        # Gloo looks its own hostname up. `ip netns exec` gives a mount namespace, so /etc/hosts can be another there.
         names = job.folder / "hosts"
         lines = ["127.0.0.1 localhost", *(f"{self.address(i)} host{i}" for i in range(len(self.names)))]
         names.write_text("\n".join(lines) + "\n")

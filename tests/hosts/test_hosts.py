@@ -91,7 +91,18 @@ def test_the_interface_can_be_chosen(tmp_path, chosen, network):
 @pytest.mark.slow
 def test_the_demo_over_tcp(tmp_path):
     script = str(ROOT / "examples" / "train_lm.py")
-    tiny = ["--collective", "jaxring", "--steps", "4", "--width", "32", "--layers", "1", "--plot", str(tmp_path / "loss.png")]
+    tiny = [
+        "--collective",
+        "jaxring",
+        "--steps",
+        "4",
+        "--width",
+        "32",
+        "--layers",
+        "1",
+        "--plot",
+        str(tmp_path / "loss.png"),
+    ]
     with hosts(4) as made, Job(tmp_path) as job:
         made.start(job, [str(pathlib.Path(__file__).parent / "worker_script.py"), script, *tiny], [0, 1, 2, 3])
         results = finish(job)

@@ -88,7 +88,14 @@ def test_a_process_ends_while_it_waits_for_a_peer(tmp_path, transport):
         processes = []
         for process in range(2):
             own = member(env, f"127.0.0.1:{port}", 2, process)
-            command = [sys.executable, "-X", "faulthandler", WORKER, "ends_while_waiting_for_a_peer", str(tmp_path / "flag")]
+            command = [
+                sys.executable,
+                "-X",
+                "faulthandler",
+                WORKER,
+                "ends_while_waiting_for_a_peer",
+                str(tmp_path / "flag"),
+            ]
             processes.append(job.start(command, own))
         processes[1].wait(60)
         (tmp_path / "flag").touch()

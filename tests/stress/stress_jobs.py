@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 ROOT = pathlib.Path(__file__).parents[2]
 HERE = pathlib.Path(__file__).parent
@@ -38,7 +38,7 @@ def environment(devices: int = 1, **extra: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)]),
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(devices),
-        # A launch that waits for one of jaxlib's 32 slots per device holds a thread of its pool, and each thread of ours
+        # A launch that waits for one of jaxlib's 32 slots per device holds a thread of its pool, and each of our threads
         # that dispatches may wait on every device: four such threads on fewer than 5 x devices hang, lax.psum too.
         "PJRT_NPROC": str(8 * devices),
         "JAXRING_TIMEOUT": "100",
@@ -54,15 +54,15 @@ class Job:
         self.folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
 
     def start(self, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        stem = self.folder / f"process{len(self._processes)}"
-        with open(f"{stem}.out", "wb") as out, open(f"{stem}.err", "wb") as err:
+        name = f"process{len(self._processes)}"
+        with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.err").open("wb") as err:
             process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         self._processes.append(process)
         return process

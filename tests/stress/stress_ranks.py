@@ -1,4 +1,4 @@
-"""What workers share: a mesh over all devices, data of which every process knows all, and programs of many collectives."""
+"""What workers share: a mesh over all devices, data that every process knows, programs of many collectives."""
 
 from __future__ import annotations
 

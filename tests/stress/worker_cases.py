@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from stress_ranks import AXIS, Mixture, check, over, put, rows, same, start
 
 import jaxring
-from stress_ranks import AXIS, Mixture, check, over, put, rows, same, start
 
 
 def independent() -> None:
@@ -178,8 +178,11 @@ def branches() -> None:
             return jax.lax.cond(
                 total % 4 == 0,
                 lambda x: x + jaxring.all_reduce(x, AXIS),
-                lambda x: jaxring.permute(jaxring.permute(x, AXIS, [(i, (i + 1) % n) for i in range(n)]), AXIS,
-                                          [(i, (i + 1) % n) for i in range(n)]),
+                lambda x: jaxring.permute(
+                    jaxring.permute(x, AXIS, [(i, (i + 1) % n) for i in range(n)]),
+                    AXIS,
+                    [(i, (i + 1) % n) for i in range(n)],
+                ),
                 x,
             )
 
@@ -322,18 +325,36 @@ def with_psum() -> None:
 
 
 def programs_of_two_threads() -> None:
-    """64 collectives in each of two programs, which the processes of a job launch in different order."""
+    """64 collectives in each of two programs, each launched by a thread of its own.
+
+    With one device for each process, every second process starts its threads in the other order, and nothing orders
+    their launches. With several devices, XLA's CPU client begins no launch before the one before it has ended, so that
+    launches in different order could never meet: there the threads take turns, the same in all processes.
+    """
     mesh = start()
     mixtures = [Mixture(mesh, 64, seed, largest=6000) for seed in range(2)]
+    turn = threading.Condition()
+    turns = [0, 1, 1, 0] * 6 if jax.local_device_count() > 1 else None
 
-    def work(mixture):
+    def launch(number):
+        if turns is None:
+            return mixtures[number].launch()
+        with turn:
+            assert turn.wait_for(lambda: turns[0] == number, 60)
+            result = mixtures[number].launch()
+            turns.pop(0)
+            turn.notify_all()
+            return result
+
+    def work(number):
         for _ in range(3):
-            for result in [mixture.launch() for _ in range(4)]:
-                mixture.check(result)
+            for result in [launch(number) for _ in range(4)]:
+                mixtures[number].check(result)
 
-    if jax.process_index() % 2:
-        mixtures.reverse()
-    in_threads(*(lambda mixture=mixture: work(mixture) for mixture in mixtures))
+    order = [0, 1]
+    if jax.process_index() % 2 and turns is None:
+        order.reverse()
+    in_threads(*(lambda number=number: work(number) for number in order))
 
 
 if __name__ == "__main__":
