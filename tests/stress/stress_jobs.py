@@ -38,7 +38,7 @@ def environment(devices: int = 1, **extra: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)]),
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(devices),
-        # A launch that waits for one of jaxlib's 32 slots per device holds a thread of its pool, and each of our threads
+        # A launch that waits for one of jaxlib's 32 slots per device holds a thread of its pool, and every thread
         # that dispatches may wait on every device: four such threads on fewer than 5 x devices hang, lax.psum too.
         "PJRT_NPROC": str(8 * devices),
         "JAXRING_TIMEOUT": "100",
