@@ -111,8 +111,10 @@ $(ENVIRONMENT): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("jaxring needs Python 3.11 or later; $(PYTHON) is %d.%d. Say which to use: make PYTHON=python3.12 ..." % sys.version_info[:2])'
 	@command -v $(CXX) >/dev/null || { echo "There is no C++ compiler '$(CXX)' here: install g++ 12 or clang 15 or later, or say CXX=..."; exit 1; }
 	$(SAY) "environment: $(VENV), $$($(PYTHON) --version)$(if $(JAX), with jax $(JAX))"
+	@if [ -e $(VENV) ] && [ ! -e $(VENV)/.made-by-jaxring ]; then echo "$(VENV) is not an environment of this Makefile's making: choose another with VENV=..."; exit 1; fi
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module does not work: on Debian and Ubuntu, apt install python3-venv"; exit 1; }
+	@touch $(VENV)/.made-by-jaxring
 	@python tools/requirements.py > $(VENV)/requirements.txt
 	@python -m pip install -q -r $(VENV)/requirements.txt $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
 	@touch $@

@@ -187,14 +187,16 @@ NB_MODULE(_native, m) {
       .def(nb::init<>())
       .def(
           "set_identity",
-          [](PlanBuilder& b, const std::string& what, uint64_t key, int half, double timeout_s, int process) {
+          [](PlanBuilder& b, const std::string& what, uint64_t key, uint32_t check, int half, double timeout_s,
+             int process) {
             b.plan->what = what;
             b.plan->key = key;
+            b.plan->check = check;
             b.plan->half = static_cast<Half>(half);
             b.plan->timeout_s = timeout_s;
             b.plan->process = process;
           },
-          nb::arg("what"), nb::arg("key"), nb::arg("half"), nb::arg("timeout_s"), nb::arg("process"))
+          nb::arg("what"), nb::arg("key"), nb::arg("check"), nb::arg("half"), nb::arg("timeout_s"), nb::arg("process"))
       .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
            nb::arg("block_elements"))
       .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),

@@ -14,6 +14,7 @@ namespace jaxring {
 namespace {
 
 constexpr int kLaneBudget = 64;
+constexpr size_t kStashBytes = size_t{1} << 30;
 // With operations in flight a sleeper looks again now and then, whatever the bell does.
 constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
 
@@ -180,11 +181,13 @@ void Engine::Work() {
 }
 
 void Engine::Spill() {
+  // Past the budget a full ring holds its sender back instead; what then cannot move meets its deadline.
+  if (stash_.bytes() > kStashBytes) return;
   for (auto& link : links_.AllRecv()) {
     for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
-      link->ring(protocol).SpillIfFull([this](const MessageId& id, const char* data, uint32_t bytes) {
+      link->ring(protocol).SpillIfFull([this](const MessageId& id, const char* data, Message message) {
         counters_.spills++;
-        stash_.Put(id, data, bytes);
+        stash_.Put(id, {message.check, std::vector<char>(data, data + message.bytes)});
       });
     }
   }

@@ -118,12 +118,14 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
       Claim claim;
       if (!Receive(op, lane, entry, &claim)) return give_back();
       uint64_t expected = elements * (recv_partial ? plan.partial_bytes : plan.element_bytes);
-      if (claim.bytes != expected) {
-        op.Fail(Status::Error(Code::kInvalidArgument, plan.what + ": " + plan.ranks[rank].name + " sent " +
-                                                          std::to_string(claim.bytes) + " bytes where " +
-                                                          plan.ranks[table.rank].name + " expects " +
-                                                          std::to_string(expected) +
-                                                          ". The ranks disagree about the operation's shape or type."));
+      if (claim.message.bytes != expected || claim.message.check != plan.check) {
+        const std::string& from = plan.ranks[rank].name;
+        op.Fail(Status::Error(
+            Code::kInvalidArgument,
+            plan.what + ": " + plan.ranks[table.rank].name + " expects " + std::to_string(expected) + " bytes from " +
+                from + ", which sent " + std::to_string(claim.message.bytes) +
+                (claim.message.check != plan.check ? " of an operation of another shape or dtype." : ".") +
+                " The ranks disagree about the operation's shape or type."));
       }
       work.claims.push_back(std::move(claim));
       if (op.failed()) return give_back();
@@ -172,8 +174,8 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     Flow& flow = lane.flows[table.flow[send_entry]];
     MessageId id{op.key(), static_cast<uint32_t>(table.rank),
                  static_cast<uint32_t>(Peer::rank(table.peers[send_entry])), lane.number, flow.sent++};
-    ring->Publish(position, id,
-                  static_cast<uint32_t>(elements * (send_partial ? plan.partial_bytes : plan.element_bytes)));
+    const size_t bytes = elements * (send_partial ? plan.partial_bytes : plan.element_bytes);
+    ring->Publish(position, id, {static_cast<uint32_t>(bytes), plan.check});
   }
   work.claims.clear();
   return true;
@@ -193,7 +195,7 @@ bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t
     Flow& flow = lane.flows[table.flow[entry]];
     MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[entry])),
                  lane.number, flow.sent++};
-    ring->Publish(position, id, static_cast<uint32_t>(bytes));
+    ring->Publish(position, id, {static_cast<uint32_t>(bytes), plan.check});
   }
   return true;
 }
@@ -217,13 +219,13 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
   // Read before looking: what a peer published before it went away is still taken.
   const bool closed = flow.recv->end.closed.load(std::memory_order_acquire);
   RingReceiver& ring = flow.recv->ring(plan.protocol);
-  if (ring.Find(claim->id, &claim->position, &claim->data, &claim->bytes)) {
+  if (ring.Find(claim->id, &claim->position, &claim->data, &claim->message)) {
     claim->ring = &ring;
     return true;
   }
   if (stash_->Take(claim->id, &claim->stashed)) {
-    claim->data = claim->stashed.data();
-    claim->bytes = static_cast<uint32_t>(claim->stashed.size());
+    claim->data = claim->stashed.data.data();
+    claim->message = {static_cast<uint32_t>(claim->stashed.data.size()), claim->stashed.check};
     return true;
   }
   if (closed) {

@@ -22,8 +22,8 @@ class Interpreter {
     RingReceiver* ring = nullptr;  // nullptr: the data came from the stash
     uint64_t position = 0;
     const char* data = nullptr;
-    uint32_t bytes = 0;
-    std::vector<char> stashed;
+    Message message;
+    Stash::Stashed stashed;
     MessageId id{};
     uint32_t flow = 0;
   };

@@ -2,26 +2,22 @@
 
 namespace jaxring {
 
-void Stash::Put(const MessageId& id, const char* data, uint32_t bytes) {
-  Put(id, std::vector<char>(data, data + bytes));
-}
-
-void Stash::Put(const MessageId& id, std::vector<char> data) {
+void Stash::Put(const MessageId& id, Stashed message) {
   std::lock_guard lock(mutex_);
   if (discarded_.count(id.op) != 0) return;
-  bytes_ += data.size();
+  bytes_ += message.data.size();
   ++count_;
-  messages_[id] = std::move(data);
+  messages_[id] = std::move(message);
 }
 
-bool Stash::Take(const MessageId& id, std::vector<char>* data) {
+bool Stash::Take(const MessageId& id, Stashed* message) {
   if (count_.load(std::memory_order_acquire) == 0) return false;
   std::lock_guard lock(mutex_);
   auto it = messages_.find(id);
   if (it == messages_.end()) return false;
-  *data = std::move(it->second);
+  *message = std::move(it->second);
   messages_.erase(it);
-  bytes_ -= data->size();
+  bytes_ -= message->data.size();
   --count_;
   return true;
 }
@@ -31,7 +27,7 @@ void Stash::Discard(uint64_t op) {
   discarded_.insert(op);
   for (auto it = messages_.begin(); it != messages_.end();) {
     if (it->first.op == op) {
-      bytes_ -= it->second.size();
+      bytes_ -= it->second.data.size();
       --count_;
       it = messages_.erase(it);
     } else {

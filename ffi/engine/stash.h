@@ -16,9 +16,12 @@ namespace jaxring {
 
 class Stash {
  public:
-  void Put(const MessageId& id, const char* data, uint32_t bytes);
-  void Put(const MessageId& id, std::vector<char> data);
-  bool Take(const MessageId& id, std::vector<char>* data);
+  struct Stashed {
+    uint32_t check = 0;
+    std::vector<char> data;
+  };
+  void Put(const MessageId& id, Stashed message);
+  bool Take(const MessageId& id, Stashed* message);
   // Drops what is there for an operation that failed, and what will still come.
   void Discard(uint64_t op);
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
@@ -31,7 +34,7 @@ class Stash {
     }
   };
   std::mutex mutex_;
-  std::unordered_map<MessageId, std::vector<char>, Hash> messages_;
+  std::unordered_map<MessageId, Stashed, Hash> messages_;
   std::unordered_set<uint64_t> discarded_;
   std::atomic<size_t> bytes_{0}, count_{0};
 };

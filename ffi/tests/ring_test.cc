@@ -50,11 +50,13 @@ bool Filled(const char* data, uint32_t bytes, uint64_t seed) {
   return bytes == 0 || std::memcmp(data, want.data(), bytes) == 0;
 }
 
+constexpr uint32_t kCheck = 77;
+
 bool Send(RingSender& sender, const MessageId& id, uint32_t bytes) {
   uint64_t position;
   if (!sender.Reserve(&position)) return false;
   Fill(sender.payload(position), bytes, id.op + id.index);
-  sender.Publish(position, id, bytes);
+  sender.Publish(position, id, {bytes, kCheck});
   return true;
 }
 
@@ -62,9 +64,10 @@ bool Send(RingSender& sender, const MessageId& id, uint32_t bytes) {
 uint64_t Claim(RingReceiver& receiver, const MessageId& id, uint32_t bytes) {
   uint64_t position;
   const char* data;
-  uint32_t got;
+  Message got;
   CHECK(receiver.Find(id, &position, &data, &got));
-  CHECK_EQ(got, bytes);
+  CHECK_EQ(got.bytes, bytes);
+  CHECK_EQ(got.check, kCheck);
   CHECK(Filled(data, bytes, id.op + id.index));
   return position;
 }
@@ -72,8 +75,8 @@ uint64_t Claim(RingReceiver& receiver, const MessageId& id, uint32_t bytes) {
 bool There(RingReceiver& receiver, const MessageId& id) {
   uint64_t position;
   const char* data;
-  uint32_t bytes;
-  if (!receiver.Find(id, &position, &data, &bytes)) return false;
+  Message message;
+  if (!receiver.Find(id, &position, &data, &message)) return false;
   receiver.Unclaim(position);
   return true;
 }
@@ -122,14 +125,14 @@ void CheckUnclaim(Protocol protocol) {
   uint64_t position;
   MessageId id;
   const char* data;
-  uint32_t bytes;
+  Message message;
   for (uint64_t op : {1, 2}) {
-    CHECK(ring.receiver.FindNext(&position, &id, &data, &bytes));
+    CHECK(ring.receiver.FindNext(&position, &id, &data, &message));
     CHECK(id == Id(op));
-    CHECK_EQ(bytes, static_cast<uint32_t>(op * 10));
+    CHECK_EQ(message.bytes, static_cast<uint32_t>(op * 10));
     ring.receiver.Release(position);
   }
-  CHECK(!ring.receiver.FindNext(&position, &id, &data, &bytes));
+  CHECK(!ring.receiver.FindNext(&position, &id, &data, &message));
   ring.receiver.Release(twin);
 }
 
@@ -140,7 +143,7 @@ void CheckUnfilled(Protocol protocol) {
   CHECK(Send(ring.sender, Id(1), 8) && ring.sender.Reserve(&position) && Send(ring.sender, Id(3), 8));
   CHECK(There(ring.receiver, Id(1)) && !There(ring.receiver, Id(3)));
   Fill(ring.sender.payload(position), 8, 2);
-  ring.sender.Publish(position, Id(2), 8);
+  ring.sender.Publish(position, Id(2), {8, kCheck});
   CHECK(There(ring.receiver, Id(2)) && There(ring.receiver, Id(3)));
 }
 
@@ -153,8 +156,8 @@ void CheckSpill(Protocol protocol, uint32_t pattern) {
     ring.receiver.Release(Claim(ring.receiver, Id(9, i), 8));
   }
   std::vector<uint16_t> spilled, unwanted;
-  auto take = [&](const MessageId& id, const char* data, uint32_t bytes) {
-    CHECK(bytes == id.index && Filled(data, bytes, id.op + id.index));
+  auto take = [&](const MessageId& id, const char* data, Message message) {
+    CHECK(message.bytes == id.index && message.check == kCheck && Filled(data, message.bytes, id.op + id.index));
     spilled.push_back(id.index);
   };
   for (uint32_t i = 0; i < ring.slots; ++i) {
@@ -230,11 +233,11 @@ void CheckThreads(RingSender& sender, RingReceiver& receiver, int flows, bool sp
         const MessageId id = Id(flow, i);
         uint64_t position;
         const char* data;
-        uint32_t bytes;
+        Message message;
         if (i % 7 == 3) There(receiver, id);
         while (true) {
-          if (receiver.Find(id, &position, &data, &bytes)) {
-            CHECK(bytes == size(i) && Filled(data, bytes, id.op + i));
+          if (receiver.Find(id, &position, &data, &message)) {
+            CHECK(message.bytes == size(i) && Filled(data, message.bytes, id.op + i));
             receiver.Release(position);
             break;
           }
@@ -246,8 +249,8 @@ void CheckThreads(RingSender& sender, RingReceiver& receiver, int flows, bool sp
     });
   }
   while (spill && receiving != 0) {
-    receiver.SpillIfFull([&](const MessageId& id, const char* data, uint32_t bytes) {
-      CHECK(bytes == size(id.index) && Filled(data, bytes, id.op + id.index));
+    receiver.SpillIfFull([&](const MessageId& id, const char* data, Message message) {
+      CHECK(message.bytes == size(id.index) && Filled(data, message.bytes, id.op + id.index));
       spilled.Put(id);
     });
     again();

@@ -3,8 +3,11 @@
 namespace jaxring {
 
 void Links::AddSend(int peer, int channel, std::shared_ptr<SendLink> link) {
-  std::lock_guard lock(mutex_);
-  send_[{peer, channel}] = std::move(link);
+  {
+    std::lock_guard lock(mutex_);
+    send_[{peer, channel}] = std::move(link);
+  }
+  own_bell_->Notify();
 }
 
 void Links::AddPending(int peer, int channel, std::shared_ptr<SendLink> link) {
@@ -20,6 +23,7 @@ void Links::CompletePending(int peer, int channel, std::unique_ptr<Notifier> bel
   link->simple.set_on_publish(bell.get());
   link->notifier = std::move(bell);
   send_[{peer, channel}] = std::move(link);
+  own_bell_->Notify();
 }
 
 void Links::AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link) {

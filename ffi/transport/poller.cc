@@ -52,7 +52,12 @@ void Poller::Change(int fd, uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, fd, &event);
+  // Without events a descriptor is taken out, or a connection that broke would be reported without end.
+  if (events == 0) {
+    epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
+  } else if (epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, fd, &event) != 0 && errno == ENOENT) {
+    epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event);
+  }
 }
 
 void Poller::Remove(int fd) {

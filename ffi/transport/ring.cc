@@ -24,15 +24,16 @@ bool RingSender::Reserve(uint64_t* position) {
   return true;
 }
 
-void RingSender::Publish(uint64_t position, const MessageId& id, uint32_t bytes) {
+void RingSender::Publish(uint64_t position, const MessageId& id, Message message) {
   SlotHeader& header = memory_.header(position);
   header.id = id;
-  header.bytes = bytes;
+  header.bytes = message.bytes;
+  header.check = message.check;
   header.flag.store(position + 1, std::memory_order_release);
   if (on_publish_ != nullptr) on_publish_->Notify();
 }
 
-bool RingReceiver::Find(const MessageId& id, uint64_t* position, const char** payload, uint32_t* bytes) {
+bool RingReceiver::Find(const MessageId& id, uint64_t* position, const char** payload, Message* message) {
   std::lock_guard lock(mutex_);
   const uint32_t slots = memory_.shape().slots;
   for (uint64_t p = head_; p < head_ + slots; ++p) {
@@ -43,13 +44,13 @@ bool RingReceiver::Find(const MessageId& id, uint64_t* position, const char** pa
     claimed_ |= bit;
     *position = p;
     *payload = memory_.payload(p);
-    *bytes = header.bytes;
+    *message = {header.bytes, header.check};
     return true;
   }
   return false;
 }
 
-bool RingReceiver::FindNext(uint64_t* position, MessageId* id, const char** payload, uint32_t* bytes) {
+bool RingReceiver::FindNext(uint64_t* position, MessageId* id, const char** payload, Message* message) {
   std::lock_guard lock(mutex_);
   const uint32_t slots = memory_.shape().slots;
   for (uint64_t p = head_; p < head_ + slots; ++p) {
@@ -61,7 +62,7 @@ bool RingReceiver::FindNext(uint64_t* position, MessageId* id, const char** payl
     *position = p;
     *id = header.id;
     *payload = memory_.payload(p);
-    *bytes = header.bytes;
+    *message = {header.bytes, header.check};
     return true;
   }
   return false;

@@ -42,11 +42,17 @@ struct RingShape {
 RingShape LLShape();
 RingShape SimpleShape(uint32_t slot_bytes);
 
+// What a message says of itself besides its name.
+struct Message {
+  uint32_t bytes = 0;
+  uint32_t check = 0;
+};
+
 struct SlotHeader {
   std::atomic<uint64_t> flag;
   MessageId id;
   uint32_t bytes;
-  uint32_t pad;
+  uint32_t check;  // what sender and receiver must agree on beyond the name; see Plan::check
 };
 static_assert(sizeof(MessageId) == 24 && sizeof(SlotHeader) == 40);
 
@@ -81,7 +87,7 @@ class RingSender {
   bool Reserve(uint64_t* position);
   char* payload(uint64_t position) const { return memory_.payload(position); }
   // A reserved slot must be published, soon: the receiver does not look past an unfilled one.
-  void Publish(uint64_t position, const MessageId& id, uint32_t bytes);
+  void Publish(uint64_t position, const MessageId& id, Message message);
   const RingMemory& memory() const { return memory_; }
   void set_on_publish(Notifier* notifier) { on_publish_ = notifier; }
 
@@ -97,14 +103,14 @@ class RingSender {
 class RingReceiver {
  public:
   RingReceiver(RingMemory memory, Notifier* on_release) : memory_(memory), on_release_(on_release) {}
-  bool Find(const MessageId& id, uint64_t* position, const char** payload, uint32_t* bytes);
+  bool Find(const MessageId& id, uint64_t* position, const char** payload, Message* message);
   // The oldest unclaimed message, for whoever carries a ring's messages on in their order.
-  bool FindNext(uint64_t* position, MessageId* id, const char** payload, uint32_t* bytes);
+  bool FindNext(uint64_t* position, MessageId* id, const char** payload, Message* message);
   void Release(uint64_t position);
   // Gives a claimed message back unread.
   void Unclaim(uint64_t position);
-  // Hands every unclaimed message to `take(header, payload)` and frees its slot, if the ring is full: what stands in
-  // nobody's reach must not block what comes behind it.
+  // Hands every unclaimed message to `take(id, payload, message)` and frees its slot, if the ring is full: what stands
+  // in nobody's reach must not block what comes behind it.
   template <class Take>
   void SpillIfFull(Take take);
   const RingMemory& memory() const { return memory_; }
@@ -133,7 +139,7 @@ void RingReceiver::SpillIfFull(Take take) {
     if (p < head_ || (claimed_ & bit)) continue;
     SlotHeader& header = memory_.header(p);
     uint32_t bytes = header.bytes <= memory_.shape().payload_bytes ? header.bytes : 0;
-    take(header.id, memory_.payload(p), bytes);
+    take(header.id, memory_.payload(p), Message{bytes, header.check});
     claimed_ |= bit;
     ReleaseLocked(p);
   }

@@ -42,19 +42,18 @@ TcpSendPump::TcpSendPump(int fd, Poller* poller, std::shared_ptr<SendLink> link,
       poller_(poller),
       link_(std::move(link)),
       ll_(link_->memory.ring(Protocol::kLL), on_room),
-      simple_(link_->memory.ring(Protocol::kSimple), on_room) {}
+      simple_(link_->memory.ring(Protocol::kSimple), on_room),
+      on_room_(on_room) {}
 
 TcpSendPump::~TcpSendPump() { close(fd_); }
 
 bool TcpSendPump::NextMessage() {
-  uint32_t bytes;
   header_.protocol = static_cast<uint32_t>(Protocol::kLL);
-  bool found = ll_.FindNext(&position_, &header_.id, &payload_, &bytes);
+  bool found = ll_.FindNext(&position_, &header_.id, &payload_, &header_.message);
   if (!found) {
     header_.protocol = static_cast<uint32_t>(Protocol::kSimple);
-    found = simple_.FindNext(&position_, &header_.id, &payload_, &bytes);
+    found = simple_.FindNext(&position_, &header_.id, &payload_, &header_.message);
   }
-  header_.bytes = bytes;
   written_ = 0;
   return found;
 }
@@ -64,16 +63,16 @@ void TcpSendPump::Pump() {
   if (link_->end.closed) return;
   while (writing_ || NextMessage()) {
     writing_ = true;
-    size_t total = sizeof header_ + header_.bytes;
+    size_t total = sizeof header_ + header_.message.bytes;
     while (written_ < total) {
       iovec parts[2];
       int count = 0;
       if (written_ < sizeof header_) {
         parts[count++] = {reinterpret_cast<char*>(&header_) + written_, sizeof header_ - written_};
-        parts[count++] = {const_cast<char*>(payload_), header_.bytes};
+        parts[count++] = {const_cast<char*>(payload_), header_.message.bytes};
       } else {
         size_t done = written_ - sizeof header_;
-        parts[count++] = {const_cast<char*>(payload_) + done, header_.bytes - done};
+        parts[count++] = {const_cast<char*>(payload_) + done, header_.message.bytes - done};
       }
       msghdr message{};
       message.msg_iov = parts;
@@ -87,6 +86,7 @@ void TcpSendPump::Pump() {
           return;
         }
         link_->end.Close(std::string("the connection broke: ") + std::strerror(errno));
+        on_room_->Notify();
         return;
       }
       written_ += static_cast<size_t>(n);
@@ -101,6 +101,7 @@ void TcpSendPump::Pump() {
 void TcpSendPump::OnEvents(uint32_t events) {
   if (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) {
     link_->end.Close("the peer closed the connection");
+    on_room_->Notify();
     poller_->Remove(fd_);
     return;
   }
@@ -135,7 +136,7 @@ bool TcpRecvPump::Advance(const char* data, size_t size, size_t* used) {
       bool ll = header_.protocol == static_cast<uint32_t>(Protocol::kLL);
       RingSender& ring = ll ? ll_ : simple_;
       if ((!ll && header_.protocol != static_cast<uint32_t>(Protocol::kSimple)) ||
-          header_.bytes > ring.memory().shape().payload_bytes) {
+          header_.message.bytes > ring.memory().shape().payload_bytes) {
         End("the peer sent a message that is no jaxring message");
         return false;
       }
@@ -148,12 +149,12 @@ bool TcpRecvPump::Advance(const char* data, size_t size, size_t* used) {
       filled_ = 0;
     }
     RingSender& ring = header_.protocol == static_cast<uint32_t>(Protocol::kLL) ? ll_ : simple_;
-    size_t take = std::min(size - *used, header_.bytes - filled_);
+    size_t take = std::min(size - *used, header_.message.bytes - filled_);
     std::memcpy(ring.payload(position_) + filled_, data + *used, take);
     *used += take;
     filled_ += take;
-    if (filled_ < header_.bytes) return true;
-    ring.Publish(position_, header_.id, header_.bytes);
+    if (filled_ < header_.message.bytes) return true;
+    ring.Publish(position_, header_.id, header_.message);
     in_message_ = false;
   }
 }
@@ -175,13 +176,13 @@ void TcpRecvPump::Read() {
       begin_ = 0;
     }
     ssize_t n;
-    if (in_message_ && end_ == 0 && header_.bytes - filled_ >= buffer_.size()) {
+    if (in_message_ && end_ == 0 && header_.message.bytes - filled_ >= buffer_.size()) {
       // Large payloads go straight into their slot.
-      n = recv(fd_, simple_.payload(position_) + filled_, header_.bytes - filled_, MSG_DONTWAIT);
+      n = recv(fd_, simple_.payload(position_) + filled_, header_.message.bytes - filled_, MSG_DONTWAIT);
       if (n > 0) {
         filled_ += static_cast<size_t>(n);
-        if (filled_ == header_.bytes) {
-          simple_.Publish(position_, header_.id, header_.bytes);
+        if (filled_ == header_.message.bytes) {
+          simple_.Publish(position_, header_.id, header_.message);
           in_message_ = false;
         }
         continue;

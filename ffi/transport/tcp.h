@@ -15,10 +15,11 @@ namespace jaxring {
 // What goes over the wire before each payload, in the byte order of x86-64 and arm64 Linux.
 struct WireHeader {
   MessageId id;
-  uint32_t bytes;
+  Message message;
   uint32_t protocol;
+  uint32_t pad;
 };
-static_assert(sizeof(WireHeader) == 32);
+static_assert(sizeof(WireHeader) == 40);
 
 // The sending pump is the link's notifier: whoever publishes a message tries to write it out at once; what the socket
 // does not take goes out from the poller's thread.
@@ -37,6 +38,7 @@ class TcpSendPump final : public Poller::Handler {
   Poller* poller_;
   std::shared_ptr<SendLink> link_;
   RingReceiver ll_, simple_;  // the pump empties the rings that the lanes fill
+  Notifier* on_room_;         // also rung when the connection ends: lanes wait for room that will not come
   std::mutex mutex_;
   bool writing_ = false, armed_ = false;
   WireHeader header_{};

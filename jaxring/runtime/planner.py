@@ -100,7 +100,8 @@ class Planner:
 
         plan = _native.PlanBuilder()
         what = _describe(spec)
-        plan.set_identity(what, _key(request, spec, places), _HALVES[half], spec["timeout"], process)
+        key, check = _key(request, spec, places), _number(f"{spec['dtype']}{spec['shape']}", 4)
+        plan.set_identity(what, key, check, _HALVES[half], spec["timeout"], process)
         op = spec["op"]
         divisor = len(places) if op == "mean" else 0
         block = 0 if ragged else spec["block"]
@@ -284,4 +285,9 @@ def _key(request: _native.PlanRequest, spec: dict[str, Any], places: list[Place]
         identity = f"{request.spec}/{request.ordinal}/{devices}"
     else:
         identity = f"p2p/{spec['tag']}/{spec['perm']}/{devices}"
-    return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "little")
+    return _number(identity, 8)
+
+
+def _number(text: str, size: int) -> int:
+    """A number of ``size`` bytes from a text."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=size).digest(), "little")

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from jaxring.plan.algorithms import direct, halving_doubling, hier_direct, ring, tree
-from jaxring.plan.schedule import LanesFn, Schedule, Spec
+from jaxring.plan.schedule import LanesFn, Schedule, ScheduleError, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,5 +78,18 @@ def custom(
     if pieces < 1 or nlanes < 1 or scratch_chunks < 0:
         raise ValueError("a schedule needs at least one piece and one lane, and no negative number of scratch chunks")
     schedule = Schedule(spec, pieces, nlanes, scratch_chunks, lanes_fn)
+    _check_messages(schedule)
     verify(schedule, fifo_depth=fifo_depth)
     return schedule
+
+
+def _check_messages(schedule: Schedule) -> None:
+    """ScheduleError for what the engine cannot do: it looks for one message of a peer at a time."""
+    for rank in range(schedule.spec.nranks):
+        for number, lane in enumerate(schedule.lanes(rank)):
+            for step in lane:
+                peers = [peer.rank for peer in step.recv if not peer.memory and peer.rank != rank]
+                if len(set(peers)) != len(peers):
+                    raise ScheduleError(
+                        f"rank {rank}, lane {number}: a step receives twice from one rank; use two steps"
+                    )
