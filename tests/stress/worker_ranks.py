@@ -1,7 +1,8 @@
-"""More ranks than cores: `python worker_ranks.py many` and `... late`."""
+"""More ranks than cores: `python worker_ranks.py many` and `... late FOLDER`."""
 
 from __future__ import annotations
 
+import pathlib
 import resource
 import sys
 import time
@@ -29,18 +30,24 @@ def many() -> None:
         print(algorithm, flush=True)
 
 
-def late() -> None:
-    """The last process comes two seconds late; the others say how much CPU time they used up to the end."""
+def late(folder: str) -> None:
+    """The last process comes two seconds after the others wait; those say how much CPU time they used up to the end."""
     mesh = start()
     n = mesh.size
     run = over(mesh, lambda x: jaxring.all_reduce(x, AXIS))
     inputs = [put(mesh, rows(n, length, "int32", length)) for length in (1, 1 << 16)]
     for x in inputs:
         jax.block_until_ready(run(x))  # compiled and connected
-    for x in inputs:
-        if jax.process_index() == jax.process_count() - 1:
-            time.sleep(2)
+    here, last = jax.process_index(), jax.process_count() - 1
+    for turn, x in enumerate(inputs):
+        flags = [pathlib.Path(folder) / f"waits{turn}.{process}" for process in range(last)]
         begin, used = time.monotonic(), cpu_seconds()
+        if here < last:
+            flags[here].touch()
+        else:
+            while not all(flag.exists() for flag in flags):
+                time.sleep(0.01)
+            time.sleep(2)
         jax.block_until_ready(run(x))
         print(f"waited {time.monotonic() - begin} used {cpu_seconds() - used}", flush=True)
 
@@ -51,5 +58,5 @@ def cpu_seconds() -> float:
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    globals()[sys.argv[1]](*sys.argv[2:])
     print("checked")
