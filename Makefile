@@ -30,7 +30,7 @@ ENVIRONMENT := $(VENV)/.environment$(if $(JAX),-jax-$(JAX))
 BUILT := $(VENV)/.built$(if $(JAX),-jax-$(JAX))
 # What the native tests play; made by the planner.
 SCHEDULES := build/schedules.bin
-export JAXRING_TEST_SCHEDULES := $(abspath $(SCHEDULES))
+export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
 .PHONY: help demo test lint format types pytest native-test tsan asan ubsan package-test clean

@@ -1,4 +1,4 @@
-// The planner's own schedules, from the file that tools/dump_schedules.py writes and JAXRING_TEST_SCHEDULES names.
+// The planner's own schedules, from the file that tools/dump_schedules.py writes and TEST_SCHEDULES names.
 #pragma once
 
 #include <algorithm>
@@ -104,10 +104,10 @@ class ScheduleReader {
 
 inline const std::vector<Schedule>& Schedules() {
   static const std::vector<Schedule> schedules = [] {
-    const char* path = std::getenv("JAXRING_TEST_SCHEDULES");
+    const char* path = std::getenv("TEST_SCHEDULES");
     std::ifstream file(path == nullptr ? "" : path, std::ios::binary);
     if (!file) {
-      std::cerr << "JAXRING_TEST_SCHEDULES must name what tools/dump_schedules.py wrote; `make native-test` sees to it"
+      std::cerr << "TEST_SCHEDULES must name what tools/dump_schedules.py wrote; `make native-test` sees to it"
                 << std::endl;
       std::exit(1);
     }
