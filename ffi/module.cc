@@ -11,7 +11,6 @@
 #include "engine/runtime.h"
 #include "engine/site.h"
 #include "jaxring_config.h"
-#include "transport/tcp.h"
 #include "xla/cpu_handlers.h"
 
 namespace nb = nanobind;
@@ -145,10 +144,10 @@ NB_MODULE(_native, m) {
       nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), "Starts the engine, once.");
   m.def(
       "abort",
-      [](const std::string& reason, double timeout_s) {
-        if (RunningEngine() != nullptr) RunningEngine()->Abort(reason, timeout_s);
+      [](const std::string& reason, double timeout_s, bool goodbye) {
+        if (RunningEngine() != nullptr) RunningEngine()->Abort(reason, timeout_s, goodbye);
       },
-      nb::arg("reason"), nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
+      nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::call_guard<nb::gil_scoped_release>(),
       "Fails every operation, now and from now on; waits timeout_s seconds at most for those in flight.");
   m.def("counters", &Counters, "What the engine has counted so far.");
 
@@ -240,13 +239,7 @@ NB_MODULE(_native, m) {
   m.def(
       "tcp_attach",
       [](int peer, int channel, int fd, bool sending) {
-        Engine& engine = Running();
-        uint32_t slot = engine.links().slot_bytes();
-        if (sending) {
-          engine.links().AddSend(peer, channel, MakeTcpSendLink(fd, &engine.poller(), slot, &engine.bell()));
-        } else {
-          engine.links().AddRecv(peer, channel, MakeTcpRecvLink(fd, &engine.poller(), slot, &engine.bell()));
-        }
+        sending ? Running().AddTcpSend(peer, channel, fd) : Running().AddTcpRecv(peer, channel, fd);
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), "Takes over a connected socket.");
   m.def(

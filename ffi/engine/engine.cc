@@ -13,6 +13,7 @@
 namespace jaxring {
 namespace {
 
+constexpr auto kCrashGrace = std::chrono::milliseconds(100);
 constexpr int kLaneBudget = 64;
 constexpr size_t kStashBytes = size_t{1} << 30;
 // With operations in flight a sleeper looks again now and then, whatever the bell does.
@@ -28,15 +29,20 @@ class PeerWatch final : public Poller::Handler {
   void OnEvents(uint32_t) override {
     char byte;
     ssize_t n = recv(fd_, &byte, 1, MSG_DONTWAIT);
-    if (n > 0) return;
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n > 0) goodbye_ = true;
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return;
     engine_->poller().Remove(fd_);
-    engine_->PeerGone(process_, "its process ended");
+    engine_->PeerGone(process_, "its process ended", goodbye_);
+  }
+  void SayGoodbye() {
+    const char byte = 'b';
+    [[maybe_unused]] ssize_t n = send(fd_, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 
  private:
   Engine* engine_;
   int process_, fd_;
+  bool goodbye_ = false;
 };
 
 }  // namespace
@@ -203,6 +209,8 @@ void Engine::Tick() {
       op->Fail(Status::Error(Code::kAborted, op->plan().what + ": " + abort_reason_));
       late = true;
     }
+    FailCrashed(*op, now);
+    late |= op->failed();
     if (now < op->deadline() || op->failed()) continue;
     std::string waits = op->DescribeWaits();
     op->Fail(Status::Error(Code::kDeadlineExceeded,
@@ -233,18 +241,27 @@ uint64_t Engine::NextSequence(uint64_t key, bool recv) {
   return sequences_[{key, recv}]++;
 }
 
-void Engine::Abort(const std::string& reason, double timeout_s) {
+void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye) {
   {
     std::lock_guard lock(mutex_);
     if (aborted_) return;
     abort_reason_ = reason;
     aborted_.store(true, std::memory_order_release);
   }
+  const bool idle = active_count_.load(std::memory_order_acquire) == 0;
   poller_->Kick();
   auto until = Clock::now() + std::chrono::duration<double>(timeout_s);
   while (active_count_.load(std::memory_order_acquire) != 0 && Clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  // Who gives operations up leaves its peers without their part: that is no good order.
+  if (!idle || !goodbye) return;
+  std::vector<std::function<void()>> goodbyes;
+  {
+    std::lock_guard lock(mutex_);
+    goodbyes = goodbyes_;
+  }
+  for (auto& say : goodbyes) say();
 }
 
 Status Engine::TakeDetachedFailure(uint64_t key) {
@@ -273,13 +290,70 @@ bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
 
 void Engine::WakeRequests() { request_ready_.notify_all(); }
 
-void Engine::PeerGone(int process, const std::string& reason) {
+void Engine::PeerGone(int process, const std::string& reason, bool goodbye) {
+  if (!goodbye) NoteCrash(process, reason);
   links_.ClosePeer(process, reason);
   bell_->NotifyAll();
 }
 
+void Engine::NoteCrash(int process, const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  crashes_.try_emplace(process, Crash{reason, Clock::now()});
+}
+
+void Engine::FailCrashed(Operation& op, Clock::time_point now) {
+  std::string names, reason;
+  {
+    std::lock_guard lock(mutex_);
+    for (const RankPlace& rank : op.plan().ranks) {
+      auto it = crashes_.find(rank.process);
+      // What the process sent before it died may still be enough: a moment for that.
+      if (it == crashes_.end() || now - it->second.seen < kCrashGrace) continue;
+      names += (names.empty() ? "" : ", ") + rank.name;
+      reason = it->second.reason;
+    }
+  }
+  if (names.empty()) return;
+  op.Fail(Status::Error(Code::kUnavailable, op.plan().what + ": lost " + names + ": " + reason +
+                                                " without a word. Look at that process's log for the first error; the "
+                                                "job has to be restarted."));
+}
+
 void Engine::WatchPeer(int process, int fd) {
-  poller_->Add(fd, EPOLLIN | EPOLLRDHUP, std::make_shared<PeerWatch>(this, process, fd));
+  auto watch = std::make_shared<PeerWatch>(this, process, fd);
+  {
+    std::lock_guard lock(mutex_);
+    goodbyes_.push_back([weak = std::weak_ptr<PeerWatch>(watch)] {
+      if (auto live = weak.lock()) live->SayGoodbye();
+    });
+  }
+  poller_->Add(fd, EPOLLIN | EPOLLRDHUP, std::move(watch));
+}
+
+void Engine::AddTcpRecv(int process, int channel, int fd) {
+  // Only this connection ended: others of the same peer may still hold what it sent before.
+  auto ended = [this, process](const std::string& why, bool goodbye) {
+    if (!goodbye) NoteCrash(process, why);
+  };
+  auto link = MakeTcpRecvLink(fd, poller_.get(), links_.slot_bytes(), bell_.get(), ended);
+  {
+    std::lock_guard lock(mutex_);
+    goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
+  }
+  links_.AddRecv(process, channel, std::move(link));
+}
+
+void Engine::AddTcpSend(int process, int channel, int fd) {
+  // Only this connection ended: others of the same peer may still hold what it sent before.
+  auto ended = [this, process](const std::string& why, bool goodbye) {
+    if (!goodbye) NoteCrash(process, why);
+  };
+  auto link = MakeTcpSendLink(fd, poller_.get(), links_.slot_bytes(), bell_.get(), ended);
+  {
+    std::lock_guard lock(mutex_);
+    goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
+  }
+  links_.AddSend(process, channel, std::move(link));
 }
 
 }  // namespace jaxring

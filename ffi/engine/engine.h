@@ -18,6 +18,7 @@
 #include "transport/bell.h"
 #include "transport/links.h"
 #include "transport/poller.h"
+#include "transport/tcp.h"
 
 namespace jaxring {
 
@@ -64,13 +65,17 @@ class Engine {
   uint64_t NextSequence(uint64_t key, bool recv);
   // What became of a buffered send after its caller was let go: told to the next call under the same key.
   Status TakeDetachedFailure(uint64_t key);
-  // A peer process is gone: its links end, and with them the operations that need them.
-  void PeerGone(int process, const std::string& reason);
+  // A peer process is gone: its links end. One that said goodbye has done its part in all that it began; one that did
+  // not takes every operation with a rank of its own down, whomever that operation waits for just now.
+  void PeerGone(int process, const std::string& reason, bool goodbye);
+  void AddTcpRecv(int process, int channel, int fd);
+  void AddTcpSend(int process, int channel, int fd);
   void WatchPeer(int process, int fd);
 
   // Fails everything in flight and everything that comes later: the process is about to end. Waits for what is in
   // flight to notice, `timeout_s` at most.
-  void Abort(const std::string& reason, double timeout_s);
+  // Peers are told that it ends in good order if `goodbye`, and if nothing was in flight.
+  void Abort(const std::string& reason, double timeout_s, bool goodbye);
 
   struct Counters {
     std::atomic<int64_t> sites{0};
@@ -85,6 +90,8 @@ class Engine {
   void Finish(const std::shared_ptr<Operation>& op);
   void Spill();
   void Tick();
+  void NoteCrash(int process, const std::string& reason);
+  void FailCrashed(Operation& op, Clock::time_point now);
   std::vector<std::shared_ptr<Operation>> Active(uint64_t* version);
 
   EngineOptions options_;
@@ -104,6 +111,12 @@ class Engine {
   std::vector<std::weak_ptr<Site>> watched_;
   std::map<std::pair<uint64_t, bool>, uint64_t> sequences_;
   std::map<uint64_t, Status> detached_failures_;
+  struct Crash {
+    std::string reason;
+    Clock::time_point seen;
+  };
+  std::map<int, Crash> crashes_;
+  std::vector<std::function<void()>> goodbyes_;  // each tells one peer that this process ends in good order
 
   std::mutex request_mutex_;
   std::condition_variable request_ready_;

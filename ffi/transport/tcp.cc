@@ -14,12 +14,16 @@ namespace jaxring {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
+constexpr uint32_t kGoodbye = 255;  // in place of a protocol: nothing follows
 
 class PumpNotifier final : public Notifier {
  public:
   explicit PumpNotifier(std::weak_ptr<TcpSendPump> pump) : pump_(std::move(pump)) {}
   void Notify() override {
     if (auto pump = pump_.lock()) pump->Pump();
+  }
+  void SayGoodbye() {
+    if (auto pump = pump_.lock()) pump->SayGoodbye();
   }
 
  private:
@@ -30,19 +34,25 @@ class KickNotifier final : public Notifier {
  public:
   explicit KickNotifier(Poller* poller) : poller_(poller) {}
   void Notify() override { poller_->Kick(); }
+  void set_pump(std::weak_ptr<TcpRecvPump> pump) { pump_ = std::move(pump); }
+  void SayGoodbye() {
+    if (auto pump = pump_.lock()) pump->SayGoodbye();
+  }
 
  private:
   Poller* poller_;
+  std::weak_ptr<TcpRecvPump> pump_;
 };
 
 }  // namespace
 
-TcpSendPump::TcpSendPump(int fd, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room)
+TcpSendPump::TcpSendPump(int fd, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room, OnEnd on_end)
     : fd_(fd),
       poller_(poller),
       link_(std::move(link)),
       ll_(link_->memory.ring(Protocol::kLL), on_room),
       simple_(link_->memory.ring(Protocol::kSimple), on_room),
+      on_end_(std::move(on_end)),
       on_room_(on_room) {}
 
 TcpSendPump::~TcpSendPump() { close(fd_); }
@@ -85,9 +95,7 @@ void TcpSendPump::Pump() {
           armed_ = true;
           return;
         }
-        link_->end.Close(std::string("the connection broke: ") + std::strerror(errno));
-        on_room_->Notify();
-        return;
+        return End(std::string("the connection broke: ") + std::strerror(errno));
       }
       written_ += static_cast<size_t>(n);
     }
@@ -98,23 +106,40 @@ void TcpSendPump::Pump() {
   armed_ = false;
 }
 
+void TcpSendPump::End(const std::string& why) {
+  // The one thing that ever comes back on this connection is the receiver's goodbye.
+  char byte;
+  const bool goodbye = recv(fd_, &byte, 1, MSG_DONTWAIT) == 1;
+  link_->end.Close(why);
+  on_room_->Notify();
+  if (on_end_) on_end_(why, goodbye);
+}
+
+void TcpSendPump::SayGoodbye() {
+  std::lock_guard lock(mutex_);
+  if (link_->end.closed || writing_) return;
+  WireHeader goodbye{};
+  goodbye.protocol = kGoodbye;
+  [[maybe_unused]] ssize_t n = send(fd_, &goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 void TcpSendPump::OnEvents(uint32_t events) {
   if (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) {
-    link_->end.Close("the peer closed the connection");
-    on_room_->Notify();
+    End("the peer closed the connection");
     poller_->Remove(fd_);
     return;
   }
   Pump();
 }
 
-TcpRecvPump::TcpRecvPump(int fd, Poller* poller, std::shared_ptr<RecvLink> link, Notifier* on_message)
+TcpRecvPump::TcpRecvPump(int fd, Poller* poller, std::shared_ptr<RecvLink> link, Notifier* on_message, OnEnd on_end)
     : fd_(fd),
       poller_(poller),
       link_(std::move(link)),
       ll_(link_->memory.ring(Protocol::kLL), on_message),
       simple_(link_->memory.ring(Protocol::kSimple), on_message),
       on_message_(on_message),
+      on_end_(std::move(on_end)),
       buffer_(kReadBytes) {}
 
 TcpRecvPump::~TcpRecvPump() { close(fd_); }
@@ -123,6 +148,7 @@ void TcpRecvPump::End(const std::string& why) {
   closed_ = true;
   link_->end.Close(why);
   on_message_->Notify();
+  if (on_end_) on_end_(why, goodbye_);
   poller_->Remove(fd_);
 }
 
@@ -133,6 +159,11 @@ bool TcpRecvPump::Advance(const char* data, size_t size, size_t* used) {
     if (!in_message_) {
       if (size - *used < sizeof header_) return true;
       std::memcpy(&header_, data + *used, sizeof header_);
+      if (header_.protocol == kGoodbye) {
+        goodbye_ = true;
+        *used += sizeof header_;
+        continue;
+      }
       bool ll = header_.protocol == static_cast<uint32_t>(Protocol::kLL);
       RingSender& ring = ll ? ll_ : simple_;
       if ((!ll && header_.protocol != static_cast<uint32_t>(Protocol::kSimple)) ||
@@ -203,15 +234,21 @@ void TcpRecvPump::Read() {
 
 void TcpRecvPump::OnEvents(uint32_t) { Read(); }
 
+void TcpRecvPump::SayGoodbye() {
+  const char byte = 'b';
+  [[maybe_unused]] ssize_t n = send(fd_, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 void TcpRecvPump::OnKick() {
   if (!paused_ || closed_) return;
   poller_->Change(fd_, EPOLLIN);
   Read();
 }
 
-std::shared_ptr<SendLink> MakeTcpSendLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell) {
+std::shared_ptr<SendLink> MakeTcpSendLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell,
+                                          OnEnd on_end) {
   auto link = std::make_shared<SendLink>("tcp", LinkMemory::Anonymous(slot_bytes), nullptr);
-  auto pump = std::make_shared<TcpSendPump>(fd, poller, link, own_bell);
+  auto pump = std::make_shared<TcpSendPump>(fd, poller, link, own_bell, std::move(on_end));
   link->notifier = std::make_unique<PumpNotifier>(pump);
   link->ll.set_on_publish(link->notifier.get());
   link->simple.set_on_publish(link->notifier.get());
@@ -219,12 +256,19 @@ std::shared_ptr<SendLink> MakeTcpSendLink(int fd, Poller* poller, uint32_t slot_
   return link;
 }
 
-std::shared_ptr<RecvLink> MakeTcpRecvLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell) {
+std::shared_ptr<RecvLink> MakeTcpRecvLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell,
+                                          OnEnd on_end) {
   auto notifier = std::make_unique<KickNotifier>(poller);
   auto link = std::make_shared<RecvLink>("tcp", LinkMemory::Anonymous(slot_bytes), notifier.get());
+  auto pump = std::make_shared<TcpRecvPump>(fd, poller, link, own_bell, std::move(on_end));
+  notifier->set_pump(pump);
   link->notifier = std::move(notifier);
-  poller->Add(fd, EPOLLIN, std::make_shared<TcpRecvPump>(fd, poller, link, own_bell));
+  poller->Add(fd, EPOLLIN, std::move(pump));
   return link;
 }
+
+void SayTcpGoodbye(SendLink& link) { static_cast<PumpNotifier*>(link.notifier.get())->SayGoodbye(); }
+
+void SayTcpGoodbye(RecvLink& link) { static_cast<KickNotifier*>(link.notifier.get())->SayGoodbye(); }
 
 }  // namespace jaxring

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "transport/link.h"
@@ -21,24 +23,31 @@ struct WireHeader {
 };
 static_assert(sizeof(WireHeader) == 40);
 
+// Called when a connection ends, with or without the peer's word that it would.
+using OnEnd = std::function<void(const std::string& why, bool goodbye)>;
+
 // The sending pump is the link's notifier: whoever publishes a message tries to write it out at once; what the socket
 // does not take goes out from the poller's thread.
 class TcpSendPump final : public Poller::Handler {
  public:
   // `on_room`: the bell of this process, rung when a full ring has room again.
-  TcpSendPump(int fd, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room);
+  TcpSendPump(int fd, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room, OnEnd on_end);
   ~TcpSendPump() override;
   void OnEvents(uint32_t events) override;
   void Pump();
+  // Tells the peer that nothing more will come, if the socket takes it at once.
+  void SayGoodbye();
 
  private:
   bool NextMessage();
+  void End(const std::string& why);
 
   int fd_;
   Poller* poller_;
   std::shared_ptr<SendLink> link_;
   RingReceiver ll_, simple_;  // the pump empties the rings that the lanes fill
-  Notifier* on_room_;         // also rung when the connection ends: lanes wait for room that will not come
+  OnEnd on_end_;
+  Notifier* on_room_;  // also rung when the connection ends: lanes wait for room that will not come
   std::mutex mutex_;
   bool writing_ = false, armed_ = false;
   WireHeader header_{};
@@ -49,10 +58,12 @@ class TcpSendPump final : public Poller::Handler {
 
 class TcpRecvPump final : public Poller::Handler {
  public:
-  TcpRecvPump(int fd, Poller* poller, std::shared_ptr<RecvLink> link, Notifier* on_message);
+  TcpRecvPump(int fd, Poller* poller, std::shared_ptr<RecvLink> link, Notifier* on_message, OnEnd on_end);
   ~TcpRecvPump() override;
   void OnEvents(uint32_t events) override;
   void OnKick() override;
+  // Tells the sender that this process ends in good order.
+  void SayGoodbye();
 
  private:
   void Read();
@@ -66,14 +77,19 @@ class TcpRecvPump final : public Poller::Handler {
   Notifier* on_message_;
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;
-  bool in_message_ = false, paused_ = false, closed_ = false;
+  bool in_message_ = false, paused_ = false, closed_ = false, goodbye_ = false;
+  OnEnd on_end_;
   WireHeader header_{};
   uint64_t position_ = 0;
   size_t filled_ = 0;
 };
 
 // Makes links over connected sockets. Both keep their pump alive through the poller.
-std::shared_ptr<SendLink> MakeTcpSendLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell);
-std::shared_ptr<RecvLink> MakeTcpRecvLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell);
+std::shared_ptr<SendLink> MakeTcpSendLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell,
+                                          OnEnd on_end = nullptr);
+std::shared_ptr<RecvLink> MakeTcpRecvLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell,
+                                          OnEnd on_end = nullptr);
+void SayTcpGoodbye(SendLink& link);
+void SayTcpGoodbye(RecvLink& link);
 
 }  // namespace jaxring

@@ -218,16 +218,18 @@ class Planner:
         transports: set[str] = set()
         for rank in local:
             sends, receives = schedule.message_peers(rank)
-            if schedule.uses_memory(rank):
+            if schedule.uses_memory(rank) or len(places) == 1:
                 transports.add("memory")
             for peer in sends | receives:
                 target = places[peer].process
                 if target == places[rank].process:
                     transports.add("local")
-                elif world is not None and peer in sends:
-                    for channel in range(channels):
-                        transports.add(world.link(target, channel))
-        return channels, tuple(sorted(transports)) or ("memory",)
+                elif world is not None:
+                    transports.add(world.transport(target))
+                    if peer in sends:
+                        for channel in range(channels):
+                            world.link(target, channel)
+        return channels, tuple(sorted(transports)) or ("none",)
 
 
 @functools.lru_cache(maxsize=256)

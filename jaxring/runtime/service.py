@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import sys
 import threading
 
 import jax
@@ -90,6 +91,7 @@ def _answer(planner: Planner, request: _native.PlanRequest) -> None:
 def _end() -> None:
     """Before the interpreter and JAX's backend go: what still waits for peers must not keep them."""
     _stop.set()
-    _native.abort("this process is ending", _ABORT_S)
+    # After an uncaught exception peers must not take this for an orderly end.
+    _native.abort("this process is ending", _ABORT_S, getattr(sys, "last_type", None) is None)
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)

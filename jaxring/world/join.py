@@ -118,6 +118,11 @@ class World:
         future.set_result(transport)
         return transport
 
+    def transport(self, p: int) -> str:
+        """How messages between this process and `p` travel: "shm" on one host, "tcp" otherwise."""
+        shared = self.info(p).host_id == self.own.host_id and not self._settings.shm_disable
+        return "shm" if shared else "tcp"
+
     def close(self) -> None:
         """Stop listening. Links that exist are the engine's and stay."""
         self._listener.close()
@@ -125,9 +130,9 @@ class World:
     def _make(self, p: int, channel: int) -> str:
         peer = self.info(p)
         deadline = time.monotonic() + self._timeout_s
-        shared = peer.host_id == self.own.host_id and not self._settings.shm_disable
+        transport = self.transport(p)
         ring: int | None = None
-        if shared:
+        if transport == "shm":
             ring = self._rings.get((p, channel))
             if ring is None:  # a second try uses the first one's ring
                 ring = self._rings[p, channel] = self._native.shm_create(p, channel)
@@ -137,7 +142,6 @@ class World:
                 links.dial(sock, session, self.own, peer, channel, self._native, ring, deadline)
             except (OSError, ValueError) as error:
                 raise JoinError(f"The link to {peer} on channel {channel} failed: {error}.") from error
-        transport = "shm" if shared else "tcp"
         logger.debug("sending link to %s, channel %d: %s", peer, channel, transport)
         return transport
 
