@@ -132,8 +132,8 @@ def choose(
             found.append((cost.cost_us(shape, topology, kind), len(found), name, kind, channels))
     if not found and algorithm is None and protocol == "ll":
         raise ValueError(
-            f"protocol 'll' carries messages of at most {ll_bytes} bytes, and {collective} of {nbytes} bytes sends longer "
-            "ones by every algorithm; use protocol 'simple'"
+            f"protocol 'll' carries messages of at most {ll_bytes} bytes, and {collective} of {nbytes} bytes sends "
+            "longer ones by every algorithm; use protocol 'simple'"
         )
     if not found:
         raise ValueError(refused)
