@@ -139,8 +139,8 @@ TcpRecvPump::TcpRecvPump(int fd, Poller* poller, std::shared_ptr<RecvLink> link,
       ll_(link_->memory.ring(Protocol::kLL), on_message),
       simple_(link_->memory.ring(Protocol::kSimple), on_message),
       on_message_(on_message),
-      on_end_(std::move(on_end)),
-      buffer_(kReadBytes) {}
+      buffer_(kReadBytes),
+      on_end_(std::move(on_end)) {}
 
 TcpRecvPump::~TcpRecvPump() { close(fd_); }
 
