@@ -118,13 +118,13 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
       Claim claim;
       if (!Receive(op, lane, entry, &claim)) return give_back();
       uint64_t expected = elements * (recv_partial ? plan.partial_bytes : plan.element_bytes);
-      if (claim.message.bytes != expected || claim.message.check != op.check()) {
+      if (claim.message.bytes != expected || claim.message.check != plan.check) {
         const std::string& from = plan.ranks[rank].name;
         op.Fail(
             Status::Error(Code::kInvalidArgument,
                           plan.what + ": " + plan.ranks[table.rank].name + " expects " + std::to_string(expected) +
                               " bytes from " + from + ", which sent " + std::to_string(claim.message.bytes) +
-                              (claim.message.check != op.check() ? " of another program, shape or dtype." : ".") +
+                              (claim.message.check != plan.check ? " of another shape or dtype." : ".") +
                               " The ranks disagree about the operation's shape or type, or run different programs."));
       }
       work.claims.push_back(std::move(claim));
@@ -175,7 +175,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     MessageId id{op.key(), static_cast<uint32_t>(table.rank),
                  static_cast<uint32_t>(Peer::rank(table.peers[send_entry])), lane.number, flow.sent++};
     const size_t bytes = elements * (send_partial ? plan.partial_bytes : plan.element_bytes);
-    ring->Publish(position, id, {static_cast<uint32_t>(bytes), op.check()});
+    ring->Publish(position, id, {static_cast<uint32_t>(bytes), plan.check});
   }
   work.claims.clear();
   return true;
@@ -195,7 +195,7 @@ bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t
     Flow& flow = lane.flows[table.flow[entry]];
     MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[entry])),
                  lane.number, flow.sent++};
-    ring->Publish(position, id, {static_cast<uint32_t>(bytes), op.check()});
+    ring->Publish(position, id, {static_cast<uint32_t>(bytes), plan.check});
   }
   return true;
 }

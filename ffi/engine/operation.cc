@@ -13,8 +13,8 @@ uint64_t RaggedTiles(const Plan& plan, const Extents& extents) {
 }  // namespace
 
 Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
-                     Clock::time_point deadline, uint32_t check)
-    : plan_(std::move(plan)), key_(key), check_(check), deadline_(deadline), participants_(std::move(participants)) {
+                     Clock::time_point deadline)
+    : plan_(std::move(plan)), key_(key), deadline_(deadline), participants_(std::move(participants)) {
   const uint64_t tiles = plan_->Tiles();
   for (uint32_t l = 0; l < plan_->locals.size(); ++l) {
     const RankTable& table = plan_->locals[l];

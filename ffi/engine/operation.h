@@ -63,12 +63,10 @@ struct Lane {
 class Operation {
  public:
   Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
-            Clock::time_point deadline, uint32_t check);
+            Clock::time_point deadline);
 
   const Plan& plan() const { return *plan_; }
   uint64_t key() const { return key_; }
-  // Rides along with every message; see Site::Start.
-  uint32_t check() const { return check_; }
   Clock::time_point deadline() const { return deadline_; }
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
   Participant& participant(uint32_t local) { return participants_[local]; }
@@ -96,7 +94,6 @@ class Operation {
  private:
   std::shared_ptr<const Plan> plan_;
   uint64_t key_;
-  uint32_t check_;
   Clock::time_point deadline_;
   std::vector<Participant> participants_;
   std::vector<std::unique_ptr<Lane>> lanes_;

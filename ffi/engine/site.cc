@@ -136,12 +136,8 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
       participants[i].on_launching_thread = false;
     }
   }
-  // XLA numbers the runs of a program alike in all processes, from a hash of the program on. So different programs
-  // whose call sites look the same do not take each other's data. The halves of a message may belong to different
-  // programs.
-  const uint64_t run = plan->half == Half::kBoth ? Mix(static_cast<uint64_t>(instance.run_id)) : 0;
-  auto op = std::make_shared<Operation>(plan, OperationKey(*plan, instance.sequence), std::move(participants), deadline,
-                                        plan->check ^ static_cast<uint32_t>(run));
+  auto op =
+      std::make_shared<Operation>(plan, OperationKey(*plan, instance.sequence), std::move(participants), deadline);
   op->owned_input = copy;
   for (const Participant& participant : op->participants()) {
     if (participant.extents && !participant.extents->invalid.empty()) {
