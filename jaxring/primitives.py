@@ -6,11 +6,8 @@ native engine sees contiguous memory and `collectives.py` does the reshaping in 
 
 from __future__ import annotations
 
-import collections
 import functools
-import hashlib
 import json
-import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -21,6 +18,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import batching, mlir
 
 from jaxring import _compat
+from jaxring.provenance import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,31 +106,6 @@ def _abstract(name: str, x: Any, *, axes: Axes, options: Options) -> Any:
     return _compat.with_varying(x, _result_shape(kind, x.shape, axes.size), varying)
 
 
-def _provenance(operands: list[Any], limit: int = 64) -> str:
-    """A hash of the ops that made the operands, ``limit`` at most, nearest first.
-
-    Call sites of different programs may look the same (one function, jitted with another constant). This tells them
-    apart, so that processes which run such programs in different orders wait for each other instead of mixing them.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    queue = collections.deque(operands)
-    for _ in range(limit):
-        if not queue:
-            break
-        owner = queue.popleft().owner
-        if not hasattr(owner, "operands"):  # a block: the value is an argument
-            digest.update(b"argument")
-            continue
-        operation = owner.operation
-        digest.update(operation.name.encode())
-        # A constant's value is its attribute; a large one is not worth printing.
-        if operation.name != "stablehlo.constant" or math.prod(operation.results[0].type.shape) <= 64:
-            attributes = operation.attributes
-            digest.update("".join(str(attributes[i].attr) for i in range(len(attributes))).encode())
-        queue.extend(operation.operands)
-    return digest.hexdigest()
-
-
 def custom_call(
     ctx: Any,
     operands: list[Any],
@@ -175,7 +148,7 @@ def custom_call(
         # Tells the collectives of one program apart; the same number in every process that lowers the program.
         "call": ctx.module_context.new_channel(),
         "devices": devices,
-        "program": _provenance(operands),
+        "program": provenance(ctx.module_context, operands),
     }
     ctx = ctx.replace(avals_in=[*ctx.avals_in, jax.core.ShapedArray((), np.dtype(np.uint32))])
     rule = jax.ffi.ffi_lowering(f"jaxring_{collective}", operand_output_aliases=aliases, has_side_effect=side_effect)

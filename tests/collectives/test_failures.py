@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from coll_jobs import run_job
-from coll_tables import ragged_case, ragged_expected
+from coll_messages import ragged_case, ragged_expected
 
 import jaxring
 from jaxring.plan import tuner
@@ -208,7 +208,7 @@ def test_ragged_sizes_that_disagree_between_processes(tmp_path):
     path = script(
         tmp_path,
         """
-        from coll_tables import ragged_case, ragged_expected
+        from coll_messages import ragged_case, ragged_expected
         from functools import partial
         case = ragged_case(np.random.default_rng(0), r.n, 5)
         bad = {name: value.copy() for name, value in case.items()}

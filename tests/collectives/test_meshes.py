@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from coll_calls import MOVING, REDUCING, call, has_blocks, moved, shift
 from coll_meshes import TABLES, check_lines, line_data, line_program, members
 from coll_ranks import Ranks, Report
-from coll_tables import MOVING, REDUCING, call, has_blocks, moved, shift
 from jax.sharding import PartitionSpec as P
 
 import jaxring

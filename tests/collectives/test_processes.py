@@ -7,10 +7,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from coll_algorithms import algorithms
 from coll_jobs import merged, tables
 from coll_meshes import TABLES as MESH_TABLES
 from coll_ranks import Report
-from coll_tables import TABLES, algorithms
+from coll_tables import TABLES
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 

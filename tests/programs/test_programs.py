@@ -50,6 +50,11 @@ def test_programs_compiled_ahead_and_shapes(tmp_path, processes, devices):
     run(tmp_path, "ahead", processes=processes, devices=devices)
 
 
+@pytest.mark.multiprocess
+def test_alike_programs_in_another_order_never_mix(tmp_path):
+    run(tmp_path, "alike", processes=4, devices=1)
+
+
 def test_import_is_clean_and_leaves_no_thread_that_keeps_the_process(tmp_path):
     with Job(tmp_path) as job:
         job.start([sys.executable, "-X", "dev", "-W", "error", "-c", "import jaxring"], environment(2))
