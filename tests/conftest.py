@@ -12,7 +12,40 @@ if int(os.environ.get("PJRT_NPROC") or 0) < 8 * DEVICES:
 os.environ.setdefault("JAXRING_TIMEOUT", "60")
 
 import jax  # noqa: E402
+import pytest  # noqa: E402
 
 # Not by the environment, which processes that tests start would inherit.
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", DEVICES)
+
+
+# Hardware that no test machine can be given by an installation.
+MAY_SKIP = ("gpu", "rdma")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--no-skips",
+        action="store_true",
+        help=f"count a skipped test as failed, unless it is marked with one of: {', '.join(MAY_SKIP)}",
+    )
+
+
+def _fail_if_skipped(report):
+    if report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"--no-skips: {report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    strict = item.config.getoption("--no-skips") and not any(item.get_closest_marker(name) for name in MAY_SKIP)
+    return _fail_if_skipped(report) if strict else report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    return _fail_if_skipped(report) if collector.config.getoption("--no-skips") else report
