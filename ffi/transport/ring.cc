@@ -34,33 +34,25 @@ void RingSender::Publish(uint64_t position, const MessageId& id, Message message
 }
 
 bool RingReceiver::Find(const MessageId& id, uint64_t* position, const char** payload, Message* message) {
-  std::lock_guard lock(mutex_);
-  const uint32_t slots = memory_.shape().slots;
-  for (uint64_t p = head_; p < head_ + slots; ++p) {
-    SlotHeader& header = memory_.header(p);
-    if (header.flag.load(std::memory_order_acquire) != p + 1) return false;
-    uint64_t bit = uint64_t{1} << (p % slots);
-    if ((claimed_ & bit) || !(header.id == id)) continue;
-    claimed_ |= bit;
-    *position = p;
-    *payload = memory_.payload(p);
-    *message = {header.bytes, header.check};
-    return true;
-  }
-  return false;
+  return Claim(&id, position, payload, message);
 }
 
 bool RingReceiver::FindNext(uint64_t* position, MessageId* id, const char** payload, Message* message) {
+  if (!Claim(nullptr, position, payload, message)) return false;
+  *id = memory_.header(*position).id;
+  return true;
+}
+
+bool RingReceiver::Claim(const MessageId* wanted, uint64_t* position, const char** payload, Message* message) {
   std::lock_guard lock(mutex_);
   const uint32_t slots = memory_.shape().slots;
   for (uint64_t p = head_; p < head_ + slots; ++p) {
     SlotHeader& header = memory_.header(p);
     if (header.flag.load(std::memory_order_acquire) != p + 1) return false;
     uint64_t bit = uint64_t{1} << (p % slots);
-    if (claimed_ & bit) continue;
+    if ((claimed_ & bit) || (wanted != nullptr && !(header.id == *wanted))) continue;
     claimed_ |= bit;
     *position = p;
-    *id = header.id;
     *payload = memory_.payload(p);
     *message = {header.bytes, header.check};
     return true;

@@ -116,6 +116,8 @@ class RingReceiver {
   const RingMemory& memory() const { return memory_; }
 
  private:
+  // The oldest unclaimed message, of that name if one is given.
+  bool Claim(const MessageId* wanted, uint64_t* position, const char** payload, Message* message);
   void ReleaseLocked(uint64_t position);
 
   RingMemory memory_;
