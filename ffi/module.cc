@@ -103,6 +103,7 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   if (engine == nullptr) return result;
   const Engine::Counters& c = engine->counters();
   result["sites"] = c.sites.load();
+  result["in_flight"] = c.in_flight.load();
   result["operations"] = c.operations.load();
   result["inline_operations"] = c.inline_operations.load();
   result["failures"] = c.failures.load();
@@ -110,6 +111,23 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   result["spilled_messages"] = c.spills.load();
   result["stashed_bytes"] = engine->stash().bytes();
   result["link_bytes"] = engine->links().MemoryBytes();
+  return result;
+}
+
+int64_t Nanoseconds(OperationRecord::Time time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+using RecordTuple = std::tuple<uint64_t, uint64_t, std::string, int64_t, int64_t, int64_t, int>;
+
+std::vector<RecordTuple> Records(uint64_t after) {
+  std::vector<RecordTuple> result;
+  Engine* engine = RunningEngine();
+  if (engine == nullptr) return result;
+  for (const OperationRecord& r : engine->recorder().After(after)) {
+    result.emplace_back(r.number, r.sequence, r.label ? *r.label : "", Nanoseconds(r.arrived), Nanoseconds(r.launched),
+                        Nanoseconds(r.ended), static_cast<int>(r.state));
+  }
   return result;
 }
 
@@ -135,6 +153,7 @@ NB_MODULE(_native, m) {
         nb::typed<nb::dict, nb::str, nb::capsule> handlers;
         handlers["instantiate"] = nb::capsule(reinterpret_cast<void*>(CpuInstantiate), "xla._CUSTOM_CALL_TARGET");
         handlers["collective"] = nb::capsule(reinterpret_cast<void*>(CpuCollective), "xla._CUSTOM_CALL_TARGET");
+        handlers["done"] = nb::capsule(reinterpret_cast<void*>(CpuDone), "xla._CUSTOM_CALL_TARGET");
         handlers["ragged"] = nb::capsule(reinterpret_cast<void*>(CpuRagged), "xla._CUSTOM_CALL_TARGET");
         return handlers;
       },
@@ -150,6 +169,10 @@ NB_MODULE(_native, m) {
       nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::call_guard<nb::gil_scoped_release>(),
       "Fails every operation, now and from now on; waits timeout_s seconds at most for those in flight.");
   m.def("counters", &Counters, "What the engine has counted so far.");
+  m.def("records", &Records, nb::arg("after"), nb::call_guard<nb::gil_scoped_release>(),
+        "The recorded operations numbered above `after`, oldest first: (number, sequence, label, arrived, launched, "
+        "ended, state); times in ns of `clock`, 0 while not ended; state 0 running, 1 done, 2 failed.");
+  m.def("clock", [] { return Nanoseconds(std::chrono::steady_clock::now()); }, "Now, in ns of the recorder's clock.");
 
   nb::class_<PlanRequest>(m, "PlanRequest", "A call site's wish for a plan for one of its groups.")
       .def_prop_ro("spec", [](const PlanRequest& r) { return r.site->spec().spec; })
@@ -196,6 +219,10 @@ NB_MODULE(_native, m) {
             b.plan->process = process;
           },
           nb::arg("what"), nb::arg("key"), nb::arg("check"), nb::arg("half"), nb::arg("timeout_s"), nb::arg("process"))
+      .def(
+          "set_label",
+          [](PlanBuilder& b, const std::string& label) { b.plan->label = std::make_shared<const std::string>(label); },
+          nb::arg("label"), "JSON that `records` gives back with each operation of this plan.")
       .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
            nb::arg("block_elements"))
       .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),

@@ -134,6 +134,7 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     }
   }
   Status status = op->failed() ? op->status() : Status{};
+  recorder_.End(op->record, op->failed());
   if (op->failed()) {
     counters_.failures++;
     stash_.Discard(op->key());

@@ -14,6 +14,7 @@
 #include "engine/completion.h"
 #include "engine/interpreter.h"
 #include "engine/operation.h"
+#include "engine/recorder.h"
 #include "engine/stash.h"
 #include "transport/bell.h"
 #include "transport/links.h"
@@ -52,6 +53,7 @@ class Engine {
   Poller& poller() { return *poller_; }
   Stash& stash() { return stash_; }
   CompletionPool& completions() { return completions_; }
+  Recorder& recorder() { return recorder_; }
 
   // Planning requests, served by one Python thread. False after `timeout_s` or Stop.
   bool NextRequest(double timeout_s, PlanRequest* request);
@@ -78,7 +80,7 @@ class Engine {
   void Abort(const std::string& reason, double timeout_s, bool goodbye);
 
   struct Counters {
-    std::atomic<int64_t> sites{0};
+    std::atomic<int64_t> sites{0}, in_flight{0};  // in_flight: local ranks that wait for the end of an operation
     std::atomic<uint64_t> operations{0}, inline_operations{0}, failures{0}, sleeps{0}, spills{0};
   };
   Counters& counters() { return counters_; }
@@ -100,6 +102,7 @@ class Engine {
   Stash stash_;
   Interpreter interpreter_;
   CompletionPool completions_;
+  Recorder recorder_;
   Counters counters_;
   std::atomic<bool> stop_{false}, aborted_{false};
 

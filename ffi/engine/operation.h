@@ -90,6 +90,7 @@ class Operation {
   Span Tile(uint32_t local, Buffer buffer, int32_t chunk, uint64_t tile) const;
 
   std::shared_ptr<void> owned_input;  // a buffered send's copy
+  uint64_t record = 0;                // its number in the recorder
 
  private:
   std::shared_ptr<const Plan> plan_;

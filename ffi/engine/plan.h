@@ -36,7 +36,8 @@ struct RankTable {
 enum class Half : uint8_t { kBoth = 0, kSend = 1, kRecv = 2 };
 
 struct Plan {
-  std::string what;  // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
+  std::string what;                          // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
+  std::shared_ptr<const std::string> label;  // JSON for the recorder's readers; opaque here
   uint64_t key = 0;  // hash of what every participating process agrees on; sequence numbers count under it
   // Dtype and shape as the site sees them, part of every message's check. Two halves of a message are two sites.
   uint32_t check = 0;

@@ -139,6 +139,7 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
   auto op =
       std::make_shared<Operation>(plan, OperationKey(*plan, instance.sequence), std::move(participants), deadline);
   op->owned_input = copy;
+  op->record = engine_->recorder().Begin(plan->label, instance.sequence, instance.begun);
   for (const Participant& participant : op->participants()) {
     if (participant.extents && !participant.extents->invalid.empty()) {
       op->Fail(Status::Error(Code::kInvalidArgument, plan->what + ": " + plan->ranks[participant.rank].name + ": " +

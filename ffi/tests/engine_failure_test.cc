@@ -194,6 +194,23 @@ void CheckRejection() {
   CHECK(asked == 3 && data[0] == std::vector<int32_t>(100, 20));
 }
 
+// Two executions by two processes, then one whose other process does not come.
+void CheckRecords() {
+  Job job(2, Wire::kShared);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 2));
+  site.RunOk();
+  site.RunOk();
+  for (const Status& status : site.Run({0, 1})) CHECK(status.code == Code::kDeadlineExceeded);
+  std::vector<OperationRecord> records = job.engine(0).recorder().After(0);
+  CHECK_EQ(records.size(), 3u);
+  for (uint64_t i = 0; i < records.size(); ++i) {
+    CHECK_EQ(records[i].sequence, i);
+    CHECK(records[i].state == (i < 2 ? OperationState::kDone : OperationState::kFailed));
+    CHECK(records[i].arrived <= records[i].launched && records[i].launched <= records[i].ended);
+  }
+  CHECK_EQ(job.engine(1).recorder().After(0).size(), 2u);
+}
+
 }  // namespace
 }  // namespace jaxring::test
 
@@ -202,6 +219,7 @@ int main() {
   CheckAbsentHere();
   CheckMisfit();
   CheckRejection();
+  CheckRecords();
   for (Wire wire : {Wire::kShared, Wire::kTcp}) {
     CheckLateHere(wire);
     CheckAbsentProcess(wire, jaxring::Protocol::kLL);

@@ -58,8 +58,12 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
 
 ffi::ErrorCode ToXla(Code code) { return static_cast<ffi::ErrorCode>(static_cast<int>(code)); }
 
+// Keeps count of what is in flight from here to the completion.
 Completion Completer(ffi::Promise promise) {
-  return [promise = std::move(promise)](const Status& status) mutable {
+  std::atomic<int64_t>* in_flight = &RunningEngine()->counters().in_flight;
+  in_flight->fetch_add(1, std::memory_order_relaxed);
+  return [promise = std::move(promise), in_flight](const Status& status) mutable {
+    in_flight->fetch_sub(1, std::memory_order_relaxed);
     if (status.ok()) {
       promise.SetAvailable();
     } else {
@@ -177,6 +181,17 @@ XLA_FFI_Error* CpuCollective(XLA_FFI_CallFrame* frame) {
                              .RemainingRets()
                              .Attrs()
                              .To(Collective)
+                             .release();
+  return handler->Call(frame);
+}
+
+// Operands that are aliased with the results, and others that are kept alive until here. The call's only purpose is its
+// place: after everything that makes its operands.
+XLA_FFI_Error* CpuDone(XLA_FFI_CallFrame* frame) {
+  static auto* handler = ffi::Ffi::Bind()
+                             .RemainingArgs()
+                             .RemainingRets()
+                             .To([](ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); })
                              .release();
   return handler->Call(frame);
 }

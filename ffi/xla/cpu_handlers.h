@@ -7,6 +7,7 @@ namespace jaxring {
 
 XLA_FFI_Error* CpuInstantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* CpuCollective(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* CpuDone(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* CpuRagged(XLA_FFI_CallFrame* frame);
 
 }  // namespace jaxring

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 
 _lock = threading.Lock()
@@ -40,6 +41,11 @@ class Decision:
             f"{self.algorithm}, protocol {self.protocol}, transport {ways}, {self.channels} channel(s), "
             f"{self.ranks} ranks in {self.processes} process(es): {self.reason}"
         )
+
+    def label(self) -> str:
+        """What the engine's records of this plan's operations carry: all but the reason and the candidates, as JSON."""
+        fields = dataclasses.asdict(self)
+        return json.dumps({k: v for k, v in fields.items() if k not in ("reason", "candidates")}, separators=(",", ":"))
 
 
 def record(decision: Decision) -> None:

@@ -133,6 +133,7 @@ class Planner:
             reason=choice.reason,
             candidates=tuple(choice.candidates),
         )
+        plan.set_label(decision.label())
         record(decision)
         logger.info("%s", decision)
         return plan

@@ -26,8 +26,10 @@ _POLL_S = 0.5
 _ABORT_S = 2.0
 # absl status codes, which reach the user as JaxRuntimeError's.
 _INVALID_ARGUMENT, _INTERNAL, _UNAVAILABLE = 3, 13, 14
-# The custom calls that programs hold.
-TARGETS = tuple(f"jaxring_{name}" for name in (*COLLECTIVES, "barrier", "send", "recv", "ragged_all_to_all"))
+# The custom calls that programs hold: the collectives, and what marks the place where one that was started must be done.
+DONE = "jaxring_done"
+COLLECTIVE_TARGETS = tuple(f"jaxring_{name}" for name in (*COLLECTIVES, "barrier", "send", "recv", "ragged_all_to_all"))
+TARGETS = (*COLLECTIVE_TARGETS, DONE)
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _stop = threading.Event()
@@ -37,10 +39,11 @@ def register_targets() -> None:
     """Tells XLA about our custom calls. Needs no backend and no engine thread beyond the planner's."""
     ensure_started()
     handlers = _native.handlers()
-    for target in TARGETS:
+    for target in COLLECTIVE_TARGETS:
         execute = handlers["ragged" if target == "jaxring_ragged_all_to_all" else "collective"]
         stages = {"instantiate": handlers["instantiate"], "execute": execute}
         jax.ffi.register_ffi_target(target, stages, platform="cpu")
+    jax.ffi.register_ffi_target(DONE, handlers["done"], platform="cpu")
 
 
 def ensure_started() -> None:
