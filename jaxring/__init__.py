@@ -17,21 +17,35 @@ from jaxring.exporting import export_checks
 from jaxring.plan.user import register_algorithm
 from jaxring.pointtopoint import new_token, ragged_all_to_all, recv, send
 from jaxring.runtime import build_info, counters, explain, plans
+from jaxring.startdone import (
+    Handle,
+    all_gather_start,
+    all_reduce_start,
+    all_to_all_start,
+    broadcast_start,
+    permute_start,
+    reduce_scatter_start,
+)
 from jaxring.world.identity import version as _version
 
 __version__ = _version()
 
 __all__ = [
+    "Handle",
     "JaxringError",
     "JoinError",
     "PlanError",
     "SettingsError",
     "__version__",
     "all_gather",
+    "all_gather_start",
     "all_reduce",
+    "all_reduce_start",
     "all_to_all",
+    "all_to_all_start",
     "barrier",
     "broadcast",
+    "broadcast_start",
     "build_info",
     "counters",
     "explain",
@@ -39,11 +53,13 @@ __all__ = [
     "gather",
     "new_token",
     "permute",
+    "permute_start",
     "plans",
     "ragged_all_to_all",
     "recv",
     "reduce",
     "reduce_scatter",
+    "reduce_scatter_start",
     "register_algorithm",
     "scatter",
     "send",

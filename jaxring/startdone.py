@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import ad, batching, mlir
@@ -35,7 +36,7 @@ class Handle(Generic[Tree]):
         self._value, self._operands = value, operands
 
     def done(self, *compute: Any) -> Any:
-        """The result; with arguments, ``(result, *arguments)``: pytrees that are to be computed before it is waited for.
+        """The result; with arguments, ``(result, *arguments)``: pytrees to be computed before it is waited for.
 
         On CPU the transfer overlaps with an argument's computation if XLA
 
@@ -69,9 +70,7 @@ def _started(function: Callable[P, Tree], name: str) -> Callable[P, Handle[Tree]
         return Handle(function(*args, **kwargs), args[0] if args else kwargs["x"])
 
     start.__name__ = start.__qualname__ = f"{name}_start"
-    start.__doc__ = (
-        f"Starts `jaxring.{name}`, whose arguments it takes. Returns a `Handle`, whose `done` gives the result."
-    )
+    start.__doc__ = f"Starts `jaxring.{name}`, whose arguments it takes; `Handle.done` gives the result."
     return start
 
 
@@ -95,7 +94,7 @@ def _done(values: list[Any], operands: list[Any]) -> list[Any]:
     mesh = jax.sharding.get_abstract_mesh()
     if set(mesh.axis_names) - set(mesh.manual_axes):
         # A custom call would be replicated over the axes that are left to the partitioner.
-        made = jax.lax.optimization_barrier([values[i] for i in traced])
+        made = jax.lax.optimization_barrier([values[i] for i in traced])  # type: ignore[no-untyped-call]
     else:
         kept = [v for v in operands if isinstance(v, jax.core.Tracer) and not _extended(v)]
         made = done_p.bind(*(values[i] for i in traced), *kept, n=len(traced))  # type: ignore[no-untyped-call]
@@ -106,7 +105,7 @@ def _done(values: list[Any], operands: list[Any]) -> list[Any]:
 
 
 def _extended(x: Any) -> bool:
-    return bool(jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended))
+    return bool(jnp.issubdtype(x.dtype, jax.dtypes.extended))
 
 
 def _lower(ctx: Any, *args: Any, n: int) -> Any:

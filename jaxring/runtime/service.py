@@ -26,7 +26,7 @@ _POLL_S = 0.5
 _ABORT_S = 2.0
 # absl status codes, which reach the user as JaxRuntimeError's.
 _INVALID_ARGUMENT, _INTERNAL, _UNAVAILABLE = 3, 13, 14
-# The custom calls that programs hold: the collectives, and what marks the place where one that was started must be done.
+# The custom calls that programs hold: the collectives, and the place where one that was started must be done.
 DONE = "jaxring_done"
 COLLECTIVE_TARGETS = tuple(f"jaxring_{name}" for name in (*COLLECTIVES, "barrier", "send", "recv", "ragged_all_to_all"))
 TARGETS = (*COLLECTIVE_TARGETS, DONE)
