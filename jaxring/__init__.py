@@ -1,5 +1,6 @@
 """Collectives for JAX that one can see into, steer and trust."""
 
+from jaxring import sharded
 from jaxring.collectives import (
     all_gather,
     all_reduce,
@@ -63,4 +64,5 @@ __all__ = [
     "register_algorithm",
     "scatter",
     "send",
+    "sharded",
 ]
