@@ -52,12 +52,10 @@ def options(
         raise ValueError(f"jaxring.{what}: unknown protocol {protocol!r}; use one of {', '.join(PROTOCOLS)}.")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"jaxring.{what}: timeout must be a positive number of seconds, not {timeout!r}.")
-    if algorithm is None and configured.algo in serving(collective):
-        algorithm = configured.algo
     return Options(
         op=op,
         algorithm=algorithm,
-        protocol=protocol or configured.proto or None,
+        protocol=protocol,
         timeout=float(configured.timeout if timeout is None else timeout),
         site=site,
     )

@@ -16,6 +16,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import SettingsError
+from jaxring.plan.algorithms import ALGORITHMS
+from jaxring.plan.tuner import PROTOCOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +39,8 @@ class Settings:
     threads: int
     nsocks: int
     buffsize: int
-    algo: str
-    proto: str
+    algo: tuple[str, ...]
+    proto: tuple[str, ...]
     debug: str
 
     def fingerprint(self) -> str:
@@ -97,6 +99,18 @@ def _list(text: str) -> str:
     return text
 
 
+def _choice(*names: str) -> Callable[[str], tuple[str, ...]]:
+    """A list of some of the names, or with a leading ^ of the others; in the order in which they are declared."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        given = {word.strip().lower() for word in text.removeprefix("^").split(",")}
+        if not given <= set(names) or not (chosen := tuple(n for n in names if (n in given) != text.startswith("^"))):
+            raise ValueError(f"a comma list of {', '.join(names)}, or ^ and those to leave out")
+        return chosen
+
+    return parse
+
+
 def _text(text: str) -> str:
     if len(text) > 256 or not text.isprintable():
         raise ValueError("at most 256 printable characters")
@@ -131,8 +145,22 @@ VARIABLES: tuple[Variable, ...] = (
         _integer(4096, 1 << 26, 4096),
         shared=True,
     ),
-    Variable("ALGO", "list", "", "Algorithms to choose from; a leading ^ excludes; empty: all.", _list, shared=True),
-    Variable("PROTO", "list", "", "Protocols to choose from; a leading ^ excludes; empty: all.", _list, shared=True),
+    Variable(
+        "ALGO",
+        "list",
+        (),
+        "Algorithms to choose from, where they serve; a leading ^ excludes; empty: the tuner's choice.",
+        _choice(*ALGORITHMS),
+        shared=True,
+    ),
+    Variable(
+        "PROTO",
+        "list",
+        (),
+        "Protocols to choose from, where they serve; a leading ^ excludes; empty: the tuner's choice.",
+        _choice(*PROTOCOLS),
+        shared=True,
+    ),
     Variable("DEBUG", "level", "", "Log level of the logger 'jaxring': VERSION, WARN, INFO or TRACE.", _level),
 )
 
@@ -176,4 +204,6 @@ def configure_logging(values: Settings, version: str) -> None:
 
 
 def _show(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value)
     return str(int(value)) if isinstance(value, bool) else str(value)

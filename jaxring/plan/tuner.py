@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 from jaxring.plan import cost, dtypes
@@ -75,6 +77,34 @@ def _names(collective: str, topology: cost.Topology, algorithm: str | None, prot
         return [name for name in names if not name.startswith("hier_")]
     # Flat algorithms would carry a node's own traffic as messages.
     return [name for name in names if name.startswith("hier_")] or names
+
+
+def choose_among(
+    algorithms: Sequence[str | None],
+    protocols: Sequence[str | None],
+    collective: str,
+    placement: Sequence[int],
+    hosts: Sequence[int],
+    nbytes: int,
+    dtype: object,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    ll_bytes: int = DEFAULT_LL_BYTES,
+) -> Choice:
+    """`choose` among those algorithms and protocols only, where they leave a choice; else among all.
+
+    That is what settings mean, which hold for every collective of a job: one that none of them serves still runs. What
+    a call itself asks for is not theirs to overrule.
+    """
+    best: Choice | None = None
+    pick = functools.partial(choose, collective, placement, hosts, nbytes, dtype, ll_bytes=ll_bytes)
+    for name in (algorithm,) if algorithm else algorithms:
+        for kind in (protocol,) if protocol else protocols:
+            with contextlib.suppress(ValueError):
+                choice = pick(algorithm=name, protocol=kind)
+                if best is None or choice.candidates[0][1] < best.candidates[0][1]:
+                    best = choice
+    return best or pick(algorithm=algorithm, protocol=protocol)
 
 
 def choose(

@@ -72,7 +72,9 @@ class Planner:
         if ragged:
             # Sizes are known only when it runs: `block` counts the whole operand.
             nbytes = spec["block"] * element
-        choice = _users_choice(collective, nodes, spec) or tuner.choose(
+        choice = _users_choice(collective, nodes, spec) or tuner.choose_among(
+            settings().algo or (None,),
+            settings().proto or (None,),
             collective,
             nodes,
             hosts,

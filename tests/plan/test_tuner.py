@@ -7,7 +7,7 @@ import pytest
 from jaxring.plan import cost
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.schedule import COLLECTIVES, Spec
-from jaxring.plan.tuner import choose, chunk_bytes
+from jaxring.plan.tuner import choose, choose_among, chunk_bytes
 from jaxring.plan.verify import verify
 
 APART = tuple(range(8))
@@ -101,3 +101,14 @@ def test_messages_of_the_formulas_are_those_of_the_schedules(n: int) -> None:
                 assert most <= shape.messages * 2
             else:
                 assert most == shape.messages
+
+
+def test_settings_restrict_the_choice_where_they_leave_one() -> None:
+    arguments = ("all_reduce", APART, APART, 1 << 20, "float32")
+    assert choose_among(("tree", "ring"), (None,), *arguments).algorithm in ("tree", "ring")
+    both = choose_among(("tree",), ("simple",), *arguments)
+    assert (both.algorithm, both.protocol) == ("tree", "simple")
+    # What a call asks for comes first, and a collective that none of them serves takes what serves it.
+    assert choose_among(("tree",), (None,), *arguments, algorithm="ring").algorithm == "ring"
+    assert choose_among(("tree",), (None,), "permute", *arguments[1:]).algorithm == "direct"
+    assert choose_among(("ring",), (None,), "all_reduce", (0, 0), (0, 0), 64, "float32").algorithm == "ring"

@@ -32,7 +32,7 @@ def test_every_variable_is_read():
             "JAXRING_DEBUG": "info",
         }
     )
-    assert values == Settings("h", "^lo,docker", True, 2.5, 7.0, 3, 4, 65536, "ring", "^LL", "INFO")
+    assert values == Settings("h", "^lo,docker", True, 2.5, 7.0, 3, 4, 65536, ("ring",), ("memory", "simple"), "INFO")
     assert values.worker_threads == 3
 
 
@@ -59,6 +59,8 @@ def test_an_unknown_name_is_an_error_with_the_nearest_one():
         ("NSOCKS", "9" * 5000),
         ("BUFFSIZE", "5000"),
         ("ALGO", "ring tree"),
+        ("ALGO", "star"),
+        ("PROTO", "^ll,memory,simple"),
         ("HOSTID", "x" * 300),
         ("DEBUG", "LOUD"),
     ],
@@ -71,7 +73,7 @@ def test_a_bad_value_names_its_variable(name, text):
 def test_the_fingerprint_holds_what_must_agree_and_nothing_else():
     base = load({}).fingerprint()
     assert load({"JAXRING_TIMEOUT": "1", "JAXRING_HOSTID": "a", "JAXRING_DEBUG": "WARN"}).fingerprint() == base
-    for name, text in (("ALGO", "ring"), ("BUFFSIZE", "4096"), ("NSOCKS", "1"), ("SHM_DISABLE", "1"), ("PROTO", "LL")):
+    for name, text in (("ALGO", "ring"), ("BUFFSIZE", "4096"), ("NSOCKS", "1"), ("SHM_DISABLE", "1"), ("PROTO", "ll")):
         assert f"{name}={text}" in load({"JAXRING_" + name: text}).fingerprint()
         assert f"{name}={text}" not in base
 

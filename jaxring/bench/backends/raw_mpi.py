@@ -1,0 +1,72 @@
+"""MPI on NumPy buffers, without JAX: what the library under the other MPI peers can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from jaxring.bench.work import expected, operand
+
+if TYPE_CHECKING:
+    from jaxring.bench.work import Case
+
+_OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN, "prod": MPI.PROD}
+
+
+class Backend:
+    """One process's part of a job."""
+
+    def __init__(self, peer: str) -> None:
+        del peer
+        self._world = MPI.COMM_WORLD
+        self.ranks, self._rank = self._world.Get_size(), self._world.Get_rank()
+
+    def prepare(self, case: Case) -> str:
+        """Makes the buffers; "" or why the case cannot be served."""
+        reduces = case.collective in ("all_reduce", "reduce_scatter")
+        if case.dtype not in ("float32", "float64", "int32", "int64", "int8", "uint8"):
+            return f"MPI has no {case.dtype}"
+        if reduces and case.op not in _OPS:
+            return f"MPI has no {case.op}"
+        self._case = case
+        self._in = operand(case, self.ranks, self._rank)
+        self._out = np.zeros_like(expected(case, self.ranks, self._rank))
+        if case.inplace and self._in.shape != self._out.shape:
+            return "operand and result differ in size"
+        return ""
+
+    def step(self) -> None:
+        """Runs the case once, to its end."""
+        for _ in range(self._case.chain):
+            self._call()
+
+    def _call(self) -> None:
+        case, out, world = self._case, self._out, self._world
+        x: Any = MPI.IN_PLACE if case.inplace else self._in
+        if case.collective == "all_reduce":
+            world.Allreduce(x, out, _OPS[case.op])
+        elif case.collective == "reduce_scatter":
+            world.Reduce_scatter_block(self._in, out, _OPS[case.op])
+        elif case.collective == "all_gather":
+            world.Allgather(self._in, out)
+        elif case.collective == "all_to_all":
+            world.Alltoall(x, out)
+        elif case.collective == "broadcast":
+            if self._rank == 0:
+                out[:] = self._in
+            world.Bcast(out)
+        else:
+            to, of = (self._rank + 1) % self.ranks, (self._rank - 1) % self.ranks
+            world.Sendrecv(self._in, to, recvbuf=out, source=of)
+
+    def wrong(self) -> int:
+        """Elements of this process's result that are not what they should be."""
+        if self._case.inplace:
+            return 0  # repeated in place, the values are not those of one collective
+        return int(np.sum(self._out != expected(self._case, self.ranks, self._rank)))
+
+    def choice(self) -> str:
+        """MPI does not tell."""
+        return ""

@@ -1,0 +1,145 @@
+"""The jobs of all peers: started once, asked one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import queue
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, Listener, wait
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from jaxring.bench.member import ADDRESS, KEY
+from jaxring.cli.run import environment
+from jaxring.errors import JaxringError
+
+if TYPE_CHECKING:
+    from jaxring.bench.peers import Peer
+
+START_S = 120.0
+ANSWER_S = 300.0
+END_S = 10.0
+
+
+class Crew:
+    """The processes of one peer's job. A context manager: nothing of it outlives the context."""
+
+    def __init__(self, peer: Peer, processes: int, devices: int, extra: dict[str, str]) -> None:
+        self.peer, self.processes = peer, processes
+        self.ranks = 0
+        self._devices, self._extra = devices, extra
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._members: list[Connection] = []
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for member in self._members:
+            member.close()
+        deadline = time.monotonic() + END_S
+        for child in self._children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, deadline - time.monotonic()))
+        for child in self._children:
+            # The child leads its group: what it started goes too. Until it is reaped its pid is its own.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        self._stack.close()
+
+    def ask(self, name: str, arguments: Any = None) -> list[Any]:
+        """The answers of all processes, in their order. JaxringError where one has gone or says nothing."""
+        for member in self._members:
+            member.send((name, arguments))
+        answers: list[Any] = [None] * len(self._members)
+        waiting = set(range(len(self._members)))
+        deadline = time.monotonic() + ANSWER_S
+        while waiting:
+            ready = wait([self._members[i] for i in waiting], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise JaxringError(f"{self.peer.title} did not answer to {name!r} in {ANSWER_S:g} s. {self._said()}")
+            for i in [i for i in waiting if self._members[i] in ready]:
+                try:
+                    answers[i] = self._members[i].recv()
+                except EOFError:
+                    raise JaxringError(f"A process of {self.peer.title} ended. {self._said()}") from None
+                waiting.discard(i)
+        return answers
+
+    def _start(self) -> None:
+        key = secrets.token_bytes(32)
+        listener = self._stack.enter_context(Listener(("127.0.0.1", 0), backlog=self.processes, authkey=key))
+        # Kept bound, not listening, so that nobody else is given the port: see `jaxring run`.
+        reserved = self._stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{reserved.getsockname()[1]}"
+        if self.peer.name == "torch":
+            reserved.close()  # torch listens without SO_REUSEPORT
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxring-bench-"))
+        self._log = pathlib.Path(folder) / "log"
+        host, port = cast("tuple[str, int]", listener.address)
+        base = os.environ | {ADDRESS: f"{host}:{port}", KEY: key.hex()} | self._extra
+        command = [sys.executable, "-m", "jaxring.bench.member", self.peer.name]
+        with self._log.open("wb") as log:
+            for process in range(1 if self.peer.mpirun else self.processes):
+                env = environment(base, coordinator, self.processes, process, self._devices)
+                argv = [*_mpirun(self.processes), *command] if self.peer.mpirun else command
+                if self.peer.name == "mpi":
+                    env["LD_PRELOAD"] = "libmpi.so.40"
+                self._children.append(
+                    subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
+                )
+        self._accept(listener)
+
+    def _accept(self, listener: Listener) -> None:
+        arrived: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        threading.Thread(target=_accept_all, args=(listener, arrived), daemon=True).start()
+        deadline = time.monotonic() + START_S
+        named: dict[int, Connection] = {}
+        while len(named) < self.processes:
+            if time.monotonic() > deadline or any(child.poll() is not None for child in self._children):
+                raise JaxringError(f"{self.peer.title} did not start. {self._said()}")
+            with contextlib.suppress(queue.Empty):
+                self._members.append(arrived.get(timeout=0.1))
+            for member in self._members:
+                if member not in named.values() and member.poll():
+                    with contextlib.suppress(EOFError):
+                        process, self.ranks = member.recv()
+                        named[process] = member
+        self._members = [named[process] for process in sorted(named)]
+
+    def _said(self) -> str:
+        text = self._log.read_text(errors="replace").strip() if self._log.exists() else ""
+        return "It said:\n" + "\n".join(text.splitlines()[-15:]) if text else "It said nothing."
+
+
+def _accept_all(listener: Listener, arrived: queue.SimpleQueue[Connection]) -> None:
+    while True:
+        try:
+            arrived.put(listener.accept())
+        except AuthenticationError:
+            continue
+        except (OSError, EOFError):  # closed
+            return
+
+
+def _mpirun(processes: int) -> list[str]:
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", str(processes)]

@@ -1,0 +1,62 @@
+"""One process of one peer's job: does what the controller says, and sleeps in between.
+
+    python -m jaxring.bench.member PEER
+
+BENCH_CONTROLLER (host:port) and BENCH_KEY (hex) name the controller.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from multiprocessing.connection import Client
+from typing import Any
+
+from jaxring.bench.peers import PEERS
+
+ADDRESS, KEY = "BENCH_CONTROLLER", "BENCH_KEY"
+
+
+def main() -> None:
+    """Answers requests until the controller ends the connection."""
+    peer = PEERS[sys.argv[1]]
+    if peer.mpirun:
+        # What `jaxring run` would say, for those peers that JAX has to introduce to each other.
+        os.environ["JAX_PROCESS_ID"] = os.environ["OMPI_COMM_WORLD_RANK"]
+    host, port = os.environ[ADDRESS].rsplit(":", 1)
+    with Client((host, int(port)), authkey=bytes.fromhex(os.environ[KEY])) as controller:
+        backend = importlib.import_module(f"jaxring.bench.backends.{peer.backend}").Backend(peer.name)
+        controller.send((int(os.environ["JAX_PROCESS_ID"]), backend.ranks))
+        while True:
+            try:
+                name, arguments = controller.recv()
+            except EOFError:
+                break
+            controller.send(_answer(backend, name, arguments))
+    # MPI in jaxlib is finalised before its communicators are freed, which Open MPI calls an error.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _answer(backend: Any, name: str, arguments: Any) -> Any:
+    if name == "prepare":
+        return backend.prepare(arguments)
+    if name == "run":
+        return _times(backend.step, arguments)
+    return getattr(backend, name)()
+
+
+def _times(step: Any, iterations: int) -> list[float]:
+    """Seconds of each of the iterations."""
+    times = []
+    for _ in range(iterations):
+        begin = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - begin)
+    return times
+
+
+if __name__ == "__main__":
+    main()

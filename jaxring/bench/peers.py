@@ -1,0 +1,75 @@
+"""Who can be measured, how its processes are started, and whether it is installed here."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """``backend``: the module of `jaxring.bench.backends`. ``missing(processes, devices)``: why it cannot run."""
+
+    name: str
+    title: str
+    backend: str
+    missing: Callable[[int, int], str]
+    mpirun: bool = False
+
+
+def _module(name: str) -> str:
+    return "" if importlib.util.find_spec(name) else f"the Python package {name} is not installed"
+
+
+def _one_process(processes: int, _devices: int) -> str:
+    return "" if processes == 1 else "between processes XLA's own collectives go by gloo"
+
+
+def _gloo(processes: int, _devices: int) -> str:
+    return "" if processes > 1 else "it works between processes"
+
+
+def _mpirun(processes: int, devices: int) -> str:
+    if processes == 1 or devices != 1:
+        return "it works between processes of one device each"
+    return "" if shutil.which("mpirun") else "there is no mpirun"
+
+
+def _mpi(processes: int, devices: int) -> str:
+    if not os.environ.get("MPITRAMPOLINE_LIB"):
+        return "MPITRAMPOLINE_LIB does not name a library"
+    return _mpirun(processes, devices)
+
+
+def _mpi4jax(processes: int, devices: int) -> str:
+    return _mpirun(processes, devices) or _module("mpi4jax")
+
+
+def _raw_mpi(processes: int, devices: int) -> str:
+    return _mpirun(processes, devices) or _module("mpi4py")
+
+
+def _torch(processes: int, devices: int) -> str:
+    if processes == 1 or devices != 1:
+        return "it works between processes of one device each"
+    return _module("torch")
+
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("jaxring", "jaxring", "jax_programs", lambda _p, _d: ""),
+        Peer("xla", "XLA in one process (jax.lax)", "jax_programs", _one_process),
+        Peer("gloo", "JAX's Gloo (jax.lax)", "jax_programs", _gloo),
+        Peer("mpi", "JAX's MPI backend (jax.lax)", "jax_programs", _mpi, mpirun=True),
+        Peer("mpi4jax", "mpi4jax", "mpi4jax_programs", _mpi4jax, mpirun=True),
+        Peer("torch", "torch.distributed with Gloo", "torch_gloo", _torch),
+        Peer("raw-mpi", "mpi4py on NumPy buffers, no JAX", "raw_mpi", _raw_mpi, mpirun=True),
+    )
+}

@@ -1,0 +1,151 @@
+"""A benchmark run: for each case the peers take turns, and each says how long its iterations took."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+from jaxring.bench import limits
+from jaxring.bench.fleet import Crew
+from jaxring.bench.peers import PEERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from jaxring.bench.work import Case
+
+# Iterations of a turn last about this long, so that the machine's moods meet all peers alike.
+TURN_S = 0.1
+
+
+@dataclasses.dataclass
+class Result:
+    """One peer on one case. ``times_us``: of every iteration, the slowest process's time."""
+
+    peer: str
+    case: Case
+    processes: int
+    devices: int
+    ranks: int
+    times_us: list[float]
+    wrong: int
+    choice: str
+    refused: str = ""
+
+    @property
+    def median_us(self) -> float:
+        """The median; 0 where the peer does not serve the case."""
+        return statistics.median(self.times_us) if self.times_us else 0.0
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The quartiles, in us."""
+        if len(self.times_us) < 2:
+            return self.median_us, self.median_us
+        low, _, high = statistics.quantiles(self.times_us, n=4)
+        return low, high
+
+    @property
+    def algbw(self) -> float:
+        """GB/s: the size over the time of one collective."""
+        return self.case.moved(self.ranks) * self.case.chain / self.median_us / 1e3 if self.times_us else 0.0
+
+    @property
+    def busbw(self) -> float:
+        """GB/s, as nccl-tests has it."""
+        return self.algbw * self.case.bus_factor(self.ranks)
+
+    def light(self, copy_gbs: float) -> float:
+        """The share that the memory's bound has of the time: 1 is the speed of light."""
+        if not self.times_us or copy_gbs <= 0:
+            return 0.0
+        return self.case.memory_traffic(self.ranks) * self.case.chain / (copy_gbs * 1e3) / self.median_us
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Processes x devices, and who takes part in which environment."""
+
+    processes: int
+    devices: int
+    peers: tuple[str, ...]
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def installed(job: Job) -> tuple[list[str], dict[str, str]]:
+    """The peers that can run, and why the others cannot."""
+    reasons = {name: PEERS[name].missing(job.processes, job.devices) for name in job.peers}
+    return [name for name, reason in reasons.items() if not reason], {n: r for n, r in reasons.items() if r}
+
+
+def measure(
+    job: Job,
+    cases: Sequence[Case],
+    iterations: int,
+    warmup: int,
+    check: bool,
+    progress: Callable[..., object],
+) -> tuple[list[Result], float]:
+    """All results, and the machine's copy bandwidth in GB/s (bytes read plus bytes written), measured in between.
+
+    ``progress(description=...)`` hears what happens. JaxringError where a peer's job does not start or breaks.
+    """
+    names, _ = installed(job)
+    results: list[Result] = []
+    copies: list[float] = []
+    with contextlib.ExitStack() as stack:
+        crews = []
+        for name in names:
+            progress(description=f"starting {name}")
+            crews.append(stack.enter_context(Crew(PEERS[name], job.processes, job.devices, job.environment)))
+        for case in cases:
+            results += _one(job, crews, case, iterations, warmup, check, progress)
+            copies.append(limits.copy_bandwidth())
+    return results, statistics.median(copies) if copies else 0.0
+
+
+def _one(
+    job: Job,
+    crews: Sequence[Crew],
+    case: Case,
+    iterations: int,
+    warmup: int,
+    check: bool,
+    progress: Callable[..., object],
+) -> Iterator[Result]:
+    found = {crew: Result(crew.peer.name, case, job.processes, job.devices, crew.ranks, [], 0, "") for crew in crews}
+    turns: dict[Crew, int] = {}
+    for crew, result in found.items():
+        progress(description=f"{case.collective} {case.nbytes} B: {crew.peer.name} prepares")
+        result.refused = next((answer for answer in crew.ask("prepare", case) if answer), "")
+        if result.refused:
+            continue
+        begin = time.perf_counter()
+        crew.ask("run", warmup)
+        each = (time.perf_counter() - begin) / warmup
+        turns[crew] = max(1, min(iterations, int(TURN_S / max(each, 1e-6))))
+    done = dict.fromkeys(turns, 0)
+    order = list(turns)
+    while any(done[crew] < iterations for crew in order):
+        for crew in order:
+            count = min(turns[crew], iterations - done[crew])
+            if count <= 0:
+                continue
+            progress(description=f"{case.collective} {case.nbytes} B: {crew.peer.name}")
+            times = crew.ask("run", count)
+            found[crew].times_us += [1e6 * max(each) for each in zip(*times, strict=True)]
+            done[crew] += count
+        order = [*order[1:], *order[:1]]
+    for crew in turns:
+        result = found[crew]
+        found[crew].wrong = sum(crew.ask("wrong")) if check else 0
+        result.choice = crew.ask("choice")[0]
+    yield from found.values()
+
+
+def as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Plain data, with all times."""
+    return [dataclasses.asdict(result) for result in results]

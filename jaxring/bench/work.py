@@ -1,0 +1,110 @@
+"""What is measured: a collective of one size. Sizes and busbw factors as in nccl-tests (its doc/PERFORMANCE.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One measurement. ``nbytes`` is the larger of a rank's operand and result, as nccl-tests counts sizes."""
+
+    collective: str
+    op: str
+    dtype: str
+    nbytes: int
+    inplace: bool = False  # the operand is donated to the result
+    chain: int = 1  # dependent collectives in one program
+
+    def count(self, ranks: int) -> int:
+        """Elements of a rank's operand; whole blocks where the collective counts ranks."""
+        elements = self.nbytes // itemsize(self.dtype)
+        if self.collective == "all_gather":
+            return max(1, elements // ranks)
+        if self.collective in ("reduce_scatter", "all_to_all"):
+            return max(1, elements // ranks) * ranks
+        return max(1, elements)
+
+    def moved(self, ranks: int) -> int:
+        """The size that the bandwidths count: that of `count` elements."""
+        return self.count(ranks) * itemsize(self.dtype) * (ranks if self.collective == "all_gather" else 1)
+
+    def bus_factor(self, ranks: int) -> float:
+        """busbw / algbw."""
+        if self.collective == "all_reduce":
+            return 2 * (ranks - 1) / ranks
+        return 1.0 if self.collective in ("permute", "broadcast") else (ranks - 1) / ranks
+
+    def memory_traffic(self, ranks: int) -> int:
+        """Bytes that must be read and written, all ranks together, where every operand is read once and every result
+        written once: what a machine with one memory cannot go below."""
+        operand = self.count(ranks) * itemsize(self.dtype)
+        result = {"all_gather": operand * ranks, "reduce_scatter": operand // ranks}.get(self.collective, operand)
+        return ranks * (operand + result)
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of an element."""
+    return int(np.dtype(numpy_dtype(dtype)).itemsize)
+
+
+def numpy_dtype(dtype: str) -> np.dtype[np.generic]:
+    """The NumPy dtype of a name; bfloat16 and float8 come from ml_dtypes, which JAX brings along."""
+    import jax.numpy as jnp
+
+    return np.dtype(jnp.dtype(dtype))
+
+
+def operand(case: Case, ranks: int, rank: int) -> np.ndarray:
+    """A rank's operand: small whole numbers, so that sums are exact in any order."""
+    index = np.arange(case.count(ranks), dtype=np.int64)
+    return ((index * 7 + rank * 5) % 3).astype(numpy_dtype(case.dtype))
+
+
+def expected(case: Case, ranks: int, rank: int) -> np.ndarray:
+    """What a rank gets of everybody's `operand`, after one collective."""
+    every = [operand(case, ranks, r) for r in range(ranks)]
+    if case.collective in ("all_reduce", "reduce_scatter"):
+        fold = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[case.op]
+        total = every[0].astype(np.float64)
+        for other in every[1:]:
+            total = fold(total, other.astype(np.float64))
+        if case.op == "mean":
+            total = total / ranks
+        total = total.astype(every[0].dtype)
+        return total if case.collective == "all_reduce" else total.reshape(ranks, -1)[rank]
+    if case.collective == "all_gather":
+        return np.concatenate(every)
+    if case.collective == "all_to_all":
+        return np.concatenate([x.reshape(ranks, -1)[rank] for x in every])
+    return every[0] if case.collective == "broadcast" else every[(rank - 1) % ranks]
+
+
+def size(text: str) -> int:
+    """Bytes, from "4", "64K", "1M" or "2G". ValueError otherwise."""
+    found = re.fullmatch(r"([0-9]+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not found:
+        raise ValueError(text)
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+def sizes(begin: int, end: int, factor: int) -> list[int]:
+    """``begin``, times ``factor`` until ``end``."""
+    found = [begin]
+    while found[-1] * factor <= end and factor > 1:
+        found.append(found[-1] * factor)
+    return found
+
+
+def shown(nbytes: int) -> str:
+    """Bytes, short: 4, 64K, 1M."""
+    for unit in ("G", "M", "K"):
+        if nbytes % _UNITS[unit] == 0 and nbytes >= _UNITS[unit]:
+            return f"{nbytes // _UNITS[unit]}{unit}"
+    return str(nbytes)

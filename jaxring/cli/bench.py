@@ -1,0 +1,121 @@
+"""Time collectives against their peers, in one run, taking turns.
+
+    jaxring bench all_reduce -n 2x1 -b 4 -e 64M -f 4 --peers xla,gloo,mpi
+
+Options and columns are those of nccl-tests, but for -n, which is processes x devices. Peers that are not installed are
+named and left out. A time is the median over the iterations of the slowest rank's; the ratio is the peer's to ours.
+Exits with 1 where a result is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from jaxring.errors import JaxringError
+
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "time collectives against XLA, Gloo, MPI and others"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `jaxring bench`."""
+    add = parser.add_argument
+    add("collectives", nargs="+", metavar="COLLECTIVE", help="all_reduce, all_gather, reduce_scatter, all_to_all, ...")
+    add("-n", dest="jobs", type=_job, action="append", metavar="PxD", help="processes x devices (default: 1x8)")
+    add("-b", dest="begin", default="4", metavar="SIZE", help="smallest size in bytes, with K, M or G (default: 4)")
+    add("-e", dest="end", default="16M", metavar="SIZE", help="largest size (default: 16M)")
+    add("-f", dest="factor", type=int, default=4, metavar="N", help="factor between sizes (default: 4)")
+    add("-d", dest="dtype", default="float32", metavar="TYPE", help="data type (default: float32)")
+    add("-o", dest="op", default="sum", metavar="OP", help="operation of reductions (default: sum)")
+    add("-w", dest="warmup", type=int, default=5, metavar="N", help="iterations that do not count (default: 5)")
+    add("--iters", type=int, default=40, metavar="N", help="iterations that count (default: 40)")
+    add("-r", dest="repeat", type=int, default=1, metavar="N", help="run it all so many times (default: 1)")
+    add("-c", dest="check", type=int, choices=(0, 1), default=1, help="check results (default: 1)")
+    add("--in-place", choices=("no", "yes", "both"), default="no", help="donate operands to results (default: no)")
+    add("--chain", type=int, default=1, metavar="N", help="dependent collectives in one program (default: 1)")
+    add("--peers", default="xla,gloo,mpi", metavar="LIST", help="who else is measured (default: xla,gloo,mpi)")
+    add("--env", action="append", default=[], metavar="NAME=VALUE", help="set for the processes of all peers")
+    add("--json", type=pathlib.Path, metavar="FILE", help="write every time that was measured")
+    add("--plot", type=pathlib.Path, metavar="FILE", help="write a plot of busbw and time over size")
+    add("--compare", type=pathlib.Path, metavar="FILE", help="compare with an older --json file")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and report. Raises JaxringError for what cannot be measured."""
+    try:
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    except ImportError:
+        raise JaxringError("The bench draws tables with rich: pip install 'jaxring[bench]'.") from None
+    from jaxring.bench import peers, report, work
+    from jaxring.bench.run import Job, installed, measure
+
+    try:
+        sizes = work.sizes(work.size(arguments.begin), work.size(arguments.end), arguments.factor)
+        environment = dict(pair.split("=", 1) for pair in arguments.env)
+        older = report.load(arguments.compare) if arguments.compare else []
+    except ValueError as error:
+        raise JaxringError(f"Not a size, NAME=VALUE or JSON file: {error}") from None
+    names = ("jaxring", *(name for name in arguments.peers.split(",") if name and name != "jaxring"))
+    for kind, given, known in (
+        ("collective", arguments.collectives, work.COLLECTIVES),
+        ("peer", names, tuple(peers.PEERS)),
+    ):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise JaxringError(f"Unknown {kind} {unknown[0]!r}: use {', '.join(known)}.")
+    inplace = {"no": (False,), "yes": (True,), "both": (False, True)}[arguments.in_place]
+    # A file or pipe has no width: the table's own.
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    everything = []
+    copies = []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    for processes, devices in arguments.jobs or [(1, 8)]:
+        job = Job(processes, devices, names, environment)
+        _, missing = installed(job)
+        for name, reason in missing.items():
+            console.print(f"{name}: left out, {reason}", highlight=False)
+        for collective in arguments.collectives * arguments.repeat:
+            cases = [
+                work.Case(collective, arguments.op, arguments.dtype, size, place, arguments.chain)
+                for size in sizes
+                for place in inplace
+                if not place or collective not in ("all_gather", "reduce_scatter")
+            ]
+            with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+                task = progress.add_task("starting")
+                say = functools.partial(progress.update, task)
+                results, copy_gbs = measure(
+                    job,
+                    cases,
+                    arguments.iters,
+                    arguments.warmup,
+                    bool(arguments.check),
+                    say,
+                )
+            console.print(report.table(results, copy_gbs))
+            everything += results
+            copies.append(copy_gbs)
+    if arguments.json:
+        report.save(arguments.json, everything, max(copies), sys.argv[2:])
+    if arguments.plot:
+        report.plot(arguments.plot, everything)
+    if older:
+        console.print(report.compare(older, everything))
+    return int(any(result.wrong for result in everything if result.peer == "jaxring"))
+
+
+def _job(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})", text)
+    if not found:
+        raise ValueError(text)
+    return int(found[1]), int(found[2])
+
+
+_job.__name__ = "layout (PROCESSESxDEVICES)"  # argparse names the type in its message

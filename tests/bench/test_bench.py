@@ -1,0 +1,138 @@
+"""`jaxring bench`: what it measures is right, and it says what it cannot measure. No test looks at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from jaxring.bench import peers, report, work
+from jaxring.bench.fleet import Crew
+from jaxring.bench.run import Job, Result, installed
+from jaxring.cli import main
+from jaxring.errors import JaxringError
+
+
+def test_sizes():
+    assert [work.size(text) for text in ("4", "64K", "1m", "2GiB")] == [4, 65536, 1 << 20, 2 << 30]
+    assert work.sizes(4, 64, 4) == [4, 16, 64]
+    assert [work.shown(n) for n in (4, 1000, 65536, 1 << 20)] == ["4", "1000", "64K", "1M"]
+    for text in ("", "K", "1T", "-4", "1.5M"):
+        with pytest.raises(ValueError):
+            work.size(text)
+
+
+@pytest.mark.parametrize(
+    ("collective", "count", "moved", "factor", "traffic"),
+    [
+        # Of 1 MiB of float32 among 4 ranks, by hand.
+        ("all_reduce", 262144, 1 << 20, 1.5, 8 << 20),
+        ("all_gather", 65536, 1 << 20, 0.75, 5 << 20),
+        ("reduce_scatter", 262144, 1 << 20, 0.75, 5 << 20),
+        ("all_to_all", 262144, 1 << 20, 0.75, 8 << 20),
+        ("permute", 262144, 1 << 20, 1.0, 8 << 20),
+        ("broadcast", 262144, 1 << 20, 1.0, 8 << 20),
+    ],
+)
+def test_what_is_counted(collective, count, moved, factor, traffic):
+    case = work.Case(collective, "sum", "float32", 1 << 20)
+    found = (case.count(4), case.moved(4), case.bus_factor(4), case.memory_traffic(4))
+    assert found == (count, moved, factor, traffic)
+
+
+def test_expected_results():
+    case = work.Case("reduce_scatter", "sum", "float32", 32)
+    every = np.array([work.operand(case, 2, rank) for rank in range(2)])
+    assert (every[0] != every[1]).any()
+    np.testing.assert_array_equal(work.expected(case, 2, 1), every.sum(0)[4:])
+    gathered = work.expected(dataclasses.replace(case, collective="all_gather"), 2, 0)
+    assert gathered.shape == (8,)
+
+
+def result(peer, times, **case):
+    return Result(peer, work.Case("all_reduce", "sum", "float32", **case), 1, 4, 4, times, 0, "")
+
+
+def test_figures_of_a_result():
+    found = result("jaxring", [100.0, 300.0, 200.0, 200.0], nbytes=1 << 20)
+    assert found.median_us == 200
+    assert found.algbw == pytest.approx((1 << 20) / 200e-6 / 1e9)
+    assert found.busbw == pytest.approx(1.5 * found.algbw)
+    assert found.light(80.0) == pytest.approx((8 << 20) / 80e9 / 200e-6)
+
+
+def test_a_comparison_is_of_ratios():
+    old = [result("jaxring", [10.0], nbytes=4), result("xla", [20.0], nbytes=4)]
+    new = [result("jaxring", [5.0], nbytes=4), result("xla", [15.0], nbytes=4)]
+    console = Console(record=True, width=120, file=io.StringIO())
+    console.print(report.compare(old, new))
+    assert "2.00 │ 3.00 │   +50%" in console.export_text()
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(("layout", "peer"), [("1x2", "xla"), ("2x1", "gloo")])
+def test_a_run(tmp_path, capsys, layout, peer):
+    saved, plot = tmp_path / "out.json", tmp_path / "out.png"
+    collectives = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"]
+    options = ["-n", layout, "-b", "64", "-e", "4K", "-f", "64", "-w", "1", "--iters", "2", "--peers", peer]
+    assert main(["bench", *collectives, *options, "--json", str(saved), "--plot", str(plot)]) == 0
+    results = report.load(saved)
+    assert [(r.case.collective, r.case.nbytes, r.peer) for r in results] == [
+        (collective, nbytes, name) for collective in collectives for nbytes in (64, 4096) for name in ("jaxring", peer)
+    ]
+    for found in results:
+        assert (found.wrong, found.refused, len(found.times_us)) == (0, "", 2)
+        assert bool(found.choice) == (found.peer == "jaxring")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert json.loads(saved.read_text())["machine"]["copy_gbs"] > 0
+    shown = capsys.readouterr().out
+    assert "busbw GB/s" in shown
+    assert peer in shown
+
+
+@pytest.mark.multiprocess
+def test_in_place_chains_and_what_a_peer_lacks(tmp_path):
+    saved = tmp_path / "out.json"
+    options = ["-n", "1x2", "-b", "64", "-e", "64", "-w", "1", "--iters", "2", "--peers", "xla", "--json", str(saved)]
+    assert main(["bench", "all_reduce", *options, "-o", "prod", "-d", "bfloat16", "--in-place", "both"]) == 0
+    found = report.load(saved)
+    assert [(r.peer, r.case.inplace, bool(r.times_us), r.refused) for r in found] == [
+        ("jaxring", False, True, ""),
+        ("xla", False, False, "no prod all_reduce"),
+        ("jaxring", True, True, ""),
+        ("xla", True, False, "no prod all_reduce"),
+    ]
+    assert [r.wrong for r in found] == [0, 0, 0, 0]
+
+
+def test_a_peer_that_is_not_there_is_left_out_with_a_reason():
+    names, missing = installed(Job(1, 8, ("jaxring", "xla", "gloo", "mpi")))
+    assert names == ["jaxring", "xla"]
+    assert missing["gloo"] == "it works between processes"
+    assert set(missing) == {"gloo", "mpi"}
+
+
+@pytest.mark.multiprocess
+def test_a_job_that_does_not_start_is_told(tmp_path):
+    broken = {"JAXRING_ALGO": "nonsense"}
+    with pytest.raises(JaxringError, match=r"(?s)jaxring did not start. It said:.*nonsense"):
+        Crew(peers.PEERS["jaxring"], 1, 1, broken).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nothing"], "Unknown collective 'nothing'"),
+        (["all_reduce", "--peers", "nccl"], "Unknown peer 'nccl'"),
+        (["all_reduce", "-b", "x"], "Not a size"),
+        (["all_reduce", "--env", "x"], "Not a size"),
+        (["all_reduce", "--compare", "/dev/null"], "is not a file of jaxring bench"),
+    ],
+)
+def test_bad_arguments(capsys, arguments, says):
+    assert main(["bench", *arguments]) == 1
+    assert says in capsys.readouterr().err
