@@ -12,7 +12,8 @@ import jax
 from rich.table import Table
 
 from jaxring.bench.run import Result, as_json
-from jaxring.bench.work import Case, shown
+from jaxring.bench.work import Case
+from jaxring.sizes import shown
 from jaxring.world.identity import version
 
 if TYPE_CHECKING:

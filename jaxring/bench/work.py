@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import numpy as np
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,25 +84,9 @@ def expected(case: Case, ranks: int, rank: int) -> np.ndarray:
     return every[0] if case.collective == "broadcast" else every[(rank - 1) % ranks]
 
 
-def size(text: str) -> int:
-    """Bytes, from "4", "64K", "1M" or "2G". ValueError otherwise."""
-    found = re.fullmatch(r"([0-9]+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if not found:
-        raise ValueError(text)
-    return int(found[1]) * _UNITS[found[2].upper()]
-
-
 def sizes(begin: int, end: int, factor: int) -> list[int]:
     """``begin``, times ``factor`` until ``end``."""
     found = [begin]
     while found[-1] * factor <= end and factor > 1:
         found.append(found[-1] * factor)
     return found
-
-
-def shown(nbytes: int) -> str:
-    """Bytes, short: 4, 64K, 1M."""
-    for unit in ("G", "M", "K"):
-        if nbytes % _UNITS[unit] == 0 and nbytes >= _UNITS[unit]:
-            return f"{nbytes // _UNITS[unit]}{unit}"
-    return str(nbytes)

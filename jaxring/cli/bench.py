@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import functools
 import pathlib
-import re
 import sys
 from typing import TYPE_CHECKING
 
+from jaxring.cli.layout import layout
 from jaxring.errors import JaxringError
+from jaxring.sizes import size
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `jaxring bench`."""
     add = parser.add_argument
     add("collectives", nargs="+", metavar="COLLECTIVE", help="all_reduce, all_gather, reduce_scatter, all_to_all, ...")
-    add("-n", dest="jobs", type=_job, action="append", metavar="PxD", help="processes x devices (default: 1x8)")
+    add("-n", dest="jobs", type=layout, action="append", metavar="PxD", help="processes x devices (default: 1x8)")
     add("-b", dest="begin", default="4", metavar="SIZE", help="smallest size in bytes, with K, M or G (default: 4)")
     add("-e", dest="end", default="16M", metavar="SIZE", help="largest size (default: 16M)")
     add("-f", dest="factor", type=int, default=4, metavar="N", help="factor between sizes (default: 4)")
@@ -57,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxring.bench.run import Job, installed, measure
 
     try:
-        sizes = work.sizes(work.size(arguments.begin), work.size(arguments.end), arguments.factor)
+        sizes = work.sizes(size(arguments.begin), size(arguments.end), arguments.factor)
         environment = dict(pair.split("=", 1) for pair in arguments.env)
         older = report.load(arguments.compare) if arguments.compare else []
     except ValueError as error:
@@ -83,8 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
             console.print(f"{name}: left out, {reason}", highlight=False)
         for collective in arguments.collectives * arguments.repeat:
             cases = [
-                work.Case(collective, arguments.op, arguments.dtype, size, place, arguments.chain)
-                for size in sizes
+                work.Case(collective, arguments.op, arguments.dtype, nbytes, place, arguments.chain)
+                for nbytes in sizes
                 for place in inplace
                 if not place or collective not in ("all_gather", "reduce_scatter")
             ]
@@ -109,13 +110,3 @@ def run(arguments: argparse.Namespace) -> int:
     if older:
         console.print(report.compare(older, everything))
     return int(any(result.wrong for result in everything if result.peer == "jaxring"))
-
-
-def _job(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,3})", text)
-    if not found:
-        raise ValueError(text)
-    return int(found[1]), int(found[2])
-
-
-_job.__name__ = "layout (PROCESSESxDEVICES)"  # argparse names the type in its message

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from jaxring import sizes
 from jaxring.bench import peers, report, work
 from jaxring.bench.fleet import Crew
 from jaxring.bench.run import Job, Result, installed
@@ -18,12 +19,12 @@ from jaxring.errors import JaxringError
 
 
 def test_sizes():
-    assert [work.size(text) for text in ("4", "64K", "1m", "2GiB")] == [4, 65536, 1 << 20, 2 << 30]
+    assert [sizes.size(text) for text in ("4", "64K", "1m", "2GiB")] == [4, 65536, 1 << 20, 2 << 30]
     assert work.sizes(4, 64, 4) == [4, 16, 64]
-    assert [work.shown(n) for n in (4, 1000, 65536, 1 << 20)] == ["4", "1000", "64K", "1M"]
+    assert [sizes.shown(n) for n in (4, 1000, 65536, 1 << 20)] == ["4", "1000", "64K", "1M"]
     for text in ("", "K", "1T", "-4", "1.5M"):
         with pytest.raises(ValueError):
-            work.size(text)
+            sizes.size(text)
 
 
 @pytest.mark.parametrize(
