@@ -1,6 +1,6 @@
 """Collectives for JAX that one can see into, steer and trust."""
 
-from jaxring import sharded
+from jaxring import profiler, sharded
 from jaxring.collectives import (
     all_gather,
     all_reduce,
@@ -56,6 +56,7 @@ __all__ = [
     "permute",
     "permute_start",
     "plans",
+    "profiler",
     "ragged_all_to_all",
     "recv",
     "reduce",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from jax.interpreters import batching, mlir
 
 from jaxring import _compat
 from jaxring.provenance import provenance
+from jaxring.tracenames import traced_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,18 +154,20 @@ def custom_call(
     }
     ctx = ctx.replace(avals_in=[*ctx.avals_in, jax.core.ShapedArray((), np.dtype(np.uint32))])
     rule = jax.ffi.ffi_lowering(f"jaxring_{collective}", operand_output_aliases=aliases, has_side_effect=side_effect)
-    return rule(
-        ctx,
-        *operands,
-        hlo.partition_id(),
-        spec=json.dumps(spec, separators=(",", ":"), sort_keys=True),
-        groups=partitions.reshape(-1),
-        group_size=np.int64(axes.size),
-        timeout_s=np.float64(options.timeout),
-        has_input=bool(has_input),
-        has_output=bool(has_output),
-        row_elements=np.int64(row_elements),
-    )
+    partition = hlo.partition_id()
+    with traced_as(ctx, collective, options.op, math.prod(data.shape) * data.dtype.itemsize, axes.names):
+        return rule(
+            ctx,
+            *operands,
+            partition,
+            spec=json.dumps(spec, separators=(",", ":"), sort_keys=True),
+            groups=partitions.reshape(-1),
+            group_size=np.int64(axes.size),
+            timeout_s=np.float64(options.timeout),
+            has_input=bool(has_input),
+            has_output=bool(has_output),
+            row_elements=np.int64(row_elements),
+        )
 
 
 def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:

@@ -1,0 +1,45 @@
+"""The engine's records as spans on lines: what a track in a trace is made of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+_STATES = ("running", "done", "failed")
+
+
+class Span(NamedTuple):
+    """An operation from launch to end, in ns. Spans of one ``line`` do not overlap."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    line: int
+    arguments: dict[str, str | int]
+
+
+def spans(records: dict[int, tuple[Any, ...]], now_ns: int) -> list[Span]:
+    """Spans in order of their beginning; those still running end ``now_ns``. ``records``: by number, see `_native`."""
+    result: list[Span] = []
+    free: list[int] = []  # when each line's last span ends
+    for number, record in sorted(records.items(), key=lambda item: item[1][4]):
+        _, sequence, label, arrived, launched, ended, state = record
+        end = ended if state else max(launched, now_ns)
+        line = next((i for i, until in enumerate(free) if until <= launched), len(free))
+        free[line:] = [end, *free[line + 1 :]]
+        name, arguments = _describe(json.loads(label) if label else {})
+        arguments |= {"execution": sequence, "operation": number, "state": _STATES[state]}
+        arguments["waited_us"] = (launched - arrived) // 1000
+        result.append(Span(name, launched, end, line, arguments))
+    return result
+
+
+def _describe(plan: dict[str, Any]) -> tuple[str, dict[str, str | int]]:
+    """An event's name and the arguments that its plan gives."""
+    if not plan:
+        return "operation", {}
+    what = f"{plan['collective']} {plan['op']}" if plan["op"] else plan["collective"]
+    name = f"{what} {plan['nbytes']} B over {plan['axes']}: {plan['algorithm']}/{plan['protocol']}"
+    named = {"op": plan["op"] or "", "bytes": plan["nbytes"], "transports": "+".join(plan["transports"])}
+    kept = ("collective", "dtype", "axes", "site", "ranks", "processes", "algorithm", "protocol", "channels")
+    return name, {**{key: plan[key] for key in kept}, **named}
