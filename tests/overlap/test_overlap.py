@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from over_program import operand, program
 
 import jaxring
+from jaxring.bench import overlap
 
 HERE = pathlib.Path(__file__).parent
 
@@ -72,3 +73,10 @@ def test_a_step_runs_while_another_process_has_not_begun(tmp_path):
         check=False,
     )
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+
+
+def test_the_benchmark_runs_and_checks_its_results(capsys):
+    assert overlap.main(["--bytes", "4K", "--products", "2", "--iters", "2"]) == 0
+    out = capsys.readouterr().out
+    for name in ("collective", "alone", "after", "overlapped", "hidden"):
+        assert name in out

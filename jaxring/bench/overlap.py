@@ -1,0 +1,127 @@
+"""Time what overlap gains: an all-reduce with compute between start and done, and the same with compute after it.
+
+    jaxring run -n 2 --output rank0 -m jaxring.bench.overlap --bytes 16M
+    python -m jaxring.bench.overlap --devices 4
+
+Four programs take turns: the collective alone, the compute alone, one after the other, and overlapped. The compute is a
+chain of matrix products, as long as ``--products`` says. "hidden" is the share of the shorter of the two that
+overlapping takes away; it can be 1 only where transfer and compute do not want the same cores and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxring
+from jaxring.sizes import size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SIDE = 512
+
+
+def programs(mesh: Mesh, products: int) -> dict[str, Callable[[jax.Array, jax.Array], Any]]:
+    """The four programs: each takes the collective's operand and a matrix per rank, and returns both results."""
+
+    def compute(a: jax.Array) -> jax.Array:
+        for _ in range(products):
+            a = jnp.tanh(a @ a)
+        return a
+
+    def collective(x: jax.Array, a: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jaxring.all_reduce(x, "r"), a
+
+    def alone(x: jax.Array, a: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return x, compute(a)
+
+    def after(x: jax.Array, a: jax.Array) -> tuple[jax.Array, jax.Array]:
+        y = jaxring.all_reduce(x, "r")
+        # It waits for the collective, and has the same value.
+        return y, compute(a + 0 * y[0])
+
+    def overlapped(x: jax.Array, a: jax.Array) -> tuple[jax.Array, jax.Array]:
+        y, a = jaxring.all_reduce_start(x, "r").done(compute(a))
+        return y, a
+
+    def make(f: Callable[..., Any]) -> Callable[[jax.Array, jax.Array], Any]:
+        return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("r"), out_specs=P("r"), check_vma=False))
+
+    return {f.__name__: make(f) for f in (collective, alone, after, overlapped)}
+
+
+def measure(nbytes: int, products: int, iterations: int) -> dict[str, list[float]]:
+    """Times in s of each program, one after another in every iteration. ``nbytes``: the operand's, per rank."""
+    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+    mesh = Mesh(np.array(devices), ("r",))
+
+    def array(shape: tuple[int, ...]) -> jax.Array:
+        whole = np.random.default_rng(0).standard_normal((1, *shape[1:]), np.float32) / SIDE
+        block = np.broadcast_to(whole, (shape[0] // len(devices), *shape[1:])) if len(shape) > 1 else None
+
+        def part(index: Any) -> np.ndarray:
+            first = index[0].indices(shape[0])
+            return np.ones(first[1] - first[0], np.float32) if block is None else block[: first[1] - first[0]]
+
+        return jax.make_array_from_callback(shape, NamedSharding(mesh, P("r")), part)
+
+    x, a = array((len(devices) * max(1, nbytes // 4),)), array((len(devices) * SIDE, SIDE))
+    every = programs(mesh, products)
+    results = {name: [np.asarray(s.data) for y in f(x, a) for s in y.addressable_shards] for name, f in every.items()}
+    for one, other in zip(results["after"], results["overlapped"], strict=True):
+        np.testing.assert_array_equal(one, other)
+    times: dict[str, list[float]] = {name: [] for name in every}
+    for _ in range(iterations):
+        for name, f in every.items():
+            begun = time.perf_counter()
+            jax.block_until_ready(f(x, a))
+            times[name].append(time.perf_counter() - begun)
+    return times
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and let process 0 report."""
+    parser = argparse.ArgumentParser(prog="python -m jaxring.bench.overlap", description=__doc__.split("\n")[0])
+    parser.add_argument("--bytes", type=size, default=size("16M"), help="operand per rank (default: 16M)")
+    parser.add_argument("--products", type=int, default=4, help=f"products of {SIDE} x {SIDE} matrices (default: 4)")
+    parser.add_argument("--iters", type=int, default=30, help="iterations that count (default: 30)")
+    parser.add_argument("--devices", type=int, help="CPU devices of this process, where it is the only one")
+    arguments = parser.parse_args(argv)
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        print("The bench draws tables with rich: pip install 'jaxring[bench]'.", file=sys.stderr)
+        return 1
+    if arguments.devices:
+        jax.config.update("jax_num_cpu_devices", arguments.devices)
+    console = Console()
+    with console.status("measuring"):
+        times = measure(arguments.bytes, arguments.products, arguments.iters)
+    if jax.process_index() != 0:
+        return 0
+    middle = {name: statistics.median(found) for name, found in times.items()}
+    title = f"{arguments.bytes} bytes per rank, {jax.device_count()} ranks in {jax.process_count()} process(es)"
+    table = Table("program", "median ms", "quartiles ms", title=title)
+    for name, found in times.items():
+        low, _, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
+        table.add_row(name, f"{middle[name] * 1e3:.3f}", f"{low * 1e3:.3f} .. {high * 1e3:.3f}")
+    console.print(table)
+    gain = middle["after"] - middle["overlapped"]
+    hidden = gain / min(middle["collective"], middle["alone"])
+    console.print(f"after / overlapped: {middle['after'] / middle['overlapped']:.2f}, hidden: {hidden:.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
