@@ -13,6 +13,7 @@ from jaxring.collectives import (
     reduce_scatter,
     scatter,
 )
+from jaxring.dropin import install, installed, uninstall
 from jaxring.errors import JaxringError, JoinError, PlanError, SettingsError
 from jaxring.exporting import export_checks
 from jaxring.plan.user import register_algorithm
@@ -52,6 +53,8 @@ __all__ = [
     "explain",
     "export_checks",
     "gather",
+    "install",
+    "installed",
     "new_token",
     "permute",
     "permute_start",
@@ -66,4 +69,5 @@ __all__ = [
     "scatter",
     "send",
     "sharded",
+    "uninstall",
 ]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
 
 
 class DistributedState(NamedTuple):
@@ -41,3 +46,116 @@ def tracks_varying() -> bool:
     from jax._src import config
 
     return bool(config._check_vma.value)
+
+
+def collective_primitives() -> dict[str, Any]:
+    """JAX's primitives of `jax.lax`'s parallel operations by name ("psum", "psum_invariant", ...), casts included."""
+    from jax._src import core
+    from jax._src.lax import parallel
+
+    found = [value for name, value in vars(parallel).items() if name.endswith("_p")]
+    found += [core.pvary_p, core.reduced_vary_cast_p]
+    return {p.name.removesuffix("_p"): p for p in found if isinstance(p, core.Primitive)}
+
+
+class LoweringState(NamedTuple):
+    """What JAX knows about lowering a primitive for a platform: its entry, if any, and whether lowerings are kept."""
+
+    entry: Any
+    uncacheable: bool
+
+
+def lowering_state(primitive: Any, platform: str) -> LoweringState:
+    """The present state; `restore_lowering` brings it back."""
+    from jax._src.interpreters import mlir
+
+    entry = mlir._platform_specific_lowerings[platform].get(primitive)
+    return LoweringState(entry, primitive in mlir._uncacheable_primitives)
+
+
+def restore_lowering(primitive: Any, platform: str, state: LoweringState) -> None:
+    """Undoes `jax.interpreters.mlir.register_lowering`."""
+    from jax._src.interpreters import mlir
+
+    rules = mlir._platform_specific_lowerings[platform]
+    if state.entry is None:
+        rules.pop(primitive, None)
+    else:
+        rules[primitive] = state.entry
+    if not state.uncacheable:
+        mlir._uncacheable_primitives.discard(primitive)
+
+
+def default_lowering(primitive: Any, platform: str) -> Any:
+    """JAX's rule for a primitive, or None where it has none for this platform."""
+    from jax._src.interpreters import mlir
+
+    entry = mlir._platform_specific_lowerings[platform].get(primitive) or mlir._lowerings.get(primitive)
+    return None if entry is None else entry.rule
+
+
+def untyped(aval: Any) -> Any:
+    """``aval`` without what is known of its values on other ranks (varying, unreduced, ...)."""
+    return aval.update(manual_axis_type=type(aval.manual_axis_type)()) if hasattr(aval, "manual_axis_type") else aval
+
+
+def awaited(aval: Any) -> Any:
+    """The type that a future of an asynchronous collective will hold; other types as they are."""
+    from jax._src import core
+
+    return aval.inner_aval if isinstance(aval, core.AbstractFuture) else aval
+
+
+def futures_as_values() -> Callable[[], None]:
+    """From now on futures lower to the type that they hold. Returns what undoes it. Newer versions of JAX always do."""
+    from jax._src import core
+    from jax._src.interpreters import mlir
+
+    handlers = mlir.ir_type_handlers
+    former = handlers[core.AbstractFuture]
+    handlers[core.AbstractFuture] = lambda future: handlers[core.ShapedArray](future.inner_aval)
+
+    def undo() -> None:
+        handlers[core.AbstractFuture] = former
+
+    return undo
+
+
+@functools.cache
+def _substitution() -> Any:
+    from jax._src import core
+
+    class Substitution(core.Trace):
+        """Binds copies in place of primitives. Has no tracers of its own: ``parent`` gets everything."""
+
+        def __init__(self, parent: Any, copies: Mapping[Any, Any]) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.parent = parent
+            self.copies = copies
+            self.requires_low = parent.requires_low
+
+        def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+            return self.parent.process_primitive(self.copies.get(primitive, primitive), args, params)
+
+        def stage_value(self, value: Any) -> Any:
+            return self.parent.stage_value(value)
+
+        def process_call(self, *args: Any, **params: Any) -> Any:
+            return self.parent.process_call(*args, **params)
+
+        def process_custom_jvp_call(self, *args: Any, **params: Any) -> Any:
+            return self.parent.process_custom_jvp_call(*args, **params)
+
+        def process_custom_vjp_call(self, *args: Any, **params: Any) -> Any:
+            return self.parent.process_custom_vjp_call(*args, **params)
+
+    return Substitution
+
+
+@contextlib.contextmanager
+def substituting(copies: Mapping[Any, Any]) -> Iterator[None]:
+    """Within, whatever binds a primitive that is a key of ``copies`` binds its copy, under any transformation."""
+    from jax._src import core
+
+    with core.set_current_trace(_substitution()(core.trace_ctx.trace, copies)):  # type: ignore[no-untyped-call]
+        yield

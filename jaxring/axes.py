@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ import jax
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     AxisName = Hashable | Sequence[Hashable]
 
@@ -91,10 +93,26 @@ def cast_varying(x: Any, names: Sequence[str]) -> Any:
     return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
+_lowered_site: contextvars.ContextVar[str | None] = contextvars.ContextVar("jaxring_lowered_site", default=None)
+
+
+@contextlib.contextmanager
+def called_at(site: str) -> Iterator[None]:
+    """Within, `call_site` gives ``site``: where a call was traced earlier and is only now being lowered."""
+    token = _lowered_site.set(site)
+    try:
+        yield
+    finally:
+        _lowered_site.reset(token)
+
+
 def call_site() -> str:
     """``file.py:line`` of the innermost caller outside jaxring and JAX, for reports and errors."""
     import sys
 
+    lowered = _lowered_site.get()
+    if lowered is not None:
+        return lowered
     frame = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

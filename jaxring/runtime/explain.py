@@ -8,6 +8,7 @@ import threading
 
 _lock = threading.Lock()
 _decisions: list[Decision] = []
+_kept: dict[str, int] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,19 @@ def record(decision: Decision) -> None:
         _decisions.append(decision)
 
 
+def keep(text: str) -> bool:
+    """Remembers a call that was left to JAX's own collectives, and why. Whether it is the first of its kind."""
+    with _lock:
+        _kept[text] = _kept.get(text, 0) + 1
+        return _kept[text] == 1
+
+
+def kept() -> dict[str, int]:
+    """Calls that were left to JAX's own collectives, with their number."""
+    with _lock:
+        return dict(_kept)
+
+
 def plans() -> tuple[Decision, ...]:
     """Every decision so far in this process, in the order in which call sites were first reached."""
     with _lock:
@@ -61,10 +75,14 @@ def plans() -> tuple[Decision, ...]:
 
 
 def explain() -> str:
-    """A line for each kind of decision so far: what ran where, by which algorithm, protocol and transport, and why."""
+    """A line for each kind of decision so far: what ran where, by which algorithm, protocol and transport, and why.
+
+    Then a line for each call that `jaxring.install` left to JAX's own collectives, and why.
+    """
     counts: dict[str, int] = {}
     for decision in plans():
         counts[str(decision)] = counts.get(str(decision), 0) + 1
+    counts |= kept()
     if not counts:
         return "jaxring: no collective has run in this process yet."
     return "\n".join(text if count == 1 else f"{text} (x{count})" for text, count in counts.items())

@@ -1,0 +1,201 @@
+"""Runs JAX's own tests of collectives twice, without and with `jaxring.install()`, and compares.
+
+    python tools/jax_tests.py SOURCE_TREE [--processes 2,4] [--report docs/jax-tests.md] [FILES...]
+
+SOURCE_TREE is a JAX source tree; its test files are copied to a temporary folder, so that the installed jax is tested
+and not the tree's. Files below tests/multiprocess run in as many processes as --processes says, with one CPU device
+each; the others in one process with eight. A test "reaches" jaxring when the native engine runs operations during it.
+
+Exits with 1 where a test passes without jaxring and not with it, where one that JAX skips on CPU fails, or where fewer
+tests than wanted reach jaxring.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+SINGLE = ("pmap_test.py", "shard_map_test.py", "ragged_collective_test.py")
+MULTIPLE = tuple(
+    f"multiprocess/{name}_test.py" for name in ("all_reduce", "all_gather", "all_to_all", "axis_index", "pmap")
+)
+# How many tests must at least reach jaxring.
+WANTED = {"pmap_test.py": 113, "shard_map_test.py": 72, "ragged_collective_test.py": 1}
+DEVICES = 8
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of one test file in all processes of one run: by test, the worst; ``reached`` by any process."""
+
+    results: dict[str, str]
+    reached: set[str]
+    kept: collections.Counter[str]
+    crashed: str = ""
+
+    def count(self, what: str) -> int:
+        return sum(result == what for result in self.results.values())
+
+
+def run(test: pathlib.Path, processes: int, install: bool, folder: pathlib.Path, timeout: float) -> Outcome:
+    """Runs a test file in ``processes`` processes, each of which writes its results to ``folder``."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "PJRT_NPROC": str(8 * DEVICES)}
+    env["JAX_NUM_CPU_DEVICES"] = str(DEVICES if processes == 1 else 1)
+    env["PYTHONPATH"] = os.pathsep.join(p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p)
+    workers = []
+    for index in range(processes):
+        stem = folder / f"{test.stem}-{processes}-{'with' if install else 'without'}-{index}"
+        arguments = [sys.executable, str(HERE / "jax_tests_worker.py"), str(stem) + ".jsonl", str(test)]
+        arguments += ["--install"] if install else []
+        if processes > 1:
+            arguments += [
+                f"--num_processes={processes}",
+                f"--multiprocess_test_worker_id={index}",
+                f"--multiprocess_test_controller_address={address}",
+                "--initialization_timeout=120",
+                "--heartbeat_timeout=100",
+                "--shutdown_timeout=60",
+            ]
+        pathlib.Path(str(stem) + ".jsonl").unlink(missing_ok=True)
+        with pathlib.Path(str(stem) + ".log").open("wb") as log:
+            workers.append((stem, subprocess.Popen(arguments, env=env, cwd=folder, stdout=log, stderr=log)))
+    deadline = time.monotonic() + timeout
+    for _, worker in workers:
+        try:
+            worker.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+    outcome = Outcome({}, set(), collections.Counter())
+    for stem, worker in workers:
+        collect(outcome, pathlib.Path(str(stem) + ".jsonl"), worker.returncode)
+    return outcome
+
+
+def collect(outcome: Outcome, path: pathlib.Path, code: int) -> None:
+    """Adds a process's results. A test that began and has no result was cut short by a crash or by the timeout."""
+    rank = {"passed": 0, "skipped": 1, "failed": 2}
+    begun, ended = "", False
+    for line in path.read_text().splitlines() if path.exists() else ():
+        record = json.loads(line)
+        if "begin" in record:
+            begun = record["begin"]
+        elif "test" in record:
+            test, result = record["test"], record["result"]
+            outcome.results[test] = max(outcome.results.get(test, "passed"), result, key=rank.__getitem__)
+            if record["operations"]:
+                outcome.reached.add(test)
+            begun = ""
+        else:
+            ended = True
+            outcome.kept.update(record["kept"])
+    if begun:
+        outcome.results[begun] = "failed"
+    if not ended:
+        outcome.crashed = f"{begun or 'between tests'} (exit code {code})"
+
+
+def compare(before: Outcome, after: Outcome) -> list[str]:
+    """What is worse with jaxring."""
+    worse = [
+        f"{test}: {before.results.get(test, 'missing')} -> {result}"
+        for test, result in sorted(after.results.items())
+        if result == "failed" and before.results.get(test) != "failed"
+    ]
+    missing = [
+        test for test, result in before.results.items() if result == "passed" and after.results.get(test) is None
+    ]
+    skipped = [
+        test for test, result in before.results.items() if result == "passed" and after.results.get(test) == "skipped"
+    ]
+    worse += [f"{test}: passed -> not run" for test in missing] + [f"{test}: passed -> skipped" for test in skipped]
+    return worse + ([f"crashed: {after.crashed}"] if after.crashed and not before.crashed else [])
+
+
+def table(rows: list[tuple[str, int, Outcome, Outcome]]) -> str:
+    """The counts as text."""
+    head = ("file", "processes", "without: passed", "failed", "skipped", "with: passed", "failed", "skipped", "reached")
+    lines = [head]
+    for name, processes, before, after in rows:
+        counts = [o.count(what) for o in (before, after) for what in ("passed", "failed", "skipped")]
+        lines.append((name, *map(str, (processes, *counts, len(after.reached)))))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    cells = [[cell.rjust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join("  ".join([line[0].strip().ljust(widths[0]), *line[1:]]) for line in cells)
+
+
+def report(path: pathlib.Path, title: str, text: str) -> None:
+    """Writes ``text`` as the section ``title`` of a Markdown file, in place of a former one."""
+    head, *sections = path.read_text().split("\n## ") if path.exists() else ["# JAX's own tests on jaxring\n"]
+    kept = {section.splitlines()[0]: section for section in sections}
+    kept[title] = f"{title}\n\n{text}\n"
+    path.write_text("\n## ".join([head.rstrip() + "\n", *(kept[key].rstrip() + "\n" for key in sorted(kept))]))
+
+
+def versions() -> str:
+    script = "import jax, jaxlib, sys; print('jax', jax.__version__ + ', jaxlib', jaxlib.__version__)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    return f"{found}, Python {sys.version_info.major}.{sys.version_info.minor}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tree", type=pathlib.Path, help="a JAX source tree")
+    parser.add_argument("files", nargs="*", help="test files below the tree's tests/; all of ours by default")
+    parser.add_argument("--processes", default="2,4", help="for files below multiprocess/ (default: %(default)s)")
+    parser.add_argument("--report", type=pathlib.Path, help="writes the results to this Markdown file")
+    parser.add_argument("--logs", type=pathlib.Path, help="keeps the processes' output in this folder")
+    parser.add_argument("--timeout", type=float, default=3000.0, help="seconds per file (default: %(default)s)")
+    given = parser.parse_args()
+
+    rows, worse, kept = [], [], collections.Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="jax-tests-") as temporary:
+        folder = given.logs.resolve() if given.logs else pathlib.Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in given.files or (*SINGLE, *MULTIPLE):
+            test = pathlib.Path(temporary) / name
+            test.parent.mkdir(exist_ok=True)
+            shutil.copy(given.tree / "tests" / name, test)
+            many = name.startswith("multiprocess/")
+            for processes in map(int, given.processes.split(",")) if many else (1,):
+                before = run(test, processes, False, folder, given.timeout)
+                after = run(test, processes, True, folder, given.timeout)
+                rows.append((name, processes, before, after))
+                worse += [f"{name} ({processes} processes): {text}" for text in compare(before, after)]
+                if len(after.reached) < WANTED.get(name, 0):
+                    worse.append(f"{name}: {len(after.reached)} tests reach jaxring, wanted {WANTED[name]}")
+                if not after.results:
+                    worse.append(f"{name}: no test ran")
+                kept += after.kept
+                print(table(rows[-1:]), flush=True)
+    text = table(rows)
+    print(f"\n{versions()}, tests of {given.tree.name}\n\n{text}")
+    for line in worse:
+        print("WORSE", line)
+    for line, count in kept.most_common():
+        print(f"JAX's own lowering, {count} times: {line}")
+    if given.report:
+        reasons = "".join(f"* {count}: {line}\n" for line, count in kept.most_common())
+        failures = "".join(f"* {line}\n" for line in worse) or "None.\n"
+        body = f"Tests of {given.tree.name}.\n\n```\n{text}\n```\n\nWorse with jaxring:\n\n{failures}"
+        body += f"\nCalls that kept JAX's own lowering, and why:\n\n{reasons or 'None.'}"
+        report(given.report, versions(), body)
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""One process of `jax_tests.py`: runs a JAX test file as a script and writes a JSON line for each test.
+
+python jax_tests_worker.py RESULTS TEST_FILE [--install] [flags for the test file...]
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import runpy
+import sys
+import unittest
+from typing import Any
+
+import jax
+
+import jaxring
+from jaxring.runtime.explain import kept
+
+
+def reasons() -> dict[str, int]:
+    """Calls that were left to JAX, by primitive and reason."""
+    counts: dict[str, int] = {}
+    for text, count in kept().items():
+        primitive, why = text.split(" ", 1)[0], text.split("JAX's own collective: ", 1)[1]
+        key = f"{primitive}: {why}"
+        counts[key] = counts.get(key, 0) + count
+    return counts
+
+
+def in_jax_words(text: str) -> str:
+    """A lowered program with our ragged_all_to_all calls spelled as JAX spells its own, for tests that read it."""
+
+    def groups(match: re.Match[str]) -> str:
+        size, ids = int(match[1]), match[2].split(", ")
+        rows = [ids[i : i + size] for i in range(0, len(ids), size)]
+        inner = ", ".join(f"[{', '.join(row)}]" for row in rows)
+        return f"replica_groups = dense<[{inner}]> : tensor<{len(rows)}x{size}xi64>"
+
+    text = text.replace("custom_call @jaxring_ragged_all_to_all(", "custom_call @ragged_all_to_all(")
+    return re.sub(r"group_size = (\d+) : i64, groups = dense<\[(.*?)\]> : tensor<\d+xi32>", groups, text)
+
+
+def lift_ragged(case: type[unittest.TestCase]) -> None:
+    """Lets JAX's ragged_all_to_all tests run on CPU: their setUp does nothing but skip them there."""
+    if "setUp" in vars(case):
+        del case.setUp
+        original = jax.stages.Lowered.as_text
+        jax.stages.Lowered.as_text = lambda self, *args, **kwargs: in_jax_words(original(self, *args, **kwargs))
+
+
+def main() -> None:
+    results, test, *flags = sys.argv[1:]
+    install = "--install" in flags
+    output = pathlib.Path(results)
+    original = unittest.TestCase.run
+
+    def write(**record: Any) -> None:
+        with output.open("a") as lines:  # one at a time: a crash loses none
+            lines.write(json.dumps(record) + "\n")
+
+    def bad(result: Any) -> tuple[int, int]:
+        return len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses), len(result.skipped)
+
+    def recorded(self: unittest.TestCase, result: Any = None) -> Any:
+        name = re.sub(r"^.*?(\w+\.\w+)$", r"\1", self.id())
+        write(begin=name)
+        if install and type(self).__name__ == "RaggedCollectiveTest":
+            lift_ragged(type(self))
+        failed, skipped = bad(result)
+        operations = jaxring.counters()["operations"]
+        returned = original(self, result)
+        outcome = "failed" if bad(result)[0] > failed else "skipped" if bad(result)[1] > skipped else "passed"
+        write(test=name, result=outcome, operations=jaxring.counters()["operations"] - operations)
+        return returned
+
+    unittest.TestCase.run = recorded
+    if install:
+        jaxring.install()
+    sys.argv = [test, *(flag for flag in flags if flag != "--install")]
+    try:
+        runpy.run_path(test, run_name="__main__")
+    finally:
+        write(kept=reasons())
+
+
+if __name__ == "__main__":
+    main()
