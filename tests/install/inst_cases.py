@@ -99,35 +99,43 @@ def operand() -> Any:
     return jnp.asarray(np.random.default_rng(3).integers(-9, 9, (8, *SHAPE)), jnp.float32)
 
 
-def program(lax: Any, case: Case, check_vma: bool) -> Any:
-    """A jitted function of `operand` that gives the case's value, its VJP, and its value and VJP under vmap."""
+def chosen(check_vma: bool) -> dict[str, Case]:
+    """The cases that have a meaning with this check_vma."""
+    return {name: case for name, case in CASES.items() if case.primitives[not check_vma]}
+
+
+def program(lax: Any, check_vma: bool) -> Any:
+    """A jitted function of `operand`: for each case its value and VJP, and both under vmap."""
 
     def spread(y: Any) -> Any:
         return jnp.reshape(y, (1, -1))
 
-    def both(f: Any, x: Any) -> list[Any]:
+    def both(case: Case, f: Any, x: Any) -> list[Any]:
         if not case.grad:
             return [spread(f(x))]
         y, pull = jax.vjp(f, x)
         weights = jnp.arange(y.size, dtype=y.dtype).reshape(y.shape) % 5
         return [spread(y), spread(pull(weights + 0 * y)[0])]
 
-    def rank(x: Any) -> list[Any]:
-        x = x[0]
+    def one(case: Case, x: Any) -> list[Any]:
         f = lambda x: case.call(lax, x)  # noqa: E731
-        out = both(f, x)
+        out = both(case, f, x)
         if case.vmap is None:
             return out
-        return out + both(jax.vmap(f, in_axes=case.vmap), jnp.stack([x, x + 1, 2 * x], axis=case.vmap))
+        return out + both(case, jax.vmap(f, in_axes=case.vmap), jnp.stack([x, x + 1, 2 * x], axis=case.vmap))
+
+    def rank(x: Any) -> dict[str, list[Any]]:
+        return {name: one(case, x[0]) for name, case in chosen(check_vma).items()}
 
     specs = P(("x", "y"))
     return jax.jit(jax.shard_map(rank, mesh=mesh(), in_specs=specs, out_specs=specs, check_vma=check_vma))
 
 
-def run(f: Any) -> tuple[list[np.ndarray], set[str], set[str]]:
-    """The results, and the names of our and of XLA's collectives in the lowered program."""
+def run(f: Any) -> tuple[dict[str, list[np.ndarray]], set[str], set[str]]:
+    """The results by case, and the names of our and of XLA's collectives in the lowered program."""
     lowered = f.lower(operand())
     text = lowered.as_text()
     theirs = r"stablehlo\.(all_reduce|all_gather|reduce_scatter|all_to_all|collective_\w+)|@(ragged_all_to_all)"
     found = {a or b for a, b in re.findall(theirs, text)}
-    return [np.asarray(y) for y in lowered.compile()(operand())], set(re.findall(r"@jaxring_(\w+)", text)), found
+    results = jax.tree.map(np.asarray, lowered.compile()(operand()))
+    return results, set(re.findall(r"@jaxring_(\w+)", text)), found
