@@ -39,13 +39,19 @@ DEVICES = 8
 class Outcome:
     """What became of one test file in all processes of one run: by test, the worst; ``reached`` by any process."""
 
-    results: dict[str, str]
-    reached: set[str]
-    kept: collections.Counter[str]
+    results: dict[str, str] = dataclasses.field(default_factory=dict)
+    reached: set[str] = dataclasses.field(default_factory=set)
+    kept: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     crashed: str = ""
 
     def count(self, what: str) -> int:
         return sum(result == what for result in self.results.values())
+
+
+def stems(test: pathlib.Path, processes: int, install: bool, folder: pathlib.Path) -> list[str]:
+    """Where the processes write their results and output, without the ending."""
+    name = f"{test.parent.name}-{test.stem}-{processes}-{'with' if install else 'without'}"
+    return [str(folder / f"{name}-{index}") for index in range(processes)]
 
 
 def run(test: pathlib.Path, processes: int, install: bool, folder: pathlib.Path, timeout: float) -> Outcome:
@@ -57,9 +63,8 @@ def run(test: pathlib.Path, processes: int, install: bool, folder: pathlib.Path,
     env["JAX_NUM_CPU_DEVICES"] = str(DEVICES if processes == 1 else 1)
     env["PYTHONPATH"] = os.pathsep.join(p for p in (str(HERE.parent), os.environ.get("PYTHONPATH", "")) if p)
     workers = []
-    for index in range(processes):
-        stem = folder / f"{test.stem}-{processes}-{'with' if install else 'without'}-{index}"
-        arguments = [sys.executable, str(HERE / "jax_tests_worker.py"), str(stem) + ".jsonl", str(test)]
+    for index, stem in enumerate(stems(test, processes, install, folder)):
+        arguments = [sys.executable, str(HERE / "jax_tests_worker.py"), stem + ".jsonl", str(test)]
         arguments += ["--install"] if install else []
         if processes > 1:
             arguments += [
@@ -70,23 +75,28 @@ def run(test: pathlib.Path, processes: int, install: bool, folder: pathlib.Path,
                 "--heartbeat_timeout=100",
                 "--shutdown_timeout=60",
             ]
-        pathlib.Path(str(stem) + ".jsonl").unlink(missing_ok=True)
-        with pathlib.Path(str(stem) + ".log").open("wb") as log:
-            workers.append((stem, subprocess.Popen(arguments, env=env, cwd=folder, stdout=log, stderr=log)))
+        pathlib.Path(stem + ".jsonl").unlink(missing_ok=True)
+        with pathlib.Path(stem + ".log").open("wb") as log:
+            workers.append(subprocess.Popen(arguments, env=env, cwd=folder, stdout=log, stderr=log))
     deadline = time.monotonic() + timeout
-    for _, worker in workers:
+    for worker in workers:
         try:
             worker.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             worker.kill()
             worker.wait()
-    outcome = Outcome({}, set(), collections.Counter())
-    for stem, worker in workers:
-        collect(outcome, pathlib.Path(str(stem) + ".jsonl"), worker.returncode)
+    return read(stems(test, processes, install, folder))
+
+
+def read(results: list[str]) -> Outcome:
+    """What the processes of a run have written."""
+    outcome = Outcome()
+    for stem in results:
+        collect(outcome, pathlib.Path(stem + ".jsonl"))
     return outcome
 
 
-def collect(outcome: Outcome, path: pathlib.Path, code: int) -> None:
+def collect(outcome: Outcome, path: pathlib.Path) -> None:
     """Adds a process's results. A test that began and has no result was cut short by a crash or by the timeout."""
     rank = {"passed": 0, "skipped": 1, "failed": 2}
     begun, ended = "", False
@@ -106,7 +116,7 @@ def collect(outcome: Outcome, path: pathlib.Path, code: int) -> None:
     if begun:
         outcome.results[begun] = "failed"
     if not ended:
-        outcome.crashed = f"{begun or 'between tests'} (exit code {code})"
+        outcome.crashed = f"{path.stem}: {begun or 'between tests'}"
 
 
 def compare(before: Outcome, after: Outcome) -> list[str]:
@@ -159,6 +169,7 @@ def main() -> int:
     parser.add_argument("--processes", default="2,4", help="for files below multiprocess/ (default: %(default)s)")
     parser.add_argument("--report", type=pathlib.Path, help="writes the results to this Markdown file")
     parser.add_argument("--logs", type=pathlib.Path, help="keeps the processes' output in this folder")
+    parser.add_argument("--reuse", action="store_true", help="takes the results without jaxring from --logs, if there")
     parser.add_argument("--timeout", type=float, default=3000.0, help="seconds per file (default: %(default)s)")
     given = parser.parse_args()
 
@@ -167,12 +178,14 @@ def main() -> int:
         folder = given.logs.resolve() if given.logs else pathlib.Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         for name in given.files or (*SINGLE, *MULTIPLE):
-            test = pathlib.Path(temporary) / name
-            test.parent.mkdir(exist_ok=True)
+            test = pathlib.Path(temporary) / "tests" / name
+            test.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(given.tree / "tests" / name, test)
             many = name.startswith("multiprocess/")
             for processes in map(int, given.processes.split(",")) if many else (1,):
-                before = run(test, processes, False, folder, given.timeout)
+                before = read(stems(test, processes, False, folder)) if given.reuse else Outcome()
+                if not before.results:
+                    before = run(test, processes, False, folder, given.timeout)
                 after = run(test, processes, True, folder, given.timeout)
                 rows.append((name, processes, before, after))
                 worse += [f"{name} ({processes} processes): {text}" for text in compare(before, after)]

@@ -64,7 +64,7 @@ def main() -> None:
         return len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses), len(result.skipped)
 
     def recorded(self: unittest.TestCase, result: Any = None) -> Any:
-        name = re.sub(r"^.*?(\w+\.\w+)$", r"\1", self.id())
+        name = f"{type(self).__name__}.{self._testMethodName}"
         write(begin=name)
         if install and type(self).__name__ == "RaggedCollectiveTest":
             lift_ragged(type(self))
