@@ -26,7 +26,8 @@ def install() -> None:
 
     It holds for the whole process and all its threads; a second call changes nothing. JAX's caches are cleared, so
     functions that were compiled before are compiled again; what `.lower()` or `.compile()` have returned stays as it
-    is. Calls that jaxring cannot carry keep JAX's lowering, with a warning and a line in `jaxring.explain`.
+    is. Calls that jaxring cannot carry keep JAX's lowering, with a warning and a line in `jaxring.explain`. To export a
+    program with `jax.export` while it holds, pass `jaxring.export_checks`.
     """
     global _installed
     with _lock:

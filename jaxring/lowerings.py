@@ -13,7 +13,7 @@ from jax.interpreters import mlir
 from jaxring import _compat, collectives, pointtopoint
 from jaxring.axes import called_at, resolve
 from jaxring.plan import dtypes
-from jaxring.runtime.explain import keep
+from jaxring.runtime.explain import note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -153,7 +153,8 @@ _JAX = {
 def rule(name: str, platform: str) -> Callable[..., Any]:
     """The lowering rule for JAX's primitive of that name (served, or a cast), or for a copy of it.
 
-    What the engine cannot carry keeps JAX's own lowering, with a warning, and a line in `jaxring.explain`.
+    What the engine cannot carry keeps JAX's own lowering, and where a region is manual over some axes only, operands
+    are replicated over the others; each with a warning, and a line in `jaxring.explain`.
     """
     if name in CASTS or name.endswith("_done"):
         return _as_it_is
@@ -170,18 +171,30 @@ def _lower(name: str, platform: str, ctx: Any, *operands: Any, **params: Any) ->
     avals_in = [_compat.untyped(aval) for aval in ctx.avals_in]
     ctx = ctx.replace(avals_in=avals_in, avals_out=[_compat.untyped(_compat.awaited(aval)) for aval in ctx.avals_out])
     site = traced_at(ctx.traceback)
+    call = f"{name} {avals_in[0].str_short()} over {params.get('axes', params.get('axis_name'))!r} at {site}"
     why = _unserved(name, avals_in, params)
     if why is None:
+        loose = _left_to_the_partitioner()
+        if loose:
+            _say(f"{call}: its operands are replicated over {loose}, which are left to the partitioner")
         with called_at(site):
             return mlir.lower_fun(TABLE[name].body, multiple_results=False)(ctx, *operands, **params)
-    axes = params.get("axes", params.get("axis_name"))
-    text = f"{name} {avals_in[0].str_short()} over {axes!r} at {site}: JAX's own collective: {why}"
-    if keep(text):
-        log.warning("jaxring: %s", text)
+    _say(f"{call}: JAX's own collective: {why}")
     own = _JAX[name, platform]
     if own is None:
         raise NotImplementedError(f"jaxring: {name} at {site}: {why}, and JAX has no {name} of its own on {platform}.")
     return own(ctx, *operands, **params)
+
+
+def _say(text: str) -> None:
+    if note(text):
+        log.warning("jaxring: %s", text)
+
+
+def _left_to_the_partitioner() -> tuple[Any, ...]:
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
+    return tuple(axis for axis, size in axes if axis not in mesh.manual_axes and size > 1)
 
 
 def _unserved(name: str, avals: list[Any], params: dict[str, Any]) -> str | None:

@@ -16,14 +16,17 @@ from typing import Any
 import jax
 
 import jaxring
-from jaxring.runtime.explain import kept
+from jaxring.runtime.explain import notes
 
 
 def reasons() -> dict[str, int]:
     """Calls that were left to JAX, by primitive and reason."""
     counts: dict[str, int] = {}
-    for text, count in kept().items():
-        primitive, why = text.split(" ", 1)[0], text.split("JAX's own collective: ", 1)[1]
+    for text, count in notes().items():
+        call, _, why = text.partition(": JAX's own collective: ")
+        if not why:
+            continue
+        primitive = call.split(" ", 1)[0]
         key = f"{primitive}: {why}"
         counts[key] = counts.get(key, 0) + count
     return counts

@@ -8,7 +8,7 @@ import threading
 
 _lock = threading.Lock()
 _decisions: list[Decision] = []
-_kept: dict[str, int] = {}
+_notes: dict[str, int] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,17 +55,17 @@ def record(decision: Decision) -> None:
         _decisions.append(decision)
 
 
-def keep(text: str) -> bool:
-    """Remembers a call that was left to JAX's own collectives, and why. Whether it is the first of its kind."""
+def note(text: str) -> bool:
+    """Remembers what `jaxring.install` made of a call where that is not what one expects. Whether it is new."""
     with _lock:
-        _kept[text] = _kept.get(text, 0) + 1
-        return _kept[text] == 1
+        _notes[text] = _notes.get(text, 0) + 1
+        return _notes[text] == 1
 
 
-def kept() -> dict[str, int]:
-    """Calls that were left to JAX's own collectives, with their number."""
+def notes() -> dict[str, int]:
+    """What was noted, with how often."""
     with _lock:
-        return dict(_kept)
+        return dict(_notes)
 
 
 def plans() -> tuple[Decision, ...]:
@@ -77,12 +77,12 @@ def plans() -> tuple[Decision, ...]:
 def explain() -> str:
     """A line for each kind of decision so far: what ran where, by which algorithm, protocol and transport, and why.
 
-    Then a line for each call that `jaxring.install` left to JAX's own collectives, and why.
+    Then a line for each call that `jaxring.install` left to JAX's own collectives, or replicated, and why.
     """
     counts: dict[str, int] = {}
     for decision in plans():
         counts[str(decision)] = counts.get(str(decision), 0) + 1
-    counts |= kept()
+    counts |= notes()
     if not counts:
         return "jaxring: no collective has run in this process yet."
     return "\n".join(text if count == 1 else f"{text} (x{count})" for text, count in counts.items())

@@ -166,7 +166,7 @@ def test_donated_operand():
 
 
 @pytest.mark.parametrize("axis", ["x", "y"])
-def test_partially_manual(axis):
+def test_partially_manual(axis, caplog):
     """An axis is left to the partitioner: the operand is gathered over it for our call."""
     x = jnp.arange(32.0).reshape(8, 4)
     f = jax.jit(
@@ -186,6 +186,8 @@ def test_partially_manual(axis):
         assert "@jaxring_all_reduce" in f.lower(x).as_text()
         np.testing.assert_array_equal(f(x), expected[0])
         np.testing.assert_allclose(g(x), expected[1], rtol=1e-6)
+    other = {"x": "y", "y": "x"}[axis]
+    assert f"replicated over ('{other}',), which are left to the partitioner" in caplog.text
 
 
 def test_gradient_under_check_vma_holds_no_collective_of_xla():
