@@ -145,6 +145,22 @@ def test_checkpoint_and_scan():
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_eager_calls(check_vma):
+    def rank(namespace):
+        def f(x):
+            return namespace.psum(x, "x") + namespace.all_gather(x, "y", tiled=True)[:1, :1] * namespace.pmax(x, "x")
+
+        return jax.shard_map(f, mesh=mesh(), in_specs=P("x", "y"), out_specs=P("x", "y"), check_vma=check_vma)
+
+    x = np.arange(8.0, dtype=np.float32).reshape(2, 4)
+    operations = jaxring.counters()["operations"]
+    y = rank(lax)(x)
+    assert jaxring.counters()["operations"] > operations
+    np.testing.assert_array_equal(y, rank(jax.lax)(x))
+    assert jax.eval_shape(rank(lax), x).shape == (2, 4)
+
+
 def test_unbound_axis():
     with pytest.raises(NameError, match="unbound axis name"):
         jax.jit(lambda x: lax.psum(x, "nowhere"))(1.0)
