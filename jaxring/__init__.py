@@ -1,6 +1,6 @@
 """Collectives for JAX that one can see into, steer and trust."""
 
-from jaxring import profiler, sharded
+from jaxring import lax, profiler, sharded
 from jaxring.collectives import (
     all_gather,
     all_reduce,
@@ -55,6 +55,7 @@ __all__ = [
     "gather",
     "install",
     "installed",
+    "lax",
     "new_token",
     "permute",
     "permute_start",
