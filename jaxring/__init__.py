@@ -1,6 +1,7 @@
 """Collectives for JAX that one can see into, steer and trust."""
 
 from jaxring import lax, profiler, sharded
+from jaxring.casting import pcast
 from jaxring.collectives import (
     all_gather,
     all_reduce,
@@ -57,6 +58,7 @@ __all__ = [
     "installed",
     "lax",
     "new_token",
+    "pcast",
     "permute",
     "permute_start",
     "plans",

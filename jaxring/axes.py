@@ -23,20 +23,35 @@ class Axes:
 
     ``names`` in the caller's order: the rank is the row-major index over them. ``mesh`` has every mesh axis with its
     size, in the mesh's order: a partition id is the row-major index over them. ``groups`` are the caller's
-    ``axis_index_groups``, or None.
+    ``axis_index_groups``, or None. ``vmapped`` has those of ``names`` that are axes of `jax.vmap`, with their sizes;
+    batching takes them away, so that none is left when a program is lowered.
     """
 
-    names: tuple[str, ...]
-    mesh: tuple[tuple[str, int], ...]
+    names: tuple[Hashable, ...]
+    mesh: tuple[tuple[Hashable, int], ...]
     groups: tuple[tuple[int, ...], ...] | None = None
+    vmapped: tuple[tuple[Hashable, int], ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of ``names``."""
+        known = dict(self.mesh) | dict(self.vmapped)
+        return tuple(known[name] for name in self.names)
 
     @property
     def size(self) -> int:
         """Ranks per group."""
-        if self.groups is not None:
-            return len(self.groups[0])
-        sizes = dict(self.mesh)
-        return math.prod(sizes[name] for name in self.names)
+        return math.prod(self.sizes) if self.groups is None else len(self.groups[0])
+
+    @property
+    def mesh_names(self) -> tuple[Hashable, ...]:
+        """Those of ``names`` that are mesh axes."""
+        vmapped = dict(self.vmapped)
+        return tuple(name for name in self.names if name not in vmapped)
+
+    def over(self, names: Sequence[Hashable]) -> Axes:
+        """The axes ``names``, some of these, without groups."""
+        return Axes(tuple(names), self.mesh, vmapped=tuple(pair for pair in self.vmapped if pair[0] in names))
 
     def partitions(self) -> np.ndarray:
         """Partition ids, one row per group, in rank order."""
@@ -59,18 +74,26 @@ def resolve(what: str, axis_name: AxisName, axis_index_groups: Sequence[Sequence
     """The axes of a call of ``what``. NameError for an axis that is not bound, ValueError for bad groups."""
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     mesh = jax.sharding.get_abstract_mesh()
-    bound = [name for name in mesh.axis_names if name in mesh.manual_axes]
+    manual = {
+        name: size for name, size in zip(mesh.axis_names, mesh.axis_sizes, strict=True) if name in mesh.manual_axes
+    }
+    vmapped = []
     for name in names:
-        if name in bound:
-            continue
-        known = ", ".join(repr(b) for b in bound) or "none"
-        raise NameError(
-            f"jaxring.{what}: axis {name!r} is not bound here (bound mesh axes: {known}). Call it inside "
-            f"jax.shard_map or jax.pmap over a mesh axis of that name."
-        )
+        try:
+            size = jax.lax.axis_size(name)
+        except NameError:
+            known = ", ".join(repr(n) for n in manual) or "none"
+            raise NameError(
+                f"jaxring.{what}: axis {name!r} is not bound here (bound mesh axes: {known}). Call it inside "
+                f"jax.shard_map or jax.pmap over a mesh axis of that name, or inside jax.vmap with that axis_name."
+            ) from None
+        # A vmapped axis may bear a mesh axis's name. With one size too they cannot be told apart, and need not be:
+        # batching takes the name out, or it is the mesh's.
+        if manual.get(name) != size:
+            vmapped.append((name, size))
     if len(set(names)) != len(names):
         raise ValueError(f"jaxring.{what}: axis_name {names} names an axis twice.")
-    axes = Axes(tuple(str(n) for n in names), tuple(zip(mesh.axis_names, mesh.axis_sizes, strict=True)))
+    axes = Axes(names, tuple(zip(mesh.axis_names, mesh.axis_sizes, strict=True)), vmapped=tuple(vmapped))
     if axis_index_groups is None:
         return axes
     groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)
@@ -81,16 +104,6 @@ def resolve(what: str, axis_name: AxisName, axis_index_groups: Sequence[Sequence
             f"of one size; got {[list(g) for g in groups]}."
         )
     return dataclasses.replace(axes, groups=groups)
-
-
-def cast_varying(x: Any, names: Sequence[str]) -> Any:
-    """``x`` typed as varying over ``names``, where JAX tracks that: what collectives take."""
-    from jaxring import _compat
-
-    if not _compat.tracks_varying():
-        return x
-    missing = tuple(name for name in names if name not in _compat.varying(x))
-    return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
 _lowered_site: contextvars.ContextVar[str | None] = contextvars.ContextVar("jaxring_lowered_site", default=None)

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from jaxring.axes import Axes
 
 # Collectives that are not schedules of their own, and whose schedule they use.
-SCHEDULED_AS = {"barrier": "all_reduce", "ragged_all_to_all": "all_to_all", "send": "permute", "recv": "permute"}
+SCHEDULED_AS = {
+    "barrier": "all_reduce",
+    "pcast": "all_reduce",
+    "ragged_all_to_all": "all_to_all",
+    "send": "permute",
+    "recv": "permute",
+}
 
 
 def options(
@@ -59,6 +65,13 @@ def options(
         timeout=float(configured.timeout if timeout is None else timeout),
         site=site,
     )
+
+
+def fitting(algorithm: str | None, collective: str) -> str | None:
+    """``algorithm`` if it serves ``collective``, else None: the tuner chooses."""
+    own = user.find(algorithm)
+    fits = algorithm in serving(collective) if own is None else own.collective == collective
+    return algorithm if fits else None
 
 
 def movable(what: str, x: Any) -> None:

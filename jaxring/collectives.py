@@ -1,7 +1,8 @@
 """The collectives that users call, with `jax.lax`'s names for arguments and its argument order.
 
-All of them work inside `jax.shard_map` and `jax.pmap` over mesh axes, on pytrees leaf by leaf. ``axis_name`` is a name
-or a tuple of names; the rank is the row-major index over the tuple in the given order. Extras are keyword-only:
+All of them work inside `jax.shard_map` and `jax.pmap` over mesh axes, and `jax.vmap` with an ``axis_name``, on pytrees
+leaf by leaf. ``axis_name`` is a name or a tuple of names; the rank is the row-major index over the tuple in the given
+order. Extras are keyword-only:
 
 * ``axis_index_groups``: collectives among subsets of an axis, as in `jax.lax`.
 * ``algorithm``: "ring", "tree", "direct", "halving_doubling", "hier_ring", "hier_tree", "hier_direct",
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxring import checks
-from jaxring.axes import call_site, cast_varying, resolve
-from jaxring.primitives import PRIMITIVES, bind
+from jaxring import batching, checks, differentiation  # noqa: F401  (the rules of jax.vmap and jax.grad)
+from jaxring.axes import call_site, resolve
+from jaxring.casting import cast_varying
+from jaxring.primitives import apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +36,7 @@ Tree = TypeVar("Tree")
 
 
 def _bind(name: str, x: Any, axes: Axes, options: Options) -> Any:
-    return bind(PRIMITIVES[name], cast_varying(x, axes.names), axes=axes, options=options)
+    return apply(name, cast_varying(x, axes, options), axes, options)
 
 
 def _each(function: Callable[[Any], Any], tree: Tree) -> Tree:
@@ -62,7 +64,7 @@ def all_reduce(
 
     def one(leaf: Any) -> Any:
         leaf = checks.reducible("all_reduce", leaf, op)
-        return leaf if not axes.names else _bind("all_reduce", leaf, axes, options)
+        return _bind("all_reduce", leaf, axes, options)
 
     return _each(one, x)
 

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
 
 from jaxring import _compat
-from jaxring.primitives import custom_call, define
+from jaxring.primitives import custom_call, define, lower
 
 if TYPE_CHECKING:
     from jaxring.axes import Axes
@@ -29,7 +28,7 @@ def _send_abstract(x: Any, token: Any, *, axes: Axes, options: Options) -> Any:
 
 def _recv_abstract(token: Any, *, shape: tuple[int, ...], dtype: Any, axes: Axes, options: Options) -> Any:
     del options
-    varying = frozenset(token.manual_axis_type.varying) | frozenset(axes.names)
+    varying = frozenset(token.manual_axis_type.varying) | frozenset(axes.mesh_names)
     if not _compat.tracks_varying():
         varying = frozenset()
     return [_compat.with_varying(token, shape, varying).update(dtype=np.dtype(dtype)), token]
@@ -91,6 +90,6 @@ def _lower_ragged(ctx: Any, *operands: Any, axes: Axes, options: Options) -> Any
 define(send_p, _send_abstract)
 define(recv_p, _recv_abstract)
 define(ragged_p, _ragged_abstract)
-mlir.register_lowering(send_p, _lower_send, platform="cpu", cacheable=False)
-mlir.register_lowering(recv_p, _lower_recv, platform="cpu", cacheable=False)
-mlir.register_lowering(ragged_p, _lower_ragged, platform="cpu", cacheable=False)
+lower(send_p, _lower_send)
+lower(recv_p, _lower_recv)
+lower(ragged_p, _lower_ragged)

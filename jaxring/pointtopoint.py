@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxring import checks
-from jaxring.axes import call_site, cast_varying, resolve
+from jaxring.axes import call_site, resolve
+from jaxring.casting import cast_varying
 from jaxring.collectives import all_to_all
 from jaxring.p2p import ragged_p, recv_p, send_p
-from jaxring.primitives import bind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +44,8 @@ def send(
     options = checks.options("send", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=int(tag))
     leaf = jnp.asarray(x)
     checks.movable("send", leaf)
-    token = cast_varying(new_token() if token is None else token, axes.names)
-    sent: jax.Array = bind(send_p, cast_varying(leaf, axes.names), token, axes=axes, options=options)
+    operands = [cast_varying(v, axes, options) for v in (leaf, new_token() if token is None else token)]
+    sent: jax.Array = send_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
     return sent
 
 
@@ -66,8 +66,9 @@ def recv(
     pairs = checks.permutation("recv", perm, axes)
     options = checks.options("recv", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=int(tag))
     checks.movable("recv", like)
-    token = cast_varying(new_token() if token is None else token, axes.names)
-    value, token = bind(recv_p, token, shape=tuple(like.shape), dtype=jnp.dtype(like.dtype), axes=axes, options=options)
+    token = cast_varying(new_token() if token is None else token, axes, options)
+    what = {"shape": tuple(like.shape), "dtype": jnp.dtype(like.dtype)}
+    value, token = recv_p.bind(token, **what, axes=axes, options=options)  # type: ignore[no-untyped-call]
     return value, token
 
 
@@ -102,5 +103,6 @@ def ragged_all_to_all(
         for v in (vectors[2], vectors[1])
     )
     operands = [operand, output, vectors[0], vectors[1], lands, vectors[3], comes]
-    result: jax.Array = bind(ragged_p, *(cast_varying(v, axes.names) for v in operands), axes=axes, options=options)
+    operands = [cast_varying(v, axes, options) for v in operands]
+    result: jax.Array = ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
     return result

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.extend.mlir.dialects import stablehlo as hlo
-from jax.interpreters import batching, mlir
+from jax.interpreters import mlir
 
 from jaxring import _compat
 from jaxring.provenance import provenance
@@ -26,29 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxring.axes import Axes
-
-
-def bind(primitive: Primitive, *args: Any, **params: Any) -> Any:
-    """`Primitive.bind`, with every mesh axis manual: a custom call cannot be partitioned, nor ask for its partition.
-
-    Where the caller's region leaves axes to the partitioner, the operands are taken as replicated over those.
-    """
-
-    def call(*operands: Any) -> Any:
-        return primitive.bind(*operands, **params)  # type: ignore[no-untyped-call]
-
-    mesh = jax.sharding.get_abstract_mesh()
-    loose = [name for name in mesh.axis_names if name not in mesh.manual_axes]
-    if not loose:
-        return call(*args)
-    everywhere = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
-    return jax.shard_map(
-        call,
-        in_specs=everywhere,
-        out_specs=everywhere,
-        axis_names=set(loose),
-        check_vma=_compat.tracks_varying(),
-    )(*args)
 
 
 class Options(NamedTuple):
@@ -104,7 +81,7 @@ def _abstract(name: str, x: Any, *, axes: Axes, options: Options) -> Any:
     kind = KINDS[name]
     varying = frozenset(x.manual_axis_type.varying)
     if kind.invariant and axes.groups is None:
-        varying -= frozenset(axes.names)
+        varying -= frozenset(axes.mesh_names)
     return _compat.with_varying(x, _result_shape(kind, x.shape, axes.size), varying)
 
 
@@ -170,17 +147,27 @@ def custom_call(
         )
 
 
+def _alone(name: str, x: Any, *, options: Options) -> Any:
+    """What the only rank gets: its own value, but for the shape and for a permute without a source."""
+    y = x if name != "permute" or (0, 0) in options.perm else jnp.zeros_like(x)
+    return jnp.reshape(y, _result_shape(KINDS[name], x.shape, 1))
+
+
+def apply(name: str, x: Any, axes: Axes, options: Options) -> Any:
+    """Binds a primitive; over no axes there is nothing to bind, and nothing that a platform would have to serve.
+
+    ``x`` varies over the mesh axes of ``axes``, where JAX tracks that.
+    """
+    if not axes.names:
+        return _alone(name, x, options=options)
+    return PRIMITIVES[name].bind(x, axes=axes, options=options)  # type: ignore[no-untyped-call]
+
+
 def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
     kind = KINDS[name]
     (aval,) = ctx.avals_in
     if axes.size == 1 and not kind.side_effect:
-        # One rank: every collective is the identity, but for the shape and for a permute without a source.
-        silent = name == "permute" and (0, 0) not in options.perm
-        shape = ctx.avals_out[0].shape
-
-        def alone(v: Any) -> Any:
-            return jnp.zeros(shape, v.dtype) if silent else jnp.reshape(v, shape)
-
+        alone = functools.partial(_alone, name, options=options)
         return mlir.lower_fun(alone, multiple_results=False)(ctx, x)
     return custom_call(
         ctx,
@@ -195,14 +182,6 @@ def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
     )
 
 
-def _batch(name: str, args: tuple[Any], dims: tuple[int], *, axes: Axes, options: Options) -> tuple[Any, int]:
-    kind = KINDS[name]
-    (x,), (dim,) = args, dims
-    # The batch becomes part of the block: behind the axis that counts ranks, where there is one.
-    x = jnp.moveaxis(x, dim, int(kind.blocks_in))
-    return bind(PRIMITIVES[name], x, axes=axes, options=options), int(kind.blocks_out)
-
-
 def define(primitive: Primitive, abstract: Callable[..., Any]) -> None:
     """Gives a primitive its types, and its meaning when it is called eagerly."""
     primitive.def_abstract_eval(abstract)  # type: ignore[no-untyped-call]
@@ -211,12 +190,40 @@ def define(primitive: Primitive, abstract: Callable[..., Any]) -> None:
     )
 
 
+def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Registers how a primitive is lowered, on the platforms that we serve."""
+    rule = functools.partial(_all_manual, primitive, rule)
+    # Lowerings are cached by parameters otherwise, and two calls would become one site.
+    mlir.register_lowering(primitive, rule, platform="cpu", cacheable=False)
+
+
+def _all_manual(primitive: Primitive, rule: Callable[..., Any], ctx: Any, *operands: Any, **params: Any) -> Any:
+    """Lowers with every mesh axis manual: a custom call cannot be partitioned, nor ask for its partition.
+
+    Where the caller's region leaves axes to the partitioner, the operands are taken as replicated over those. This
+    is done here and not where the primitive is bound, so that differentiation and batching see the primitive itself.
+    """
+    context = ctx.module_context.axis_context
+    mesh = getattr(context, "mesh", None)
+    if mesh is None or set(mesh.axis_names) == set(context.manual_axes):
+        return rule(ctx, *operands, **params)
+    loose = set(mesh.axis_names) - set(context.manual_axes)
+    everywhere = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
+    inside = jax.shard_map(
+        lambda *args: primitive.bind(*args, **params),  # type: ignore[no-untyped-call]
+        in_specs=everywhere,
+        out_specs=everywhere,
+        axis_names=loose,
+        check_vma=False,
+    )
+    untyped = [_compat.with_varying(aval, aval.shape, frozenset()) for aval in ctx.avals_in]
+    return mlir.lower_fun(inside, multiple_results=primitive.multiple_results)(ctx.replace(avals_in=untyped), *operands)
+
+
 def _make(name: str) -> Primitive:
     primitive = Primitive(f"jaxring_{name}")
     define(primitive, functools.partial(_abstract, name))
-    # Lowerings are cached by parameters otherwise, and two calls would become one site.
-    mlir.register_lowering(primitive, functools.partial(_lower, name), platform="cpu", cacheable=False)
-    batching.primitive_batchers[primitive] = functools.partial(_batch, name)
+    lower(primitive, functools.partial(_lower, name))
     return primitive
 
 
