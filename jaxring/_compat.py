@@ -7,7 +7,7 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
 
 class DistributedState(NamedTuple):
@@ -29,16 +29,27 @@ def distributed_state() -> DistributedState | None:
     return DistributedState(state.client, state.process_id, state.num_processes, state.coordinator_address or "")
 
 
-def varying(x: Any) -> frozenset[str]:
+def varying(x: Any) -> frozenset[Hashable]:
     """The mesh axes over which a traced value is known to vary; empty where JAX does not track them."""
     import jax
 
     return frozenset(jax.typeof(x).manual_axis_type.varying)
 
 
-def with_varying(aval: Any, shape: tuple[int, ...], axes: frozenset[str]) -> Any:
-    """An abstract value like ``aval`` with another shape, varying over ``axes``."""
-    return aval.update(shape=shape, manual_axis_type=aval.manual_axis_type.update(varying=axes))
+def with_varying(aval: Any, shape: tuple[int, ...], axes: frozenset[Hashable]) -> Any:
+    """An abstract value like ``aval`` with another shape, varying over ``axes``. Dimensions come and go in front."""
+    import jax
+
+    sharding = aval.sharding
+    if axes:
+        # A constant made outside of the region knows nothing of its mesh.
+        sharding = sharding.update(mesh=jax.sharding.get_abstract_mesh())
+    if len(shape) != aval.ndim:
+        # Explicit mesh axes, where the region leaves some: the dimensions that stay keep theirs.
+        kept = [None] * len(shape) + list(sharding.spec)
+        spec = jax.sharding.PartitionSpec(*kept[len(kept) - len(shape) :])  # type: ignore[no-untyped-call]
+        sharding = sharding.update(spec=spec)
+    return aval.update(shape=shape, sharding=sharding, manual_axis_type=aval.manual_axis_type.update(varying=axes))
 
 
 def tracks_varying() -> bool:

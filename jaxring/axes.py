@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -74,12 +74,13 @@ def resolve(what: str, axis_name: AxisName, axis_index_groups: Sequence[Sequence
     """The axes of a call of ``what``. NameError for an axis that is not bound, ValueError for bad groups."""
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     mesh = jax.sharding.get_abstract_mesh()
-    manual = {
-        name: size for name, size in zip(mesh.axis_names, mesh.axis_sizes, strict=True) if name in mesh.manual_axes
-    }
+    sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+    manual = {name: size for name, size in sizes.items() if name in mesh.manual_axes}
     vmapped = []
     for name in names:
         try:
+            if isinstance(name, int):
+                raise NameError  # a dimension's number to jax.lax
             size = jax.lax.axis_size(name)
         except NameError:
             known = ", ".join(repr(n) for n in manual) or "none"
@@ -93,7 +94,7 @@ def resolve(what: str, axis_name: AxisName, axis_index_groups: Sequence[Sequence
             vmapped.append((name, size))
     if len(set(names)) != len(names):
         raise ValueError(f"jaxring.{what}: axis_name {names} names an axis twice.")
-    axes = Axes(names, tuple(zip(mesh.axis_names, mesh.axis_sizes, strict=True)), vmapped=tuple(vmapped))
+    axes = Axes(names, tuple(sizes.items()), vmapped=tuple(vmapped))
     if axis_index_groups is None:
         return axes
     groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)

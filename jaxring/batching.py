@@ -71,14 +71,14 @@ def part(what: str, data: Any, axes: Axes, options: Options) -> Part:
     name, size = data.name, data.size
     if axes.groups is not None:
         raise NotImplementedError(
-            f"jaxring.{what}: axis_index_groups over an axis of jax.vmap ({name!r}) is not served; split the axis in two "
-            "with a reshape and a nested vmap, and name the inner one."
+            f"jaxring.{what}: axis_index_groups over an axis of jax.vmap ({name!r}) is not served; split the axis in "
+            "two with a reshape and a nested vmap, and name the inner one."
         )
     at = axes.names.index(name)
     if size != axes.sizes[at]:
         raise NotImplementedError(
-            f"jaxring.{what}: axis {name!r} of jax.vmap is itself split over mesh axes {data.spmd_name} by spmd_axis_name; "
-            "inside jax.shard_map a collective over it is not served."
+            f"jaxring.{what}: axis {name!r} of jax.vmap is itself split over mesh axes {data.spmd_name} by "
+            "spmd_axis_name; inside jax.shard_map a collective over it is not served."
         )
     rest = axes.over([n for n in axes.names if n != name])
     return Part(math.prod(axes.sizes[:at]), size, math.prod(axes.sizes[at + 1 :]), rest, options)
@@ -151,8 +151,8 @@ def _permute(go: Part, x: Any) -> tuple[Any, int | None]:
         moves.setdefault((v, w), []).append((r, s))
     # Pairings of one pattern travel together.
     patterns: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
-    for move, pairs in moves.items():
-        patterns.setdefault(tuple(sorted(pairs)), []).append(move)
+    for move, unordered in moves.items():
+        patterns.setdefault(tuple(sorted(unordered)), []).append(move)
     ranks = go.before * go.after
     rank = jax.lax.axis_index(go.rest.names) if go.rest.names else 0
     y = jnp.zeros_like(x)

@@ -1,8 +1,8 @@
 """The cast from replicated to varying, whose transpose is our all-reduce.
 
-With ``check_vma=True`` JAX types values by the mesh axes over which they vary, and a value that is the same on all ranks
-must be cast before it meets one that is not. A gradient passes that cast backwards, and there the ranks' parts of it
-are summed. `jax.lax.pcast` sums with XLA's collective; this one with ours.
+With ``check_vma=True`` JAX types values by the mesh axes over which they vary, and a value that is the same on all
+ranks must be cast before it meets one that is not. A gradient passes that cast backwards, and there the ranks' parts
+of it are summed. `jax.lax.pcast` sums with XLA's collective; this one with ours.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ def pcast(
     """``x``, a pytree, typed as varying over ``axis_name``; its gradient is summed over these axes by our all-reduce.
 
     For a value that is the same on all ranks and meets others that are not, as parameters meet data:
-    ``w = jaxring.pcast(w, "data")`` before ``w * x``. Without it JAX casts ``w`` on its own, and the gradient's sum over
-    the ranks is XLA's all-reduce. Shapes, dtypes and values stay. Axes over which a leaf varies already are passed over;
-    with ``check_vma=False`` and over axes of `jax.vmap` nothing is cast.
+    ``w = jaxring.pcast(w, "data")`` before ``w * x``. Without it JAX casts ``w`` on its own, and the gradient's sum
+    over the ranks is XLA's all-reduce. Shapes, dtypes and values stay. Axes over which a leaf varies already are passed
+    over; with ``check_vma=False`` and over axes of `jax.vmap` nothing is cast.
 
-    ``algorithm``, ``protocol`` and ``timeout`` are the backward all-reduce's. ValueError for ``to`` other than "varying":
-    `jax.lax.pcast` has the other casts, which need no collective.
+    ``algorithm``, ``protocol`` and ``timeout`` are the backward all-reduce's. ValueError for ``to`` other than
+    "varying": `jax.lax.pcast` has the other casts.
     """
     if to != "varying":
         raise ValueError(f"jaxring.pcast: to={to!r} is not served; use to='varying', or jax.lax.pcast for other casts.")
     axes = resolve("pcast", axis_name)
     options = checks.options("pcast", axes, None, algorithm, protocol, timeout, call_site())
-    return jax.tree.map(lambda leaf: cast_varying(jnp.asarray(leaf), axes, options), x)
+    result: Tree = jax.tree.map(lambda leaf: cast_varying(jnp.asarray(leaf), axes, options), x)
+    return result
 
 
 def cast_varying(x: Any, axes: Axes, options: Options) -> Any:
@@ -72,5 +73,5 @@ def _batch(args: tuple[Any], dims: tuple[int], *, axes: Axes, options: Options) 
 
 
 define(cast_p, _abstract)
-mlir.register_lowering(cast_p, lambda ctx, x, **params: [x])
+mlir.register_lowering(cast_p, lambda _ctx, x, **_params: [x])
 batching.primitive_batchers[cast_p] = _batch

@@ -12,7 +12,6 @@ second derivatives at them, are right.
 from __future__ import annotations
 
 import functools
-import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
@@ -20,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad
 
-from jaxring import _compat, checks
+from jaxring import checks
 from jaxring.casting import cast_p, cast_varying
 from jaxring.p2p import ragged_p, recv_p, send_p
 from jaxring.primitives import PRIMITIVES, apply
@@ -168,7 +167,7 @@ def _ragged_jvp(
     y = ragged_p.bind(*primals, axes=axes, options=options)  # type: ignore[no-untyped-call]
     if all(isinstance(t, ad.Zero) for t in tangents[:2]):
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    moving = [cast_varying(ad.instantiate_zeros(t), axes, options) for t in tangents[:2]]
+    moving = [cast_varying(ad.instantiate_zeros(t), axes, options) for t in tangents[:2]]  # type: ignore[no-untyped-call]
     return y, ragged_p.bind(*moving, *primals[2:], axes=axes, options=options)  # type: ignore[no-untyped-call]
 
 
@@ -179,14 +178,14 @@ def _ragged_transpose(ct: Any, x: Any, output: Any, *vectors: Any, axes: Axes, o
     """
     starts, sent, lands, came, _ = vectors
     back: list[Any] = [None, None]
-    if ad.is_undefined_primal(x):
+    if isinstance(x, ad.UndefinedPrimal):
         if isinstance(ct, ad.Zero):
             back[0] = ad.Zero(x.aval)
         else:
             zeros = cast_varying(jnp.zeros(x.aval.shape, x.aval.dtype), axes, options)
             operands = (ct, zeros, lands, came, starts, sent, sent)
             back[0] = ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
-    if ad.is_undefined_primal(output):
+    if isinstance(output, ad.UndefinedPrimal):
         if isinstance(ct, ad.Zero):
             back[1] = ad.Zero(output.aval)
         else:
@@ -206,9 +205,9 @@ def _refuse(what: str, *args: Any, **params: Any) -> NoReturn:
 
 for _name in TRANSPOSES:
     _primitive = PRIMITIVES[_name]
-    ad.deflinear2(_primitive, functools.partial(_transpose, _name))
+    ad.deflinear2(_primitive, functools.partial(_transpose, _name))  # type: ignore[no-untyped-call]
     ad.primitive_jvps[_primitive] = functools.partial(_jvp, _name)
-ad.deflinear2(cast_p, _transpose_cast)
+ad.deflinear2(cast_p, _transpose_cast)  # type: ignore[no-untyped-call]
 ad.primitive_jvps[ragged_p] = _ragged_jvp
 ad.primitive_transposes[ragged_p] = _ragged_transpose
 ad.primitive_jvps[send_p] = functools.partial(_refuse, "send")

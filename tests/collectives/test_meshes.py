@@ -128,11 +128,6 @@ def test_vmap_twice_and_of_send_and_ragged(ranks):
         np.testing.assert_array_equal(value, x.sum(axis=0))
 
 
-def test_the_axis_of_a_vmap_is_no_mesh_axis():
-    with pytest.raises(NameError, match=r"axis 'v' is not bound.*shard_map"):
-        jax.vmap(lambda v: jaxring.all_reduce(v, "v"), axis_name="v")(np.ones((3, 2)))
-
-
 def test_pytrees_leaf_by_leaf(ranks):
     n = 4
     data = {"a": np.arange(n * 3.0).reshape(n, 3), "b": (np.arange(n), [np.ones((n, 2, 2), np.int8)])}
