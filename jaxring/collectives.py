@@ -10,6 +10,8 @@ order. Extras are keyword-only:
 * ``protocol``: "ll", "simple" or "memory"; None lets the tuner choose.
 * ``timeout``: seconds until every rank raises `jax.errors.JaxRuntimeError`; None means JAXRING_TIMEOUT.
 
+All but barrier can be differentiated, any number of times. Under ``check_vma=True`` see `jaxring.pcast`.
+
 Errors at trace time: NameError for an axis that is not bound, TypeError where an operation has no meaning for a dtype,
 ValueError for arguments that do not fit.
 """
