@@ -78,16 +78,13 @@ def resolve(what: str, axis_name: AxisName, axis_index_groups: Sequence[Sequence
     manual = {name: size for name, size in sizes.items() if name in mesh.manual_axes}
     vmapped = []
     for name in names:
-        try:
-            if isinstance(name, int):
-                raise NameError  # a dimension's number to jax.lax
-            size = jax.lax.axis_size(name)
-        except NameError:
+        size = _bound_size(name) or manual.get(name)
+        if size is None:
             known = ", ".join(repr(n) for n in manual) or "none"
             raise NameError(
                 f"jaxring.{what}: axis {name!r} is not bound here (bound mesh axes: {known}). Call it inside "
                 f"jax.shard_map or jax.pmap over a mesh axis of that name, or inside jax.vmap with that axis_name."
-            ) from None
+            )
         # A vmapped axis may bear a mesh axis's name. With one size too they cannot be told apart, and need not be:
         # batching takes the name out, or it is the mesh's.
         if manual.get(name) != size:
@@ -118,6 +115,16 @@ def called_at(site: str) -> Iterator[None]:
         yield
     finally:
         _lowered_site.reset(token)
+
+
+def _bound_size(name: Hashable) -> int | None:
+    """The size of the innermost axis of that name, of a mesh or of `jax.vmap`; None where there is none."""
+    if isinstance(name, int):  # a dimension's number, to jax.lax
+        return None
+    try:
+        return int(jax.lax.axis_size(name))
+    except NameError:
+        return None
 
 
 def call_site() -> str:

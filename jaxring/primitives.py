@@ -132,7 +132,8 @@ def custom_call(
     ctx = ctx.replace(avals_in=[*ctx.avals_in, jax.core.ShapedArray((), np.dtype(np.uint32))])
     rule = jax.ffi.ffi_lowering(f"jaxring_{collective}", operand_output_aliases=aliases, has_side_effect=side_effect)
     partition = hlo.partition_id()
-    with traced_as(ctx, collective, options.op, math.prod(data.shape) * data.dtype.itemsize, axes.names):
+    nbytes = math.prod(data.shape) * data.dtype.itemsize
+    with traced_as(ctx, collective, options.op, nbytes, [str(name) for name in axes.names]):
         return rule(
             ctx,
             *operands,
