@@ -34,7 +34,8 @@ enum class Protocol : uint8_t {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kMaxThreads = 512;        // of a block; a multiple of kWarp
-inline constexpr uint32_t kMaxStepPeers = 64;  // sources, and destinations, that one step may list
+inline constexpr uint32_t kMaxStepPeers = 64;  // sources, and destinations, that one step may list; and members
+inline constexpr uint32_t kMaxScratch = 16;    // Args::scratch_chunks
 
 // The traffic of one lane with one peer, both directions, under one protocol: `slots` slots each way (Args::slots),
 // each of Args::slot_bytes, 128-byte aligned. Message number m (from 0, over the life of the communicator) lies in slot
@@ -87,9 +88,10 @@ struct Member {
 
 enum class Fault : uint32_t {
   kNone = 0,
-  kTimeout = 1,   // a wait passed Args::timeout_ns
-  kAborted = 2,   // *Args::abort was set; the results are not complete
-  kBadTable = 3,  // the table asks for what the kernel cannot do
+  kTimeout = 1,     // a wait passed Args::timeout_ns
+  kAborted = 2,     // *Args::abort was set; the results are not complete
+  kPeerFailed = 3,  // a memory peer met one of these first
+  kBadTable = 4,    // the table asks for what the kernel cannot do
 };
 
 enum class Wait : uint32_t { kNothing = 0, kMessage = 1, kRoom = 2, kBegin = 3, kEnd = 4 };
@@ -139,6 +141,7 @@ struct Args {
   uint64_t in_region, in_offset, out_region, out_offset;  // `in` and `out` as members name them
 
   uint64_t block_elements;
+  uint64_t tiles;           // of the longest piece (Plan::Tiles); not looked at where `extents` are given
   uint64_t tile_elements;   // a multiple of slice_elements
   uint64_t slice_elements;  // of one message at most; a multiple of 512 / element_bytes. slots >= 2 * tile / slice
   uint64_t divisor;         // of a final step; 0: none
@@ -161,6 +164,12 @@ struct Args {
   // other launches end at once instead of by their own deadlines.
   bool spread_faults;
 };
+
+constexpr uint32_t BytesOf(DType dtype) {
+  if (dtype == DType::kC128) return 16;
+  // The logarithm of each dtype's bytes in half a byte, the first one lowest.
+  return 1u << (0x3321100321032100ull >> 4 * static_cast<int>(dtype) & 15);
+}
 
 // Accumulator elements take this many times the bytes of the dtype's own.
 constexpr uint32_t Widening(DType dtype, bool reduces) {

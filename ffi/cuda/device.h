@@ -1,0 +1,156 @@
+// The machine under the kernels: every instruction that C++ has no word for, and nothing else. Compiled by nvcc it is
+// PTX and intrinsics; otherwise the same names are those of the shim (simt.h), which plays warps and blocks on the
+// host.
+//
+// Words that another block, device or the host writes or polls go through the functions with an order in their name;
+// everything else is weak. A weak access is ordered by a barrier of the block together with an acquire or release of
+// system scope by any of its threads (PTX memory model: causality order is transitive over both).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if !defined(__CUDACC__)
+#include "ffi/cuda/simt.h"
+#else
+
+#define JAXRING_DEVICE __device__ __forceinline__
+#define JAXRING_UNROLL _Pragma("unroll")
+
+namespace jaxring::cuda {
+
+struct alignas(16) Vec {
+  uint32_t w[4];
+};
+
+JAXRING_DEVICE uint32_t ThreadIndex() { return threadIdx.x; }
+JAXRING_DEVICE uint32_t Threads() { return blockDim.x; }
+JAXRING_DEVICE uint32_t BlockIndex() { return blockIdx.x; }
+JAXRING_DEVICE uint32_t Blocks() { return gridDim.x; }
+
+JAXRING_DEVICE void SyncBlock() { __syncthreads(); }
+// Whether any thread of the block says so; a barrier too.
+JAXRING_DEVICE bool SyncBlockOr(bool said) { return __syncthreads_or(said); }
+JAXRING_DEVICE bool WarpAny(bool said) { return __any_sync(0xffffffffu, said); }
+
+// Nanoseconds, coarse, the same for all blocks of a device.
+JAXRING_DEVICE uint64_t Clock() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+// In every turn of a loop that polls. Short waits spin: sleeping costs more than they last.
+JAXRING_DEVICE void Pause(uint32_t turn) {
+  if (turn > 4096) __nanosleep(100);
+}
+
+// Data that a kernel reads once and that nobody else writes meanwhile, or whose writer an acquire has ordered.
+JAXRING_DEVICE Vec Load(const char* from) {
+  Vec v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+               : "l"(from)
+               : "memory");
+  return v;
+}
+template <class T>
+JAXRING_DEVICE T LoadElement(const char* from) {
+  return *reinterpret_cast<const T*>(from);
+}
+// What a peer wrote into a slot: past the first-level cache, which keeps no such writes.
+JAXRING_DEVICE Vec LoadSlot(const char* from) {
+  Vec v;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+               : "l"(from)
+               : "memory");
+  return v;
+}
+JAXRING_DEVICE void Store(char* to, const Vec& v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
+               : "memory");
+}
+template <class T>
+JAXRING_DEVICE void StoreElement(char* to, T value) {
+  *reinterpret_cast<T*>(to) = value;
+}
+// Into memory that a peer reads after a release: a slot, or a memory peer's output.
+JAXRING_DEVICE void StoreFar(char* to, const Vec& v) { Store(to, v); }
+template <class T>
+JAXRING_DEVICE void StoreFarElement(char* to, T value) {
+  StoreElement<T>(to, value);
+}
+
+// A line of LL: {data, flag, data, flag}, of which each half arrives whole.
+JAXRING_DEVICE Vec LoadLine(const char* from) { return LoadSlot(from); }
+JAXRING_DEVICE void StoreLine(char* to, const Vec& v) {
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]),
+               "r"(v.w[3])
+               : "memory");
+}
+// A share of a 128-byte line, by 8 neighbouring threads at once, of which the eighth's second half is the flag. All
+// threads of the warp come together; a line is loaded and stored as one.
+JAXRING_DEVICE Vec LoadShare(const char* from) {
+  __syncwarp();
+  return LoadSlot(from);
+}
+JAXRING_DEVICE void StoreShare(char* to, const Vec& v, bool active) {
+  __syncwarp();
+  if (active) StoreLine(to, v);
+}
+
+JAXRING_DEVICE uint64_t LoadAcquire(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+JAXRING_DEVICE void StoreRelease(uint64_t* to, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+JAXRING_DEVICE void StoreRelease(uint32_t* to, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+JAXRING_DEVICE uint32_t LoadRelaxed(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+JAXRING_DEVICE uint64_t LoadRelaxed(const uint64_t* from) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+JAXRING_DEVICE void StoreRelaxed(uint32_t* to, uint32_t value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+JAXRING_DEVICE void StoreRelaxed(uint64_t* to, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+// True for the first that comes.
+JAXRING_DEVICE bool Claim(uint32_t* word) { return atomicCAS_system(word, 0u, 1u) == 0; }
+
+JAXRING_DEVICE float AsFloat(uint32_t bits) { return __uint_as_float(bits); }
+JAXRING_DEVICE uint32_t AsBits(float value) { return __float_as_uint(value); }
+JAXRING_DEVICE double AsDouble(uint64_t bits) { return __longlong_as_double(static_cast<long long>(bits)); }
+JAXRING_DEVICE uint64_t AsBits(double value) { return static_cast<uint64_t>(__double_as_longlong(value)); }
+
+// Both halves of a word, to and from float32; rounded to nearest even.
+JAXRING_DEVICE void UnpackHalves(uint32_t word, float* low, float* high) {
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(*low), "=f"(*high)
+      : "r"(word));
+}
+JAXRING_DEVICE uint32_t PackHalves(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+JAXRING_DEVICE uint32_t PackBrains(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+}  // namespace jaxring::cuda
+
+#endif

@@ -1,0 +1,148 @@
+// The host's twins of device.h, on the shim's machine. Words with an order in their name are atomics of the same order.
+#pragma once
+
+#include <bit>
+
+#include "ffi/cuda/simt.h"
+
+#define JAXRING_DEVICE inline
+#define JAXRING_UNROLL
+
+namespace jaxring::cuda {
+
+inline simt::Machine& ThisMachine() { return *simt::Machine::running; }
+
+inline uint32_t ThreadIndex() { return simt::Machine::current->index; }
+inline uint32_t Threads() { return ThisMachine().kernel().threads; }
+inline uint32_t BlockIndex() { return simt::Machine::current->block->index; }
+inline uint32_t Blocks() { return ThisMachine().kernel().blocks; }
+
+inline void SyncBlock() { ThisMachine().Meet(true, false); }
+inline bool SyncBlockOr(bool said) { return ThisMachine().Meet(true, said); }
+inline bool WarpAny(bool said) { return ThisMachine().Meet(false, said); }
+
+inline uint64_t Clock() {
+  simt::Unseen unseen;
+  return ThisMachine().now();
+}
+inline void Pause(uint32_t) { ThisMachine().Yield(); }
+
+inline Vec Load(const char* from) {
+  ThisMachine().Chance();
+  Vec v;
+  std::memcpy(&v, std::assume_aligned<16>(from), sizeof v);
+  return v;
+}
+template <class T>
+T LoadElement(const char* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+inline Vec LoadSlot(const char* from) { return Load(from); }
+inline void Store(char* to, const Vec& v) {
+  ThisMachine().Chance();
+  std::memcpy(std::assume_aligned<16>(to), &v, sizeof v);
+}
+template <class T>
+void StoreElement(char* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+inline void StoreFar(char* to, const Vec& v) {
+  ThisMachine().Chance();
+  ThisMachine().Delay(std::assume_aligned<16>(to), &v, sizeof v, false);
+}
+template <class T>
+void StoreFarElement(char* to, T value) {
+  ThisMachine().Delay(to, &value, sizeof value, false);
+}
+
+inline uint64_t LoadHalf(const char* from) {
+  return std::atomic_ref(*reinterpret_cast<uint64_t*>(const_cast<char*>(from))).load(std::memory_order_relaxed);
+}
+// Each half by itself, as the machine may: the second may be older or newer than the first.
+inline Vec LoadLine(const char* from) {
+  ThisMachine().Chance();
+  Vec v;
+  const uint64_t low = LoadHalf(from);
+  ThisMachine().Chance();
+  const uint64_t high = LoadHalf(from + 8);
+  std::memcpy(&v.w[0], &low, 8);
+  std::memcpy(&v.w[2], &high, 8);
+  return v;
+}
+inline void StoreLine(char* to, const Vec& v) {
+  ThisMachine().Chance();
+  if (ThisMachine().faults().early_flag) {
+    for (int word : {1, 3, 0, 2}) {
+      std::memcpy(to + 4 * word, &v.w[word], 4);
+      ThisMachine().Chance();
+    }
+    return;
+  }
+  ThisMachine().Delay(to, &v, sizeof v, true);
+}
+// A line arrives as one: its flag, which the eighth thread holds, is stored last and loaded first.
+inline bool HoldsFlag() { return ThreadIndex() % 8 == 7; }
+inline Vec LoadShare(const char* from) {
+  Vec v;
+  ThisMachine().Chance();
+  if (HoldsFlag()) {
+    const uint64_t flag = std::atomic_ref(*reinterpret_cast<uint64_t*>(const_cast<char*>(from + 8))).load();
+    std::memcpy(&v.w[2], &flag, 8);
+  }
+  WarpAny(false);
+  const uint64_t low = LoadHalf(from);
+  std::memcpy(&v.w[0], &low, 8);
+  if (!HoldsFlag()) {
+    const uint64_t high = LoadHalf(from + 8);
+    std::memcpy(&v.w[2], &high, 8);
+  }
+  return v;
+}
+inline void StoreShare(char* to, const Vec& v, bool active) {
+  const bool flag_first = ThisMachine().faults().early_flag;
+  for (bool flags : {flag_first, !flag_first}) {
+    if (active && flags == HoldsFlag()) {
+      uint64_t low, high;
+      std::memcpy(&low, &v.w[0], 8);
+      std::memcpy(&high, &v.w[2], 8);
+      std::atomic_ref(*reinterpret_cast<uint64_t*>(to)).store(low, std::memory_order_relaxed);
+      std::atomic_ref(*reinterpret_cast<uint64_t*>(to + 8)).store(high);
+    }
+    WarpAny(false);
+    ThisMachine().Chance();
+  }
+}
+
+template <class T>
+std::atomic_ref<T> Word(const T* word) {
+  ThisMachine().Chance();
+  return std::atomic_ref(*const_cast<T*>(word));
+}
+inline uint64_t LoadAcquire(const uint64_t* from) { return Word(from).load(std::memory_order_acquire); }
+template <class T>
+T LoadRelaxed(const T* from) {
+  return Word(from).load(std::memory_order_relaxed);
+}
+template <class T, class V>
+void StoreRelease(T* to, V value) {
+  ThisMachine().Drain();
+  const auto order = ThisMachine().faults().lost_release ? std::memory_order_relaxed : std::memory_order_release;
+  Word(to).store(static_cast<T>(value), order);
+}
+template <class T, class V>
+void StoreRelaxed(T* to, V value) {
+  Word(to).store(static_cast<T>(value), std::memory_order_relaxed);
+}
+inline bool Claim(uint32_t* word) {
+  uint32_t free = 0;
+  return Word(word).compare_exchange_strong(free, 1);
+}
+
+inline float AsFloat(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline uint32_t AsBits(float value) { return std::bit_cast<uint32_t>(value); }
+inline double AsDouble(uint64_t bits) { return std::bit_cast<double>(bits); }
+inline uint64_t AsBits(double value) { return std::bit_cast<uint64_t>(value); }
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,158 @@
+// Threads of the shim: contexts with stacks of their own, which one system thread switches among.
+//
+// ThreadSanitizer takes each for a thread, and a switch for no synchronisation: what the kernels do not order is a
+// race, though nothing ever runs at once. AddressSanitizer is told of the stacks.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <utility>
+
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+}
+#elif defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace jaxring::cuda::simt {
+
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
+
+// The shim's own records are shared among its threads without order, by design: not for ThreadSanitizer to see.
+class Unseen {
+ public:
+  Unseen() {
+#if defined(__SANITIZE_THREAD__)
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+#endif
+  }
+  ~Unseen() {
+#if defined(__SANITIZE_THREAD__)
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+#endif
+  }
+  Unseen(const Unseen&) = delete;
+};
+
+#if defined(__x86_64__)
+// Keeps the caller's registers on its stack and goes on with those on another.
+[[gnu::naked, gnu::noinline, maybe_unused]] static void SwitchStacks(void** /*save*/, void* /*to*/) {
+  asm volatile(
+      "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
+      "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"
+      "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n");
+}
+#endif
+
+class Fiber {
+ public:
+  // The context that calls: the scheduler's.
+  Fiber() {
+#if defined(__SANITIZE_THREAD__)
+    tsan_ = __tsan_get_current_fiber();
+#endif
+  }
+  // One that runs `body` when it is first switched to. The body must not return: it ends with a switch away.
+  explicit Fiber(std::function<void()> body) : body_(std::move(body)) {
+    stack_ = static_cast<char*>(
+        mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (stack_ == MAP_FAILED) std::abort();
+#if defined(__SANITIZE_THREAD__)
+    tsan_ = __tsan_create_fiber(0);
+#endif
+#if defined(__x86_64__)
+    void** top = reinterpret_cast<void**>(stack_ + kStackBytes);
+    *--top = nullptr;  // keeps the alignment of a call
+    *--top = reinterpret_cast<void*>(&Enter);
+    top -= 6;
+    top_ = top;
+#else
+    getcontext(&context_);
+    context_.uc_stack.ss_sp = stack_;
+    context_.uc_stack.ss_size = kStackBytes;
+    makecontext(&context_, &Enter, 0);
+#endif
+  }
+  ~Fiber() {
+    if (stack_ == nullptr) return;
+#if defined(__SANITIZE_THREAD__)
+    __tsan_destroy_fiber(tsan_);
+#endif
+    munmap(stack_, kStackBytes);
+  }
+  Fiber(const Fiber&) = delete;
+
+  void SwitchTo(Fiber& to) {
+    entering = &to;
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(to.tsan_, __tsan_switch_to_fiber_no_sync);
+#elif defined(__SANITIZE_ADDRESS__)
+    __sanitizer_start_switch_fiber(&fake_stack_, to.stack_ != nullptr ? to.stack_ : to.outer_,
+                                   to.stack_ != nullptr ? kStackBytes : to.outer_bytes_);
+    leaving = this;
+#endif
+#if defined(__x86_64__)
+    SwitchStacks(&top_, to.top_);
+#else
+    swapcontext(&context_, &to.context_);
+#endif
+    Arrived();
+  }
+
+ private:
+  static constexpr size_t kStackBytes = 256 << 10;  // touched as far as used
+  static inline Fiber* entering = nullptr;
+  static inline Fiber* leaving = nullptr;
+
+  static void Enter() {
+    Fiber* self = entering;
+    self->Arrived();
+    self->body_();
+    std::abort();
+  }
+  void Arrived() {
+#if defined(__SANITIZE_ADDRESS__)
+    const void* bottom;
+    size_t bytes;
+    __sanitizer_finish_switch_fiber(fake_stack_, &bottom, &bytes);
+    if (leaving->stack_ == nullptr) {
+      leaving->outer_ = bottom;
+      leaving->outer_bytes_ = bytes;
+    }
+#endif
+  }
+
+  std::function<void()> body_;
+  char* stack_ = nullptr;
+  const void* outer_ = nullptr;
+  size_t outer_bytes_ = 0;
+  void* fake_stack_ = nullptr;
+  [[maybe_unused]] void* tsan_ = nullptr;
+#if defined(__x86_64__)
+  void* top_ = nullptr;
+#else
+  ucontext_t context_;
+#endif
+};
+
+}  // namespace jaxring::cuda::simt

@@ -1,0 +1,41 @@
+// The kernels of the interpreter and their launch.
+#include <cuda_runtime.h>
+
+#include "ffi/cuda/kernels.h"
+#include "ffi/cuda/launch.h"
+
+namespace jaxring::cuda {
+namespace {
+
+template <class Protocol, int kWiden>
+__global__ void __launch_bounds__(kMaxThreads, 1) PlayKernel(const __grid_constant__ Args args) {
+  __shared__ Shared shared;
+  PlayLane<Protocol, kWiden>(args, shared);
+}
+
+template <class Protocol>
+const void* KernelOf(uint32_t width) {
+  switch (width) {
+    case 0:
+      return reinterpret_cast<const void*>(&PlayKernel<Protocol, 0>);
+    case 1:
+      return reinterpret_cast<const void*>(&PlayKernel<Protocol, 1>);
+    case 2:
+      return reinterpret_cast<const void*>(&PlayKernel<Protocol, 2>);
+    default:
+      return reinterpret_cast<const void*>(&PlayKernel<Protocol, 4>);
+  }
+}
+
+}  // namespace
+
+int Launch(const Args& args, int threads, void* stream) {
+  const uint32_t width = WidthOf(args);
+  const void* kernel = args.protocol == Protocol::kSimple ? KernelOf<Simple>(width)
+                       : args.protocol == Protocol::kLL   ? KernelOf<LL>(width)
+                                                          : KernelOf<LL128>(width);
+  void* parameters[] = {const_cast<Args*>(&args)};
+  return cudaLaunchKernel(kernel, dim3(args.lanes), dim3(threads), parameters, 0, static_cast<cudaStream_t>(stream));
+}
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,19 @@
+// The kernels' bodies by number: one for each protocol and width of accumulators.
+#pragma once
+
+#include "ffi/cuda/interpreter.h"
+#include "ffi/cuda/ll.h"
+#include "ffi/cuda/ll128.h"
+#include "ffi/cuda/simple.h"
+
+namespace jaxring::cuda {
+
+// For the schedules that only move, 0; else Widening().
+constexpr uint32_t WidthOf(const Args& args) { return args.reduces ? Widening(args.dtype, true) : 0; }
+
+template <class Protocol, int kWiden>
+JAXRING_DEVICE void PlayLane(const Args& args, Shared& shared) {
+  Player<Protocol, kWiden>(args, shared).Play();
+}
+
+}  // namespace jaxring::cuda
