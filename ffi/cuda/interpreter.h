@@ -120,7 +120,7 @@ class Player {
     work.bytes = elements * element_;
     work.packs = static_cast<uint32_t>((work.bytes + kPackBytes - 1) / kPackBytes);
     work.divide = (step.flags & StepFlag::kFinal) && args_.divisor != 0;
-    uint64_t addresses = 16;
+    uint64_t addresses = 0;
     work.moves = !work.divide && sources == 1;
     for (uint32_t i = 0; i < sources; ++i) {
       const Operand& source = lane_.shared.sources[i];
@@ -133,19 +133,19 @@ class Player {
       if (raw) addresses |= reinterpret_cast<uint64_t>(target.at);
       work.moves = work.moves && (kWidening == 1 || raw || target.form == Form::kMessage);
     }
-    work.log2 = addresses & 1 ? 0 : addresses & 2 ? 1 : addresses & 4 || addresses & 8 ? 2 : 4;
+    work.aligned = addresses % kPackBytes == 0;
+    addresses |= work.bytes;
+    work.log2 = addresses & 1 ? 0 : addresses & 2 ? 1 : 2;
     if (zero) {
       FillZeros(work);
     } else {
       lost = !Pass<Protocol, kWiden>(lane_, how_, work);
+      for (uint32_t i = 0; i < targets; ++i) CleanTarget(lane_.shared.targets[i], elements);
     }
     if (SyncBlockOr(lost)) return false;
 
     for (uint32_t i = FromLast(); i < targets; i += Threads()) PublishTarget(lane_.shared.targets[i], elements);
     for (uint32_t i = ThreadIndex(); i < sources; i += Threads()) PublishSource(lane_.shared.sources[i]);
-    if constexpr (!Protocol::kCounts) {
-      for (uint32_t i = 0; i < targets; ++i) CleanTarget(lane_.shared.targets[i], elements);
-    }
     return true;
   }
 
@@ -242,13 +242,12 @@ class Player {
 
   JAXRING_DEVICE void FillZeros(const Work& work) {
     char* to = lane_.shared.targets[0].at;
-    const uint32_t log2 = work.log2 < 2 ? work.log2 : 2;
     for (uint32_t pack = ThreadIndex(); pack < work.packs; pack += Threads()) {
       const uint64_t at = static_cast<uint64_t>(pack) * kPackBytes, rest = work.bytes - at;
-      if (work.log2 >= 4 && rest >= kPackBytes) {
+      if (work.aligned && rest >= kPackBytes) {
         Store(to + at, Vec{});
       } else {
-        StoreEdge(to + at, Vec{}, rest < kPackBytes ? static_cast<uint32_t>(rest) : kPackBytes, log2, false);
+        StoreEdge(to + at, Vec{}, rest < kPackBytes ? static_cast<uint32_t>(rest) : kPackBytes, work.log2, false);
       }
     }
   }

@@ -14,6 +14,8 @@ struct LL {
   static constexpr Protocol kProtocol = Protocol::kLL;
   static constexpr bool kCounts = false;
   static constexpr uint32_t kUnit = 1;
+  // Packs of a thread at a time, for a width of accumulators; 0 is for those that only move.
+  static constexpr int PacksOf(int widen) { return widen < 2 ? 2 : 1; }
   template <int kPacks>
   using Map = RunsOfPacks<kPacks>;
 
@@ -26,7 +28,7 @@ struct LL {
   template <int kPacks, int kVectors>
   JAXRING_DEVICE static bool Load(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end, Vec* to) {
     const uint32_t flag = Flag(message.number);
-    Vec lines[2 * kVectors * kPacks];
+    Vec lines[2 * kVectors * kPacks] = {};
     for (uint32_t turn = 1;; ++turn) {
       bool all = true;
       JAXRING_UNROLL

@@ -19,6 +19,7 @@ struct LL128 {
   static constexpr Protocol kProtocol = Protocol::kLL128;
   static constexpr bool kCounts = false;
   static constexpr uint32_t kUnit = kRowPacks;
+  static constexpr int PacksOf(int widen) { return widen == 0 ? 4 : 2; }
   static constexpr uint32_t kRowBytes = 256;
 
   // A thread takes the packs of its place in kPacks / 2 rows; four rows at a time are a warp's.

@@ -11,7 +11,8 @@ struct Work {
   uint32_t sources, targets;  // how many there are in Shared
   uint32_t packs;
   uint64_t bytes;  // of the slice as elements
-  uint32_t log2;   // the alignment that all addresses of elements have: 4 and more is that of a pack
+  bool aligned;    // all addresses of elements are those of packs
+  uint32_t log2;   // what addresses and length are multiples of, at most 4 bytes: how packs in pieces are accessed
   bool divide;
   bool moves;  // one source of elements and no arithmetic: the elements stay as they are
 };
@@ -152,11 +153,11 @@ JAXRING_DEVICE bool FoldPacks(const Lane& lane, const Arithmetic& how, const Wor
 // kWiden 0: the kernel of those that only move.
 template <class Protocol, int kWiden>
 JAXRING_DEVICE bool Pass(const Lane& lane, const Arithmetic& how, const Work& work) {
-  constexpr int kMoved = 4, kFolded = kWiden == 1 ? 4 : 2, kAtEdge = 2;
-  const bool aligned = work.log2 >= 4;
+  constexpr int kMoved = Protocol::PacksOf(0), kFolded = Protocol::PacksOf(kWiden);
+  constexpr int kAtEdge = Protocol::kUnit > 1 ? 2 : 1;
   // Packs that are loaded and stored together stay together.
   const uint32_t whole = static_cast<uint32_t>(work.bytes / kPackBytes);
-  const uint32_t edge = aligned ? whole / Protocol::kUnit * Protocol::kUnit : 0;
+  const uint32_t edge = work.aligned ? whole / Protocol::kUnit * Protocol::kUnit : 0;
   bool good = true;
   if (kWiden == 0 || work.moves) {
     if (edge != 0) good = MovePacks<Protocol, kMoved, false>(lane, work, 0, edge);

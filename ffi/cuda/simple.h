@@ -12,6 +12,7 @@ struct Simple {
   static constexpr Protocol kProtocol = Protocol::kSimple;
   static constexpr bool kCounts = true;  // the receiver waits for the counter
   static constexpr uint32_t kUnit = 1;   // packs that are loaded and stored together
+  static constexpr int PacksOf(int widen) { return widen < 2 ? 4 : 4 / widen; }
   template <int kPacks>
   using Map = RunsOfPacks<kPacks>;
 

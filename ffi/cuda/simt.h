@@ -91,8 +91,9 @@ class Machine {
     now_ = 1000;
     streams_ = &streams;
     next_.assign(streams.size(), 0);
-    blocks_.clear();
-    blocks_.resize(streams.size());
+    if (!clean_) blocks_.clear();
+    if (blocks_.size() < streams.size()) blocks_.resize(streams.size());
+    clean_ = false;
     blocks_left_.assign(streams.size(), 0);
     orders_ = std::vector<std::atomic<uint32_t>>(streams.size());
     ready_.clear();
@@ -105,9 +106,9 @@ class Machine {
     }
     for (auto& order : orders_) order.load(std::memory_order_acquire);
     running = nullptr;
-    const bool ended = unfinished_ == 0;
+    clean_ = unfinished_ == 0;  // their threads can serve again
     unfinished_ = 0;
-    return ended;
+    return clean_;
   }
 
   const Kernel& kernel() const { return (*streams_)[current->block->stream][next_[current->block->stream] - 1]; }
@@ -159,7 +160,12 @@ class Machine {
 
   void Delay(char* to, const void* value, uint32_t bytes, bool line) {
     if (kThreadSanitizer || options_.seed == 0) return Perform({to, bytes, line, Copy(value, bytes)});
-    current->block->pending.push_back({to, bytes, line, Copy(value, bytes)});
+    // Stores to one place keep their order: whoever stores there again has been ordered after the first.
+    std::vector<Pending>& pending = current->block->pending;
+    for (size_t i = 0; i < pending.size(); ++i) {
+      if (pending[i].to == to) DrainOne(*current->block, i--);
+    }
+    pending.push_back({to, bytes, line, Copy(value, bytes)});
   }
   // What a release does.
   void Drain() {
@@ -283,6 +289,7 @@ class Machine {
     StartNext(s);
   }
 
+  bool clean_ = true;
   Options options_;
   uint64_t random_ = 0, now_ = 0, unfinished_ = 0;
   const std::vector<Stream>* streams_ = nullptr;
