@@ -103,19 +103,27 @@ class Fiber {
   Fiber(const Fiber&) = delete;
 
   void SwitchTo(Fiber& to) {
-    entering = &to;
+    void *next, *other;  // read before ThreadSanitizer takes us for the other
+    {
+      Unseen unseen;
+      entering = &to;
+      next = to.top_;
+      other = to.tsan_;
+    }
 #if defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(to.tsan_, __tsan_switch_to_fiber_no_sync);
+    __tsan_switch_to_fiber(other, __tsan_switch_to_fiber_no_sync);
 #elif defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&fake_stack_, to.stack_ != nullptr ? to.stack_ : to.outer_,
                                    to.stack_ != nullptr ? kStackBytes : to.outer_bytes_);
     leaving = this;
 #endif
 #if defined(__x86_64__)
-    SwitchStacks(&top_, to.top_);
+    SwitchStacks(&top_, next);
 #else
     swapcontext(&context_, &to.context_);
 #endif
+    static_cast<void>(next);
+    static_cast<void>(other);
     Arrived();
   }
 
@@ -147,10 +155,9 @@ class Fiber {
   const void* outer_ = nullptr;
   size_t outer_bytes_ = 0;
   void* fake_stack_ = nullptr;
-  [[maybe_unused]] void* tsan_ = nullptr;
-#if defined(__x86_64__)
+  void* tsan_ = nullptr;
   void* top_ = nullptr;
-#else
+#if !defined(__x86_64__)
   ucontext_t context_;
 #endif
 };

@@ -124,15 +124,21 @@ JAXRING_DEVICE bool FoldPacks(const Lane& lane, const Arithmetic& how, const Wor
   constexpr int kVectors = Memory::kVectors;
   const Operand* sources = lane.shared.sources;
   for (uint32_t at = begin + WarpIndex() * Memory::Map::kPerWarp; at < end; at += Warps() * Memory::Map::kPerWarp) {
-    Vec value[kVectors] = {}, next[kVectors] = {}, other[kVectors] = {};
+    Vec value[kVectors] = {}, next[kVectors] = {};
     if (!Memory::LoadAccumulators(lane, how, work, sources[0], at, end, value)) return false;
-    // Two sources are on their way at a time.
-    for (uint32_t s = 1; s < work.sources; s += 2) {
-      const bool both = s + 1 < work.sources;
+    uint32_t s = 1;
+    if constexpr (Protocol::kCounts && !kEdge) {
+      Vec other[kVectors] = {};
+      for (; s + 1 < work.sources; s += 2) {  // two sources are on their way at a time
+        if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
+        if (!Memory::LoadAccumulators(lane, how, work, sources[s + 1], at, end, other)) return false;
+        Fold<kWiden>(how, value, next);
+        Fold<kWiden>(how, value, other);
+      }
+    }
+    for (; s < work.sources; ++s) {
       if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
-      if (both && !Memory::LoadAccumulators(lane, how, work, sources[s + 1], at, end, other)) return false;
       Fold<kWiden>(how, value, next);
-      if (both) Fold<kWiden>(how, value, other);
     }
     if (work.divide) Divide<kWiden>(how, value);
     Vec raw[kPacks];

@@ -84,24 +84,19 @@ class Machine {
   static inline Machine* running = nullptr;
   static inline Thread* current = nullptr;
 
+  Machine() = default;
+  ~Machine() {
+    Unseen unseen;
+    blocks_.clear();
+  }
+
   // Runs all kernels of all streams, each stream in its order. False if all threads left wait at barriers for ever.
   bool Run(const std::vector<Stream>& streams, const Options& options = {}) {
-    options_ = options;
-    random_ = options.seed;
-    now_ = 1000;
-    streams_ = &streams;
-    next_.assign(streams.size(), 0);
-    if (!clean_) blocks_.clear();
-    if (blocks_.size() < streams.size()) blocks_.resize(streams.size());
-    clean_ = false;
-    blocks_left_.assign(streams.size(), 0);
-    orders_ = std::vector<std::atomic<uint32_t>>(streams.size());
-    ready_.clear();
-    running = this;
-    for (uint32_t s = 0; s < streams.size(); ++s) StartNext(s);
-    for (auto& order : orders_) order.store(1, std::memory_order_release);
     {
       Unseen unseen;
+      Prepare(streams, options);
+      for (auto& order : orders_) order.store(1, std::memory_order_release);
+      for (uint32_t s = 0; s < streams.size(); ++s) StartNext(s);
       Schedule();
     }
     for (auto& order : orders_) order.load(std::memory_order_acquire);
@@ -176,6 +171,20 @@ class Machine {
   }
 
  private:
+  void Prepare(const std::vector<Stream>& streams, const Options& options) {
+    options_ = options;
+    random_ = options.seed;
+    now_ = 1000;
+    streams_ = &streams;
+    next_.assign(streams.size(), 0);
+    if (!clean_) blocks_.clear();
+    if (blocks_.size() < streams.size()) blocks_.resize(streams.size());
+    clean_ = false;
+    blocks_left_.assign(streams.size(), 0);
+    orders_ = std::vector<std::atomic<uint32_t>>(streams.size());
+    ready_.clear();
+    running = this;
+  }
   uint64_t Random(uint64_t below) {
     random_ = random_ * 6364136223846793005ull + 1442695040888963407ull;
     return (random_ >> 33) % below;
@@ -241,8 +250,10 @@ class Machine {
         order.load(std::memory_order_acquire);
         kernel().body();
         order.fetch_add(1, std::memory_order_release);
-        Unseen unseen;
-        self->state = Thread::State::kDone;
+        {
+          Unseen unseen;
+          self->state = Thread::State::kDone;
+        }
         self->fiber->SwitchTo(scheduler_);
       }
     });

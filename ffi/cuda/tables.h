@@ -33,7 +33,7 @@ enum class Protocol : uint8_t {
 };
 
 inline constexpr int kWarp = 32;
-inline constexpr int kMaxThreads = 512;        // of a block; a multiple of kWarp
+inline constexpr int kMaxThreads = 384;        // of a block; a multiple of kWarp
 inline constexpr uint32_t kMaxStepPeers = 64;  // sources, and destinations, that one step may list; and members
 inline constexpr uint32_t kMaxScratch = 16;    // Args::scratch_chunks
 
