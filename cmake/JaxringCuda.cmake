@@ -1,6 +1,8 @@
 # Finds nvcc: JAXRING_CUDA=AUTO looks and goes on without, ON stops the build without it, OFF does not look.
-# Sets JAXRING_NVCC and JAXRING_CUDA_VERSION (empty without CUDA). There are no CUDA sources yet: the version is
-# recorded for jaxring's build information and nothing is compiled with nvcc.
+# Sets JAXRING_NVCC and JAXRING_CUDA_VERSION (empty without CUDA), and defines jaxring_cuda, a library with the kernels of
+# ffi/cuda and a static cudart. Nothing is built of it until something links it or asks for it by name.
+#
+# nvcc is called directly, not as one of CMake's languages: a wheel's nvcc has no layout that CMake would recognise.
 set(JAXRING_CUDA_VERSION "")
 if(NOT JAXRING_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "JAXRING_CUDA is '${JAXRING_CUDA}': choose AUTO, ON or OFF")
@@ -31,11 +33,54 @@ print(';'.join(sorted(d for r in roots for d in glob.glob(r + '/nvidia/*/bin')))
 endif()
 
 if(JAXRING_CUDA_VERSION)
-  message(STATUS "jaxring: CUDA ${JAXRING_CUDA_VERSION} (${JAXRING_NVCC}); the CUDA engine has no sources yet")
+  message(STATUS "jaxring: CUDA ${JAXRING_CUDA_VERSION} (${JAXRING_NVCC}) for sm_${JAXRING_CUDA_ARCHITECTURES}")
 elseif(JAXRING_CUDA STREQUAL "ON")
   message(FATAL_ERROR "JAXRING_CUDA=ON, but no working nvcc in PATH, CUDA_HOME or the nvidia-cuda-nvcc wheel")
 elseif(JAXRING_CUDA STREQUAL "AUTO")
   message(STATUS "jaxring: no nvcc found, CPU engine only")
 else()
   message(STATUS "jaxring: CUDA is off, CPU engine only")
+endif()
+
+# jaxring_add_cuda_library(NAME SOURCES...): machine code for each architecture, PTX for the last, so that later devices
+# run it too. What ptxas says of every kernel's resources goes to <source>.ptxas, for tools/cuda_resources.py.
+function(jaxring_add_cuda_library name)
+  file(REAL_PATH "${JAXRING_NVCC}" nvcc)
+  cmake_path(GET nvcc PARENT_PATH bin)
+  cmake_path(GET bin PARENT_PATH root)
+  find_library(JAXRING_CUDART NAMES cudart_static PATHS "${root}" "$ENV{CUDA_HOME}" /usr/local/cuda
+               PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib targets/sbsa-linux/lib NO_DEFAULT_PATH REQUIRED)
+  mark_as_advanced(JAXRING_CUDART)
+  set(targets "")
+  foreach(arch IN LISTS JAXRING_CUDA_ARCHITECTURES)
+    list(APPEND targets -gencode=arch=compute_${arch},code=sm_${arch})
+  endforeach()
+  list(APPEND targets -gencode=arch=compute_${arch},code=compute_${arch})
+  list(JOIN JAXRING_CUDA_ARCHITECTURES " sm_" names)
+  # No contraction: results must be those of the CPU engine. Warnings are errors where they are for the other sources.
+  set(flags -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xcompiler=-fPIC,-fvisibility=hidden,-Wall
+      "-DJAXRING_CUDA_TARGETS=\"sm_${names} compute_${arch}\"" -I${CMAKE_SOURCE_DIR} -I${CMAKE_SOURCE_DIR}/ffi)
+  if(JAXRING_WERROR)
+    list(APPEND flags -Werror=all-warnings)
+  endif()
+  set(objects "")
+  foreach(source IN LISTS ARGN)
+    cmake_path(GET source STEM stem)
+    set(object ${CMAKE_BINARY_DIR}/cuda/${stem}.o)
+    list(APPEND objects ${object})
+    add_custom_command(
+      OUTPUT ${object}
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/cuda
+      COMMAND ${JAXRING_NVCC} ${targets} ${flags} -Xptxas=-v -MD -MF ${object}.d -c -o ${object}
+              ${CMAKE_SOURCE_DIR}/${source} > ${object}.ptxas 2>&1 || sh -c "cat $1 && false" sh ${object}.ptxas
+      DEPENDS ${source} DEPFILE ${object}.d COMMENT "Compiling ${source} with nvcc" VERBATIM)
+  endforeach()
+  add_library(${name} STATIC EXCLUDE_FROM_ALL ${objects})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
+  set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+  target_link_libraries(${name} INTERFACE ${JAXRING_CUDART} Threads::Threads ${CMAKE_DL_LIBS} rt)
+endfunction()
+
+if(JAXRING_CUDA_VERSION)
+  jaxring_add_cuda_library(jaxring_cuda ffi/cuda/kernels.cu ffi/cuda/direct.cu)
 endif()

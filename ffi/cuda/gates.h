@@ -20,7 +20,7 @@ JAXRING_DEVICE const Gate& Ours(const Lane& lane, uint32_t member) {
 JAXRING_DEVICE bool OpenGates(Lane& lane) {
   const Args& args = lane.args;
   if (args.member_count == 0) return true;
-  lane.epoch = args.epochs[lane.number] + 1;
+  lane.epoch = args.epochs[2 * lane.number] + 1;
   bool failed = false;
   for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
     Gate& gate = Theirs(lane, m);
@@ -74,7 +74,7 @@ JAXRING_DEVICE bool CloseGates(Lane& lane, bool failed) {
     }
   }
   failed = SyncBlockOr(failed);
-  if (!failed && ThreadIndex() == 0) args.epochs[lane.number] = lane.epoch;
+  if (!failed && ThreadIndex() == 0) args.epochs[2 * lane.number] = lane.epoch;
   return !failed;
 }
 

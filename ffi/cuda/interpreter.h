@@ -115,6 +115,8 @@ class Player {
     if (SyncBlockOr(lost)) return false;
 
     Work work;
+    work.source = lane_.shared.sources;
+    work.target = lane_.shared.targets;
     work.sources = sources;
     work.targets = targets;
     work.bytes = elements * element_;
@@ -161,23 +163,23 @@ class Player {
     if (Peer::rank(peer) == args_.rank && src != Buffer::kNone) {
       if (src == Buffer::kScratch) {
         // Slices are whole packs, so a slice's accumulators lie as those of a message of its own would.
-        operand = {ScratchAt(step.src_chunk) + at * element_ * kWidening, 0, ScratchForm(), 0};
+        operand = {ScratchAt(step.src_chunk) + at * element_ * kWidening, 0, ScratchForm(), 0, -1};
       } else {
         const char* base = src == Buffer::kInput ? args_.in : args_.out;
-        operand = {const_cast<char*>(base) + offset, 0, Form::kRaw, 0};
+        operand = {const_cast<char*>(base) + offset, 0, Form::kRaw, 0, -1};
       }
       return true;
     }
     if (Peer::memory(peer)) {
       char* base = (src == Buffer::kInput ? lane_.shared.member_in : lane_.shared.member_out)[route];
-      operand = {base + offset, 0, Form::kRaw, 0};
+      operand = {base + offset, 0, Form::kRaw, 0, -1};
       return true;
     }
     Connection& connection = lane_.ConnectionOf(route);
     const uint64_t number = connection.received++;
     const bool partial = kWidening > 1 && (step.flags & StepFlag::kRecvPartial);
     char* slot = const_cast<char*>(connection.recv_slots) + (number & (args_.slots - 1)) * args_.slot_bytes;
-    operand = {slot, number, partial ? Form::kPartialMessage : Form::kMessage, route};
+    operand = {slot, number, partial ? Form::kPartialMessage : Form::kMessage, route, connection.peer};
     if constexpr (!Protocol::kCounts) return true;
     return AwaitAtLeast(lane_, Wait::kMessage, connection.peer, connection.arrived, number + 1);
   }
@@ -186,9 +188,9 @@ class Player {
     Operand& operand = lane_.shared.targets[i];
     if (has_dst && i == 0) {
       if (step.dst_buffer == static_cast<uint8_t>(Buffer::kScratch)) {
-        operand = {ScratchAt(step.dst_chunk) + at * element_ * kWidening, 0, ScratchForm(), 0};
+        operand = {ScratchAt(step.dst_chunk) + at * element_ * kWidening, 0, ScratchForm(), 0, -1};
       } else {
-        operand = {args_.out + offset, 0, Form::kRaw, 0};
+        operand = {args_.out + offset, 0, Form::kRaw, 0, -1};
       }
       return true;
     }
@@ -196,14 +198,14 @@ class Player {
     const int32_t peer = args_.peers[entry];
     const uint32_t route = args_.route[entry];
     if (Peer::memory(peer)) {
-      operand = {lane_.shared.member_out[route] + offset, 0, Form::kFar, 0};
+      operand = {lane_.shared.member_out[route] + offset, 0, Form::kFar, 0, -1};
       return true;
     }
     Connection& connection = lane_.ConnectionOf(route);
     const uint64_t number = connection.sent++;
     const bool partial = kWidening > 1 && (step.flags & StepFlag::kSendPartial);
     char* slot = connection.send_slots + (number & (args_.slots - 1)) * args_.slot_bytes;
-    operand = {slot, number, partial ? Form::kPartialMessage : Form::kMessage, route};
+    operand = {slot, number, partial ? Form::kPartialMessage : Form::kMessage, route, connection.peer};
     if (number < args_.slots) return true;
     return AwaitAtLeast(lane_, Wait::kRoom, connection.peer, connection.credit, number + 1 - args_.slots);
   }

@@ -1,6 +1,8 @@
 // The kernels of the interpreter and their launch.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "ffi/cuda/kernels.h"
 #include "ffi/cuda/launch.h"
 
@@ -8,7 +10,7 @@ namespace jaxring::cuda {
 namespace {
 
 template <class Protocol, int kWiden>
-__global__ void __launch_bounds__(kMaxThreads, 1) PlayKernel(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(ThreadsAtMost(kWiden), 1) PlayKernel(const __grid_constant__ Args args) {
   __shared__ Shared shared;
   PlayLane<Protocol, kWiden>(args, shared);
 }
@@ -35,7 +37,10 @@ int Launch(const Args& args, int threads, void* stream) {
                        : args.protocol == Protocol::kLL   ? KernelOf<LL>(width)
                                                           : KernelOf<LL128>(width);
   void* parameters[] = {const_cast<Args*>(&args)};
-  return cudaLaunchKernel(kernel, dim3(args.lanes), dim3(threads), parameters, 0, static_cast<cudaStream_t>(stream));
+  return cudaLaunchKernel(kernel, dim3(args.lanes), dim3(std::min(threads, ThreadsAtMost(width))), parameters, 0,
+                          static_cast<cudaStream_t>(stream));
 }
+
+const char* Architectures() { return JAXRING_CUDA_TARGETS; }
 
 }  // namespace jaxring::cuda

@@ -23,6 +23,7 @@ struct Operand {
   uint64_t number;  // of the message
   Form form;
   uint32_t connection;
+  int32_t peer;  // whose message it is, for Status
 };
 
 struct Shared {
@@ -47,7 +48,6 @@ struct Lane {
   JAXRING_DEVICE Connection& ConnectionOf(uint32_t route) const {
     return args.connections[static_cast<uint64_t>(number) * args.connections_per_lane + route];
   }
-  JAXRING_DEVICE int32_t PeerOf(const Operand& message) const { return ConnectionOf(message.connection).peer; }
 };
 
 JAXRING_DEVICE void Report(const Lane& lane, Fault fault, Wait wait, int32_t peer, uint64_t number) {

@@ -18,9 +18,10 @@ enum class Fused : uint8_t {
 };
 
 // Bytes of one of a stage's two halves for an input of so many bytes.
-constexpr uint64_t StageBytes(uint64_t bytes) { return (bytes + kPackBytes - 1) / kPackBytes * kPackBytes * 2; }
+constexpr uint64_t StageBytes(uint64_t bytes) { return MessageBytes(Protocol::kLL, bytes, 1, 1); }
 
-// Plays args.lanes lanes, a block of `threads` threads each (a multiple of kWarp, at most kMaxThreads), on a CUstream.
+// Plays args.lanes lanes, a block of `threads` threads each (a multiple of kWarp, at most kMaxThreads; fewer where the
+// kernel allows no more), on a CUstream.
 // Returns a cudaError_t: 0, or why the launch was refused. Asynchronous; safe to capture into a graph.
 int Launch(const Args& args, int threads, void* stream);
 

@@ -42,7 +42,7 @@ struct LL {
         if (pack < end) all = all && lines[i].w[1] == flag && lines[i].w[3] == flag;
       }
       if (all) break;
-      if (turn % kPatience == 0 && GivesUp(lane, Wait::kMessage, lane.PeerOf(message), message.number)) return false;
+      if (turn % kPatience == 0 && GivesUp(lane, Wait::kMessage, message.peer, message.number)) return false;
       Pause(turn);
     }
     JAXRING_UNROLL

@@ -61,8 +61,7 @@ struct LL128 {
           b = LoadShare(Share<kVectors>(message, there, v, 1));
           if (!WarpAny(last && active && !(HasFlag(a, flag) && HasFlag(b, flag)))) break;
           const bool look = turn % kPatience == 0;
-          const bool lost =
-              look && WarpLane() == 0 && GivesUp(lane, Wait::kMessage, lane.PeerOf(message), message.number);
+          const bool lost = look && WarpLane() == 0 && GivesUp(lane, Wait::kMessage, message.peer, message.number);
           if (look && WarpAny(lost)) return false;
           Pause(turn);
         }

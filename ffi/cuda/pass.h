@@ -8,7 +8,9 @@ namespace jaxring::cuda {
 
 // What a step's operands have in common.
 struct Work {
-  uint32_t sources, targets;  // how many there are in Shared
+  const Operand* source;  // shared by the block
+  const Operand* target;
+  uint32_t sources, targets;  // how many there are
   uint32_t packs;
   uint64_t bytes;  // of the slice as elements
   bool aligned;    // all addresses of elements are those of packs
@@ -110,9 +112,9 @@ JAXRING_DEVICE bool MovePacks(const Lane& lane, const Work& work, uint32_t begin
   using Memory = Access<Protocol, 1, kPacks, kEdge>;
   for (uint32_t at = begin + WarpIndex() * Memory::Map::kPerWarp; at < end; at += Warps() * Memory::Map::kPerWarp) {
     Vec raw[kPacks] = {};
-    if (!Memory::LoadElements(lane, work, lane.shared.sources[0], at, end, raw)) return false;
+    if (!Memory::LoadElements(lane, work, work.source[0], at, end, raw)) return false;
     for (uint32_t t = 0; t < work.targets; ++t) {
-      Memory::StoreElements(work, lane.shared.targets[t], at, end, raw);
+      Memory::StoreElements(work, work.target[t], at, end, raw);
     }
   }
   return true;
@@ -122,7 +124,7 @@ template <class Protocol, int kWiden, int kPacks, bool kEdge>
 JAXRING_DEVICE bool FoldPacks(const Lane& lane, const Arithmetic& how, const Work& work, uint32_t begin, uint32_t end) {
   using Memory = Access<Protocol, kWiden, kPacks, kEdge>;
   constexpr int kVectors = Memory::kVectors;
-  const Operand* sources = lane.shared.sources;
+  const Operand* sources = work.source;
   for (uint32_t at = begin + WarpIndex() * Memory::Map::kPerWarp; at < end; at += Warps() * Memory::Map::kPerWarp) {
     Vec value[kVectors] = {}, next[kVectors] = {};
     if (!Memory::LoadAccumulators(lane, how, work, sources[0], at, end, value)) return false;
@@ -145,7 +147,7 @@ JAXRING_DEVICE bool FoldPacks(const Lane& lane, const Arithmetic& how, const Wor
     JAXRING_UNROLL
     for (int u = 0; u < kPacks; ++u) raw[u] = Narrow<kWiden>(how, &value[u * kWiden]);
     for (uint32_t t = 0; t < work.targets; ++t) {
-      const Operand& target = lane.shared.targets[t];
+      const Operand& target = work.target[t];
       if (Memory::TakesAccumulators(target)) {
         Memory::StoreAccumulators(target, at, end, value);
       } else {

@@ -131,7 +131,7 @@ struct Args {
   const uint64_t* piece_begin;  // [pieces + 1]: where each piece of a block begins (Plan::PieceBegin)
   Connection* connections;      // [lanes][connections_per_lane]
   const Member* members;        // [member_count]; 0: no memory is shared and no gate is passed
-  uint64_t* epochs;             // [lanes] own device memory: launches that passed the gates so far
+  uint64_t* epochs;             // [lanes][2] own device memory: launches that passed the gates, and one-shots, so far
   Extents extents;              // all nullptr unless ragged
 
   // The buffers. `in` may be `out` exactly for all_reduce, and must not overlap it otherwise.

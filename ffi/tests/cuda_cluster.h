@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "ffi/cuda/direct.h"
 #include "ffi/cuda/kernels.h"
 #include "ffi/tests/check.h"
 #include "ffi/tests/schedules.h"
@@ -63,7 +64,7 @@ class Cluster {
   const ClusterShape& shape() const { return shape_; }
   uint32_t* abort() { return &abort_; }
   cuda::Status& status(int rank) { return *ranks_[rank].status.as<cuda::Status>(); }
-  uint64_t epoch(int rank, uint32_t lane) { return ranks_[rank].epochs.as<uint64_t>()[lane]; }
+  uint64_t epoch(int rank, uint32_t lane) { return ranks_[rank].epochs.as<uint64_t>()[2 * lane]; }
   cuda::Connection& connection(int rank, uint32_t lane, int peer) {
     return ranks_[rank].connections.as<cuda::Connection>()[lane * shape_.ranks + peer];
   }
@@ -124,7 +125,7 @@ class Cluster {
           gates(sizeof(cuda::Gate) * s.lanes * s.ranks),
           stages(2 * s.stage_bytes * s.ranks),
           members(sizeof(cuda::Member) * s.ranks),
-          epochs(8 * s.lanes),
+          epochs(16 * s.lanes),
           status(sizeof(cuda::Status)),
           regions(16) {}
     uint64_t* credit(uint32_t i) const { return counters.as<uint64_t>() + 32 * i; }
@@ -285,6 +286,24 @@ void PlayWidth(const cuda::Args& args, cuda::Shared& shared) {
     default:
       return cuda::PlayLane<Protocol, 4>(args, shared);
   }
+}
+
+inline void PlayFusedWidth(cuda::Fused fused, const cuda::Args& args, cuda::Shared& shared) {
+  switch (cuda::WidthOf(args)) {
+    case 0:
+      return cuda::PlayFused<0>(fused, args, shared);
+    case 1:
+      return cuda::PlayFused<1>(fused, args, shared);
+    case 2:
+      return cuda::PlayFused<2>(fused, args, shared);
+    default:
+      return cuda::PlayFused<4>(fused, args, shared);
+  }
+}
+
+inline cuda::simt::Kernel FusedLaunchOf(cuda::Fused fused, const cuda::Args& args, uint32_t threads) {
+  auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
+  return {args.lanes, threads, [=] { PlayFusedWidth(fused, args, (*shared)[cuda::BlockIndex()]); }, {}};
 }
 
 // The launch of one rank.
