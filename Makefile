@@ -33,7 +33,7 @@ SCHEDULES := build/schedules.bin
 export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo test lint format types pytest native-test tsan asan ubsan package-test clean
+.PHONY: help demo test lint format types pytest native-test tsan asan ubsan cuda cuda-all package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -80,6 +80,12 @@ asan: $(ENVIRONMENT) $(SCHEDULES) ## the same under AddressSanitizer and LeakSan
 ubsan: $(ENVIRONMENT) $(SCHEDULES) ## the same under UndefinedBehaviorSanitizer
 	@$(call sanitized,ubsan,undefined)
 
+cuda: $(ENVIRONMENT) ## compile the CUDA engine for sm_90 and check its kernels' resources and machine code (needs nvcc)
+	@$(call cuda,cuda,90)
+
+cuda-all: $(ENVIRONMENT) ## the same for sm_80, sm_90, sm_100 and sm_120
+	@$(call cuda,cuda-all,80;90;100;120)
+
 package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, import it
 	$(SAY) "package"
 	@rm -rf build/package && mkdir -p build/package
@@ -99,6 +105,19 @@ cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON 
   -DJAXRING_SANITIZE=$(2) -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null; \
 cmake --build build/$(1) --target native_tests; \
 $(FIXED_ADDRESSES) ctest --test-dir build/$(1) --output-on-failure --no-tests=error
+endef
+
+# $(call cuda,NAME,ARCHITECTURES): the kernels alone, in build/NAME. The disassembler comes as wheels where CUDA lacks it.
+define cuda
+printf '\n\033[1m== %s\033[0m\n' "CUDA kernels for $(2)"; \
+cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_WERROR=ON -DJAXRING_CUDA=ON \
+  "-DJAXRING_CUDA_ARCHITECTURES=$(2)" --log-level=WARNING >/dev/null; \
+cmake --build build/$(1) --target jaxring_cuda; \
+if ! command -v cuobjdump nvdisasm >/dev/null; then \
+  python -m pip install -q --no-deps --target build/cuda-tools --upgrade nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm; \
+  export PATH="$$(dirname "$$(find "$$PWD/build/cuda-tools" -name nvdisasm)"):$$PATH"; \
+fi; \
+python tools/cuda_resources.py build/$(1) --sass cuobjdump
 endef
 
 $(SCHEDULES): $(ENVIRONMENT) tools/dump_schedules.py $(shell find jaxring/plan -name '*.py')

@@ -1,0 +1,143 @@
+"""Check what the compiler made of the CUDA engine's kernels, in a build folder of CMake's.
+
+Resources of every kernel on every architecture, from what ptxas said: no spills, no stack, registers and shared memory
+within limits. With --sass also the machine code for sm_90, by cuobjdump (with nvdisasm): 16-byte loads and stores in
+the data paths, and the protocols' memory-order instructions. Prints a table; exits with 1 where a check fails.
+
+usage: python tools/cuda_resources.py BUILD [--sass CUOBJDUMP]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+# A multiprocessor has 65536 registers, and a block of the engine's has it to itself: (threads at most) x registers.
+REGISTER_LIMITS = {"PlayKernel": 168, "FusedKernel": 168}
+REGISTER_LIMIT_WIDE = 255  # accumulators of four vectors a pack: at most 256 threads
+SHARED_LIMIT = 8 * 1024
+
+ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
+STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+SHARED = re.compile(r"(\d+) bytes smem")
+KERNEL = re.compile(r"\d(PlayKernel|FusedKernel)I(?:NS_\d+(\w+?)E)?Li(\d)E")
+
+# What has to be in a kernel's code, by protocol: whole vectors of memory and of slots, and what orders them.
+VECTORS = {"loads": r"LDG\.E\.(?:NA\.)?128|LDG\.E\.128", "stores": r"STG\.E\.128"}
+ORDER = {
+    "Simple": {
+        "acquire": r"LD\.E\.64\.STRONG\.SYS|LDG\.E\.64\.STRONG\.SYS",
+        "release": r"MEMBAR(?:\.\w+)*\.SYS",
+        "slot loads": r"LDG\.E\.128\.STRONG\.SYS",
+    },
+    "LL": {"line loads": r"LDG\.E\.128\.STRONG\.SYS", "line stores": r"STG\.E\.128\.STRONG\.SYS"},
+    "LL128": {"line loads": r"LDG\.E\.128\.STRONG\.SYS", "line stores": r"STG\.E\.128\.STRONG\.SYS"},
+}
+
+
+class Kernel(NamedTuple):
+    name: str
+    arch: str
+    registers: int
+    stack: int
+    spills: int
+    shared: int
+    wide: bool
+
+
+def readable(symbol: str) -> tuple[str, str, int]:
+    """(kernel, protocol or '', width) of a mangled name."""
+    found = KERNEL.search(symbol)
+    if found is None:
+        raise SystemExit(f"{symbol} is none of the kernels that this script knows; teach it")
+    protocol = found[2] or ""
+    return found[1], protocol.rsplit("cuda", 1)[-1].lstrip("0123456789"), int(found[3])
+
+
+def resources(build: Path) -> list[Kernel]:
+    kernels: list[Kernel] = []
+    logs = sorted((build / "cuda").glob("*.ptxas"))
+    if not logs:
+        raise SystemExit(f"there are no *.ptxas files in {build / 'cuda'}: build the target jaxring_cuda first")
+    for log in logs:
+        entry: tuple[str, str] | None = None
+        stack = spills = 0
+        for line in log.read_text().splitlines():
+            if found := ENTRY.search(line):
+                entry = (found[1], found[2])
+            elif found := STACK.search(line):
+                stack, spills = int(found[1]), int(found[2]) + int(found[3])
+            elif entry is not None and (found := USED.search(line)):
+                shared = SHARED.search(line)
+                kind, protocol, width = readable(entry[0])
+                name = f"{kind}<{protocol + ', ' if protocol else ''}{width}>"
+                kernels.append(
+                    Kernel(name, entry[1], int(found[1]), stack, spills, int(shared[1]) if shared else 0, width == 4)
+                )
+                entry = None
+    return kernels
+
+
+def check_resources(kernels: list[Kernel]) -> list[str]:
+    faults = []
+    for k in kernels:
+        limit = REGISTER_LIMIT_WIDE if k.wide else REGISTER_LIMITS[k.name.split("<")[0]]
+        if k.stack or k.spills:
+            faults.append(f"{k.name} for {k.arch} has {k.stack} bytes of stack and {k.spills} bytes of spills")
+        if k.registers > limit:
+            faults.append(f"{k.name} for {k.arch} takes {k.registers} registers, more than {limit}")
+        if k.shared > SHARED_LIMIT:
+            faults.append(f"{k.name} for {k.arch} takes {k.shared} bytes of shared memory, more than {SHARED_LIMIT}")
+    return faults
+
+
+def check_sass(build: Path, cuobjdump: str) -> list[str]:
+    faults = []
+    seen = 0
+    for built in sorted((build / "cuda").glob("*.o")):
+        text = subprocess.run([cuobjdump, "--dump-sass", "-arch", "sm_90", built], capture_output=True, text=True)
+        if text.returncode:
+            raise SystemExit(f"{cuobjdump} cannot read {built}: {text.stderr.strip()}")
+        for part in text.stdout.split("Function : ")[1:]:
+            kind, protocol, width = readable(part.split(None, 1)[0])
+            wanted = dict(VECTORS)
+            # Fused collectives pass gates as Simple's counters are passed; those that fold also push LL lines.
+            if protocol:
+                wanted |= ORDER[protocol]
+            else:
+                wanted |= {key: ORDER["Simple"][key] for key in ("acquire", "release")} | (ORDER["LL"] if width else {})
+            seen += 1
+            for what, pattern in wanted.items():
+                if not re.search(pattern, part):
+                    faults.append(f"{kind}<{protocol}{width}> for sm_90 shows no {what} ({pattern})")
+            if re.search(r"\b(LDL|STL)\b", part):
+                faults.append(f"{kind}<{protocol}{width}> for sm_90 uses local memory")
+    if not seen:
+        raise SystemExit(f"no machine code for sm_90 in {build / 'cuda'}")
+    print(f"machine code of {seen} kernels for sm_90 read")
+    return faults
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--sass", metavar="CUOBJDUMP")
+    options = parser.parse_args()
+    kernels = resources(options.build)
+    for k in sorted(kernels, key=lambda k: (k.arch, k.name)):
+        print(f"{k.arch:7} {k.name:24} {k.registers:4} registers {k.shared:6} bytes shared {k.spills:5} spilled")
+    faults = check_resources(kernels)
+    if options.sass:
+        faults += check_sass(options.build, options.sass)
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()
