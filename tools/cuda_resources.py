@@ -25,13 +25,13 @@ ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
-KERNEL = re.compile(r"\d(PlayKernel|FusedKernel)I(?:NS_\d+(\w+?)E)?Li(\d)E")
+KERNEL = re.compile(r"(PlayKernel|FusedKernel)I(?:NS\d*_\d+([A-Za-z]\w*?)E)?Li(\d)E")
 
 # What has to be in a kernel's code, by protocol: whole vectors of memory and of slots, and what orders them.
-VECTORS = {"loads": r"LDG\.E\.(?:NA\.)?128|LDG\.E\.128", "stores": r"STG\.E\.128"}
+VECTORS = {"loads": r"LDG\.E\.(?:NA\.)?128", "stores": r"STG\.E\.128"}
 ORDER = {
     "Simple": {
-        "acquire": r"LD\.E\.64\.STRONG\.SYS|LDG\.E\.64\.STRONG\.SYS",
+        "acquire": r"LDG\.E\.64\.STRONG\.SYS",
         "release": r"MEMBAR(?:\.\w+)*\.SYS",
         "slot loads": r"LDG\.E\.128\.STRONG\.SYS",
     },
@@ -55,8 +55,7 @@ def readable(symbol: str) -> tuple[str, str, int]:
     found = KERNEL.search(symbol)
     if found is None:
         raise SystemExit(f"{symbol} is none of the kernels that this script knows; teach it")
-    protocol = found[2] or ""
-    return found[1], protocol.rsplit("cuda", 1)[-1].lstrip("0123456789"), int(found[3])
+    return found[1], found[2] or "", int(found[3])
 
 
 def resources(build: Path) -> list[Kernel]:

@@ -109,7 +109,7 @@ void CheckAll() {
     if (schedule.half != Half::kBoth) continue;
     ++number;
     for (size_t i = 0; i < kSamples.size(); ++i) {
-      if (kSlow && (number + i) % 17 != 0) continue;
+      if (kSlow && ((number + i) % 9 != 0 || schedule.ranks() * schedule.nlanes > 10)) continue;
       const int turn = static_cast<int>(number + i);
       const uint64_t seed = turn % 2 == 0 ? 0 : number * 100 + i + 1;
       auto protocol = schedule.messages() ? static_cast<cuda::Protocol>(turn % 3) : cuda::Protocol::kSimple;

@@ -137,18 +137,17 @@ bool Right(cuda::Protocol protocol, uint64_t seed, cuda::simt::Faults faults) {
 }
 
 void CheckFaultsAreSeen() {
-#if !defined(__SANITIZE_THREAD__)
   for (cuda::Protocol protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
     cuda::simt::Faults faults;
     (protocol == cuda::Protocol::kSimple ? faults.lost_release : faults.early_flag) = true;
     int seen = 0;
     for (uint64_t seed = 1; seed <= 5; ++seed) {
       CHECK(Right(protocol, seed, {}));
+      if (cuda::simt::kThreadSanitizer) continue;  // it would report what this breaks
       seen += !Right(protocol, seed, faults);
     }
-    CHECK(seen > 0);
+    CHECK(cuda::simt::kThreadSanitizer || seen > 0);
   }
-#endif
 }
 
 }  // namespace
