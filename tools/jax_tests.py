@@ -169,7 +169,7 @@ def main() -> int:
     parser.add_argument("--processes", default="2,4", help="for files below multiprocess/ (default: %(default)s)")
     parser.add_argument("--report", type=pathlib.Path, help="writes the results to this Markdown file")
     parser.add_argument("--logs", type=pathlib.Path, help="keeps the processes' output in this folder")
-    parser.add_argument("--reuse", action="store_true", help="takes the results without jaxring from --logs, if there")
+    parser.add_argument("--reuse", action="store_true", help="takes results that a former run left in --logs")
     parser.add_argument("--timeout", type=float, default=3000.0, help="seconds per file (default: %(default)s)")
     given = parser.parse_args()
 
@@ -183,10 +183,13 @@ def main() -> int:
             shutil.copy(given.tree / "tests" / name, test)
             many = name.startswith("multiprocess/")
             for processes in map(int, given.processes.split(",")) if many else (1,):
-                before = read(stems(test, processes, False, folder)) if given.reuse else Outcome()
-                if not before.results:
-                    before = run(test, processes, False, folder, given.timeout)
-                after = run(test, processes, True, folder, given.timeout)
+                outcomes = []
+                for install in (False, True):
+                    outcome = read(stems(test, processes, install, folder)) if given.reuse else Outcome()
+                    if not outcome.results:
+                        outcome = run(test, processes, install, folder, given.timeout)
+                    outcomes.append(outcome)
+                before, after = outcomes
                 rows.append((name, processes, before, after))
                 worse += [f"{name} ({processes} processes): {text}" for text in compare(before, after)]
                 if len(after.reached) < WANTED.get(name, 0):

@@ -153,6 +153,7 @@ def test_pmap():
     with jaxring.installed():
         operations = jaxring.counters()["operations"]
         y = jax.pmap(jax.vmap(lambda x: jax.lax.psum(x, ("v", "i")), axis_name="v"), axis_name="i")(x)
+        jax.block_until_ready(y)
         assert jaxring.counters()["operations"] == operations + 1
     np.testing.assert_array_equal(y, np.full((8, 2), 120.0))
 

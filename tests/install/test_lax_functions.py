@@ -155,7 +155,7 @@ def test_eager_calls(check_vma):
 
     x = np.arange(8.0, dtype=np.float32).reshape(2, 4)
     operations = jaxring.counters()["operations"]
-    y = rank(lax)(x)
+    y = jax.block_until_ready(rank(lax)(x))
     assert jaxring.counters()["operations"] > operations
     np.testing.assert_array_equal(y, rank(jax.lax)(x))
     assert jax.eval_shape(rank(lax), x).shape == (2, 4)
