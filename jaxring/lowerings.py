@@ -8,6 +8,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.interpreters import mlir
 
 from jaxring import _compat, collectives, pointtopoint
@@ -216,7 +217,12 @@ def _unserved(name: str, avals: list[Any], params: dict[str, Any]) -> str | None
 
 
 def _unserved_permutation(axis_name: Any, perm: Sequence[tuple[int, int]]) -> str | None:
-    ranks = resolve("ppermute", axis_name).size
+    """Why JAX's rule has to see a permutation: it raises errors of its own for these."""
+    axes = resolve("ppermute", axis_name)
+    in_order = bool((np.diff(axes.partitions(), axis=1) > 0).all())
+    if getattr(jax.config, "jax_raise_on_ppermute_sort_diff", False) and not in_order:
+        return "the axes are not in the mesh's order"
+    ranks = axes.size
     for side, numbers in (("source", [s for s, _ in perm]), ("target", [t for _, t in perm])):
         if any(not -ranks <= number < ranks for number in numbers):
             return f"a {side} is no rank"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from inst_cases import mesh
-from jax._src import core
+from jax._src import config, core
 from jax._src.lax import parallel
 from jax.interpreters import mlir
 from jax.sharding import PartitionSpec as P
@@ -230,6 +231,29 @@ def test_what_the_engine_cannot_carry_stays_with_jax_and_is_said(caplog, call, w
 def test_a_permutation_that_names_a_rank_twice_is_jaxs_error():
     with jaxring.installed(), pytest.raises(ValueError, match="must be unique"):
         jax.pmap(lambda x: jax.lax.ppermute(x, "i", [(0, 1), (2, 1)]), axis_name="i")(np.arange(8.0))
+
+
+@pytest.mark.parametrize("way", ["lax", "install"])
+def test_ppermute_over_axes_in_another_order(way):
+    """JAX numbers ranks in the mesh's order all the same; newer versions refuse it unless told."""
+    shift = [(i, (i + 3) % 8) for i in range(8)]
+
+    def program(namespace):
+        f = lambda x: namespace.ppermute(x, ("y", "x"), shift)  # noqa: E731
+        return jax.jit(jax.shard_map(f, mesh=mesh(), in_specs=P(("x", "y")), out_specs=P(("x", "y"))))
+
+    ours = program(jaxring.lax if way == "lax" else jax.lax)
+    x = jnp.arange(8.0)
+    checked = getattr(config, "raise_on_ppermute_sort_diff", None)
+    with contextlib.ExitStack() as stack:
+        if way == "install":
+            stack.enter_context(jaxring.installed())
+        if checked is not None:
+            with pytest.raises(RuntimeError, match="same order"):
+                ours(x)
+            stack.enter_context(checked(False))
+        assert "@jaxring_permute" in ours.lower(x).as_text()
+        np.testing.assert_array_equal(ours(x), jnp.roll(x, 3))
 
 
 def test_sites_are_where_the_call_was_traced():
