@@ -145,18 +145,8 @@ def compare(before: Outcome, after: Outcome) -> list[str]:
 
 def table(rows: list[tuple[str, int, Outcome, Outcome]]) -> str:
     """The counts as text."""
-    head = (
-        "file",
-        "processes",
-        "without: passed",
-        "failed",
-        "skipped",
-        "with: passed",
-        "failed",
-        "skipped",
-        "reached",
-        "ran",
-    )
+    counted = ("passed", "failed", "skipped")
+    head = ("file", "processes", "without: passed", *counted[1:], "with: passed", *counted[1:], "reached", "ran")
     lines = [head]
     for name, processes, before, after in rows:
         counts = [o.count(what) for o in (before, after) for what in counted]
