@@ -2,11 +2,13 @@
 #
 #   PYTHON  the Python to start from (3.11 or later)     VENV  where its environment goes
 #   JAX     an exact jax version, e.g. 0.10.2            PYTEST_ARGS, DEMO_ARGS  handed on
+#   JOBS    Python tests that run side by side (2)
 PYTHON ?= python3
 VENV ?= .venv
 JAX ?=
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+JOBS ?= 2
 CXX ?= g++
 
 SHELL := bash
@@ -64,7 +66,7 @@ types: $(BUILT) ## mypy, strict
 
 pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 	$(SAY) "Python tests: $$(python -c 'import sys, jax, jaxlib; print("Python %d.%d," % sys.version_info[:2], "jax", jax.__version__)')"
-	@pytest $(PYTEST_ARGS)
+	@pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"
