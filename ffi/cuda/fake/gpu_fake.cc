@@ -1,0 +1,174 @@
+#include "ffi/cuda/fake/gpu_fake.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "ffi/cuda/fake/machine.h"
+
+namespace jaxring::cuda::fake {
+namespace {
+
+struct Handle {
+  int32_t pid, fd;
+  uint64_t bytes;
+};
+
+class FakeGpu final : public Gpu {
+ public:
+  int DeviceCount() override { return options().devices; }
+  DeviceInfo Info(int device) override { return {"fake", "fake-" + std::to_string(device), 9, 0, 8}; }
+  bool CanAccess(int device, int peer) override { return device == peer || !options().no_peer_access; }
+  void EnableAccess(int device, int peer) override {
+    if (!CanAccess(device, peer)) throw GpuError("no peer access");
+  }
+
+  char* Allocate(int device, uint64_t bytes) override {
+    const int fd = memfd_create("jaxring-fake-gpu", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw GpuError("out of memory");
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) throw GpuError("out of memory");
+    std::lock_guard lock(mutex_);
+    Mapping mapping{{static_cast<char*>(memory), bytes, ++last_id_, device, true}, fd};
+    own_[mapping.allocation.base] = mapping;
+    return mapping.allocation.base;
+  }
+  void Free(int, char* memory) override {
+    std::lock_guard lock(mutex_);
+    auto it = own_.find(memory);
+    if (it == own_.end()) throw GpuError("free of what was not allocated");
+    munmap(memory, it->second.allocation.bytes);
+    close(it->second.fd);
+    own_.erase(it);
+  }
+  char* AllocatePinned(uint64_t bytes) override { return Allocate(-1, bytes); }
+  void FreePinned(char* memory) override { Free(-1, memory); }
+
+  Allocation Find(const void* pointer) override {
+    std::lock_guard lock(mutex_);
+    auto it = own_.upper_bound(static_cast<char*>(const_cast<void*>(pointer)));
+    if (it == own_.begin()) return {};
+    Allocation found = std::prev(it)->second.allocation;
+    if (static_cast<const char*>(pointer) >= found.base + found.bytes) return {};
+    found.exportable = found.device >= 0 && !options().no_export;
+    return found;
+  }
+  IpcHandle Export(const Allocation& allocation) override {
+    std::lock_guard lock(mutex_);
+    IpcHandle handle{};
+    const Handle contents{getpid(), own_.at(allocation.base).fd, allocation.bytes};
+    std::memcpy(handle.bytes.data(), &contents, sizeof contents);
+    return handle;
+  }
+  char* Import(int, const IpcHandle& handle) override {
+    if (options().no_import) throw GpuError("cudaIpcOpenMemHandle: peer access is not supported (217)");
+    Handle contents;
+    std::memcpy(&contents, handle.bytes.data(), sizeof contents);
+    const std::string path = "/proc/" + std::to_string(contents.pid) + "/fd/" + std::to_string(contents.fd);
+    const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd < 0) throw GpuError("cannot open " + path + ": " + std::strerror(errno));
+    void* memory = mmap(nullptr, contents.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (memory == MAP_FAILED) throw GpuError("cannot map " + path);
+    std::lock_guard lock(mutex_);
+    foreign_[static_cast<char*>(memory)] = contents.bytes;
+    return static_cast<char*>(memory);
+  }
+
+  void Copy(int, void* to, const void* from, uint64_t bytes) override {
+    if (options().lose_writes && Foreign(to)) return;
+    std::memcpy(to, from, bytes);
+  }
+  void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) override {
+    Machine::Get().Push(Number(stream), {[=] { std::memcpy(to, from, bytes); }, {}, -1, 0});
+  }
+  bool Capturing(void* stream) override { return Machine::Get().capture(Number(stream)).on; }
+  void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) override {
+    if (Capturing(stream)) throw GpuError("operation not permitted when stream is capturing");
+    Machine::Get().Synchronize(Number(stream));
+    std::memcpy(to, from, bytes);
+  }
+
+  void Launch(int, const Args& args, int threads, void* stream) override {
+    Machine::Get().Push(Number(stream), {{}, args, -1, threads});
+  }
+  void LaunchFused(int, Fused fused, const Args& args, int threads, void* stream) override {
+    Machine::Get().Push(Number(stream), {{}, args, static_cast<int>(fused), threads});
+  }
+  void Guard(int, const Status* status, void* stream) override {
+    Machine::Get().Push(Number(stream), {[status] {
+                                           if (status->fault != 0) throw GpuError("unspecified launch failure");
+                                         },
+                                         {},
+                                         -1,
+                                         0});
+  }
+
+  void* NewStream(int) override { return Pointer(Machine::Get().NewStream()); }
+  void Synchronize(int, void* stream) override { Machine::Get().Synchronize(Number(stream)); }
+
+  static int Number(void* stream) { return static_cast<int>(reinterpret_cast<intptr_t>(stream)) - 1; }
+  static void* Pointer(int number) { return reinterpret_cast<void*>(static_cast<intptr_t>(number) + 1); }
+
+ private:
+  struct Mapping {
+    Allocation allocation;
+    int fd;
+  };
+  bool Foreign(void* pointer) {
+    std::lock_guard lock(mutex_);
+    auto it = foreign_.upper_bound(static_cast<char*>(pointer));
+    if (it == foreign_.begin()) return false;
+    --it;
+    return static_cast<char*>(pointer) < it->first + it->second;
+  }
+
+  std::mutex mutex_;
+  std::map<char*, Mapping> own_;
+  std::map<char*, uint64_t> foreign_;
+  uint64_t last_id_ = 0;
+};
+
+}  // namespace
+
+Options& options() {
+  static Options options;
+  return options;
+}
+
+void BeginCapture(void* stream) { Machine::Get().capture(FakeGpu::Number(stream)).on = true; }
+
+Graph EndCapture(void* stream) {
+  Machine::Capture& capture = Machine::Get().capture(FakeGpu::Number(stream));
+  capture.on = false;
+  return std::exchange(capture.graph, {});
+}
+
+void Replay(const Graph& graph, void* stream) {
+  for (const Task& task : graph) Machine::Get().Push(FakeGpu::Number(stream), task);
+}
+
+void* StreamOf(int device) {
+  static std::mutex mutex;
+  static auto* streams = new std::map<int, void*>;
+  std::lock_guard lock(mutex);
+  void*& stream = (*streams)[device];
+  if (stream == nullptr) stream = ThisGpu().NewStream(0);
+  return stream;
+}
+
+}  // namespace jaxring::cuda::fake
+
+namespace jaxring::cuda {
+
+Gpu& ThisGpu() {
+  static auto* gpu = new fake::FakeGpu;
+  return *gpu;
+}
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,40 @@
+// A GPU for tests: device memory is shared memory that other processes can map, kernels run on the SIMT shim, and a
+// stream is a queue that one machine thread works off. Several processes may take it for the same GPUs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "ffi/cuda/host/gpu.h"
+
+namespace jaxring::cuda::fake {
+
+// What goes wrong; to be set before it is used.
+struct Options {
+  int devices = 2;
+  bool lose_writes = false;  // what is copied into another process's memory does not arrive
+  bool no_export = false;    // as memory of a VMM allocator, which legacy IPC does not export
+  bool no_import = false;
+  bool no_peer_access = false;
+};
+Options& options();
+
+// What a captured stream would have done.
+struct Task {
+  std::function<void()> work;  // or a kernel, if empty
+  Args args;
+  int fused = -1;
+  int threads = 0;
+};
+using Graph = std::vector<Task>;
+
+void BeginCapture(void* stream);
+Graph EndCapture(void* stream);
+void Replay(const Graph& graph, void* stream);
+
+// The stream that stands for that device of XLA's in tests on JAX's CPU backend.
+void* StreamOf(int device);
+
+}  // namespace jaxring::cuda::fake

@@ -1,0 +1,146 @@
+#include "ffi/cuda/fake/machine.h"
+
+#include <chrono>
+
+namespace jaxring::cuda::fake {
+namespace {
+
+template <class Protocol>
+void PlayWidth(const Args& args, Shared& shared) {
+  switch (WidthOf(args)) {
+    case 0:
+      return PlayLane<Protocol, 0>(args, shared);
+    case 1:
+      return PlayLane<Protocol, 1>(args, shared);
+    case 2:
+      return PlayLane<Protocol, 2>(args, shared);
+    default:
+      return PlayLane<Protocol, 4>(args, shared);
+  }
+}
+
+void Play(const Args& args, Shared& shared) {
+  switch (args.protocol) {
+    case Protocol::kSimple:
+      return PlayWidth<Simple>(args, shared);
+    case Protocol::kLL:
+      return PlayWidth<LL>(args, shared);
+    case Protocol::kLL128:
+      return PlayWidth<LL128>(args, shared);
+  }
+}
+
+}  // namespace
+
+Machine& Machine::Get() {
+  static auto* machine = new Machine;
+  return *machine;
+}
+
+Machine::Machine() {
+  streams_.resize(kStreams + 1);
+  for (int s = 0; s < kStreams; ++s) streams_[s].push_back(Idle(s));
+  streams_[kStreams].push_back({1, 1,
+                                [this] {
+                                  while (true) {
+                                    {
+                                      std::unique_lock lock(mutex_);
+                                      if (waiting_ == 0) changed_.wait(lock, [this] { return waiting_ != 0; });
+                                    }
+                                    std::this_thread::yield();
+                                    Pause(1);
+                                  }
+                                },
+                                {}});
+  thread_ = std::thread([this] { machine_.Run(streams_); });
+  thread_.detach();
+}
+
+int Machine::NewStream() {
+  std::lock_guard lock(mutex_);
+  if (streams_taken_ == kStreams) throw GpuError("the fake GPU has no more streams");
+  return streams_taken_++;
+}
+
+void Machine::Push(int stream, Task task) {
+  {
+    std::lock_guard lock(mutex_);
+    if (captures_[stream].on) {
+      captures_[stream].graph.push_back(std::move(task));
+      return;
+    }
+    queues_[stream].tasks.push_back(std::move(task));
+    ++queues_[stream].pushed;
+    ++waiting_;
+  }
+  changed_.notify_all();
+}
+
+void Machine::Synchronize(int stream) {
+  std::unique_lock lock(mutex_);
+  const uint64_t until = queues_[stream].pushed;
+  changed_.wait(lock, [&] { return queues_[stream].done >= until; });
+  if (!queues_[stream].error.empty()) throw GpuError(queues_[stream].error);
+}
+
+// Runs what is no kernel at once.
+bool Machine::HasKernel(int stream) {
+  std::unique_lock lock(mutex_);
+  Queue& queue = queues_[stream];
+  while (!queue.tasks.empty()) {
+    Task& front = queue.tasks.front();
+    if (!front.work && queue.error.empty()) return true;
+    if (queue.error.empty()) {
+      auto work = front.work;
+      lock.unlock();
+      std::string error;
+      try {
+        work();
+      } catch (const std::exception& raised) {
+        error = raised.what();
+      }
+      lock.lock();
+      queue.error = error;
+    }
+    queue.tasks.pop_front();
+    ++queue.done;
+    --waiting_;
+    changed_.notify_all();
+  }
+  return false;
+}
+
+simt::Kernel Machine::Idle(int stream) {
+  return {1, 1,
+          [this, stream] {
+            while (!HasKernel(stream)) Pause(1);
+          },
+          [this, stream] {
+            Machine* self = this;  // pushing moves the function that runs
+            const int number = stream;
+            std::lock_guard lock(self->mutex_);
+            self->FeedLocked(number);
+          }};
+}
+
+void Machine::FeedLocked(int stream) {
+  simt::Kernel kernel = KernelOf(stream, queues_[stream].tasks.front());
+  for (simt::Kernel& past : streams_[stream]) past.body = nullptr;
+  streams_[stream].push_back(std::move(kernel));
+  streams_[stream].push_back(Idle(stream));
+}
+
+simt::Kernel Machine::KernelOf(int stream, const Task& task) {
+  auto shared = std::make_shared<std::vector<Shared>>(task.args.lanes);
+  auto body = [args = task.args, shared] { Play(args, (*shared)[BlockIndex()]); };
+  auto done = [this, stream] {
+    std::lock_guard lock(mutex_);
+    queues_[stream].tasks.pop_front();
+    ++queues_[stream].done;
+    --waiting_;
+    changed_.notify_all();
+  };
+  return {task.args.lanes, static_cast<uint32_t>(task.threads), body, done};
+}
+
+}  // namespace jaxring::cuda::fake

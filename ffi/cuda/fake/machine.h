@@ -1,0 +1,65 @@
+// Runs kernels of many streams on one SIMT machine, on a thread of its own, for as long as the process lives.
+//
+// The machine plays a fixed set of streams to their ends. So that launches may come at any time, each stream's kernels
+// alternate with an idle one, a single thread that ends when there is something to do, and one more stream gives way to
+// other processes at every turn.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ffi/cuda/fake/gpu_fake.h"
+#include "ffi/cuda/kernels.h"
+
+namespace jaxring::cuda::fake {
+
+class Machine {
+ public:
+  static constexpr int kStreams = 24;
+  // The one of this process, never destroyed.
+  static Machine& Get();
+
+  // Takes a free stream's number; throws GpuError when all are taken.
+  int NewStream();
+  void Push(int stream, Task task);
+  // Waits until everything pushed so far is done; throws GpuError for what a task raised.
+  void Synchronize(int stream);
+
+  struct Capture {
+    bool on = false;
+    Graph graph;
+  };
+  Capture& capture(int stream) { return captures_[stream]; }
+
+ private:
+  struct Queue {
+    std::deque<Task> tasks;
+    uint64_t pushed = 0, done = 0;
+    std::string error;  // sticks, as a stream's does
+  };
+  Machine();
+  void Run();
+  bool HasKernel(int stream);
+  void FeedLocked(int stream);
+  simt::Kernel Idle(int stream);
+  simt::Kernel KernelOf(int stream, const Task& task);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::array<Queue, kStreams> queues_;
+  std::array<Capture, kStreams> captures_;
+  int streams_taken_ = 0;
+  uint64_t waiting_ = 0;  // tasks that are not done
+  std::vector<simt::Stream> streams_;
+  simt::Machine machine_;
+  std::thread thread_;
+};
+
+}  // namespace jaxring::cuda::fake

@@ -1,0 +1,272 @@
+#include "ffi/cuda/host/communicator.h"
+
+#include <cstring>
+
+namespace jaxring::cuda {
+namespace {
+
+constexpr uint64_t kLine = 128;
+
+uint64_t RoundUp(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+uint64_t Hash(const std::string& text) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3ull;
+  return hash;
+}
+
+// The counters of one lane of a wire, a line each: what we wait for as a sender, and as a receiver.
+constexpr uint64_t kCredit = 0, kArrived = kLine, kCounters = 2 * kLine;
+
+const char* const kMend =
+    "Writes between the two GPUs do not arrive. This is known from PCIe access control (ACS) or an IOMMU that redirects "
+    "them: turn ACS off on the bridges between them, boot with iommu=pt or intel_iommu=off, or take GPUs that NVLink "
+    "joins. JAXRING_P2P_DISABLE=1 carries their data over the network instead.";
+
+}  // namespace
+
+Communicator::Communicator(Gpu& gpu, Regions& regions, Carrier* carrier, int process, CommunicatorSpec spec)
+    : gpu_(gpu), regions_(regions), carrier_(carrier), process_(process), spec_(std::move(spec)) {
+  hash_ = Hash(spec_.name);
+  const int ranks = static_cast<int>(spec_.ranks.size());
+  for (int r = 0; r < ranks; ++r) {
+    if (!local(r)) peers_.insert(spec_.ranks[r].process);
+    if (!local(r)) continue;
+    for (int m : Members(r)) {
+      if (!local(m)) processes_.insert(spec_.ranks[m].process);
+    }
+  }
+  abort_ = reinterpret_cast<uint32_t*>(gpu_.AllocatePinned(kLine));
+  for (int r = 0; r < ranks; ++r) {
+    if (!local(r)) continue;
+    Local here{spec_.ranks[r].device, nullptr, nullptr, {}, {}, {}};
+    regions_.Use(here.device);
+    for (int m : Members(r)) {
+      if (local(m)) gpu_.EnableAccess(here.device, spec_.ranks[m].device);
+    }
+    here.arena = gpu_.Allocate(here.device, ArenaBytes());
+    here.own = gpu_.Allocate(here.device, OwnBytes());
+    here.members.resize(Members(r).size());
+    locals_.emplace(r, std::move(here));
+  }
+}
+
+// Only where setting it up failed: see above.
+Communicator::~Communicator() = default;
+
+std::vector<int> Communicator::Members(int rank) const {
+  std::vector<int> members;
+  for (int r = 0; r < static_cast<int>(spec_.ranks.size()); ++r) {
+    if (r != rank && spec_.ranks[r].node == spec_.ranks[rank].node) members.push_back(r);
+  }
+  return members;
+}
+
+uint64_t Communicator::GateOffset(int writer) const { return writer * spec_.lanes * sizeof(Gate); }
+uint64_t Communicator::ProbeOffset(int writer) const {
+  return GateOffset(static_cast<int>(spec_.ranks.size())) + writer * 3 * kLine;
+}
+uint64_t Communicator::StageOffset(int writer) const {
+  return ProbeOffset(static_cast<int>(spec_.ranks.size())) + writer * RoundUp(2 * spec_.stage_bytes);
+}
+uint64_t Communicator::ArenaBytes() const { return StageOffset(static_cast<int>(spec_.ranks.size())); }
+
+uint64_t Communicator::ConnectionIndex(Protocol protocol, uint32_t lane, int peer) const {
+  return (static_cast<uint64_t>(protocol) * spec_.lanes + lane) * spec_.ranks.size() + peer;
+}
+uint64_t Communicator::OwnBytes() const {
+  return ConnectionIndex(Protocol{kProtocols}, 0, 0) * sizeof(Connection) +
+         RoundUp(spec_.ranks.size() * sizeof(Member)) + RoundUp(spec_.lanes * sizeof(uint64_t));
+}
+
+Communicator::Local& Communicator::At(int rank) {
+  auto it = locals_.find(rank);
+  if (it == locals_.end()) throw std::runtime_error(spec_.name + ": rank " + std::to_string(rank) + " is not here");
+  return it->second;
+}
+const Communicator::Local& Communicator::At(int rank) const { return const_cast<Communicator*>(this)->At(rank); }
+
+Location Communicator::Offer(int rank, const char* memory) {
+  if (one_process()) return {0, reinterpret_cast<uint64_t>(memory)};
+  Location location;
+  if (!regions_.Publish(memory, processes_, After(spec_.timeout_s), &location)) {
+    throw std::runtime_error("device memory of " + spec_.ranks[rank].name +
+                             " cannot be shared with other processes: CUDA IPC does not export it (a container without "
+                             "--ipc=host, a MIG slice or Windows). JAXRING_P2P_DISABLE=1 uses the network instead.");
+  }
+  return location;
+}
+
+Location Communicator::OfferArena(int rank) { return Offer(rank, At(rank).arena); }
+
+void Communicator::EnterArena(int rank, int peer, Location theirs) {
+  Local& here = At(rank);
+  const int process = spec_.ranks[peer].process;
+  char* arena = regions_.Resolve(here.device, process, theirs, After(spec_.timeout_s));
+  const std::vector<int> members = Members(rank);
+  for (size_t m = 0; m < members.size(); ++m) {
+    if (members[m] != peer) continue;
+    Member& member = here.members[m];
+    member.theirs = reinterpret_cast<Gate*>(arena + GateOffset(rank));
+    member.ours = reinterpret_cast<const Gate*>(here.arena + GateOffset(peer));
+    member.regions = regions_.Table(here.device, process);
+    member.stage_theirs = arena + StageOffset(rank);
+    member.stage_ours = here.arena + StageOffset(peer);
+    member.rank = peer;
+    gpu_.Copy(here.device, here.own + ConnectionIndex(Protocol{kProtocols}, 0, 0) * sizeof(Connection) + m * sizeof(Member),
+              &member, sizeof member);
+  }
+}
+
+uint64_t Communicator::Pattern(int writer, int reader) const {
+  return (hash_ ^ (static_cast<uint64_t>(writer) << 32 | static_cast<uint32_t>(reader))) * 0x9E3779B97F4A7C15ull | 1;
+}
+
+// The probe's three lines in an arena: what that writer wrote, what this rank is about to write, what it read back.
+void Communicator::Probe(int rank) {
+  Local& here = At(rank);
+  const std::vector<int> members = Members(rank);
+  for (size_t m = 0; m < members.size(); ++m) {
+    const int peer = members[m];
+    char* own = here.arena + ProbeOffset(peer);
+    char* theirs = reinterpret_cast<char*>(here.members[m].theirs) - GateOffset(rank) + ProbeOffset(rank);
+    const uint64_t pattern = Pattern(rank, peer);
+    gpu_.Copy(here.device, own + kLine, &pattern, sizeof pattern);
+    gpu_.Copy(here.device, theirs, own + kLine, sizeof pattern);
+    gpu_.Copy(here.device, own + 2 * kLine, theirs, sizeof pattern);
+    uint64_t back = 0;
+    gpu_.Copy(here.device, &back, own + 2 * kLine, sizeof back);
+    if (back != pattern) {
+      throw std::runtime_error(spec_.ranks[rank].name + " does not read from " + spec_.ranks[peer].name +
+                               " what it wrote there. " + kMend);
+    }
+  }
+}
+
+void Communicator::Verify(int rank) {
+  Local& here = At(rank);
+  for (int peer : Members(rank)) {
+    uint64_t found = 0;
+    gpu_.Copy(here.device, &found, here.arena + ProbeOffset(peer), sizeof found);
+    if (found != Pattern(peer, rank)) {
+      throw std::runtime_error(spec_.ranks[rank].name + " does not find what " + spec_.ranks[peer].name +
+                               " wrote into its memory. " + kMend);
+    }
+  }
+}
+
+Location Communicator::OfferWire(int rank, int peer, Protocol protocol) {
+  Local& here = At(rank);
+  const WireShape shape = spec_.wires[static_cast<int>(protocol)];
+  Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
+  if (wire.memory == nullptr) {
+    wire.memory = gpu_.Allocate(here.device, spec_.lanes * (shape.slots * shape.slot_bytes + kCounters));
+    wire.offered = spec_.ranks[peer].process == process_ ? Location{0, reinterpret_cast<uint64_t>(wire.memory)}
+                                                         : Offer(rank, wire.memory);
+  }
+  return wire.offered;
+}
+
+void Communicator::ConnectWire(int rank, int peer, Protocol protocol, Location theirs) {
+  Local& here = At(rank);
+  Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
+  if (wire.connected) return;
+  if (wire.memory == nullptr) throw std::runtime_error("a wire is connected before it was offered");
+  const WireShape shape = spec_.wires[static_cast<int>(protocol)];
+  const uint64_t area = shape.slots * shape.slot_bytes, counters = spec_.lanes * area;
+  char* far = regions_.Resolve(here.device, spec_.ranks[peer].process, theirs, After(spec_.timeout_s));
+  for (uint32_t lane = 0; lane < spec_.lanes; ++lane) {
+    Connection connection{};
+    connection.send_slots = far + lane * area;
+    connection.recv_slots = wire.memory + lane * area;
+    char* ours = wire.memory + counters + lane * kCounters;
+    char* others = far + counters + lane * kCounters;
+    connection.credit = reinterpret_cast<uint64_t*>(ours + kCredit);
+    connection.give = reinterpret_cast<uint64_t*>(others + kCredit);
+    if (protocol == Protocol::kSimple) {
+      connection.arrived = reinterpret_cast<uint64_t*>(ours + kArrived);
+      connection.tail = reinterpret_cast<uint64_t*>(others + kArrived);
+    }
+    connection.peer = peer;
+    gpu_.Copy(here.device, here.own + ConnectionIndex(protocol, lane, peer) * sizeof(Connection), &connection,
+              sizeof connection);
+  }
+  wire.connected = true;
+}
+
+void Communicator::ConnectNetwork(int rank, int peer, Protocol protocol) {
+  Local& here = At(rank);
+  Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
+  if (wire.connected) return;
+  if (carrier_ == nullptr) throw std::runtime_error("there is nothing to carry messages to " + spec_.ranks[peer].name);
+  if (protocol == Protocol::kLL128) throw std::runtime_error("the ll128 protocol does not go over the network");
+  const WireShape shape = spec_.wires[static_cast<int>(protocol)];
+  for (uint32_t lane = 0; lane < spec_.lanes; ++lane) {
+    Carried carried;
+    carried.name = hash_ + static_cast<uint64_t>(protocol);
+    carried.src = rank;
+    carried.dst = peer;
+    carried.process = spec_.ranks[peer].process;
+    carried.lane = lane;
+    carried.slots = shape.slots;
+    carried.slot_bytes = shape.slot_bytes;
+    Connection connection = carrier_->Carry(carried);
+    connection.peer = peer;
+    gpu_.Copy(here.device, here.own + ConnectionIndex(protocol, lane, peer) * sizeof(Connection), &connection,
+              sizeof connection);
+  }
+  wire.connected = true;
+}
+
+bool Communicator::Connected(int rank, int peer, Protocol protocol) {
+  auto& wires = At(rank).wires;
+  auto it = wires.find({peer, static_cast<int>(protocol)});
+  return it != wires.end() && it->second.connected;
+}
+
+void Communicator::Fill(int rank, Protocol protocol, bool members, Args* args) const {
+  const Local& here = At(rank);
+  const WireShape shape = spec_.wires[static_cast<int>(protocol)];
+  const uint64_t ranks = spec_.ranks.size();
+  args->connections = reinterpret_cast<Connection*>(here.own) + ConnectionIndex(protocol, 0, 0);
+  char* behind = here.own + ConnectionIndex(Protocol{kProtocols}, 0, 0) * sizeof(Connection);
+  args->members = reinterpret_cast<const Member*>(behind);
+  args->member_count = members ? static_cast<uint32_t>(here.members.size()) : 0;
+  args->epochs = reinterpret_cast<uint64_t*>(behind + RoundUp(ranks * sizeof(Member)));
+  args->slots = shape.slots;
+  args->slot_bytes = shape.slot_bytes;
+  args->stage_bytes = RoundUp(2 * spec_.stage_bytes) / 2;
+  args->connections_per_lane = static_cast<uint32_t>(ranks);
+  args->abort = abort_;
+  args->rank = rank;
+  args->ranks = static_cast<int32_t>(ranks);
+  args->protocol = protocol;
+  args->spread_faults = true;
+}
+
+char* Communicator::Buffer(int rank, int purpose, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  auto& buffers = At(rank).buffers[purpose];
+  for (auto& [size, memory] : buffers) {
+    if (size >= bytes) return memory;
+  }
+  // Launches on one device come one after another, so plans share it. Smaller ones stay: graphs may name them.
+  uint64_t size = uint64_t{1} << 16;
+  while (size < bytes) size *= 2;
+  buffers.emplace_back(size, gpu_.Allocate(At(rank).device, size));
+  return buffers.back().second;
+}
+
+void Communicator::Break(const std::string& why) {
+  std::lock_guard lock(mutex_);
+  if (broken_.empty()) broken_ = why;
+  std::atomic_ref(*abort_).store(1, std::memory_order_release);
+}
+
+bool Communicator::Broken(std::string* why) const {
+  std::lock_guard lock(mutex_);
+  *why = broken_;
+  return !broken_.empty();
+}
+
+}  // namespace jaxring::cuda

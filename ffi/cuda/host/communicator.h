@@ -1,0 +1,124 @@
+// One ordered group of ranks and what it needs on every rank's device: gates, stages, connections, counters. Python makes
+// the same communicator in each process, once per group, and carries what `Offer...` returns from one rank to another;
+// plans then share it.
+//
+// Its memory lives until the process ends: launches in graphs may name it at any time.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ffi/cuda/host/carrier.h"
+#include "ffi/cuda/host/gpu.h"
+#include "ffi/cuda/host/regions.h"
+
+namespace jaxring::cuda {
+
+inline constexpr int kProtocols = 3;
+
+struct RankInfo {
+  int process;
+  int device;  // its number in this process; -1: another process's
+  int node;    // ranks of one node address each other's memory
+  std::string name;  // "rank 3 (process 1 on host b, GPU 0)", for messages
+};
+
+struct WireShape {
+  uint32_t slots = 0;
+  uint64_t slot_bytes = 0;
+};
+
+// Equal in all processes but for RankInfo::device.
+struct CommunicatorSpec {
+  std::string name;
+  std::vector<RankInfo> ranks;
+  uint32_t lanes = 1;  // of any of its plans, at most
+  std::array<WireShape, kProtocols> wires;
+  uint64_t stage_bytes = 0;
+  double timeout_s = 300;  // of setting it up
+};
+
+class Communicator {
+ public:
+  // `carrier` may be nullptr where all ranks are in one node.
+  Communicator(Gpu& gpu, Regions& regions, Carrier* carrier, int process, CommunicatorSpec spec);
+  ~Communicator();
+
+  // Setting up, by Python, rank by rank. First every local rank's arena is offered to the members of its node, and
+  // theirs are entered; then each pair is tried out: Probe writes to all members, and Verify, which comes after every
+  // member's Probe, finds what they wrote. Verify and Probe throw std::runtime_error naming the pair and what mends it.
+  Location OfferArena(int rank);
+  void EnterArena(int rank, int peer, Location theirs);
+  void Probe(int rank);
+  void Verify(int rank);
+
+  // Connections of all lanes of two ranks under one protocol: the memory where `rank` receives from `peer`, and the
+  // peer's own offer. Called again they do nothing. Peers of other nodes need no exchange: they go by the carrier.
+  Location OfferWire(int rank, int peer, Protocol protocol);
+  void ConnectWire(int rank, int peer, Protocol protocol, Location theirs);
+  void ConnectNetwork(int rank, int peer, Protocol protocol);
+  bool Connected(int rank, int peer, Protocol protocol);
+
+  const CommunicatorSpec& spec() const { return spec_; }
+  bool local(int rank) const { return spec_.ranks[rank].process == process_; }
+  bool one_process() const { return processes_.empty(); }
+  const std::set<int>& processes() const { return processes_; }  // others that share memory with this one
+  const std::set<int>& peers() const { return peers_; }          // all other processes
+  std::vector<int> Members(int rank) const;
+
+  // Fills what belongs to the communicator in a launch's arguments; buffers as Locate says.
+  void Fill(int rank, Protocol protocol, bool members, Args* args) const;
+  // Own memory of at least so many bytes, by purpose: 0 scratch, 1 and 2 stand-ins for input and output.
+  char* Buffer(int rank, int purpose, uint64_t bytes);
+
+  // The first reason for which it is of no more use, if any; sets the abort word that ends its running launches.
+  void Break(const std::string& why);
+  bool Broken(std::string* why) const;
+  Regions& regions() { return regions_; }
+  Gpu& gpu() { return gpu_; }
+
+ private:
+  struct Wire {
+    char* memory = nullptr;  // [lanes] slots, then [lanes] counters
+    Location offered;
+    bool connected = false;
+  };
+  struct Local {
+    int device;
+    char* arena;  // peers write here
+    char* own;    // connections, members, epochs
+    std::vector<Member> members;
+    std::map<std::pair<int, int>, Wire> wires;  // (peer, protocol)
+    std::map<int, std::vector<std::pair<uint64_t, char*>>> buffers;
+  };
+  uint64_t GateOffset(int writer) const;
+  uint64_t StageOffset(int writer) const;
+  uint64_t ProbeOffset(int writer) const;
+  uint64_t ArenaBytes() const;
+  uint64_t OwnBytes() const;
+  uint64_t ConnectionIndex(Protocol protocol, uint32_t lane, int peer) const;
+  uint64_t Pattern(int writer, int reader) const;
+  Location Offer(int rank, const char* memory);
+  Local& At(int rank);
+  const Local& At(int rank) const;
+
+  Gpu& gpu_;
+  Regions& regions_;
+  Carrier* carrier_;
+  int process_;
+  CommunicatorSpec spec_;
+  uint64_t hash_;
+  std::set<int> processes_, peers_;
+  std::map<int, Local> locals_;
+  uint32_t* abort_;
+  mutable std::mutex mutex_;
+  std::string broken_;
+};
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,84 @@
+// The one interface between the host half of the CUDA engine and a GPU. gpu_cuda.cc is the CUDA runtime's; fake/gpu_fake.cc
+// is a machine without a GPU, whose device memory is shared memory and whose kernels run on the SIMT shim.
+//
+// Every function throws GpuError. None but CopyAsync, Launch*, Guard and Capturing may be called by a thread that
+// captures a graph: see Service.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "ffi/cuda/launch.h"
+#include "ffi/cuda/tables.h"
+
+namespace jaxring::cuda {
+
+class GpuError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// What another process of the host needs to map an allocation.
+struct IpcHandle {
+  std::array<char, 64> bytes;
+};
+
+// The allocation behind a pointer. `id` is never used again in this process, also not after a free.
+struct Allocation {
+  char* base = nullptr;
+  uint64_t bytes = 0;
+  uint64_t id = 0;
+  int device = 0;
+  bool exportable = false;
+};
+
+struct DeviceInfo {
+  std::string name;
+  std::string uuid;  // the same in every process and container that sees the device; without spaces
+  int major = 0, minor = 0;
+  int multiprocessors = 0;
+};
+
+class Gpu {
+ public:
+  virtual ~Gpu() = default;
+  virtual int DeviceCount() = 0;  // 0 where there is no driver
+  virtual DeviceInfo Info(int device) = 0;
+  // Whether kernels of `device` can address memory of `peer`; true for itself. EnableAccess makes it so.
+  virtual bool CanAccess(int device, int peer) = 0;
+  virtual void EnableAccess(int device, int peer) = 0;
+
+  // Zeros. Pinned memory has the same address on the host and on all devices.
+  virtual char* Allocate(int device, uint64_t bytes) = 0;
+  virtual void Free(int device, char* memory) = 0;
+  virtual char* AllocatePinned(uint64_t bytes) = 0;
+  virtual void FreePinned(char* memory) = 0;
+
+  virtual Allocation Find(const void* pointer) = 0;
+  virtual IpcHandle Export(const Allocation& allocation) = 0;
+  // Maps another process's allocation for kernels of `device`.
+  virtual char* Import(int device, const IpcHandle& handle) = 0;
+
+  // Returns when the bytes are there. Not ordered after any stream's work.
+  virtual void Copy(int device, void* to, const void* from, uint64_t bytes) = 0;
+  virtual void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) = 0;
+  virtual bool Capturing(void* stream) = 0;
+  // Copies to the host what the stream has written by then: waits for the stream.
+  virtual void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) = 0;
+
+  virtual void Launch(int device, const Args& args, int threads, void* stream) = 0;
+  virtual void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) = 0;
+  // Ends the stream with an error if a fault stands in `status` by then, before anything behind it runs.
+  virtual void Guard(int device, const Status* status, void* stream) = 0;
+
+  // For tests and connecting: streams that are not XLA's. Synchronize throws what a guard raised.
+  virtual void* NewStream(int device) = 0;
+  virtual void Synchronize(int device, void* stream) = 0;
+};
+
+// The one that this library was linked with. Never destroyed: XLA may call at any time.
+Gpu& ThisGpu();
+
+}  // namespace jaxring::cuda

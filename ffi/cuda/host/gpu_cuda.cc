@@ -1,0 +1,217 @@
+// The CUDA runtime as a Gpu. The runtime is linked statically and finds the driver by itself when it is first asked for
+// something, so the module imports on machines without one.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "ffi/cuda/host/gpu.h"
+#include "ffi/cuda/host/guard.h"
+
+namespace jaxring::cuda {
+namespace {
+
+void Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // so that it is not taken for somebody else's
+  throw GpuError(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
+}
+#define JAXRING_CUDA(call) Check(call, #call)
+
+// XLA remembers which context it made current on its threads, so what is changed is put back.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    JAXRING_CUDA(cudaGetDevice(&before_));
+    if (device != before_) JAXRING_CUDA(cudaSetDevice(device));
+    changed_ = device != before_;
+  }
+  ~DeviceScope() {
+    if (changed_) cudaSetDevice(before_);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+template <class Function>
+Function DriverFunction(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  JAXRING_CUDA(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess) throw GpuError(std::string("the CUDA driver has no ") + name);
+  return reinterpret_cast<Function>(function);
+}
+
+cudaStream_t ToStream(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+class CudaGpu final : public Gpu {
+ public:
+  int DeviceCount() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError();
+    return 0;
+  }
+  DeviceInfo Info(int device) override {
+    cudaDeviceProp properties;
+    JAXRING_CUDA(cudaGetDeviceProperties(&properties, device));
+    std::string uuid = "GPU-";
+    for (char c : properties.uuid.bytes) {
+      char text[3];
+      std::snprintf(text, sizeof text, "%02x", static_cast<unsigned char>(c));
+      uuid += text;
+    }
+    return {properties.name, uuid, properties.major, properties.minor, properties.multiProcessorCount};
+  }
+  bool CanAccess(int device, int peer) override {
+    if (device == peer) return true;
+    int can = 0;
+    JAXRING_CUDA(cudaDeviceCanAccessPeer(&can, device, peer));
+    return can != 0;
+  }
+  void EnableAccess(int device, int peer) override {
+    if (device == peer) return;
+    DeviceScope scope(device);
+    const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) {
+      cudaGetLastError();
+      return;
+    }
+    Check(error, "cudaDeviceEnablePeerAccess");
+  }
+
+  char* Allocate(int device, uint64_t bytes) override {
+    DeviceScope scope(device);
+    void* memory = nullptr;
+    JAXRING_CUDA(cudaMalloc(&memory, bytes));
+    cudaStream_t stream = CopyStream(device);
+    JAXRING_CUDA(cudaMemsetAsync(memory, 0, bytes, stream));
+    JAXRING_CUDA(cudaStreamSynchronize(stream));
+    return static_cast<char*>(memory);
+  }
+  void Free(int device, char* memory) override {
+    DeviceScope scope(device);
+    JAXRING_CUDA(cudaFree(memory));
+  }
+  char* AllocatePinned(uint64_t bytes) override {
+    void* memory = nullptr;
+    JAXRING_CUDA(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+    std::memset(memory, 0, bytes);
+    return static_cast<char*>(memory);
+  }
+  void FreePinned(char* memory) override { JAXRING_CUDA(cudaFreeHost(memory)); }
+
+  // Legacy IPC exports whole allocations of cudaMalloc and cuMemAlloc; those of cudaMallocAsync's pools and of the
+  // driver's virtual memory calls say that they are not capable of it.
+  Allocation Find(const void* pointer) override {
+    static auto get = DriverFunction<CUresult (*)(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>(
+        "cuPointerGetAttributes");
+    CUdeviceptr base = 0;
+    size_t bytes = 0;
+    unsigned long long id = 0;
+    int device = -1;
+    unsigned legacy = 0, type = 0;
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                        CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                        CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                        CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
+    void* values[] = {&base, &bytes, &id, &device, &legacy, &type};
+    const CUresult result = get(6, attributes, values, reinterpret_cast<CUdeviceptr>(pointer));
+    if (result != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE || base == 0) return {};
+    return {reinterpret_cast<char*>(base), bytes, id, device, legacy != 0};
+  }
+  IpcHandle Export(const Allocation& allocation) override {
+    DeviceScope scope(allocation.device);
+    cudaIpcMemHandle_t handle;
+    JAXRING_CUDA(cudaIpcGetMemHandle(&handle, allocation.base));
+    IpcHandle copy;
+    static_assert(sizeof handle == sizeof copy.bytes);
+    std::memcpy(copy.bytes.data(), &handle, sizeof handle);
+    return copy;
+  }
+  char* Import(int device, const IpcHandle& handle) override {
+    DeviceScope scope(device);
+    cudaIpcMemHandle_t copy;
+    std::memcpy(&copy, handle.bytes.data(), sizeof copy);
+    void* memory = nullptr;
+    JAXRING_CUDA(cudaIpcOpenMemHandle(&memory, copy, cudaIpcMemLazyEnablePeerAccess));
+    return static_cast<char*>(memory);
+  }
+
+  void Copy(int device, void* to, const void* from, uint64_t bytes) override {
+    DeviceScope scope(device);
+    cudaStream_t stream = CopyStream(device);
+    JAXRING_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+    JAXRING_CUDA(cudaStreamSynchronize(stream));
+  }
+  void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) override {
+    JAXRING_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, ToStream(stream)));
+  }
+  bool Capturing(void* stream) override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    JAXRING_CUDA(cudaStreamIsCapturing(ToStream(stream), &status));
+    return status != cudaStreamCaptureStatusNone;
+  }
+  void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) override {
+    JAXRING_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, ToStream(stream)));
+    JAXRING_CUDA(cudaStreamSynchronize(ToStream(stream)));
+  }
+
+  void Launch(int device, const Args& args, int threads, void* stream) override {
+    DeviceScope scope(device);
+    Check(static_cast<cudaError_t>(cuda::Launch(args, threads, stream)), "the launch of a collective's kernel");
+  }
+  void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) override {
+    DeviceScope scope(device);
+    Check(static_cast<cudaError_t>(LaunchFusedKernel(fused, args, threads, stream)),
+          "the launch of a collective's fused kernel");
+  }
+  void Guard(int device, const Status* status, void* stream) override {
+    DeviceScope scope(device);
+    Check(static_cast<cudaError_t>(LaunchGuard(status, stream)), "the launch of a collective's guard");
+  }
+
+  void* NewStream(int device) override {
+    DeviceScope scope(device);
+    cudaStream_t stream;
+    JAXRING_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+  }
+  void Synchronize(int device, void* stream) override {
+    DeviceScope scope(device);
+    JAXRING_CUDA(cudaStreamSynchronize(ToStream(stream)));
+  }
+
+ private:
+  // Not the default stream, which would wait for XLA's.
+  cudaStream_t CopyStream(int device) {
+    std::lock_guard lock(mutex_);
+    cudaStream_t& stream = copy_streams_[device];
+    if (stream == nullptr) JAXRING_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+  }
+
+  static int LaunchFusedKernel(Fused fused, const Args& args, int threads, void* stream) {
+    return cuda::LaunchFused(fused, args, threads, stream);
+  }
+
+  std::mutex mutex_;
+  std::map<int, cudaStream_t> copy_streams_;
+};
+
+}  // namespace
+
+Gpu& ThisGpu() {
+  static auto* gpu = new CudaGpu;
+  return *gpu;
+}
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,12 @@
+// What keeps a program from going on with a failed collective's data.
+#pragma once
+
+#include "ffi/cuda/tables.h"
+
+namespace jaxring::cuda {
+
+// Enqueues a kernel that traps if `status` holds a fault by then: the context is lost, and every later call of this
+// process on the device fails. Returns a cudaError_t.
+int LaunchGuard(const Status* status, void* stream);
+
+}  // namespace jaxring::cuda

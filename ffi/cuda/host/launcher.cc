@@ -1,0 +1,250 @@
+#include "ffi/cuda/host/launcher.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace jaxring::cuda {
+namespace {
+
+// A tile of a schedule without messages: long enough to cost nothing per tile.
+constexpr uint64_t kMemoryTileBytes = 512 * 1024;
+
+const char* Name(Wait wait) {
+  switch (wait) {
+    case Wait::kMessage:
+      return "a message";
+    case Wait::kRoom:
+      return "room for a message";
+    case Wait::kBegin:
+      return "the begin of its launch";
+    case Wait::kEnd:
+      return "the end of its launch";
+    default:
+      return "nothing";
+  }
+}
+
+// The longest slice whose message fits a slot, in elements; 0 if none does.
+uint64_t LongestSlice(Protocol protocol, uint64_t slot_bytes, uint64_t element, uint32_t widening) {
+  const uint64_t unit = 512 / element;
+  uint64_t low = 0, high = slot_bytes / 512 + 1;  // in units; what fits, what does not
+  while (high - low > 1) {
+    const uint64_t middle = (low + high) / 2;
+    (SlotBytes(protocol, middle * unit, element, widening) <= slot_bytes ? low : high) = middle;
+  }
+  return low * unit;
+}
+
+template <class T>
+T* Upload(Gpu& gpu, int device, const std::vector<T>& items) {
+  if (items.empty()) return nullptr;
+  char* memory = gpu.Allocate(device, items.size() * sizeof(T));
+  gpu.Copy(device, memory, items.data(), items.size() * sizeof(T));
+  return reinterpret_cast<T*>(memory);
+}
+
+}  // namespace
+
+LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpec spec)
+    : communicator_(std::move(communicator)), spec_(std::move(spec)) {
+  const CommunicatorSpec& group = communicator_->spec();
+  if (static_cast<uint32_t>(spec_.nlanes) > group.lanes) {
+    throw std::invalid_argument("a plan of " + std::to_string(spec_.nlanes) + " lanes for a communicator of " +
+                                std::to_string(group.lanes));
+  }
+  if (spec_.threads % kWarp != 0 || spec_.threads < kWarp || spec_.threads > kMaxThreads) {
+    throw std::invalid_argument("threads must be a multiple of 32 up to 512");
+  }
+  const uint64_t element = ElementBytes(spec_.dtype);
+  widening_ = Widening(spec_.dtype, spec_.reduces);
+  const WireShape wire = group.wires[static_cast<int>(spec_.protocol)];
+  const uint64_t unit = 512 / element;
+  slice_ = LongestSlice(spec_.protocol, wire.slot_bytes, element, widening_);
+  // A piece need not be cut into more than it has.
+  const uint64_t longest = (spec_.block_elements + unit - 1) / unit * unit;
+  slice_ = std::min(slice_, std::max(unit, longest));
+  if (slice_ == 0) throw std::invalid_argument("a slot that holds no message");
+  tile_ = std::min(slice_ * (wire.slots / 2), (std::max(slice_, longest) + slice_ - 1) / slice_ * slice_);
+}
+
+// Tables and records stay: launches in graphs name them, and only XLA knows when a graph is gone.
+LaunchPlan::~LaunchPlan() = default;
+
+void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
+  const int rank = table.rank;
+  Gpu& gpu = communicator_->gpu();
+  const CommunicatorSpec& group = communicator_->spec();
+  const int device = group.ranks.at(rank).device;
+  const std::vector<int> members = communicator_->Members(rank);
+  std::vector<uint32_t> route;
+  for (int32_t peer : table.peers) {
+    const int other = Peer::rank(peer);
+    if (other < 0 || other >= static_cast<int>(group.ranks.size())) {
+      throw std::invalid_argument("a step names a rank out of range");
+    }
+    if (Peer::memory(peer)) {
+      const auto at = std::find(members.begin(), members.end(), other);
+      if (at == members.end() && other != rank) {
+        throw std::invalid_argument("a step addresses the memory of a rank of another node");
+      }
+      route.push_back(static_cast<uint32_t>(at - members.begin()));
+    } else {
+      if (other != rank && !communicator_->Connected(rank, other, spec_.protocol)) {
+        throw std::invalid_argument("a step sends to a rank without a connection");
+      }
+      route.push_back(static_cast<uint32_t>(other));
+    }
+  }
+  Local local{};
+  Args& args = local.args;
+  communicator_->Fill(rank, spec_.protocol, memory, &args);
+  std::vector<uint64_t> piece_begin;
+  jaxring::Plan shape;
+  shape.element_bytes = ElementBytes(spec_.dtype);
+  shape.block_elements = spec_.block_elements;
+  shape.pieces = spec_.pieces;
+  shape.tile_elements = tile_;
+  for (int p = 0; p <= spec_.pieces; ++p) piece_begin.push_back(shape.PieceBegin(p));
+  args.steps = Upload(gpu, device, table.steps);
+  args.lane_begin = Upload(gpu, device, table.lane_begin);
+  args.peers = Upload(gpu, device, table.peers);
+  args.route = Upload(gpu, device, route);
+  args.piece_begin = Upload(gpu, device, piece_begin);
+  const uint64_t scratch = ScratchBytes(tile_, shape.element_bytes, widening_) * spec_.scratch_chunks * spec_.nlanes;
+  if (scratch != 0) args.scratch = communicator_->Buffer(rank, 0, scratch);
+  args.block_elements = spec_.block_elements;
+  args.tiles = shape.Tiles();
+  args.tile_elements = tile_;
+  args.slice_elements = slice_;
+  args.divisor = spec_.divisor;
+  args.timeout_ns = static_cast<uint64_t>(spec_.timeout_s * 1e9);
+  args.lanes = static_cast<uint32_t>(spec_.nlanes);
+  args.pieces = static_cast<uint32_t>(spec_.pieces);
+  args.scratch_chunks = static_cast<uint32_t>(spec_.scratch_chunks);
+  args.in_blocks = static_cast<uint32_t>(spec_.in_blocks);
+  args.out_blocks = static_cast<uint32_t>(spec_.out_blocks);
+  args.root = spec_.root;
+  args.dtype = spec_.dtype;
+  args.op = spec_.op;
+  args.reduces = spec_.reduces;
+  local.status = reinterpret_cast<Status*>(gpu.AllocatePinned(sizeof(Status)));
+  args.status = local.status;
+  local.members = memory;
+  std::lock_guard lock(mutex_);
+  locals_.emplace(rank, std::move(local));
+}
+
+bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t* region, uint64_t* offset) {
+  Gpu& gpu = communicator_->gpu();
+  const Allocation allocation = gpu.Find(pointer);
+  if (!allocation.exportable) return false;
+  *offset = static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base);
+  if (auto known = local.known.find(allocation.id); known != local.known.end()) {
+    *region = known->second;
+    return true;
+  }
+  Location location;
+  if (!communicator_->regions().Publish(pointer, communicator_->processes(), After(spec_.timeout_s), &location)) {
+    return false;
+  }
+  local.known[allocation.id] = *region = location.region;
+  return true;
+}
+
+// Says where peers find the buffers; where they cannot, their stand-ins of our own take their place.
+void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged) {
+  args->in = static_cast<const char*>(in);
+  args->out = static_cast<char*>(out);
+  if (!local.members || communicator_->one_process()) {
+    args->in_region = args->out_region = 0;
+    args->in_offset = reinterpret_cast<uint64_t>(in);
+    args->out_offset = reinterpret_cast<uint64_t>(out);
+    return;
+  }
+  if (spec_.zero_copy && Locate(local, in, &args->in_region, &args->in_offset) &&
+      Locate(local, out, &args->out_region, &args->out_offset)) {
+    return;
+  }
+  *staged = true;
+  ++staged_;
+  Gpu& gpu = communicator_->gpu();
+  communicator_->regions().service().Do([&] {
+    args->in = communicator_->Buffer(rank, 1, in_bytes());
+    args->out = communicator_->Buffer(rank, 2, out_bytes());
+  });
+  if (!Locate(local, args->in, &args->in_region, &args->in_offset) ||
+      !Locate(local, args->out, &args->out_region, &args->out_offset)) {
+    throw std::runtime_error("staging memory cannot be exported");
+  }
+  gpu.CopyAsync(const_cast<char*>(args->in), in, in_bytes(), stream);
+}
+
+jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes,
+                                   void* stream) {
+  if (std::string why; communicator_->Broken(&why)) {
+    return jaxring::Status::Error(Code::kUnavailable, spec_.what + ": an earlier operation failed: " + why);
+  }
+  if (in_bytes != this->in_bytes() || out_bytes != this->out_bytes()) {
+    return jaxring::Status::Error(Code::kInternal, spec_.what + ": buffers of " + std::to_string(in_bytes) + " and " +
+                                                       std::to_string(out_bytes) + " bytes do not fit the plan");
+  }
+  if (in_bytes == 0 && out_bytes == 0) return {};
+  try {
+    std::unique_lock lock(mutex_);
+    auto it = locals_.find(rank);
+    if (it == locals_.end()) {
+      return jaxring::Status::Error(Code::kInternal, spec_.what + ": rank " + std::to_string(rank) + " is not here");
+    }
+    Local& local = it->second;
+    lock.unlock();  // entries stay where they are, and one rank's launches come one after another
+    Args args = local.args;
+    bool staged = false;
+    Place(local, rank, in, out, stream, &args, &staged);
+    Gpu& gpu = communicator_->gpu();
+    const int device = communicator_->spec().ranks[rank].device;
+    if (spec_.fused) {
+      gpu.LaunchFused(device, *spec_.fused, args, spec_.threads, stream);
+    } else {
+      gpu.Launch(device, args, spec_.threads, stream);
+    }
+    if (staged) gpu.CopyAsync(out, args.out, out_bytes, stream);
+    if (spec_.trap) gpu.Guard(device, local.status, stream);
+    return {};
+  } catch (const std::exception& error) {
+    return jaxring::Status::Error(Code::kInternal, spec_.what + ": " + error.what());
+  }
+}
+
+std::string LaunchPlan::Fault() const {
+  auto& mutex = const_cast<std::mutex&>(mutex_);
+  std::lock_guard lock(mutex);
+  for (const auto& [rank, local] : locals_) {
+    const auto fault =
+        static_cast<cuda::Fault>(std::atomic_ref(local.status->fault).load(std::memory_order_acquire));
+    const Status& status = *local.status;
+    const auto& ranks = communicator_->spec().ranks;
+    const std::string self = spec_.what + ": " + ranks[rank].name;
+    const bool known = status.peer >= 0 && status.peer < static_cast<int32_t>(ranks.size());
+    const std::string peer = known ? ranks[status.peer].name : "nobody";
+    char where[96];
+    std::snprintf(where, sizeof where, " (number %llu, lane %u, step %u, tile %u, after %.3g s)",
+                  static_cast<unsigned long long>(status.number), status.lane, status.step, status.tile,
+                  static_cast<double>(status.waited_ns) * 1e-9);
+    switch (fault) {
+      case cuda::Fault::kNone:
+        continue;
+      case cuda::Fault::kTimeout:
+        return self + " waited too long for " + Name(static_cast<Wait>(status.wait)) + " of " + peer + where;
+      case cuda::Fault::kAborted:
+        return self + " was ended while it waited for " + Name(static_cast<Wait>(status.wait)) + " of " + peer + where;
+      case cuda::Fault::kPeerFailed:
+        return self + ": " + peer + " failed first" + where;
+      default:
+        return self + " was given a table that its kernel cannot play" + where;
+    }
+  }
+  return "";
+}
+
+}  // namespace jaxring::cuda

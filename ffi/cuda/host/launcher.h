@@ -1,0 +1,80 @@
+// A plan of the CUDA engine: a schedule bound to dtype, size and communicator, with its tables on every local rank's
+// device, ready to be launched. Python makes it once per call site and group; nothing in it changes but which buffers
+// are known to the peers.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ffi/cuda/host/communicator.h"
+#include "ffi/engine/plan.h"
+#include "ffi/engine/status.h"
+
+namespace jaxring::cuda {
+
+struct LaunchPlanSpec {
+  std::string what;  // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
+  DType dtype{};
+  ReduceOp op{};
+  bool reduces = false;
+  uint64_t divisor = 0;
+  uint64_t block_elements = 0;
+  int in_blocks = 1, out_blocks = 1, pieces = 1, scratch_chunks = 0, nlanes = 1;
+  int root = 0;
+  Protocol protocol = Protocol::kSimple;
+  std::optional<Fused> fused;  // instead of a step table
+  int threads = 256;
+  double timeout_s = 300;
+  // Trap: an error ends the device's context, so no later operation sees incomplete data. See docs/cuda-host.md.
+  bool trap = true;
+  // Buffers are read and written by peers in other processes where they lie, if they can be exported.
+  bool zero_copy = true;
+};
+
+class LaunchPlan {
+ public:
+  LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpec spec);
+  ~LaunchPlan();
+  LaunchPlan(const LaunchPlan&) = delete;
+
+  // One local rank's table; its flows are not looked at. `members`: ranks of its node address memory, maybe its own.
+  // Throws std::invalid_argument for a table that does not fit.
+  void AddLocal(const RankTable& table, bool members);
+
+  // Enqueues one rank's part. Never waits for other ranks' kernels; the first launch with an allocation that other
+  // processes do not know waits until they have mapped it.
+  jaxring::Status Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes, void* stream);
+
+  Communicator& communicator() { return *communicator_; }
+  const LaunchPlanSpec& spec() const { return spec_; }
+  uint64_t in_bytes() const { return spec_.in_blocks * spec_.block_elements * ElementBytes(spec_.dtype); }
+  uint64_t out_bytes() const { return spec_.out_blocks * spec_.block_elements * ElementBytes(spec_.dtype); }
+  uint64_t staged_launches() const { return staged_; }
+
+  // The first fault of any local rank as a sentence, or an empty text. For the watcher.
+  std::string Fault() const;
+
+ private:
+  struct Local {
+    Args args;  // all but the buffers
+    Status* status;
+    bool members;  // its buffers are addressed by others
+    std::map<uint64_t, uint64_t> known;  // allocation id -> region, known to all processes of the node
+  };
+  void Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged);
+  bool Locate(Local& local, const void* pointer, uint64_t* region, uint64_t* offset);
+
+  std::shared_ptr<Communicator> communicator_;
+  LaunchPlanSpec spec_;
+  uint64_t slice_, tile_;
+  uint32_t widening_;
+  std::mutex mutex_;
+  std::map<int, Local> locals_;
+  std::atomic<uint64_t> staged_{0};
+};
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,100 @@
+// Device memory that several ranks address: which allocations of this process its peers have mapped, under which
+// numbers, and where this process has mapped theirs.
+//
+// An allocation becomes known once: its owner lists it on its board, each peer's watching thread maps it for every
+// device that it uses, enters the address in the table that kernels read, and says so on the board. Only then does the
+// owner launch what names it, so a kernel never meets a number that its own table lacks. Entries never change, which is
+// what lets graphs be replayed. A mapping lives until its process ends.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ffi/cuda/host/board.h"
+#include "ffi/cuda/host/gpu.h"
+#include "ffi/cuda/host/service.h"
+#include "ffi/transport/bell.h"
+
+namespace jaxring::cuda {
+
+using Deadline = std::chrono::steady_clock::time_point;
+Deadline After(double seconds);
+
+// Where something lies in a process's memory: in one of its regions, or, with region 0, at an address of its own.
+struct Location {
+  uint64_t region = 0;
+  uint64_t offset = 0;
+};
+
+class Regions {
+ public:
+  // `process`: this process's number in the job.
+  Regions(Gpu& gpu, Service& service, int process);
+  ~Regions();
+  Regions(const Regions&) = delete;
+
+  int board_fd() const { return board_->fd(); }
+  int bell_fd() const { return bell_->fd(); }
+  // Maps a peer's board and its bell; once per peer, later calls do nothing.
+  void Attach(int process, const std::string& board_path, const std::string& bell_path);
+  // From now on peers' memory is mapped for `device` too.
+  void Use(int device);
+
+  // The location of a pointer for peers in `processes`, each of which has it mapped by the return. False where the
+  // memory cannot be exported. Throws std::runtime_error naming the pair, also when `deadline` passes.
+  bool Publish(const void* pointer, const std::set<int>& processes, Deadline deadline, Location* location);
+  // The address of a peer's location for kernels of `device`, waiting until it is mapped.
+  char* Resolve(int device, int process, Location location, Deadline deadline);
+  // The table of a process's regions, also of this one's, as kernels of `device` read it.
+  const uint64_t* Table(int device, int process);
+
+  Service& service() { return service_; }
+  uint64_t mapped_bytes() const { return mapped_bytes_; }
+
+ private:
+  struct Peer {
+    int process;
+    std::unique_ptr<Board> board;
+    std::unique_ptr<Bell> bell;
+    BoardPage::Reader* place;
+  };
+  struct TableOf {
+    uint64_t* entries = nullptr;  // on the device: what kernels read
+    std::vector<uint64_t> known;  // the same here
+    uint32_t mapped = 1;          // regions below this number are done
+  };
+  void Watch();
+  void MapNews(Peer& peer);
+  void MapOne(int device, TableOf& table, uint32_t number, const BoardRecord& record);
+  TableOf& TableLocked(int device, int process);
+  uint32_t ListLocked(const Allocation& allocation);
+  void AwaitMapped(int process, uint32_t number, Deadline deadline);
+
+  Gpu& gpu_;
+  Service& service_;
+  const int own_process_;
+  std::unique_ptr<Board> board_;
+  std::unique_ptr<Bell> bell_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<int> devices_;
+  std::map<std::string, int> ordinals_;  // by uuid, of the devices that this process sees
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::map<std::pair<int, int>, TableOf> tables_;  // (device, process)
+  std::map<uint64_t, uint32_t> numbers_;            // allocation id -> region
+  std::map<uint32_t, uint64_t> own_base_;           // region -> base
+  std::atomic<uint64_t> mapped_bytes_{0};
+  std::atomic<bool> stop_{false};
+  std::thread watcher_;
+};
+
+}  // namespace jaxring::cuda
