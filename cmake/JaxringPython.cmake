@@ -26,6 +26,7 @@ if(JAXRING_FFI_API VERSION_GREATER 0.3)
 endif()
 
 file(GLOB_RECURSE module_sources CONFIGURE_DEPENDS ffi/xla/*.cc)
+list(FILTER module_sources EXCLUDE REGEX "/cuda_[a-z]*\\.cc$")
 nanobind_add_module(_native NB_STATIC STABLE_ABI NOMINSIZE ffi/module.cc ${module_sources})
 target_link_libraries(_native PRIVATE jaxring_engine)
 target_include_directories(_native SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include")
@@ -34,3 +35,10 @@ install(TARGETS _native LIBRARY DESTINATION jaxring COMPONENT python)
 nanobind_add_stub(_native_stub MODULE _native OUTPUT _native.pyi
                   PYTHON_PATH $<TARGET_FILE_DIR:_native> DEPENDS _native)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_native.pyi DESTINATION jaxring COMPONENT python)
+
+# The CUDA engine's host half on the fake GPU, as a module for the Python tests (target _native_cuda_fake).
+nanobind_add_module(_native_cuda_fake EXCLUDE_FROM_ALL NB_STATIC STABLE_ABI NOMINSIZE ffi/cuda/module.cc
+                    ffi/xla/cuda_handlers.cc)
+target_compile_definitions(_native_cuda_fake PRIVATE JAXRING_FAKE_GPU)
+target_link_libraries(_native_cuda_fake PRIVATE jaxring_cuda_fake)
+target_include_directories(_native_cuda_fake SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include")

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "bind_links.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
 #include "jaxring_config.h"
@@ -17,12 +18,6 @@ namespace nb = nanobind;
 
 namespace jaxring {
 namespace {
-
-Engine& Running() {
-  Engine* engine = RunningEngine();
-  if (engine == nullptr) throw std::runtime_error("jaxring's engine is not running");
-  return *engine;
-}
 
 template <class T>
 std::vector<T> FromBytes(const nb::bytes& bytes) {
@@ -234,42 +229,5 @@ NB_MODULE(_native, m) {
            nb::arg("peers"));
 
   m.def("ll_payload_bytes", [] { return LLShape().payload_bytes; }, "Payload of an LL slot.");
-  m.def("bell_fd", [] { return Running().bell().fd(); }, "The memfd of this process's doorbell.");
-  m.def(
-      "shm_create",
-      [](int peer, int channel) {
-        Engine& engine = Running();
-        auto link = std::make_shared<SendLink>("shm", LinkMemory::Shared(engine.links().slot_bytes()), nullptr);
-        int fd = link->memory.fd();
-        // Not listed before shm_ring: a message published without the peer's bell would wake nobody.
-        engine.links().AddPending(peer, channel, std::move(link));
-        return fd;
-      },
-      nb::arg("peer"), nb::arg("channel"), "Makes a sending link's shared memory; returns its descriptor.");
-  m.def(
-      "shm_ring",
-      [](int peer, int channel, const std::string& bell_path) {
-        Running().links().CompletePending(peer, channel, Bell::Open(bell_path));
-      },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("bell_path"), "The peer has mapped the link: puts it into service.");
-  m.def(
-      "shm_attach",
-      [](int peer, int channel, const std::string& ring_path, const std::string& bell_path) {
-        Engine& engine = Running();
-        auto bell = Bell::Open(bell_path);
-        auto link =
-            std::make_shared<RecvLink>("shm", LinkMemory::Open(ring_path, engine.links().slot_bytes()), bell.get());
-        link->notifier = std::move(bell);
-        engine.links().AddRecv(peer, channel, std::move(link));
-      },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("ring_path"), nb::arg("bell_path"), "Maps a peer's sending link.");
-  m.def(
-      "tcp_attach",
-      [](int peer, int channel, int fd, bool sending) {
-        sending ? Running().AddTcpSend(peer, channel, fd) : Running().AddTcpRecv(peer, channel, fd);
-      },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), "Takes over a connected socket.");
-  m.def(
-      "watch", [](int peer, int fd) { Running().WatchPeer(peer, fd); }, nb::arg("peer"), nb::arg("fd"),
-      "Takes over a socket whose end means that the peer's process ended.");
+  BindLinks(m);
 }

@@ -1,0 +1,147 @@
+#include "xla/cuda_handlers.h"
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "ffi/cuda/host/runtime.h"
+#include "xla/ffi/api/ffi.h"
+#if defined(JAXRING_FAKE_GPU)
+#include "ffi/cuda/fake/gpu_fake.h"
+#endif
+
+namespace jaxring::cuda {
+namespace {
+
+namespace ffi = xla::ffi;
+
+// What INSTANTIATE leaves with the executable: its identity is the call site's identity.
+struct SiteState {
+  static ffi::TypeId id;
+  std::shared_ptr<Site> site;
+  bool has_input, has_output;
+};
+ffi::TypeId SiteState::id = {};
+
+ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes) {
+  auto spec = attributes.get<std::string_view>("spec");
+  auto groups = attributes.get<ffi::Span<const int32_t>>("groups");
+  auto group_size = attributes.get<int64_t>("group_size");
+  auto timeout_s = attributes.get<double>("timeout_s");
+  auto has_input = attributes.get<bool>("has_input");
+  auto has_output = attributes.get<bool>("has_output");
+  if (!spec || !groups || !group_size || !timeout_s || !has_input || !has_output) {
+    return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kInvalidArgument,
+                                      "this program was lowered by another version of jaxring: lower it again"));
+  }
+  Runtime* runtime = RunningRuntime();
+  if (runtime == nullptr) {
+    return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition,
+                                      "jaxring's CUDA engine is not running: import jaxring before this program is "
+                                      "loaded"));
+  }
+  // As on the CPU: sites with equal specs are told apart by the order in which they were made.
+  static std::mutex mutex;
+  static auto* made = new std::map<std::string, uint64_t>;
+  SiteSpec site{std::string(*spec), {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, 0};
+  {
+    std::lock_guard lock(mutex);
+    site.ordinal = (*made)[site.spec]++;
+  }
+  auto state = std::make_unique<SiteState>(SiteState{nullptr, *has_input, *has_output});
+  state->site = std::make_shared<Site>(runtime, std::move(site));
+  return state;
+}
+
+// Operands: the data, last the partition id. Results: the data.
+ffi::Error Run(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  const void* in = nullptr;
+  void* out = nullptr;
+  uint64_t in_bytes = 0, out_bytes = 0;
+  if (state->has_input) {
+    ffi::AnyBuffer buffer = *args.get<ffi::AnyBuffer>(0);
+    in = buffer.untyped_data();
+    in_bytes = buffer.size_bytes();
+  }
+  if (state->has_output) {
+    ffi::Result<ffi::AnyBuffer> buffer = *rets.get<ffi::AnyBuffer>(0);
+    out = buffer->untyped_data();
+    out_bytes = buffer->size_bytes();
+  }
+  const void* partition = args.get<ffi::AnyBuffer>(args.size() - 1)->untyped_data();
+  const jaxring::Status status = state->site->Run(device, partition, in, out, in_bytes, out_bytes, stream);
+  if (status.ok()) return ffi::Error::Success();
+  return ffi::Error(static_cast<ffi::ErrorCode>(static_cast<int>(status.code)), status.message);
+}
+
+// As for the CPU handlers: the first call frame, whose only question is the metadata, brings the API.
+void RegisterStateType(XLA_FFI_CallFrame* frame) {
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    static constexpr auto info = ffi::MakeTypeInfo<SiteState>();
+#if defined(JAXRING_FAKE_GPU)
+    static constexpr const char* name = "jaxring_fake_cuda_site";
+#else
+    static constexpr const char* name = "jaxring_cuda_site";
+#endif
+    if (XLA_FFI_Error* error = ffi::Ffi::RegisterTypeId(frame->api, name, &SiteState::id, info)) {
+      ffi::internal::DestroyError(frame->api, error);
+    }
+  });
+}
+
+#if defined(JAXRING_FAKE_GPU)
+ffi::Error Collective(SiteState* state, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                      ffi::Dictionary) {
+  void* stream = fake::StreamOf(device);
+  ffi::Error error = Run(state, device, stream, args, rets);
+  if (error.failure()) return error;
+  try {
+    ThisGpu().Synchronize(0, stream);  // the host's programs have no stream that would wait
+  } catch (const std::exception& raised) {
+    return ffi::Error(ffi::ErrorCode::kInternal, raised.what());
+  }
+  return ffi::Error::Success();
+}
+#else
+ffi::Error Collective(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                      ffi::Dictionary) {
+  return Run(state, device, stream, args, rets);
+}
+#endif
+
+}  // namespace
+
+XLA_FFI_Error* CudaInstantiate(XLA_FFI_CallFrame* frame) {
+  RegisterStateType(frame);
+  static auto* handler = ffi::Ffi::BindInstantiate().Attrs().To(Instantiate).release();
+  return handler->Call(frame);
+}
+
+XLA_FFI_Error* CudaCollective(XLA_FFI_CallFrame* frame) {
+  static auto* handler = ffi::Ffi::Bind()
+                             .Ctx<ffi::State<SiteState>>()
+                             .Ctx<ffi::DeviceOrdinal>()
+#if !defined(JAXRING_FAKE_GPU)
+                             .Ctx<ffi::PlatformStream<void*>>()
+#endif
+                             .RemainingArgs()
+                             .RemainingRets()
+                             .Attrs()
+                             .To(Collective, {ffi::Traits::kCmdBufferCompatible})
+                             .release();
+  return handler->Call(frame);
+}
+
+XLA_FFI_Error* CudaDone(XLA_FFI_CallFrame* frame) {
+  static auto* handler = ffi::Ffi::Bind()
+                             .RemainingArgs()
+                             .RemainingRets()
+                             .To([](ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); },
+                                 {ffi::Traits::kCmdBufferCompatible})
+                             .release();
+  return handler->Call(frame);
+}
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,128 @@
+"""Which algorithm, protocol and number of lanes to use on GPUs: a pure function of what all ranks know alike.
+
+The prices are estimates from published figures of NVLink machines, not measurements of this engine: they order the
+candidates and promise no times.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxring.plan import cost, dtypes
+from jaxring.plan.algorithms import ALGORITHMS, serving
+from jaxring.plan.schedule import COLLECTIVES, Spec
+from jaxring.plan.tuner import Choice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROTOCOLS = ("memory", "simple", "ll", "ll128")
+# Microseconds: of a launch with its gates, of a message's way, and of the host's part where it carries one.
+LAUNCH_US = 5.0
+HOP_US = {"simple": 3.5, "ll": 1.0, "ll128": 1.6}
+NETWORK_US = 25.0
+# Bytes per microsecond: what a GPU reads from others, and a network that the host drives. Shares of it that are data.
+LINK_BYTES_PER_US = 300_000.0
+NETWORK_BYTES_PER_US = 2_500.0
+EFFICIENCY = {"memory": 1.0, "simple": 1.0, "ll": 0.5, "ll128": 0.9375}
+# A further lane pays where each still has this many bytes.
+LANE_BYTES = 64 * 1024
+
+
+def lanes_for(nbytes: int, most: int) -> int:
+    """A power of two from 1 to ``most``: so many lanes share ``nbytes``."""
+    lanes = 1
+    while lanes * 2 <= most and lanes * 2 * LANE_BYTES <= nbytes:
+        lanes *= 2
+    return lanes
+
+
+def choose(
+    collective: str,
+    nodes: Sequence[int],
+    nbytes: int,
+    dtype: object,
+    most_lanes: int,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    whole_lines: bool = False,
+) -> Choice:
+    """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
+
+    ``nodes``: the node of each rank; ranks of one address each other's memory, others go by the network.
+    ``whole_lines``: 128-byte stores arrive whole between all ranks, so ll128 may be chosen without being asked for.
+    ValueError says why ``algorithm`` and ``protocol`` cannot serve and what would.
+    """
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise ValueError(f"there is no protocol {protocol!r} on GPUs; there are {', '.join(PROTOCOLS)}")
+    if algorithm is not None and algorithm not in serving(collective):
+        known = f"does not serve {collective}" if algorithm in ALGORITHMS else "is not there"
+        raise ValueError(f"algorithm {algorithm!r} {known}; use {' or '.join(serving(collective))}")
+    where = tuple(nodes)
+    topology = cost.Topology.of(where, where)
+    widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
+    names = [algorithm] if algorithm else [name for name in serving(collective) if name != "deterministic"]
+    found: list[tuple[float, int, str, str, int]] = []
+    for name in names:
+        lanes = _lanes(collective, name, where, nbytes, most_lanes)
+        if lanes == 0 or (name.startswith("hier_") and (topology.width == 1 or topology.nodes == 1) and not algorithm):
+            continue
+        silent = ALGORITHMS[name].memory and topology.nodes == 1
+        for kind in _kinds(silent or topology.nranks == 1, topology.nodes, protocol, whole_lines):
+            price = _price(collective, name, topology, nbytes, lanes, widening, kind)
+            found.append((price, len(found), name, kind, lanes))
+    if not found:
+        what = f"algorithm {algorithm or 'of any kind'!r} with protocol {protocol or 'of any kind'!r}"
+        raise ValueError(
+            f"{collective} among {topology.nranks} ranks in {topology.nodes} node(s) of GPUs has no {what}: 'memory' "
+            "needs one node and an algorithm that reads memory, the others need messages, ll128 needs one node"
+        )
+    found.sort()
+    price, _, name, kind, lanes = found[0]
+    asked = " and ".join(
+        f"{what} {value!r}" for what, value in (("algorithm", algorithm), ("protocol", protocol)) if value
+    )
+    reason = f"{name} by {kind} is the cheapest of {len(found)} candidates, estimated {price:g} us"
+    return Choice(
+        name,
+        kind,
+        lanes,
+        f"{asked} asked for; {reason}" if asked else reason,
+        [(f"{candidate}/{how}", us) for us, _, candidate, how, _ in found],
+    )
+
+
+def _lanes(collective: str, name: str, where: tuple[int, ...], nbytes: int, most: int) -> int:
+    """Channels of the schedule, whose lanes fit; 0 if even one channel has too many."""
+    from jaxring.plan.algorithms import build
+
+    total = nbytes * len(where) if COLLECTIVES[collective][1] == 0 and COLLECTIVES[collective][0] == 1 else nbytes
+    channels = lanes_for(total, most)
+    while channels and build(Spec(collective, len(where), name, channels=channels, placement=where)).nlanes > most:
+        channels //= 2
+    return channels
+
+
+def _kinds(silent: bool, nodes: int, protocol: str | None, whole_lines: bool) -> list[str]:
+    if silent:
+        return ["memory"] if protocol in (None, "memory") else []
+    kinds = ["simple", "ll"]
+    if nodes == 1 and (whole_lines or protocol == "ll128"):
+        kinds.append("ll128")
+    return [kind for kind in kinds if protocol in (None, kind)]
+
+
+def _price(
+    collective: str, name: str, topology: cost.Topology, nbytes: int, lanes: int, widening: int, kind: str
+) -> float:
+    shape = cost.shape(collective, name, topology, nbytes, lanes, widening)
+    share = EFFICIENCY[kind]
+    # One lane does not fill a link; this many do, roughly.
+    busy = min(1.0, lanes / 16)
+    if kind == "memory":
+        return round(LAUNCH_US + shape.memory_bytes / (LINK_BYTES_PER_US * busy), 3)
+    if topology.nodes > 1:
+        wire = shape.hops * (HOP_US[kind] + NETWORK_US) + shape.wire_bytes / (NETWORK_BYTES_PER_US * share)
+    else:
+        wire = shape.hops * HOP_US[kind] + shape.wire_bytes / (LINK_BYTES_PER_US * busy * share)
+    return round(LAUNCH_US + wire + shape.memory_bytes / (LINK_BYTES_PER_US * busy), 3)

@@ -1,0 +1,79 @@
+"""What the processes of a job tell each other of their GPUs, and which ranks can address each other's memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from jaxring.errors import JoinError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """One process: its pid, the descriptors that peers on its host map, and its GPUs.
+
+    ``gpus``: device id -> uuid. ``reaches``: uuid -> the uuids whose memory that GPU can address, itself included, of
+    those that the process sees. ``multiprocessors``: of the smallest GPU.
+    """
+
+    pid: int
+    board_fd: int
+    bell_fd: int
+    gpus: Mapping[int, str]
+    reaches: Mapping[str, tuple[str, ...]]
+    multiprocessors: int
+
+    def to_json(self) -> bytes:
+        """What `from_json` reads back."""
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Card:
+        """Parse what a peer published; ValueError for nonsense."""
+        try:
+            raw: Any = json.loads(data)
+            return cls(
+                pid=int(raw["pid"]),
+                board_fd=int(raw["board_fd"]),
+                bell_fd=int(raw["bell_fd"]),
+                gpus={int(k): str(v) for k, v in raw["gpus"].items()},
+                reaches={str(k): tuple(str(u) for u in v) for k, v in raw["reaches"].items()},
+                multiprocessors=int(raw["multiprocessors"]),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"a process's description of its GPUs lacks {error}") from error
+
+
+def nodes_of(
+    devices: Sequence[int], owners: Sequence[int], cards: Mapping[int, Card], hosts: Sequence[Any]
+) -> list[int]:
+    """The node of each rank, from device id, process and host of each: a rank joins the first node whose ranks are all
+    on its host and reach it, both ways. Every process computes the same."""
+    members: list[list[int]] = []
+    node: list[int] = []
+    for rank in range(len(devices)):
+        for number, others in enumerate(members):
+            if all(hosts[o] == hosts[rank] and _mutual(rank, o, devices, owners, cards) for o in others):
+                others.append(rank)
+                node.append(number)
+                break
+        else:
+            node.append(len(members))
+            members.append([rank])
+    return node
+
+
+def _mutual(a: int, b: int, devices: Sequence[int], owners: Sequence[int], cards: Mapping[int, Card]) -> bool:
+    one, other = uuid_of(devices[a], cards[owners[a]]), uuid_of(devices[b], cards[owners[b]])
+    return other in cards[owners[a]].reaches.get(one, ()) and one in cards[owners[b]].reaches.get(other, ())
+
+
+def uuid_of(device: int, card: Card) -> str:
+    """The uuid of a device; JoinError where its process did not publish it."""
+    if device not in card.gpus:
+        raise JoinError(f"the process of device {device} did not publish it; its GPUs are {sorted(card.gpus)}")
+    return card.gpus[device]

@@ -1,0 +1,111 @@
+"""Sets the CUDA engine's communicators up: offers of memory go from rank to rank through the job's key-value store."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxring.errors import JoinError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxring.world.store import Store
+
+Location = tuple[int, int]
+# The kernels' numbers of protocols. Schedules without messages go by simple.
+PROTOCOLS = {"memory": 0, "simple": 0, "ll": 1, "ll128": 2}
+
+
+class Shape(NamedTuple):
+    """Of every communicator: lanes at most, (slots, slot bytes) of simple, ll and ll128, and bytes of a stage."""
+
+    lanes: int
+    wires: tuple[tuple[int, int], ...]
+    stage_bytes: int
+
+
+class Group:
+    """One communicator of this process. Its methods are for one thread at a time, which `lock` sees to.
+
+    ``name`` is the same in all its processes. ``store`` is None where all ranks are in this process.
+    """
+
+    def __init__(
+        self,
+        native: Any,
+        name: str,
+        ranks: list[tuple[int, int, int, str]],
+        shape: Shape,
+        store: Store | None,
+        timeout_s: float,
+    ) -> None:
+        self.lock = threading.Lock()
+        self.nodes = [node for _, _, node, _ in ranks]
+        self._prefix = f"jaxring/cuda/{name}/"
+        self._store, self._timeout_s = store, timeout_s
+        self._said: dict[str, Location | None] = {}
+        self._ready = False
+        self.communicator = native.communicator(
+            name, ranks, shape.lanes, list(shape.wires), shape.stage_bytes, timeout_s
+        )
+        self.local = [rank for rank in range(len(ranks)) if self.communicator.local(rank)]
+
+    def prepare(self) -> None:
+        """Exchange memory among the ranks of each node and try every path out. Raises JoinError."""
+        if self._ready:
+            return
+        made = self.communicator
+        for rank in self.local:
+            self._say(f"arena/{rank}", lambda rank=rank: made.offer_arena(rank))
+        for rank in self.local:
+            for peer in made.members(rank):
+                self._do(made.enter_arena, rank, peer, self._hear(f"arena/{peer}"))
+            self._do(made.probe, rank)
+            self._say(f"probed/{rank}", lambda: (0, 0))
+        for rank in self.local:
+            for peer in made.members(rank):
+                self._hear(f"probed/{peer}")
+            self._do(made.verify, rank)
+        self._ready = True
+
+    def connect(self, rank_peers: dict[int, set[int]], protocol: str) -> None:
+        """Connections of local ranks with the peers that they send messages to or receive them from."""
+        made, number = self.communicator, PROTOCOLS[protocol]
+        wires = [
+            (rank, peer)
+            for rank in self.local
+            for peer in sorted(rank_peers.get(rank, ()))
+            if peer != rank and not made.connected(rank, peer, number)
+        ]
+        near = [(rank, peer) for rank, peer in wires if self.nodes[rank] == self.nodes[peer]]
+        for rank, peer in near:
+            self._say(f"wire/{protocol}/{rank}/{peer}", lambda r=rank, p=peer: made.offer_wire(r, p, number))
+        for rank, peer in near:
+            self._do(made.connect_wire, rank, peer, number, self._hear(f"wire/{protocol}/{peer}/{rank}"))
+        for rank, peer in wires:
+            if (rank, peer) not in near:
+                self._do(made.connect_network, rank, peer, number)
+
+    def _do(self, function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        except RuntimeError as error:
+            raise JoinError(str(error)) from error
+
+    def _say(self, key: str, offer: Callable[[], Location]) -> None:
+        if key in self._said:
+            return
+        location = self._do(offer)
+        if self._store is not None:
+            self._store.set(self._prefix + key, f"{location[0]} {location[1]}".encode())
+        self._said[key] = location
+
+    def _hear(self, key: str) -> Location:
+        said = self._said.get(key)
+        if said is not None:
+            return said
+        if self._store is None:
+            raise JoinError(f"{key} was not offered")
+        region, offset = self._store.get(self._prefix + key, self._timeout_s).split()
+        return int(region), int(offset)
