@@ -42,3 +42,10 @@ nanobind_add_module(_native_cuda_fake EXCLUDE_FROM_ALL NB_STATIC STABLE_ABI NOMI
 target_compile_definitions(_native_cuda_fake PRIVATE JAXRING_FAKE_GPU)
 target_link_libraries(_native_cuda_fake PRIVATE jaxring_cuda_fake)
 target_include_directories(_native_cuda_fake SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include")
+
+# What a wheel holds.
+add_custom_target(jaxring_python DEPENDS _native _native_stub)
+if(TARGET jaxring_cuda)
+  jaxring_add_cuda_module("${_ffi_include}")
+  add_dependencies(jaxring_python _native_cuda)
+endif()

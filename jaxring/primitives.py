@@ -191,11 +191,21 @@ def define(primitive: Primitive, abstract: Callable[..., Any]) -> None:
     )
 
 
-def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
-    """Registers how a primitive is lowered, on the platforms that we serve."""
+def lower(primitive: Primitive, rule: Callable[..., Any], on_gpus: bool = True) -> None:
+    """Registers how a primitive is lowered, on CPUs and, if there are kernels for it, on NVIDIA GPUs."""
     rule = functools.partial(_all_manual, primitive, rule)
+
+    def for_gpus(ctx: Any, *operands: Any, **params: Any) -> Any:
+        if not on_gpus:
+            raise NotImplementedError(f"{primitive} does not run on GPUs yet: use jax.lax's collectives there")
+        from jaxring.runtime.cuda_service import prepare_lowering  # planning is not part of importing primitives
+
+        prepare_lowering()
+        return rule(ctx, *operands, **params)
+
     # Lowerings are cached by parameters otherwise, and two calls would become one site.
     mlir.register_lowering(primitive, rule, platform="cpu", cacheable=False)
+    mlir.register_lowering(primitive, for_gpus, platform="cuda", cacheable=False)
 
 
 def _all_manual(primitive: Primitive, rule: Callable[..., Any], ctx: Any, *operands: Any, **params: Any) -> Any:

@@ -41,6 +41,11 @@ class Settings:
     buffsize: int
     algo: tuple[str, ...]
     proto: tuple[str, ...]
+    p2p_disable: bool
+    local_register: bool
+    max_nchannels: int
+    nthreads: int
+    cuda_trap: bool
     debug: str
 
     def fingerprint(self) -> str:
@@ -160,6 +165,37 @@ VARIABLES: tuple[Variable, ...] = (
         "Protocols to choose from, where they serve; a leading ^ excludes; empty: the tuner's choice.",
         _choice(*PROTOCOLS),
         shared=True,
+    ),
+    Variable(
+        "P2P_DISABLE",
+        "flag",
+        False,
+        "1: GPUs do not address each other's memory; their data goes over the network transports.",
+        _flag,
+        shared=True,
+    ),
+    Variable(
+        "LOCAL_REGISTER",
+        "flag",
+        True,
+        "0: XLA's buffers are not shared with GPUs of other processes but copied to and from memory of our own.",
+        _flag,
+    ),
+    Variable(
+        "MAX_NCHANNELS",
+        "integer",
+        16,
+        "Most lanes (thread blocks) of a collective on a GPU.",
+        _integer(1, 64),
+        shared=True,
+    ),
+    Variable("NTHREADS", "integer", 0, "Threads of a lane on a GPU; 0: chosen.", _integer(0, 384, 32), shared=True),
+    Variable(
+        "CUDA_TRAP",
+        "flag",
+        True,
+        "0: a failed collective does not end its GPU's context; its data may be used before the next call raises.",
+        _flag,
     ),
     Variable("DEBUG", "level", "", "Log level of the logger 'jaxring': VERSION, WARN, INFO or TRACE.", _level),
 )

@@ -136,6 +136,7 @@ def _batch(args: Any, dims: Any, *, n: int) -> Any:
 
 define(done_p, lambda *avals, n: list(avals[:n]))
 mlir.register_lowering(done_p, _lower, platform="cpu")
+mlir.register_lowering(done_p, _lower, platform="cuda")
 ad.primitive_jvps[done_p] = _jvp
 ad.primitive_transposes[done_p] = _transpose
 batching.primitive_batchers[done_p] = _batch

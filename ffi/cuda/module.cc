@@ -14,6 +14,7 @@
 
 #include "ffi/bind_links.h"
 #include "ffi/cuda/host/runtime.h"
+#include "ffi/cuda/host/trial.h"
 #include "ffi/xla/cuda_handlers.h"
 #include "jaxring_config.h"
 #if defined(JAXRING_FAKE_GPU)
@@ -147,10 +148,7 @@ NB_MODULE(JAXRING_MODULE, m) {
       },
       "The CUDA handlers as capsules for jax.ffi.register_ffi_target.");
   m.def(
-      "start",
-      [](int process, uint32_t slot_bytes) {
-        StartRuntime(StartEngine({1, slot_bytes, 0}), process);
-      },
+      "start", [](int process, uint32_t slot_bytes) { StartRuntime(StartEngine({1, slot_bytes, 0}), process); },
       nb::arg("process"), nb::arg("slot_bytes"), "Starts the engine, once. `slot_bytes`: of a link's message.");
   m.def(
       "abort",
@@ -182,8 +180,9 @@ NB_MODULE(JAXRING_MODULE, m) {
       .def_ro("group", &Request::group)
       .def_ro("device", &Request::device)
       .def_prop_ro("partitions", [](const Request& r) { return r.site->GroupPartitions(r.group); })
-      .def("arrived", [](const Request& r) { return r.site->Arrived(r.group); },
-           "(rank, device as XLA numbers it) of this process's participants that have come so far.")
+      .def(
+          "arrived", [](const Request& r) { return r.site->Arrived(r.group); },
+          "(rank, device as XLA numbers it) of this process's participants that have come so far.")
       .def(
           "resolve",
           [](const Request& r, std::shared_ptr<Communicator> communicator, const PlanBuilder& builder) {
@@ -295,6 +294,28 @@ NB_MODULE(JAXRING_MODULE, m) {
           nb::arg("protocol"), nb::arg("fused"), nb::arg("threads"), nb::arg("trap"), nb::arg("zero_copy"))
       .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("steps"), nb::arg("lane_begin"),
            nb::arg("peers"), nb::arg("members"));
+  m.def(
+      "run_trial",
+      [](std::shared_ptr<Communicator> communicator, const PlanBuilder& builder, const std::vector<nb::bytes>& inputs,
+         int launches) {
+        std::vector<std::string> given;
+        for (const nb::bytes& input : inputs) given.emplace_back(input.c_str(), input.size());
+        TrialResult result;
+        {
+          nb::gil_scoped_release release;
+          auto plan = builder.Finish(std::move(communicator));
+          result = RunTrial(*plan, given, launches);
+        }
+        std::vector<nb::bytes> outputs;
+        for (const std::string& output : result.outputs) outputs.emplace_back(output.data(), output.size());
+        return std::make_pair(outputs, result.microseconds);
+      },
+      nb::arg("communicator"), nb::arg("plan"), nb::arg("inputs"), nb::arg("launches"),
+      "Runs a plan whose ranks are all here, without XLA: (output of each rank, microseconds of a further launch).");
+  m.def(
+      "time_copy", [](int device, uint64_t bytes, int copies) { return TimeCopy(ThisGpu(), device, bytes, copies); },
+      nb::arg("device"), nb::arg("bytes"), nb::arg("copies"), nb::call_guard<nb::gil_scoped_release>(),
+      "Microseconds of a copy of so many bytes within a device.");
   BindLinks(m);
 #if defined(JAXRING_FAKE_GPU)
   m.def(

@@ -7,17 +7,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "ffi/cuda/fake/gpu_fake.h"
 #include "ffi/cuda/host/runtime.h"
 #include "ffi/tests/check.h"
+#include "ffi/tests/cuda_host_gpu.h"
 #include "ffi/tests/schedules.h"
 
 namespace jaxring::test {
@@ -164,7 +166,7 @@ inline cuda::CommunicatorSpec SpecOf(const Processes& here, const GroupShape& sh
   spec.timeout_s = 60;
   for (size_t r = 0; r < shape.process.size(); ++r) {
     const bool local = shape.process[r] == here.own;
-    spec.ranks.push_back({shape.process[r], local ? static_cast<int>(r) % 2 : -1, shape.node[r],
+    spec.ranks.push_back({shape.process[r], local ? DeviceOf(static_cast<int>(r)) : -1, shape.node[r],
                           "rank " + std::to_string(r) + " (process " + std::to_string(shape.process[r]) + ")"});
   }
   return spec;
@@ -242,7 +244,7 @@ inline std::shared_ptr<cuda::LaunchPlan> PlanOf(std::shared_ptr<cuda::Communicat
   spec.nlanes = schedule.nlanes;
   spec.root = schedule.root;
   spec.protocol = shape.protocol;
-  spec.threads = 64;
+  spec.threads = kThreads;
   spec.timeout_s = 60;
   if (change) change(spec);
   auto plan = std::make_shared<cuda::LaunchPlan>(group, spec);

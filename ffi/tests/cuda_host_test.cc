@@ -1,6 +1,10 @@
 // The CUDA engine's host half end to end on the fake GPU: ranks in one process and in several, sharing memory and over
-// sockets, with the kernels' own source on the SIMT shim.
+// sockets, with the kernels' own source on the SIMT shim. Linked with the real GPU it is cuda_gpu_test.
 #include "ffi/tests/cuda_host.h"
+
+#include <signal.h>
+
+#include <algorithm>
 
 namespace jaxring::test {
 namespace {
@@ -31,57 +35,98 @@ int Expected(const Schedule& s, int rank, int block, uint64_t i, int round) {
 }
 
 // A rank's buffers in one allocation, so that one region holds both at offsets.
-struct Buffers {
-  Buffers(cuda::Gpu& gpu, int device, uint64_t in_elements, uint64_t out_elements) {
-    in = reinterpret_cast<int32_t*>(gpu.Allocate(device, 4096 + 4 * (in_elements + out_elements)) + 256);
-    out = in + (in_elements + 63) / 64 * 64;
+class Buffers {
+ public:
+  Buffers(int rank, const Schedule& schedule, uint64_t block)
+      : rank_(rank),
+        schedule_(schedule),
+        block_(block),
+        host_(block * std::max(schedule.in_blocks, schedule.out_blocks)) {
+    in = cuda::ThisGpu().Allocate(DeviceOf(rank), 4096 + 4 * block * (schedule.in_blocks + schedule.out_blocks)) + 256;
+    out = in + (4 * block * schedule.in_blocks + 255) / 256 * 256;
   }
-  int32_t *in, *out;
+  void Fill(int round) {
+    for (int b = 0; b < schedule_.in_blocks; ++b) {
+      for (uint64_t i = 0; i < block_; ++i) host_[b * block_ + i] = Element(rank_, b, i, round);
+    }
+    cuda::ThisGpu().Copy(DeviceOf(rank_), in, host_.data(), 4 * block_ * schedule_.in_blocks);
+    std::fill(host_.begin(), host_.end(), 0x77777777);
+    cuda::ThisGpu().Copy(DeviceOf(rank_), out, host_.data(), 4 * block_ * schedule_.out_blocks);
+  }
+  void Check(int round) {
+    cuda::ThisGpu().Copy(DeviceOf(rank_), host_.data(), out, 4 * block_ * schedule_.out_blocks);
+    for (int b = 0; b < schedule_.out_blocks; ++b) {
+      for (uint64_t i = 0; i < block_; ++i) {
+        if (host_[b * block_ + i] == Expected(schedule_, rank_, b, i, round)) continue;
+        std::cerr << schedule_.name << ", rank " << rank_ << ", round " << round << ", block " << b << ", element " << i
+                  << std::endl;
+        CHECK_EQ(host_[b * block_ + i], Expected(schedule_, rank_, b, i, round));
+      }
+    }
+  }
+  char *in, *out;
+
+ private:
+  int rank_;
+  const Schedule& schedule_;
+  uint64_t block_;
+  std::vector<int32_t> host_;
 };
 
+// Three rounds of launches, and with `replays` as many of graphs.
 void Play(Processes& here, const GroupShape& shape, const Schedule& schedule, uint64_t block,
-          const std::function<void(cuda::LaunchPlanSpec&)>& change = {}, uint64_t* staged = nullptr) {
-  cuda::Gpu& gpu = cuda::ThisGpu();
+          const std::function<void(cuda::LaunchPlanSpec&)>& change = {}, uint64_t* staged = nullptr, int replays = 0) {
   auto group = Join(here, shape);
   Connect(here, *group, shape, schedule);
   auto plan = PlanOf(group, shape, schedule, DType::kInt32, block, change);
   here.runtime->Watch(plan);
   std::map<int, Buffers> buffers;
-  std::map<int, void*> streams;
   for (int r = 0; r < schedule.ranks(); ++r) {
-    if (!group->local(r)) continue;
-    buffers.emplace(r, Buffers(gpu, r % 2, block * schedule.in_blocks, block * schedule.out_blocks));
-    streams[r] = cuda::fake::StreamOf(r);
+    if (group->local(r)) buffers.emplace(r, Buffers(r, schedule, block));
   }
+  const auto launch = [&](int r, Buffers& buffer) {
+    const Status status = plan->Launch(r, buffer.in, buffer.out, plan->in_bytes(), plan->out_bytes(), StreamOf(r));
+    if (!status.ok()) std::cerr << status.message << std::endl;
+    CHECK(status.ok());
+  };
+  const auto await = [&] {
+    for (auto& [r, buffer] : buffers) cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+  };
   for (int round = 0; round < 3; ++round) {
     for (auto& [r, buffer] : buffers) {
-      for (int b = 0; b < schedule.in_blocks; ++b) {
-        for (uint64_t i = 0; i < block; ++i) buffer.in[b * block + i] = Element(r, b, i, round);
-      }
-      std::memset(buffer.out, 0x77, 4 * block * schedule.out_blocks);
-      const Status status = plan->Launch(r, buffer.in, buffer.out, plan->in_bytes(), plan->out_bytes(), streams[r]);
-      if (!status.ok()) std::cerr << status.message << std::endl;
-      CHECK(status.ok());
+      buffer.Fill(round);
+      launch(r, buffer);
     }
-    for (auto& [r, buffer] : buffers) gpu.Synchronize(r % 2, streams[r]);
-    for (auto& [r, buffer] : buffers) {
-      for (int b = 0; b < schedule.out_blocks; ++b) {
-        for (uint64_t i = 0; i < block; ++i) {
-          if (buffer.out[b * block + i] == Expected(schedule, r, b, i, round)) continue;
-          std::cerr << schedule.name << ", rank " << r << ", round " << round << ", block " << b << ", element " << i
-                    << std::endl;
-          CHECK_EQ(buffer.out[b * block + i], Expected(schedule, r, b, i, round));
-        }
-      }
+    await();
+    for (auto& [r, buffer] : buffers) buffer.Check(round);
+  }
+  std::vector<std::function<void()>> graphs;
+  for (auto& [r, buffer] : buffers) {
+    if (replays > 0) graphs.push_back(Captured(StreamOf(r), [&, r = r] { launch(r, buffers.at(r)); }));
+  }
+  for (int round = 0; round < replays; ++round) {
+    // Now and then with other data, so that a result is not the last one's.
+    if (round % 10 == 0) {
+      await();
+      for (auto& [r, buffer] : buffers) buffer.Fill(round);
     }
+    for (auto& graph : graphs) graph();
+    if (round % 10 != 9) continue;
+    await();
+    for (auto& [r, buffer] : buffers) buffer.Check(round - 9);
   }
   if (staged != nullptr) *staged = plan->staged_launches();
 }
 
 GroupShape ShapeOf(const Schedule& schedule, std::vector<int> process, std::vector<int> node, cuda::Protocol protocol) {
   static int number = 0;  // the same in all processes, which play the same cases
-  return {"group " + std::to_string(number++),    std::move(process), std::move(node), protocol,
-          static_cast<uint32_t>(schedule.nlanes), 8192,               4};
+  return {"group " + std::to_string(number++),
+          std::move(process),
+          std::move(node),
+          protocol,
+          static_cast<uint32_t>(schedule.nlanes),
+          8192,
+          4};
 }
 
 constexpr const char* kCollectives[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
@@ -137,12 +182,52 @@ void FourProcesses(Processes& here) {
   Play(here, ShapeOf(direct, {0, 1, 2, 3}, {0, 0, 0, 0}, cuda::Protocol::kSimple), direct, 4000);
 }
 
+// Captured launches: what counts is in device memory.
+void Graphs(Processes& here) {
+  const int replays = kRealGpu ? 1000 : 30;
+  const Schedule& direct = Find("all_reduce direct 1x4 x1");
+  Play(here, ShapeOf(direct, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple), direct, 500, {}, nullptr, replays);
+  const Schedule& ring = Find("all_reduce ring 4x1 x1");
+  Play(here, ShapeOf(ring, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kLL), ring, 500, {}, nullptr, replays);
+}
+
+// A process dies in the middle: the other's launches end, and say who is gone.
+void Death(Processes& here) {
+  const Schedule& schedule = Find("all_reduce direct 1x4 x1");
+  const GroupShape shape = ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple);
+  auto group = Join(here, shape);
+  auto plan = PlanOf(group, shape, schedule, DType::kInt32, 100);
+  here.runtime->Watch(plan);
+  here.store->Set("ready/" + std::to_string(here.own), "");
+  here.store->Get("ready/" + std::to_string(1 - here.own));
+  if (here.own == 1) kill(getpid(), SIGKILL);
+  for (int r : {0, 1}) {
+    Buffers buffer(r, schedule, 100);
+    buffer.Fill(0);
+    // Where the news of the death comes first, the launch is refused.
+    const Status status = plan->Launch(r, buffer.in, buffer.out, plan->in_bytes(), plan->out_bytes(), StreamOf(r));
+    try {
+      cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+      CHECK(!status.ok());
+    } catch (const cuda::GpuError& error) {
+      CHECK(std::string(error.what()).find("launch failure") != std::string::npos);
+    }
+    if (kRealGpu) break;  // the context is lost
+  }
+  std::string why;
+  CHECK(group->Broken(&why));
+  CHECK(why.find("process 1") != std::string::npos);
+  std::cout << why << std::endl;
+  std::_Exit(7);  // nobody is there to end with
+}
+
 // Memory that legacy IPC does not export: launches go through stand-ins of our own.
 void Staged(Processes& here) {
   const Schedule& schedule = Find("all_gather direct 1x4 x1");
   uint64_t staged = 0;
-  Play(here, ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple), schedule, 1000,
-       [](cuda::LaunchPlanSpec& spec) { spec.zero_copy = false; }, &staged);
+  Play(
+      here, ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple), schedule, 1000,
+      [](cuda::LaunchPlanSpec& spec) { spec.zero_copy = false; }, &staged);
   CHECK_EQ(staged, 6u);
 }
 
@@ -157,6 +242,10 @@ int main() {
   std::cout << "one node" << std::endl;
   CheckOk(2, Staged);
   std::cout << "staged" << std::endl;
+  CheckOk(2, Graphs);
+  std::cout << "graphs" << std::endl;
+  CHECK((RunProcesses(2, Death) == std::vector<int>{7, 128 + SIGKILL}));
+  std::cout << "death" << std::endl;
   CheckOk(2, Network);
   std::cout << "network" << std::endl;
   CheckOk(4, FourProcesses);

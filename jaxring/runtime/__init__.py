@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jaxring._native as _native
+from jaxring.runtime.cuda_service import native_module
 from jaxring.runtime.explain import Decision, explain, plans
 from jaxring.runtime.service import ensure_started, register_targets
 
@@ -12,13 +13,23 @@ __all__ = ["Decision", "build_info", "counters", "ensure_started", "explain", "p
 
 
 def build_info() -> dict[str, Any]:
-    """What was compiled in: versions, compiler, CUDA version ("" without), the CPU instruction set in use."""
-    return dict(_native.build_info())
+    """What was compiled in: versions, compiler, the CPU instruction set in use.
+
+    ``cuda_version`` and ``cuda_architectures`` are those of the CUDA engine, "" where jaxring was built without it.
+    """
+    cuda = native_module()
+    info = {"cuda_version": "", "cuda_architectures": ""} if cuda is None else cuda.build_info()
+    return {**_native.build_info(), **info}
 
 
 def counters() -> dict[str, int]:
-    """What the engine has counted since it started: operations, failures, sleeps, bytes of links and stash."""
-    return dict(_native.counters())
+    """What the engines have counted since they started: operations, failures, sleeps, bytes of links and stash.
+
+    The CUDA engine's names begin with ``cuda_``; they are there once it has started.
+    """
+    cuda = native_module()
+    counted = {} if cuda is None else {f"cuda_{name}": value for name, value in cuda.counters().items()}
+    return {**_native.counters(), **counted}
 
 
 register_targets()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,7 +58,7 @@ class Group:
             return
         made = self.communicator
         for rank in self.local:
-            self._say(f"arena/{rank}", lambda rank=rank: made.offer_arena(rank))
+            self._say(f"arena/{rank}", functools.partial(made.offer_arena, rank))
         for rank in self.local:
             for peer in made.members(rank):
                 self._do(made.enter_arena, rank, peer, self._hear(f"arena/{peer}"))
@@ -80,7 +81,7 @@ class Group:
         ]
         near = [(rank, peer) for rank, peer in wires if self.nodes[rank] == self.nodes[peer]]
         for rank, peer in near:
-            self._say(f"wire/{protocol}/{rank}/{peer}", lambda r=rank, p=peer: made.offer_wire(r, p, number))
+            self._say(f"wire/{protocol}/{rank}/{peer}", functools.partial(made.offer_wire, rank, peer, number))
         for rank, peer in near:
             self._do(made.connect_wire, rank, peer, number, self._hear(f"wire/{protocol}/{peer}/{rank}"))
         for rank, peer in wires:

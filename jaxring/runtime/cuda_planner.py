@@ -35,7 +35,8 @@ logger = logging.getLogger("jaxring.runtime")
 # Sets its processes' links apart from those of the CPU engine, which have a World of their own.
 _GENERATION = 1_000_000
 _SLOTS = 8
-_LL_SLOT_BYTES, _LL128_SLOT_BYTES = 16 * 1024, 32 * 1024
+# Of simple, ll and ll128, and no more than BUFFSIZE, which is what the network carries in one message.
+_SLOT_BYTES = (1 << 26, 16 * 1024, 32 * 1024)
 # Inputs up to this size go by the one-shot kernel, which pushes them to every rank.
 ONE_SHOT_BYTES = 64 * 1024
 # The kernels' numbers of fused collectives, by collective; the one-shot all-reduce is 0.
@@ -65,7 +66,7 @@ class CudaPlanner:
         configured = settings()
         self._shape = Shape(
             configured.max_nchannels,
-            ((_SLOTS, configured.buffsize), (_SLOTS, _LL_SLOT_BYTES), (_SLOTS, _LL128_SLOT_BYTES)),
+            tuple((_SLOTS, min(size, configured.buffsize)) for size in _SLOT_BYTES),
             2 * ONE_SHOT_BYTES,
         )
         self._process, self._processes = jax.process_index(), jax.process_count()
@@ -153,7 +154,7 @@ class CudaPlanner:
         )
         configured = settings()
         fused = -1
-        if choice.protocol == "memory" and ranks > 1 and self._native.build_info().get("fused") == "1":
+        if choice.protocol == "memory" and ranks > 1:
             fused = _FUSED.get(schedule.spec.collective, -1)
             if fused == 1 and nbytes <= ONE_SHOT_BYTES:
                 fused = 0

@@ -24,7 +24,7 @@ _POLL_S = 0.5
 _ABORT_S = 2.0
 _INVALID_ARGUMENT, _INTERNAL, _UNAVAILABLE = 3, 13, 14
 # Threads of a lane: what fills a multiprocessor's memory pipes with one block on it.
-_THREADS = 512
+_THREADS = 384
 _lock = threading.Lock()
 _started: Any = None
 _stop = threading.Event()
@@ -53,6 +53,22 @@ def cuda_devices(native: Any) -> Devices:
     local = jax.local_devices(backend="cuda")
     numbers = {d.id: d.id if d.local_hardware_id is None else int(d.local_hardware_id) for d in local}
     return Devices("cuda", {number: device for device, number in numbers.items()}, numbers)
+
+
+def prepare_lowering() -> None:
+    """Called where a collective is lowered for GPUs: brings the engine up if this process has any.
+
+    RuntimeError where it has GPUs and jaxring was built without CUDA. A process without GPUs lowers for others.
+    """
+    try:
+        if not jax.local_devices(backend="cuda"):
+            return
+    except RuntimeError:
+        return
+    native = native_module()
+    if native is None:
+        raise RuntimeError("jaxring was built without CUDA: install a build with it, or run this on CPU devices")
+    ensure_started(native)
 
 
 def ensure_started(native: Any, find_devices: Any = cuda_devices, threads: int = _THREADS) -> None:

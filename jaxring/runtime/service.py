@@ -16,6 +16,7 @@ import jax
 import jaxring._native as _native
 from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
+from jaxring.runtime import cuda_service
 from jaxring.runtime.planner import Planner
 from jaxring.settings import configure_logging, settings
 from jaxring.world.identity import version
@@ -30,6 +31,7 @@ _INVALID_ARGUMENT, _INTERNAL, _UNAVAILABLE = 3, 13, 14
 DONE = "jaxring_done"
 COLLECTIVE_TARGETS = tuple(f"jaxring_{name}" for name in (*COLLECTIVES, "barrier", "send", "recv", "ragged_all_to_all"))
 TARGETS = (*COLLECTIVE_TARGETS, DONE)
+GPU_TARGETS = tuple(f"jaxring_{name}" for name in (*COLLECTIVES, "barrier"))
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _stop = threading.Event()
@@ -44,6 +46,9 @@ def register_targets() -> None:
         stages = {"instantiate": handlers["instantiate"], "execute": execute}
         jax.ffi.register_ffi_target(target, stages, platform="cpu")
     jax.ffi.register_ffi_target(DONE, handlers["done"], platform="cpu")
+    cuda = cuda_service.native_module()
+    if cuda is not None:
+        cuda_service.register_targets(cuda, GPU_TARGETS, DONE)
 
 
 def ensure_started() -> None:

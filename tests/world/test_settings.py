@@ -29,10 +29,16 @@ def test_every_variable_is_read():
             "JAXRING_BUFFSIZE": "65536",
             "JAXRING_ALGO": "ring",
             "JAXRING_PROTO": "^LL",
+            "JAXRING_P2P_DISABLE": "1",
+            "JAXRING_LOCAL_REGISTER": "0",
+            "JAXRING_MAX_NCHANNELS": "8",
+            "JAXRING_NTHREADS": "256",
+            "JAXRING_CUDA_TRAP": "0",
             "JAXRING_DEBUG": "info",
         }
     )
-    assert values == Settings("h", "^lo,docker", True, 2.5, 7.0, 3, 4, 65536, ("ring",), ("memory", "simple"), "INFO")
+    text = ("h", "^lo,docker", True, 2.5, 7.0, 3, 4, 65536, ("ring",), ("memory", "simple"))
+    assert values == Settings(*text, True, False, 8, 256, False, "INFO")
     assert values.worker_threads == 3
 
 

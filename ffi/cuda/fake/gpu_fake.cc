@@ -110,6 +110,7 @@ class FakeGpu final : public Gpu {
   }
 
   void* NewStream(int) override { return Pointer(Machine::Get().NewStream()); }
+  void CloseStream(int, void* stream) override { Machine::Get().CloseStream(Number(stream)); }
   void Synchronize(int, void* stream) override { Machine::Get().Synchronize(Number(stream)); }
 
   static int Number(void* stream) { return static_cast<int>(reinterpret_cast<intptr_t>(stream)) - 1; }

@@ -1,6 +1,6 @@
 #include "ffi/cuda/fake/machine.h"
 
-#include <chrono>
+#include <algorithm>
 
 namespace jaxring::cuda::fake {
 namespace {
@@ -19,7 +19,20 @@ void PlayWidth(const Args& args, Shared& shared) {
   }
 }
 
-void Play(const Args& args, Shared& shared) {
+void PlayOne(const Args& args, int fused, Shared& shared) {
+  if (fused >= 0) {
+    const auto which = static_cast<Fused>(fused);
+    switch (WidthOf(args)) {
+      case 0:
+        return PlayFused<0>(which, args, shared);
+      case 1:
+        return PlayFused<1>(which, args, shared);
+      case 2:
+        return PlayFused<2>(which, args, shared);
+      default:
+        return PlayFused<4>(which, args, shared);
+    }
+  }
   switch (args.protocol) {
     case Protocol::kSimple:
       return PlayWidth<Simple>(args, shared);
@@ -40,7 +53,8 @@ Machine& Machine::Get() {
 Machine::Machine() {
   streams_.resize(kStreams + 1);
   for (int s = 0; s < kStreams; ++s) streams_[s].push_back(Idle(s));
-  streams_[kStreams].push_back({1, 1,
+  streams_[kStreams].push_back({1,
+                                1,
                                 [this] {
                                   while (true) {
                                     {
@@ -58,8 +72,16 @@ Machine::Machine() {
 
 int Machine::NewStream() {
   std::lock_guard lock(mutex_);
-  if (streams_taken_ == kStreams) throw GpuError("the fake GPU has no more streams");
-  return streams_taken_++;
+  const auto free = std::find(taken_.begin(), taken_.end(), false);
+  if (free == taken_.end()) throw GpuError("the fake GPU has no more streams");
+  *free = true;
+  return static_cast<int>(free - taken_.begin());
+}
+
+void Machine::CloseStream(int stream) {
+  std::lock_guard lock(mutex_);
+  taken_[stream] = false;
+  queues_[stream].error.clear();
 }
 
 void Machine::Push(int stream, Task task) {
@@ -132,7 +154,7 @@ void Machine::FeedLocked(int stream) {
 
 simt::Kernel Machine::KernelOf(int stream, const Task& task) {
   auto shared = std::make_shared<std::vector<Shared>>(task.args.lanes);
-  auto body = [args = task.args, shared] { Play(args, (*shared)[BlockIndex()]); };
+  auto body = [args = task.args, fused = task.fused, shared] { PlayOne(args, fused, (*shared)[BlockIndex()]); };
   auto done = [this, stream] {
     std::lock_guard lock(mutex_);
     queues_[stream].tasks.pop_front();

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "ffi/cuda/direct.h"
 #include "ffi/cuda/fake/gpu_fake.h"
 #include "ffi/cuda/kernels.h"
 
@@ -28,6 +29,7 @@ class Machine {
 
   // Takes a free stream's number; throws GpuError when all are taken.
   int NewStream();
+  void CloseStream(int stream);
   void Push(int stream, Task task);
   // Waits until everything pushed so far is done; throws GpuError for what a task raised.
   void Synchronize(int stream);
@@ -55,7 +57,7 @@ class Machine {
   std::condition_variable changed_;
   std::array<Queue, kStreams> queues_;
   std::array<Capture, kStreams> captures_;
-  int streams_taken_ = 0;
+  std::array<bool, kStreams> taken_{};
   uint64_t waiting_ = 0;  // tasks that are not done
   std::vector<simt::Stream> streams_;
   simt::Machine machine_;

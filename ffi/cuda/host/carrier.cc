@@ -69,7 +69,8 @@ Connection Carrier::Carry(const Carried& carried) {
   char* memory = gpu_.AllocatePinned(2 * area + kCounters * kLineBytes + sizes);
   line->send_slots = memory;
   line->recv_slots = memory + area;
-  for (int c = 0; c < kCounters; ++c) line->counters[c] = reinterpret_cast<uint64_t*>(memory + 2 * area + c * kLineBytes);
+  for (int c = 0; c < kCounters; ++c)
+    line->counters[c] = reinterpret_cast<uint64_t*>(memory + 2 * area + c * kLineBytes);
   line->sizes = reinterpret_cast<uint32_t*>(memory + 2 * area + kCounters * kLineBytes);
   Connection connection{};
   connection.send_slots = line->send_slots;
@@ -85,6 +86,18 @@ Connection Carrier::Carry(const Carried& carried) {
   }
   engine_.bell().NotifyAll();
   return connection;
+}
+
+void Carrier::FindLinks(Line& line) {
+  if (line.send && line.recv) return;
+  Links& links = engine_.links();
+  if (line.what.process == Carried::kHere) {
+    line.send = links.LocalSend(line.what.src, line.what.dst, 0);
+    line.recv = links.LocalRecv(line.what.dst, line.what.src, 0);
+    return;
+  }
+  line.send = links.Send(line.what.process, 0);
+  line.recv = links.Recv(line.what.process, 0);  // there once the peer has dialled
 }
 
 bool Carrier::Send(Line& line) {
@@ -161,8 +174,7 @@ void Carrier::Run() {
       std::lock_guard lock(mutex_);
       lines = lines_.size();
       for (auto& line : lines_) {
-        if (!line->send) line->send = engine_.links().Send(line->what.process, 0);
-        if (!line->recv) line->recv = engine_.links().Recv(line->what.process, 0);
+        FindLinks(*line);
         // Counts first: a peer may wait for room.
         moved |= SendCredit(*line);
         moved |= ReceiveCredit(*line);

@@ -1,6 +1,6 @@
-// Carries messages between kernels and network peers. A kernel fills slots in pinned memory and counts them; the carrier
-// sends their bytes over the links to the peer's process, puts what arrives into slots and counts it, and takes the
-// counts of slots that were read back the other way.
+// Carries messages between kernels and network peers. A kernel fills slots in pinned memory and counts them; the
+// carrier sends their bytes over the links to the peer's process, puts what arrives into slots and counts it, and takes
+// the counts of slots that were read back the other way.
 //
 // One thread for all connections: it looks at every counter in turn, since a GPU cannot wake it, and sleeps a little
 // longer each time that it finds nothing.
@@ -22,7 +22,8 @@ namespace jaxring::cuda {
 struct Carried {
   uint64_t name = 0;
   int src = 0, dst = 0;  // this rank, the peer
-  int process = 0;       // the peer's
+  int process = 0;       // the peer's, or kHere: a rank of this process, on a device out of reach
+  static constexpr int kHere = -1;
   uint32_t lane = 0;
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
@@ -43,6 +44,7 @@ class Carrier {
  private:
   struct Line;
   void Run();
+  void FindLinks(Line& line);
   bool Send(Line& line);
   bool SendCredit(Line& line);
   bool Receive(Line& line);

@@ -1,5 +1,6 @@
 #include "ffi/cuda/host/communicator.h"
 
+#include <cstddef>
 #include <cstring>
 
 namespace jaxring::cuda {
@@ -19,7 +20,8 @@ uint64_t Hash(const std::string& text) {  // FNV-1a
 constexpr uint64_t kCredit = 0, kArrived = kLine, kCounters = 2 * kLine;
 
 const char* const kMend =
-    "Writes between the two GPUs do not arrive. This is known from PCIe access control (ACS) or an IOMMU that redirects "
+    "Writes between the two GPUs do not arrive. This is known from PCIe access control (ACS) or an IOMMU that "
+    "redirects "
     "them: turn ACS off on the bridges between them, boot with iommu=pt or intel_iommu=off, or take GPUs that NVLink "
     "joins. JAXRING_P2P_DISABLE=1 carries their data over the network instead.";
 
@@ -76,7 +78,7 @@ uint64_t Communicator::ConnectionIndex(Protocol protocol, uint32_t lane, int pee
 }
 uint64_t Communicator::OwnBytes() const {
   return ConnectionIndex(Protocol{kProtocols}, 0, 0) * sizeof(Connection) +
-         RoundUp(spec_.ranks.size() * sizeof(Member)) + RoundUp(spec_.lanes * sizeof(uint64_t));
+         RoundUp(spec_.ranks.size() * sizeof(Member)) + RoundUp(2 * spec_.lanes * sizeof(uint64_t));
 }
 
 Communicator::Local& Communicator::At(int rank) {
@@ -113,8 +115,9 @@ void Communicator::EnterArena(int rank, int peer, Location theirs) {
     member.stage_theirs = arena + StageOffset(rank);
     member.stage_ours = here.arena + StageOffset(peer);
     member.rank = peer;
-    gpu_.Copy(here.device, here.own + ConnectionIndex(Protocol{kProtocols}, 0, 0) * sizeof(Connection) + m * sizeof(Member),
-              &member, sizeof member);
+    gpu_.Copy(here.device,
+              here.own + ConnectionIndex(Protocol{kProtocols}, 0, 0) * sizeof(Connection) + m * sizeof(Member), &member,
+              sizeof member);
   }
 }
 
@@ -206,7 +209,7 @@ void Communicator::ConnectNetwork(int rank, int peer, Protocol protocol) {
     carried.name = hash_ + static_cast<uint64_t>(protocol);
     carried.src = rank;
     carried.dst = peer;
-    carried.process = spec_.ranks[peer].process;
+    carried.process = local(peer) ? Carried::kHere : spec_.ranks[peer].process;
     carried.lane = lane;
     carried.slots = shape.slots;
     carried.slot_bytes = shape.slot_bytes;
@@ -261,6 +264,19 @@ void Communicator::Break(const std::string& why) {
   std::lock_guard lock(mutex_);
   if (broken_.empty()) broken_ = why;
   std::atomic_ref(*abort_).store(1, std::memory_order_release);
+}
+
+void Communicator::Bury(int process) {
+  const uint64_t end = ~uint64_t{0};  // a later epoch than any, with the mark of a failure
+  for (auto& [rank, here] : locals_) {
+    for (int peer : Members(rank)) {
+      if (spec_.ranks[peer].process != process) continue;
+      for (uint32_t lane = 0; lane < spec_.lanes; ++lane) {
+        char* gate = here.arena + GateOffset(peer) + lane * sizeof(Gate);
+        gpu_.Copy(here.device, gate + offsetof(Gate, end), &end, sizeof end);
+      }
+    }
+  }
 }
 
 bool Communicator::Broken(std::string* why) const {

@@ -1,6 +1,6 @@
-// One ordered group of ranks and what it needs on every rank's device: gates, stages, connections, counters. Python makes
-// the same communicator in each process, once per group, and carries what `Offer...` returns from one rank to another;
-// plans then share it.
+// One ordered group of ranks and what it needs on every rank's device: gates, stages, connections, counters. Python
+// makes the same communicator in each process, once per group, and carries what `Offer...` returns from one rank to
+// another; plans then share it.
 //
 // Its memory lives until the process ends: launches in graphs may name it at any time.
 #pragma once
@@ -24,8 +24,8 @@ inline constexpr int kProtocols = 3;
 
 struct RankInfo {
   int process;
-  int device;  // its number in this process; -1: another process's
-  int node;    // ranks of one node address each other's memory
+  int device;        // its number in this process; -1: another process's
+  int node;          // ranks of one node address each other's memory
   std::string name;  // "rank 3 (process 1 on host b, GPU 0)", for messages
 };
 
@@ -80,6 +80,9 @@ class Communicator {
   // The first reason for which it is of no more use, if any; sets the abort word that ends its running launches.
   void Break(const std::string& why);
   bool Broken(std::string* why) const;
+  // A process is gone, and its kernels with it. Lanes that failed stay until their peers are done with their buffers:
+  // its ranks are.
+  void Bury(int process);
   Regions& regions() { return regions_; }
   Gpu& gpu() { return gpu_; }
 

@@ -1,5 +1,6 @@
-// The one interface between the host half of the CUDA engine and a GPU. gpu_cuda.cc is the CUDA runtime's; fake/gpu_fake.cc
-// is a machine without a GPU, whose device memory is shared memory and whose kernels run on the SIMT shim.
+// The one interface between the host half of the CUDA engine and a GPU. gpu_cuda.cc is the CUDA runtime's;
+// fake/gpu_fake.cc is a machine without a GPU, whose device memory is shared memory and whose kernels run on the SIMT
+// shim.
 //
 // Every function throws GpuError. None but CopyAsync, Launch*, Guard and Capturing may be called by a thread that
 // captures a graph: see Service.
@@ -75,6 +76,7 @@ class Gpu {
 
   // For tests and connecting: streams that are not XLA's. Synchronize throws what a guard raised.
   virtual void* NewStream(int device) = 0;
+  virtual void CloseStream(int device, void* stream) = 0;
   virtual void Synchronize(int device, void* stream) = 0;
 };
 

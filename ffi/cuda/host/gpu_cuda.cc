@@ -110,8 +110,8 @@ class CudaGpu final : public Gpu {
   // Legacy IPC exports whole allocations of cudaMalloc and cuMemAlloc; those of cudaMallocAsync's pools and of the
   // driver's virtual memory calls say that they are not capable of it.
   Allocation Find(const void* pointer) override {
-    static auto get = DriverFunction<CUresult (*)(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>(
-        "cuPointerGetAttributes");
+    static auto get =
+        DriverFunction<CUresult (*)(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>("cuPointerGetAttributes");
     CUdeviceptr base = 0;
     size_t bytes = 0;
     unsigned long long id = 0;
@@ -171,7 +171,7 @@ class CudaGpu final : public Gpu {
   }
   void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) override {
     DeviceScope scope(device);
-    Check(static_cast<cudaError_t>(LaunchFusedKernel(fused, args, threads, stream)),
+    Check(static_cast<cudaError_t>(cuda::LaunchFused(fused, args, threads, stream)),
           "the launch of a collective's fused kernel");
   }
   void Guard(int device, const Status* status, void* stream) override {
@@ -185,6 +185,10 @@ class CudaGpu final : public Gpu {
     JAXRING_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     return stream;
   }
+  void CloseStream(int device, void* stream) override {
+    DeviceScope scope(device);
+    JAXRING_CUDA(cudaStreamDestroy(ToStream(stream)));
+  }
   void Synchronize(int device, void* stream) override {
     DeviceScope scope(device);
     JAXRING_CUDA(cudaStreamSynchronize(ToStream(stream)));
@@ -197,10 +201,6 @@ class CudaGpu final : public Gpu {
     cudaStream_t& stream = copy_streams_[device];
     if (stream == nullptr) JAXRING_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     return stream;
-  }
-
-  static int LaunchFusedKernel(Fused fused, const Args& args, int threads, void* stream) {
-    return cuda::LaunchFused(fused, args, threads, stream);
   }
 
   std::mutex mutex_;

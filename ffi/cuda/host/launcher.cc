@@ -220,8 +220,7 @@ std::string LaunchPlan::Fault() const {
   auto& mutex = const_cast<std::mutex&>(mutex_);
   std::lock_guard lock(mutex);
   for (const auto& [rank, local] : locals_) {
-    const auto fault =
-        static_cast<cuda::Fault>(std::atomic_ref(local.status->fault).load(std::memory_order_acquire));
+    const auto fault = static_cast<cuda::Fault>(std::atomic_ref(local.status->fault).load(std::memory_order_acquire));
     const Status& status = *local.status;
     const auto& ranks = communicator_->spec().ranks;
     const std::string self = spec_.what + ": " + ranks[rank].name;

@@ -62,7 +62,7 @@ class LaunchPlan {
   struct Local {
     Args args;  // all but the buffers
     Status* status;
-    bool members;  // its buffers are addressed by others
+    bool members;                        // its buffers are addressed by others
     std::map<uint64_t, uint64_t> known;  // allocation id -> region, known to all processes of the node
   };
   void Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged);

@@ -114,8 +114,9 @@ uint32_t Regions::ListLocked(const Allocation& allocation) {
   BoardPage& page = board_->page();
   const uint32_t number = page.count.load(std::memory_order_relaxed);
   if (number == kMaxRegions) {
-    throw std::runtime_error("more than 2047 device allocations are shared with other processes: let XLA keep its "
-                             "memory in few allocations (XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_ALLOCATOR)");
+    throw std::runtime_error(
+        "more than 2047 device allocations are shared with other processes: let XLA keep its "
+        "memory in few allocations (XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_ALLOCATOR)");
   }
   BoardRecord& record = page.records[number];
   record.handle = gpu_.Export(allocation);

@@ -90,8 +90,8 @@ class Regions {
   std::map<std::string, int> ordinals_;  // by uuid, of the devices that this process sees
   std::vector<std::unique_ptr<Peer>> peers_;
   std::map<std::pair<int, int>, TableOf> tables_;  // (device, process)
-  std::map<uint64_t, uint32_t> numbers_;            // allocation id -> region
-  std::map<uint32_t, uint64_t> own_base_;           // region -> base
+  std::map<uint64_t, uint32_t> numbers_;           // allocation id -> region
+  std::map<uint32_t, uint64_t> own_base_;          // region -> base
   std::atomic<uint64_t> mapped_bytes_{0};
   std::atomic<bool> stop_{false};
   std::thread watcher_;

@@ -35,8 +35,8 @@ std::shared_ptr<Communicator> Runtime::GetCommunicator(const CommunicatorSpec& s
   std::lock_guard lock(mutex_);
   auto& communicator = communicators_[spec.name];
   if (!communicator) {
-    communicator = service_.Do(
-        [&] { return std::make_shared<Communicator>(gpu_, regions_, &carrier_, process_, spec); });
+    communicator =
+        service_.Do([&] { return std::make_shared<Communicator>(gpu_, regions_, &carrier_, process_, spec); });
   }
   return communicator;
 }
@@ -115,6 +115,11 @@ void Runtime::LookOnce() {
           "process " + std::to_string(peer) + ", with which " + name + " shares GPUs' work, is gone: " + end;
       communicator->Break(text);
       Report(text);
+      try {
+        communicator->Bury(peer);
+      } catch (const std::exception& error) {
+        Report(std::string("the GPU does not answer any more: ") + error.what());
+      }
       break;
     }
   }

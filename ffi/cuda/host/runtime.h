@@ -1,4 +1,5 @@
-// The CUDA engine's host half in one process: what all call sites share. Made once, never destroyed in a Python process.
+// The CUDA engine's host half in one process: what all call sites share. Made once, never destroyed in a Python
+// process.
 #pragma once
 
 #include <atomic>

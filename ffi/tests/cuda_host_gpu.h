@@ -1,0 +1,53 @@
+// What tests do with a GPU beyond the engine's interface: streams by number, and graphs. The same for a real one and
+// for the fake.
+#pragma once
+
+#include <functional>
+#include <map>
+
+#include "ffi/cuda/host/gpu.h"
+#include "ffi/tests/check.h"
+#if defined(JAXRING_REAL_GPU)
+#include <cuda_runtime_api.h>
+#else
+#include "ffi/cuda/fake/gpu_fake.h"
+#endif
+
+namespace jaxring::test {
+
+#if defined(JAXRING_REAL_GPU)
+inline constexpr bool kRealGpu = true;
+inline constexpr int kThreads = 256;
+
+// What `launch` enqueues on the stream, to be enqueued again and again.
+inline std::function<void()> Captured(void* stream, const std::function<void()>& launch) {
+  auto s = static_cast<cudaStream_t>(stream);
+  CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  launch();
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  CHECK(cudaStreamEndCapture(s, &graph) == cudaSuccess);
+  CHECK(cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess);
+  return [executable, s] { CHECK(cudaGraphLaunch(executable, s) == cudaSuccess); };
+}
+#else
+inline constexpr bool kRealGpu = false;
+inline constexpr int kThreads = 64;
+
+inline std::function<void()> Captured(void* stream, const std::function<void()>& launch) {
+  cuda::fake::BeginCapture(stream);
+  launch();
+  return [graph = cuda::fake::EndCapture(stream), stream] { cuda::fake::Replay(graph, stream); };
+}
+#endif
+
+inline int DeviceOf(int rank) { return rank % cuda::ThisGpu().DeviceCount(); }
+
+inline void* StreamOf(int rank) {
+  static std::map<int, void*> streams;
+  void*& stream = streams[rank];
+  if (stream == nullptr) stream = cuda::ThisGpu().NewStream(DeviceOf(rank));
+  return stream;
+}
+
+}  // namespace jaxring::test

@@ -1,0 +1,86 @@
+"""Collectives among ranks of one process that share its GPUs, without XLA: for tests and measurements of kernels.
+
+Under JAX a process has one rank per GPU; here any number of ranks can share one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxring.plan import dtypes
+from jaxring.plan.schedule import Spec
+from jaxring.runtime import common
+from jaxring.runtime.cuda_groups import PROTOCOLS, Group, Shape
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from jaxring.plan.schedule import Schedule
+
+_names = itertools.count()
+
+
+class Ranks:
+    """``count`` ranks, dealt to the GPUs in turn. ``native`` is a started CUDA engine's module.
+
+    ``placement``: the node of each rank (default: one node); ranks of different nodes go by the carrier.
+    ``lanes`` at most; ``slot_bytes`` of each protocol's eight slots; ``threads`` of a lane.
+    """
+
+    def __init__(
+        self,
+        native: Any,
+        count: int,
+        *,
+        lanes: int = 16,
+        slot_bytes: int = 131072,
+        threads: int = 384,
+        placement: tuple[int, ...] = (),
+        timeout: float = 30.0,
+    ) -> None:
+        self.native, self.count, self.lanes, self.threads, self.timeout = native, count, lanes, threads, timeout
+        self.placement = placement or (0,) * count
+        gpus = native.device_count()
+        members = [(0, r % gpus, node, f"rank {r}") for r, node in enumerate(self.placement)]
+        wires = tuple((8, min(slot_bytes, size)) for size in (1 << 26, 16384, 32768))
+        self.group = Group(native, f"trial {next(_names)}", members, Shape(lanes, wires, 1 << 17), None, timeout)
+        self.group.prepare()
+
+    def schedule(self, collective: str, algorithm: str, channels: int, **extra: Any) -> Schedule:
+        """The schedule of a collective among these ranks; ``extra``: root or perm."""
+        spec = Spec(collective, self.count, algorithm, channels=channels, placement=self.placement, **extra)
+        return common.schedule("both", spec)
+
+    def run(
+        self,
+        schedule: Schedule,
+        protocol: str,
+        inputs: list[npt.NDArray[Any]],
+        op: str | None = None,
+        *,
+        fused: int = -1,
+        launches: int = 0,
+    ) -> tuple[list[npt.NDArray[Any]], float]:
+        """Each rank's output as a flat array, and microseconds of a launch, the mean of ``launches``.
+
+        ``inputs``: each rank's, blocks one after the other. ``protocol``: simple, ll or ll128; memory for none.
+        """
+        element = inputs[0].dtype
+        block = inputs[0].size // schedule.in_blocks
+        plan = self.native.PlanBuilder()
+        plan.set_identity(f"{schedule.spec.collective} of a trial", self.timeout, schedule.spec.root)
+        code = -1 if op is None else dtypes.REDUCE_OPS[op]
+        plan.set_data(dtypes.dtype_code(element.name), code, self.count if op == "mean" else 0, block)
+        plan.set_shape(
+            schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes
+        )
+        plan.set_kernel(PROTOCOLS[protocol], fused, self.threads, False, True)
+        self.group.connect({r: set().union(*schedule.message_peers(r)) for r in range(self.count)}, protocol)
+        for rank in range(self.count):
+            plan.add_local(rank, *common.table(schedule, rank), schedule.uses_memory(rank))
+        given = [np.ascontiguousarray(x).tobytes() for x in inputs]
+        outputs, microseconds = self.native.run_trial(self.group.communicator, plan, given, launches)
+        return [np.frombuffer(output, element) for output in outputs], microseconds

@@ -1,0 +1,60 @@
+"""Runs JAX's CPU programs on the CUDA engine's host half, with the fake GPU below it.
+
+To be imported before jaxring, in a process of its own: the custom calls of the CPU engine are left out and those of
+_native_cuda_fake take their place. TEST_CUDA_FAKE names the built module; `make pytest` sees to it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+os.environ.setdefault("PJRT_NPROC", "64")
+
+import jax
+
+FAKE = os.environ["TEST_CUDA_FAKE"]
+GPUS = 2
+# A shim's thread is a fiber: few are enough.
+THREADS = 64
+
+
+def _load():
+    spec = importlib.util.spec_from_file_location("_native_cuda_fake", FAKE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+native = _load()
+_register = jax.ffi.register_ffi_target
+jax.ffi.register_ffi_target = lambda name, *args, **kwargs: None
+import jaxring  # noqa: E402
+from jaxring.runtime import cuda_service, service  # noqa: E402
+from jaxring.runtime.cuda_planner import Devices  # noqa: E402
+
+jax.ffi.register_ffi_target = _register
+cuda_service.register_targets(native, service.GPU_TARGETS, service.DONE, platform="cpu")
+
+
+def _devices(module) -> Devices:
+    local = jax.local_devices(backend="cpu")
+    return Devices("cpu", {d.id: d.id for d in local}, {d.id: n % module.device_count() for n, d in enumerate(local)})
+
+
+def configure(process: int, processes: int, devices: int, port: int) -> None:
+    """CPU devices that stand for GPUs."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", devices)
+    if processes > 1:
+        jax.config.update("jax_enable_recoverability", True)
+        jax.distributed.initialize(f"127.0.0.1:{port}", processes, process)
+
+
+def start(**options) -> None:
+    """Starts the engine on a fake GPU that does what ``options`` say; after jax.distributed, before any collective."""
+    native.fake_options(devices=GPUS, **options)
+    cuda_service.ensure_started(native, _devices, THREADS)
+
+
+__all__ = ["jaxring", "native", "start"]

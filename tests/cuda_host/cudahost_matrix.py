@@ -1,0 +1,94 @@
+"""Collectives of ranks that share GPUs in one process, without XLA, against NumPy; on the fake GPU and on real ones."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from jaxring.bench.gpu_trial import Ranks
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")
+# The kernels' numbers of fused collectives.
+FUSED = (("all_reduce", 1), ("reduce_scatter", 2), ("all_gather", 3), ("broadcast", 4), ("all_to_all", 5))
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+
+
+def inputs_of(schedule, dtype, block, seed):
+    """Small integers, whose sums are exact in every dtype."""
+    random = np.random.default_rng(seed)
+    shape = (schedule.spec.nranks, schedule.in_blocks, block)
+    return random.integers(0, 3, shape).astype(dtype)
+
+
+def expected(schedule, x, rank, op):
+    """A rank's output as (blocks, block); None where the collective leaves it open."""
+    n, root, what = schedule.spec.nranks, schedule.spec.root, schedule.spec.collective
+    if what in REDUCING:
+        wide = x.astype(np.float64)
+        folded = {"sum": wide.sum(0), "max": wide.max(0), "mean": wide.sum(0) / n}[op].astype(x.dtype)
+        if what == "reduce" and rank != root:
+            return np.zeros_like(folded)
+        return folded[rank : rank + 1] if what == "reduce_scatter" else folded
+    if what in ("all_gather", "gather"):
+        return x[:, 0] if what == "all_gather" or rank == root else np.zeros_like(x[:, 0])
+    if what == "all_to_all":
+        return x[:, rank]
+    if what == "scatter":
+        return x[root, rank : rank + 1]
+    return x[root]
+
+
+def check(ranks, collective, algorithm, protocol, dtype, block, op="sum", channels=1, fused=-1):
+    extra = {"root": ranks.count - 1} if collective in ("broadcast", "reduce", "gather", "scatter") else {}
+    schedule = ranks.schedule(collective, algorithm, channels, **extra)
+    if schedule.nlanes > ranks.lanes:
+        return
+    x = inputs_of(schedule, dtype, block, len(collective) + block)
+    op = op if collective in REDUCING else None
+    outputs, _ = ranks.run(schedule, protocol, list(x), op, fused=fused, launches=2)
+    for rank, output in enumerate(outputs):
+        want = expected(schedule, x, rank, op)
+        got = output.reshape(want.shape)
+        what = f"{collective} {algorithm}/{protocol} {np.dtype(dtype).name}[{block}] {op}, rank {rank} of {ranks.count}"
+        np.testing.assert_array_equal(got, want, err_msg=what)
+
+
+def matrix(native, counts, blocks, dtypes, threads):
+    """All collectives by all algorithms and protocols that serve them."""
+    for count in counts:
+        ranks = Ranks(native, count, threads=threads)
+        for collective in COLLECTIVES:
+            for block in blocks:
+                for dtype in dtypes:
+                    check(ranks, collective, "direct", "memory", dtype, block)
+        for collective, algorithm in (
+            ("all_reduce", "ring"),
+            ("all_reduce", "tree"),
+            ("all_reduce", "halving_doubling"),
+            ("all_gather", "ring"),
+            ("reduce_scatter", "ring"),
+            ("broadcast", "tree"),
+        ):
+            for protocol in ("simple", "ll", "ll128"):
+                for block in blocks:
+                    for dtype in dtypes:
+                        check(ranks, collective, algorithm, protocol, dtype, block)
+        for collective, number in FUSED:
+            for block in blocks:
+                for dtype in dtypes:
+                    check(ranks, collective, "direct", "memory", dtype, block, fused=number)
+        check(ranks, "all_reduce", "direct", "memory", np.int32, 99, "max")
+        check(ranks, "all_reduce", "ring", "simple", ml_dtypes.bfloat16, 99, "mean")
+        check(ranks, "all_reduce", "ring", "simple", np.float32, blocks[-1], channels=2)
+
+
+ALL_DTYPES = (
+    np.float32,
+    np.float64,
+    np.float16,
+    ml_dtypes.bfloat16,
+    ml_dtypes.float8_e4m3fn,
+    np.int8,
+    np.int32,
+    np.int64,
+)

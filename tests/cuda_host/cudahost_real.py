@@ -1,0 +1,38 @@
+"""What cudahost_fake offers, with real GPUs: several processes may share one."""
+
+from __future__ import annotations
+
+import os
+
+# XLA takes three quarters of a GPU otherwise, and the processes of a test share one.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax
+import jaxring._native_cuda as native
+
+import jaxring
+
+THREADS = 384
+
+
+def configure(process: int, processes: int, devices: int, port: int) -> None:
+    """One GPU for each process, the same one where there are fewer."""
+    del devices
+    jax.config.update("jax_platforms", "cuda,cpu")
+    if processes > 1:
+        jax.config.update("jax_enable_recoverability", True)
+        gpu = process % native.device_count()
+        jax.distributed.initialize(f"127.0.0.1:{port}", processes, process, local_device_ids=[gpu])
+
+
+def start(**options) -> None:
+    """The engine starts by itself when a collective is lowered; without JAX, by this."""
+    assert not options
+
+
+def start_alone() -> None:
+    """Starts the engine for trials without XLA."""
+    native.start(0, 131072)
+
+
+__all__ = ["jaxring", "native", "start"]

@@ -1,0 +1,41 @@
+"""JAX programs end to end on the CUDA engine's host half, with the fake GPU: planner, handlers, memory, failures."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from cudahost_jobs import run_job
+
+FAKE = os.environ.get("TEST_CUDA_FAKE", "")
+needs_fake = pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _native_cuda_fake; use make pytest")
+
+
+@needs_fake
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("case", "processes", "devices", "environment"),
+    [
+        ("collectives", 1, 4, {}),
+        ("ring", 1, 4, {}),
+        ("matrix", 1, 1, {}),
+        ("shared", 2, 2, {}),
+        ("network", 2, 2, {"JAXRING_P2P_DISABLE": "1"}),
+    ],
+)
+def test_collectives_give_what_numpy_gives(case, processes, devices, environment):
+    run_job(case, processes, devices, **environment)
+
+
+@needs_fake
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("case", ["lost_writes", "no_export", "no_import"])
+def test_memory_that_cannot_be_shared_is_an_error_that_names_the_pair(case):
+    run_job(case, 2, 1)
+
+
+@needs_fake
+@pytest.mark.multiprocess
+def test_a_process_that_ends_fails_the_others():
+    outputs = run_job("gone", 2, 1, expected=[0, 3])
+    assert "process 1, with which" in outputs[0]

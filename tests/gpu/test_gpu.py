@@ -1,0 +1,63 @@
+"""The CUDA engine on a real GPU, which several ranks and several processes share."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+from cudahost_jobs import run_job
+
+pytestmark = [pytest.mark.gpu, pytest.mark.multiprocess, pytest.mark.timeout(600)]
+
+
+def _why_not() -> str:
+    if importlib.util.find_spec("jaxring._native_cuda") is None:
+        return "jaxring was built without CUDA"
+    import jaxring._native_cuda as native
+
+    return "" if native.device_count() else "there is no NVIDIA GPU"
+
+
+WHY_NOT = _why_not()
+needs_gpu = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+
+
+@pytest.fixture(autouse=True)
+def _no_fake(monkeypatch):
+    monkeypatch.delenv("TEST_CUDA_FAKE", raising=False)
+    # The GPU's own: pytest's process is told to use CPUs only.
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    assert "TEST_CUDA_FAKE" not in os.environ
+
+
+@needs_gpu
+def test_ranks_of_one_process_share_a_gpu():
+    run_job("matrix", 1, 1)
+
+
+@needs_gpu
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_share_a_gpu_under_jax(processes):
+    run_job("shared", processes, 1)
+
+
+@needs_gpu
+def test_processes_that_share_a_gpu_by_tcp():
+    run_job("network", 2, 1, JAXRING_P2P_DISABLE="1", JAXRING_SHM_DISABLE="1")
+
+
+@needs_gpu
+def test_staged_buffers():
+    run_job("shared", 2, 1, JAXRING_LOCAL_REGISTER="0")
+
+
+@needs_gpu
+def test_programs_without_command_buffers():
+    run_job("shared", 2, 1, XLA_FLAGS="--xla_gpu_enable_command_buffer=")
+
+
+@needs_gpu
+def test_a_process_that_ends_fails_the_others():
+    outputs = run_job("gone", 2, 1, expected=[0, 3])
+    assert "process 1, with which" in outputs[0]
