@@ -3,10 +3,12 @@
 #   PYTHON  the Python to start from (3.11 or later)     VENV  where its environment goes
 #   JAX     an exact jax version, e.g. 0.10.2            PYTEST_ARGS, DEMO_ARGS  handed on
 #   JOBS    Python tests that run side by side (2)
+#   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for machines with a GPU
 PYTHON ?= python3
 VENV ?= .venv
 JAX ?=
 PYTEST_ARGS ?=
+CUDA ?= OFF
 DEMO_ARGS ?=
 JOBS ?= 2
 CXX ?= g++
@@ -66,7 +68,9 @@ types: $(BUILT) ## mypy, strict
 
 pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 	$(SAY) "Python tests: $$(python -c 'import sys, jax, jaxlib; print("Python %d.%d," % sys.version_info[:2], "jax", jax.__version__)')"
-	@pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	@cmake --build $(BUILD) --target _native_cuda_fake
+	@TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
+	  pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"
@@ -91,7 +95,7 @@ cuda-all: $(ENVIRONMENT) ## the same for sm_80, sm_90, sm_100 and sm_120
 package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, import it
 	$(SAY) "package"
 	@rm -rf build/package && mkdir -p build/package
-	@python -m pip wheel -q --no-deps -w build/package . $(if $(JAX),-C cmake.define.JAXRING_CUDA=OFF)
+	@python -m pip wheel -q --no-deps -w build/package . -C cmake.define.JAXRING_CUDA=$(CUDA)
 	@python -m venv build/package/venv
 	@build/package/venv/bin/python -m pip install -q build/package/*.whl $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
 	@cd build/package && venv/bin/python -I -X dev -W error -c 'import jaxring; print("jaxring", jaxring.__version__, "imports")'
@@ -144,6 +148,6 @@ $(BUILT): $(ENVIRONMENT) CMakeLists.txt $(FFI)
 	$(SAY) "build: native engine"
 	@headers=$$(python tools/ffi_headers.py $(VENV)/headers); \
 	python -m pip install -q --no-build-isolation --no-deps --editable . -C build-dir=$(BUILD) \
-	  -C cmake.define.JAXRING_WERROR=ON -C cmake.define.JAXRING_BUILD_TESTS=ON \
+	  -C cmake.define.JAXRING_WERROR=ON -C cmake.define.JAXRING_BUILD_TESTS=ON -C cmake.define.JAXRING_CUDA=$(CUDA) \
 	  -C cmake.define.JAXRING_FFI_INCLUDE="$$headers"
 	@touch $@

@@ -302,6 +302,11 @@ void Engine::NoteCrash(int process, const std::string& reason) {
   crashes_.try_emplace(process, Crash{reason, Clock::now()});
 }
 
+bool Engine::Crashed(int process) {
+  std::lock_guard lock(mutex_);
+  return crashes_.count(process) != 0;
+}
+
 void Engine::FailCrashed(Operation& op, Clock::time_point now) {
   std::string names, reason;
   {

@@ -70,6 +70,8 @@ class Engine {
   // A peer process is gone: its links end. One that said goodbye has done its part in all that it began; one that did
   // not takes every operation with a rank of its own down, whomever that operation waits for just now.
   void PeerGone(int process, const std::string& reason, bool goodbye);
+  // Whether a process ended without saying goodbye.
+  bool Crashed(int process);
   void AddTcpRecv(int process, int channel, int fd);
   void AddTcpSend(int process, int channel, int fd);
   void WatchPeer(int process, int fd);

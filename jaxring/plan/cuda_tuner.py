@@ -120,7 +120,13 @@ def _price(
     # One lane does not fill a link; this many do, roughly.
     busy = min(1.0, lanes / 16)
     if kind == "memory":
-        return round(LAUNCH_US + shape.memory_bytes / (LINK_BYTES_PER_US * busy), 3)
+        # What comes into the busiest rank: a share of the vector from, or to, each other one; a reduction's root reads
+        # the others' whole vectors.
+        n = topology.nranks
+        total = nbytes * n if collective in ("all_gather", "gather") else nbytes
+        crossing = total * (n - 1) if collective == "reduce" else total * (n - 1) / n
+        phases = len(cost.PHASES.get(collective, ("spread",)))
+        return round(LAUNCH_US + phases * crossing / (LINK_BYTES_PER_US * busy), 3)
     if topology.nodes > 1:
         wire = shape.hops * (HOP_US[kind] + NETWORK_US) + shape.wire_bytes / (NETWORK_BYTES_PER_US * share)
     else:

@@ -42,12 +42,12 @@ def _devices(module) -> Devices:
     return Devices("cpu", {d.id: d.id for d in local}, {d.id: n % module.device_count() for n, d in enumerate(local)})
 
 
-def configure(process: int, processes: int, devices: int, port: int) -> None:
-    """CPU devices that stand for GPUs."""
+def configure(process: int, processes: int, devices: int, port: int, survive: bool) -> None:
+    """CPU devices that stand for GPUs; ``survive``: other processes' ends."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
     if processes > 1:
-        jax.config.update("jax_enable_recoverability", True)
+        jax.config.update("jax_enable_recoverability", survive)
         jax.distributed.initialize(f"127.0.0.1:{port}", processes, process)
 
 

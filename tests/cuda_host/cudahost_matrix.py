@@ -10,6 +10,8 @@ from jaxring.bench.gpu_trial import Ranks
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")
 # The kernels' numbers of fused collectives.
 FUSED = (("all_reduce", 1), ("reduce_scatter", 2), ("all_gather", 3), ("broadcast", 4), ("all_to_all", 5))
+# Elements that the one-shot all-reduce takes, of any dtype here.
+ONE_SHOT = 1000
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 
@@ -77,6 +79,8 @@ def matrix(native, counts, blocks, dtypes, threads):
             for block in blocks:
                 for dtype in dtypes:
                     check(ranks, collective, "direct", "memory", dtype, block, fused=number)
+                    if collective == "all_reduce" and block <= ONE_SHOT:
+                        check(ranks, collective, "direct", "memory", dtype, block, fused=0)
         check(ranks, "all_reduce", "direct", "memory", np.int32, 99, "max")
         check(ranks, "all_reduce", "ring", "simple", ml_dtypes.bfloat16, 99, "mean")
         check(ranks, "all_reduce", "ring", "simple", np.float32, blocks[-1], channels=2)

@@ -15,12 +15,12 @@ import jaxring
 THREADS = 384
 
 
-def configure(process: int, processes: int, devices: int, port: int) -> None:
-    """One GPU for each process, the same one where there are fewer."""
+def configure(process: int, processes: int, devices: int, port: int, survive: bool) -> None:
+    """One GPU for each process, the same one where there are fewer; ``survive``: other processes' ends."""
     del devices
     jax.config.update("jax_platforms", "cuda,cpu")
     if processes > 1:
-        jax.config.update("jax_enable_recoverability", True)
+        jax.config.update("jax_enable_recoverability", survive)
         gpu = process % native.device_count()
         jax.distributed.initialize(f"127.0.0.1:{port}", processes, process, local_device_ids=[gpu])
 

@@ -50,10 +50,12 @@ struct Carrier::Line {
 
 Carrier::Carrier(Gpu& gpu, Engine& engine) : gpu_(gpu), engine_(engine), thread_([this] { Run(); }) {}
 
-Carrier::~Carrier() {
+Carrier::~Carrier() { Stop(); }
+
+void Carrier::Stop() {
   stop_ = true;
   engine_.bell().NotifyAll();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 Connection Carrier::Carry(const Carried& carried) {

@@ -35,6 +35,8 @@ class Carrier {
   ~Carrier();
   Carrier(const Carrier&) = delete;
 
+  // Carries nothing more: the memory may go away.
+  void Stop();
   // Makes the connection's memory and carries it from now on. There must be a link to the process, channel 0.
   // Throws std::invalid_argument where a slot is longer than a message of the links.
   Connection Carry(const Carried& carried);

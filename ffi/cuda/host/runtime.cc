@@ -28,7 +28,7 @@ Runtime::Runtime(Gpu& gpu, Engine& engine, int process)
 
 Runtime::~Runtime() {
   stop_ = true;
-  looker_.join();
+  if (looker_.joinable()) looker_.join();
 }
 
 std::shared_ptr<Communicator> Runtime::GetCommunicator(const CommunicatorSpec& spec) {
@@ -114,7 +114,8 @@ void Runtime::LookOnce() {
       const std::string text =
           "process " + std::to_string(peer) + ", with which " + name + " shares GPUs' work, is gone: " + end;
       communicator->Break(text);
-      Report(text);
+      // One that ended in good order has done its part in all that it began; only what comes later fails.
+      if (engine_.Crashed(peer)) Report(text);
       try {
         communicator->Bury(peer);
       } catch (const std::exception& error) {
@@ -135,6 +136,9 @@ void Runtime::Abort(const std::string& reason) {
   for (auto& [name, communicator] : communicators) communicator->Break(reason);
   requested_.notify_all();
   faulted_.notify_all();
+  // Before CUDA unmaps the pinned memory that they look at.
+  if (looker_.joinable()) looker_.join();
+  carrier_.Stop();
 }
 
 std::map<std::string, uint64_t> Runtime::Counters() {
