@@ -22,6 +22,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -170,6 +171,12 @@ def versions() -> str:
     return f"{found}, Python {sys.version_info.major}.{sys.version_info.minor}"
 
 
+def named(tree: pathlib.Path) -> str:
+    """A source tree's name and the version that it says it is."""
+    found = re.search(r'^_version = "(.*)"', (tree / "jax" / "version.py").read_text(), re.MULTILINE)
+    return f"{tree.name} ({found[1] if found else 'of unknown version'})"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tree", type=pathlib.Path, help="a JAX source tree")
@@ -208,7 +215,7 @@ def main() -> int:
                 texts += [f"{name}: {test}" for test, result in sorted(after.results.items()) if result == "text"]
                 print(table(rows[-1:]), flush=True)
     text = table(rows)
-    print(f"\n{versions()}, tests of {given.tree.name}\n\n{text}")
+    print(f"\n{versions()}, tests of {named(given.tree)}\n\n{text}")
     for line in worse:
         print("WORSE", line)
     for line in texts:
@@ -218,7 +225,7 @@ def main() -> int:
     if given.report:
         reasons = "".join(f"* {count}: {line}\n" for line, count in kept.most_common())
         failures = "".join(f"* {line}\n" for line in worse) or "None.\n"
-        body = f"Tests of {given.tree.name}.\n\n```\n{text}\n```\n\nWorse with jaxring:\n\n{failures}"
+        body = f"Tests of the source tree {named(given.tree)}.\n\n```\n{text}\n```\n\nWorse with jaxring:\n\n{failures}"
         body += "\nTests that fail only where they read how XLA's own collectives spell their groups:\n"
         body += "\n" + ("".join(f"* {line}\n" for line in texts) or "None.\n")
         body += f"\nCalls that kept JAX's own lowering, and why:\n\n{reasons or 'None.'}"
