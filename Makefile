@@ -119,7 +119,7 @@ printf '\n\033[1m== %s\033[0m\n' "CUDA kernels for $(2)"; \
 cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_WERROR=ON -DJAXRING_CUDA=ON \
   "-DJAXRING_CUDA_ARCHITECTURES=$(2)" --log-level=WARNING >/dev/null; \
 cmake --build build/$(1) --target jaxring_cuda; \
-if ! command -v cuobjdump nvdisasm >/dev/null; then \
+if ! { command -v cuobjdump && command -v nvdisasm; } >/dev/null; then \
   python -m pip install -q --no-deps --target build/cuda-tools --upgrade nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm; \
   export PATH="$$(dirname "$$(find "$$PWD/build/cuda-tools" -name nvdisasm)"):$$PATH"; \
 fi; \

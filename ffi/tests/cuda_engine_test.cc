@@ -3,7 +3,7 @@
 #include <map>
 #include <memory>
 
-#include "ffi/tests/cuda_cluster.h"
+#include "ffi/tests/cuda_launch.h"
 #include "ffi/tests/job.h"
 
 namespace jaxring::test {

@@ -2,7 +2,7 @@
 // fused collectives.
 #include <memory>
 
-#include "ffi/tests/cuda_cluster.h"
+#include "ffi/tests/cuda_launch.h"
 #include "ffi/tests/job.h"
 
 namespace jaxring::test {

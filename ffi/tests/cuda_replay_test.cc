@@ -2,7 +2,7 @@
 // counters that are about to wrap.
 #include <memory>
 
-#include "ffi/tests/cuda_cluster.h"
+#include "ffi/tests/cuda_launch.h"
 #include "ffi/tests/job.h"
 
 namespace jaxring::test {
