@@ -77,12 +77,22 @@ constexpr Code CodeOf(DType dtype, ReduceOp op) {
 }
 // clang-format on
 
-// Words of smaller integers, one element after another.
+struct Sum;
+struct Min;
+struct Max;
+
+// Words of smaller integers: bytes at once where there is a way, else one element after another.
 template <class T, class Op>
 JAXRING_DEVICE uint32_t Elements(uint32_t a, uint32_t b) {
   constexpr int kBits = 8 * sizeof(T);
   if constexpr (kBits == 32) {
     return static_cast<uint32_t>(Op::template Apply<T>(static_cast<T>(a), static_cast<T>(b)));
+  } else if constexpr (kBits == 8 && std::is_same_v<Op, Sum>) {
+    return ((a & 0x7f7f7f7fu) + (b & 0x7f7f7f7fu)) ^ ((a ^ b) & 0x80808080u);
+  } else if constexpr (kBits == 8 && std::is_same_v<Op, Min>) {
+    return LeastBytes(a, b, std::is_signed_v<T>);
+  } else if constexpr (kBits == 8 && std::is_same_v<Op, Max>) {
+    return GreatestBytes(a, b, std::is_signed_v<T>);
   } else {
     using Unsigned = std::make_unsigned_t<T>;
     uint32_t word = 0;

@@ -134,6 +134,14 @@ JAXRING_DEVICE uint32_t AsBits(float value) { return __float_as_uint(value); }
 JAXRING_DEVICE double AsDouble(uint64_t bits) { return __longlong_as_double(static_cast<long long>(bits)); }
 JAXRING_DEVICE uint64_t AsBits(double value) { return static_cast<uint64_t>(__double_as_longlong(value)); }
 
+// The least and greatest of each byte of a word.
+JAXRING_DEVICE uint32_t LeastBytes(uint32_t a, uint32_t b, bool is_signed) {
+  return is_signed ? __vmins4(a, b) : __vminu4(a, b);
+}
+JAXRING_DEVICE uint32_t GreatestBytes(uint32_t a, uint32_t b, bool is_signed) {
+  return is_signed ? __vmaxs4(a, b) : __vmaxu4(a, b);
+}
+
 // Both halves of a word, to and from float32; rounded to nearest even.
 JAXRING_DEVICE void UnpackHalves(uint32_t word, float* low, float* high) {
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"

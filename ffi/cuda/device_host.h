@@ -140,6 +140,17 @@ inline bool Claim(uint32_t* word) {
   return Word(word).compare_exchange_strong(free, 1);
 }
 
+// By flipping the signs of signed bytes they compare as unsigned ones.
+inline uint32_t LeastBytes(uint32_t a, uint32_t b, bool is_signed) {
+  uint32_t word = 0;
+  for (uint32_t byte = 0xff; byte != 0; byte <<= 8) {
+    const uint32_t flip = is_signed ? byte & 0x80808080u : 0;
+    word |= ((a ^ flip) & byte) < ((b ^ flip) & byte) ? a & byte : b & byte;
+  }
+  return word;
+}
+inline uint32_t GreatestBytes(uint32_t a, uint32_t b, bool is_signed) { return ~LeastBytes(~a, ~b, is_signed); }
+
 inline float AsFloat(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t AsBits(float value) { return std::bit_cast<uint32_t>(value); }
 inline double AsDouble(uint64_t bits) { return std::bit_cast<double>(bits); }
