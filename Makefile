@@ -123,7 +123,7 @@ if ! { command -v cuobjdump && command -v nvdisasm; } >/dev/null; then \
   python -m pip install -q --no-deps --target build/cuda-tools --upgrade nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm; \
   export PATH="$$(dirname "$$(find "$$PWD/build/cuda-tools" -name nvdisasm)"):$$PATH"; \
 fi; \
-python tools/cuda_resources.py build/$(1) --sass cuobjdump
+python tools/cuda_resources.py build/$(1) --sass cuobjdump --table docs/cuda-resources.txt
 endef
 
 $(SCHEDULES): $(ENVIRONMENT) tools/dump_schedules.py $(shell find jaxring/plan -name '*.py')

@@ -1,10 +1,11 @@
 """Check what the compiler made of the CUDA engine's kernels, in a build folder of CMake's.
 
 Resources of every kernel on every architecture, from what ptxas said: no spills, no stack, registers and shared memory
-within limits. With --sass also the machine code for sm_90, by cuobjdump (with nvdisasm): 16-byte loads and stores in
-the data paths, and the protocols' memory-order instructions. Prints a table; exits with 1 where a check fails.
+within limits, and as in the checked-in table. With --sass also the machine code for sm_90, by cuobjdump (with
+nvdisasm): 16-byte loads and stores in the data paths, and the protocols' memory-order instructions. Prints a table;
+exits with 1 where a check fails.
 
-usage: python tools/cuda_resources.py BUILD [--sass CUOBJDUMP]
+usage: python tools/cuda_resources.py BUILD [--sass CUOBJDUMP] [--table FILE | --write FILE]
 """
 
 from __future__ import annotations
@@ -95,6 +96,32 @@ def check_resources(kernels: list[Kernel]) -> list[str]:
     return faults
 
 
+def compiler(build: Path) -> str:
+    """Which ptxas made the kernels: registers are its choice."""
+    nvcc = re.search(r"^JAXRING_NVCC:\w+=(.+)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE)
+    said = subprocess.run([nvcc[1] if nvcc else "nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    return said.strip().splitlines()[-1]
+
+
+def table(kernels: list[Kernel]) -> list[str]:
+    return [
+        f"{k.arch:7} {k.name:24} {k.registers:4} registers {k.shared:6} bytes shared {k.spills:5} spilled"
+        for k in sorted(kernels, key=lambda k: (k.arch, k.name))
+    ]
+
+
+def check_table(kernels: list[Kernel], build: Path, path: Path) -> list[str]:
+    """Rows that differ from the table's, for the architectures that were built."""
+    made_by, *known = path.read_text().splitlines()
+    if made_by != compiler(build):
+        print(f"{path} was written with {made_by}, this is {compiler(build)}: not compared")
+        return []
+    archs = tuple({k.arch for k in kernels})
+    rows = {row for row in known if row.startswith(archs)}
+    changed = sorted(rows.symmetric_difference(table(kernels)))
+    return [f"not as in {path} (write it anew with --write): {row}" for row in changed]
+
+
 def check_sass(build: Path, cuobjdump: str) -> list[str]:
     faults = []
     seen = 0
@@ -126,11 +153,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
     parser.add_argument("--sass", metavar="CUOBJDUMP")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="compare with this table")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table")
     options = parser.parse_args()
     kernels = resources(options.build)
-    for k in sorted(kernels, key=lambda k: (k.arch, k.name)):
-        print(f"{k.arch:7} {k.name:24} {k.registers:4} registers {k.shared:6} bytes shared {k.spills:5} spilled")
+    print("\n".join(table(kernels)))
     faults = check_resources(kernels)
+    if options.write:
+        options.write.write_text("\n".join([compiler(options.build), *table(kernels)]) + "\n")
+    if options.table:
+        faults += check_table(kernels, options.build, options.table)
     if options.sass:
         faults += check_sass(options.build, options.sass)
     for fault in faults:

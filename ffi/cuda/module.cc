@@ -99,6 +99,11 @@ struct PlanBuilder {
     locals.emplace_back(std::move(table), members);
   }
   std::shared_ptr<LaunchPlan> Finish(std::shared_ptr<Communicator> communicator) const {
+    for (const auto& [table, members] : locals) {
+      if (members && communicator->Members(table.rank).size() > kMaxStepPeers) {
+        throw std::invalid_argument("more than 65 ranks that share memory: set JAXRING_P2P_DISABLE=1 or use fewer");
+      }
+    }
     auto plan = std::make_shared<LaunchPlan>(std::move(communicator), spec);
     for (const auto& [table, members] : locals) plan->AddLocal(table, members);
     return plan;
