@@ -82,7 +82,7 @@ void CheckLateHere(Wire wire) {
 // well.
 void CheckAbsentProcess(Wire wire, Protocol protocol) {
   Job job(2, wire);
-  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(700, 0.5, protocol));
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(700, 1.5, protocol));
   site.RunOk();
   for (const Status& status : site.Run({0, 1})) {
     CHECK(status.code == Code::kDeadlineExceeded);
