@@ -9,12 +9,11 @@ import mpi4jax
 import numpy as np
 from mpi4py import MPI
 
+from jaxring.bench.backends.raw_mpi import OPS
 from jaxring.bench.work import expected, operand
 
 if TYPE_CHECKING:
     from jaxring.bench.work import Case
-
-_OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN, "prod": MPI.PROD}
 
 
 class Backend:
@@ -33,8 +32,8 @@ class Backend:
             "all_to_all": lambda x: mpi4jax.alltoall(x.reshape(self.ranks, -1), comm=world).reshape(-1),
             "broadcast": lambda x: mpi4jax.bcast(x, 0, comm=world),
         }
-        if case.op in _OPS:
-            calls["all_reduce"] = lambda x: mpi4jax.allreduce(x, op=_OPS[case.op], comm=world)
+        if case.op in OPS:
+            calls["all_reduce"] = lambda x: mpi4jax.allreduce(x, op=OPS[case.op], comm=world)
         if case.collective not in calls:
             return f"no {case.op} {case.collective}"
         call = calls[case.collective]

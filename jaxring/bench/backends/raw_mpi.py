@@ -12,7 +12,7 @@ from jaxring.bench.work import expected, operand
 if TYPE_CHECKING:
     from jaxring.bench.work import Case
 
-_OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN, "prod": MPI.PROD}
+OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN, "prod": MPI.PROD}
 
 
 class Backend:
@@ -28,7 +28,7 @@ class Backend:
         reduces = case.collective in ("all_reduce", "reduce_scatter")
         if case.dtype not in ("float32", "float64", "int32", "int64", "int8", "uint8"):
             return f"MPI has no {case.dtype}"
-        if reduces and case.op not in _OPS:
+        if reduces and case.op not in OPS:
             return f"MPI has no {case.op}"
         self._case = case
         self._in = operand(case, self.ranks, self._rank)
@@ -46,9 +46,9 @@ class Backend:
         case, out, world = self._case, self._out, self._world
         x: Any = MPI.IN_PLACE if case.inplace else self._in
         if case.collective == "all_reduce":
-            world.Allreduce(x, out, _OPS[case.op])
+            world.Allreduce(x, out, OPS[case.op])
         elif case.collective == "reduce_scatter":
-            world.Reduce_scatter_block(self._in, out, _OPS[case.op])
+            world.Reduce_scatter_block(self._in, out, OPS[case.op])
         elif case.collective == "all_gather":
             world.Allgather(self._in, out)
         elif case.collective == "all_to_all":
