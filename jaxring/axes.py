@@ -62,7 +62,7 @@ class Axes:
         others = [i for i in range(len(order)) if i not in mine]
         rows = ids.transpose(others + mine).reshape(-1, math.prod(sizes[i] for i in mine))
         if self.groups is not None:
-            rows = np.concatenate([rows[:, list(group)] for group in self.groups], axis=0)
+            rows = np.stack([rows[:, list(group)] for group in self.groups], axis=1).reshape(-1, self.size)
         return np.ascontiguousarray(rows)
 
     def __str__(self) -> str:

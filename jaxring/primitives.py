@@ -20,6 +20,7 @@ from jax.interpreters import mlir
 
 from jaxring import _compat
 from jaxring.provenance import provenance
+from jaxring.replicagroups import replica_groups
 from jaxring.tracenames import traced_as
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def custom_call(
     partition = hlo.partition_id()
     nbytes = math.prod(data.shape) * data.dtype.itemsize
     with traced_as(ctx, collective, options.op, nbytes, [str(name) for name in axes.names]):
-        return rule(
+        results: Any = rule(
             ctx,
             *operands,
             partition,
@@ -146,6 +147,9 @@ def custom_call(
             has_output=bool(has_output),
             row_elements=np.int64(row_elements),
         )
+    call: Any = results[0].owner
+    call.attributes["replica_groups"] = replica_groups(collective, axes)
+    return results
 
 
 def _alone(name: str, x: Any, *, options: Options) -> Any:

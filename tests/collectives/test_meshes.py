@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from coll_calls import MOVING, REDUCING, call, has_blocks, moved, shift
 from coll_meshes import TABLES, check_lines, line_data, line_program, members
 from coll_ranks import Ranks, Report
+from jax.lax import psum
 from jax.sharding import PartitionSpec as P
 
 import jaxring
@@ -279,3 +282,21 @@ def test_two_meshes_of_the_same_process_at_once():
     for pair in results:
         for i, result in enumerate(pair):
             np.testing.assert_array_equal(result["y"], np.tile(x.sum(axis=0) * (i + 1), (4, 1)))
+
+
+@pytest.mark.parametrize("groups", [None, [[0, 3], [1, 2]]])
+def test_the_program_shows_the_groups_as_jax_shows_its_own(ranks, groups):
+    mesh = jax.sharding.Mesh(ranks(8).mesh.devices.reshape(2, 4), ("a", "b"))
+
+    def shown(all_reduce):
+        def f(v):
+            return all_reduce(v, "b", axis_index_groups=groups)
+
+        f = jax.shard_map(f, mesh=mesh, in_specs=P(("a", "b")), out_specs=P(("a", "b")), check_vma=False)
+        text = jax.jit(f).lower(np.zeros(8, np.float32)).as_text()
+        written = re.search(r"replica_groups = (dense<.*?>|.*axes = \[.*?\])", text)
+        assert written, text
+        # JAX names the mesh by symbol, a custom call holds it in full.
+        return re.sub(r"mesh = (@mesh\w*|#sdy\.mesh<.*?>)", "mesh", written[1])
+
+    assert shown(jaxring.all_reduce) == shown(psum)
