@@ -38,7 +38,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_native.pyi DESTINATION jaxring COMPON
 
 # The CUDA engine's host half on the fake GPU, as a module for the Python tests (target _native_cuda_fake).
 nanobind_add_module(_native_cuda_fake EXCLUDE_FROM_ALL NB_STATIC STABLE_ABI NOMINSIZE ffi/cuda/module.cc
-                    ffi/xla/cuda_handlers.cc)
+                    ffi/cuda/bind_plans.cc ffi/xla/cuda_handlers.cc)
 target_compile_definitions(_native_cuda_fake PRIVATE JAXRING_FAKE_GPU)
 target_link_libraries(_native_cuda_fake PRIVATE jaxring_cuda_fake)
 target_include_directories(_native_cuda_fake SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include")

@@ -38,4 +38,12 @@ int LaunchFused(Fused fused, const Args& args, int threads, void* stream) {
                           0, static_cast<cudaStream_t>(stream));
 }
 
+int LoadFusedKernels() {
+  for (uint32_t width : {0, 1, 2, 4}) {
+    cudaFuncAttributes attributes;
+    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, KernelOf(width))) return error;
+  }
+  return cudaSuccess;
+}
+
 }  // namespace jaxring::cuda

@@ -41,6 +41,16 @@ int Launch(const Args& args, int threads, void* stream) {
                           static_cast<cudaStream_t>(stream));
 }
 
+int LoadKernels() {
+  for (uint32_t width : {0, 1, 2, 4}) {
+    for (const void* kernel : {KernelOf<Simple>(width), KernelOf<LL>(width), KernelOf<LL128>(width)}) {
+      cudaFuncAttributes attributes;
+      if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel)) return error;
+    }
+  }
+  return cudaSuccess;
+}
+
 const char* Architectures() { return JAXRING_CUDA_TARGETS; }
 
 }  // namespace jaxring::cuda

@@ -28,6 +28,11 @@ int Launch(const Args& args, int threads, void* stream);
 // The same for a fused collective, by args.lanes blocks.
 int LaunchFused(Fused fused, const Args& args, int threads, void* stream);
 
+// Load all kernels of Launch, and of LaunchFused, into the current context: a first launch that had to load its kernel
+// could wait for kernels that wait for it. Return a cudaError_t.
+int LoadKernels();
+int LoadFusedKernels();
+
 // The architectures and PTX version that were compiled in, for example "sm_90 compute_90".
 const char* Architectures();
 

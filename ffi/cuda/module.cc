@@ -10,11 +10,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
-
 #include "ffi/bind_links.h"
+#include "ffi/cuda/bind_plans.h"
 #include "ffi/cuda/host/runtime.h"
-#include "ffi/cuda/host/trial.h"
 #include "ffi/xla/cuda_handlers.h"
 #include "jaxring_config.h"
 #if defined(JAXRING_FAKE_GPU)
@@ -35,14 +33,6 @@ Runtime& Cuda() {
   return *runtime;
 }
 
-template <class T>
-std::vector<T> FromBytes(const nb::bytes& bytes) {
-  if (bytes.size() % sizeof(T) != 0) throw std::invalid_argument("a schedule table of the wrong size");
-  std::vector<T> items(bytes.size() / sizeof(T));
-  if (!items.empty()) std::memcpy(items.data(), bytes.c_str(), bytes.size());
-  return items;
-}
-
 using RankTuple = std::tuple<int, int, int, std::string>;  // process, device, node, name
 using WireTuple = std::pair<uint32_t, uint64_t>;           // slots, slot bytes
 using LocationTuple = std::pair<uint64_t, uint64_t>;       // region, offset
@@ -60,55 +50,6 @@ std::shared_ptr<Communicator> MakeCommunicator(const std::string& name, const st
   spec.timeout_s = timeout_s;
   return Cuda().GetCommunicator(spec);
 }
-
-// What Python makes of a planning request, field by field, before there is a plan.
-struct PlanBuilder {
-  LaunchPlanSpec spec;
-  std::vector<std::pair<RankTable, bool>> locals;
-
-  void SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements) {
-    if (dtype < 0 || dtype >= kDTypeCount || op >= kReduceOpCount) throw std::invalid_argument("no such dtype or op");
-    spec.dtype = static_cast<DType>(dtype);
-    spec.reduces = op >= 0;
-    if (op >= 0) spec.op = static_cast<ReduceOp>(op);
-    if (op >= 0 && FindKernels(spec.dtype, spec.op) == nullptr) {
-      throw std::invalid_argument("the operation has no meaning for the dtype");
-    }
-    spec.divisor = divisor;
-    spec.block_elements = block_elements;
-  }
-  void AddLocal(int rank, const nb::bytes& steps, const nb::bytes& lane_begin, const nb::bytes& peers, bool members) {
-    RankTable table;
-    table.rank = rank;
-    table.steps = FromBytes<Step>(steps);
-    table.lane_begin = FromBytes<uint32_t>(lane_begin);
-    table.peers = FromBytes<int32_t>(peers);
-    if (table.lane_begin.size() != static_cast<size_t>(spec.nlanes) + 1 ||
-        table.lane_begin.back() > table.steps.size()) {
-      throw std::invalid_argument("a schedule table whose lanes do not fit its steps");
-    }
-    for (const Step& step : table.steps) {
-      if (size_t{step.recv_begin} + step.recv_count > table.peers.size() ||
-          size_t{step.send_begin} + step.send_count > table.peers.size()) {
-        throw std::invalid_argument("a step that names peers past the table's end");
-      }
-      if (step.recv_count > kMaxStepPeers || step.send_count > kMaxStepPeers) {
-        throw std::invalid_argument("a step of more than 64 sources or destinations");
-      }
-    }
-    locals.emplace_back(std::move(table), members);
-  }
-  std::shared_ptr<LaunchPlan> Finish(std::shared_ptr<Communicator> communicator) const {
-    for (const auto& [table, members] : locals) {
-      if (members && communicator->Members(table.rank).size() > kMaxStepPeers) {
-        throw std::invalid_argument("more than 65 ranks that share memory: set JAXRING_P2P_DISABLE=1 or use fewer");
-      }
-    }
-    auto plan = std::make_shared<LaunchPlan>(std::move(communicator), spec);
-    for (const auto& [table, members] : locals) plan->AddLocal(table, members);
-    return plan;
-  }
-};
 
 Location ToLocation(const LocationTuple& tuple) { return {tuple.first, tuple.second}; }
 LocationTuple FromLocation(Location location) { return {location.region, location.offset}; }
@@ -262,65 +203,7 @@ NB_MODULE(JAXRING_MODULE, m) {
         "The communicator of that name. `ranks`: (process, device or -1, node, name) of each; `wires`: (slots, slot "
         "bytes) for simple, ll and ll128.");
 
-  nb::class_<PlanBuilder>(m, "PlanBuilder", "A plan in the making; resolve() freezes it.")
-      .def(nb::init<>())
-      .def(
-          "set_identity",
-          [](PlanBuilder& b, const std::string& what, double timeout_s, int root) {
-            b.spec.what = what;
-            b.spec.timeout_s = timeout_s;
-            b.spec.root = root;
-          },
-          nb::arg("what"), nb::arg("timeout_s"), nb::arg("root"))
-      .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
-           nb::arg("block_elements"))
-      .def(
-          "set_shape",
-          [](PlanBuilder& b, int in_blocks, int out_blocks, int pieces, int scratch_chunks, int nlanes) {
-            if (scratch_chunks > static_cast<int>(kMaxScratch)) {
-              throw std::invalid_argument("the schedule needs more scratch than a kernel has");
-            }
-            b.spec.in_blocks = in_blocks;
-            b.spec.out_blocks = out_blocks;
-            b.spec.pieces = pieces;
-            b.spec.scratch_chunks = scratch_chunks;
-            b.spec.nlanes = nlanes;
-          },
-          nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"), nb::arg("scratch_chunks"), nb::arg("nlanes"))
-      .def(
-          "set_kernel",
-          [](PlanBuilder& b, int protocol, int fused, int threads, bool trap, bool zero_copy) {
-            b.spec.protocol = static_cast<cuda::Protocol>(protocol);
-            if (fused >= 0) b.spec.fused = static_cast<Fused>(fused);
-            b.spec.threads = threads;
-            b.spec.trap = trap;
-            b.spec.zero_copy = zero_copy;
-          },
-          nb::arg("protocol"), nb::arg("fused"), nb::arg("threads"), nb::arg("trap"), nb::arg("zero_copy"))
-      .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("steps"), nb::arg("lane_begin"),
-           nb::arg("peers"), nb::arg("members"));
-  m.def(
-      "run_trial",
-      [](std::shared_ptr<Communicator> communicator, const PlanBuilder& builder, const std::vector<nb::bytes>& inputs,
-         int launches) {
-        std::vector<std::string> given;
-        for (const nb::bytes& input : inputs) given.emplace_back(input.c_str(), input.size());
-        TrialResult result;
-        {
-          nb::gil_scoped_release release;
-          auto plan = builder.Finish(std::move(communicator));
-          result = RunTrial(*plan, given, launches);
-        }
-        std::vector<nb::bytes> outputs;
-        for (const std::string& output : result.outputs) outputs.emplace_back(output.data(), output.size());
-        return std::make_pair(outputs, result.microseconds);
-      },
-      nb::arg("communicator"), nb::arg("plan"), nb::arg("inputs"), nb::arg("launches"),
-      "Runs a plan whose ranks are all here, without XLA: (output of each rank, microseconds of a further launch).");
-  m.def(
-      "time_copy", [](int device, uint64_t bytes, int copies) { return TimeCopy(ThisGpu(), device, bytes, copies); },
-      nb::arg("device"), nb::arg("bytes"), nb::arg("copies"), nb::call_guard<nb::gil_scoped_release>(),
-      "Microseconds of a copy of so many bytes within a device.");
+  BindPlans(m);
   BindLinks(m);
 #if defined(JAXRING_FAKE_GPU)
   m.def(

@@ -47,7 +47,7 @@ def check(ranks, collective, algorithm, protocol, dtype, block, op="sum", channe
         return
     x = inputs_of(schedule, dtype, block, len(collective) + block)
     op = op if collective in REDUCING else None
-    outputs, _ = ranks.run(schedule, protocol, list(x), op, fused=fused, launches=2)
+    outputs = ranks.run(schedule, protocol, list(x), op, fused=fused, launches=2).outputs
     for rank, output in enumerate(outputs):
         want = expected(schedule, x, rank, op)
         got = output.reshape(want.shape)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+# Ranks of a process that share a GPU are streams there, and streams that share a queue would wait for each other.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 # XLA takes three quarters of a GPU otherwise, and the processes of a test share one.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

@@ -20,6 +20,7 @@ needs_fake = pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _
         ("ring", 1, 4, {}),
         ("matrix", 1, 1, {}),
         ("shared", 2, 2, {}),
+        ("replays", 2, 2, {}),
         ("network", 2, 2, {"JAXRING_P2P_DISABLE": "1"}),
     ],
 )

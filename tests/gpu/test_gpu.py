@@ -43,6 +43,11 @@ def test_processes_share_a_gpu_under_jax(processes):
 
 
 @needs_gpu
+def test_replays():
+    run_job("replays", 2, 1)
+
+
+@needs_gpu
 def test_processes_that_share_a_gpu_by_tcp():
     run_job("network", 2, 1, JAXRING_P2P_DISABLE="1", JAXRING_SHM_DISABLE="1")
 

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -19,6 +20,13 @@ struct Handle {
   uint64_t bytes;
 };
 
+// Set in a thread that captures: what CUDA may refuse there, this refuses.
+thread_local bool capturing = false;
+
+void CheckNotCapturing() {
+  if (capturing) throw GpuError("operation not permitted when stream is capturing");
+}
+
 class FakeGpu final : public Gpu {
  public:
   int DeviceCount() override { return options().devices; }
@@ -28,7 +36,10 @@ class FakeGpu final : public Gpu {
     if (!CanAccess(device, peer)) throw GpuError("no peer access");
   }
 
+  void Prepare(int device) override { prepared_ |= 1u << device; }
+
   char* Allocate(int device, uint64_t bytes) override {
+    CheckNotCapturing();
     const int fd = memfd_create("jaxring-fake-gpu", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw GpuError("out of memory");
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -39,6 +50,7 @@ class FakeGpu final : public Gpu {
     return mapping.allocation.base;
   }
   void Free(int, char* memory) override {
+    CheckNotCapturing();
     std::lock_guard lock(mutex_);
     auto it = own_.find(memory);
     if (it == own_.end()) throw GpuError("free of what was not allocated");
@@ -59,6 +71,7 @@ class FakeGpu final : public Gpu {
     return found;
   }
   IpcHandle Export(const Allocation& allocation) override {
+    CheckNotCapturing();
     std::lock_guard lock(mutex_);
     IpcHandle handle{};
     const Handle contents{getpid(), own_.at(allocation.base).fd, allocation.bytes};
@@ -66,6 +79,7 @@ class FakeGpu final : public Gpu {
     return handle;
   }
   char* Import(int, const IpcHandle& handle) override {
+    CheckNotCapturing();
     if (options().no_import) throw GpuError("cudaIpcOpenMemHandle: peer access is not supported (217)");
     Handle contents;
     std::memcpy(&contents, handle.bytes.data(), sizeof contents);
@@ -81,6 +95,7 @@ class FakeGpu final : public Gpu {
   }
 
   void Copy(int, void* to, const void* from, uint64_t bytes) override {
+    CheckNotCapturing();
     if (options().lose_writes && Foreign(to)) return;
     std::memcpy(to, from, bytes);
   }
@@ -94,10 +109,12 @@ class FakeGpu final : public Gpu {
     std::memcpy(to, from, bytes);
   }
 
-  void Launch(int, const Args& args, int threads, void* stream) override {
+  void Launch(int device, const Args& args, int threads, void* stream) override {
+    CheckPrepared(device);
     Machine::Get().Push(Number(stream), {{}, args, -1, threads});
   }
-  void LaunchFused(int, Fused fused, const Args& args, int threads, void* stream) override {
+  void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) override {
+    CheckPrepared(device);
     Machine::Get().Push(Number(stream), {{}, args, static_cast<int>(fused), threads});
   }
   void Guard(int, const Status* status, void* stream) override {
@@ -121,6 +138,9 @@ class FakeGpu final : public Gpu {
     Allocation allocation;
     int fd;
   };
+  void CheckPrepared(int device) {
+    if ((prepared_ >> device & 1) == 0) throw GpuError("a launch on a device whose kernels were not loaded before");
+  }
   bool Foreign(void* pointer) {
     std::lock_guard lock(mutex_);
     auto it = foreign_.upper_bound(static_cast<char*>(pointer));
@@ -130,6 +150,7 @@ class FakeGpu final : public Gpu {
   }
 
   std::mutex mutex_;
+  std::atomic<uint32_t> prepared_{0};
   std::map<char*, Mapping> own_;
   std::map<char*, uint64_t> foreign_;
   uint64_t last_id_ = 0;
@@ -142,11 +163,15 @@ Options& options() {
   return options;
 }
 
-void BeginCapture(void* stream) { Machine::Get().capture(FakeGpu::Number(stream)).on = true; }
+void BeginCapture(void* stream) {
+  Machine::Get().capture(FakeGpu::Number(stream)).on = true;
+  capturing = true;
+}
 
 Graph EndCapture(void* stream) {
   Machine::Capture& capture = Machine::Get().capture(FakeGpu::Number(stream));
   capture.on = false;
+  capturing = false;
   return std::exchange(capture.graph, {});
 }
 

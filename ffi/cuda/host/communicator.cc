@@ -10,6 +10,10 @@ constexpr uint64_t kLine = 128;
 
 uint64_t RoundUp(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
+// cudaMalloc cuts smaller allocations from blocks of this size, and IPC shares and maps whole blocks: what is not ours
+// to share with it, and ours twice.
+constexpr uint64_t kBlock = uint64_t{2} << 20;
+
 uint64_t Hash(const std::string& text) {  // FNV-1a
   uint64_t hash = 0xcbf29ce484222325ull;
   for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3ull;
@@ -38,19 +42,20 @@ Communicator::Communicator(Gpu& gpu, Regions& regions, Carrier* carrier, int pro
       if (!local(m)) processes_.insert(spec_.ranks[m].process);
     }
   }
-  abort_ = reinterpret_cast<uint32_t*>(gpu_.AllocatePinned(kLine));
   for (int r = 0; r < ranks; ++r) {
     if (!local(r)) continue;
     Local here{spec_.ranks[r].device, nullptr, nullptr, {}, {}, {}};
+    gpu_.Prepare(here.device);
     regions_.Use(here.device);
     for (int m : Members(r)) {
       if (local(m)) gpu_.EnableAccess(here.device, spec_.ranks[m].device);
     }
-    here.arena = gpu_.Allocate(here.device, ArenaBytes());
+    here.arena = gpu_.Allocate(here.device, SharedBytes(ArenaBytes()));
     here.own = gpu_.Allocate(here.device, OwnBytes());
     here.members.resize(Members(r).size());
     locals_.emplace(r, std::move(here));
   }
+  abort_ = reinterpret_cast<uint32_t*>(gpu_.AllocatePinned(kLine));
 }
 
 // Only where setting it up failed: see above.
@@ -72,6 +77,10 @@ uint64_t Communicator::StageOffset(int writer) const {
   return ProbeOffset(static_cast<int>(spec_.ranks.size())) + writer * RoundUp(2 * spec_.stage_bytes);
 }
 uint64_t Communicator::ArenaBytes() const { return StageOffset(static_cast<int>(spec_.ranks.size())); }
+
+uint64_t Communicator::SharedBytes(uint64_t bytes) const {
+  return one_process() ? bytes : (bytes + kBlock - 1) / kBlock * kBlock;
+}
 
 uint64_t Communicator::ConnectionIndex(Protocol protocol, uint32_t lane, int peer) const {
   return (static_cast<uint64_t>(protocol) * spec_.lanes + lane) * spec_.ranks.size() + peer;
@@ -163,7 +172,7 @@ Location Communicator::OfferWire(int rank, int peer, Protocol protocol) {
   const WireShape shape = spec_.wires[static_cast<int>(protocol)];
   Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
   if (wire.memory == nullptr) {
-    wire.memory = gpu_.Allocate(here.device, spec_.lanes * (shape.slots * shape.slot_bytes + kCounters));
+    wire.memory = gpu_.Allocate(here.device, SharedBytes(spec_.lanes * (shape.slots * shape.slot_bytes + kCounters)));
     wire.offered = spec_.ranks[peer].process == process_ ? Location{0, reinterpret_cast<uint64_t>(wire.memory)}
                                                          : Offer(rank, wire.memory);
   }
@@ -256,7 +265,7 @@ char* Communicator::Buffer(int rank, int purpose, uint64_t bytes) {
   // Launches on one device come one after another, so plans share it. Smaller ones stay: graphs may name them.
   uint64_t size = uint64_t{1} << 16;
   while (size < bytes) size *= 2;
-  buffers.emplace_back(size, gpu_.Allocate(At(rank).device, size));
+  buffers.emplace_back(size, gpu_.Allocate(At(rank).device, SharedBytes(size)));
   return buffers.back().second;
 }
 

@@ -105,6 +105,7 @@ class Communicator {
   uint64_t ProbeOffset(int writer) const;
   uint64_t ArenaBytes() const;
   uint64_t OwnBytes() const;
+  uint64_t SharedBytes(uint64_t bytes) const;  // of an allocation that other processes may map
   uint64_t ConnectionIndex(Protocol protocol, uint32_t lane, int peer) const;
   uint64_t Pattern(int writer, int reader) const;
   Location Offer(int rank, const char* memory);
@@ -119,7 +120,7 @@ class Communicator {
   uint64_t hash_;
   std::set<int> processes_, peers_;
   std::map<int, Local> locals_;
-  uint32_t* abort_;
+  uint32_t* abort_ = nullptr;
   mutable std::mutex mutex_;
   std::string broken_;
 };

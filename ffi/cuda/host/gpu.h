@@ -51,6 +51,9 @@ class Gpu {
   virtual bool CanAccess(int device, int peer) = 0;
   virtual void EnableAccess(int device, int peer) = 0;
 
+  // Before anything else is done with a device: loads whatever is to be launched there.
+  virtual void Prepare(int device) = 0;
+
   // Zeros. Pinned memory has the same address on the host and on all devices.
   virtual char* Allocate(int device, uint64_t bytes) = 0;
   virtual void Free(int device, char* memory) = 0;

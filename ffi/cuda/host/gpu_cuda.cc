@@ -1,52 +1,15 @@
 // The CUDA runtime as a Gpu. The runtime is linked statically and finds the driver by itself when it is first asked for
 // something, so the module imports on machines without one.
-#include <cuda.h>
-#include <cuda_runtime_api.h>
-
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
 
-#include "ffi/cuda/host/gpu.h"
+#include "ffi/cuda/host/gpu_cuda_driver.h"
 #include "ffi/cuda/host/guard.h"
 
 namespace jaxring::cuda {
 namespace {
-
-void Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();  // so that it is not taken for somebody else's
-  throw GpuError(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
-}
-#define JAXRING_CUDA(call) Check(call, #call)
-
-// XLA remembers which context it made current on its threads, so what is changed is put back.
-class DeviceScope {
- public:
-  explicit DeviceScope(int device) {
-    JAXRING_CUDA(cudaGetDevice(&before_));
-    if (device != before_) JAXRING_CUDA(cudaSetDevice(device));
-    changed_ = device != before_;
-  }
-  ~DeviceScope() {
-    if (changed_) cudaSetDevice(before_);
-  }
-  DeviceScope(const DeviceScope&) = delete;
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
-};
-
-template <class Function>
-Function DriverFunction(const char* name) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  JAXRING_CUDA(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
-  if (found != cudaDriverEntryPointSuccess) throw GpuError(std::string("the CUDA driver has no ") + name);
-  return reinterpret_cast<Function>(function);
-}
 
 cudaStream_t ToStream(void* stream) { return static_cast<cudaStream_t>(stream); }
 
@@ -77,7 +40,7 @@ class CudaGpu final : public Gpu {
   }
   void EnableAccess(int device, int peer) override {
     if (device == peer) return;
-    DeviceScope scope(device);
+    ContextScope scope(device);
     const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
     if (error == cudaErrorPeerAccessAlreadyEnabled) {
       cudaGetLastError();
@@ -86,8 +49,18 @@ class CudaGpu final : public Gpu {
     Check(error, "cudaDeviceEnablePeerAccess");
   }
 
+  // With lazy loading a kernel's first launch may wait until the device is idle, for ever if what runs there waits for
+  // that launch.
+  void Prepare(int device) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(LoadKernels()), "loading the collectives' kernels");
+    Check(static_cast<cudaError_t>(LoadFusedKernels()), "loading the fused collectives' kernels");
+    Check(static_cast<cudaError_t>(LoadGuard()), "loading the collectives' guard");
+    CopyStream(device);
+  }
+
   char* Allocate(int device, uint64_t bytes) override {
-    DeviceScope scope(device);
+    ContextScope scope(device);
     void* memory = nullptr;
     JAXRING_CUDA(cudaMalloc(&memory, bytes));
     cudaStream_t stream = CopyStream(device);
@@ -96,22 +69,25 @@ class CudaGpu final : public Gpu {
     return static_cast<char*>(memory);
   }
   void Free(int device, char* memory) override {
-    DeviceScope scope(device);
+    ContextScope scope(device);
     JAXRING_CUDA(cudaFree(memory));
   }
   char* AllocatePinned(uint64_t bytes) override {
+    ContextScope scope;
     void* memory = nullptr;
     JAXRING_CUDA(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
     std::memset(memory, 0, bytes);
     return static_cast<char*>(memory);
   }
-  void FreePinned(char* memory) override { JAXRING_CUDA(cudaFreeHost(memory)); }
+  void FreePinned(char* memory) override {
+    ContextScope scope;
+    JAXRING_CUDA(cudaFreeHost(memory));
+  }
 
   // Legacy IPC exports whole allocations of cudaMalloc and cuMemAlloc; those of cudaMallocAsync's pools and of the
   // driver's virtual memory calls say that they are not capable of it.
   Allocation Find(const void* pointer) override {
-    static auto get =
-        DriverFunction<CUresult (*)(unsigned, CUpointer_attribute*, void**, CUdeviceptr)>("cuPointerGetAttributes");
+    ContextScope scope;
     CUdeviceptr base = 0;
     size_t bytes = 0;
     unsigned long long id = 0;
@@ -124,12 +100,13 @@ class CudaGpu final : public Gpu {
                                         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
                                         CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
     void* values[] = {&base, &bytes, &id, &device, &legacy, &type};
-    const CUresult result = get(6, attributes, values, reinterpret_cast<CUdeviceptr>(pointer));
+    const CUresult result =
+        TheDriver().cuPointerGetAttributes(6, attributes, values, reinterpret_cast<CUdeviceptr>(pointer));
     if (result != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE || base == 0) return {};
     return {reinterpret_cast<char*>(base), bytes, id, device, legacy != 0};
   }
   IpcHandle Export(const Allocation& allocation) override {
-    DeviceScope scope(allocation.device);
+    ContextScope scope(allocation.device);
     cudaIpcMemHandle_t handle;
     JAXRING_CUDA(cudaIpcGetMemHandle(&handle, allocation.base));
     IpcHandle copy;
@@ -138,7 +115,7 @@ class CudaGpu final : public Gpu {
     return copy;
   }
   char* Import(int device, const IpcHandle& handle) override {
-    DeviceScope scope(device);
+    ContextScope scope(device);
     cudaIpcMemHandle_t copy;
     std::memcpy(&copy, handle.bytes.data(), sizeof copy);
     void* memory = nullptr;
@@ -147,50 +124,54 @@ class CudaGpu final : public Gpu {
   }
 
   void Copy(int device, void* to, const void* from, uint64_t bytes) override {
-    DeviceScope scope(device);
+    ContextScope scope(device);
     cudaStream_t stream = CopyStream(device);
     JAXRING_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
     JAXRING_CUDA(cudaStreamSynchronize(stream));
   }
   void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) override {
+    if (bytes == 0) return;  // a graph has no place for it
+    ContextScope scope;
     JAXRING_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, ToStream(stream)));
   }
   bool Capturing(void* stream) override {
+    ContextScope scope;
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     JAXRING_CUDA(cudaStreamIsCapturing(ToStream(stream), &status));
     return status != cudaStreamCaptureStatusNone;
   }
   void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) override {
+    ContextScope scope;
     JAXRING_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, ToStream(stream)));
     JAXRING_CUDA(cudaStreamSynchronize(ToStream(stream)));
   }
 
   void Launch(int device, const Args& args, int threads, void* stream) override {
-    DeviceScope scope(device);
+    ContextScope scope(device);
     Check(static_cast<cudaError_t>(cuda::Launch(args, threads, stream)), "the launch of a collective's kernel");
   }
   void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) override {
-    DeviceScope scope(device);
+    ContextScope scope(device);
     Check(static_cast<cudaError_t>(cuda::LaunchFused(fused, args, threads, stream)),
           "the launch of a collective's fused kernel");
   }
   void Guard(int device, const Status* status, void* stream) override {
-    DeviceScope scope(device);
+    ContextScope scope(device);
     Check(static_cast<cudaError_t>(LaunchGuard(status, stream)), "the launch of a collective's guard");
   }
 
   void* NewStream(int device) override {
-    DeviceScope scope(device);
+    ContextScope scope(device);
     cudaStream_t stream;
     JAXRING_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     return stream;
   }
   void CloseStream(int device, void* stream) override {
-    DeviceScope scope(device);
+    ContextScope scope(device);
     JAXRING_CUDA(cudaStreamDestroy(ToStream(stream)));
   }
   void Synchronize(int device, void* stream) override {
-    DeviceScope scope(device);
+    ContextScope scope(device);
     JAXRING_CUDA(cudaStreamSynchronize(ToStream(stream)));
   }
 

@@ -12,8 +12,14 @@ __global__ void GuardKernel(const Status* status) {
 }  // namespace
 
 int LaunchGuard(const Status* status, void* stream) {
-  GuardKernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(status);
-  return static_cast<int>(cudaGetLastError());
+  void* parameters[] = {&status};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(&GuardKernel), dim3(1), dim3(1), parameters, 0,
+                          static_cast<cudaStream_t>(stream));
+}
+
+int LoadGuard() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&GuardKernel));
 }
 
 }  // namespace jaxring::cuda

@@ -9,4 +9,7 @@ namespace jaxring::cuda {
 // process on the device fails. Returns a cudaError_t.
 int LaunchGuard(const Status* status, void* stream);
 
+// Loads it into the current context, so that no launch has to. Returns a cudaError_t.
+int LoadGuard();
+
 }  // namespace jaxring::cuda

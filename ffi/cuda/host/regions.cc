@@ -12,7 +12,10 @@ Deadline After(double seconds) {
 
 Regions::Regions(Gpu& gpu, Service& service, int process)
     : gpu_(gpu), service_(service), own_process_(process), board_(Board::Create()), bell_(Bell::Create()) {
-  for (int device = 0; device < gpu_.DeviceCount(); ++device) ordinals_[gpu_.Info(device).uuid] = device;
+  for (int device = 0; device < gpu_.DeviceCount(); ++device) {
+    uuids_.push_back(gpu_.Info(device).uuid);
+    ordinals_[uuids_.back()] = device;
+  }
   watcher_ = std::thread([this] { Watch(); });
 }
 
@@ -121,8 +124,7 @@ uint32_t Regions::ListLocked(const Allocation& allocation) {
   BoardRecord& record = page.records[number];
   record.handle = gpu_.Export(allocation);
   record.bytes = allocation.bytes;
-  const std::string uuid = gpu_.Info(allocation.device).uuid;
-  std::snprintf(record.device, sizeof record.device, "%s", uuid.c_str());
+  std::snprintf(record.device, sizeof record.device, "%s", uuids_.at(allocation.device).c_str());
   const uint64_t base = reinterpret_cast<uint64_t>(allocation.base);
   own_base_[number] = base;
   for (int device : devices_) {
@@ -139,15 +141,13 @@ uint32_t Regions::ListLocked(const Allocation& allocation) {
 bool Regions::Publish(const void* pointer, const std::set<int>& processes, Deadline deadline, Location* location) {
   const Allocation allocation = gpu_.Find(pointer);
   if (!allocation.exportable) return false;
-  service_.Do([&] {
-    uint32_t number;
-    {
-      std::lock_guard lock(mutex_);
-      number = ListLocked(allocation);
-    }
-    for (int process : processes) AwaitMapped(process, number, deadline);
-    *location = {number, static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base)};
+  const uint32_t number = service_.Do([&] {
+    std::lock_guard lock(mutex_);
+    return ListLocked(allocation);
   });
+  // Here, not there: others' work must not wait for a peer that is slow.
+  for (int process : processes) AwaitMapped(process, number, deadline);
+  *location = {number, static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base)};
   return true;
 }
 

@@ -87,7 +87,8 @@ class Regions {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<int> devices_;
-  std::map<std::string, int> ordinals_;  // by uuid, of the devices that this process sees
+  std::vector<std::string> uuids_;       // of the devices that this process sees
+  std::map<std::string, int> ordinals_;  // by uuid
   std::vector<std::unique_ptr<Peer>> peers_;
   std::map<std::pair<int, int>, TableOf> tables_;  // (device, process)
   std::map<uint64_t, uint32_t> numbers_;           // allocation id -> region

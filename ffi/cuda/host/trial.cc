@@ -1,5 +1,6 @@
 #include "ffi/cuda/host/trial.h"
 
+#include <algorithm>
 #include <chrono>
 
 namespace jaxring::cuda {
@@ -7,6 +8,24 @@ namespace {
 
 double Microseconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::micro>(time).count();
+}
+
+// Runs `launch` on all ranks and `await` again and again, for the two times of a result.
+template <class Launch, class Await>
+void Clock(int launches, Launch launch, Await await, TrialResult* result) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < launches; ++i) launch();
+  await();
+  result->microseconds = Microseconds(std::chrono::steady_clock::now() - begin) / launches;
+  std::vector<double> waited;
+  for (int i = 0; i < launches; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    launch();
+    await();
+    waited.push_back(Microseconds(std::chrono::steady_clock::now() - start));
+  }
+  std::nth_element(waited.begin(), waited.begin() + launches / 2, waited.end());
+  result->waited = waited[launches / 2];
 }
 
 // Device memory and streams of one rank, given back at the end.
@@ -33,7 +52,7 @@ struct Rank {
 
 }  // namespace
 
-TrialResult RunTrial(LaunchPlan& plan, const std::vector<std::string>& inputs, int launches) {
+TrialResult RunTrial(LaunchPlan& plan, const std::vector<std::string_view>& inputs, int launches) {
   Communicator& group = plan.communicator();
   Gpu& gpu = group.gpu();
   const auto& infos = group.spec().ranks;
@@ -64,11 +83,7 @@ TrialResult RunTrial(LaunchPlan& plan, const std::vector<std::string>& inputs, i
     gpu.Copy(rank->device, output.data(), rank->out, output.size());
     result.outputs.push_back(std::move(output));
   }
-  if (launches == 0) return result;
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < launches; ++i) launch();
-  await();
-  result.microseconds = Microseconds(std::chrono::steady_clock::now() - begin) / launches;
+  if (launches > 0) Clock(launches, launch, await, &result);
   return result;
 }
 
@@ -80,6 +95,27 @@ double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies) {
   for (int i = 0; i < copies; ++i) gpu.CopyAsync(rank.out, rank.in, bytes, rank.stream);
   gpu.Synchronize(device, rank.stream);
   return Microseconds(std::chrono::steady_clock::now() - begin) / copies;
+}
+
+TrialResult TimeEmpty(Gpu& gpu, int ranks, int launches) {
+  std::vector<std::unique_ptr<Rank>> places;
+  for (int r = 0; r < ranks; ++r) {
+    const int device = r % gpu.DeviceCount();
+    gpu.Prepare(device);
+    places.push_back(std::make_unique<Rank>(gpu, device, sizeof(Status), 0));
+  }
+  const auto launch = [&] {
+    // Without a fault in what it looks at, a guard is a kernel that does nothing.
+    for (auto& rank : places) gpu.Guard(rank->device, reinterpret_cast<const Status*>(rank->in), rank->stream);
+  };
+  const auto await = [&] {
+    for (auto& rank : places) gpu.Synchronize(rank->device, rank->stream);
+  };
+  launch();
+  await();
+  TrialResult result;
+  Clock(launches, launch, await, &result);
+  return result;
 }
 
 }  // namespace jaxring::cuda

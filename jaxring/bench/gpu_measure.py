@@ -1,0 +1,154 @@
+"""Measure the CUDA engine's kernels among ranks that share the GPUs of one process, without XLA.
+
+A row for each collective, way of doing it, number of ranks and size; a line of JSON each, written as it is measured.
+Beside a collective's time stand those of a copy within the GPU of as many bytes as the collective must read and write
+at least (n inputs read, n outputs written), and of an empty kernel launched on as many streams.
+
+Run by `gpu_suite.py`, or by hand: python -m jaxring.bench.gpu_measure --rows rows.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+# Ranks that share a GPU are streams there, and streams that share a queue would wait for each other. CUDA reads it when
+# it starts.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+from jaxring.bench import gpu_rows
+from jaxring.bench.gpu_trial import Ranks
+from jaxring.plan.cuda_tuner import lanes_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Of the slots that the ring's messages lie in.
+_SLOT_BYTES = 1 << 20
+
+
+class Way(NamedTuple):
+    """One way of doing a collective. ``fused``: the number of its fused kernel, or -1 for the step table; ``most``: the
+    largest size in bytes that it takes."""
+
+    collective: str
+    algorithm: str
+    protocol: str
+    fused: int = -1
+    most: int = 1 << 62
+
+
+# The first way of each collective is the planner's for ranks of one node.
+WAYS = (
+    Way("all_reduce", "direct", "memory", 0, 1 << 16),
+    Way("all_reduce", "direct", "memory", 1),
+    Way("all_reduce", "direct", "memory"),
+    Way("all_reduce", "ring", "simple"),
+    Way("all_reduce", "ring", "ll"),
+    Way("all_reduce", "ring", "ll128"),
+    Way("all_reduce", "tree", "ll"),
+    Way("reduce_scatter", "direct", "memory", 2),
+    Way("all_gather", "direct", "memory", 3),
+    Way("broadcast", "direct", "memory", 4),
+    Way("all_to_all", "direct", "memory", 5),
+)
+
+
+def load(path: str) -> Any:
+    """The CUDA engine's module: the installed one, or, for tests, the one in the file ``path``."""
+    if not path:
+        return importlib.import_module("jaxring._native_cuda")
+    spec = importlib.util.spec_from_file_location("_native_cuda_fake", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def measure(
+    native: Any,
+    counts: Sequence[int],
+    sizes: Sequence[int],
+    lanes: int,
+    threads: int,
+    launches: int,
+    write: gpu_rows.Write,
+) -> int:
+    """Measure every way for every number of ranks and size; returns how many results were wrong or failed."""
+    bad = 0
+    for count in counts:
+        # All lanes of the ranks that share a GPU must be resident together.
+        sharing = -(-count // native.device_count())
+        most = max(1, min(lanes, native.device(0)[3] // sharing))
+        ranks = Ranks(native, count, lanes=most, threads=threads, slot_bytes=_SLOT_BYTES)
+        empty_us, empty_waited_us = native.time_empty(count, launches)
+        for nbytes in sizes:
+            times = gpu_rows.launches_of(launches, nbytes)
+            copy_us = native.time_copy(0, nbytes * count, times)
+            for way in WAYS:
+                if nbytes > way.most:
+                    continue
+                row: dict[str, Any] = {"kind": "collective", **way._asdict(), "ranks": count, "bytes": nbytes}
+                del row["most"]
+                try:
+                    found = _one(ranks, way, nbytes, most, times)
+                except Exception as error:  # the others may still work
+                    bad += 1
+                    write({**row, "error": str(error)})
+                    continue
+                if found is None:
+                    continue
+                row |= found | {"copy_us": copy_us, "empty_us": empty_us, "empty_waited_us": empty_waited_us}
+                write(row)
+    return bad
+
+
+def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[str, Any] | None:
+    channels = lanes_for(nbytes, most)
+    schedule = ranks.schedule(way.collective, way.algorithm, channels)
+    while channels > 1 and schedule.nlanes > most:
+        channels //= 2
+        schedule = ranks.schedule(way.collective, way.algorithm, channels)
+    if schedule.nlanes > most:
+        return None
+    # `bytes` is the larger of input and output, as in other benchmarks.
+    block = max(1, nbytes // 4 // max(schedule.in_blocks, schedule.out_blocks))
+    one = np.ones(block * schedule.in_blocks, np.float32)
+    op = "sum" if way.collective in ("all_reduce", "reduce_scatter") else None
+    trial = ranks.run(schedule, way.protocol, [one] * ranks.count, op, fused=way.fused, launches=launches)
+    expected = ranks.count if op else 1
+    if not all((output == expected).all() for output in trial.outputs):
+        raise ValueError("a wrong result")
+    return {"lanes": schedule.nlanes, "us": trial.us, "waited_us": trial.waited_us}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns 1 where a result is wrong, 2 without a GPU."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    gpu_rows.add_arguments(parser)
+    parser.add_argument("--lanes", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=384)
+    parser.add_argument("--module", default="", help="a module in place of jaxring._native_cuda")
+    arguments = parser.parse_args(argv)
+    native = load(arguments.module)
+    if native.device_count() == 0:
+        print("There is no NVIDIA GPU here.", file=sys.stderr)
+        return 2
+    native.start(0, _SLOT_BYTES)
+    write = gpu_rows.writer(arguments.rows)
+    name, _, capability, multiprocessors = native.device(0)
+    write({"kind": "device", "name": name, "capability": capability, "multiprocessors": multiprocessors})
+    given = arguments
+    bad = measure(native, given.ranks, given.sizes, given.lanes, given.threads, given.launches, write)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

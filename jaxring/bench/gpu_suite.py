@@ -1,0 +1,243 @@
+"""Build, test and measure the CUDA engine on a machine with a GPU: stages, each a process with a time limit.
+
+`jaxring bench --suite gpu` runs it. Where jaxring's own modules are not built yet, nothing of jaxring can be imported:
+there, in a checkout, it is `python jaxring/bench/gpu_suite.py`, so this file needs the standard library only. Downloads
+nothing. A stage that fails or takes too long does not stop the others, and what a stage says is in the folder at once:
+raw.txt (all output), rows.jsonl (measurements), stages.json (how each stage ended), SUMMARY.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import datetime as dt
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+ROOT = pathlib.Path(__file__).parents[2]
+# Under it no stage is begun.
+_LEAST_S = 5.0
+_KILL_AFTER_S = 5.0
+_TAIL_BYTES = 600
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A command with its limit in seconds. ``why_not``: the reason for which it is left out, if any."""
+
+    name: str
+    seconds: float
+    command: tuple[str, ...]
+    why_not: str = ""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def gpus() -> int:
+    """NVIDIA GPUs that this process sees; 0 without a driver."""
+    count = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return 0
+    return count.value
+
+
+def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
+    """All stages by importance: kernels and memory without JAX, speed, under JAX, and the checkers last."""
+    python = sys.executable
+    build, test = ROOT / "build" / "gpu", ROOT / "build" / "gpu" / "cuda_gpu_test"
+    source = "" if (ROOT / "CMakeLists.txt").exists() else "this is no checkout"
+    built = all(list((ROOT / "jaxring").glob(f"{name}*.so")) for name in ("_native.", "_native_cuda."))
+    rows = ("--rows", str(out / "rows.jsonl"))
+    measure = (python, "-m", "jaxring.bench.gpu_measure")
+    peers = (python, "-m", "jaxring.bench.gpu_peers")
+    worker = (python, str(ROOT / "tests" / "cuda_host" / "cudahost_worker.py"))
+    tests = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "gpu"), "-m", "gpu", "-k")
+    checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    unchecked = source or ("" if pathlib.Path(checker).exists() else "there is no compute-sanitizer here")
+    schedules = scratch / "schedules.bin"
+
+    def native(*cases: str, under: Sequence[str] = ()) -> tuple[str, ...]:
+        dump = shlex.join((python, str(ROOT / "tools" / "dump_schedules.py"), str(schedules)))
+        run = f"TEST_SCHEDULES={shlex.quote(str(schedules))} {shlex.join((*under, str(test), *cases))}"
+        return ("bash", "-c", f"{dump} && {run}")
+
+    def check(tool: str) -> tuple[str, ...]:
+        return (checker, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all")
+
+    small = ("--ranks", "2", "--sizes", "32K", "--lanes", "2", "--launches", "1")
+    cases = ("death", "one_process", "one_node", "staged", "captured_first", "network", "four_processes")
+    return [
+        Stage("machine", 30, ("bash", "-c", _MACHINE.format(python=shlex.quote(python)))),
+        Stage("build", 330, ("bash", "-c", _build(python, build)), source or _already(built and test.exists())),
+        Stage("info", 30, (python, "-c", "import jaxring; print(jaxring.build_info())")),
+        Stage("native", 120, native(*cases), source),
+        Stage("matrix", 120, (*worker, "matrix", "0", "1", "1", "0"), source),
+        Stage("measure", 120, (*measure, *rows)),
+        Stage("jnp", 60, (*peers, "jnp", *rows)),
+        Stage("nccl", 45, (*peers, "nccl", *rows)),
+        Stage("jax", 200, (*tests, "not one_process and not replays"), source),
+        Stage("replays", 120, native("graphs"), source),
+        Stage("replays_jax", 120, (*tests, "replays"), source),
+        Stage("memcheck", 90, (*check("memcheck"), *measure, *small), unchecked),
+        # One rank for each process: a checker may let a process's kernels run one after another only.
+        Stage("memcheck_processes", 90, native("four_processes", under=check("memcheck")), unchecked),
+        Stage("racecheck", 120, native("four_processes", under=check("racecheck")), unchecked),
+    ]
+
+
+def _already(built: bool) -> str:
+    return "it is built already: remove jaxring/_native*.so to have it built again" if built else ""
+
+
+_MACHINE = """nvidia-smi; nvidia-smi topo -m; nvcc --version; uname -a; nproc
+{python} -c 'import sys, jax, jaxlib, numpy; print(sys.version, jax.__version__, jaxlib.__version__, numpy.__version__)'
+git rev-parse HEAD"""
+
+
+def _build(python: str, build: pathlib.Path) -> str:
+    cmake = "cmake" if shutil.which("cmake") else f"{shlex.quote(python)} -m cmake"
+    folder, root = shlex.quote(str(build)), shlex.quote(str(ROOT))
+    headers = os.environ.get("JAXRING_FFI_INCLUDE", "")
+    given = f"-DJAXRING_FFI_INCLUDE={shlex.quote(headers)} " if headers else ""
+    return (
+        "capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d '. '); "
+        f"{cmake} -S {root} -B {folder} -G Ninja -DPython_EXECUTABLE={shlex.quote(python)} -DJAXRING_CUDA=ON "
+        f'{given}-DJAXRING_CUDA_ARCHITECTURES="${{capability:-90}}" && '
+        f"{cmake} --build {folder} --target _native _native_cuda cuda_gpu_test && "
+        f"cp {folder}/_native*.so {root}/jaxring/"
+    )
+
+
+def run_stages(chosen: Sequence[Stage], out: pathlib.Path, limit: float) -> list[dict[str, object]]:
+    """Run the stages for `limit` seconds in all; what each did is written to the folder before the next begins."""
+    begun = time.monotonic()
+    ended: list[dict[str, object]] = []
+    for stage in chosen:
+        left = limit - (time.monotonic() - begun)
+        record: dict[str, object] = {"stage": stage.name}
+        if stage.why_not:
+            record["left_out"] = stage.why_not
+        elif left < _LEAST_S:
+            record["left_out"] = "no time left"
+        else:
+            record |= _run(stage, out, min(stage.seconds, left))
+        ended.append(record)
+        (out / "stages.json").write_text(json.dumps(ended, indent=1) + "\n")
+        _summarize(out)
+        how = record.get("left_out") or f"exit {record['exit']} after {record['seconds']} s"
+        print(f"{stage.name}: {how}", flush=True)
+        if record.get("exit", 0) != 0:
+            print(record["tail"], flush=True)
+    return ended
+
+
+def _run(stage: Stage, out: pathlib.Path, seconds: float) -> dict[str, object]:
+    now = dt.datetime.now(dt.UTC).strftime("%FT%TZ")
+    with (out / "raw.txt").open("a") as raw:
+        raw.write(f"\n######## {stage.name} {now}: {shlex.join(stage.command)}\n")
+        raw.flush()
+        begin, at = time.monotonic(), raw.tell()
+        process = subprocess.Popen(
+            stage.command,
+            stdin=subprocess.DEVNULL,
+            stdout=raw,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env={**_environment(), **stage.environment},
+            start_new_session=True,  # so that what it started ends with it
+        )
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            code = _end(process)
+    took = time.monotonic() - begin
+    with (out / "raw.txt").open("rb") as raw_bytes:
+        raw_bytes.seek(0, os.SEEK_END)
+        raw_bytes.seek(max(at, raw_bytes.tell() - _TAIL_BYTES))
+        tail = raw_bytes.read().decode(errors="replace")
+    return {"exit": code, "seconds": round(took, 1), "cut_off": took >= seconds, "tail": tail}
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            return process.wait(_KILL_AFTER_S)
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            break
+    return process.wait()
+
+
+def _environment() -> dict[str, str]:
+    path = [str(ROOT), str(ROOT / "tests" / "cuda_host"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "JAXRING_TIMEOUT": "30",
+        # XLA takes three quarters of a GPU otherwise, and processes share one.
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        # Ranks of a process that share a GPU are streams, and streams that share a queue would wait for each other.
+        "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def _summarize(out: pathlib.Path) -> None:
+    script = pathlib.Path(__file__).with_name("gpu_summary.py")
+    subprocess.run([sys.executable, str(script), str(out)], check=True, timeout=60)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns 1 where a stage failed, 2 without a GPU."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    return suite(arguments.out, arguments.limit, arguments.stages)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The suite's options, also of `jaxring bench --suite gpu`."""
+    parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder for what the suite writes")
+    parser.add_argument("--limit", type=float, default=570, metavar="S", help="seconds for the suite (default: 570)")
+    parser.add_argument("--stages", default="", metavar="LIST", help="only these stages of the suite")
+
+
+def suite(out: pathlib.Path | None, limit: float, names: str) -> int:
+    """Run the suite; ``out``: by default a folder with today's date. Returns the exit code."""
+    if gpus() == 0:
+        print("There is no NVIDIA GPU here: the suite gpu needs one.", file=sys.stderr)
+        return 2
+    folder = (out or ROOT / "docs" / "benchmarks" / "h200" / dt.date.today().isoformat()).absolute()
+    scratch = ROOT / "build" / "gpu"
+    for each in (folder, scratch):
+        each.mkdir(parents=True, exist_ok=True)
+    every = stages(folder, scratch)
+    asked = [name for name in names.split(",") if name]
+    unknown = set(asked) - {stage.name for stage in every}
+    if unknown:
+        known = ", ".join(stage.name for stage in every)
+        print(f"There is no stage {sorted(unknown)[0]!r}; there are {known}.", file=sys.stderr)
+        return 2
+    chosen = [stage for stage in every if not asked or stage.name in asked]
+    ended = run_stages(chosen, folder, limit)
+    print(f"{folder / 'SUMMARY.md'}", flush=True)
+    return int(any(record.get("exit", 0) != 0 for record in ended))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

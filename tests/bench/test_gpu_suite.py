@@ -1,0 +1,131 @@
+"""The suite gpu without a GPU: its stages' limits, what it leaves behind, and its measurements on the fake GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from jaxring.bench import gpu_suite, gpu_summary
+from jaxring.bench.gpu_suite import Stage
+from jaxring.cli import main
+
+ROOT = pathlib.Path(gpu_suite.ROOT)
+FAKE = os.environ.get("TEST_CUDA_FAKE", "")
+
+
+def test_without_a_gpu_it_says_so(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_suite, "gpus", lambda: 0)
+    assert main(["bench", "--suite", "gpu", "--out", str(tmp_path)]) == 2
+    assert "There is no NVIDIA GPU here" in capsys.readouterr().err
+    assert main(["bench"]) == 1
+    assert "Name a collective" in capsys.readouterr().err
+
+
+def test_an_unknown_stage_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_suite, "gpus", lambda: 1)
+    assert main(["bench", "--suite", "gpu", "--out", str(tmp_path), "--stages", "info,nothing"]) == 2
+    assert "'nothing'" in capsys.readouterr().err
+
+
+def test_the_script_needs_nothing_built():
+    for name in ("gpu_suite.py", "gpu_summary.py"):
+        code = f"import runpy; runpy.run_path({str(ROOT / 'jaxring' / 'bench' / name)!r})"
+        subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
+
+
+def test_a_stage_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path, capsys):
+    def python(code):
+        return (sys.executable, "-c", code)
+
+    waits = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(100)'])"
+    chosen = [
+        Stage("fails", 20, python("print('it is broken'); raise SystemExit(3)")),
+        Stage("waits", 0.5, python(waits)),
+        Stage("absent", 20, python("1/0"), "there is no such tool"),
+        Stage("works", 20, python("import os; print('fine,', os.environ['GIVEN'])"), "", {"GIVEN": "as asked"}),
+    ]
+    ended = gpu_suite.run_stages(chosen, tmp_path, 60)
+    assert [record.get("exit") for record in ended] == [3, -15, None, 0]
+    assert [record.get("cut_off") for record in ended] == [False, True, None, False]
+    assert json.loads((tmp_path / "stages.json").read_text()) == ended
+    raw = (tmp_path / "raw.txt").read_text()
+    assert raw.index("it is broken") < raw.index("fine, as asked")
+    assert "it is broken" in capsys.readouterr().out
+    text = (tmp_path / "SUMMARY.md").read_text()
+    assert "| absent | there is no such tool |" in text
+    assert "cut off |" in text
+
+
+def test_nothing_begins_when_the_time_is_over(tmp_path):
+    (record,) = gpu_suite.run_stages([Stage("late", 5, ("false",))], tmp_path, 1)
+    assert record == {"stage": "late", "left_out": "no time left"}
+
+
+def test_every_stage_has_what_it_needs(tmp_path):
+    stages = gpu_suite.stages(tmp_path, tmp_path)
+    assert len({stage.name for stage in stages}) == len(stages)
+    for stage in stages:
+        for word in stage.command:
+            if word.startswith((str(ROOT / "tests"), str(ROOT / "tools"))):
+                assert pathlib.Path(word).exists()
+            elif word.startswith("jaxring.bench."):
+                assert (ROOT / (word.replace(".", "/") + ".py")).exists()
+
+
+def row(us, **other):
+    fields = {"kind": "collective", "collective": "all_reduce", "algorithm": "direct", "protocol": "memory", "fused": 1}
+    return fields | {"lanes": 16, "us": us, "waited_us": us + 9, "empty_us": 3.0, "empty_waited_us": 8.0} | other
+
+
+def test_the_summary_compares_with_what_was_asked_for():
+    big = 256 << 20
+    rows = [
+        row(1000.0, ranks=8, bytes=big, copy_us=900.0),
+        row(2000.0, ranks=8, bytes=big, copy_us=900.0, algorithm="ring"),
+        row(7.0, ranks=8, bytes=32 << 10, copy_us=2.0, fused=0),
+        {"kind": "jnp", "what": "to_all", "ranks": 8, "bytes": big, "us": 1500.0},
+        {"kind": "nccl", "left_out": "NCCL 22809 allows one rank on a GPU"},
+    ]
+    text = gpu_summary.summary([{"stage": "measure", "exit": 0, "seconds": 1.0}], rows)
+    assert "8 ranks: at least 85% of a copy of as many bytes | 90% (direct/memory fused 1) |" in text
+    # 256 MiB times 2 * 7 / 8 in a millisecond.
+    assert "at least 450 GB/s bus bandwidth | 470 GB/s |" in text
+    assert "one after another: at most 5 us over an empty launch | 4.0 us over 3.0 us |" in text
+    assert "faster than jnp at every size | 1.50 times at worst" in text
+    assert "NCCL 22809 allows one rank" in text
+
+
+@pytest.mark.multiprocess
+@pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _native_cuda_fake; use make pytest")
+def test_it_measures_what_the_fake_gpu_does(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    command = [sys.executable, "-m", "jaxring.bench.gpu_measure", "--module", FAKE, "--rows", str(rows)]
+    few = ["--ranks", "2", "--sizes", "1K", "--lanes", "2", "--threads", "64", "--launches", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    subprocess.run([*command, *few], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
+    _, found = gpu_summary.read(tmp_path)
+    assert found[0]["name"] == "fake"
+    assert {r["collective"] for r in found[1:]} == {
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "broadcast",
+        "all_to_all",
+    }
+    assert all(r["us"] > 0 and r["waited_us"] > 0 and r["copy_us"] > 0 and r["empty_us"] > 0 for r in found[1:])
+
+
+@pytest.mark.multiprocess
+def test_it_measures_jnp(tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    command = [sys.executable, "-m", "jaxring.bench.gpu_peers", "jnp", "--rows", str(rows)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    few = ["--ranks", "2", "--sizes", "1K", "--launches", "1"]
+    subprocess.run([*command, *few], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
+    _, found = gpu_summary.read(tmp_path)
+    assert [(r["what"], r["ranks"], r["bytes"]) for r in found] == [("to_one", 2, 1024), ("to_all", 2, 1024)]
