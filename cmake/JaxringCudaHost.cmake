@@ -16,7 +16,7 @@ function(jaxring_add_cuda_module ffi_include)
             PATHS "${bin}/../include" "${bin}/../targets/x86_64-linux/include" "$ENV{CUDA_HOME}/include"
                   /usr/local/cuda/include)
   mark_as_advanced(JAXRING_CUDA_INCLUDE)
-  jaxring_add_cuda_library(jaxring_cuda_guard ffi/cuda/host/guard.cu)
+  jaxring_add_cuda_library(jaxring_cuda_guard ffi/cuda/host/guard.cu ffi/cuda/host/copy_gates.cu)
   file(GLOB gpu CONFIGURE_DEPENDS ffi/cuda/host/gpu_cuda*.cc)
   nanobind_add_module(_native_cuda NB_STATIC STABLE_ABI NOMINSIZE ffi/cuda/module.cc ffi/cuda/bind_plans.cc
                       ffi/xla/cuda_handlers.cc ${gpu})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from jaxring.plan import dtypes, user
+from jaxring.plan import copies, dtypes, user
 from jaxring.plan.algorithms import ALGORITHMS, serving
 from jaxring.plan.schedule import COLLECTIVES, Spec
 from jaxring.plan.tuner import PROTOCOLS
@@ -48,6 +48,8 @@ def options(
         if own.collective != collective:
             raise ValueError(f"jaxring.{what}: algorithm {algorithm!r} was registered for {own.collective}.")
         user.build_user(Spec(collective, axes.size, own.name))  # verifies it
+    elif algorithm == copies.NAME and collective in copies.COLLECTIVES:
+        pass  # on GPUs; where the ranks are is known when the program runs
     elif algorithm is not None and algorithm not in ALGORITHMS:
         raise ValueError(f"jaxring.{what}: unknown algorithm {algorithm!r}; use one of {', '.join(ALGORITHMS)}.")
     elif algorithm is not None and algorithm not in serving(collective):
@@ -70,7 +72,8 @@ def options(
 def fitting(algorithm: str | None, collective: str) -> str | None:
     """``algorithm`` if it serves ``collective``, else None: the tuner chooses."""
     own = user.find(algorithm)
-    fits = algorithm in serving(collective) if own is None else own.collective == collective
+    copied = algorithm == copies.NAME and collective in copies.COLLECTIVES
+    fits = copied or algorithm in serving(collective) if own is None else own.collective == collective
     return algorithm if fits else None
 
 

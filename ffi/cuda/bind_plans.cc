@@ -68,6 +68,7 @@ std::shared_ptr<LaunchPlan> PlanBuilder::Finish(std::shared_ptr<Communicator> co
   }
   auto plan = std::make_shared<LaunchPlan>(std::move(communicator), spec);
   for (const auto& [table, members] : locals) plan->AddLocal(table, members);
+  for (const auto& [rank, what] : moves) plan->SetMoves(rank, what.first, what.second);
   return plan;
 }
 
@@ -108,7 +109,17 @@ void BindPlans(nb::module_& m) {
           },
           nb::arg("protocol"), nb::arg("fused"), nb::arg("threads"), nb::arg("trap"), nb::arg("zero_copy"))
       .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("steps"), nb::arg("lane_begin"),
-           nb::arg("peers"), nb::arg("members"));
+           nb::arg("peers"), nb::arg("members"))
+      .def(
+          "set_moves",
+          [](PlanBuilder& b, int rank, const std::vector<std::tuple<int, int, int>>& moves, std::vector<int> arrivals) {
+            std::vector<Move> given;
+            for (const auto& [from, peer, to] : moves) given.push_back({from, peer, to});
+            b.moves[rank] = {std::move(given), std::move(arrivals)};
+          },
+          nb::arg("rank"), nb::arg("moves"), nb::arg("arrivals"),
+          "Has the rank's bytes copied: (block or -1 for zeros, rank, its block) of each move; blocks that others "
+          "send.");
   m.def(
       "run_trial",
       [](std::shared_ptr<Communicator> communicator, const PlanBuilder& builder, const std::vector<nb::bytes>& inputs,

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@ namespace jaxring::cuda {
 struct PlanBuilder {
   LaunchPlanSpec spec;
   std::vector<std::pair<RankTable, bool>> locals;
+  std::map<int, std::pair<std::vector<Move>, std::vector<int>>> moves;  // by rank; and what arrives
 
   void SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements);
   void AddLocal(int rank, const nanobind::bytes& steps, const nanobind::bytes& lane_begin, const nanobind::bytes& peers,

@@ -193,6 +193,16 @@ NB_MODULE(JAXRING_MODULE, m) {
           nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"), nb::arg("theirs"),
           nb::call_guard<nb::gil_scoped_release>())
       .def(
+          "offer_landing",
+          [](Communicator& c, int rank, uint64_t bytes) { return FromLocation(c.OfferLanding(rank, bytes)); },
+          nb::arg("rank"), nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "enter_landing",
+          [](Communicator& c, int rank, int peer, LocationTuple theirs) {
+            c.EnterLanding(rank, peer, ToLocation(theirs));
+          },
+          nb::arg("rank"), nb::arg("peer"), nb::arg("theirs"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
           "connect_network",
           [](Communicator& c, int rank, int peer, int protocol) {
             c.ConnectNetwork(rank, peer, static_cast<cuda::Protocol>(protocol));

@@ -37,12 +37,13 @@ int Expected(const Schedule& s, int rank, int block, uint64_t i, int round) {
 // A rank's buffers in one allocation, so that one region holds both at offsets.
 class Buffers {
  public:
-  Buffers(int rank, const Schedule& schedule, uint64_t block)
+  Buffers(int rank, const Schedule& schedule, uint64_t block, bool is_virtual = false)
       : rank_(rank),
         schedule_(schedule),
         block_(block),
         host_(block * std::max(schedule.in_blocks, schedule.out_blocks)) {
-    in = cuda::ThisGpu().Allocate(DeviceOf(rank), 4096 + 4 * block * (schedule.in_blocks + schedule.out_blocks)) + 256;
+    const uint64_t bytes = 4096 + 4 * block * (schedule.in_blocks + schedule.out_blocks);
+    in = (is_virtual ? AllocateVirtual(DeviceOf(rank), bytes) : cuda::ThisGpu().Allocate(DeviceOf(rank), bytes)) + 256;
     out = in + (4 * block * schedule.in_blocks + 255) / 256 * 256;
   }
   void Fill(int round) {
@@ -73,16 +74,62 @@ class Buffers {
   std::vector<int32_t> host_;
 };
 
+// The rank and the block of its input that a block of a rank's output comes from; rank -1: zeros.
+std::pair<int, int> SourceOf(const Schedule& s, int rank, int block) {
+  if (s.collective == "all_gather") return {block, 0};
+  if (s.collective == "gather") return {rank == s.root ? block : -1, 0};
+  if (s.collective == "all_to_all") return {block, rank};
+  if (s.collective == "scatter") return {s.root, rank};
+  if (s.collective == "broadcast") return {s.root, 0};
+  CHECK(s.collective == "permute");
+  for (size_t p = 0; p < s.perm.size(); p += 2) {
+    if (s.perm[p + 1] == rank) return {s.perm[p], 0};
+  }
+  return {-1, 0};
+}
+
+void CopyInstead(Processes& here, cuda::Communicator& group, const std::string& name, cuda::LaunchPlan& plan,
+                 const Schedule& schedule, uint64_t landing) {
+  for (int r = 0; r < schedule.ranks(); ++r) {
+    if (!group.local(r)) continue;
+    const cuda::Location offer = group.OfferLanding(r, landing);
+    here.store->Set(name + " landing " + std::to_string(r),
+                    std::to_string(offer.region) + " " + std::to_string(offer.offset));
+  }
+  for (int r = 0; r < schedule.ranks(); ++r) {
+    if (!group.local(r)) continue;
+    for (int peer : group.Members(r)) {
+      cuda::Location theirs;
+      CHECK(std::sscanf(here.store->Get(name + " landing " + std::to_string(peer)).c_str(), "%lu %lu", &theirs.region,
+                        &theirs.offset) == 2);
+      group.EnterLanding(r, peer, theirs);
+    }
+    std::vector<cuda::Move> moves;
+    std::vector<int> arrivals;
+    for (int to = 0; to < schedule.ranks(); ++to) {
+      for (int b = 0; b < schedule.out_blocks; ++b) {
+        const auto [from, block] = SourceOf(schedule, to, b);
+        if (from == r) moves.push_back({block, to, b});
+        if (from < 0 && to == r) moves.push_back({-1, r, b});
+        if (from >= 0 && from != r && to == r) arrivals.push_back(b);
+      }
+    }
+    plan.SetMoves(r, moves, arrivals);
+  }
+}
+
 // Three rounds of launches, and with `replays` as many of graphs.
 void Play(Processes& here, const GroupShape& shape, const Schedule& schedule, uint64_t block,
-          const std::function<void(cuda::LaunchPlanSpec&)>& change = {}, uint64_t* staged = nullptr, int replays = 0) {
+          const std::function<void(cuda::LaunchPlanSpec&)>& change = {}, uint64_t* staged = nullptr, int replays = 0,
+          uint64_t landing = 0, bool is_virtual = false) {
   auto group = Join(here, shape);
   Connect(here, *group, shape, schedule);
   auto plan = PlanOf(group, shape, schedule, DType::kInt32, block, change);
+  if (landing != 0) CopyInstead(here, *group, shape.name, *plan, schedule, landing);
   here.runtime->Watch(plan);
   std::map<int, Buffers> buffers;
   for (int r = 0; r < schedule.ranks(); ++r) {
-    if (group->local(r)) buffers.emplace(r, Buffers(r, schedule, block));
+    if (group->local(r)) buffers.emplace(r, Buffers(r, schedule, block, is_virtual));
   }
   const auto launch = [&](int r, Buffers& buffer) {
     const Status status = plan->Launch(r, buffer.in, buffer.out, plan->in_bytes(), plan->out_bytes(), StreamOf(r));
@@ -187,6 +234,17 @@ void Graphs(Processes& here) {
   Play(here, ShapeOf(ring, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kLL), ring, 500, {}, nullptr, replays);
 }
 
+// Buffers of the driver's virtual memory calls, which descriptors share, are read and written in place too.
+void VirtualMemory(Processes& here) {
+  const std::vector<int> process = {0, 0, 1, 1}, node = {0, 0, 0, 0};
+  for (const char* collective : {"all_reduce", "all_to_all"}) {
+    const Schedule& schedule = Find(std::string(collective) + " direct 1x4 x1");
+    uint64_t staged = 0;
+    Play(here, ShapeOf(schedule, process, node, cuda::Protocol::kSimple), schedule, 1000, {}, &staged, 0, 0, true);
+    CHECK_EQ(staged, 0u);
+  }
+}
+
 // XLA may capture a site's first call, when the buffers are not known to the peers yet: what a capturing thread may not
 // do is done elsewhere.
 void CapturedFirst(Processes& here) {
@@ -212,6 +270,18 @@ void CapturedFirst(Processes& here) {
       for (auto& graph : graphs) graph();
       for (auto& [r, buffer] : buffers) cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
       for (auto& [r, buffer] : buffers) buffer.Check(round);
+    }
+  }
+}
+
+// Copies between gates, of whole blocks and in slices, and replayed.
+void CopyEngine(Processes& here) {
+  const std::vector<int> node = {0, 0, 0, 0};
+  const std::vector<int> process = here.count == 1 ? node : std::vector<int>{0, 0, 1, 1};
+  for (const char* collective : {"all_gather", "all_to_all", "broadcast", "gather", "scatter", "permute"}) {
+    const Schedule& schedule = Find(std::string(collective) + " direct 1x4 x1");
+    for (uint64_t landing : {1 << 16, 1 << 12}) {
+      Play(here, ShapeOf(schedule, process, node, cuda::Protocol::kSimple), schedule, 1000, {}, nullptr, 20, landing);
     }
   }
 }
@@ -271,7 +341,10 @@ int main(int argc, char** argv) {
                {"one_process", 1, OneProcess},
                {"one_node", 2, OneNode},
                {"staged", 2, Staged},
+               {"virtual_memory", 2, VirtualMemory},
                {"captured_first", 2, CapturedFirst},
+               {"copies", 1, CopyEngine},
+               {"copies", 2, CopyEngine},
                {"network", 2, Network},
                {"four_processes", 4, FourProcesses},
                {"graphs", 2, Graphs}};

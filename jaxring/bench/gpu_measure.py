@@ -24,6 +24,7 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 from jaxring.bench import gpu_rows
 from jaxring.bench.gpu_trial import Ranks
+from jaxring.plan import copies
 from jaxring.plan.cuda_tuner import lanes_for
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ WAYS = (
     Way("all_gather", "direct", "memory", 3),
     Way("broadcast", "direct", "memory", 4),
     Way("all_to_all", "direct", "memory", 5),
+    Way("all_gather", copies.NAME, "memory"),
+    Way("broadcast", copies.NAME, "memory"),
+    Way("all_to_all", copies.NAME, "memory"),
 )
 
 
@@ -111,18 +115,21 @@ def measure(
 
 
 def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[str, Any] | None:
-    channels = lanes_for(nbytes, most)
-    schedule = ranks.schedule(way.collective, way.algorithm, channels)
+    copied = way.algorithm == copies.NAME
+    algorithm, channels = ("direct", 1) if copied else (way.algorithm, lanes_for(nbytes, most))
+    schedule = ranks.schedule(way.collective, algorithm, channels)
     while channels > 1 and schedule.nlanes > most:
         channels //= 2
-        schedule = ranks.schedule(way.collective, way.algorithm, channels)
+        schedule = ranks.schedule(way.collective, algorithm, channels)
     if schedule.nlanes > most:
         return None
     # `bytes` is the larger of input and output, as in other benchmarks.
     block = max(1, nbytes // 4 // max(schedule.in_blocks, schedule.out_blocks))
     one = np.ones(block * schedule.in_blocks, np.float32)
     op = "sum" if way.collective in ("all_reduce", "reduce_scatter") else None
-    trial = ranks.run(schedule, way.protocol, [one] * ranks.count, op, fused=way.fused, launches=launches)
+    trial = ranks.run(
+        schedule, way.protocol, [one] * ranks.count, op, fused=way.fused, copies=copied, launches=launches
+    )
     expected = ranks.count if op else 1
     if not all((output == expected).all() for output in trial.outputs):
         raise ValueError("a wrong result")

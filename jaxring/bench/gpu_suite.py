@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import dataclasses
 import datetime as dt
+import importlib.machinery
 import json
 import os
 import pathlib
@@ -56,9 +57,12 @@ def gpus() -> int:
 def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
     """All stages by importance: kernels and memory without JAX, speed, under JAX, and the checkers last."""
     python = sys.executable
+    ends = importlib.machinery.EXTENSION_SUFFIXES  # of modules that this Python can import
     build, test = ROOT / "build" / "gpu", ROOT / "build" / "gpu" / "cuda_gpu_test"
     source = "" if (ROOT / "CMakeLists.txt").exists() else "this is no checkout"
-    built = all(list((ROOT / "jaxring").glob(f"{name}*.so")) for name in ("_native.", "_native_cuda."))
+    built = all(
+        any((ROOT / "jaxring" / f"{name}{end}").exists() for end in ends) for name in ("_native", "_native_cuda")
+    )
     rows = ("--rows", str(out / "rows.jsonl"))
     measure = (python, "-m", "jaxring.bench.gpu_measure")
     peers = (python, "-m", "jaxring.bench.gpu_peers")
@@ -77,7 +81,17 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
         return (checker, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all")
 
     small = ("--ranks", "2", "--sizes", "32K", "--lanes", "2", "--launches", "1")
-    cases = ("death", "one_process", "one_node", "staged", "captured_first", "network", "four_processes")
+    cases = (
+        "death",
+        "one_process",
+        "one_node",
+        "staged",
+        "virtual_memory",
+        "captured_first",
+        "copies",
+        "network",
+        "four_processes",
+    )
     return [
         Stage("machine", 30, ("bash", "-c", _MACHINE.format(python=shlex.quote(python)))),
         Stage("build", 330, ("bash", "-c", _build(python, build)), source or _already(built and test.exists())),
@@ -103,7 +117,7 @@ def _already(built: bool) -> str:
 
 _MACHINE = """nvidia-smi; nvidia-smi topo -m; nvcc --version; uname -a; nproc
 {python} -c 'import sys, jax, jaxlib, numpy; print(sys.version, jax.__version__, jaxlib.__version__, numpy.__version__)'
-git rev-parse HEAD"""
+git rev-parse HEAD || true"""
 
 
 def _build(python: str, build: pathlib.Path) -> str:
@@ -191,6 +205,8 @@ def _environment() -> dict[str, str]:
         # Ranks of a process that share a GPU are streams, and streams that share a queue would wait for each other.
         "CUDA_DEVICE_MAX_CONNECTIONS": "32",
         **os.environ,
+        # CMake and ninja may be this Python's packages.
+        "PATH": os.pathsep.join((os.environ.get("PATH", ""), str(pathlib.Path(sys.executable).parent))),
         "PYTHONPATH": os.pathsep.join(path),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",

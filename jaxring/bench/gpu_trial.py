@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxring.plan import dtypes
 from jaxring.plan.schedule import Spec
-from jaxring.runtime import common
+from jaxring.runtime import common, cuda_copies
 from jaxring.runtime.cuda_groups import PROTOCOLS, Group, Shape
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class Ranks:
     """``count`` ranks, dealt to the GPUs in turn. ``native`` is a started CUDA engine's module.
 
     ``placement``: the node of each rank (default: one node); ranks of different nodes go by the carrier.
-    ``lanes`` at most; ``slot_bytes`` of each protocol's eight slots; ``threads`` of a lane.
+    ``lanes`` at most; ``slot_bytes`` of each protocol's eight slots; ``threads`` of a lane; ``landing_bytes`` of what
+    copies land in.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class Ranks:
         slot_bytes: int = 131072,
         threads: int = 384,
         placement: tuple[int, ...] = (),
+        landing_bytes: int = cuda_copies.LANDING_BYTES,
         timeout: float = 30.0,
     ) -> None:
         self.native, self.count, self.lanes, self.threads, self.timeout = native, count, lanes, threads, timeout
+        self.landing_bytes = landing_bytes
         self.placement = placement or (0,) * count
         gpus = native.device_count()
         members = [(0, r % gpus, node, f"rank {r}") for r, node in enumerate(self.placement)]
@@ -71,12 +74,13 @@ class Ranks:
         op: str | None = None,
         *,
         fused: int = -1,
+        copies: bool = False,
         launches: int = 0,
     ) -> Trial:
         """Run a collective once for its result and then ``launches`` times for each clock.
 
         ``inputs``: each rank's, blocks one after the other. ``protocol``: simple, ll or ll128; memory for none.
-        ``fused``: the number of a fused collective in place of the step table.
+        ``fused``: the number of a fused collective in place of the step table; ``copies``: the copy engines are.
         """
         element = inputs[0].dtype
         block = inputs[0].size // schedule.in_blocks
@@ -84,6 +88,18 @@ class Ranks:
         plan.set_identity(f"{schedule.spec.collective} of a trial", self.timeout, schedule.spec.root)
         code = -1 if op is None else dtypes.REDUCE_OPS[op]
         plan.set_data(dtypes.dtype_code(element.name), code, self.count if op == "mean" else 0, block)
+        if copies:
+            self.group.land(self.landing_bytes)
+            cuda_copies.fill(plan, schedule, range(self.count), False)
+        else:
+            self._play(plan, schedule, protocol, fused)
+        # Ranks may share one array, which may be large.
+        once = {id(x): np.ascontiguousarray(x).tobytes() for x in inputs}
+        given = [once[id(x)] for x in inputs]
+        outputs, us, waited = self.native.run_trial(self.group.communicator, plan, given, launches)
+        return Trial([np.frombuffer(output, element) for output in outputs], us, waited)
+
+    def _play(self, plan: Any, schedule: Schedule, protocol: str, fused: int) -> None:
         plan.set_shape(
             schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes
         )
@@ -91,8 +107,3 @@ class Ranks:
         self.group.connect({r: set().union(*schedule.message_peers(r)) for r in range(self.count)}, protocol)
         for rank in range(self.count):
             plan.add_local(rank, *common.table(schedule, rank), schedule.uses_memory(rank))
-        # Ranks may share one array, which may be large.
-        once = {id(x): np.ascontiguousarray(x).tobytes() for x in inputs}
-        given = [once[id(x)] for x in inputs]
-        outputs, us, waited = self.native.run_trial(self.group.communicator, plan, given, launches)
-        return Trial([np.frombuffer(output, element) for output in outputs], us, waited)

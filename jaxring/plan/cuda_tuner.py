@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jaxring.plan import cost, dtypes
+from jaxring.plan import copies, cost, dtypes
 from jaxring.plan.algorithms import ALGORITHMS, serving
 from jaxring.plan.schedule import COLLECTIVES, Spec
 from jaxring.plan.tuner import Choice
@@ -24,9 +24,14 @@ NETWORK_US = 25.0
 # Bytes per microsecond: what a GPU reads from others, and a network that the host drives. Shares of it that are data.
 LINK_BYTES_PER_US = 300_000.0
 NETWORK_BYTES_PER_US = 2_500.0
+# Of a copy within a GPU.
+MEMORY_BYTES_PER_US = 1_500_000.0
 EFFICIENCY = {"memory": 1.0, "simple": 1.0, "ll": 0.5, "ll128": 0.9375}
 # A further lane pays where each still has this many bytes.
 LANE_BYTES = 64 * 1024
+# From so many bytes of a rank's input or output on, copies go by the copy engines: no faster, but they take no
+# multiprocessors from the program's own kernels for long.
+COPY_BYTES = 64 << 20
 
 
 def lanes_for(nbytes: int, most: int) -> int:
@@ -46,24 +51,33 @@ def choose(
     algorithm: str | None = None,
     protocol: str | None = None,
     whole_lines: bool = False,
+    copies_from: int | None = None,
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
     ``nodes``: the node of each rank; ranks of one address each other's memory, others go by the network.
     ``whole_lines``: 128-byte stores arrive whole between all ranks, so ll128 may be chosen without being asked for.
+    ``copies_from``: bytes of a rank's larger buffer from which on copy_engine is chosen unasked, if ever.
     ValueError says why ``algorithm`` and ``protocol`` cannot serve and what would.
     """
     if protocol is not None and protocol not in PROTOCOLS:
         raise ValueError(f"there is no protocol {protocol!r} on GPUs; there are {', '.join(PROTOCOLS)}")
-    if algorithm is not None and algorithm not in serving(collective):
-        known = f"does not serve {collective}" if algorithm in ALGORITHMS else "is not there"
-        raise ValueError(f"algorithm {algorithm!r} {known}; use {' or '.join(serving(collective))}")
+    serve = [*serving(collective), *((copies.NAME,) if collective in copies.COLLECTIVES else ())]
+    if algorithm is not None and algorithm not in serve:
+        known = f"does not serve {collective}" if algorithm in {*ALGORITHMS, copies.NAME} else "is not there"
+        raise ValueError(f"algorithm {algorithm!r} {known}; use {' or '.join(serve)}")
     where = tuple(nodes)
     topology = cost.Topology.of(where, where)
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
-    names = [algorithm] if algorithm else [name for name in serving(collective) if name != "deterministic"]
+    names = [algorithm] if algorithm else [name for name in serve if name != "deterministic"]
+    larger = nbytes * topology.nranks if collective in ("all_gather", "gather") else nbytes
     found: list[tuple[float, int, str, str, int]] = []
     for name in names:
+        if name == copies.NAME:
+            wanted = algorithm is not None or (copies_from is not None and larger >= copies_from)
+            if wanted and topology.nodes == 1 and topology.nranks > 1 and protocol in (None, "memory"):
+                found.append((_copy_price(collective, topology, nbytes), len(found), name, "memory", 1))
+            continue
         lanes = _lanes(collective, name, where, nbytes, most_lanes)
         if lanes == 0 or (name.startswith("hier_") and (topology.width == 1 or topology.nodes == 1) and not algorithm):
             continue
@@ -78,11 +92,13 @@ def choose(
             "needs one node and an algorithm that reads memory, the others need messages, ll128 needs one node"
         )
     found.sort()
-    price, _, name, kind, lanes = found[0]
+    # Where it is a candidate it is not for its speed.
+    price, _, name, kind, lanes = next((each for each in found if each[2] == copies.NAME), found[0])
     asked = " and ".join(
         f"{what} {value!r}" for what, value in (("algorithm", algorithm), ("protocol", protocol)) if value
     )
-    reason = f"{name} by {kind} is the cheapest of {len(found)} candidates, estimated {price:g} us"
+    why = "leaves the multiprocessors free" if name == copies.NAME else f"is the cheapest of {len(found)} candidates"
+    reason = f"{name} by {kind} {why}, estimated {price:g} us"
     return Choice(
         name,
         kind,
@@ -120,15 +136,24 @@ def _price(
     # One lane does not fill a link; this many do, roughly.
     busy = min(1.0, lanes / 16)
     if kind == "memory":
-        # What comes into the busiest rank: a share of the vector from, or to, each other one; a reduction's root reads
-        # the others' whole vectors.
-        n = topology.nranks
-        total = nbytes * n if collective in ("all_gather", "gather") else nbytes
-        crossing = total * (n - 1) if collective == "reduce" else total * (n - 1) / n
         phases = len(cost.PHASES.get(collective, ("spread",)))
-        return round(LAUNCH_US + phases * crossing / (LINK_BYTES_PER_US * busy), 3)
+        return round(LAUNCH_US + phases * _crossing(collective, topology, nbytes) / (LINK_BYTES_PER_US * busy), 3)
     if topology.nodes > 1:
         wire = shape.hops * (HOP_US[kind] + NETWORK_US) + shape.wire_bytes / (NETWORK_BYTES_PER_US * share)
     else:
         wire = shape.hops * HOP_US[kind] + shape.wire_bytes / (LINK_BYTES_PER_US * busy * share)
     return round(LAUNCH_US + wire + shape.memory_bytes / (LINK_BYTES_PER_US * busy), 3)
+
+
+def _crossing(collective: str, topology: cost.Topology, nbytes: int) -> float:
+    """Bytes into the busiest rank: a share of the vector from, or to, each other one; a reduction's root reads
+    the others' whole vectors."""
+    n = topology.nranks
+    total = nbytes * n if collective in ("all_gather", "gather") else nbytes
+    return total * (n - 1) if collective == "reduce" else total * (n - 1) / n
+
+
+def _copy_price(collective: str, topology: cost.Topology, nbytes: int) -> float:
+    """Two gates, the copies to the peers, and those from the landing to the output."""
+    crossing = _crossing(collective, topology, nbytes)
+    return round(3 * LAUNCH_US + crossing / LINK_BYTES_PER_US + crossing / MEMORY_BYTES_PER_US, 3)

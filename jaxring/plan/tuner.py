@@ -7,7 +7,7 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING
 
-from jaxring.plan import cost, dtypes
+from jaxring.plan import copies, cost, dtypes
 from jaxring.plan.algorithms import ALGORITHMS, build, serving
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Spec
 
@@ -57,6 +57,8 @@ def _names(collective: str, topology: cost.Topology, algorithm: str | None, prot
     """The algorithms to compare."""
     names = serving(collective)
     if algorithm is not None:
+        if algorithm == copies.NAME:
+            raise ValueError(f"algorithm {algorithm!r} is for ranks on GPUs; on CPUs use {' or '.join(names)}")
         if algorithm not in ALGORITHMS:
             raise ValueError(f"there is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}")
         if algorithm not in names:

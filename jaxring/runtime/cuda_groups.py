@@ -46,7 +46,7 @@ class Group:
         self._prefix = f"jaxring/cuda/{name}/"
         self._store, self._timeout_s = store, timeout_s
         self._said: dict[str, Location | None] = {}
-        self._ready = False
+        self._ready = self._landed = False
         self.communicator = native.communicator(
             name, ranks, shape.lanes, list(shape.wires), shape.stage_bytes, timeout_s
         )
@@ -87,6 +87,18 @@ class Group:
         for rank, peer in wires:
             if (rank, peer) not in near:
                 self._do(made.connect_network, rank, peer, number)
+
+    def land(self, nbytes: int) -> None:
+        """Exchange the memory that copies of a node's ranks land in, once: ``nbytes`` of each."""
+        if self._landed:
+            return
+        made = self.communicator
+        for rank in self.local:
+            self._say(f"landing/{rank}", functools.partial(made.offer_landing, rank, nbytes))
+        for rank in self.local:
+            for peer in made.members(rank):
+                self._do(made.enter_landing, rank, peer, self._hear(f"landing/{peer}"))
+        self._landed = True
 
     def _do(self, function: Callable[..., Any], *args: Any) -> Any:
         try:

@@ -14,9 +14,9 @@ import jax
 from jaxring import _compat
 from jaxring.checks import SCHEDULED_AS
 from jaxring.errors import JoinError
-from jaxring.plan import cuda_tuner, dtypes
+from jaxring.plan import copies, cuda_tuner, dtypes
 from jaxring.plan.schedule import COLLECTIVES, Spec
-from jaxring.runtime import common
+from jaxring.runtime import common, cuda_copies
 from jaxring.runtime.cuda_cards import Card, nodes_of, uuid_of
 from jaxring.runtime.cuda_groups import PROTOCOLS, Group, Shape
 from jaxring.runtime.explain import Decision, record
@@ -96,6 +96,7 @@ class CudaPlanner:
         collective = SCHEDULED_AS.get(spec["collective"], spec["collective"])
         nbytes = spec["block"] * dtypes.element_bytes(spec["dtype"]) * (COLLECTIVES[collective][0] or len(devices))
         nodes = common.normalise(group.nodes)
+        places = {uuid_of(d, self._card(p)) for d, p in zip(devices, owners, strict=True)}
         choice = cuda_tuner.choose(
             collective,
             nodes,
@@ -104,14 +105,15 @@ class CudaPlanner:
             self._most_lanes(devices, owners),
             spec["algorithm"],
             spec["protocol"],
-            whole_lines=len({uuid_of(d, self._card(p)) for d, p in zip(devices, owners, strict=True)}) == 1,
+            whole_lines=len(places) == 1,
+            copies_from=cuda_tuner.COPY_BYTES if len(places) == len(devices) else None,
         )
         schedule = common.schedule(
             "both",
             Spec(
                 collective,
                 len(devices),
-                choice.algorithm,
+                "direct" if choice.algorithm == copies.NAME else choice.algorithm,
                 root=spec["root"],
                 channels=choice.channels,
                 placement=nodes,
@@ -120,6 +122,8 @@ class CudaPlanner:
         )
         with group.lock:
             group.prepare()
+            if choice.algorithm == copies.NAME:
+                group.land(cuda_copies.LANDING_BYTES)
             peers = {rank: set().union(*schedule.message_peers(rank)) for rank in group.local}
             group.connect(peers, choice.protocol)
         plan = self._builder(spec, schedule, choice, group, nbytes)
@@ -149,10 +153,13 @@ class CudaPlanner:
         plan.set_identity(common.describe(spec), spec["timeout"], spec["root"])
         code = -1 if op is None else dtypes.REDUCE_OPS[op]
         plan.set_data(dtypes.dtype_code(spec["dtype"]), code, ranks if op == "mean" else 0, spec["block"])
+        configured = settings()
+        if choice.algorithm == copies.NAME:
+            cuda_copies.fill(plan, schedule, group.local, configured.cuda_trap)
+            return plan
         plan.set_shape(
             schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes
         )
-        configured = settings()
         fused = -1
         if choice.protocol == "memory" and ranks > 1:
             fused = _FUSED.get(schedule.spec.collective, -1)

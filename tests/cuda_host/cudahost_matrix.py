@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxring.bench.gpu_trial import Ranks
+from jaxring.plan import copies
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")
 # The kernels' numbers of fused collectives.
@@ -40,14 +41,14 @@ def expected(schedule, x, rank, op):
     return x[root]
 
 
-def check(ranks, collective, algorithm, protocol, dtype, block, op="sum", channels=1, fused=-1):
+def check(ranks, collective, algorithm, protocol, dtype, block, op="sum", channels=1, fused=-1, copied=False):
     extra = {"root": ranks.count - 1} if collective in ("broadcast", "reduce", "gather", "scatter") else {}
     schedule = ranks.schedule(collective, algorithm, channels, **extra)
     if schedule.nlanes > ranks.lanes:
         return
     x = inputs_of(schedule, dtype, block, len(collective) + block)
     op = op if collective in REDUCING else None
-    outputs = ranks.run(schedule, protocol, list(x), op, fused=fused, launches=2).outputs
+    outputs = ranks.run(schedule, protocol, list(x), op, fused=fused, copies=copied, launches=2).outputs
     for rank, output in enumerate(outputs):
         want = expected(schedule, x, rank, op)
         got = output.reshape(want.shape)
@@ -58,7 +59,8 @@ def check(ranks, collective, algorithm, protocol, dtype, block, op="sum", channe
 def matrix(native, counts, blocks, dtypes, threads):
     """All collectives by all algorithms and protocols that serve them."""
     for count in counts:
-        ranks = Ranks(native, count, threads=threads)
+        # Landings so small that the larger blocks come in several slices.
+        ranks = Ranks(native, count, threads=threads, landing_bytes=count * 1024)
         for collective in COLLECTIVES:
             for block in blocks:
                 for dtype in dtypes:
@@ -81,6 +83,10 @@ def matrix(native, counts, blocks, dtypes, threads):
                     check(ranks, collective, "direct", "memory", dtype, block, fused=number)
                     if collective == "all_reduce" and block <= ONE_SHOT:
                         check(ranks, collective, "direct", "memory", dtype, block, fused=0)
+        for collective in sorted(copies.COLLECTIVES - {"permute"}):
+            for block in blocks:
+                for dtype in dtypes:
+                    check(ranks, collective, "direct", "memory", dtype, block, copied=True)
         check(ranks, "all_reduce", "direct", "memory", np.int32, 99, "max")
         check(ranks, "all_reduce", "ring", "simple", ml_dtypes.bfloat16, 99, "mean")
         check(ranks, "all_reduce", "ring", "simple", np.float32, blocks[-1], channels=2)

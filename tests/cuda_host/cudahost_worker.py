@@ -64,6 +64,23 @@ def collectives(**options):
     check(lambda v: jaxring.all_reduce(v, "d", "mean"), half, np.broadcast_to(mean, half.shape))
 
 
+def copied():
+    """What copy engines do, and that they did it."""
+    options = {"algorithm": "copy_engine"}
+    rows = np.arange(RANKS * 96, dtype=np.float32).reshape(RANKS, 96) % 17
+    every = np.broadcast_to(rows.reshape(1, -1), (RANKS, rows.size))
+    check(lambda v: jaxring.all_gather(v[0], "d", **options).reshape(1, -1), rows, every)
+    blocks = rows.reshape(RANKS, RANKS, -1)
+    check(lambda v: jaxring.all_to_all(v[0], "d", 0, 0, **options)[None], blocks, blocks.swapaxes(0, 1))
+    check(lambda v: jaxring.broadcast(v, "d", root=1, **options), rows, np.broadcast_to(rows[1], rows.shape))
+    # Nobody sends to rank 1.
+    pairs = [(i, (i + 1) % RANKS) for i in range(1, RANKS)]
+    shifted = np.roll(rows, 1, axis=0)
+    shifted[1] = 0
+    check(lambda v: jaxring.permute(v, "d", pairs, **options), rows, shifted)
+    assert {plan.algorithm for plan in jaxring.plans()} == {"copy_engine"}, jaxring.explain()
+
+
 def loop(steps=20):
     """A site that runs again and again, as in training."""
     rows = np.arange(RANKS * 8, dtype=np.float32).reshape(RANKS, 8)
@@ -119,6 +136,7 @@ CASES["collectives"] = lambda: (engine.start(), collectives(), loop())
 CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol="ll"))
 CASES["network"] = lambda: (engine.start(), collectives(), explained("network"))
 CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), loop())
+CASES["copied"] = lambda: (engine.start(), copied())
 CASES["replays"] = lambda: (engine.start(), replays())
 
 

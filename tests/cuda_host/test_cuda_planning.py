@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jaxring.errors import JoinError
-from jaxring.plan import cuda_tuner
+from jaxring.plan import copies, cuda_tuner, tuner
+from jaxring.plan.schedule import Spec
 from jaxring.runtime.cuda_cards import Card, nodes_of
 
 
@@ -57,12 +58,52 @@ def test_lanes_grow_with_size_up_to_the_limit():
 @pytest.mark.parametrize("nbytes", [4, 1 << 20, 1 << 28])
 def test_every_collective_finds_a_way_within_the_lanes(nodes, collective, nbytes):
     from jaxring.plan.algorithms import build
-    from jaxring.plan.schedule import Spec
 
     choice = cuda_tuner.choose(collective, nodes, nbytes, "float32", 8)
     schedule = build(Spec(collective, 4, choice.algorithm, channels=choice.channels, placement=nodes))
     assert 1 <= schedule.nlanes <= 8
     assert choice.protocol == "memory" if len(set(nodes)) == 1 else choice.protocol in ("simple", "ll")
+
+
+def test_copy_engines_from_a_size_on():
+    def chosen(collective, nbytes, nodes=(0, 0, 0, 0), copies_from=1 << 20):
+        return cuda_tuner.choose(collective, nodes, nbytes, "float32", 8, copies_from=copies_from).algorithm
+
+    assert chosen("all_gather", 1 << 18) == "copy_engine"  # the output has four times as many
+    assert chosen("all_gather", (1 << 18) - 4) == "direct"
+    assert chosen("all_to_all", 1 << 20) == "copy_engine"
+    assert chosen("all_to_all", 1 << 30, copies_from=None) == "direct"
+    assert chosen("all_to_all", 1 << 30, (0, 0, 1, 1)) != "copy_engine"
+    assert chosen("all_reduce", 1 << 30) == "direct"
+
+
+def test_on_cpus_there_are_no_copy_engines():
+    with pytest.raises(ValueError, match="is for ranks on GPUs"):
+        tuner.choose("all_gather", (0, 0), (0, 0), 64, "float32", "copy_engine")
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_moves_are_the_sources_of_all_outputs(n):
+    perm = tuple((r, (r + 2) % n) for r in range(n - 1))
+    for collective in copies.COLLECTIVES:
+        spec = Spec(collective, n, "direct", root=n - 1, perm=perm if collective == "permute" else ())
+        arrived = {r: set() for r in range(n)}
+        outputs = {}
+        for rank in range(n):
+            given, _ = copies.moves(spec, rank)
+            targets = [peer for _, peer, _ in given if peer != rank]
+            assert targets == sorted(targets, key=lambda peer: (peer - rank) % n)
+            for block, peer, to in given:
+                assert (peer, to) not in outputs
+                outputs[peer, to] = None if block < 0 else (rank, block)
+                if peer != rank:
+                    arrived[peer].add(to)
+        for rank in range(n):
+            assert set(copies.moves(spec, rank).arrivals) == arrived[rank]
+            assert [outputs.pop((rank, b)) for b in range(len(copies.sources(spec, rank)))] == copies.sources(
+                spec, rank
+            )
+        assert not outputs
 
 
 def test_what_is_asked_for_is_done_or_refused():
@@ -71,5 +112,10 @@ def test_what_is_asked_for_is_done_or_refused():
         cuda_tuner.choose("all_reduce", (0, 1), 64, "float32", 8, "ring", "ll128")
     with pytest.raises(ValueError, match="does not serve"):
         cuda_tuner.choose("all_to_all", (0, 0), 64, "float32", 8, "tree")
+    assert cuda_tuner.choose("all_gather", (0, 0), 64, "float32", 8, "copy_engine").algorithm == "copy_engine"
+    with pytest.raises(ValueError, match="does not serve all_reduce"):
+        cuda_tuner.choose("all_reduce", (0, 0), 64, "float32", 8, "copy_engine")
+    with pytest.raises(ValueError, match="in 2 node"):
+        cuda_tuner.choose("all_gather", (0, 1), 64, "float32", 8, "copy_engine")
     with pytest.raises(ValueError, match="no protocol 'rdma'"):
         cuda_tuner.choose("all_reduce", (0, 0), 64, "float32", 8, None, "rdma")

@@ -21,6 +21,7 @@ needs_fake = pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _
         ("matrix", 1, 1, {}),
         ("shared", 2, 2, {}),
         ("replays", 2, 2, {}),
+        ("copied", 2, 2, {}),
         ("network", 2, 2, {"JAXRING_P2P_DISABLE": "1"}),
     ],
 )

@@ -43,6 +43,11 @@ def test_processes_share_a_gpu_under_jax(processes):
 
 
 @needs_gpu
+def test_copy_engines():
+    run_job("copied", 2, 1)
+
+
+@needs_gpu
 def test_replays():
     run_job("replays", 2, 1)
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 
+#include "ffi/cuda/copy_gates.h"
 #include "ffi/cuda/fake/machine.h"
 
 namespace jaxring::cuda::fake {
@@ -38,14 +39,15 @@ class FakeGpu final : public Gpu {
 
   void Prepare(int device) override { prepared_ |= 1u << device; }
 
-  char* Allocate(int device, uint64_t bytes) override {
+  char* Allocate(int device, uint64_t bytes) override { return AllocateAs(device, bytes, Sharing::kHandle); }
+  char* AllocateAs(int device, uint64_t bytes, Sharing sharing) {
     CheckNotCapturing();
     const int fd = memfd_create("jaxring-fake-gpu", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw GpuError("out of memory");
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) throw GpuError("out of memory");
     std::lock_guard lock(mutex_);
-    Mapping mapping{{static_cast<char*>(memory), bytes, ++last_id_, device, true}, fd};
+    Mapping mapping{{static_cast<char*>(memory), bytes, ++last_id_, device, sharing}, fd};
     own_[mapping.allocation.base] = mapping;
     return mapping.allocation.base;
   }
@@ -67,11 +69,12 @@ class FakeGpu final : public Gpu {
     if (it == own_.begin()) return {};
     Allocation found = std::prev(it)->second.allocation;
     if (static_cast<const char*>(pointer) >= found.base + found.bytes) return {};
-    found.exportable = found.device >= 0 && !options().no_export;
+    if (found.device < 0 || options().no_export) found.sharing = Sharing::kNone;
     return found;
   }
   IpcHandle Export(const Allocation& allocation) override {
     CheckNotCapturing();
+    if (allocation.sharing != Sharing::kHandle) throw GpuError("cudaIpcGetMemHandle: invalid argument (1)");
     std::lock_guard lock(mutex_);
     IpcHandle handle{};
     const Handle contents{getpid(), own_.at(allocation.base).fd, allocation.bytes};
@@ -86,12 +89,22 @@ class FakeGpu final : public Gpu {
     const std::string path = "/proc/" + std::to_string(contents.pid) + "/fd/" + std::to_string(contents.fd);
     const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (fd < 0) throw GpuError("cannot open " + path + ": " + std::strerror(errno));
-    void* memory = mmap(nullptr, contents.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char* memory = Map(fd, contents.bytes);
     close(fd);
-    if (memory == MAP_FAILED) throw GpuError("cannot map " + path);
+    return memory;
+  }
+  int ExportDescriptor(const Allocation& allocation) override {
     std::lock_guard lock(mutex_);
-    foreign_[static_cast<char*>(memory)] = contents.bytes;
-    return static_cast<char*>(memory);
+    const auto found = own_.find(allocation.base);
+    if (found == own_.end() || found->second.allocation.id != allocation.id) {
+      throw GpuError("cuMemRetainAllocationHandle: invalid argument (1)");
+    }
+    return fcntl(found->second.fd, F_DUPFD_CLOEXEC, 0);
+  }
+  char* ImportDescriptor(int, int descriptor, uint64_t bytes) override {
+    CheckNotCapturing();
+    if (options().no_import) throw GpuError("cuMemImportFromShareableHandle: not supported (801)");
+    return Map(descriptor, bytes);
   }
 
   void Copy(int, void* to, const void* from, uint64_t bytes) override {
@@ -100,7 +113,10 @@ class FakeGpu final : public Gpu {
     std::memcpy(to, from, bytes);
   }
   void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) override {
-    Machine::Get().Push(Number(stream), {[=] { std::memcpy(to, from, bytes); }, {}, -1, 0});
+    Machine::Get().Push(Number(stream), {[=] { std::memcpy(to, from, bytes); }, {}});
+  }
+  void ClearAsync(int, void* memory, uint64_t bytes, void* stream) override {
+    Machine::Get().Push(Number(stream), {[=] { std::memset(memory, 0, bytes); }, {}});
   }
   bool Capturing(void* stream) override { return Machine::Get().capture(Number(stream)).on; }
   void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) override {
@@ -117,13 +133,15 @@ class FakeGpu final : public Gpu {
     CheckPrepared(device);
     Machine::Get().Push(Number(stream), {{}, args, static_cast<int>(fused), threads});
   }
+  void LaunchGate(int device, bool open, const Args& args, void* stream) override {
+    CheckPrepared(device);
+    Machine::Get().Push(Number(stream), {{}, args, -1, kCopyGateThreads, open ? Task::kOpen : Task::kClose});
+  }
   void Guard(int, const Status* status, void* stream) override {
     Machine::Get().Push(Number(stream), {[status] {
                                            if (status->fault != 0) throw GpuError("unspecified launch failure");
                                          },
-                                         {},
-                                         -1,
-                                         0});
+                                         {}});
   }
 
   void* NewStream(int) override { return Pointer(Machine::Get().NewStream()); }
@@ -140,6 +158,13 @@ class FakeGpu final : public Gpu {
   };
   void CheckPrepared(int device) {
     if ((prepared_ >> device & 1) == 0) throw GpuError("a launch on a device whose kernels were not loaded before");
+  }
+  char* Map(int fd, uint64_t bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) throw GpuError("cannot map a peer's memory");
+    std::lock_guard lock(mutex_);
+    foreign_[static_cast<char*>(memory)] = bytes;
+    return static_cast<char*>(memory);
   }
   bool Foreign(void* pointer) {
     std::lock_guard lock(mutex_);
@@ -161,6 +186,10 @@ class FakeGpu final : public Gpu {
 Options& options() {
   static Options options;
   return options;
+}
+
+char* AllocateVirtual(int device, uint64_t bytes) {
+  return static_cast<FakeGpu&>(ThisGpu()).AllocateAs(device, bytes, Sharing::kDescriptor);
 }
 
 void BeginCapture(void* stream) {

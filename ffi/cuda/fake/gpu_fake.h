@@ -27,8 +27,12 @@ struct Task {
   Args args;
   int fused = -1;
   int threads = 0;
+  enum { kNoGate, kOpen, kClose } gate = kNoGate;
 };
 using Graph = std::vector<Task>;
+
+// Memory that is shared by descriptors only, as that of the driver's virtual memory calls.
+char* AllocateVirtual(int device, uint64_t bytes);
 
 void BeginCapture(void* stream);
 Graph EndCapture(void* stream);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ffi/cuda/copy_gates.h"
+
 namespace jaxring::cuda::fake {
 namespace {
 
@@ -19,9 +21,11 @@ void PlayWidth(const Args& args, Shared& shared) {
   }
 }
 
-void PlayOne(const Args& args, int fused, Shared& shared) {
-  if (fused >= 0) {
-    const auto which = static_cast<Fused>(fused);
+void PlayOne(const Task& task, Shared& shared) {
+  const Args& args = task.args;
+  if (task.gate != Task::kNoGate) return PlayCopyGate(task.gate == Task::kOpen, args, shared);
+  if (task.fused >= 0) {
+    const auto which = static_cast<Fused>(task.fused);
     switch (WidthOf(args)) {
       case 0:
         return PlayFused<0>(which, args, shared);
@@ -154,7 +158,7 @@ void Machine::FeedLocked(int stream) {
 
 simt::Kernel Machine::KernelOf(int stream, const Task& task) {
   auto shared = std::make_shared<std::vector<Shared>>(task.args.lanes);
-  auto body = [args = task.args, fused = task.fused, shared] { PlayOne(args, fused, (*shared)[BlockIndex()]); };
+  auto body = [task, shared] { PlayOne(task, (*shared)[BlockIndex()]); };
   auto done = [this, stream] {
     std::lock_guard lock(mutex_);
     queues_[stream].tasks.pop_front();

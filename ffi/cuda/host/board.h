@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "ffi/cuda/host/descriptors.h"
 #include "ffi/cuda/host/gpu.h"
 
 namespace jaxring::cuda {
@@ -16,7 +17,8 @@ inline constexpr uint32_t kMaxRegions = 2048;  // number 0 is never listed: it s
 inline constexpr uint32_t kMaxReaders = 256;
 
 struct BoardRecord {
-  IpcHandle handle;
+  IpcHandle handle;  // where `sharing` is kHandle
+  Sharing sharing;
   uint64_t bytes;
   char device[64];  // its uuid
 };
@@ -25,6 +27,7 @@ struct BoardRecord {
 // writes `reason` before it marks itself `failed`, and `mapped` (release) after its tables hold the addresses.
 struct BoardPage {
   std::atomic<uint32_t> count;
+  DescriptorSource descriptors;  // written before the board is known to anybody
   BoardRecord records[kMaxRegions];
   struct Reader {
     std::atomic<uint32_t> process;  // + 1; 0: free

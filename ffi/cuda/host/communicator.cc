@@ -44,7 +44,7 @@ Communicator::Communicator(Gpu& gpu, Regions& regions, Carrier* carrier, int pro
   }
   for (int r = 0; r < ranks; ++r) {
     if (!local(r)) continue;
-    Local here{spec_.ranks[r].device, nullptr, nullptr, {}, {}, {}};
+    Local here{spec_.ranks[r].device, nullptr, nullptr, {}, {}, {}, {}};
     gpu_.Prepare(here.device);
     regions_.Use(here.device);
     for (int m : Members(r)) {
@@ -97,10 +97,10 @@ Communicator::Local& Communicator::At(int rank) {
 }
 const Communicator::Local& Communicator::At(int rank) const { return const_cast<Communicator*>(this)->At(rank); }
 
-Location Communicator::Offer(int rank, const char* memory) {
+Location Communicator::Offer(int rank, const char* memory, uint64_t bytes) {
   if (one_process()) return {0, reinterpret_cast<uint64_t>(memory)};
   Location location;
-  if (!regions_.Publish(memory, processes_, After(spec_.timeout_s), &location)) {
+  if (!regions_.Publish(memory, bytes, processes_, After(spec_.timeout_s), &location)) {
     throw std::runtime_error("device memory of " + spec_.ranks[rank].name +
                              " cannot be shared with other processes: CUDA IPC does not export it (a container without "
                              "--ipc=host, a MIG slice or Windows). JAXRING_P2P_DISABLE=1 uses the network instead.");
@@ -108,7 +108,7 @@ Location Communicator::Offer(int rank, const char* memory) {
   return location;
 }
 
-Location Communicator::OfferArena(int rank) { return Offer(rank, At(rank).arena); }
+Location Communicator::OfferArena(int rank) { return Offer(rank, At(rank).arena, ArenaBytes()); }
 
 void Communicator::EnterArena(int rank, int peer, Location theirs) {
   Local& here = At(rank);
@@ -174,7 +174,7 @@ Location Communicator::OfferWire(int rank, int peer, Protocol protocol) {
   if (wire.memory == nullptr) {
     wire.memory = gpu_.Allocate(here.device, SharedBytes(spec_.lanes * (shape.slots * shape.slot_bytes + kCounters)));
     wire.offered = spec_.ranks[peer].process == process_ ? Location{0, reinterpret_cast<uint64_t>(wire.memory)}
-                                                         : Offer(rank, wire.memory);
+                                                         : Offer(rank, wire.memory, 1);
   }
   return wire.offered;
 }
@@ -234,6 +234,27 @@ bool Communicator::Connected(int rank, int peer, Protocol protocol) {
   auto& wires = At(rank).wires;
   auto it = wires.find({peer, static_cast<int>(protocol)});
   return it != wires.end() && it->second.connected;
+}
+
+Location Communicator::OfferLanding(int rank, uint64_t bytes) {
+  if (landing_bytes_ != 0 && landing_bytes_ != bytes) throw std::invalid_argument("landings of different sizes");
+  landing_bytes_ = bytes;
+  Local& here = At(rank);
+  char*& own = here.landings[rank];
+  if (own == nullptr) own = gpu_.Allocate(here.device, SharedBytes(bytes));
+  return Offer(rank, own, bytes);
+}
+
+void Communicator::EnterLanding(int rank, int peer, Location theirs) {
+  Local& here = At(rank);
+  here.landings[peer] = regions_.Resolve(here.device, spec_.ranks[peer].process, theirs, After(spec_.timeout_s));
+}
+
+char* Communicator::Landing(int rank, int peer) {
+  const auto& landings = At(rank).landings;
+  const auto found = landings.find(peer);
+  if (found == landings.end()) throw std::invalid_argument("copies to a rank whose landing is not known");
+  return found->second;
 }
 
 void Communicator::Fill(int rank, Protocol protocol, bool members, Args* args) const {

@@ -65,6 +65,13 @@ class Communicator {
   void ConnectNetwork(int rank, int peer, Protocol protocol);
   bool Connected(int rank, int peer, Protocol protocol);
 
+  // Where copies of the members of its node land: `bytes` each, the same on all ranks and at every call.
+  Location OfferLanding(int rank, uint64_t bytes);
+  void EnterLanding(int rank, int peer, Location theirs);
+  // The landing of a member as `rank` writes it, or its own. Throws std::invalid_argument where it was not entered.
+  char* Landing(int rank, int peer);
+  uint64_t landing_bytes() const { return landing_bytes_; }
+
   const CommunicatorSpec& spec() const { return spec_; }
   bool local(int rank) const { return spec_.ranks[rank].process == process_; }
   bool one_process() const { return processes_.empty(); }
@@ -99,6 +106,7 @@ class Communicator {
     std::vector<Member> members;
     std::map<std::pair<int, int>, Wire> wires;  // (peer, protocol)
     std::map<int, std::vector<std::pair<uint64_t, char*>>> buffers;
+    std::map<int, char*> landings;  // by owner
   };
   uint64_t GateOffset(int writer) const;
   uint64_t StageOffset(int writer) const;
@@ -108,7 +116,7 @@ class Communicator {
   uint64_t SharedBytes(uint64_t bytes) const;  // of an allocation that other processes may map
   uint64_t ConnectionIndex(Protocol protocol, uint32_t lane, int peer) const;
   uint64_t Pattern(int writer, int reader) const;
-  Location Offer(int rank, const char* memory);
+  Location Offer(int rank, const char* memory, uint64_t bytes);
   Local& At(int rank);
   const Local& At(int rank) const;
 
@@ -120,6 +128,7 @@ class Communicator {
   uint64_t hash_;
   std::set<int> processes_, peers_;
   std::map<int, Local> locals_;
+  uint64_t landing_bytes_ = 0;
   uint32_t* abort_ = nullptr;
   mutable std::mutex mutex_;
   std::string broken_;

@@ -2,8 +2,8 @@
 // fake/gpu_fake.cc is a machine without a GPU, whose device memory is shared memory and whose kernels run on the SIMT
 // shim.
 //
-// Every function throws GpuError. None but CopyAsync, Launch*, Guard and Capturing may be called by a thread that
-// captures a graph: see Service.
+// Every function throws GpuError. None but CopyAsync, ClearAsync, Launch*, Guard and Capturing may be called by a
+// thread that captures a graph: see Service.
 #pragma once
 
 #include <array>
@@ -26,13 +26,21 @@ struct IpcHandle {
   std::array<char, 64> bytes;
 };
 
-// The allocation behind a pointer. `id` is never used again in this process, also not after a free.
+// By what another process of the host can map an allocation.
+enum class Sharing : uint32_t {
+  kNone = 0,
+  kHandle,      // legacy IPC: Export and Import
+  kDescriptor,  // memory of the driver's virtual memory calls: ExportDescriptor and ImportDescriptor
+};
+
+// The allocation behind a pointer, or, of memory that was put together by the virtual memory calls, the one mapping.
+// `id` is never used again in this process, also not after a free.
 struct Allocation {
   char* base = nullptr;
   uint64_t bytes = 0;
   uint64_t id = 0;
   int device = 0;
-  bool exportable = false;
+  Sharing sharing = Sharing::kNone;
 };
 
 struct DeviceInfo {
@@ -64,16 +72,22 @@ class Gpu {
   virtual IpcHandle Export(const Allocation& allocation) = 0;
   // Maps another process's allocation for kernels of `device`.
   virtual char* Import(int device, const IpcHandle& handle) = 0;
+  // The same by a file descriptor, which the caller closes in both cases.
+  virtual int ExportDescriptor(const Allocation& allocation) = 0;
+  virtual char* ImportDescriptor(int device, int descriptor, uint64_t bytes) = 0;
 
   // Returns when the bytes are there. Not ordered after any stream's work.
   virtual void Copy(int device, void* to, const void* from, uint64_t bytes) = 0;
   virtual void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) = 0;
+  virtual void ClearAsync(int device, void* memory, uint64_t bytes, void* stream) = 0;  // to zeros
   virtual bool Capturing(void* stream) = 0;
   // Copies to the host what the stream has written by then: waits for the stream.
   virtual void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) = 0;
 
   virtual void Launch(int device, const Args& args, int threads, void* stream) = 0;
   virtual void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) = 0;
+  // A gate of a collective whose bytes are copied: see copies.h.
+  virtual void LaunchGate(int device, bool open, const Args& args, void* stream) = 0;
   // Ends the stream with an error if a fault stands in `status` by then, before anything behind it runs.
   virtual void Guard(int device, const Status* status, void* stream) = 0;
 

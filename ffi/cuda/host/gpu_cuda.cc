@@ -5,7 +5,9 @@
 #include <map>
 #include <mutex>
 
+#include "ffi/cuda/host/copy_gates_launch.h"
 #include "ffi/cuda/host/gpu_cuda_driver.h"
+#include "ffi/cuda/host/gpu_cuda_virtual.h"
 #include "ffi/cuda/host/guard.h"
 
 namespace jaxring::cuda {
@@ -56,6 +58,7 @@ class CudaGpu final : public Gpu {
     Check(static_cast<cudaError_t>(LoadKernels()), "loading the collectives' kernels");
     Check(static_cast<cudaError_t>(LoadFusedKernels()), "loading the fused collectives' kernels");
     Check(static_cast<cudaError_t>(LoadGuard()), "loading the collectives' guard");
+    Check(static_cast<cudaError_t>(LoadCopyGate()), "loading the collectives' gates");
     CopyStream(device);
   }
 
@@ -84,8 +87,8 @@ class CudaGpu final : public Gpu {
     JAXRING_CUDA(cudaFreeHost(memory));
   }
 
-  // Legacy IPC exports whole allocations of cudaMalloc and cuMemAlloc; those of cudaMallocAsync's pools and of the
-  // driver's virtual memory calls say that they are not capable of it.
+  // Legacy IPC exports whole allocations of cudaMalloc and cuMemAlloc, descriptors what cuMemCreate made for them.
+  // Memory of cudaMallocAsync's pools is neither.
   Allocation Find(const void* pointer) override {
     ContextScope scope;
     CUdeviceptr base = 0;
@@ -93,17 +96,23 @@ class CudaGpu final : public Gpu {
     unsigned long long id = 0;
     int device = -1;
     unsigned legacy = 0, type = 0;
+    uint64_t handles = 0;
+    CUmemoryPool pool = nullptr;
     CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                         CU_POINTER_ATTRIBUTE_RANGE_SIZE,
                                         CU_POINTER_ATTRIBUTE_BUFFER_ID,
                                         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                        CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
-    void* values[] = {&base, &bytes, &id, &device, &legacy, &type};
+                                        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                                        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+    void* values[] = {&base, &bytes, &id, &device, &legacy, &type, &handles, &pool};
     const CUresult result =
-        TheDriver().cuPointerGetAttributes(6, attributes, values, reinterpret_cast<CUdeviceptr>(pointer));
+        TheDriver().cuPointerGetAttributes(8, attributes, values, reinterpret_cast<CUdeviceptr>(pointer));
     if (result != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE || base == 0) return {};
-    return {reinterpret_cast<char*>(base), bytes, id, device, legacy != 0};
+    const bool descriptor = (handles & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0 && pool == nullptr && id != 0;
+    const Sharing sharing = legacy != 0 ? Sharing::kHandle : descriptor ? Sharing::kDescriptor : Sharing::kNone;
+    return {reinterpret_cast<char*>(base), bytes, id, device, sharing};
   }
   IpcHandle Export(const Allocation& allocation) override {
     ContextScope scope(allocation.device);
@@ -123,6 +132,15 @@ class CudaGpu final : public Gpu {
     return static_cast<char*>(memory);
   }
 
+  int ExportDescriptor(const Allocation& allocation) override {
+    ContextScope scope(allocation.device);
+    return cuda::ExportDescriptor(allocation.base);
+  }
+  char* ImportDescriptor(int device, int descriptor, uint64_t bytes) override {
+    ContextScope scope(device);
+    return cuda::ImportDescriptor(device, descriptor, bytes);
+  }
+
   void Copy(int device, void* to, const void* from, uint64_t bytes) override {
     ContextScope scope(device);
     cudaStream_t stream = CopyStream(device);
@@ -133,6 +151,11 @@ class CudaGpu final : public Gpu {
     if (bytes == 0) return;  // a graph has no place for it
     ContextScope scope;
     JAXRING_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, ToStream(stream)));
+  }
+  void ClearAsync(int device, void* memory, uint64_t bytes, void* stream) override {
+    if (bytes == 0) return;
+    ContextScope scope(device);
+    JAXRING_CUDA(cudaMemsetAsync(memory, 0, bytes, ToStream(stream)));
   }
   bool Capturing(void* stream) override {
     ContextScope scope;
@@ -154,6 +177,10 @@ class CudaGpu final : public Gpu {
     ContextScope scope(device);
     Check(static_cast<cudaError_t>(cuda::LaunchFused(fused, args, threads, stream)),
           "the launch of a collective's fused kernel");
+  }
+  void LaunchGate(int device, bool open, const Args& args, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(LaunchCopyGate(open, args, stream)), "the launch of a collective's gate");
   }
   void Guard(int device, const Status* status, void* stream) override {
     ContextScope scope(device);

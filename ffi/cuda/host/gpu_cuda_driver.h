@@ -20,6 +20,15 @@ void Check(CUresult error, const char* what);
   F(cuDeviceGet)                    \
   F(cuDevicePrimaryCtxRetain)       \
   F(cuGetErrorString)               \
+  F(cuMemAddressReserve)            \
+  F(cuMemCreate)                    \
+  F(cuMemExportToShareableHandle)   \
+  F(cuMemGetAllocationGranularity)  \
+  F(cuMemImportFromShareableHandle) \
+  F(cuMemMap)                       \
+  F(cuMemRelease)                   \
+  F(cuMemRetainAllocationHandle)    \
+  F(cuMemSetAccess)                 \
   F(cuPointerGetAttributes)         \
   F(cuThreadExchangeStreamCaptureMode)
 

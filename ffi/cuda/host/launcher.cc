@@ -135,17 +135,24 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   locals_.emplace(rank, std::move(local));
 }
 
-bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t* region, uint64_t* offset) {
+void LaunchPlan::SetMoves(int rank, const std::vector<Move>& moves, std::vector<int> arrivals) {
+  const uint64_t block = spec_.block_elements * ElementBytes(spec_.dtype);
+  locals_.at(rank).copies.emplace(*communicator_, rank, moves, std::move(arrivals), block, spec_.in_blocks,
+                                  spec_.out_blocks);
+}
+
+bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint64_t* region, uint64_t* offset) {
   Gpu& gpu = communicator_->gpu();
   const Allocation allocation = gpu.Find(pointer);
-  if (!allocation.exportable) return false;
+  if (allocation.sharing == Sharing::kNone || !Within(allocation, pointer, bytes)) return false;
   *offset = static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base);
   if (auto known = local.known.find(allocation.id); known != local.known.end()) {
     *region = known->second;
     return true;
   }
   Location location;
-  if (!communicator_->regions().Publish(pointer, communicator_->processes(), After(spec_.timeout_s), &location)) {
+  if (!communicator_->regions().Publish(pointer, bytes, communicator_->processes(), After(spec_.timeout_s),
+                                        &location)) {
     return false;
   }
   local.known[allocation.id] = *region = location.region;
@@ -162,8 +169,8 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* 
     args->out_offset = reinterpret_cast<uint64_t>(out);
     return;
   }
-  if (spec_.zero_copy && Locate(local, in, &args->in_region, &args->in_offset) &&
-      Locate(local, out, &args->out_region, &args->out_offset)) {
+  if (spec_.zero_copy && Locate(local, in, in_bytes(), &args->in_region, &args->in_offset) &&
+      Locate(local, out, out_bytes(), &args->out_region, &args->out_offset)) {
     return;
   }
   *staged = true;
@@ -173,8 +180,8 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* 
     args->in = communicator_->Buffer(rank, 1, in_bytes());
     args->out = communicator_->Buffer(rank, 2, out_bytes());
   });
-  if (!Locate(local, args->in, &args->in_region, &args->in_offset) ||
-      !Locate(local, args->out, &args->out_region, &args->out_offset)) {
+  if (!Locate(local, args->in, in_bytes(), &args->in_region, &args->in_offset) ||
+      !Locate(local, args->out, out_bytes(), &args->out_region, &args->out_offset)) {
     throw std::runtime_error("staging memory cannot be exported");
   }
   gpu.CopyAsync(const_cast<char*>(args->in), in, in_bytes(), stream);
@@ -200,10 +207,12 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
     lock.unlock();  // entries stay where they are, and one rank's launches come one after another
     Args args = local.args;
     bool staged = false;
-    Place(local, rank, in, out, stream, &args, &staged);
     Gpu& gpu = communicator_->gpu();
     const int device = communicator_->spec().ranks[rank].device;
-    if (spec_.fused) {
+    if (!local.copies) Place(local, rank, in, out, stream, &args, &staged);
+    if (local.copies) {
+      local.copies->Enqueue(args, static_cast<const char*>(in), static_cast<char*>(out), stream);
+    } else if (spec_.fused) {
       gpu.LaunchFused(device, *spec_.fused, args, spec_.threads, stream);
     } else {
       gpu.Launch(device, args, spec_.threads, stream);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ffi/cuda/host/communicator.h"
+#include "ffi/cuda/host/copies.h"
 #include "ffi/engine/plan.h"
 #include "ffi/engine/status.h"
 
@@ -45,6 +46,10 @@ class LaunchPlan {
   // Throws std::invalid_argument for a table that does not fit.
   void AddLocal(const RankTable& table, bool members);
 
+  // After AddLocal with a table of one lane without steps: the rank's bytes are copied as these moves say, and
+  // `arrivals` are the blocks of its output that others send. Throws std::invalid_argument for what does not fit.
+  void SetMoves(int rank, const std::vector<Move>& moves, std::vector<int> arrivals);
+
   // Enqueues one rank's part. Never waits for other ranks' kernels; the first launch with an allocation that other
   // processes do not know waits until they have mapped it.
   jaxring::Status Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes, void* stream);
@@ -64,9 +69,10 @@ class LaunchPlan {
     Status* status;
     bool members;                        // its buffers are addressed by others
     std::map<uint64_t, uint64_t> known;  // allocation id -> region, known to all processes of the node
+    std::optional<Copies> copies;        // instead of a kernel
   };
   void Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged);
-  bool Locate(Local& local, const void* pointer, uint64_t* region, uint64_t* offset);
+  bool Locate(Local& local, const void* pointer, uint64_t bytes, uint64_t* region, uint64_t* offset);
 
   std::shared_ptr<Communicator> communicator_;
   LaunchPlanSpec spec_;

@@ -1,5 +1,7 @@
 #include "ffi/cuda/host/regions.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstring>
 
@@ -16,6 +18,8 @@ Regions::Regions(Gpu& gpu, Service& service, int process)
     uuids_.push_back(gpu_.Info(device).uuid);
     ordinals_[uuids_.back()] = device;
   }
+  server_ = std::make_unique<DescriptorServer>([this](uint32_t number) { return OpenRegion(number); });
+  board_->page().descriptors = server_->source();
   watcher_ = std::thread([this] { Watch(); });
 }
 
@@ -90,7 +94,7 @@ void Regions::MapNews(Peer& peer) {
   try {
     for (int device : devices_) {
       TableOf& table = TableLocked(device, peer.process);
-      for (; table.mapped < count; ++table.mapped) MapOne(device, table, table.mapped, page.records[table.mapped]);
+      for (; table.mapped < count; ++table.mapped) MapOne(device, table, table.mapped, page);
     }
   } catch (const std::exception& error) {
     std::snprintf(peer.place->reason, sizeof peer.place->reason, "%s", error.what());
@@ -100,12 +104,41 @@ void Regions::MapNews(Peer& peer) {
   peer.place->mapped.store(count, std::memory_order_release);
 }
 
-void Regions::MapOne(int device, TableOf& table, uint32_t number, const BoardRecord& record) {
+// For peers, on the server's thread.
+int Regions::OpenRegion(uint32_t number) {
+  Allocation allocation;
+  {
+    std::lock_guard lock(descriptors_mutex_);
+    const auto found = descriptors_.find(number);
+    if (found == descriptors_.end()) return -1;
+    allocation = found->second;
+  }
+  try {
+    return gpu_.ExportDescriptor(allocation);
+  } catch (const GpuError&) {
+    return -1;
+  }
+}
+
+void Regions::MapOne(int device, TableOf& table, uint32_t number, const BoardPage& page) {
+  const BoardRecord& record = page.records[number];
   const std::string uuid(record.device, strnlen(record.device, sizeof record.device));
   auto owner = ordinals_.find(uuid);
   // Out of this device's reach: the planner makes no such pair members of a node.
   if (owner == ordinals_.end() || !gpu_.CanAccess(device, owner->second)) return;
-  const uint64_t base = reinterpret_cast<uint64_t>(gpu_.Import(device, record.handle));
+  uint64_t base;
+  if (record.sharing == Sharing::kDescriptor) {
+    const int descriptor = FetchDescriptor(page.descriptors, number);
+    try {
+      base = reinterpret_cast<uint64_t>(gpu_.ImportDescriptor(device, descriptor, record.bytes));
+    } catch (...) {
+      close(descriptor);
+      throw;
+    }
+    close(descriptor);
+  } else {
+    base = reinterpret_cast<uint64_t>(gpu_.Import(device, record.handle));
+  }
   gpu_.Copy(device, table.entries + number, &base, sizeof base);
   table.known[number] = base;
   mapped_bytes_ += record.bytes;
@@ -122,7 +155,13 @@ uint32_t Regions::ListLocked(const Allocation& allocation) {
         "memory in few allocations (XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_ALLOCATOR)");
   }
   BoardRecord& record = page.records[number];
-  record.handle = gpu_.Export(allocation);
+  record.sharing = allocation.sharing;
+  if (allocation.sharing == Sharing::kDescriptor) {
+    std::lock_guard lock(descriptors_mutex_);
+    descriptors_[number] = allocation;
+  } else {
+    record.handle = gpu_.Export(allocation);
+  }
   record.bytes = allocation.bytes;
   std::snprintf(record.device, sizeof record.device, "%s", uuids_.at(allocation.device).c_str());
   const uint64_t base = reinterpret_cast<uint64_t>(allocation.base);
@@ -138,9 +177,10 @@ uint32_t Regions::ListLocked(const Allocation& allocation) {
   return number;
 }
 
-bool Regions::Publish(const void* pointer, const std::set<int>& processes, Deadline deadline, Location* location) {
+bool Regions::Publish(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline,
+                      Location* location) {
   const Allocation allocation = gpu_.Find(pointer);
-  if (!allocation.exportable) return false;
+  if (allocation.sharing == Sharing::kNone || !Within(allocation, pointer, bytes)) return false;
   const uint32_t number = service_.Do([&] {
     std::lock_guard lock(mutex_);
     return ListLocked(allocation);

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "ffi/cuda/host/board.h"
+#include "ffi/cuda/host/descriptors.h"
 #include "ffi/cuda/host/gpu.h"
 #include "ffi/cuda/host/service.h"
 #include "ffi/transport/bell.h"
@@ -35,6 +36,12 @@ struct Location {
   uint64_t offset = 0;
 };
 
+// Whether so many bytes at the pointer lie in the allocation.
+inline bool Within(const Allocation& allocation, const void* pointer, uint64_t bytes) {
+  const auto offset = static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base);
+  return offset <= allocation.bytes && bytes <= allocation.bytes - offset;
+}
+
 class Regions {
  public:
   // `process`: this process's number in the job.
@@ -49,9 +56,11 @@ class Regions {
   // From now on peers' memory is mapped for `device` too.
   void Use(int device);
 
-  // The location of a pointer for peers in `processes`, each of which has it mapped by the return. False where the
-  // memory cannot be exported. Throws std::runtime_error naming the pair, also when `deadline` passes.
-  bool Publish(const void* pointer, const std::set<int>& processes, Deadline deadline, Location* location);
+  // The location of `bytes` at a pointer for peers in `processes`, each of which has it mapped by the return. False
+  // where the memory cannot be exported, or is no single allocation. Throws std::runtime_error naming the pair, also
+  // when `deadline` passes.
+  bool Publish(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline,
+               Location* location);
   // The address of a peer's location for kernels of `device`, waiting until it is mapped.
   char* Resolve(int device, int process, Location location, Deadline deadline);
   // The table of a process's regions, also of this one's, as kernels of `device` read it.
@@ -74,7 +83,8 @@ class Regions {
   };
   void Watch();
   void MapNews(Peer& peer);
-  void MapOne(int device, TableOf& table, uint32_t number, const BoardRecord& record);
+  void MapOne(int device, TableOf& table, uint32_t number, const BoardPage& page);
+  int OpenRegion(uint32_t number);
   TableOf& TableLocked(int device, int process);
   uint32_t ListLocked(const Allocation& allocation);
   void AwaitMapped(int process, uint32_t number, Deadline deadline);
@@ -93,8 +103,11 @@ class Regions {
   std::map<std::pair<int, int>, TableOf> tables_;  // (device, process)
   std::map<uint64_t, uint32_t> numbers_;           // allocation id -> region
   std::map<uint32_t, uint64_t> own_base_;          // region -> base
+  std::mutex descriptors_mutex_;                   // mutex_ is held while a peer is asked, which may ask us
+  std::map<uint32_t, Allocation> descriptors_;     // of regions that are shared by them
   std::atomic<uint64_t> mapped_bytes_{0};
   std::atomic<bool> stop_{false};
+  std::unique_ptr<DescriptorServer> server_;
   std::thread watcher_;
 };
 

@@ -1,0 +1,52 @@
+"""Collectives that only move, as copies that a GPU's copy engines do: which block of whose input goes where.
+
+The algorithm is called `copy_engine` and is for ranks whose GPUs address each other's memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from jaxring.plan.schedule import Spec
+
+NAME = "copy_engine"
+COLLECTIVES = frozenset(("all_gather", "all_to_all", "broadcast", "gather", "scatter", "permute"))
+
+
+class Moves(NamedTuple):
+    """One rank's part. ``moves``: (block of its input, or -1 for zeros, rank, block of that rank's output), in the
+    order in which they are made; ``arrivals``: the blocks of its own output that other ranks send."""
+
+    moves: list[tuple[int, int, int]]
+    arrivals: list[int]
+
+
+def sources(spec: Spec, rank: int) -> list[tuple[int, int] | None]:
+    """For each block of ``rank``'s output the rank and the block of its input that it comes from; None for zeros."""
+    n, kind = spec.nranks, spec.collective
+    if kind == "all_gather" or (kind == "gather" and rank == spec.root):
+        return [(source, 0) for source in range(n)]
+    if kind == "all_to_all":
+        return [(source, rank) for source in range(n)]
+    if kind == "broadcast":
+        return [(spec.root, 0)]
+    if kind == "scatter":
+        return [(spec.root, rank)]
+    if kind == "permute":
+        return [next(((source, 0) for source, target in spec.perm if target == rank), None)]
+    if kind == "gather":
+        return [None] * n
+    raise ValueError(f"{kind} is more than copies: use one of {', '.join(sorted(COLLECTIVES))}")
+
+
+def moves(spec: Spec, rank: int) -> Moves:
+    """What ``rank`` copies, and what it is sent."""
+    n = spec.nranks
+    every = [(target, block, source) for target in range(n) for block, source in enumerate(sources(spec, target))]
+    mine = [(source[1], target, block) for target, block, source in every if source is not None and source[0] == rank]
+    # Each rank begins with another one, so that no rank is everybody's first.
+    mine.sort(key=lambda move: ((move[1] - rank) % n, move[2]))
+    own = [(block, source) for target, block, source in every if target == rank]
+    zeros = [(-1, rank, block) for block, source in own if source is None]
+    return Moves(mine + zeros, [block for block, source in own if source is not None and source[0] != rank])
