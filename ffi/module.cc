@@ -5,10 +5,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
 #include <stdexcept>
 
 #include "bind_links.h"
+#include "bind_tables.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
 #include "jaxring_config.h"
@@ -18,14 +18,6 @@ namespace nb = nanobind;
 
 namespace jaxring {
 namespace {
-
-template <class T>
-std::vector<T> FromBytes(const nb::bytes& bytes) {
-  if (bytes.size() % sizeof(T) != 0) throw std::invalid_argument("a schedule table of the wrong size");
-  std::vector<T> items(bytes.size() / sizeof(T));
-  if (!items.empty()) std::memcpy(items.data(), bytes.c_str(), bytes.size());
-  return items;
-}
 
 // What Python makes of a planning request, field by field, and then freezes.
 struct PlanBuilder {
@@ -57,21 +49,7 @@ struct PlanBuilder {
   }
   void AddRank(int process, int device, const std::string& name) { plan->ranks.push_back({process, device, name}); }
   void AddLocal(int rank, const nb::bytes& steps, const nb::bytes& lane_begin, const nb::bytes& peers) {
-    RankTable table;
-    table.rank = rank;
-    table.steps = FromBytes<Step>(steps);
-    table.lane_begin = FromBytes<uint32_t>(lane_begin);
-    table.peers = FromBytes<int32_t>(peers);
-    if (table.lane_begin.size() != static_cast<size_t>(plan->nlanes) + 1 ||
-        table.lane_begin.back() > table.steps.size()) {
-      throw std::invalid_argument("a schedule table whose lanes do not fit its steps");
-    }
-    for (const Step& step : table.steps) {
-      if (size_t{step.recv_begin} + step.recv_count > table.peers.size() ||
-          size_t{step.send_begin} + step.send_count > table.peers.size()) {
-        throw std::invalid_argument("a step that names peers past the table's end");
-      }
-    }
+    RankTable table = TableFromBytes(rank, steps, lane_begin, peers, plan->nlanes);
     table.NumberFlows();
     plan->locals.push_back(std::move(table));
   }

@@ -6,25 +6,14 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
 #include <string>
 
+#include "ffi/bind_tables.h"
 #include "ffi/cuda/host/trial.h"
 
 namespace nb = nanobind;
 
 namespace jaxring::cuda {
-namespace {
-
-template <class T>
-std::vector<T> FromBytes(const nb::bytes& bytes) {
-  if (bytes.size() % sizeof(T) != 0) throw std::invalid_argument("a schedule table of the wrong size");
-  std::vector<T> items(bytes.size() / sizeof(T));
-  if (!items.empty()) std::memcpy(items.data(), bytes.c_str(), bytes.size());
-  return items;
-}
-
-}  // namespace
 
 void PlanBuilder::SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements) {
   if (dtype < 0 || dtype >= kDTypeCount || op >= kReduceOpCount) throw std::invalid_argument("no such dtype or op");
@@ -40,19 +29,8 @@ void PlanBuilder::SetData(int dtype, int op, uint64_t divisor, uint64_t block_el
 
 void PlanBuilder::AddLocal(int rank, const nb::bytes& steps, const nb::bytes& lane_begin, const nb::bytes& peers,
                            bool members) {
-  RankTable table;
-  table.rank = rank;
-  table.steps = FromBytes<Step>(steps);
-  table.lane_begin = FromBytes<uint32_t>(lane_begin);
-  table.peers = FromBytes<int32_t>(peers);
-  if (table.lane_begin.size() != static_cast<size_t>(spec.nlanes) + 1 || table.lane_begin.back() > table.steps.size()) {
-    throw std::invalid_argument("a schedule table whose lanes do not fit its steps");
-  }
+  RankTable table = TableFromBytes(rank, steps, lane_begin, peers, spec.nlanes);
   for (const Step& step : table.steps) {
-    if (size_t{step.recv_begin} + step.recv_count > table.peers.size() ||
-        size_t{step.send_begin} + step.send_count > table.peers.size()) {
-      throw std::invalid_argument("a step that names peers past the table's end");
-    }
     if (step.recv_count > kMaxStepPeers || step.send_count > kMaxStepPeers) {
       throw std::invalid_argument("a step of more than 64 sources or destinations");
     }

@@ -137,8 +137,9 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
 
 void LaunchPlan::SetMoves(int rank, const std::vector<Move>& moves, std::vector<int> arrivals) {
   const uint64_t block = spec_.block_elements * ElementBytes(spec_.dtype);
-  locals_.at(rank).copies.emplace(*communicator_, rank, moves, std::move(arrivals), block, spec_.in_blocks,
-                                  spec_.out_blocks);
+  Local& local = locals_.at(rank);
+  local.args.lanes = 1;  // of the gates
+  local.copies.emplace(*communicator_, rank, moves, std::move(arrivals), block, spec_.in_blocks, spec_.out_blocks);
 }
 
 bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint64_t* region, uint64_t* offset) {
