@@ -9,6 +9,7 @@
 
 #include "bind_links.h"
 #include "bind_tables.h"
+#include "engine/pages.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
 #include "jaxring_config.h"
@@ -134,6 +135,8 @@ NB_MODULE(_native, m) {
   m.def(
       "start", [](int threads, uint32_t slot_bytes, int64_t spin_us) { StartEngine({threads, slot_bytes, spin_us}); },
       nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), "Starts the engine, once.");
+  m.def("allow_huge_pages", &AllowHugePages, nb::arg("allow"),
+        "Whether large results in untouched memory ask the kernel for huge pages.");
   m.def(
       "abort",
       [](const std::string& reason, double timeout_s, bool goodbye) {

@@ -39,6 +39,7 @@ class Settings:
     threads: int
     nsocks: int
     buffsize: int
+    huge_pages: bool
     algo: tuple[str, ...]
     proto: tuple[str, ...]
     p2p_disable: bool
@@ -149,6 +150,13 @@ VARIABLES: tuple[Variable, ...] = (
         "Bytes of one slot of the Simple protocol.",
         _integer(4096, 1 << 26, 4096),
         shared=True,
+    ),
+    Variable(
+        "HUGE_PAGES",
+        "flag",
+        True,
+        "0: large results in untouched memory do not ask the kernel for huge pages (madvise).",
+        _flag,
     ),
     Variable(
         "ALGO",

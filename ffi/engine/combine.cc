@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "engine/pages.h"
+
 namespace jaxring {
 namespace {
 
@@ -48,22 +50,32 @@ void CombineWide(const Plan& plan, const std::vector<Source>& sources, const std
 }  // namespace
 
 void Combine(const Plan& plan, const std::vector<Source>& sources, const std::vector<Destination>& destinations,
-             uint64_t elements, bool final, bool stream) {
+             uint64_t elements, bool final) {
   const uint64_t divisor = final ? plan.divisor : 0;
+  for (const Destination& destination : destinations) {
+    if (destination.fresh) PopulatePages(destination.data, elements * plan.element_bytes);
+  }
   const bool narrow = plan.partial_bytes == plan.element_bytes || (AllRaw(sources) && AllRaw(destinations));
   if (!narrow) return CombineWide(plan, sources, destinations, elements, divisor);
   thread_local std::vector<const void*> in;
-  thread_local std::vector<void*> out;
+  thread_local std::vector<void*> kept, streamed;
   in.clear();
-  out.clear();
+  kept.clear();
+  streamed.clear();
   for (const Source& source : sources) in.push_back(source.data);
-  for (const Destination& destination : destinations) out.push_back(destination.data);
-  if (sources.size() == 1 && divisor == 0) {
-    CopyMany(out.data(), out.size(), in[0], elements * plan.element_bytes, stream);
-  } else {
-    plan.kernels->fold_many(out.data(), out.size(), in.data(), in.size(), elements, divisor, stream);
+  for (const Destination& destination : destinations) {
+    (destination.stream ? streamed : kept).push_back(destination.data);
   }
-  if (stream) StreamFence();
+  // Where there are both, the streamed ones are copies of a kept one, which is in the cache by then.
+  std::vector<void*>& first = kept.empty() ? streamed : kept;
+  if (sources.size() == 1 && divisor == 0) {
+    CopyMany(first.data(), first.size(), in[0], elements * plan.element_bytes, kept.empty());
+  } else {
+    plan.kernels->fold_many(first.data(), first.size(), in.data(), in.size(), elements, divisor, kept.empty());
+  }
+  if (streamed.empty()) return;
+  if (!kept.empty()) CopyMany(streamed.data(), streamed.size(), kept[0], elements * plan.element_bytes, true);
+  StreamFence();
 }
 
 }  // namespace jaxring

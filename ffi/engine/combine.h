@@ -8,7 +8,8 @@
 
 namespace jaxring {
 
-// `partial` elements are accumulators; the others have the data's dtype.
+// `partial` elements are accumulators; the others have the data's dtype. `stream` goes around the caches: for what is
+// large and not read soon. `fresh`: pages may be missing, and are brought in first.
 struct Source {
   const void* data;
   bool partial;
@@ -16,11 +17,12 @@ struct Source {
 struct Destination {
   void* data;
   bool partial;
+  bool stream = false, fresh = false;
 };
 
 // Folds the sources from left to right. With `final`, mean's division is applied. Sources and destinations hold
-// `elements`; a destination may be exactly one of the sources. `stream` bypasses the caches for large results.
+// `elements`; a destination may be exactly one of the sources.
 void Combine(const Plan& plan, const std::vector<Source>& sources, const std::vector<Destination>& destinations,
-             uint64_t elements, bool final, bool stream);
+             uint64_t elements, bool final);
 
 }  // namespace jaxring

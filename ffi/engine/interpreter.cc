@@ -10,6 +10,14 @@ namespace {
 // Above this an operation's result does not stay in the caches anyway, so its stores go around them.
 constexpr uint64_t kStreamBytes = 8u << 20;
 
+// A tile of a result in memory. Pages that come one by one were cleared in the caches just before, so stores that go
+// around these would only be slower.
+Destination Result(Operation& op, uint32_t local, int32_t chunk, uint64_t tile, bool stream) {
+  const Pages pages = op.participant(local).pages;
+  return {op.Tile(local, Buffer::kOutput, chunk, tile).data, false, stream && pages != Pages::kFresh,
+          pages != Pages::kPresent};
+}
+
 std::string LinkError(const Operation& op, int self, int peer, const std::string& reason) {
   const Plan& plan = op.plan();
   return plan.what + ": " + plan.ranks[self].name + " lost " + plan.ranks[peer].name + ": " + reason +
@@ -66,7 +74,9 @@ bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
   }
   if (elements == 0) return true;
   if (step.flags & StepFlag::kZero) {
-    std::memset(op.Tile(lane.local, dst, step.dst_chunk, lane.tile).data, 0, elements * plan.element_bytes);
+    const Destination zeros = Result(op, lane.local, step.dst_chunk, lane.tile, false);
+    if (zeros.fresh) PopulatePages(zeros.data, elements * plan.element_bytes);
+    std::memset(zeros.data, 0, elements * plan.element_bytes);
     return true;
   }
   uint32_t message_sends = 0;
@@ -136,10 +146,12 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   RingSender* ring = nullptr;
   uint64_t position = 0;
   uint32_t send_entry = 0;
+  // What several messages are sent from is read again at once.
+  const bool stream = message_sends <= 1 && plan.out_bytes() >= kStreamBytes;
   if (dst == Buffer::kScratch) {
     work.destinations.push_back({lane.scratch.data() + step.dst_chunk * scratch_stride, true});
   } else if (dst != Buffer::kNone) {
-    work.destinations.push_back({op.Tile(lane.local, dst, step.dst_chunk, lane.tile).data, false});
+    work.destinations.push_back(Result(op, lane.local, step.dst_chunk, lane.tile, stream));
   }
   // Several messages: the value is made in the local destination, or aside if that has another form, and sent from
   // there.
@@ -156,7 +168,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     if (Peer::memory(table.peers[entry])) {
       if (rank == table.rank) continue;
       uint32_t local = static_cast<uint32_t>(plan.local_of_rank[rank]);
-      work.destinations.push_back({op.Tile(local, dst, step.dst_chunk, lane.tile).data, false});
+      work.destinations.push_back(Result(op, local, step.dst_chunk, lane.tile, stream));
     } else if (message_sends == 1) {
       if (!Reserve(op, lane, entry, &ring, &position)) return give_back();
       send_entry = entry;
@@ -164,8 +176,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     }
   }
 
-  const bool stream = ring == nullptr && message_sends == 0 && plan.memory_only() && plan.out_bytes() >= kStreamBytes;
-  Combine(plan, work.sources, work.destinations, elements, step.flags & StepFlag::kFinal, stream);
+  Combine(plan, work.sources, work.destinations, elements, step.flags & StepFlag::kFinal);
   for (Claim& claim : work.claims) {
     ++lane.flows[claim.flow].received;
     if (claim.ring != nullptr) claim.ring->Release(claim.position);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/pages.h"
 #include "engine/plan.h"
 #include "engine/status.h"
 #include "transport/link.h"
@@ -30,6 +31,7 @@ struct Participant {
   int rank = 0;
   const void* in = nullptr;
   void* out = nullptr;
+  Pages pages = Pages::kPresent;  // of `out`
   std::unique_ptr<Extents> extents;
   Completion done;
   bool on_launching_thread = false;  // its handler has not returned yet: complete it there, without another thread

@@ -51,6 +51,9 @@ void Site::Arrive(Arrival arrival) {
   }
   auto [group_index, rank] = place->second;
   arrival.participant.rank = rank;
+  if (arrival.participant.out != arrival.participant.in) {
+    arrival.participant.pages = PreparePages(arrival.participant.out, arrival.out_bytes);
+  }
   std::unique_lock lock(mutex_);
   Group& group = groups_[group_index];
   group.devices[rank] = arrival.device;

@@ -59,6 +59,7 @@ def ensure_started() -> None:
             return
         configured = settings()
         configure_logging(configured, version())
+        _native.allow_huge_pages(configured.huge_pages)
         _native.start(configured.worker_threads, configured.buffsize, _SPIN_US)
         _thread = threading.Thread(target=_serve, name="jaxring-planner", daemon=True)
         _thread.start()
