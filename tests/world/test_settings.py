@@ -27,6 +27,7 @@ def test_every_variable_is_read():
             "JAXRING_THREADS": "3",
             "JAXRING_NSOCKS": "4",
             "JAXRING_BUFFSIZE": "65536",
+            "JAXRING_HUGE_PAGES": "0",
             "JAXRING_ALGO": "ring",
             "JAXRING_PROTO": "^LL",
             "JAXRING_P2P_DISABLE": "1",
@@ -37,7 +38,7 @@ def test_every_variable_is_read():
             "JAXRING_DEBUG": "info",
         }
     )
-    text = ("h", "^lo,docker", True, 2.5, 7.0, 3, 4, 65536, ("ring",), ("memory", "simple"))
+    text = ("h", "^lo,docker", True, 2.5, 7.0, 3, 4, 65536, False, ("ring",), ("memory", "simple"))
     assert values == Settings(*text, True, False, 8, 256, False, "INFO")
     assert values.worker_threads == 3
 
