@@ -58,7 +58,7 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
     """All stages by importance: kernels and memory without JAX, speed, under JAX, and the checkers last."""
     python = sys.executable
     ends = importlib.machinery.EXTENSION_SUFFIXES  # of modules that this Python can import
-    build, test = ROOT / "build" / "gpu", ROOT / "build" / "gpu" / "cuda_gpu_test"
+    build = ROOT / "build" / "gpu"
     source = "" if (ROOT / "CMakeLists.txt").exists() else "this is no checkout"
     built = all(
         any((ROOT / "jaxring" / f"{name}{end}").exists() for end in ends) for name in ("_native", "_native_cuda")
@@ -72,42 +72,38 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
     unchecked = source or ("" if pathlib.Path(checker).exists() else "there is no compute-sanitizer here")
     schedules = scratch / "schedules.bin"
 
-    def native(*cases: str, under: Sequence[str] = ()) -> tuple[str, ...]:
+    def native(test: str, *cases: str, under: Sequence[str] = ()) -> tuple[str, ...]:
         dump = shlex.join((python, str(ROOT / "tools" / "dump_schedules.py"), str(schedules)))
-        run = f"TEST_SCHEDULES={shlex.quote(str(schedules))} {shlex.join((*under, str(test), *cases))}"
+        run = f"TEST_SCHEDULES={shlex.quote(str(schedules))} {shlex.join((*under, str(build / test), *cases))}"
         return ("bash", "-c", f"{dump} && {run}")
 
     def check(tool: str) -> tuple[str, ...]:
         return (checker, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all")
 
     small = ("--ranks", "2", "--sizes", "32K", "--lanes", "2", "--launches", "1")
-    cases = (
-        "death",
-        "one_process",
-        "one_node",
-        "staged",
-        "virtual_memory",
-        "captured_first",
-        "copies",
-        "network",
-        "four_processes",
-    )
+    cases = ("death", "one_process", "one_node", "network", "four_processes")
     return [
         Stage("machine", 30, ("bash", "-c", _MACHINE.format(python=shlex.quote(python)))),
-        Stage("build", 330, ("bash", "-c", _build(python, build)), source or _already(built and test.exists())),
+        Stage(
+            "build",
+            330,
+            ("bash", "-c", _build(python, build)),
+            source or _already(built and (build / "cuda_gpu_test").exists()),
+        ),
         Stage("info", 30, (python, "-c", "import jaxring; print(jaxring.build_info())")),
-        Stage("native", 120, native(*cases), source),
+        Stage("native", 100, native("cuda_gpu_test", *cases), source),
+        Stage("memory", 60, native("cuda_gpu_memory_test"), source),
         Stage("matrix", 120, (*worker, "matrix", "0", "1", "1", "0"), source),
         Stage("measure", 120, (*measure, *rows)),
         Stage("jnp", 60, (*peers, "jnp", *rows)),
         Stage("nccl", 45, (*peers, "nccl", *rows)),
         Stage("jax", 200, (*tests, "not one_process and not replays"), source),
-        Stage("replays", 120, native("graphs"), source),
+        Stage("replays", 120, native("cuda_gpu_test", "graphs"), source),
         Stage("replays_jax", 120, (*tests, "replays"), source),
         Stage("memcheck", 90, (*check("memcheck"), *measure, *small), unchecked),
         # One rank for each process: a checker may let a process's kernels run one after another only.
-        Stage("memcheck_processes", 90, native("four_processes", under=check("memcheck")), unchecked),
-        Stage("racecheck", 120, native("four_processes", under=check("racecheck")), unchecked),
+        Stage("memcheck_processes", 90, native("cuda_gpu_test", "four_processes", under=check("memcheck")), unchecked),
+        Stage("racecheck", 120, native("cuda_gpu_test", "four_processes", under=check("racecheck")), unchecked),
     ]
 
 
@@ -129,7 +125,7 @@ def _build(python: str, build: pathlib.Path) -> str:
         "capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d '. '); "
         f"{cmake} -S {root} -B {folder} -G Ninja -DPython_EXECUTABLE={shlex.quote(python)} -DJAXRING_CUDA=ON "
         f'{given}-DJAXRING_CUDA_ARCHITECTURES="${{capability:-90}}" && '
-        f"{cmake} --build {folder} --target _native _native_cuda cuda_gpu_test && "
+        f"{cmake} --build {folder} --target _native _native_cuda cuda_gpu_test cuda_gpu_memory_test && "
         f"cp {folder}/_native*.so {root}/jaxring/"
     )
 

@@ -134,6 +134,7 @@ class CudaGpu final : public Gpu {
 
   int ExportDescriptor(const Allocation& allocation) override {
     ContextScope scope(allocation.device);
+    if (Find(allocation.base).id != allocation.id) throw GpuError("the memory was given back");
     return cuda::ExportDescriptor(allocation.base);
   }
   char* ImportDescriptor(int device, int descriptor, uint64_t bytes) override {
