@@ -4,10 +4,14 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "engine/runtime.h"
 
@@ -56,6 +60,51 @@ inline void BindLinks(nanobind::module_& m) {
         sending ? Running().AddTcpSend(peer, channel, fd) : Running().AddTcpRecv(peer, channel, fd);
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), "Takes over a connected socket.");
+  m.def(
+      "verbs_ports",
+      [] {
+        std::string why;
+        std::vector<std::tuple<std::string, int, std::string, std::string, int, int, int, std::string, std::string>>
+            ports;
+        std::vector<std::vector<std::tuple<int, std::string, std::string, std::string>>> gids;
+        {
+          nb::gil_scoped_release release;
+          for (const verbs::PortInfo& p : verbs::ListPorts(&why)) {
+            ports.emplace_back(p.device, p.port, p.state, p.layer, p.mtu, p.mbps, p.lid, p.netdev, p.pci);
+            auto& table = gids.emplace_back();
+            for (const verbs::GidEntry& g : p.gids) table.emplace_back(g.index, g.type, g.address, g.netdev);
+          }
+        }
+        return std::make_tuple(ports, gids, why);
+      },
+      "This host's RDMA ports: (device, port, state, layer, MTU, Mbit/s, LID, interface, PCI path), a list of GIDs "
+      "(index, type, address, interface) for each, and what is wrong, if anything.");
+  m.def(
+      "verbs_offer",
+      [](int peer, int channel, bool sending, const std::string& device, int port, int gid_index,
+         const std::string& address, int queue_pairs, int timeout, int retry_count) {
+        return Running().verbs().Offer(peer, channel, sending,
+                                       {device, port, gid_index, address, queue_pairs, timeout, retry_count});
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("device"), nb::arg("port"), nb::arg("gid_index"),
+      nb::arg("address"), nb::arg("queue_pairs"), nb::arg("timeout"), nb::arg("retry_count"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Makes this end of an RDMA link; returns what the peer must know of it.");
+  m.def(
+      "verbs_prepare",
+      [](int peer, int channel, bool sending, const std::string& offer) {
+        Running().verbs().Prepare(peer, channel, sending, offer);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
+      nb::call_guard<nb::gil_scoped_release>(), "Tells this end of an RDMA link of the other.");
+  m.def(
+      "verbs_finish",
+      [](int peer, int channel, bool sending, int fd, double timeout_s) {
+        return Running().AddVerbs(peer, channel, sending, fd, timeout_s);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"), nb::arg("timeout_s"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Puts an RDMA link into service and takes over the connection beside it; returns the link in words.");
   m.def(
       "watch", [](int peer, int fd) { Running().WatchPeer(peer, fd); }, nb::arg("peer"), nb::arg("fd"),
       "Takes over a socket whose end means that the peer's process ended.");

@@ -34,6 +34,13 @@ class Settings:
     hostid: str
     socket_ifname: str
     shm_disable: bool
+    net: str
+    ib_disable: bool
+    ib_hca: str
+    ib_gid_index: int
+    ib_timeout: int
+    ib_retry_cnt: int
+    ib_qps_per_connection: int
     timeout: float
     join_timeout: float
     threads: int
@@ -117,6 +124,15 @@ def _choice(*names: str) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
+def _name(*names: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in names:
+            raise ValueError(" or ".join(names))
+        return text.lower()
+
+    return parse
+
+
 def _text(text: str) -> str:
     if len(text) > 256 or not text.isprintable():
         raise ValueError("at most 256 printable characters")
@@ -138,7 +154,48 @@ VARIABLES: tuple[Variable, ...] = (
         "Interfaces to listen on: comma list of name prefixes; a leading ^ excludes, a leading = makes names exact.",
         _list,
     ),
-    Variable("SHM_DISABLE", "flag", False, "1: no shared memory between processes, TCP instead.", _flag, shared=True),
+    Variable(
+        "SHM_DISABLE", "flag", False, "1: no shared memory between processes, the network instead.", _flag, shared=True
+    ),
+    Variable(
+        "NET",
+        "name",
+        "",
+        "Transport between hosts: IB (RDMA) or Socket (TCP); empty: RDMA where both hosts have it, TCP otherwise.",
+        _name("ib", "socket"),
+        shared=True,
+    ),
+    Variable("IB_DISABLE", "flag", False, "1: no RDMA, TCP instead.", _flag, shared=True),
+    Variable(
+        "IB_HCA",
+        "list",
+        "",
+        "RDMA devices to use: comma list of name prefixes, each may end in :port; ^ excludes, = makes names exact.",
+        _list,
+    ),
+    Variable(
+        "IB_GID_INDEX",
+        "integer",
+        -1,
+        "Index of the GID to use; unset: InfiniBand's LID, or RoCE v2 before v1 and IPv4 before IPv6.",
+        _integer(0, 65535),
+    ),
+    Variable(
+        "IB_TIMEOUT",
+        "integer",
+        20,
+        "How long a lost RDMA packet is waited for: 4.096 us times 2 to the power of this.",
+        _integer(1, 31),
+    ),
+    Variable("IB_RETRY_CNT", "integer", 7, "How often an RDMA packet is sent again.", _integer(0, 7)),
+    Variable(
+        "IB_QPS_PER_CONNECTION",
+        "integer",
+        1,
+        "Queue pairs per RDMA connection; messages take turns on them.",
+        _integer(1, 16),
+        shared=True,
+    ),
     Variable("TIMEOUT", "seconds", 300.0, "Longest wait for a peer inside a collective.", _seconds),
     Variable("JOIN_TIMEOUT", "seconds", 300.0, "Longest wait for a peer to appear and to make a link.", _seconds),
     Variable("THREADS", "integer", 0, "Engine workers; 0: one per core, at most 4.", _integer(0, 256)),

@@ -14,6 +14,7 @@ namespace jaxring {
 namespace {
 
 constexpr auto kCrashGrace = std::chrono::milliseconds(100);
+constexpr const char* kNoWord = " without a word";
 constexpr int kLaneBudget = 64;
 constexpr size_t kStashBytes = size_t{1} << 30;
 // With operations in flight a sleeper looks again now and then, whatever the bell does.
@@ -51,8 +52,9 @@ Engine::Engine(EngineOptions options)
     : options_(options),
       bell_(Bell::Create()),
       links_(options.slot_bytes, bell_.get()),
-      interpreter_(&links_, &stash_) {
-  poller_ = std::make_unique<Poller>([this] { Tick(); });
+      interpreter_(&links_, &stash_),
+      poller_(std::make_unique<Poller>([this] { Tick(); })),
+      verbs_(poller_.get(), options.slot_bytes, bell_.get()) {
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
 }
 
@@ -292,7 +294,7 @@ bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
 void Engine::WakeRequests() { request_ready_.notify_all(); }
 
 void Engine::PeerGone(int process, const std::string& reason, bool goodbye) {
-  if (!goodbye) NoteCrash(process, reason);
+  if (!goodbye) NoteCrash(process, reason + kNoWord);
   links_.ClosePeer(process, reason);
   bell_->NotifyAll();
 }
@@ -321,8 +323,8 @@ void Engine::FailCrashed(Operation& op, Clock::time_point now) {
   }
   if (names.empty()) return;
   op.Fail(Status::Error(Code::kUnavailable, op.plan().what + ": lost " + names + ": " + reason +
-                                                " without a word. Look at that process's log for the first error; the "
-                                                "job has to be restarted."));
+                                                ". Look at that process's log for the first error; the job has to be "
+                                                "restarted."));
 }
 
 void Engine::WatchPeer(int process, int fd) {
@@ -339,7 +341,7 @@ void Engine::WatchPeer(int process, int fd) {
 void Engine::AddTcpRecv(int process, int channel, int fd) {
   // Only this connection ended: others of the same peer may still hold what it sent before.
   auto ended = [this, process](const std::string& why, bool goodbye) {
-    if (!goodbye) NoteCrash(process, why);
+    if (!goodbye) NoteCrash(process, why + kNoWord);
   };
   auto link = MakeTcpRecvLink(fd, poller_.get(), links_.slot_bytes(), bell_.get(), ended);
   {
@@ -352,7 +354,7 @@ void Engine::AddTcpRecv(int process, int channel, int fd) {
 void Engine::AddTcpSend(int process, int channel, int fd) {
   // Only this connection ended: others of the same peer may still hold what it sent before.
   auto ended = [this, process](const std::string& why, bool goodbye) {
-    if (!goodbye) NoteCrash(process, why);
+    if (!goodbye) NoteCrash(process, why + kNoWord);
   };
   auto link = MakeTcpSendLink(fd, poller_.get(), links_.slot_bytes(), bell_.get(), ended);
   {
@@ -360,6 +362,23 @@ void Engine::AddTcpSend(int process, int channel, int fd) {
     goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
   }
   links_.AddSend(process, channel, std::move(link));
+}
+
+std::string Engine::AddVerbs(int process, int channel, bool sending, int fd, double timeout_s) {
+  auto ended = [this, process](const std::string& why, bool goodbye) {
+    if (!goodbye) NoteCrash(process, why);
+  };
+  VerbsJoin::Joined joined = verbs_.Finish(process, channel, sending, fd, timeout_s, ended);
+  {
+    std::lock_guard lock(mutex_);
+    goodbyes_.push_back(std::move(joined.say_goodbye));
+  }
+  if (sending) {
+    links_.AddSend(process, channel, std::move(joined.send));
+  } else {
+    links_.AddRecv(process, channel, std::move(joined.recv));
+  }
+  return joined.description;
 }
 
 }  // namespace jaxring

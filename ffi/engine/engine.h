@@ -20,6 +20,7 @@
 #include "transport/links.h"
 #include "transport/poller.h"
 #include "transport/tcp.h"
+#include "transport/verbs.h"
 
 namespace jaxring {
 
@@ -74,6 +75,9 @@ class Engine {
   bool Crashed(int process);
   void AddTcpRecv(int process, int channel, int fd);
   void AddTcpSend(int process, int channel, int fd);
+  // RDMA links in the making, and the end of it: the link is in service. Takes `fd`; returns the connection in words.
+  VerbsJoin& verbs() { return verbs_; }
+  std::string AddVerbs(int process, int channel, bool sending, int fd, double timeout_s);
   void WatchPeer(int process, int fd);
 
   // Fails everything in flight and everything that comes later: the process is about to end. Waits for what is in
@@ -129,7 +133,8 @@ class Engine {
   uint64_t next_request_ = 1;
 
   std::vector<std::thread> workers_;
-  std::unique_ptr<Poller> poller_;  // last: its thread uses everything above
+  std::unique_ptr<Poller> poller_;  // its thread uses everything above
+  VerbsJoin verbs_;
 };
 
 }  // namespace jaxring

@@ -21,6 +21,7 @@
 #include "ffi/engine/site.h"
 #include "ffi/tests/check.h"
 #include "ffi/tests/schedules.h"
+#include "ffi/tests/verbs_wire.h"
 #include "ffi/transport/tcp.h"
 
 namespace jaxring::test {
@@ -82,6 +83,7 @@ class Ends {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
+// kTcp: the network; by RDMA where JAXRING_TEST_VERBS names devices.
 enum class Wire { kShared, kTcp };
 
 class Job {
@@ -115,7 +117,7 @@ class Job {
     std::lock_guard lock(mutex_);
     answers_[spec] = std::move(planner);
   }
-  // Breaks the TCP connections between two processes.
+  // Breaks the connections between two processes.
   void Cut(int a, int b) {
     for (auto& [pair, fd] : sockets_) {
       if (pair == std::pair(a, b) || pair == std::pair(b, a)) shutdown(fd, SHUT_RDWR);
@@ -145,6 +147,10 @@ class Job {
   }
 
   void Connect(int from, int to, int channel) {
+    if (!VerbsDevices().empty()) {
+      sockets_.push_back({{from, to}, ConnectVerbs(engine(from), engine(to), from, to, channel)});
+      return;
+    }
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -65,6 +65,8 @@ LinkMemory::~LinkMemory() {
   if (fd_ >= 0) close(fd_);
 }
 
+size_t LinkMemory::bytes() const { return TotalBytes(simple_.payload_bytes); }
+
 RingMemory LinkMemory::ring(Protocol protocol) const {
   if (protocol == Protocol::kLL) return {base_, ll_};
   return {static_cast<char*>(base_) + PageRound(ll_.bytes()), simple_};

@@ -26,6 +26,9 @@ class LinkMemory {
 
   RingMemory ring(Protocol protocol) const;
   int fd() const { return fd_; }
+  // All of it, for a device that is to know it.
+  char* data() const { return static_cast<char*>(base_); }
+  size_t bytes() const;
 
  private:
   LinkMemory(void* base, int fd, uint32_t simple_slot_bytes, bool owned = true);

@@ -18,6 +18,7 @@ from jaxring.world import wire
 MAX_PROCESSES = 1 << 20
 MAX_ADDRESSES = 64
 MAX_INFO_BYTES = 16384
+MAX_RDMA_KINDS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,7 @@ class ProcessInfo:
 
     `token` is random and new at each start, so that a restarted process is not taken for its predecessor.
     `pid` holds inside the pid namespace with the inode `pid_namespace`. `addresses` are (interface, address, port).
+    `rdma`: the kinds of its active RDMA ports (see `jaxring.world.rdma`).
     """
 
     index: int
@@ -35,6 +37,7 @@ class ProcessInfo:
     host_id: str
     token: str
     addresses: tuple[tuple[str, str, int], ...]
+    rdma: tuple[str, ...]
     settings: str
     version: str
 
@@ -55,6 +58,9 @@ class ProcessInfo:
         addresses = raw["addresses"]
         if type(addresses) is not list or not 1 <= len(addresses) <= MAX_ADDRESSES:
             raise ValueError(f"addresses is not a list of 1 to {MAX_ADDRESSES}")
+        kinds = raw["rdma"]
+        if type(kinds) is not list or len(kinds) > MAX_RDMA_KINDS:
+            raise ValueError(f"rdma is not a list of at most {MAX_RDMA_KINDS}")
         return cls(
             index=wire.integer(raw["index"], "index", 0, MAX_PROCESSES - 1),
             pid=wire.integer(raw["pid"], "pid", 1, 1 << 31),
@@ -63,6 +69,7 @@ class ProcessInfo:
             host_id=wire.text(raw["host_id"], "host_id", 64),
             token=wire.text(raw["token"], "token", 64),
             addresses=tuple(_address(entry) for entry in addresses),
+            rdma=tuple(wire.text(kind, "rdma", 64) for kind in kinds),
             settings=wire.text(raw["settings"], "settings", 2048),
             version=wire.text(raw["version"], "version", 64),
         )
@@ -116,7 +123,11 @@ def version() -> str:
 
 
 def describe_self(
-    index: int, addresses: list[tuple[str, str, int]], settings: str, hostid_override: str = ""
+    index: int,
+    addresses: list[tuple[str, str, int]],
+    settings: str,
+    hostid_override: str = "",
+    rdma: tuple[str, ...] = (),
 ) -> ProcessInfo:
     """This process's own ProcessInfo with a new token."""
     return ProcessInfo(
@@ -127,6 +138,7 @@ def describe_self(
         host_id=host_id(hostid_override),
         token=secrets.token_hex(16),
         addresses=tuple(addresses),
+        rdma=rdma[:MAX_RDMA_KINDS],
         settings=settings,
         version=version(),
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from jaxring.errors import JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
-from jaxring.world import handshake, identity, interfaces, links
+from jaxring.world import handshake, identity, interfaces, links, rdma
 from jaxring.world.handshake import Acceptance, Session
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.listener import Listener
@@ -65,10 +65,15 @@ class World:
         self._rings: dict[tuple[int, int], int] = {}
         self._accepted: set[tuple[int, int]] = set()
         self._secret = b""
+        self._rails = rdma.rails(native, self._settings)
         self._listener = Listener(interfaces.choose(self._settings.socket_ifname, coordinator))
         try:
             self.own = identity.describe_self(
-                process, self._listener.addresses, self._settings.fingerprint(), self._settings.hostid
+                process,
+                self._listener.addresses,
+                self._settings.fingerprint(),
+                self._settings.hostid,
+                rdma.kinds(self._rails),
             )
             if process == 0:
                 self._secret = secrets.token_bytes(handshake.SECRET_BYTES)
@@ -79,6 +84,7 @@ class World:
             self._listener.close()
             raise
         logger.info("%s of %d listens on %s", self.own, count, self.own.addresses)
+        logger.info("RDMA: %s", self._rails or "none")
 
     def info(self, p: int) -> ProcessInfo:
         """What process `p` published, waiting for it. Raises JoinError: late, unreadable, or set up differently."""
@@ -92,7 +98,7 @@ class World:
         return known
 
     def link(self, p: int, channel: int) -> str:
-        """Have a sending link from this process to `p` on `channel`; returns "shm" or "tcp". Idempotent.
+        """Have a sending link from this process to `p` on `channel`; returns its transport. Idempotent.
 
         Raises JoinError. A failed link may be tried again.
         """
@@ -119,9 +125,22 @@ class World:
         return transport
 
     def transport(self, p: int) -> str:
-        """How messages between this process and `p` travel: "shm" on one host, "tcp" otherwise."""
-        shared = self.info(p).host_id == self.own.host_id and not self._settings.shm_disable
-        return "shm" if shared else "tcp"
+        """How messages between this process and `p` travel: "shm" on one host, otherwise "verbs" or "tcp".
+
+        Raises JoinError where JAXRING_NET=IB asks for RDMA and the two have no kind of it in common.
+        """
+        peer = self.info(p)
+        if peer.host_id == self.own.host_id and not self._settings.shm_disable:
+            return "shm"
+        if rdma.common(self.own.rdma, peer.rdma):
+            return "verbs"
+        if self._settings.net == "ib":
+            raise JoinError(
+                f"JAXRING_NET=IB asks for RDMA, and {self.own} and {peer} have no kind of it in common: "
+                f"{', '.join(self.own.rdma)} here, {', '.join(peer.rdma)} there. JAXRING_IB_HCA and "
+                "JAXRING_IB_GID_INDEX choose devices and addresses."
+            )
+        return "tcp"
 
     def close(self) -> None:
         """Stop listening. Links that exist are the engine's and stay."""
@@ -139,11 +158,25 @@ class World:
         sock, session = self._connect(peer, channel, deadline)
         with sock:
             try:
-                links.dial(sock, session, self.own, peer, channel, self._native, ring, deadline)
+                if transport == "verbs":
+                    rail = self._rail(rdma.common(self.own.rdma, peer.rdma), channel)
+                    how = links.dial_verbs(
+                        sock, session, self.own, peer, channel, self._native, rail, self._settings, deadline
+                    )
+                    logger.info("RDMA link to %s, channel %d: %s", peer, channel, how)
+                else:
+                    links.dial(sock, session, self.own, peer, channel, self._native, ring, deadline)
             except (OSError, ValueError) as error:
                 raise JoinError(f"The link to {peer} on channel {channel} failed: {error}.") from error
         logger.debug("sending link to %s, channel %d: %s", peer, channel, transport)
         return transport
+
+    def _rail(self, kind: str, channel: int) -> rdma.Rail:
+        """Channels take the rails of the kind in turn."""
+        fitting = [rail for rail in self._rails if rail.kind == kind]
+        if not fitting:
+            raise JoinError(f"{self.own} has no active RDMA port of kind {kind!r}.")
+        return fitting[channel % len(fitting)]
 
     def _connect(self, peer: ProcessInfo, channel: int, deadline: float) -> tuple[socket.socket, Session]:
         """An authenticated connection to `peer`. Channels start with different interfaces, so they share the load."""
@@ -204,7 +237,12 @@ class World:
         try:
             peer = self.info(session.peer)
             deadline = time.monotonic() + _REQUEST_S
-            links.accept(sock, session, request, self.own, peer, self._native, deadline)
+            if request.transport == "verbs":
+                rail = self._rail(request.kind, request.channel)
+                how = links.accept_verbs(sock, session, request, peer, self._native, rail, self._settings, deadline)
+                logger.info("RDMA link from %s, channel %d: %s", peer, request.channel, how)
+            else:
+                links.accept(sock, session, request, self.own, peer, self._native, deadline)
         except BaseException:
             if sock.fileno() >= 0:  # otherwise the engine has the socket, and the link exists
                 with self._lock:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 import socket
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxring.errors import JoinError
@@ -13,10 +14,15 @@ from jaxring.world import wire
 from jaxring.world.identity import ProcessInfo, namespace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jaxring.settings import Settings
     from jaxring.world.handshake import Session
+    from jaxring.world.rdma import Rail
 
 MAX_CHANNELS = 4096
 _MAX_FD = 1 << 30
+_MAX_OFFER = 4096
 _MEND = "Run all processes of a host as the same user in one pid namespace, or set JAXRING_SHM_DISABLE=1 on all."
 
 
@@ -41,6 +47,32 @@ class Native(Protocol):
     def watch(self, peer: int, fd: int) -> None:
         """Take a connection whose end means that the peer is dead."""
 
+    def verbs_ports(
+        self,
+    ) -> tuple[list[tuple[str, int, str, str, int, int, int, str, str]], list[list[tuple[int, str, str, str]]], str]:
+        """This host's RDMA ports, a list of GIDs for each, and what is wrong: see `jaxring.world.rdma`."""
+
+    def verbs_offer(
+        self,
+        peer: int,
+        channel: int,
+        sending: bool,
+        device: str,
+        port: int,
+        gid_index: int,
+        address: str,
+        queue_pairs: int,
+        timeout: int,
+        retry_count: int,
+    ) -> str:
+        """Make this end of an RDMA link; returns what the peer must know of it. Raises RuntimeError, as those below."""
+
+    def verbs_prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
+        """Tell this end of the other: from now on it can receive (iWARP: be dialled)."""
+
+    def verbs_finish(self, peer: int, channel: int, sending: bool, fd: int, timeout_s: float) -> str:
+        """Connect, put the link into service, and take the connection beside it; returns the link in words."""
+
 
 def dial(
     sock: socket.socket,
@@ -60,17 +92,85 @@ def dial(
     request: dict[str, Any] = {"from": own.index, "token": own.token, "channel": channel, "transport": "tcp"}
     if ring_fd is not None:
         request |= {"transport": "shm", "pid": own.pid, "ring_fd": ring_fd, "bell_fd": native.bell_fd()}
+    answer = _ask(sock, session, request, peer, channel, deadline)
+    if ring_fd is None:
+        native.tcp_attach(peer.index, channel, _release(sock), True)
+        return
+    native.shm_ring(peer.index, channel, memory_path(peer, answer.get("pid"), answer.get("bell_fd")))
+    native.watch(peer.index, _release(sock))
+
+
+def dial_verbs(
+    sock: socket.socket,
+    session: Session,
+    own: ProcessInfo,
+    peer: ProcessInfo,
+    channel: int,
+    native: Native,
+    rail: Rail,
+    settings: Settings,
+    deadline: float,
+) -> str:
+    """The same by RDMA: both sides tell each other of their queue pairs, and the socket stays open beside them.
+
+    Returns the link in words. Raises JoinError with what went wrong here or there, OSError, ValueError for nonsense.
+    """
+    with _verbs_errors(peer, channel):
+        offer = native.verbs_offer(peer.index, channel, True, *_verbs_options(rail, settings))
+        request: dict[str, Any] = {"from": own.index, "token": own.token, "channel": channel, "transport": "verbs"}
+        answer = _ask(sock, session, request | {"kind": rail.kind, "offer": offer}, peer, channel, deadline)
+        native.verbs_prepare(peer.index, channel, True, wire.text(answer.get("offer"), "offer", _MAX_OFFER))
+        return native.verbs_finish(peer.index, channel, True, _release(sock), max(0.0, deadline - time.monotonic()))
+
+
+def accept_verbs(
+    sock: socket.socket,
+    session: Session,
+    request: Request,
+    peer: ProcessInfo,
+    native: Native,
+    rail: Rail,
+    settings: Settings,
+    deadline: float,
+) -> str:
+    """The receiving side of the same. The answer goes when this side can be reached. Raises as `dial_verbs` does."""
+    if request.token != peer.token:
+        raise JoinError(f"{peer} has been restarted since it published itself.")
+    channel = request.channel
+    with _verbs_errors(peer, channel):
+        offer = native.verbs_offer(peer.index, channel, False, *_verbs_options(rail, settings))
+        native.verbs_prepare(peer.index, channel, False, request.offer)
+        session.send(sock, {"ok": True, "offer": offer}, deadline)
+        return native.verbs_finish(peer.index, channel, False, _release(sock), max(0.0, deadline - time.monotonic()))
+
+
+def _verbs_options(rail: Rail, settings: Settings) -> tuple[str, int, int, str, int, int, int]:
+    tuning = (settings.ib_qps_per_connection, settings.ib_timeout, settings.ib_retry_cnt)
+    return (rail.device, rail.port, rail.gid_index, rail.address, *tuning)
+
+
+@contextlib.contextmanager
+def _verbs_errors(peer: ProcessInfo, channel: int) -> Iterator[None]:
+    try:
+        yield
+    except JoinError:
+        raise
+    except RuntimeError as error:
+        raise JoinError(
+            f"The RDMA link with {peer} on channel {channel} failed: {error}. JAXRING_NET=Socket takes TCP instead."
+        ) from error
+
+
+def _ask(
+    sock: socket.socket, session: Session, request: dict[str, Any], peer: ProcessInfo, channel: int, deadline: float
+) -> dict[str, Any]:
     session.send(sock, request, deadline)
     answer = session.receive(sock, deadline)
     if "error" in answer:
         raise JoinError(f"{peer} refuses the link on channel {channel}: {wire.text(answer['error'], 'error', 4096)}")
     if answer.get("ok") is not True:
         raise ValueError("the answer is neither ok nor an error")
-    if ring_fd is None:
-        native.tcp_attach(peer.index, channel, _release(sock), True)
-        return
-    native.shm_ring(peer.index, channel, memory_path(peer, answer.get("pid"), answer.get("bell_fd")))
-    native.watch(peer.index, _release(sock))
+    return answer
 
 
 class Request:
@@ -81,8 +181,10 @@ class Request:
         self.token = wire.text(message.get("token"), "token", 64)
         self.channel = wire.integer(message.get("channel"), "channel", 0, MAX_CHANNELS - 1)
         self.transport = message.get("transport")
-        if self.transport not in ("shm", "tcp"):
-            raise ValueError("transport is neither shm nor tcp")
+        if self.transport not in ("shm", "tcp", "verbs"):
+            raise ValueError("transport is none of shm, tcp and verbs")
+        self.kind = wire.text(message.get("kind", ""), "kind", 64)
+        self.offer = wire.text(message.get("offer", ""), "offer", _MAX_OFFER)
         self.pid, self.ring_fd, self.bell_fd = (message.get(name) for name in ("pid", "ring_fd", "bell_fd"))
 
 

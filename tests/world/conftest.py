@@ -21,11 +21,14 @@ from jaxring.world import World  # noqa: E402
 
 @pytest.fixture
 def make_world(tmp_path):
-    """make_world(process, count=2, timeout_s=60, **variables) -> (World, FakeNative), all closed afterwards."""
+    """make_world(process, count=2, timeout_s=60, **variables) -> (World, FakeNative), all closed afterwards.
+
+    `rdma`: the RDMA ports of its host and their GIDs, as the native module lists them.
+    """
     made = []
 
-    def make(process, count=2, timeout_s=60.0, coordinator="", **variables):
-        native = FakeNative()
+    def make(process, count=2, timeout_s=60.0, coordinator="", rdma=((), ()), **variables):
+        native = FakeNative(*rdma)
         settings = load({"JAXRING_" + name: value for name, value in variables.items()})
         try:
             world = World(

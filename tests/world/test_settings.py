@@ -22,6 +22,13 @@ def test_every_variable_is_read():
             "JAXRING_HOSTID": "h",
             "JAXRING_SOCKET_IFNAME": "^lo,docker",
             "JAXRING_SHM_DISABLE": "1",
+            "JAXRING_NET": "IB",
+            "JAXRING_IB_DISABLE": "1",
+            "JAXRING_IB_HCA": "mlx5_0:1",
+            "JAXRING_IB_GID_INDEX": "3",
+            "JAXRING_IB_TIMEOUT": "14",
+            "JAXRING_IB_RETRY_CNT": "5",
+            "JAXRING_IB_QPS_PER_CONNECTION": "2",
             "JAXRING_TIMEOUT": "2.5",
             "JAXRING_JOIN_TIMEOUT": "7",
             "JAXRING_THREADS": "3",
@@ -38,7 +45,8 @@ def test_every_variable_is_read():
             "JAXRING_DEBUG": "info",
         }
     )
-    text = ("h", "^lo,docker", True, 2.5, 7.0, 3, 4, 65536, False, ("ring",), ("memory", "simple"))
+    rdma = ("ib", True, "mlx5_0:1", 3, 14, 5, 2)
+    text = ("h", "^lo,docker", True, *rdma, 2.5, 7.0, 3, 4, 65536, False, ("ring",), ("memory", "simple"))
     assert values == Settings(*text, True, False, 8, 256, False, "INFO")
     assert values.worker_threads == 3
 

@@ -39,11 +39,14 @@ class DirStore:
 class FakeNative:
     """Records each call; opens what it is told to open; owns and closes the descriptors it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, ports=(), gids=()) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.sockets: dict[tuple[int, int, bool], socket.socket] = {}
         self.changed = threading.Condition()
         self.fail_attach = ""
+        # As jaxring._native lists RDMA ports; a link by them cannot be made where `fail_verbs` says why.
+        self.ports, self.gids = list(ports), list(gids)
+        self.fail_verbs = ""
         self._fds: list[int] = []
         self._closed = False
         self._bell = self._memory("bell")
@@ -99,6 +102,27 @@ class FakeNative:
     def watch(self, peer: int, fd: int) -> None:
         self._keep((peer, -fd, False), socket.socket(fileno=fd))
         self._record("watch", peer)
+
+    def verbs_ports(self):
+        return self.ports, self.gids, "" if self.ports else "there is no device"
+
+    def verbs_offer(self, peer, channel, sending, device, port, gid_index, address, queue_pairs, timeout, retry_count):
+        if self.fail_verbs:
+            raise RuntimeError(self.fail_verbs)
+        tuning = (queue_pairs, timeout, retry_count)
+        self._record("verbs_offer", peer, channel, sending, device, port, gid_index, address, *tuning)
+        return f"offer of {device}"
+
+    def verbs_prepare(self, peer, channel, sending, offer):
+        self._record("verbs_prepare", peer, channel, sending, offer)
+
+    def verbs_finish(self, peer, channel, sending, fd, timeout_s):
+        assert not os.get_blocking(fd)
+        sock = socket.socket(fileno=fd)
+        sock.settimeout(60)
+        self._keep((peer, channel, sending), sock)
+        self._record("verbs_finish", peer, channel, sending)
+        return "in words"
 
     def _keep(self, key: tuple[int, int, bool], sock: socket.socket) -> None:
         with self.changed:

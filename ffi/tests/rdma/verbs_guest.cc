@@ -1,0 +1,239 @@
+// The verbs transport on real verbs devices: run in the guest of `make test-rdma`, with JAXRING_TEST_VERBS naming a
+// device at each end of the cable between the interfaces jxr0 and jxr1. Names of checks to run may be given.
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ffi/tests/check.h"
+#include "ffi/tests/verbs_wire.h"
+
+namespace jaxring::test {
+namespace {
+
+using verbs::Endpoint;
+using verbs::EndpointOptions;
+using Clock = std::chrono::steady_clock;
+
+EndpointOptions Device(int end) { return VerbsDevices().at(end); }
+bool Iwarp() { return !Device(0).address.empty(); }
+
+void Shell(const std::string& command) {
+  if (std::system(command.c_str()) != 0) {
+    std::cerr << command << " failed" << std::endl;
+    Fail(__FILE__, __LINE__, "the guest's tools work");
+  }
+}
+
+// What making an end says when it fails.
+std::string Refusal(EndpointOptions options, const std::function<void(Endpoint&)>& then = nullptr,
+                    Endpoint::Role role = Endpoint::Role::kSender) {
+  LinkMemory memory = LinkMemory::Anonymous(128 * 1024);
+  try {
+    Endpoint end(std::move(options), role, memory.data(), memory.bytes());
+    if (then) then(end);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void Says(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) {
+    if (text.find(part) == std::string::npos) {
+      std::cerr << "no '" << part << "' in: " << text << std::endl;
+      Fail(__FILE__, __LINE__, "an error says what it should");
+    }
+  }
+}
+
+struct Pair {
+  explicit Pair(uint32_t slot_bytes = 4096) {
+    for (int i = 0; i < 2; ++i) engines.push_back(std::make_unique<Engine>(EngineOptions{1, slot_bytes, 20}));
+    cut = ConnectVerbs(*engines[0], *engines[1], 0, 1, 0);
+    send = engines[0]->links().Send(1, 0);
+    recv = engines[1]->links().Recv(0, 0);
+  }
+  ~Pair() { close(cut); }
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::shared_ptr<SendLink> send;
+  std::shared_ptr<RecvLink> recv;
+  int cut;
+};
+
+template <class Done>
+bool Within(int seconds, Done done) {
+  const auto until = Clock::now() + std::chrono::seconds(seconds);
+  while (!done()) {
+    if (Clock::now() > until) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+void Send(RingSender& ring, uint64_t op, uint32_t bytes) {
+  uint64_t position;
+  CHECK(Within(60, [&] { return ring.Reserve(&position); }));
+  for (uint32_t i = 0; i < bytes; ++i) ring.payload(position)[i] = static_cast<char>(op * 31 + i * 7);
+  ring.Publish(position, {op, 1, 2, 3, 4}, {bytes, 77});
+}
+
+void Receive(RingReceiver& ring, uint64_t op, uint32_t bytes) {
+  uint64_t position;
+  const char* data;
+  Message message;
+  CHECK(Within(60, [&] { return ring.Find({op, 1, 2, 3, 4}, &position, &data, &message); }));
+  CHECK_EQ(message.bytes, bytes);
+  CHECK_EQ(message.check, 77u);
+  for (uint32_t i = 0; i < bytes; ++i) CHECK(data[i] == static_cast<char>(op * 31 + i * 7));
+  ring.Release(position);
+}
+
+// Messages of all sizes, both rings at once, several times around; received in order, and from the youngest.
+void CheckFlow(int times) {
+  Pair pair(64 * 1024);
+  std::vector<std::thread> threads;
+  for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
+    RingSender& sender = pair.send->ring(protocol);
+    RingReceiver& receiver = pair.recv->ring(protocol);
+    const uint32_t payload = sender.memory().shape().payload_bytes, slots = sender.memory().shape().slots;
+    auto size = [=](uint64_t i) { return i % 7 == 0 ? payload : static_cast<uint32_t>(i * 997 % (payload + 1)); };
+    const uint64_t count = uint64_t{slots} * times;
+    threads.emplace_back([=, &sender] {
+      for (uint64_t i = 0; i < count; ++i) Send(sender, i, size(i));
+    });
+    threads.emplace_back([=, &receiver] {
+      for (uint64_t round = 0; round < count / slots; ++round) {
+        for (uint64_t i = 0; i < slots; ++i) {
+          const uint64_t op = round * slots + (round % 2 == 0 ? i : slots - 1 - i);
+          Receive(receiver, op, size(op));
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(!pair.send->end.closed && !pair.recv->end.closed);
+}
+
+// A cable that drops packets: they are sent again, and nothing is lost, doubled or late for good.
+void CheckLoss() {
+  Shell("tc qdisc add dev jxr0 root netem loss 2%");
+  CheckFlow(10);
+  Shell("tc qdisc delete dev jxr0 root");
+}
+
+// The cable is pulled: both ends say so, and name device, GID and queue pair.
+void CheckLinkDown() {
+  Pair pair;
+  Send(pair.send->ll, 1, 8);
+  Receive(pair.recv->ll, 1, 8);
+  Shell("ip link set jxr1 down");
+  Send(pair.send->ll, 2, 8);
+  CHECK(Within(60, [&] { return pair.send->end.closed && pair.recv->end.closed; }));
+  Shell("ip link set jxr1 up");
+  const std::string name = Device(0).device;
+  Says(pair.send->end.reason, {name.c_str(), "port 1", "queue pair ", "status "});
+  if (!Iwarp()) Says(pair.send->end.reason, {"GID 1 ::ffff:10.77.0.1, RoCE v2", "JAXRING_IB_TIMEOUT"});
+  Says(pair.recv->end.reason, {"it gave up: ", name.c_str(), "queue pair "});
+  CHECK(pair.engines[0]->Crashed(1) && pair.engines[1]->Crashed(0));
+  CHECK(Within(60, [] { return std::system("rdma link show | grep -q 'rxe1/1 state ACTIVE'") == 0; }));
+}
+
+// The peer ends in good order: what it sent before is there, and it counts as no crash.
+void CheckGoodbye() {
+  Pair pair;
+  for (uint64_t i = 0; i < 30; ++i) Send(pair.send->ll, i, 100);
+  pair.engines[0]->Abort("the test ends", 1, true);
+  pair.engines[0].reset();
+  for (uint64_t i = 0; i < 30; ++i) Receive(pair.recv->ll, i, 100);
+  CHECK(Within(60, [&] { return pair.recv->end.closed.load(); }));
+  Says(pair.recv->end.reason, {"its process ended"});
+  CHECK(!pair.engines[1]->Crashed(0));
+}
+
+void CheckRefusals() {
+  EndpointOptions options = Device(0);
+  options.device = "nothing0";
+  Says(Refusal(options), {"nothing0"});
+  auto peer_with = [](auto change) {
+    return Refusal(Device(0), [&](Endpoint& end) {
+      verbs::Offer offer = end.offer();
+      change(offer);
+      end.Prepare(verbs::FromHex(verbs::ToHex(offer)));
+    });
+  };
+  Says(peer_with([](verbs::Offer& o) { o.layer = verbs::Layer::kInfiniband; }), {"the peer's InfiniBand", "IB_HCA"});
+  Says(peer_with([](verbs::Offer& o) { o.queue_pairs = 3; }), {"JAXRING_IB_QPS_PER_CONNECTION"});
+  Says(peer_with([](verbs::Offer& o) { o.bytes = 1; }), {"JAXRING_BUFFSIZE"});
+  Says(peer_with([](verbs::Offer& o) { o.version = 99; }), {"the same version"});
+  if (Iwarp()) {
+    options = Device(0);
+    options.address = "10.77.0.99";
+    Says(Refusal(options), {"10.77.0.99", "binding failed"});
+    return;
+  }
+  options = Device(0);
+  options.gid_index = 77;
+  Says(Refusal(options), {"has no GID 77", "JAXRING_IB_GID_INDEX"});
+  Says(peer_with([](verbs::Offer& o) { std::strcpy(o.gid_type, "IB/RoCE v1"); }), {"RoCE v1", "JAXRING_IB_GID_INDEX"});
+  Says(peer_with([](verbs::Offer& o) {
+         o.gid.raw[15] = 99;
+         o.gid.raw[13] = 99;
+       }),
+       {"GID ::ffff:10.99.0.99", "route"});
+}
+
+// Half of the port: a device that is there and whose cable is not.
+void CheckDownFromTheStart() {
+  Shell("ip link set jxr0 down");
+  const std::string said = Refusal(Device(0));
+  Shell("ip link set jxr0 up");
+  Says(said, {"port is not active"});
+}
+
+// A user who may lock little memory is told how to get more.
+void CheckMemlock() {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    rlimit little{64 * 1024, 64 * 1024};
+    CHECK(setrlimit(RLIMIT_MEMLOCK, &little) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
+    Says(Refusal(Device(0)), {"registering", "may lock 64 KiB", "ulimit -l", "IPC_LOCK"});
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main(int argc, char** argv) {
+  using namespace jaxring::test;
+  CHECK_EQ(VerbsDevices().size(), 2u);
+  const std::vector<std::pair<std::string, std::function<void()>>> checks = {
+      {"memlock", CheckMemlock},    {"refusals", CheckRefusals}, {"flow", [] { CheckFlow(40); }},
+      {"goodbye", CheckGoodbye},    {"loss", CheckLoss},         {"down from the start", CheckDownFromTheStart},
+      {"link down", CheckLinkDown},
+  };
+  for (const auto& [name, check] : checks) {
+    bool wanted = argc == 1;
+    for (int i = 1; i < argc; ++i) wanted |= name == argv[i];
+    if (!wanted) continue;
+    const auto begin = Clock::now();
+    check();
+    std::cout << name << ": " << std::chrono::duration<double>(Clock::now() - begin).count() << " s" << std::endl;
+  }
+}

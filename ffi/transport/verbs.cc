@@ -1,0 +1,334 @@
+#include "transport/verbs.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+namespace jaxring {
+namespace {
+
+// A notice: a message at a position or a credit up to a position, of one of the two rings; and the position's low bits.
+constexpr uint32_t kCredit = uint32_t{1} << 31;
+constexpr int kProtocolShift = 30;
+constexpr uint32_t kPositionMask = (uint32_t{1} << kProtocolShift) - 1;
+// Every so many LL messages of a connection one asks for its completion. Slots that wait for one must never be all.
+constexpr int kSignalEvery = 8;
+constexpr auto kDrain = std::chrono::seconds(5);
+constexpr size_t kMaxHeard = 4096;
+
+// The whole position whose low bits are given and which is not below `from`.
+uint64_t Expand(uint32_t notice, uint64_t from) {
+  return from + ((notice - static_cast<uint32_t>(from)) & kPositionMask);
+}
+
+class PumpNotifier final : public Notifier {
+ public:
+  void set_pump(std::weak_ptr<VerbsPump> pump) { pump_ = std::move(pump); }
+  void Notify() override {
+    if (auto pump = pump_.lock()) pump->Pump();
+  }
+
+ private:
+  std::weak_ptr<VerbsPump> pump_;
+};
+
+class PeerEar final : public Poller::Handler {
+ public:
+  explicit PeerEar(std::shared_ptr<VerbsPump> pump) : pump_(std::move(pump)) {}
+  void OnEvents(uint32_t) override { pump_->Hear(); }
+
+ private:
+  std::shared_ptr<VerbsPump> pump_;
+};
+
+}  // namespace
+
+VerbsPump::VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
+                     LinkEnd* end, Notifier* own_bell, OnEnd on_end)
+    : link_(std::move(link)),
+      endpoint_(std::move(endpoint)),
+      own_bell_(own_bell),
+      fd_(fd),
+      poller_(poller),
+      end_(end),
+      on_end_(std::move(on_end)) {}
+
+VerbsPump::~VerbsPump() { close(fd_); }
+
+void VerbsPump::Start() {
+  poller_->Add(endpoint_->fd(), EPOLLIN, shared_from_this());
+  poller_->Add(fd_, EPOLLIN | EPOLLRDHUP, std::make_shared<PeerEar>(shared_from_this()));
+  OnEvents(0);
+}
+
+void VerbsPump::OnEvents(uint32_t) {
+  std::lock_guard lock(mutex_);
+  if (closed()) return;
+  // Armed first and looked at afterwards, so that nothing falls in between.
+  if (!endpoint_->Arm()) return End(endpoint_->error(), true);
+  PumpLocked();
+}
+
+void VerbsPump::Pump() {
+  std::lock_guard lock(mutex_);
+  PumpLocked();
+}
+
+void VerbsPump::PumpLocked() {
+  bool good = !closed();
+  while (good) {
+    events_.clear();
+    good = endpoint_->Poll(&events_);
+    // What came before a failure came whole.
+    for (const Event& event : events_) good = Handle(event) && good;
+    good = good && Advance();
+    if (events_.empty()) break;
+  }
+  if (!good && !closed()) End(endpoint_->error(), true);
+}
+
+bool VerbsPump::Misbehaved() {
+  endpoint_->Fail("the peer sent a notice that no jaxring process of this version sends");
+  return false;
+}
+
+void VerbsPump::End(const std::string& why, bool tell) {
+  if (closed()) return;
+  end_->Close(why);
+  if (tell) {
+    const std::string word = "e" + why;
+    [[maybe_unused]] ssize_t n = send(fd_, word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(fd_, SHUT_WR);
+  }
+  own_bell_->Notify();
+  if (on_end_) on_end_(why, goodbye_);
+  poller_->Remove(endpoint_->fd());
+  poller_->Remove(fd_);
+}
+
+void VerbsPump::Hear() {
+  std::lock_guard lock(mutex_);
+  std::array<char, 512> buffer;
+  while (!closed()) {
+    const ssize_t n = recv(fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (n > 0) {
+      heard_.append(buffer.data(), std::min(static_cast<size_t>(n), kMaxHeard - heard_.size()));
+      if (heard_ == "b") goodbye_ = true;
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    // What the peer wrote before it went counts.
+    PumpLocked();
+    End(heard_.size() > 1 && heard_[0] == 'e' ? "it gave up: " + heard_.substr(1) : "its process ended", false);
+  }
+}
+
+void VerbsPump::SayGoodbye() {
+  const char byte = 'b';
+  [[maybe_unused]] ssize_t n = send(fd_, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+VerbsSendPump::VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
+                             const std::shared_ptr<SendLink>& link, Notifier* own_bell, OnEnd on_end)
+    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, std::move(on_end)),
+      rings_{Ring(link->memory.ring(Protocol::kLL), own_bell), Ring(link->memory.ring(Protocol::kSimple), own_bell)},
+      queues_(endpoint_->queue_pairs()),
+      signal_every_(std::max(1, kSignalEvery / endpoint_->queue_pairs())) {}
+
+bool VerbsSendPump::Handle(const Event& event) {
+  if (event.notice) {
+    const uint32_t notice = static_cast<uint32_t>(event.value);
+    Ring& ring = rings_[notice >> kProtocolShift & 1];
+    const uint64_t head = Expand(notice, ring.peer_head);
+    if (!(notice & kCredit) || head > ring.next) return Misbehaved();
+    ring.peer_head = head;
+    return true;
+  }
+  // Writes of a queue pair complete in their order, so those before it are complete too.
+  auto& sent = queues_[event.queue_pair].sent;
+  while (!sent.empty() && sent.front().id <= event.value) {
+    if (sent.front().ring != nullptr) sent.front().ring->reader.Release(sent.front().position);
+    sent.pop_front();
+  }
+  return true;
+}
+
+bool VerbsSendPump::Advance() {
+  for (uint32_t protocol : {0, 1}) {
+    Ring& ring = rings_[protocol];
+    while (true) {
+      if (!ring.held) {
+        MessageId id;
+        const char* payload;
+        uint64_t position;
+        ring.held = ring.reader.FindNext(&position, &id, &payload, &ring.message);
+      }
+      if (!ring.held || ring.next - ring.peer_head >= ring.memory.shape().slots) break;
+      if (!Write(ring, protocol)) return false;
+    }
+  }
+  return true;
+}
+
+bool VerbsSendPump::Write(Ring& ring, uint32_t protocol) {
+  // Messages are claimed in the order of their positions, so this one stands at `next`.
+  const uint64_t position = ring.next++;
+  ring.held = false;
+  const int index = static_cast<int>(next_queue_++ % queues_.size());
+  Queue& queue = queues_[index];
+  const bool signaled = protocol != 0 || ++queue.unsignaled >= signal_every_;
+  if (signaled) queue.unsignaled = 0;
+  const uint64_t id = queue.next_id++;
+  queue.sent.push_back({id, &ring, position});
+  // The slot from behind the flag to the payload's end.
+  const char* begin = reinterpret_cast<const char*>(&ring.memory.header(position)) + sizeof(SlotHeader::flag);
+  const char* end = ring.memory.payload(position) + ring.message.bytes;
+  const uint32_t notice = protocol << kProtocolShift | (static_cast<uint32_t>(position) & kPositionMask);
+  return endpoint_->Write(index, begin, static_cast<uint32_t>(end - begin), notice, id, signaled);
+}
+
+void VerbsSendPump::SayGoodbye() {
+  // A process that ends takes its queue pairs with it, and what the peer's device has not acknowledged.
+  const auto until = std::chrono::steady_clock::now() + kDrain;
+  while (true) {
+    {
+      std::lock_guard lock(mutex_);
+      PumpLocked();
+      if (closed()) return;
+      bool idle = !rings_[0].held && !rings_[1].held;
+      for (size_t i = 0; i < queues_.size(); ++i) {
+        Queue& queue = queues_[i];
+        idle = idle && queue.sent.empty();
+        if (queue.unsignaled == 0 || queue.sent.empty()) continue;
+        queue.unsignaled = 0;
+        queue.sent.push_back({queue.next_id, nullptr, 0});
+        if (!endpoint_->Mark(static_cast<int>(i), queue.next_id++)) return End(endpoint_->error(), true);
+      }
+      if (idle) break;
+    }
+    if (std::chrono::steady_clock::now() > until) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  VerbsPump::SayGoodbye();
+}
+
+VerbsRecvPump::VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
+                             const std::shared_ptr<RecvLink>& link, Notifier* own_bell, OnEnd on_end)
+    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, std::move(on_end)),
+      rings_{Ring{link->memory.ring(Protocol::kLL)}, Ring{link->memory.ring(Protocol::kSimple)}} {}
+
+bool VerbsRecvPump::Handle(const Event& event) {
+  if (!event.notice) {
+    --credits_under_way_;
+    return true;
+  }
+  const uint32_t notice = static_cast<uint32_t>(event.value);
+  Ring& ring = rings_[notice >> kProtocolShift & 1];
+  const uint32_t slots = ring.memory.shape().slots;
+  const uint64_t position = Expand(notice, ring.credited);
+  SlotHeader& header = ring.memory.header(position);
+  if ((notice & kCredit) || position - ring.credited >= slots ||
+      header.flag.load(std::memory_order_relaxed) == position + 1 || header.bytes > ring.memory.shape().payload_bytes) {
+    return Misbehaved();
+  }
+  ++ring.received;
+  header.flag.store(position + 1, std::memory_order_release);
+  own_bell_->Notify();
+  return true;
+}
+
+bool VerbsRecvPump::Advance() {
+  for (uint32_t protocol : {0, 1}) {
+    Ring& ring = rings_[protocol];
+    RingControl& control = ring.memory.control();
+    const uint32_t slots = ring.memory.shape().slots;
+    // Whoever moves the head after this sees the wish and calls the pump.
+    control.sender_waits.store(1, std::memory_order_seq_cst);
+    const uint64_t head = control.head.load(std::memory_order_seq_cst);
+    const bool all_used = ring.received == ring.credited + slots;
+    if (head == ring.credited || (head - ring.credited < slots / 2 && !all_used)) continue;
+    if (credits_under_way_ >= static_cast<int>(verbs::kNotices)) continue;  // the next completion looks again
+    const uint32_t notice = kCredit | protocol << kProtocolShift | (static_cast<uint32_t>(head) & kPositionMask);
+    ring.credited = head;
+    ++credits_under_way_;
+    // By one queue pair, which keeps their order.
+    if (!endpoint_->Notify(0, notice)) return false;
+  }
+  return true;
+}
+
+std::string VerbsJoin::Offer(int peer, int channel, bool sending, verbs::EndpointOptions options) {
+  Forget(peer, channel, sending);
+  auto pending = std::make_shared<Pending>();
+  auto notifier = std::make_unique<PumpNotifier>();
+  if (sending) {
+    pending->send = std::make_shared<SendLink>("verbs", LinkMemory::Anonymous(slot_bytes_), notifier.get());
+    pending->send->notifier = std::move(notifier);
+  } else {
+    pending->recv = std::make_shared<RecvLink>("verbs", LinkMemory::Anonymous(slot_bytes_), notifier.get());
+    pending->recv->notifier = std::move(notifier);
+  }
+  LinkMemory& memory = sending ? pending->send->memory : pending->recv->memory;
+  using Role = verbs::Endpoint::Role;
+  pending->endpoint = std::make_unique<verbs::Endpoint>(std::move(options), sending ? Role::kSender : Role::kReceiver,
+                                                        memory.data(), memory.bytes());
+  std::string offer = verbs::ToHex(pending->endpoint->offer());
+  std::lock_guard lock(mutex_);
+  pending_[{peer, channel, sending}] = std::move(pending);
+  return offer;
+}
+
+std::shared_ptr<VerbsJoin::Pending> VerbsJoin::Find(const Key& key) {
+  std::lock_guard lock(mutex_);
+  auto it = pending_.find(key);
+  if (it == pending_.end()) throw std::runtime_error("there is no RDMA link in the making to that process");
+  return it->second;
+}
+
+void VerbsJoin::Forget(int peer, int channel, bool sending) {
+  std::shared_ptr<Pending> old;
+  std::lock_guard lock(mutex_);
+  if (auto node = pending_.extract({peer, channel, sending})) old = std::move(node.mapped());
+}
+
+void VerbsJoin::Prepare(int peer, int channel, bool sending, const std::string& peer_offer) {
+  std::shared_ptr<Pending> pending = Find({peer, channel, sending});
+  pending->endpoint->Prepare(verbs::FromHex(peer_offer));
+}
+
+VerbsJoin::Joined VerbsJoin::Finish(int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end) {
+  std::shared_ptr<Pending> pending;
+  try {
+    pending = Find({peer, channel, sending});
+    Forget(peer, channel, sending);
+    pending->endpoint->Finish(timeout_s);
+  } catch (...) {
+    close(fd);
+    throw;
+  }
+  Joined joined{pending->send, pending->recv, pending->endpoint->Describe(), nullptr};
+  std::shared_ptr<VerbsPump> pump;
+  if (sending) {
+    pump = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller_, joined.send, own_bell_,
+                                           std::move(on_end));
+  } else {
+    pump = std::make_shared<VerbsRecvPump>(std::move(pending->endpoint), fd, poller_, joined.recv, own_bell_,
+                                           std::move(on_end));
+  }
+  Notifier* notifier = sending ? joined.send->notifier.get() : joined.recv->notifier.get();
+  static_cast<PumpNotifier*>(notifier)->set_pump(pump);
+  pump->Start();
+  joined.say_goodbye = [weak = std::weak_ptr<VerbsPump>(pump)] {
+    if (auto live = weak.lock()) live->SayGoodbye();
+  };
+  return joined;
+}
+
+}  // namespace jaxring
