@@ -37,7 +37,7 @@ SCHEDULES := build/schedules.bin
 export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo test lint format types pytest native-test tsan asan ubsan cuda cuda-all package-test clean
+.PHONY: help demo test test-rdma lint format types pytest native-test tsan asan ubsan cuda cuda-all package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -76,6 +76,13 @@ native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"
 	@cmake --build $(BUILD) --target native_tests
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+
+test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iWARP, in a guest kernel (first time: builds it)
+	$(SAY) "RDMA tests"
+	@tests/rdma/guest/make.sh build/rdma
+	@cmake $(BUILD) >/dev/null
+	@cmake --build $(BUILD) --target verbs_guest engine_test engine_order_test engine_p2p_test engine_failure_test
+	@GUEST_TIMEOUT=900 tests/rdma/guest/run.sh build/rdma tests/rdma/lane.sh $(abspath $(BUILD))/native_tests
 
 tsan: $(ENVIRONMENT) $(SCHEDULES) ## the same under ThreadSanitizer
 	@$(call sanitized,tsan,thread)

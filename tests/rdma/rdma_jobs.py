@@ -1,0 +1,116 @@
+"""JAX jobs of two processes whose data go by RDMA, on soft-RoCE and on soft-iWARP: run in the guest of test-rdma.
+
+Not named test_*: the guest's devices are needed, and nothing here is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import sys
+
+import pytest
+from stress_jobs import Job, coordinator_port, environment, member
+
+WORKER = str(pathlib.Path(__file__).parent / "worker_rdma.py")
+DEVICES = {"rxe": ("rxe0", "rxe1"), "siw": ("siw0", "siw1")}
+# Of the connection of the first process to the second, in the log.
+SAID = {
+    "rxe": ("rxe0 port 1 (GID 1 ::ffff:10.77.0.1, RoCE v2) to GID ::ffff:10.77.0.2", "queue pairs "),
+    "siw": ("siw0 port 1 (10.77.0.1)", "queue pairs "),
+}
+
+every_kind = pytest.mark.parametrize("kind", DEVICES)
+
+
+def begin(job, port, kind, cases, *, own=({}, {}), **settings):
+    """Two processes that take themselves for hosts, with a device each. `own`: settings of each process."""
+    started = []
+    for process, device in enumerate(DEVICES[kind]):
+        each = {"JAXRING_HOSTID": str(process), "JAXRING_NET": "IB", "JAXRING_IB_HCA": f"={device}", **own[process]}
+        env = environment(1, **{"JAXRING_DEBUG": "INFO", **settings, **each})
+        python = [sys.executable, "-X", "faulthandler", WORKER, *cases]
+        started.append(job.start(python, member(env, f"127.0.0.1:{port}", 2, process)))
+    return started
+
+
+def run(folder, kind, cases, **options):
+    folder.mkdir(exist_ok=True)
+    with coordinator_port() as port, Job(folder) as job:
+        begin(job, port, kind, cases, **options)
+        results = job.wait(200)
+        assert all(result.code == 0 for result in results), str(job)
+    return results
+
+
+def line(result, word):
+    (found,) = (text.partition(" ")[2] for text in result.out.splitlines() if text.startswith(word + " "))
+    return found
+
+
+@pytest.fixture(scope="module")
+def tcp_bits(tmp_path_factory):
+    """What every process gets over TCP."""
+    plain = {"JAXRING_NET": "Socket", "JAXRING_IB_HCA": ""}
+    results = run(tmp_path_factory.mktemp("tcp"), "rxe", ["every"], own=(plain, plain))
+    assert all(json.loads(line(result, "transports")) == ["tcp"] for result in results)
+    return [line(result, "bits") for result in results]
+
+
+@every_kind
+def test_every_collective_has_the_bits_of_tcp(tmp_path, kind, tcp_bits):
+    results = run(tmp_path, kind, ["every", "messages", "explained"])
+    assert [line(result, "bits") for result in results] == tcp_bits
+    for result in results:
+        assert all(
+            json.loads(text.partition(" ")[2]) == ["verbs"]
+            for text in result.out.splitlines()
+            if text.startswith("transports ")
+        )
+        assert "transport verbs" in result.out
+    assert all(part in results[0].err for part in SAID[kind]), results[0].err[-4000:]
+
+
+def test_several_queue_pairs(tmp_path, tcp_bits):
+    results = run(tmp_path, "rxe", ["every"], JAXRING_IB_QPS_PER_CONNECTION="3")
+    assert [line(result, "bits") for result in results] == tcp_bits
+
+
+def test_by_default_rdma_is_taken_where_both_have_it(tmp_path):
+    unset = {"JAXRING_NET": "", "JAXRING_IB_HCA": ""}
+    for result in run(tmp_path, "rxe", ["one"], own=(unset, unset)):
+        assert json.loads(line(result, "transports")) == ["verbs"]
+
+
+@every_kind
+def test_a_killed_peer_is_named(tmp_path, kind):
+    with coordinator_port() as port, Job(tmp_path) as job:
+        _, victim = begin(job, port, kind, ["survive"], ALGORITHM="ring", FOLDER=str(tmp_path))
+        for process in range(2):
+            job.wait_for_line(process, "ready")
+        victim.kill()
+        for attempt in range(2):
+            job.wait_for_line(0, f"after {attempt}")
+            (tmp_path / f"go{attempt}").touch()
+        survivor, killed = job.wait(60)
+    assert killed.code == -signal.SIGKILL
+    told = [text for text in survivor.out.splitlines() if " raised " in text]
+    assert len(told) == 2, str(survivor)
+    assert all("all_reduce" in text and "process 1" in text for text in told), told
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (({"JAXRING_IB_GID_INDEX": "77"}, {}), "serves JAXRING_NET=IB, JAXRING_IB_HCA==rxe0, JAXRING_IB_GID_INDEX=77"),
+        (({"JAXRING_IB_GID_INDEX": "0"}, {}), "no kind of it in common"),
+        (({"JAXRING_IB_HCA": "mlx5"}, {}), "There are: "),
+    ],
+)
+def test_what_cannot_be_had_is_an_error_and_not_tcp(tmp_path, own, said):
+    with coordinator_port() as port, Job(tmp_path) as job:
+        begin(job, port, "rxe", ["one"], own=own, JAXRING_JOIN_TIMEOUT="20")
+        results = job.wait(100)
+    assert said in results[0].out + results[0].err, str(results[0])
+    assert "went well" not in results[0].out + results[1].out

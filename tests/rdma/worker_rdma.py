@@ -1,0 +1,79 @@
+"""What each process of a job over RDMA runs: `python worker_rdma.py CASE ...`, with the hosts' worker's cases too."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+
+import jax
+import numpy as np
+import worker_hosts
+from stress_ranks import AXIS, KINDS, check, collective, over, put, rows, start
+
+import jaxring
+
+
+def every() -> None:
+    """Every collective on exact data, small and large; then on random floats, of whose bits it says the hash."""
+    mesh = start()
+    n = mesh.size
+    bits = hashlib.sha256()
+    for number, kind in enumerate(KINDS):
+        for length, protocol in ((n, "ll"), (900 * n, "ll"), (100_000 * n, "simple")):
+            function, reference = collective(kind, n, number, protocol=protocol)
+            a = rows(n, length, "float32", number)
+            run = over(mesh, function)
+            for _ in range(2):
+                check(run(put(mesh, a)), reference(a), (kind, length))
+            noise = np.random.default_rng(number).standard_normal((n, length)).astype("float32")
+            add(bits, run(put(mesh, noise)))
+    sizes = np.array([[3, 5], [7, 2]], "int32")  # who sends how many rows to whom
+    ragged = over(
+        mesh,
+        lambda x, out, offsets, sends, places, comes: jaxring.ragged_all_to_all(
+            x, out, offsets, sends, places, comes, axis_name=AXIS
+        ),
+    )
+    x = np.arange(n * 9 * 1000, dtype="float32").reshape(n, 9, 1000)
+    arguments = (
+        x,
+        np.full((n, 12, 1000), -1, "float32"),
+        np.array([[0, 3], [0, 7]], "int32"),
+        sizes,
+        np.array([[0, 0], [3, 5]], "int32"),
+        np.ascontiguousarray(sizes.T),
+    )
+    expected = np.full((n, 12, 1000), -1, "float32")
+    for rank in range(n):
+        expected[rank, : sizes[0, rank]] = x[0, arguments[2][0, rank] :][: sizes[0, rank]]
+        expected[rank, sizes[0, rank] :][: sizes[1, rank]] = x[1, arguments[2][1, rank] :][: sizes[1, rank]]
+    result = ragged(*(put(mesh, a) for a in arguments))
+    check(result, expected, "ragged_all_to_all")
+    jax.block_until_ready(over(mesh, lambda x: (jaxring.barrier(AXIS), x)[1])(put(mesh, rows(n, 1))))
+    print("bits", bits.hexdigest(), flush=True)
+
+
+def add(bits, result) -> None:
+    for shard in result.addressable_shards:
+        bits.update(np.asarray(shard.data).tobytes())
+
+
+def one() -> None:
+    """A single all_reduce; what it raises is printed."""
+    mesh = start()
+    try:
+        a = rows(mesh.size, 1000)
+        jax.block_until_ready(over(mesh, lambda x: jaxring.all_reduce(x, AXIS, timeout=30))(put(mesh, a)))
+        print("went well", flush=True)
+    except jax.errors.JaxRuntimeError as error:
+        print("raised", str(error).replace("\n", " "), flush=True)
+
+
+def explained() -> None:
+    print(jaxring.explain(), flush=True)
+
+
+if __name__ == "__main__":
+    for case in sys.argv[1:]:
+        (globals().get(case) or getattr(worker_hosts, case))()
+    worker_hosts.say_transports()
