@@ -53,8 +53,8 @@ Engine::Engine(EngineOptions options)
       bell_(Bell::Create()),
       links_(options.slot_bytes, bell_.get()),
       interpreter_(&links_, &stash_),
-      poller_(std::make_unique<Poller>([this] { Tick(); })),
-      verbs_(poller_.get(), options.slot_bytes, bell_.get()) {
+      verbs_(options.slot_bytes, bell_.get()) {
+  poller_ = std::make_unique<Poller>([this] { Tick(); });
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
 }
 
@@ -224,6 +224,7 @@ void Engine::Tick() {
     late = true;
   }
   if (late) bell_->NotifyAll();
+  verbs_.CheckPorts();
   std::vector<std::weak_ptr<Site>> watched;
   {
     std::lock_guard lock(mutex_);
@@ -368,7 +369,7 @@ std::string Engine::AddVerbs(int process, int channel, bool sending, int fd, dou
   auto ended = [this, process](const std::string& why, bool goodbye) {
     if (!goodbye) NoteCrash(process, why);
   };
-  VerbsJoin::Joined joined = verbs_.Finish(process, channel, sending, fd, timeout_s, ended);
+  VerbsJoin::Joined joined = verbs_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, ended);
   {
     std::lock_guard lock(mutex_);
     goodbyes_.push_back(std::move(joined.say_goodbye));

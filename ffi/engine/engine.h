@@ -133,8 +133,8 @@ class Engine {
   uint64_t next_request_ = 1;
 
   std::vector<std::thread> workers_;
-  std::unique_ptr<Poller> poller_;  // its thread uses everything above
   VerbsJoin verbs_;
+  std::unique_ptr<Poller> poller_;  // last: its thread uses everything above
 };
 
 }  // namespace jaxring

@@ -1,5 +1,6 @@
 #include "transport/verbs.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,6 +22,8 @@ constexpr uint32_t kPositionMask = (uint32_t{1} << kProtocolShift) - 1;
 constexpr int kSignalEvery = 8;
 constexpr auto kDrain = std::chrono::seconds(5);
 constexpr size_t kMaxHeard = 4096;
+constexpr int kLastWordMs = 500;
+constexpr auto kCheckPort = std::chrono::milliseconds(250);
 
 // The whole position whose low bits are given and which is not below `from`.
 uint64_t Expand(uint32_t notice, uint64_t from) {
@@ -90,7 +93,13 @@ void VerbsPump::PumpLocked() {
     good = good && Advance();
     if (events_.empty()) break;
   }
-  if (!good && !closed()) End(endpoint_->error(), true);
+  if (good || closed()) return;
+  // A peer that ends takes its queue pairs along, which an iWARP device reports at once: what it said, or that it is
+  // gone, is then on its way.
+  pollfd word{fd_, POLLIN, 0};
+  if (endpoint_->closed_by_peer()) poll(&word, 1, kLastWordMs);
+  if (Listen()) return End(LastWord(), false);
+  End(endpoint_->error(), true);
 }
 
 bool VerbsPump::Misbehaved() {
@@ -114,8 +123,15 @@ void VerbsPump::End(const std::string& why, bool tell) {
 
 void VerbsPump::Hear() {
   std::lock_guard lock(mutex_);
+  if (closed() || !Listen()) return;
+  // What the peer wrote before it went counts.
+  PumpLocked();
+  End(LastWord(), false);
+}
+
+bool VerbsPump::Listen() {
   std::array<char, 512> buffer;
-  while (!closed()) {
+  while (true) {
     const ssize_t n = recv(fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n > 0) {
       heard_.append(buffer.data(), std::min(static_cast<size_t>(n), kMaxHeard - heard_.size()));
@@ -123,11 +139,27 @@ void VerbsPump::Hear() {
       continue;
     }
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    // What the peer wrote before it went counts.
-    PumpLocked();
-    End(heard_.size() > 1 && heard_[0] == 'e' ? "it gave up: " + heard_.substr(1) : "its process ended", false);
+    return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
   }
+}
+
+std::string VerbsPump::LastWord() const {
+  return heard_.size() > 1 && heard_[0] == 'e' ? "it gave up: " + heard_.substr(1) : "its process ended";
+}
+
+void VerbsPump::CheckPort() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  const auto now = std::chrono::steady_clock::now();
+  if (!lock || closed() || !Waiting() || now - checked_ < kCheckPort) return;
+  const bool seen = checked_ != decltype(checked_){} && now - checked_ < 3 * kCheckPort;
+  checked_ = now;
+  if (endpoint_->PortActive() || !seen) {
+    down_since_ = now;
+    return;
+  }
+  if (now - down_since_ < endpoint_->Patience()) return;
+  endpoint_->FailForPort();
+  End(endpoint_->error(), true);
 }
 
 void VerbsPump::SayGoodbye() {
@@ -175,6 +207,10 @@ bool VerbsSendPump::Advance() {
     }
   }
   return true;
+}
+
+bool VerbsSendPump::Waiting() const {
+  return std::any_of(queues_.begin(), queues_.end(), [](const Queue& queue) { return !queue.sent.empty(); });
 }
 
 bool VerbsSendPump::Write(Ring& ring, uint32_t protocol) {
@@ -303,7 +339,20 @@ void VerbsJoin::Prepare(int peer, int channel, bool sending, const std::string& 
   pending->endpoint->Prepare(verbs::FromHex(peer_offer));
 }
 
-VerbsJoin::Joined VerbsJoin::Finish(int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end) {
+void VerbsJoin::CheckPorts() {
+  std::vector<std::shared_ptr<VerbsPump>> live;
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(in_service_, [](const auto& pump) { return pump.expired(); });
+    for (const auto& pump : in_service_) {
+      if (auto kept = pump.lock()) live.push_back(std::move(kept));
+    }
+  }
+  for (const auto& pump : live) pump->CheckPort();
+}
+
+VerbsJoin::Joined VerbsJoin::Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s,
+                                    OnEnd on_end) {
   std::shared_ptr<Pending> pending;
   try {
     pending = Find({peer, channel, sending});
@@ -316,15 +365,19 @@ VerbsJoin::Joined VerbsJoin::Finish(int peer, int channel, bool sending, int fd,
   Joined joined{pending->send, pending->recv, pending->endpoint->Describe(), nullptr};
   std::shared_ptr<VerbsPump> pump;
   if (sending) {
-    pump = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller_, joined.send, own_bell_,
+    pump = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller, joined.send, own_bell_,
                                            std::move(on_end));
   } else {
-    pump = std::make_shared<VerbsRecvPump>(std::move(pending->endpoint), fd, poller_, joined.recv, own_bell_,
+    pump = std::make_shared<VerbsRecvPump>(std::move(pending->endpoint), fd, poller, joined.recv, own_bell_,
                                            std::move(on_end));
   }
   Notifier* notifier = sending ? joined.send->notifier.get() : joined.recv->notifier.get();
   static_cast<PumpNotifier*>(notifier)->set_pump(pump);
   pump->Start();
+  {
+    std::lock_guard lock(mutex_);
+    in_service_.push_back(pump);
+  }
   joined.say_goodbye = [weak = std::weak_ptr<VerbsPump>(pump)] {
     if (auto live = weak.lock()) live->SayGoodbye();
   };

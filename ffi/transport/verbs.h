@@ -16,6 +16,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
@@ -48,14 +49,22 @@ class VerbsPump : public Poller::Handler, public std::enable_shared_from_this<Ve
   void Hear();
   // Tells the peer that this process ends in good order.
   virtual void SayGoodbye();
+  // Now and then: gives up where the port has been down for longer than a lost packet is sent again. Not every device
+  // ends its queue pairs then; soft-RoCE goes on for ever.
+  void CheckPort();
 
  protected:
   using Event = verbs::Endpoint::Event;
   // Both under the lock; false when the connection has failed.
   virtual bool Handle(const Event& event) = 0;
   virtual bool Advance() = 0;
+  // Something was sent whose completion is not known.
+  virtual bool Waiting() const = 0;
   void PumpLocked();
   void End(const std::string& why, bool tell);
+  // Reads what the peer said; true if its side of the connection has ended.
+  bool Listen();
+  std::string LastWord() const;
   bool Misbehaved();
   bool closed() const { return end_->closed.load(std::memory_order_acquire); }
 
@@ -75,6 +84,7 @@ class VerbsPump : public Poller::Handler, public std::enable_shared_from_this<Ve
   bool goodbye_ = false;
   std::string heard_;
   std::vector<Event> events_;
+  std::chrono::steady_clock::time_point checked_{}, down_since_{};
 };
 
 class VerbsSendPump final : public VerbsPump {
@@ -106,6 +116,7 @@ class VerbsSendPump final : public VerbsPump {
   };
   bool Handle(const Event& event) override;
   bool Advance() override;
+  bool Waiting() const override;
   bool Write(Ring& ring, uint32_t protocol);
 
   std::array<Ring, 2> rings_;
@@ -127,6 +138,7 @@ class VerbsRecvPump final : public VerbsPump {
   };
   bool Handle(const Event& event) override;
   bool Advance() override;
+  bool Waiting() const override { return credits_under_way_ > 0; }
 
   std::array<Ring, 2> rings_;
   int credits_under_way_ = 0;
@@ -136,8 +148,7 @@ class VerbsRecvPump final : public VerbsPump {
 // Links in the making, from the offer that is made to a peer to the link.
 class VerbsJoin {
  public:
-  VerbsJoin(Poller* poller, uint32_t slot_bytes, Notifier* own_bell)
-      : poller_(poller), slot_bytes_(slot_bytes), own_bell_(own_bell) {}
+  VerbsJoin(uint32_t slot_bytes, Notifier* own_bell) : slot_bytes_(slot_bytes), own_bell_(own_bell) {}
   // Each throws std::runtime_error with a sentence, and forgets the link then. See jaxring/world/links.py for the
   // order.
   std::string Offer(int peer, int channel, bool sending, verbs::EndpointOptions options);
@@ -149,7 +160,9 @@ class VerbsJoin {
     std::string description;
     std::function<void()> say_goodbye;
   };
-  Joined Finish(int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end);
+  Joined Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end);
+  // Has every link in service look at its port.
+  void CheckPorts();
   void Forget(int peer, int channel, bool sending);
 
  private:
@@ -161,10 +174,10 @@ class VerbsJoin {
   using Key = std::tuple<int, int, bool>;
   std::shared_ptr<Pending> Find(const Key& key);
 
-  Poller* poller_;
   uint32_t slot_bytes_;
   Notifier* own_bell_;
   std::mutex mutex_;
+  std::vector<std::weak_ptr<VerbsPump>> in_service_;
   std::map<Key, std::shared_ptr<Pending>> pending_;
 };
 

@@ -16,6 +16,8 @@
 namespace jaxring::verbs {
 namespace {
 
+constexpr int kResolveMs = 500;
+
 sockaddr_storage Parse(const std::string& address, uint16_t port) {
   sockaddr_storage storage{};
   auto* four = reinterpret_cast<sockaddr_in*>(&storage);
@@ -50,7 +52,10 @@ CmConnector::CmConnector(Endpoint* endpoint, bool listening) : endpoint_(endpoin
     CmId* id = NewId();
     Check(api_->bind_addr(id, Plain(&own)), "binding");
     if (id->context == nullptr || options.device != id->context->device->name) {
-      throw std::runtime_error(options.address + " does not belong to the iWARP device " + options.device);
+      const std::string found = id->context == nullptr ? "no RDMA device" : id->context->device->name;
+      throw std::runtime_error(options.address + " leads to " + found + " and not to the iWARP device " +
+                               options.device +
+                               ": give each device an interface of its own, or choose others with JAXRING_IB_HCA");
     }
     if (!listening_) return;
     Check(api_->listen(id, kMaxQueuePairs), "listening");
@@ -94,15 +99,18 @@ CmId* CmConnector::NewId() {
 }
 
 CmEvent* CmConnector::Await(int type, const char* what, Clock::time_point until) {
+  CmEvent* event = Next(what, until);
+  if (event->type == type) return event;
+  const int found = event->type, status = event->status;
+  api_->ack_cm_event(event);
+  errno = status < 0 ? -status : ECONNREFUSED;
+  Throw(std::string(what) + " (event " + std::to_string(found) + ")");
+}
+
+CmEvent* CmConnector::Next(const char* what, Clock::time_point until) {
   while (true) {
     CmEvent* event = nullptr;
-    if (api_->get_cm_event(channel_, &event) == 0) {
-      if (event->type == type) return event;
-      const int found = event->type, status = event->status;
-      api_->ack_cm_event(event);
-      errno = status < 0 ? -status : ECONNREFUSED;
-      Throw(std::string(what) + " (event " + std::to_string(found) + ")");
-    }
+    if (api_->get_cm_event(channel_, &event) == 0) return event;
     if (errno != EAGAIN && errno != EINTR) Throw(what);
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     pollfd waiting{channel_->fd, POLLIN, 0};
@@ -133,6 +141,20 @@ void CmConnector::MakeQueuePair(CmId* id, int queue_pair) {
   endpoint_->PostReceives(queue_pair);
 }
 
+// The kernel may miss the neighbour's answer and then looks again only when its time is up, so it gets little at once.
+void CmConnector::Resolve(CmId* id, sockaddr* to, Clock::time_point until) {
+  constexpr const char* kWhat = "resolving the peer's address";
+  while (true) {
+    Check(api_->resolve_addr(id, nullptr, to, kResolveMs), kWhat);
+    CmEvent* event = Next(kWhat, until);
+    const int type = event->type, status = event->status;
+    api_->ack_cm_event(event);
+    if (type == kCmAddressResolved) return;
+    errno = status < 0 ? -status : ETIMEDOUT;
+    if (errno != ETIMEDOUT) Throw(kWhat);
+  }
+}
+
 void CmConnector::Dial(int queue_pair, Clock::time_point until) {
   CmId* id = ids_.front();
   if (queue_pair > 0) {
@@ -141,12 +163,9 @@ void CmConnector::Dial(int queue_pair, Clock::time_point until) {
     Check(api_->bind_addr(id, Plain(&own)), "binding");
   }
   const Offer& peer = endpoint_->peer_;
-  const int wait_ms = static_cast<int>(
-      std::max<int64_t>(1, std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count()));
   sockaddr_storage to = Parse(peer.cm_address, peer.cm_port);
-  Check(api_->resolve_addr(id, nullptr, Plain(&to), wait_ms), "resolving the peer's address");
-  api_->ack_cm_event(Await(kCmAddressResolved, "resolving the peer's address", until));
-  Check(api_->resolve_route(id, wait_ms), "finding a route to the peer");
+  Resolve(id, Plain(&to), until);
+  Check(api_->resolve_route(id, kResolveMs), "finding a route to the peer");
   api_->ack_cm_event(Await(kCmRouteResolved, "finding a route to the peer", until));
   MakeQueuePair(id, queue_pair);
   const Card card{peer.token, static_cast<uint32_t>(queue_pair)};

@@ -31,10 +31,12 @@ class CmConnector {
     uint64_t token;
     uint32_t queue_pair;
   };
+  void Resolve(CmId* id, sockaddr* to, Clock::time_point until);
   void Dial(int queue_pair, Clock::time_point until);
   void Answer(Clock::time_point until);
   void MakeQueuePair(CmId* id, int queue_pair);
-  // The next event of that type. What else may come while connecting is an error.
+  // The next event, and the next event of that type: what else may come while connecting is an error.
+  CmEvent* Next(const char* what, Clock::time_point until);
   CmEvent* Await(int type, const char* what, Clock::time_point until);
   CmId* NewId();
   void Check(int result, const char* what) const;

@@ -368,6 +368,7 @@ bool Endpoint::Poll(std::vector<Event>* events) {
       const bool receive = completion.id & kReceiveBit;
       const int queue_pair = static_cast<int>((completion.id & ~kReceiveBit) >> kQueuePairShift);
       if (completion.status != kSuccess) {
+        closed_by_peer_ = completion.status == kFlushed;
         Fail(Place(queue_pair) + ": " + StatusText(completion));
         break;
       }
@@ -398,13 +399,24 @@ void Endpoint::Fail(const std::string& what) {
   if (error_.empty()) error_ = what;
 }
 
+bool Endpoint::PortActive() const {
+  PortAttributes port{};
+  return api_->query_port(context_, static_cast<uint8_t>(options_.port), &port) != 0 || port.state == kPortActive;
+}
+
+std::chrono::microseconds Endpoint::Patience() const {
+  return std::chrono::microseconds((int64_t{1} << options_.timeout) * 4096 / 1000 * (options_.retry_count + 1));
+}
+
+void Endpoint::FailForPort() {
+  Fail(Place(0) + ": the port is down, and what was sent has not arrived for longer than JAXRING_IB_TIMEOUT and " +
+       "JAXRING_IB_RETRY_CNT allow; look at the link (`rdma link`, `ip link`)");
+}
+
 std::string Endpoint::StatusText(const Completion& completion) const {
   std::string text = std::string(api_->wc_status_str(completion.status)) + " (status " +
                      std::to_string(completion.status) + ", vendor's " + std::to_string(completion.vendor_error) + ")";
-  PortAttributes port{};
-  if (api_->query_port(context_, static_cast<uint8_t>(options_.port), &port) == 0 && port.state != kPortActive) {
-    return text + ": the port is down; look at the link (`rdma link`, `ip link`)";
-  }
+  if (!PortActive()) return text + ": the port is down; look at the link (`rdma link`, `ip link`)";
   switch (completion.status) {
     case kRetryExceeded:
       return text + ": the peer's device does not answer; look at its link and process, or raise JAXRING_IB_TIMEOUT " +

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -95,6 +96,12 @@ class Endpoint {
   // Why it failed: device, GID, queue pair, status and what to do.
   const std::string& error() const { return error_; }
   void Fail(const std::string& what);
+  // The port is up; how long a lost packet is sent again; and failing because it is down for longer.
+  bool PortActive() const;
+  std::chrono::microseconds Patience() const;
+  void FailForPort();
+  // It failed because the connection was taken down, and not by an error of its own.
+  bool closed_by_peer() const { return closed_by_peer_; }
   // Both ends in a few words, for the log.
   std::string Describe() const;
 
@@ -135,6 +142,7 @@ class Endpoint {
   uint32_t next_notice_ = 0;
   Offer offer_{}, peer_{};
   std::string error_;
+  bool closed_by_peer_ = false;
 };
 
 }  // namespace jaxring::verbs

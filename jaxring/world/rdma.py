@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from jaxring.errors import JoinError
 from jaxring.world import interfaces
@@ -24,7 +24,8 @@ _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 _LINK_LOCAL = ipaddress.IPv6Network("fe80::/10")
 
 
-class Gid(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Gid:
     """An entry of a port's GID table, with the kernel's name for its type and the interface behind it."""
 
     index: int

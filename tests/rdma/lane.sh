@@ -2,7 +2,7 @@
 # lane.sh NATIVE_TESTS: what `make test-rdma` runs in the guest, on soft-RoCE (rxe) and on soft-iWARP (siw).
 set -euo pipefail
 roce="rxe0@1,rxe1@1"
-iwarp="siw0@10.77.0.1,siw1@10.77.0.2"
+iwarp="siw0@10.78.0.1,siw1@10.78.0.2"
 
 say() { printf '\n== [%3d s] %s\n' "$SECONDS" "$*"; }
 on() { JAXRING_TEST_VERBS="$1" timeout 200 "${@:2}"; }

@@ -6,6 +6,7 @@ Not named test_*: the guest's devices are needed, and nothing here is skipped.
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import signal
 import sys
@@ -13,12 +14,13 @@ import sys
 import pytest
 from stress_jobs import Job, coordinator_port, environment, member
 
-WORKER = str(pathlib.Path(__file__).parent / "worker_rdma.py")
+HERE = pathlib.Path(__file__).parent
+WORKER = str(HERE / "worker_rdma.py")
 DEVICES = {"rxe": ("rxe0", "rxe1"), "siw": ("siw0", "siw1")}
 # Of the connection of the first process to the second, in the log.
 SAID = {
     "rxe": ("rxe0 port 1 (GID 1 ::ffff:10.77.0.1, RoCE v2) to GID ::ffff:10.77.0.2", "queue pairs "),
-    "siw": ("siw0 port 1 (10.77.0.1)", "queue pairs "),
+    "siw": ("siw0 port 1 (10.78.0.1)", "queue pairs "),
 }
 
 every_kind = pytest.mark.parametrize("kind", DEVICES)
@@ -30,6 +32,7 @@ def begin(job, port, kind, cases, *, own=({}, {}), **settings):
     for process, device in enumerate(DEVICES[kind]):
         each = {"JAXRING_HOSTID": str(process), "JAXRING_NET": "IB", "JAXRING_IB_HCA": f"={device}", **own[process]}
         env = environment(1, **{"JAXRING_DEBUG": "INFO", **settings, **each})
+        env["PYTHONPATH"] += os.pathsep + str(HERE.parent / "hosts")
         python = [sys.executable, "-X", "faulthandler", WORKER, *cases]
         started.append(job.start(python, member(env, f"127.0.0.1:{port}", 2, process)))
     return started

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Inside the guest: two interfaces joined by a cable, jxr0 (10.77.0.1) and jxr1 (10.77.0.2), with a RoCE device (rxe0,
-# rxe1) and an iWARP device (siw0, siw1) on each; then the command.
+# Inside the guest: two cables, and a device at each end: RoCE's rxe0 on jxr0 (10.77.0.1) and rxe1 on jxr1 (10.77.0.2),
+# iWARP's siw0 on jxs0 (10.78.0.1) and siw1 on jxs1 (10.78.0.2). Then the command.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 finish() {
   sync
@@ -15,17 +15,20 @@ set -e
 trap 'echo "guest: setting the network up failed"; finish 125' ERR
 ip link set lo up
 ip link add jxr0 mtu 4200 type veth peer name jxr1 mtu 4200
-# Both ends are in one namespace: packets between them are to cross the cable nevertheless.
-for interface in all jxr0 jxr1; do
+ip link add jxs0 mtu 4200 type veth peer name jxs1 mtu 4200
+# All ends are in one namespace: packets between them are to cross the cable nevertheless.
+for interface in all jxr0 jxr1 jxs0 jxs1; do
   for setting in accept_local=1 rp_filter=0 arp_ignore=1 arp_announce=2; do
     echo "${setting#*=}" >"/proc/sys/net/ipv4/conf/$interface/${setting%=*}"
   done
 done
 for end in 0 1; do
   ip address add "10.77.0.$((end + 1))/24" dev "jxr$end"
+  ip address add "10.78.0.$((end + 1))/24" dev "jxs$end"
   ip link set "jxr$end" up
+  ip link set "jxs$end" up
   rdma link add "rxe$end" type rxe netdev "jxr$end"
-  rdma link add "siw$end" type siw netdev "jxr$end"
+  rdma link add "siw$end" type siw netdev "jxs$end"
 done
 trap - ERR
 set +e
