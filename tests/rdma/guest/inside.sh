@@ -11,6 +11,7 @@ finish() {
 exec </dev/null >>/run/exchange/output 2>&1
 ulimit -l unlimited -n 65536
 hostname rdma-guest
+echo "127.0.0.1 localhost rdma-guest" >/etc/hosts  # Gloo looks its own hostname up
 set -e
 trap 'echo "guest: setting the network up failed"; finish 125' ERR
 ip link set lo up
