@@ -26,12 +26,12 @@ SAID = {
 every_kind = pytest.mark.parametrize("kind", DEVICES)
 
 
-def begin(job, port, kind, cases, *, own=({}, {}), **settings):
-    """Two processes that take themselves for hosts, with a device each. `own`: settings of each process."""
+def begin(job, port, kind, cases, *, own=({}, {}), devices=1, **settings):
+    """Two processes that take themselves for hosts, with an RDMA device each. `own`: settings of each process."""
     started = []
     for process, device in enumerate(DEVICES[kind]):
         each = {"JAXRING_HOSTID": str(process), "JAXRING_NET": "IB", "JAXRING_IB_HCA": f"={device}", **own[process]}
-        env = environment(1, **{"JAXRING_DEBUG": "INFO", **settings, **each})
+        env = environment(devices, **{"JAXRING_DEBUG": "INFO", **settings, **each})
         env["PYTHONPATH"] += os.pathsep + str(HERE.parent / "hosts")
         python = [sys.executable, "-X", "faulthandler", WORKER, *cases]
         started.append(job.start(python, member(env, f"127.0.0.1:{port}", 2, process)))
@@ -89,7 +89,7 @@ def test_by_default_rdma_is_taken_where_both_have_it(tmp_path):
 @every_kind
 def test_a_killed_peer_is_named(tmp_path, kind):
     with coordinator_port() as port, Job(tmp_path) as job:
-        _, victim = begin(job, port, kind, ["survive"], ALGORITHM="ring", FOLDER=str(tmp_path))
+        _, victim = begin(job, port, kind, ["survive"], devices=2, ALGORITHM="ring", FOLDER=str(tmp_path))
         for process in range(2):
             job.wait_for_line(process, "ready")
         victim.kill()
@@ -113,7 +113,7 @@ def test_a_killed_peer_is_named(tmp_path, kind):
 )
 def test_what_cannot_be_had_is_an_error_and_not_tcp(tmp_path, own, said):
     with coordinator_port() as port, Job(tmp_path) as job:
-        begin(job, port, "rxe", ["one"], own=own, JAXRING_JOIN_TIMEOUT="20")
+        begin(job, port, "rxe", ["one"], own=own, JAXRING_JOIN_TIMEOUT="10")
         results = job.wait(100)
     assert said in results[0].out + results[0].err, str(results[0])
     assert "went well" not in results[0].out + results[1].out

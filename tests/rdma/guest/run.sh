@@ -17,7 +17,7 @@ cp "$here/inside.sh" "$exchange/inside"
 : >"$exchange/output"
 
 timeout -k 5 "${GUEST_TIMEOUT:-300}" "$folder/linux" mem="${GUEST_MEMORY:-4G}" rootfstype=hostfs root=/dev/root \
-  rootflags=/ ro init="$here/init.sh" exchange="$exchange" con=null con0=fd:0,fd:1 quiet panic=1 \
+  rootflags=/ ro init="$here/init.sh" exchange="$exchange" con=null ssl=null con0=fd:0,fd:1 quiet panic=1 \
   </dev/null >"$exchange/console" 2>&1 &
 guest=$!
 tail -q -n +1 -f --pid="$guest" -s 0.2 "$exchange/output"
