@@ -59,6 +59,14 @@ def tracks_varying() -> bool:
     return bool(config._check_vma.value)
 
 
+def trace_state() -> object:
+    """Equal to another one where both were asked for in the same trace."""
+    from jax._src import core
+
+    state: object = core.get_opaque_trace_state()  # type: ignore[no-untyped-call]
+    return state
+
+
 def collective_primitives() -> dict[str, Any]:
     """JAX's primitives of `jax.lax`'s parallel operations by name ("psum", "psum_invariant", ...), casts included."""
     from jax._src import core

@@ -19,7 +19,9 @@ ValueError for arguments that do not fit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+import contextlib
+import contextvars
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +32,7 @@ from jaxring.casting import cast_varying
 from jaxring.primitives import apply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from jaxring.axes import Axes, AxisName
     from jaxring.primitives import Options
@@ -38,8 +40,31 @@ if TYPE_CHECKING:
 Tree = TypeVar("Tree")
 
 
-def _bind(name: str, x: Any, axes: Axes, options: Options) -> Any:
-    return apply(name, cast_varying(x, axes, options), axes, options)
+class Started(NamedTuple):
+    """A result that is not to be touched before it is done, and what is to be made of it then."""
+
+    value: Any
+    finish: Callable[[Any], Any]
+
+
+_starting = contextvars.ContextVar("jaxring_starting", default=False)
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Within it collectives give `Started` in place of arrays."""
+    token = _starting.set(True)
+    try:
+        yield
+    finally:
+        _starting.reset(token)
+
+
+def _bind(name: str, x: Any, axes: Axes, options: Options, finish: Callable[[Any], Any] = lambda y: y) -> Any:
+    started = _starting.get()
+    options = options._replace(started=started)
+    y = apply(name, cast_varying(x, axes, options), axes, options)
+    return Started(y, finish) if started else finish(y)
 
 
 def _each(function: Callable[[Any], Any], tree: Tree) -> Tree:
@@ -90,7 +115,7 @@ def all_gather(
     def one(leaf: Any) -> Any:
         checks.movable("all_gather", leaf)
         at = checks.dimension("all_gather", "axis", axis, leaf.ndim + (not tiled))
-        return _join(_bind("all_gather", leaf, axes, options), at, tiled)
+        return _bind("all_gather", leaf, axes, options, lambda y: _join(y, at, tiled))
 
     return _each(one, x)
 
@@ -118,8 +143,8 @@ def reduce_scatter(
     def one(leaf: Any) -> Any:
         leaf = checks.reducible("reduce_scatter", leaf, op)
         at = checks.dimension("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.ndim)
-        y = _bind("reduce_scatter", _split("reduce_scatter", leaf, at, axes.size, tiled), axes, options)
-        return jnp.moveaxis(y, 0, at) if tiled else y
+        blocks = _split("reduce_scatter", leaf, at, axes.size, tiled)
+        return _bind("reduce_scatter", blocks, axes, options, lambda y: jnp.moveaxis(y, 0, at) if tiled else y)
 
     return _each(one, x)
 
@@ -147,7 +172,7 @@ def all_to_all(
         blocks = _split("all_to_all", leaf, split, axes.size, tiled)
         if tiled:
             blocks = jnp.moveaxis(blocks, 1, split + 1)
-        return _join(_bind("all_to_all", blocks, axes, options), concat, tiled)
+        return _bind("all_to_all", blocks, axes, options, lambda y: _join(y, concat, tiled))
 
     return _each(one, x)
 

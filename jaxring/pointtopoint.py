@@ -38,6 +38,9 @@ def send(
     Every rank calls it; ranks that are no source send nothing. It is buffered: the token is ready when ``x`` is copied,
     received or not. Sends and receives with one ``tag`` over the same ranks match in the order in which they are
     called, which the token chain fixes: pass each call's token to the next.
+
+    On GPUs a rank may be 16 messages of one tag ahead of their receives, fewer where they are longer than 4 MiB, but
+    two of any size: a further send waits for a receive, up to the deadline.
     """
     axes = resolve("send", axis_name)
     pairs = checks.permutation("send", perm, axes)

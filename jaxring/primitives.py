@@ -43,6 +43,8 @@ class Options(NamedTuple):
     root: int = 0
     perm: tuple[tuple[int, int], ...] = ()
     tag: int = 0
+    # Its result is used by a done only: see startdone.py.
+    started: bool = False
 
 
 class Kind(NamedTuple):
@@ -146,6 +148,7 @@ def custom_call(
             has_input=bool(has_input),
             has_output=bool(has_output),
             row_elements=np.int64(row_elements),
+            started=bool(options.started),
         )
     call: Any = results[0].owner
     call.attributes["replica_groups"] = replica_groups(collective, axes)
@@ -195,13 +198,11 @@ def define(primitive: Primitive, abstract: Callable[..., Any]) -> None:
     )
 
 
-def lower(primitive: Primitive, rule: Callable[..., Any], on_gpus: bool = True) -> None:
-    """Registers how a primitive is lowered, on CPUs and, if there are kernels for it, on NVIDIA GPUs."""
+def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Registers how a primitive is lowered, on CPUs and on NVIDIA GPUs."""
     rule = functools.partial(_all_manual, primitive, rule)
 
     def for_gpus(ctx: Any, *operands: Any, **params: Any) -> Any:
-        if not on_gpus:
-            raise NotImplementedError(f"{primitive} does not run on GPUs yet: use jax.lax's collectives there")
         from jaxring.runtime.cuda_service import prepare_lowering  # planning is not part of importing primitives
 
         prepare_lowering()

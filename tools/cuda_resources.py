@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 # A multiprocessor has 65536 registers, and a block of the engine's has it to itself: (threads at most) x registers.
-REGISTER_LIMITS = {"PlayKernel": 168, "FusedKernel": 168}
+REGISTER_LIMITS = {"PlayKernel": 168, "FusedKernel": 168, "MailKernel": 168, "ExtentsKernel": 168}
 REGISTER_LIMIT_WIDE = 255  # accumulators of four vectors a pack: at most 256 threads
 SHARED_LIMIT = 8 * 1024
 
@@ -27,6 +27,8 @@ STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) by
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
 KERNEL = re.compile(r"(PlayKernel|FusedKernel)I(?:NS\d*_\d+([A-Za-z]\w*?)E)?Li(\d)E")
+# Without parameters, and their protocols.
+PLAIN = {"MailKernel": "Simple", "ExtentsKernel": ""}
 
 # What has to be in a kernel's code, by protocol: whole vectors of memory and of slots, and what orders them.
 VECTORS = {"loads": r"LDG\.E\.(?:NA\.)?128", "stores": r"STG\.E\.128"}
@@ -53,6 +55,9 @@ class Kernel(NamedTuple):
 
 def readable(symbol: str) -> tuple[str, str, int]:
     """(kernel, protocol or '', width) of a mangled name."""
+    for name, protocol in PLAIN.items():
+        if name in symbol:
+            return name, protocol, 0
     found = KERNEL.search(symbol)
     if found is None:
         raise SystemExit(f"{symbol} is none of the kernels that this script knows; teach it")
@@ -131,11 +136,12 @@ def check_sass(build: Path, cuobjdump: str) -> list[str]:
             raise SystemExit(f"{cuobjdump} cannot read {built}: {text.stderr.strip()}")
         for part in text.stdout.split("Function : ")[1:]:
             kind, protocol, width = readable(part.split(None, 1)[0])
-            wanted = dict(VECTORS)
+            # The kernel of sizes moves no data, and only reports.
+            wanted = dict(VECTORS) if kind != "ExtentsKernel" else {"release": ORDER["Simple"]["release"]}
             # Fused collectives pass gates as Simple's counters are passed; those that fold also push LL lines.
             if protocol:
                 wanted |= ORDER[protocol]
-            else:
+            elif kind == "FusedKernel":
                 wanted |= {key: ORDER["Simple"][key] for key in ("acquire", "release")} | (ORDER["LL"] if width else {})
             seen += 1
             for what, pattern in wanted.items():

@@ -61,6 +61,9 @@ void BindPlans(nb::module_& m) {
             b.spec.root = root;
           },
           nb::arg("what"), nb::arg("timeout_s"), nb::arg("root"))
+      .def(
+          "set_range", [](PlanBuilder& b, const std::string& name) { b.spec.range = name; }, nb::arg("name"),
+          "What profilers show for its launches.")
       .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
            nb::arg("block_elements"))
       .def(
@@ -86,6 +89,18 @@ void BindPlans(nb::module_& m) {
             b.spec.zero_copy = zero_copy;
           },
           nb::arg("protocol"), nb::arg("fused"), nb::arg("threads"), nb::arg("trap"), nb::arg("zero_copy"))
+      .def(
+          "set_mail",
+          [](PlanBuilder& b, std::shared_ptr<Communicator> desk, bool sends, uint64_t check) {
+            b.spec.half = sends ? Half::kSend : Half::kRecv;
+            b.spec.desk = std::move(desk);
+            b.spec.check = check;
+          },
+          nb::arg("desk"), nb::arg("sends"), nb::arg("check"),
+          "One half of a message between named ranks; `desk` is its queue's communicator.")
+      .def(
+          "set_ragged", [](PlanBuilder& b, uint64_t row_elements) { b.spec.ragged_row = row_elements; },
+          nb::arg("row_elements"), "Offsets and sizes come with each launch, in rows of so many elements.")
       .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("steps"), nb::arg("lane_begin"),
            nb::arg("peers"), nb::arg("members"))
       .def(

@@ -45,12 +45,8 @@ class Player {
 
   JAXRING_DEVICE uint64_t Tiles() const {
     if (args_.extents.in_offset == nullptr) return args_.tiles;
-    uint64_t longest = 0;
-    for (uint32_t b = 0; b < args_.in_blocks; ++b) longest = Longer(longest, args_.extents.in_length[b]);
-    for (uint32_t b = 0; b < args_.out_blocks; ++b) longest = Longer(longest, args_.extents.out_length[b]);
-    return (longest + args_.tile_elements - 1) / args_.tile_elements;
+    return (*args_.extents.longest + args_.tile_elements - 1) / args_.tile_elements;
   }
-  JAXRING_DEVICE static uint64_t Longer(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
   JAXRING_DEVICE Span SpanOf(Buffer buffer, int32_t chunk, uint64_t tile) const {
     uint64_t begin, length;

@@ -70,6 +70,7 @@ NB_MODULE(JAXRING_MODULE, m) {
 #else
     info["cuda_architectures"] = Architectures();
 #endif
+    info["nvtx"] = NvtxVersion();
     return info;
   });
   m.def("device_count", [] { return ThisGpu().DeviceCount(); }, "GPUs that this process sees; 0 without a driver.");
@@ -89,6 +90,9 @@ NB_MODULE(JAXRING_MODULE, m) {
         nb::typed<nb::dict, nb::str, nb::capsule> handlers;
         handlers["instantiate"] = nb::capsule(reinterpret_cast<void*>(CudaInstantiate), "xla._CUSTOM_CALL_TARGET");
         handlers["collective"] = nb::capsule(reinterpret_cast<void*>(CudaCollective), "xla._CUSTOM_CALL_TARGET");
+        handlers["ragged"] = nb::capsule(reinterpret_cast<void*>(CudaRagged), "xla._CUSTOM_CALL_TARGET");
+        handlers["start"] = nb::capsule(reinterpret_cast<void*>(CudaStart), "xla._CUSTOM_CALL_TARGET");
+        handlers["join"] = nb::capsule(reinterpret_cast<void*>(CudaJoin), "xla._CUSTOM_CALL_TARGET");
         handlers["done"] = nb::capsule(reinterpret_cast<void*>(CudaDone), "xla._CUSTOM_CALL_TARGET");
         return handlers;
       },

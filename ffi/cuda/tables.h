@@ -92,6 +92,8 @@ enum class Fault : uint32_t {
   kAborted = 2,     // *Args::abort was set; the results are not complete
   kPeerFailed = 3,  // a memory peer met one of these first
   kBadTable = 4,    // the table asks for what the kernel cannot do
+  kDisagrees = 5,   // the message that came is of another dtype or shape than its receiver's
+  kBadSizes = 6,    // a ragged collective's offsets or sizes cannot be served: see Sizes
 };
 
 enum class Wait : uint32_t { kNothing = 0, kMessage = 1, kRoom = 2, kBegin = 3, kEnd = 4 };
@@ -111,13 +113,14 @@ struct Status {
   uint64_t waited_ns;  // since the launch began
 };
 
-// Where a ragged collective's chunks lie, in elements, one entry per chunk (pieces is 1); own memory, may be written by
-// the same stream before the launch. Such schedules move by messages only.
+// Where a ragged collective's chunks lie, in elements, one entry per chunk; own memory, may be written by the same
+// stream before the launch. Such schedules move by messages only.
 struct Extents {
   const uint64_t* in_offset;
   const uint64_t* in_length;
   const uint64_t* out_offset;
   const uint64_t* out_length;
+  const uint64_t* longest;  // one entry: no length is greater
 };
 
 // One rank's launch. Passed by value. Counts are of elements unless they say bytes.

@@ -44,7 +44,7 @@ inline char* AllocateVirtual(int device, uint64_t bytes) { return cuda::fake::Al
 inline std::function<void()> Captured(void* stream, const std::function<void()>& launch) {
   cuda::fake::BeginCapture(stream);
   launch();
-  return [graph = cuda::fake::EndCapture(stream), stream] { cuda::fake::Replay(graph, stream); };
+  return [graph = cuda::fake::EndCapture(stream)] { cuda::fake::Replay(graph); };
 }
 #endif
 

@@ -42,7 +42,7 @@ struct Schedule {
 
 class ScheduleReader {
  public:
-  explicit ScheduleReader(std::string bytes) : bytes_(std::move(bytes)) {}
+  explicit ScheduleReader(const std::string& bytes) : bytes_(bytes) {}
 
   std::vector<Schedule> All() {
     CHECK(Text(8) == "JRSCHED1");

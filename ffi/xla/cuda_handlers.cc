@@ -54,8 +54,10 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   return state;
 }
 
-// Operands: the data, last the partition id. Results: the data.
-ffi::Error Run(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+// Operands: the data (absent for a pure receive), then maybe a token, last the partition id. Results: the data (absent
+// for a pure send), then maybe the token, whose buffer is the operand's.
+ffi::Error Run(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
+               const RaggedVectors* vectors = nullptr, bool beside = false) {
   const void* in = nullptr;
   void* out = nullptr;
   uint64_t in_bytes = 0, out_bytes = 0;
@@ -70,9 +72,44 @@ ffi::Error Run(SiteState* state, int32_t device, void* stream, ffi::RemainingArg
     out_bytes = buffer->size_bytes();
   }
   const void* partition = args.get<ffi::AnyBuffer>(args.size() - 1)->untyped_data();
-  const jaxring::Status status = state->site->Run(device, partition, in, out, in_bytes, out_bytes, stream);
+  const jaxring::Status status =
+      state->site->Run(device, partition, in, out, in_bytes, out_bytes, stream, vectors, beside);
   if (status.ok()) return ffi::Error::Success();
   return ffi::Error(static_cast<ffi::ErrorCode>(static_cast<int>(status.code)), status.message);
+}
+
+// Operands: data, output (aliased with the result), input offsets, send sizes, receive offsets, receive sizes, the
+// sizes that the peers say they send, partition id. The numbers are left on the device.
+ffi::Error RunRagged(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  RaggedVectors vectors{};
+  for (int v = 0; v < RaggedVectors::kCount; ++v) {
+    auto buffer = args.get<ffi::AnyBuffer>(2 + v);
+    if (!buffer) return buffer.error();
+    vectors.at[v] = buffer->untyped_data();
+    vectors.wide |= (buffer->element_type() == ffi::S64 ? 1u : 0u) << v;
+  }
+  return Run(state, device, stream, args, rets, &vectors);
+}
+
+// Operands: values that are passed on in place, then what the collectives use that make some of them. `started`: which.
+ffi::Error RunJoin(int32_t device, void* stream, ffi::RemainingArgs args, ffi::Dictionary attributes) {
+  auto started = attributes.get<ffi::Span<const int64_t>>("started");
+  Runtime* runtime = RunningRuntime();
+  if (!started || runtime == nullptr) return ffi::Error(ffi::ErrorCode::kInternal, "jaxring: a done without a start");
+  for (const int64_t i : *started) {
+    auto value = args.get<ffi::AnyBuffer>(static_cast<size_t>(i));
+    if (!value) return value.error();
+    if (value->size_bytes() == 0) continue;
+    try {
+      if (runtime->sides().Join(device, value->untyped_data(), stream)) continue;
+    } catch (const std::exception& error) {
+      return ffi::Error(ffi::ErrorCode::kInternal, error.what());
+    }
+    return ffi::Error(ffi::ErrorCode::kInternal,
+                      "jaxring: XLA moved the result of a collective before it was done; do not start it (call the "
+                      "collective itself), and report this");
+  }
+  return ffi::Error::Success();
 }
 
 // As for the CPU handlers: the first call frame, whose only question is the metadata, brings the API.
@@ -92,24 +129,64 @@ void RegisterStateType(XLA_FFI_CallFrame* frame) {
 }
 
 #if defined(JAXRING_FAKE_GPU)
-ffi::Error Collective(SiteState* state, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets,
-                      ffi::Dictionary) {
-  void* stream = fake::StreamOf(device);
-  ffi::Error error = Run(state, device, stream, args, rets);
+// The host's programs have no stream: a device's stands in for it, and is waited for.
+ffi::Error Awaited(void* stream, ffi::Error error) {
   if (error.failure()) return error;
   try {
-    ThisGpu().Synchronize(0, stream);  // the host's programs have no stream that would wait
+    ThisGpu().Synchronize(0, stream);
   } catch (const std::exception& raised) {
     return ffi::Error(ffi::ErrorCode::kInternal, raised.what());
   }
   return ffi::Error::Success();
+}
+ffi::Error Collective(SiteState* state, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                      ffi::Dictionary) {
+  void* stream = fake::StreamOf(device);
+  return Awaited(stream, Run(state, device, stream, args, rets));
+}
+ffi::Error RaggedCollective(SiteState* state, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                            ffi::Dictionary) {
+  void* stream = fake::StreamOf(device);
+  return Awaited(stream, RunRagged(state, device, stream, args, rets));
+}
+// Not waited for: XLA's stream has nothing to do that the host could overtake.
+ffi::Error Start(SiteState* state, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Dictionary) {
+  return Run(state, device, fake::StreamOf(device), args, rets, nullptr, true);
+}
+ffi::Error Join(int32_t device, ffi::RemainingArgs args, ffi::RemainingRets, ffi::Dictionary attributes) {
+  void* stream = fake::StreamOf(device);
+  return Awaited(stream, RunJoin(device, stream, args, attributes));
 }
 #else
 ffi::Error Collective(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
                       ffi::Dictionary) {
   return Run(state, device, stream, args, rets);
 }
+ffi::Error RaggedCollective(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args,
+                            ffi::RemainingRets rets, ffi::Dictionary) {
+  return RunRagged(state, device, stream, args, rets);
+}
+ffi::Error Start(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                 ffi::Dictionary) {
+  return Run(state, device, stream, args, rets, nullptr, true);
+}
+ffi::Error Join(int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets, ffi::Dictionary attributes) {
+  return RunJoin(device, stream, args, attributes);
+}
 #endif
+
+// What every handler of a call site takes.
+auto SiteBinding() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::State<SiteState>>()
+      .Ctx<ffi::DeviceOrdinal>()
+#if !defined(JAXRING_FAKE_GPU)
+      .Ctx<ffi::PlatformStream<void*>>()
+#endif
+      .RemainingArgs()
+      .RemainingRets()
+      .Attrs();
+}
 
 }  // namespace
 
@@ -120,8 +197,23 @@ XLA_FFI_Error* CudaInstantiate(XLA_FFI_CallFrame* frame) {
 }
 
 XLA_FFI_Error* CudaCollective(XLA_FFI_CallFrame* frame) {
+  static auto* handler = SiteBinding().To(Collective, {ffi::Traits::kCmdBufferCompatible}).release();
+  return handler->Call(frame);
+}
+
+XLA_FFI_Error* CudaRagged(XLA_FFI_CallFrame* frame) {
+  static auto* handler = SiteBinding().To(RaggedCollective, {ffi::Traits::kCmdBufferCompatible}).release();
+  return handler->Call(frame);
+}
+
+// Not compatible with command buffers: XLA captures each call by itself, and a start ends with its stream away.
+XLA_FFI_Error* CudaStart(XLA_FFI_CallFrame* frame) {
+  static auto* handler = SiteBinding().To(Start).release();
+  return handler->Call(frame);
+}
+
+XLA_FFI_Error* CudaJoin(XLA_FFI_CallFrame* frame) {
   static auto* handler = ffi::Ffi::Bind()
-                             .Ctx<ffi::State<SiteState>>()
                              .Ctx<ffi::DeviceOrdinal>()
 #if !defined(JAXRING_FAKE_GPU)
                              .Ctx<ffi::PlatformStream<void*>>()
@@ -129,7 +221,7 @@ XLA_FFI_Error* CudaCollective(XLA_FFI_CallFrame* frame) {
                              .RemainingArgs()
                              .RemainingRets()
                              .Attrs()
-                             .To(Collective, {ffi::Traits::kCmdBufferCompatible})
+                             .To(Join)
                              .release();
   return handler->Call(frame);
 }

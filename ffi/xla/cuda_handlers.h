@@ -8,6 +8,9 @@ namespace jaxring::cuda {
 
 XLA_FFI_Error* CudaInstantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* CudaCollective(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* CudaRagged(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* CudaStart(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* CudaJoin(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* CudaDone(XLA_FFI_CallFrame* frame);
 
 }  // namespace jaxring::cuda

@@ -108,6 +108,11 @@ def choose(
     )
 
 
+def by_messages(nbytes: int, most_lanes: int, why: str) -> Choice:
+    """How a call travels that has no other way than direct messages, for the reason ``why``."""
+    return Choice("direct", "simple", lanes_for(nbytes, most_lanes), why, [])
+
+
 def _lanes(collective: str, name: str, where: tuple[int, ...], nbytes: int, most: int) -> int:
     """Channels of the schedule, whose lanes fit; 0 if even one channel has too many."""
     from jaxring.plan.algorithms import build

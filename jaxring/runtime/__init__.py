@@ -15,10 +15,11 @@ __all__ = ["Decision", "build_info", "counters", "ensure_started", "explain", "p
 def build_info() -> dict[str, Any]:
     """What was compiled in: versions, compiler, the CPU instruction set in use.
 
-    ``cuda_version`` and ``cuda_architectures`` are those of the CUDA engine, "" where jaxring was built without it.
+    ``cuda_version``, ``cuda_architectures`` and ``nvtx`` (the version whose ranges name launches in profiles) are those
+    of the CUDA engine, "" where jaxring was built without it.
     """
     cuda = native_module()
-    info = {"cuda_version": "", "cuda_architectures": ""} if cuda is None else cuda.build_info()
+    info = {"cuda_version": "", "cuda_architectures": "", "nvtx": ""} if cuda is None else cuda.build_info()
     return {**_native.build_info(), **info}
 
 

@@ -70,14 +70,17 @@ class Group:
             self._do(made.verify, rank)
         self._ready = True
 
-    def connect(self, rank_peers: dict[int, set[int]], protocol: str) -> None:
-        """Connections of local ranks with the peers that they send messages to or receive them from."""
+    def connect(self, rank_peers: dict[int, set[int]], protocol: str, to_self: bool = False) -> None:
+        """Connections of local ranks with the peers that they send messages to or receive them from.
+
+        ``to_self``: a rank among its own peers means that; otherwise it stands for its own buffers.
+        """
         made, number = self.communicator, PROTOCOLS[protocol]
         wires = [
             (rank, peer)
             for rank in self.local
             for peer in sorted(rank_peers.get(rank, ()))
-            if peer != rank and not made.connected(rank, peer, number)
+            if (peer != rank or to_self) and not made.connected(rank, peer, number)
         ]
         near = [(rank, peer) for rank, peer in wires if self.nodes[rank] == self.nodes[peer]]
         for rank, peer in near:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ from jaxring.checks import SCHEDULED_AS
 from jaxring.errors import JoinError
 from jaxring.plan import copies, cuda_tuner, dtypes
 from jaxring.plan.schedule import COLLECTIVES, Spec
-from jaxring.runtime import common, cuda_copies
+from jaxring.runtime import common, cuda_copies, cuda_messages
 from jaxring.runtime.cuda_cards import Card, nodes_of, uuid_of
 from jaxring.runtime.cuda_groups import PROTOCOLS, Group, Shape
 from jaxring.runtime.explain import Decision, record
@@ -92,24 +93,33 @@ class CudaPlanner:
         devices = self._ranks(request, spec)
         owner = device_owners(self._devices.platform)
         owners = [owner[d] for d in devices]
-        group = self._group(devices, owners, spec)
+        # Launches on a communicator have one order on each device: what is started has communicators of its own.
+        group = self._group(devices, owners, spec, "beside" if spec.get("started") else "")
         collective = SCHEDULED_AS.get(spec["collective"], spec["collective"])
-        nbytes = spec["block"] * dtypes.element_bytes(spec["dtype"]) * (COLLECTIVES[collective][0] or len(devices))
-        nodes = common.normalise(group.nodes)
-        places = {uuid_of(d, self._card(p)) for d, p in zip(devices, owners, strict=True)}
-        choice = cuda_tuner.choose(
-            collective,
-            nodes,
-            nbytes,
-            spec["dtype"],
-            self._most_lanes(devices, owners),
-            spec["algorithm"],
-            spec["protocol"],
-            whole_lines=len(places) == 1,
-            copies_from=cuda_tuner.COPY_BYTES if len(places) == len(devices) else None,
-        )
+        half, ragged = spec["half"], spec["collective"] == "ragged_all_to_all"
+        blocks = 1 if ragged else COLLECTIVES[collective][0] or len(devices)
+        nbytes = spec["block"] * dtypes.element_bytes(spec["dtype"]) * blocks
+        nodes, most = common.normalise(group.nodes), self._most_lanes(devices, owners)
+        transports = self._transports(nodes, owners)
+        if ragged or half != "both":
+            # No rank knows where the other one's data lies, so nobody addresses another's memory.
+            nodes = tuple(range(len(devices)))
+            choice = cuda_tuner.by_messages(nbytes, most, f"{spec['collective']} goes by messages")
+        else:
+            places = {uuid_of(d, self._card(p)) for d, p in zip(devices, owners, strict=True)}
+            choice = cuda_tuner.choose(
+                collective,
+                nodes,
+                nbytes,
+                spec["dtype"],
+                most,
+                spec["algorithm"],
+                spec["protocol"],
+                whole_lines=len(places) == 1,
+                copies_from=cuda_tuner.COPY_BYTES if len(places) == len(devices) else None,
+            )
         schedule = common.schedule(
-            "both",
+            half,
             Spec(
                 collective,
                 len(devices),
@@ -124,9 +134,17 @@ class CudaPlanner:
             group.prepare()
             if choice.algorithm == copies.NAME:
                 group.land(cuda_copies.LANDING_BYTES)
-            peers = {rank: set().union(*schedule.message_peers(rank)) for rank in group.local}
-            group.connect(peers, choice.protocol)
+            if half == "both":
+                peers = {rank: set().union(*schedule.message_peers(rank)) for rank in group.local}
+                group.connect(peers, choice.protocol)
+        desk = None
+        if half != "both":
+            group, desk = self._queue(devices, owners, spec, choice.channels)
         plan = self._builder(spec, schedule, choice, group, nbytes)
+        if ragged:
+            plan.set_ragged(math.prod(spec["shape"][1:]))
+        if desk is not None:
+            plan.set_mail(desk.communicator, half == "send", cuda_messages.check(spec))
         decision = Decision(
             collective=spec["collective"],
             op=spec["op"],
@@ -139,7 +157,7 @@ class CudaPlanner:
             algorithm=choice.algorithm,
             protocol=choice.protocol,
             channels=choice.channels,
-            transports=self._transports(nodes, owners),
+            transports=transports,
             reason=choice.reason,
             candidates=tuple(choice.candidates),
         )
@@ -151,15 +169,19 @@ class CudaPlanner:
         ranks, op = schedule.spec.nranks, spec["op"]
         plan = self._native.PlanBuilder()
         plan.set_identity(common.describe(spec), spec["timeout"], spec["root"])
+        plan.set_range(
+            f"{spec['collective']}{' ' + op if op else ''} {nbytes}B over {spec['axes']}: "
+            f"{choice.algorithm}/{choice.protocol}"
+        )
         code = -1 if op is None else dtypes.REDUCE_OPS[op]
         plan.set_data(dtypes.dtype_code(spec["dtype"]), code, ranks if op == "mean" else 0, spec["block"])
         configured = settings()
         if choice.algorithm == copies.NAME:
             cuda_copies.fill(plan, schedule, group.local, configured.cuda_trap)
             return plan
-        plan.set_shape(
-            schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes
-        )
+        in_blocks = 0 if spec["half"] == "recv" else schedule.in_blocks
+        out_blocks = 0 if spec["half"] == "send" else schedule.out_blocks
+        plan.set_shape(in_blocks, out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes)
         fused = -1
         if choice.protocol == "memory" and ranks > 1:
             fused = _FUSED.get(schedule.spec.collective, -1)
@@ -168,9 +190,18 @@ class CudaPlanner:
         threads = configured.nthreads or self._threads
         plan.set_kernel(PROTOCOLS[choice.protocol], fused, threads, configured.cuda_trap, configured.local_register)
         for rank in group.local:
-            steps, lane_begin, peers = common.table(schedule, rank)
-            plan.add_local(rank, steps, lane_begin, peers, schedule.uses_memory(rank))
+            plan.add_local(rank, *common.table(schedule, rank), schedule.uses_memory(rank))
         return plan
+
+    def _queue(self, devices: list[int], owners: list[int], spec: dict[str, Any], lanes: int) -> tuple[Group, Group]:
+        """The communicators of a message's shape and of its queue, connected. All ranks come here for either half."""
+        queue, of_shape = cuda_messages.names(spec, devices)
+        shape = cuda_messages.queue_shape(cuda_messages.nbytes(spec), lanes, settings().buffsize)
+        desk = self._group(devices, owners, spec, queue, cuda_messages.desk_shape())
+        data = self._group(devices, owners, spec, of_shape, shape)
+        for group in (desk, data):
+            cuda_messages.connect(group, spec["perm"])
+        return data, desk
 
     def _ranks(self, request: Any, spec: dict[str, Any]) -> list[int]:
         """The device id of each rank, in rank order."""
@@ -191,11 +222,11 @@ class CudaPlanner:
         return [found[rank] for rank in range(len(request.partitions))]
 
     def _most_lanes(self, devices: list[int], owners: list[int]) -> int:
-        """So many that all lanes of the ranks that share a GPU are resident together."""
+        """So many that all lanes of the ranks that share a GPU are resident together, on XLA's streams and beside."""
         uuids = [uuid_of(d, self._card(p)) for d, p in zip(devices, owners, strict=True)]
         sharing = max(uuids.count(u) for u in uuids)
         smallest = min(self._card(p).multiprocessors for p in set(owners))
-        return max(1, min(self._shape.lanes, smallest // sharing))
+        return max(1, min(self._shape.lanes, smallest // (2 * sharing)))
 
     def _transports(self, nodes: tuple[int, ...], owners: list[int]) -> tuple[str, ...]:
         ways = {
@@ -230,7 +261,16 @@ class CudaPlanner:
             raise JoinError(f"there is no process {process}")
         return card
 
-    def _group(self, devices: list[int], owners: list[int], spec: dict[str, Any]) -> Group:
+    def _group(
+        self,
+        devices: list[int],
+        owners: list[int],
+        spec: dict[str, Any],
+        purpose: str = "",
+        shape: Shape | None = None,
+    ) -> Group:
+        """The communicator of these ranks; those for other purposes are its like with memory of their own."""
+        shape = shape or self._shape
         others = sorted(set(owners) - {self._process})
         world = self._join() if others else None
         cards = {process: self._card(process) for process in set(owners)}
@@ -238,15 +278,16 @@ class CudaPlanner:
         if settings().p2p_disable:
             hosts = list(range(len(owners)))
         nodes = nodes_of(devices, owners, cards, hosts)
-        name = f"{common.number(f'{devices}{nodes}{self._shape}', 8):016x}"
+        name = f"{common.number(f'{devices}{nodes}{shape}{purpose}', 8):016x}"
         with self._lock:
             if name not in self._groups:
-                self._groups[name] = self._make(name, devices, owners, nodes, world, spec)
+                self._groups[name] = self._make(name, shape, devices, owners, nodes, world, spec)
             return self._groups[name]
 
     def _make(
         self,
         name: str,
+        shape: Shape,
         devices: list[int],
         owners: list[int],
         nodes: list[int],
@@ -271,7 +312,7 @@ class CudaPlanner:
                 self._attached.add(process)
         store = self._store if world is not None else None
         timeout = min(settings().join_timeout, spec["timeout"])
-        return Group(self._native, name, ranks, self._shape, store, timeout)
+        return Group(self._native, name, ranks, shape, store, timeout)
 
     def _join(self) -> World:
         with self._lock:

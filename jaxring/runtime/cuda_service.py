@@ -38,13 +38,15 @@ def native_module() -> Any:
         return None
 
 
-def register_targets(native: Any, targets: tuple[str, ...], done: str, platform: str = "CUDA") -> None:
+def register_targets(native: Any, targets: tuple[str, ...], platform: str = "CUDA") -> None:
     """Tells XLA about our custom calls on GPUs. Needs no backend, no driver and no GPU."""
     handlers = native.handlers()
-    stages = {"instantiate": handlers["instantiate"], "execute": handlers["collective"]}
     for target in targets:
+        kind = target.removeprefix("jaxring_").split("_")[0]
+        execute = handlers[kind if kind in ("done", "join", "start", "ragged") else "collective"]
+        sited = kind not in ("done", "join")
+        stages = {"instantiate": handlers["instantiate"], "execute": execute} if sited else execute
         jax.ffi.register_ffi_target(target, stages, platform=platform)
-    jax.ffi.register_ffi_target(done, handlers["done"], platform=platform)
 
 
 def cuda_devices(native: Any) -> Devices:

@@ -29,9 +29,13 @@ _ABORT_S = 2.0
 _INVALID_ARGUMENT, _INTERNAL, _UNAVAILABLE = 3, 13, 14
 # The custom calls that programs hold: the collectives, and the place where one that was started must be done.
 DONE = "jaxring_done"
+# On GPUs a collective that was started runs on a stream of its own, which is waited for where it is done.
+STARTS = {f"jaxring_{name}": f"jaxring_start_{name}" for name in COLLECTIVES}
+JOIN = "jaxring_join"
 COLLECTIVE_TARGETS = tuple(f"jaxring_{name}" for name in (*COLLECTIVES, "barrier", "send", "recv", "ragged_all_to_all"))
 TARGETS = (*COLLECTIVE_TARGETS, DONE)
-GPU_TARGETS = tuple(f"jaxring_{name}" for name in (*COLLECTIVES, "barrier"))
+# Their names say which handler serves them; the others are collectives.
+GPU_TARGETS = (*TARGETS, *STARTS.values(), JOIN)
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _stop = threading.Event()
@@ -48,7 +52,7 @@ def register_targets() -> None:
     jax.ffi.register_ffi_target(DONE, handlers["done"], platform="cpu")
     cuda = cuda_service.native_module()
     if cuda is not None:
-        cuda_service.register_targets(cuda, GPU_TARGETS, DONE)
+        cuda_service.register_targets(cuda, GPU_TARGETS)
 
 
 def ensure_started() -> None:

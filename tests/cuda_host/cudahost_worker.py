@@ -5,8 +5,10 @@ On the fake GPU where TEST_CUDA_FAKE names its module, on real ones otherwise.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+import time
 
 case, process, processes, devices, port = sys.argv[1], *(int(a) for a in sys.argv[2:6])
 REAL = "TEST_CUDA_FAKE" not in os.environ
@@ -181,10 +183,56 @@ def gone():
 
 CASES["gone"] = gone
 
+
+def messages():
+    import cudahost_messages
+
+    engine.start()
+    cudahost_messages.messages(2000)
+    if RANKS % 2 == 0 and RANKS > 2:
+        cudahost_messages.in_groups()
+
+
+def ahead():
+    """As many messages as a queue holds, and then one more."""
+    import cudahost_messages
+
+    engine.start()
+    jax.block_until_ready(cudahost_messages.ahead(16)())
+    refused("ahead", 17)
+
+
+def refused(which, *args):
+    """What a program is refused for is logged; it fails itself, or loses its device."""
+    import cudahost_messages
+
+    engine.start()
+    print(error_of(getattr(cudahost_messages, which)(*args)))
+    # Reports come from another thread.
+    time.sleep(1)
+
+
+def beside():
+    import cudahost_beside
+
+    engine.start()
+    cudahost_beside.values(lambda: engine.native.counters().get("started", 0))
+    if processes == 1:
+        cudahost_beside.overlap(lambda: engine.native.counters()["in_flight"])
+
+
+CASES["beside"] = beside
+CASES["messages"] = messages
+CASES["disagree"] = lambda: refused("disagree")
+CASES["ahead"] = ahead
+for what in ("disagree", "negative", "input", "output"):
+    CASES[f"sizes_{what}"] = functools.partial(refused, "bad_sizes", what)
+REFUSED = [name for name in CASES if name in ("disagree", "ahead") or name.startswith("sizes_")]
+
 CASES[case]()
 if processes > 1 and case != "gone":
     # Who fails first must not take the others' connections away.
     _compat.distributed_state().client.wait_at_barrier("cudahost_end", 60_000)
 print("OK", case, process, flush=True)
-if case == "gone":
-    os._exit(0)  # JAX would wait for the other
+if case == "gone" or (REAL and case in REFUSED):
+    os._exit(0)  # JAX would wait for the other, or for the device

@@ -23,6 +23,11 @@ needs_fake = pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _
         ("replays", 2, 2, {}),
         ("copied", 2, 2, {}),
         ("network", 2, 2, {"JAXRING_P2P_DISABLE": "1"}),
+        ("beside", 1, 2, {}),
+        ("beside", 2, 1, {}),
+        ("messages", 1, 4, {}),
+        ("messages", 2, 2, {}),
+        ("messages", 2, 1, {"JAXRING_P2P_DISABLE": "1"}),
     ],
 )
 def test_collectives_give_what_numpy_gives(case, processes, devices, environment):
@@ -36,6 +41,24 @@ def test_collectives_give_what_numpy_gives(case, processes, devices, environment
 @pytest.mark.parametrize("case", ["lost_writes", "no_export", "no_import"])
 def test_memory_that_cannot_be_shared_is_an_error_that_names_the_pair(case):
     run_job(case, 2, 1)
+
+
+REFUSED = {
+    "disagree": "disagree about the operation's shape or type",
+    "ahead": "waited too long for room for a message of rank",
+    "sizes_disagree": "rows from rank 1, whose send_sizes says",
+    "sizes_negative": "an offset or size for rank 0 is negative",
+    "sizes_input": "input_offsets + send_sizes for peer 0 reach past the operand's end",
+    "sizes_output": "what rank 0 sends here reaches past the output's end",
+}
+
+
+@needs_fake
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("case", REFUSED)
+def test_messages_that_cannot_be_served_are_errors(case):
+    (output,) = run_job(case, 1, 2)
+    assert REFUSED[case] in output, output
 
 
 @needs_fake

@@ -71,3 +71,21 @@ def test_programs_without_command_buffers():
 def test_a_process_that_ends_fails_the_others():
     outputs = run_job("gone", 2, 1, expected=[0, 3])
     assert "process 1, with which" in outputs[0]
+
+
+@needs_gpu
+@pytest.mark.parametrize("environment", [{}, {"JAXRING_P2P_DISABLE": "1"}])
+def test_messages_and_ragged_parts(environment):
+    run_job("messages", 2, 1, **environment)
+
+
+@needs_gpu
+@pytest.mark.parametrize("case", ["disagree", "sizes_disagree", "sizes_input"])
+def test_messages_that_cannot_be_served_are_errors(case):
+    # The rank that finds it out loses its device; the other one learns of that process's end, or of its deadline.
+    run_job(case, 2, 1)
+
+
+@needs_gpu
+def test_starts_run_beside():
+    run_job("beside", 2, 1)

@@ -118,7 +118,7 @@ class FakeGpu final : public Gpu {
   void ClearAsync(int, void* memory, uint64_t bytes, void* stream) override {
     Machine::Get().Push(Number(stream), {[=] { std::memset(memory, 0, bytes); }, {}});
   }
-  bool Capturing(void* stream) override { return Machine::Get().capture(Number(stream)).on; }
+  bool Capturing(void* stream) override { return Machine::Get().Capturing(Number(stream)); }
   void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) override {
     if (Capturing(stream)) throw GpuError("operation not permitted when stream is capturing");
     Machine::Get().Synchronize(Number(stream));
@@ -129,6 +129,14 @@ class FakeGpu final : public Gpu {
     CheckPrepared(device);
     Machine::Get().Push(Number(stream), {{}, args, -1, threads});
   }
+  void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
+    CheckPrepared(device);
+    Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoGate, mail});
+  }
+  void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) override {
+    CheckPrepared(device);
+    Machine::Get().Push(Number(stream), {{}, args, -1, kWarp, Task::kNoGate, {}, ragged});
+  }
   void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) override {
     CheckPrepared(device);
     Machine::Get().Push(Number(stream), {{}, args, static_cast<int>(fused), threads});
@@ -138,10 +146,28 @@ class FakeGpu final : public Gpu {
     Machine::Get().Push(Number(stream), {{}, args, -1, kCopyGateThreads, open ? Task::kOpen : Task::kClose});
   }
   void Guard(int, const Status* status, void* stream) override {
-    Machine::Get().Push(Number(stream), {[status] {
-                                           if (status->fault != 0) throw GpuError("unspecified launch failure");
-                                         },
-                                         {}});
+    const auto check = [status] {
+      if (status->fault != 0) throw GpuError("unspecified launch failure");
+    };
+    Machine::Get().Push(Number(stream), {check, {}});
+  }
+
+  void* NewSideStream(int device) override {
+    CheckNotCapturing();
+    return NewStream(device);
+  }
+  void* NewEvent(int) override {
+    CheckNotCapturing();
+    return new FakeEvent;
+  }
+  void Record(void* event, void* stream) override {
+    auto& mine = *static_cast<FakeEvent*>(event);
+    mine.mark = std::make_shared<Come>();
+    mine.capture = Machine::Get().Recorded(Number(stream), mine.mark);
+  }
+  void Follow(void* stream, void* event) override {
+    const auto& mine = *static_cast<FakeEvent*>(event);
+    if (mine.mark) Machine::Get().Await(Number(stream), mine.mark, mine.capture);
   }
 
   void* NewStream(int) override { return Pointer(Machine::Get().NewStream()); }
@@ -152,6 +178,11 @@ class FakeGpu final : public Gpu {
   static void* Pointer(int number) { return reinterpret_cast<void*>(static_cast<intptr_t>(number) + 1); }
 
  private:
+  // Never freed, as those of the engine are not.
+  struct FakeEvent {
+    Mark mark;
+    int capture = -1;  // where it was recorded
+  };
   struct Mapping {
     Allocation allocation;
     int fd;
@@ -193,19 +224,28 @@ char* AllocateVirtual(int device, uint64_t bytes) {
 }
 
 void BeginCapture(void* stream) {
-  Machine::Get().capture(FakeGpu::Number(stream)).on = true;
+  Machine::Get().BeginCapture(FakeGpu::Number(stream));
   capturing = true;
 }
 
 Graph EndCapture(void* stream) {
-  Machine::Capture& capture = Machine::Get().capture(FakeGpu::Number(stream));
-  capture.on = false;
   capturing = false;
-  return std::exchange(capture.graph, {});
+  return Machine::Get().EndCapture(FakeGpu::Number(stream));
 }
 
-void Replay(const Graph& graph, void* stream) {
-  for (const Task& task : graph) Machine::Get().Push(FakeGpu::Number(stream), task);
+void Replay(const Graph& graph) {
+  std::map<Mark, Mark> fresh;  // each replay's events are its own
+  const auto renewed = [&](const Mark& mark) {
+    if (!mark) return mark;
+    Mark& now = fresh[mark];
+    if (!now) now = std::make_shared<Come>();
+    return now;
+  };
+  for (auto [stream, task] : graph) {
+    task.sets = renewed(task.sets);
+    task.awaits = renewed(task.awaits);
+    Machine::Get().Push(stream, task);
+  }
 }
 
 void* StreamOf(int device) {

@@ -2,9 +2,13 @@
 // stream is a queue that one machine thread works off. Several processes may take it for the same GPUs.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ffi/cuda/host/gpu.h"
@@ -21,22 +25,33 @@ struct Options {
 };
 Options& options();
 
-// What a captured stream would have done.
+// An event's record: whether its stream has come to it, and in what state.
+struct Come {
+  std::atomic<bool> yet{false};
+  std::string error;
+};
+using Mark = std::shared_ptr<Come>;
+
 struct Task {
   std::function<void()> work;  // or a kernel, if empty
   Args args;
   int fused = -1;
   int threads = 0;
   enum { kNoGate, kOpen, kClose } gate = kNoGate;
+  std::optional<Mail> mail = {};
+  std::optional<Ragged> ragged = {};
+  Mark sets = {}, awaits = {};  // a record of an event, a wait for one
 };
-using Graph = std::vector<Task>;
+// What captured streams would have done: (which stream, what). As events join streams, one graph may span several.
+using Graph = std::vector<std::pair<int, Task>>;
 
 // Memory that is shared by descriptors only, as that of the driver's virtual memory calls.
 char* AllocateVirtual(int device, uint64_t bytes);
 
 void BeginCapture(void* stream);
+// Throws GpuError where another stream was taken in and has not come back.
 Graph EndCapture(void* stream);
-void Replay(const Graph& graph, void* stream);
+void Replay(const Graph& graph);
 
 // The stream that stands for that device of XLA's in tests on JAX's CPU backend.
 void* StreamOf(int device);

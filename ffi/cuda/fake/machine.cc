@@ -1,6 +1,7 @@
 #include "ffi/cuda/fake/machine.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ffi/cuda/copy_gates.h"
 
@@ -24,6 +25,7 @@ void PlayWidth(const Args& args, Shared& shared) {
 void PlayOne(const Task& task, Shared& shared) {
   const Args& args = task.args;
   if (task.gate != Task::kNoGate) return PlayCopyGate(task.gate == Task::kOpen, args, shared);
+  if (task.mail) return PlayMail(*task.mail, args, shared);
   if (task.fused >= 0) {
     const auto which = static_cast<Fused>(task.fused);
     switch (WidthOf(args)) {
@@ -55,6 +57,7 @@ Machine& Machine::Get() {
 }
 
 Machine::Machine() {
+  capture_.fill(-1);
   streams_.resize(kStreams + 1);
   for (int s = 0; s < kStreams; ++s) streams_[s].push_back(Idle(s));
   streams_[kStreams].push_back({1,
@@ -91,13 +94,73 @@ void Machine::CloseStream(int stream) {
 void Machine::Push(int stream, Task task) {
   {
     std::lock_guard lock(mutex_);
-    if (captures_[stream].on) {
-      captures_[stream].graph.push_back(std::move(task));
-      return;
-    }
-    queues_[stream].tasks.push_back(std::move(task));
-    ++queues_[stream].pushed;
-    ++waiting_;
+    PushLocked(stream, std::move(task));
+  }
+  changed_.notify_all();
+}
+
+void Machine::PushLocked(int stream, Task task) {
+  if (capture_[stream] >= 0) {
+    graphs_[capture_[stream]].emplace_back(stream, std::move(task));
+    return;
+  }
+  queues_[stream].tasks.push_back(std::move(task));
+  ++queues_[stream].pushed;
+  ++waiting_;
+}
+
+void Machine::BeginCapture(int stream) {
+  std::lock_guard lock(mutex_);
+  capture_[stream] = stream;
+}
+
+bool Machine::Capturing(int stream) {
+  std::lock_guard lock(mutex_);
+  return capture_[stream] >= 0;
+}
+
+Graph Machine::EndCapture(int stream) {
+  std::lock_guard lock(mutex_);
+  Graph graph = std::move(graphs_[stream]);
+  graphs_.erase(stream);
+  // The last that another stream does must be a record that this one, or one that came back, waits for.
+  std::set<Mark> awaited;
+  std::set<int> seen;
+  bool joined = true;
+  for (auto it = graph.rbegin(); it != graph.rend(); ++it) {
+    if (it->second.awaits) awaited.insert(it->second.awaits);
+    if (it->first != stream && seen.insert(it->first).second) joined &= awaited.count(it->second.sets) != 0;
+  }
+  for (int& in : capture_) {
+    if (in == stream) in = -1;
+  }
+  if (!joined) throw GpuError("capture ended with a stream that did not come back (cudaErrorStreamCaptureUnjoined)");
+  return graph;
+}
+
+int Machine::Recorded(int stream, const Mark& mark) {
+  Task task;
+  task.work = [] {};
+  task.sets = mark;
+  int capture;
+  {
+    std::lock_guard lock(mutex_);
+    capture = capture_[stream];
+    PushLocked(stream, std::move(task));
+  }
+  changed_.notify_all();
+  return capture;
+}
+
+void Machine::Await(int stream, const Mark& mark, int capture) {
+  Task task;
+  task.work = [] {};
+  task.awaits = mark;
+  {
+    std::lock_guard lock(mutex_);
+    if (capture >= 0 && capture_[capture] != capture) throw GpuError("a wait for an event of a capture that has ended");
+    if (capture >= 0) capture_[stream] = capture;
+    PushLocked(stream, std::move(task));
   }
   changed_.notify_all();
 }
@@ -115,6 +178,10 @@ bool Machine::HasKernel(int stream) {
   Queue& queue = queues_[stream];
   while (!queue.tasks.empty()) {
     Task& front = queue.tasks.front();
+    if (front.awaits) {
+      if (!front.awaits->yet.load(std::memory_order_acquire)) return false;
+      if (queue.error.empty()) queue.error = front.awaits->error;
+    }
     if (!front.work && queue.error.empty()) return true;
     if (queue.error.empty()) {
       auto work = front.work;
@@ -127,6 +194,10 @@ bool Machine::HasKernel(int stream) {
       }
       lock.lock();
       queue.error = error;
+    }
+    if (const Mark& mark = queue.tasks.front().sets) {
+      mark->error = queue.error;
+      mark->yet.store(true, std::memory_order_release);
     }
     queue.tasks.pop_front();
     ++queue.done;
@@ -157,8 +228,15 @@ void Machine::FeedLocked(int stream) {
 }
 
 simt::Kernel Machine::KernelOf(int stream, const Task& task) {
-  auto shared = std::make_shared<std::vector<Shared>>(task.args.lanes);
-  auto body = [task, shared] { PlayOne(task, (*shared)[BlockIndex()]); };
+  std::function<void()> body;
+  if (task.ragged) {
+    body = [args = task.args, ragged = *task.ragged, shared = std::make_shared<RaggedShared>()] {
+      RaggedCutter(ragged, args).Cut(*shared);
+    };
+  } else {
+    auto shared = std::make_shared<std::vector<Shared>>(task.args.lanes);
+    body = [task, shared] { PlayOne(task, (*shared)[BlockIndex()]); };
+  }
   auto done = [this, stream] {
     std::lock_guard lock(mutex_);
     queues_[stream].tasks.pop_front();
@@ -166,7 +244,7 @@ simt::Kernel Machine::KernelOf(int stream, const Task& task) {
     --waiting_;
     changed_.notify_all();
   };
-  return {task.args.lanes, static_cast<uint32_t>(task.threads), body, done};
+  return {task.ragged ? 1 : task.args.lanes, static_cast<uint32_t>(task.threads), body, done};
 }
 
 }  // namespace jaxring::cuda::fake

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -18,6 +19,8 @@
 #include "ffi/cuda/direct.h"
 #include "ffi/cuda/fake/gpu_fake.h"
 #include "ffi/cuda/kernels.h"
+#include "ffi/cuda/mail.h"
+#include "ffi/cuda/ragged.h"
 
 namespace jaxring::cuda::fake {
 
@@ -34,11 +37,13 @@ class Machine {
   // Waits until everything pushed so far is done; throws GpuError for what a task raised.
   void Synchronize(int stream);
 
-  struct Capture {
-    bool on = false;
-    Graph graph;
-  };
-  Capture& capture(int stream) { return captures_[stream]; }
+  // Captures go by the stream that began them; others come in when they wait for an event of a stream that is in.
+  void BeginCapture(int stream);
+  Graph EndCapture(int stream);
+  bool Capturing(int stream);
+  // The capture in which an event was recorded, or -1.
+  int Recorded(int stream, const Mark& mark);
+  void Await(int stream, const Mark& mark, int capture);
 
  private:
   struct Queue {
@@ -48,6 +53,7 @@ class Machine {
   };
   Machine();
   void Run();
+  void PushLocked(int stream, Task task);
   bool HasKernel(int stream);
   void FeedLocked(int stream);
   simt::Kernel Idle(int stream);
@@ -56,7 +62,8 @@ class Machine {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::array<Queue, kStreams> queues_;
-  std::array<Capture, kStreams> captures_;
+  std::array<int, kStreams> capture_;  // of each stream, or -1
+  std::map<int, Graph> graphs_;
   std::array<bool, kStreams> taken_{};
   uint64_t waiting_ = 0;  // tasks that are not done
   std::vector<simt::Stream> streams_;

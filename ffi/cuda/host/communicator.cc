@@ -257,6 +257,10 @@ char* Communicator::Landing(int rank, int peer) {
   return found->second;
 }
 
+Connection* Communicator::ConnectionOf(int rank, int peer, Protocol protocol) const {
+  return reinterpret_cast<Connection*>(At(rank).own) + ConnectionIndex(protocol, 0, peer);
+}
+
 void Communicator::Fill(int rank, Protocol protocol, bool members, Args* args) const {
   const Local& here = At(rank);
   const WireShape shape = spec_.wires[static_cast<int>(protocol)];

@@ -64,6 +64,8 @@ class Communicator {
   void ConnectWire(int rank, int peer, Protocol protocol, Location theirs);
   void ConnectNetwork(int rank, int peer, Protocol protocol);
   bool Connected(int rank, int peer, Protocol protocol);
+  // The first lane's, on the rank's device.
+  Connection* ConnectionOf(int rank, int peer, Protocol protocol) const;
 
   // Where copies of the members of its node land: `bytes` each, the same on all ranks and at every call.
   Location OfferLanding(int rank, uint64_t bytes);

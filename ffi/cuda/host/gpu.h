@@ -2,8 +2,8 @@
 // fake/gpu_fake.cc is a machine without a GPU, whose device memory is shared memory and whose kernels run on the SIMT
 // shim.
 //
-// Every function throws GpuError. None but CopyAsync, ClearAsync, Launch*, Guard and Capturing may be called by a
-// thread that captures a graph: see Service.
+// Every function throws GpuError. None but CopyAsync, ClearAsync, Launch*, Guard, Record, Follow and Capturing may be
+// called by a thread that captures a graph: see Service.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "ffi/cuda/launch.h"
+#include "ffi/cuda/messages.h"
 #include "ffi/cuda/tables.h"
 
 namespace jaxring::cuda {
@@ -88,8 +89,19 @@ class Gpu {
   virtual void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) = 0;
   // A gate of a collective whose bytes are copied: see copies.h.
   virtual void LaunchGate(int device, bool open, const Args& args, void* stream) = 0;
+  virtual void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) = 0;
+  virtual void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) = 0;
   // Ends the stream with an error if a fault stands in `status` by then, before anything behind it runs.
   virtual void Guard(int device, const Status* status, void* stream) = 0;
+
+  // A stream for what goes on beside XLA's work, and goes first where both wait for multiprocessors.
+  virtual void* NewSideStream(int device) = 0;
+  // Events mark how far a stream has come. Record: what was enqueued on `stream` so far. Follow: what is enqueued on
+  // `stream` from now on comes behind what was recorded last before this call. A capture of the one stream takes in the
+  // other, which must come back to it by an event before the capture ends.
+  virtual void* NewEvent(int device) = 0;
+  virtual void Record(void* event, void* stream) = 0;
+  virtual void Follow(void* stream, void* event) = 0;
 
   // For tests and connecting: streams that are not XLA's. Synchronize throws what a guard raised.
   virtual void* NewStream(int device) = 0;

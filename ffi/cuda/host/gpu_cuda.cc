@@ -57,6 +57,7 @@ class CudaGpu final : public Gpu {
     ContextScope scope(device);
     Check(static_cast<cudaError_t>(LoadKernels()), "loading the collectives' kernels");
     Check(static_cast<cudaError_t>(LoadFusedKernels()), "loading the fused collectives' kernels");
+    Check(static_cast<cudaError_t>(LoadMessageKernels()), "loading the kernels of messages");
     Check(static_cast<cudaError_t>(LoadGuard()), "loading the collectives' guard");
     Check(static_cast<cudaError_t>(LoadCopyGate()), "loading the collectives' gates");
     CopyStream(device);
@@ -183,9 +184,41 @@ class CudaGpu final : public Gpu {
     ContextScope scope(device);
     Check(static_cast<cudaError_t>(LaunchCopyGate(open, args, stream)), "the launch of a collective's gate");
   }
+  void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(cuda::LaunchMail(mail, args, threads, stream)), "the launch of a message's kernel");
+  }
+  void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(cuda::LaunchExtents(ragged, args, stream)),
+          "the launch of the kernel that reads a ragged collective's sizes");
+  }
   void Guard(int device, const Status* status, void* stream) override {
     ContextScope scope(device);
     Check(static_cast<cudaError_t>(LaunchGuard(status, stream)), "the launch of a collective's guard");
+  }
+
+  void* NewSideStream(int device) override {
+    ContextScope scope(device);
+    int least, greatest;
+    JAXRING_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    cudaStream_t stream;
+    JAXRING_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+    return stream;
+  }
+  void* NewEvent(int device) override {
+    ContextScope scope(device);
+    cudaEvent_t event;
+    JAXRING_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return event;
+  }
+  void Record(void* event, void* stream) override {
+    ContextScope scope;
+    JAXRING_CUDA(cudaEventRecord(static_cast<cudaEvent_t>(event), ToStream(stream)));
+  }
+  void Follow(void* stream, void* event) override {
+    ContextScope scope;
+    JAXRING_CUDA(cudaStreamWaitEvent(ToStream(stream), static_cast<cudaEvent_t>(event), cudaEventWaitDefault));
   }
 
   void* NewStream(int device) override {

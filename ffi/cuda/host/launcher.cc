@@ -25,6 +25,21 @@ const char* Name(Wait wait) {
   }
 }
 
+std::string WrongSizes(const Status& status) {
+  const std::string peer = std::to_string(status.peer);
+  switch (static_cast<Sizes>(status.step)) {
+    case Sizes::kNegative:
+      return "an offset or size for rank " + peer + " is negative";
+    case Sizes::kInput:
+      return "input_offsets + send_sizes for peer " + peer + " reach past the operand's end";
+    case Sizes::kOutput:
+      return "what rank " + peer + " sends here reaches past the output's end";
+    default:
+      return "recv_sizes says " + std::to_string(status.number) + " rows from rank " + peer +
+             ", whose send_sizes says " + std::to_string(status.waited_ns);
+  }
+}
+
 // The longest slice whose message fits a slot, in elements; 0 if none does.
 uint64_t LongestSlice(Protocol protocol, uint64_t slot_bytes, uint64_t element, uint32_t widening) {
   const uint64_t unit = 512 / element;
@@ -47,7 +62,9 @@ T* Upload(Gpu& gpu, int device, const std::vector<T>& items) {
 }  // namespace
 
 LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpec spec)
-    : communicator_(std::move(communicator)), spec_(std::move(spec)) {
+    : communicator_(std::move(communicator)),
+      spec_(std::move(spec)),
+      range_(spec_.range.empty() ? spec_.what : spec_.range) {
   const CommunicatorSpec& group = communicator_->spec();
   if (static_cast<uint32_t>(spec_.nlanes) > group.lanes) {
     throw std::invalid_argument("a plan of " + std::to_string(spec_.nlanes) + " lanes for a communicator of " +
@@ -90,7 +107,8 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
       }
       route.push_back(static_cast<uint32_t>(at - members.begin()));
     } else {
-      if (other != rank && !communicator_->Connected(rank, other, spec_.protocol)) {
+      const bool sends_to_itself = other == rank && spec_.half != Half::kBoth;
+      if ((other != rank || sends_to_itself) && !communicator_->Connected(rank, other, spec_.protocol)) {
         throw std::invalid_argument("a step sends to a rank without a connection");
       }
       route.push_back(static_cast<uint32_t>(other));
@@ -131,8 +149,25 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   local.status = reinterpret_cast<Status*>(gpu.AllocatePinned(sizeof(Status)));
   args.status = local.status;
   local.members = memory;
+  if (spec_.half != Half::kBoth) AddMail(local, table);
+  if (spec_.ragged_row) {
+    const uint64_t words = ExtentWords(args.in_blocks, args.pieces);
+    local.extents = reinterpret_cast<uint64_t*>(gpu.Allocate(device, words * sizeof(uint64_t)));
+    args.extents = ExtentsAt(local.extents, args.in_blocks, args.pieces);
+  }
   std::lock_guard lock(mutex_);
   locals_.emplace(rank, std::move(local));
+}
+
+void LaunchPlan::AddMail(Local& local, const RankTable& table) const {
+  const WireShape wire = spec_.desk->spec().wires[static_cast<int>(Protocol::kSimple)];
+  local.mail = {nullptr, spec_.check, wire.slot_bytes, wire.slots, spec_.half == Half::kSend};
+  if (table.peers.empty()) return;
+  const int peer = Peer::rank(table.peers.front());
+  if (!spec_.desk->Connected(table.rank, peer, Protocol::kSimple)) {
+    throw std::invalid_argument("a message's queue has no connection with its peer");
+  }
+  local.mail.desk = spec_.desk->ConnectionOf(table.rank, peer, Protocol::kSimple);
 }
 
 void LaunchPlan::SetMoves(int rank, const std::vector<Move>& moves, std::vector<int> arrivals) {
@@ -189,15 +224,16 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* 
 }
 
 jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes,
-                                   void* stream) {
-  if (std::string why; communicator_->Broken(&why)) {
+                                   void* stream, const RaggedVectors* vectors) {
+  if (std::string why; communicator_->Broken(&why) || (spec_.desk && spec_.desk->Broken(&why))) {
     return jaxring::Status::Error(Code::kUnavailable, spec_.what + ": an earlier operation failed: " + why);
   }
-  if (in_bytes != this->in_bytes() || out_bytes != this->out_bytes()) {
+  if (!spec_.ragged_row && (in_bytes != this->in_bytes() || out_bytes != this->out_bytes())) {
     return jaxring::Status::Error(Code::kInternal, spec_.what + ": buffers of " + std::to_string(in_bytes) + " and " +
                                                        std::to_string(out_bytes) + " bytes do not fit the plan");
   }
   if (in_bytes == 0 && out_bytes == 0) return {};
+  const Range range(range_, std::max(in_bytes, out_bytes));
   try {
     std::unique_lock lock(mutex_);
     auto it = locals_.find(rank);
@@ -213,10 +249,8 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
     if (!local.copies) Place(local, rank, in, out, stream, &args, &staged);
     if (local.copies) {
       local.copies->Enqueue(args, static_cast<const char*>(in), static_cast<char*>(out), stream);
-    } else if (spec_.fused) {
-      gpu.LaunchFused(device, *spec_.fused, args, spec_.threads, stream);
     } else {
-      gpu.Launch(device, args, spec_.threads, stream);
+      Enqueue(local, rank, args, vectors, in_bytes, out_bytes, stream);
     }
     if (staged) gpu.CopyAsync(out, args.out, out_bytes, stream);
     if (spec_.trap) gpu.Guard(device, local.status, stream);
@@ -226,9 +260,35 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
   }
 }
 
+void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors, uint64_t in_bytes,
+                         uint64_t out_bytes, void* stream) const {
+  Gpu& gpu = communicator_->gpu();
+  const int device = communicator_->spec().ranks[rank].device;
+  if (spec_.fused) return gpu.LaunchFused(device, *spec_.fused, args, spec_.threads, stream);
+  if (spec_.half != Half::kBoth) {
+    const bool silent = local.mail.sends && local.mail.desk == nullptr;
+    return silent ? void() : gpu.LaunchMail(device, local.mail, args, spec_.threads, stream);
+  }
+  if (spec_.ragged_row) {
+    if (vectors == nullptr) throw std::invalid_argument("a ragged collective without sizes");
+    const uint64_t row_bytes = std::max<uint64_t>(1, *spec_.ragged_row * ElementBytes(spec_.dtype));
+    const Ragged ragged{*vectors,       in_bytes / row_bytes, out_bytes / row_bytes, *spec_.ragged_row, local.extents,
+                        args.in_blocks, args.pieces};
+    gpu.LaunchExtents(device, ragged, args, stream);
+  }
+  gpu.Launch(device, args, spec_.threads, stream);
+}
+
+void LaunchPlan::Break(const std::string& why) {
+  communicator_->Break(why);
+  if (spec_.desk) spec_.desk->Break(why);
+}
+
 std::string LaunchPlan::Fault() const {
   auto& mutex = const_cast<std::mutex&>(mutex_);
   std::lock_guard lock(mutex);
+  // Who was ended by another's fault says less than that one.
+  std::string consequence;
   for (const auto& [rank, local] : locals_) {
     const auto fault = static_cast<cuda::Fault>(std::atomic_ref(local.status->fault).load(std::memory_order_acquire));
     const Status& status = *local.status;
@@ -246,14 +306,22 @@ std::string LaunchPlan::Fault() const {
       case cuda::Fault::kTimeout:
         return self + " waited too long for " + Name(static_cast<Wait>(status.wait)) + " of " + peer + where;
       case cuda::Fault::kAborted:
-        return self + " was ended while it waited for " + Name(static_cast<Wait>(status.wait)) + " of " + peer + where;
+        consequence =
+            self + " was ended while it waited for " + Name(static_cast<Wait>(status.wait)) + " of " + peer + where;
+        continue;
       case cuda::Fault::kPeerFailed:
-        return self + ": " + peer + " failed first" + where;
+        consequence = self + ": " + peer + " failed first" + where;
+        continue;
+      case cuda::Fault::kDisagrees:
+        return self + " expects another shape or dtype than " + peer +
+               " sent. The ranks disagree about the operation's shape or type, or run different programs";
+      case cuda::Fault::kBadSizes:
+        return self + ": " + WrongSizes(status);
       default:
         return self + " was given a table that its kernel cannot play" + where;
     }
   }
-  return "";
+  return consequence;
 }
 
 }  // namespace jaxring::cuda

@@ -12,13 +12,15 @@
 
 #include "ffi/cuda/host/communicator.h"
 #include "ffi/cuda/host/copies.h"
+#include "ffi/cuda/host/ranges.h"
 #include "ffi/engine/plan.h"
 #include "ffi/engine/status.h"
 
 namespace jaxring::cuda {
 
 struct LaunchPlanSpec {
-  std::string what;  // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
+  std::string what;   // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
+  std::string range;  // "all_reduce sum 4096B over data: ring/ll", for profilers; `what` if empty
   DType dtype{};
   ReduceOp op{};
   bool reduces = false;
@@ -28,6 +30,14 @@ struct LaunchPlanSpec {
   int root = 0;
   Protocol protocol = Protocol::kSimple;
   std::optional<Fused> fused;  // instead of a step table
+  // One half of a message between named ranks: the desk is a communicator of one lane that all shapes of a queue of
+  // messages share; this plan's own has a queue of this shape. `check` stands for dtype and shape.
+  Half half = Half::kBoth;
+  std::shared_ptr<Communicator> desk;
+  uint64_t check = 0;
+  // Set: offsets and sizes come with each launch, in rows of so many elements, and blocks are of any length;
+  // block_elements is only what slices are cut for.
+  std::optional<uint64_t> ragged_row;
   int threads = 256;
   double timeout_s = 300;
   // Trap: an error ends the device's context, so no later operation sees incomplete data. See docs/cuda-host.md.
@@ -51,8 +61,9 @@ class LaunchPlan {
   void SetMoves(int rank, const std::vector<Move>& moves, std::vector<int> arrivals);
 
   // Enqueues one rank's part. Never waits for other ranks' kernels; the first launch with an allocation that other
-  // processes do not know waits until they have mapped it.
-  jaxring::Status Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes, void* stream);
+  // processes do not know waits until they have mapped it. `vectors`: of a ragged collective, else nullptr.
+  jaxring::Status Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes, void* stream,
+                         const RaggedVectors* vectors = nullptr);
 
   Communicator& communicator() { return *communicator_; }
   const LaunchPlanSpec& spec() const { return spec_; }
@@ -60,22 +71,30 @@ class LaunchPlan {
   uint64_t out_bytes() const { return spec_.out_blocks * spec_.block_elements * ElementBytes(spec_.dtype); }
   uint64_t staged_launches() const { return staged_; }
 
+  // Ends what runs and refuses what comes, on the plan's communicators.
+  void Break(const std::string& why);
   // The first fault of any local rank as a sentence, or an empty text. For the watcher.
   std::string Fault() const;
 
  private:
   struct Local {
     Args args;  // all but the buffers
+    Mail mail;  // of a half
+    uint64_t* extents;
     Status* status;
     bool members;                        // its buffers are addressed by others
     std::map<uint64_t, uint64_t> known;  // allocation id -> region, known to all processes of the node
     std::optional<Copies> copies;        // instead of a kernel
   };
+  void AddMail(Local& local, const RankTable& table) const;
+  void Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors, uint64_t in_bytes,
+               uint64_t out_bytes, void* stream) const;
   void Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged);
   bool Locate(Local& local, const void* pointer, uint64_t bytes, uint64_t* region, uint64_t* offset);
 
   std::shared_ptr<Communicator> communicator_;
   LaunchPlanSpec spec_;
+  RangeName range_;
   uint64_t slice_, tile_;
   uint32_t widening_;
   std::mutex mutex_;

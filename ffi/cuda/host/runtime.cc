@@ -24,6 +24,7 @@ Runtime::Runtime(Gpu& gpu, Engine& engine, int process)
       process_(process),
       regions_(gpu, service_, process),
       carrier_(gpu, engine),
+      sides_(gpu, service_),
       looker_([this] { Look(); }) {}
 
 Runtime::~Runtime() {
@@ -96,7 +97,7 @@ void Runtime::LookOnce() {
   for (auto& plan : plans) {
     if (plan->communicator().Broken(&why)) continue;
     if (std::string fault = plan->Fault(); !fault.empty()) {
-      plan->communicator().Break(fault);
+      plan->Break(fault);
       Report(fault);
     }
   }
@@ -148,6 +149,8 @@ std::map<std::string, uint64_t> Runtime::Counters() {
   return {{"plans", plans_.size()},
           {"communicators", communicators_.size()},
           {"staged_launches", staged},
+          {"started", sides_.count()},
+          {"in_flight", sides_.open()},
           {"carried_messages", carrier_.messages()},
           {"mapped_bytes", regions_.mapped_bytes()}};
 }

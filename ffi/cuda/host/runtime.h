@@ -17,6 +17,7 @@
 #include "ffi/cuda/host/communicator.h"
 #include "ffi/cuda/host/launcher.h"
 #include "ffi/cuda/host/regions.h"
+#include "ffi/cuda/host/sides.h"
 #include "ffi/cuda/host/site.h"
 
 namespace jaxring::cuda {
@@ -31,6 +32,7 @@ class Runtime {
   Gpu& gpu() { return gpu_; }
   Engine& engine() { return engine_; }
   Regions& regions() { return regions_; }
+  Sides& sides() { return sides_; }
   int process() const { return process_; }
 
   // The communicator of that name, made from `spec` at the first call.
@@ -62,6 +64,7 @@ class Runtime {
   Service service_;
   Regions regions_;
   Carrier carrier_;
+  Sides sides_;
   std::mutex mutex_;
   std::condition_variable requested_, faulted_;
   std::deque<Request> requests_;

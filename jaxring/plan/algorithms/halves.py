@@ -13,14 +13,17 @@ def build_half(spec: Spec, half: str) -> Schedule:
     targets = dict(spec.perm)
     sources = {target: source for source, target in spec.perm}
 
-    def lanes(rank: int) -> list[Lane]:
+    def lane(rank: int, piece: int) -> Lane:
         if half == "send":
             if rank not in targets:
-                return [()]
-            return [(Step(Kind.MOVE, Chunk(Buffer.INPUT, 0), send=(Peer(targets[rank]),)),)]
-        output = Chunk(Buffer.OUTPUT, 0)
+                return ()
+            return (Step(Kind.MOVE, Chunk(Buffer.INPUT, piece), send=(Peer(targets[rank]),)),)
+        output = Chunk(Buffer.OUTPUT, piece)
         if rank not in sources:
-            return [(Step(Kind.MOVE, dst=output, flags=Flag.ZERO),)]
-        return [(Step(Kind.MOVE, dst=output, recv=(Peer(sources[rank]),)),)]
+            return (Step(Kind.MOVE, dst=output, flags=Flag.ZERO),)
+        return (Step(Kind.MOVE, dst=output, recv=(Peer(sources[rank]),)),)
 
-    return Schedule(spec, 1, 1, 0, lanes)
+    def lanes(rank: int) -> list[Lane]:
+        return [lane(rank, piece) for piece in range(spec.channels)]
+
+    return Schedule(spec, spec.channels, spec.channels, 0, lanes)

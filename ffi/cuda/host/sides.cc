@@ -1,0 +1,56 @@
+#include "ffi/cuda/host/sides.h"
+
+#include <utility>
+
+namespace jaxring::cuda {
+
+void* Sides::Event(Side& side) {
+  if (side.idle.empty()) return service_.Do([&] { return gpu_.NewEvent(side.device); });
+  void* event = side.idle.back();
+  side.idle.pop_back();
+  return event;
+}
+
+void* Sides::Fork(int number, int device, void* stream) {
+  std::lock_guard lock(mutex_);
+  Side& side = sides_[number];
+  if (side.stream == nullptr) {
+    side.device = device;
+    side.stream = service_.Do([&] { return gpu_.NewSideStream(device); });
+  }
+  void* event = Event(side);
+  gpu_.Record(event, stream);
+  gpu_.Follow(side.stream, event);
+  side.idle.push_back(event);  // what follows it does so from now on, whatever is recorded next
+  return side.stream;
+}
+
+void Sides::Started(int number, const void* result) {
+  std::lock_guard lock(mutex_);
+  Side& side = sides_.at(number);
+  void* event = Event(side);
+  gpu_.Record(event, side.stream);
+  ++count_;
+  // One that was never done: its program failed in between.
+  if (void* old = std::exchange(side.started[result], event)) side.idle.push_back(old);
+}
+
+bool Sides::Join(int number, const void* result, void* stream) {
+  std::lock_guard lock(mutex_);
+  Side& side = sides_[number];
+  const auto it = side.started.find(result);
+  if (it == side.started.end()) return false;
+  gpu_.Follow(stream, it->second);
+  side.idle.push_back(it->second);
+  side.started.erase(it);
+  return true;
+}
+
+uint64_t Sides::open() {
+  std::lock_guard lock(mutex_);
+  uint64_t open = 0;
+  for (const auto& [number, side] : sides_) open += side.started.size();
+  return open;
+}
+
+}  // namespace jaxring::cuda
