@@ -223,7 +223,7 @@ NB_MODULE(JAXRING_MODULE, m) {
   m.def(
       "fake_options",
       [](int devices, bool lose_writes, bool no_export, bool no_import, bool no_peer_access) {
-        fake::options() = {devices, lose_writes, no_export, no_import, no_peer_access};
+        fake::options() = {devices, lose_writes, no_export, false, no_import, no_peer_access};
       },
       nb::arg("devices"), nb::arg("lose_writes") = false, nb::arg("no_export") = false, nb::arg("no_import") = false,
       nb::arg("no_peer_access") = false, "What the fake GPU is and does; before start.");

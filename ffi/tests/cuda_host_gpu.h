@@ -9,8 +9,6 @@
 #include "ffi/tests/check.h"
 #if defined(JAXRING_REAL_GPU)
 #include <cuda_runtime_api.h>
-
-#include "ffi/cuda/host/gpu_cuda_virtual.h"
 #else
 #include "ffi/cuda/fake/gpu_fake.h"
 #endif
@@ -20,9 +18,6 @@ namespace jaxring::test {
 #if defined(JAXRING_REAL_GPU)
 inline constexpr bool kRealGpu = true;
 inline constexpr int kThreads = 256;
-
-// Memory that is shared by descriptors.
-inline char* AllocateVirtual(int device, uint64_t bytes) { return cuda::AllocateVirtual(device, bytes); }
 
 // What `launch` enqueues on the stream, to be enqueued again and again.
 inline std::function<void()> Captured(void* stream, const std::function<void()>& launch) {
@@ -38,8 +33,6 @@ inline std::function<void()> Captured(void* stream, const std::function<void()>&
 #else
 inline constexpr bool kRealGpu = false;
 inline constexpr int kThreads = 64;
-
-inline char* AllocateVirtual(int device, uint64_t bytes) { return cuda::fake::AllocateVirtual(device, bytes); }
 
 inline std::function<void()> Captured(void* stream, const std::function<void()>& launch) {
   cuda::fake::BeginCapture(stream);

@@ -26,6 +26,17 @@ void VirtualMemory(Processes& here) {
   }
 }
 
+#if !defined(JAXRING_REAL_GPU)
+// Memory that cannot be exported after all is copied to stand-ins.
+void Unexportable(Processes& here) {
+  cuda::fake::options().no_ipc = true;
+  const Schedule& schedule = Find("all_gather direct 1x4 x1");
+  uint64_t staged = 0;
+  Play(here, ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple), schedule, 1000, {}, &staged);
+  CHECK_EQ(staged, 6u);
+}
+#endif
+
 // XLA may capture a site's first call, when the buffers are not known to the peers yet: what a capturing thread may not
 // do is done elsewhere.
 void CapturedFirst(Processes& here) {
@@ -77,6 +88,9 @@ int main(int argc, char** argv) {
   return PlayCases(argc, argv,
                    {{"copy_death", 2, CopyDeath, kDeathEnds},
                     {"staged", 2, Staged},
+#if !defined(JAXRING_REAL_GPU)
+                    {"unexportable", 2, Unexportable},
+#endif
                     {"virtual_memory", 2, VirtualMemory},
                     {"captured_first", 2, CapturedFirst},
                     {"copies_one_process", 1, CopyEngine},

@@ -44,7 +44,9 @@ class Buffers {
         block_(block),
         host_(block * std::max(schedule.in_blocks, schedule.out_blocks)) {
     const uint64_t bytes = 4096 + 4 * block * (schedule.in_blocks + schedule.out_blocks);
-    in = (is_virtual ? AllocateVirtual(DeviceOf(rank), bytes) : cuda::ThisGpu().Allocate(DeviceOf(rank), bytes)) + 256;
+    in = (is_virtual ? cuda::ThisGpu().AllocateShared(DeviceOf(rank), bytes)
+                     : cuda::ThisGpu().Allocate(DeviceOf(rank), bytes)) +
+         256;
     out = in + (4 * block * schedule.in_blocks + 255) / 256 * 256;
   }
   void Fill(int round) {

@@ -40,6 +40,7 @@ class FakeGpu final : public Gpu {
   void Prepare(int device) override { prepared_ |= 1u << device; }
 
   char* Allocate(int device, uint64_t bytes) override { return AllocateAs(device, bytes, Sharing::kHandle); }
+  char* AllocateShared(int device, uint64_t bytes) override { return AllocateAs(device, bytes, Sharing::kDescriptor); }
   char* AllocateAs(int device, uint64_t bytes, Sharing sharing) {
     CheckNotCapturing();
     const int fd = memfd_create("jaxring-fake-gpu", MFD_CLOEXEC);
@@ -74,7 +75,8 @@ class FakeGpu final : public Gpu {
   }
   IpcHandle Export(const Allocation& allocation) override {
     CheckNotCapturing();
-    if (allocation.sharing != Sharing::kHandle) throw GpuError("cudaIpcGetMemHandle: invalid argument (1)");
+    if (allocation.sharing != Sharing::kHandle || options().no_ipc)
+      throw GpuError("cudaIpcGetMemHandle: invalid argument (1)");
     std::lock_guard lock(mutex_);
     IpcHandle handle{};
     const Handle contents{getpid(), own_.at(allocation.base).fd, allocation.bytes};
@@ -217,10 +219,6 @@ class FakeGpu final : public Gpu {
 Options& options() {
   static Options options;
   return options;
-}
-
-char* AllocateVirtual(int device, uint64_t bytes) {
-  return static_cast<FakeGpu&>(ThisGpu()).AllocateAs(device, bytes, Sharing::kDescriptor);
 }
 
 void BeginCapture(void* stream) {

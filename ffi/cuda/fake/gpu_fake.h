@@ -19,7 +19,8 @@ namespace jaxring::cuda::fake {
 struct Options {
   int devices = 2;
   bool lose_writes = false;  // what is copied into another process's memory does not arrive
-  bool no_export = false;    // as memory of a VMM allocator, which legacy IPC does not export
+  bool no_export = false;    // memory that says that it cannot be exported
+  bool no_ipc = false;       // memory of Allocate that says that it can, and cannot
   bool no_import = false;
   bool no_peer_access = false;
 };
@@ -44,9 +45,6 @@ struct Task {
 };
 // What captured streams would have done: (which stream, what). As events join streams, one graph may span several.
 using Graph = std::vector<std::pair<int, Task>>;
-
-// Memory that is shared by descriptors only, as that of the driver's virtual memory calls.
-char* AllocateVirtual(int device, uint64_t bytes);
 
 void BeginCapture(void* stream);
 // Throws GpuError where another stream was taken in and has not come back.

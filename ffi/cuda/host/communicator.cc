@@ -10,10 +10,6 @@ constexpr uint64_t kLine = 128;
 
 uint64_t RoundUp(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-// cudaMalloc cuts smaller allocations from blocks of this size, and IPC shares and maps whole blocks: what is not ours
-// to share with it, and ours twice.
-constexpr uint64_t kBlock = uint64_t{2} << 20;
-
 uint64_t Hash(const std::string& text) {  // FNV-1a
   uint64_t hash = 0xcbf29ce484222325ull;
   for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3ull;
@@ -50,7 +46,7 @@ Communicator::Communicator(Gpu& gpu, Regions& regions, Carrier* carrier, int pro
     for (int m : Members(r)) {
       if (local(m)) gpu_.EnableAccess(here.device, spec_.ranks[m].device);
     }
-    here.arena = gpu_.Allocate(here.device, SharedBytes(ArenaBytes()));
+    here.arena = NewMemory(here.device, ArenaBytes());
     here.own = gpu_.Allocate(here.device, OwnBytes());
     here.members.resize(Members(r).size());
     locals_.emplace(r, std::move(here));
@@ -78,8 +74,8 @@ uint64_t Communicator::StageOffset(int writer) const {
 }
 uint64_t Communicator::ArenaBytes() const { return StageOffset(static_cast<int>(spec_.ranks.size())); }
 
-uint64_t Communicator::SharedBytes(uint64_t bytes) const {
-  return one_process() ? bytes : (bytes + kBlock - 1) / kBlock * kBlock;
+char* Communicator::NewMemory(int device, uint64_t bytes) {
+  return one_process() ? gpu_.Allocate(device, bytes) : gpu_.AllocateShared(device, bytes);
 }
 
 uint64_t Communicator::ConnectionIndex(Protocol protocol, uint32_t lane, int peer) const {
@@ -172,7 +168,7 @@ Location Communicator::OfferWire(int rank, int peer, Protocol protocol) {
   const WireShape shape = spec_.wires[static_cast<int>(protocol)];
   Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
   if (wire.memory == nullptr) {
-    wire.memory = gpu_.Allocate(here.device, SharedBytes(spec_.lanes * (shape.slots * shape.slot_bytes + kCounters)));
+    wire.memory = NewMemory(here.device, spec_.lanes * (shape.slots * shape.slot_bytes + kCounters));
     wire.offered = spec_.ranks[peer].process == process_ ? Location{0, reinterpret_cast<uint64_t>(wire.memory)}
                                                          : Offer(rank, wire.memory, 1);
   }
@@ -241,7 +237,7 @@ Location Communicator::OfferLanding(int rank, uint64_t bytes) {
   landing_bytes_ = bytes;
   Local& here = At(rank);
   char*& own = here.landings[rank];
-  if (own == nullptr) own = gpu_.Allocate(here.device, SharedBytes(bytes));
+  if (own == nullptr) own = NewMemory(here.device, bytes);
   return Offer(rank, own, bytes);
 }
 
@@ -290,7 +286,7 @@ char* Communicator::Buffer(int rank, int purpose, uint64_t bytes) {
   // Launches on one device come one after another, so plans share it. Smaller ones stay: graphs may name them.
   uint64_t size = uint64_t{1} << 16;
   while (size < bytes) size *= 2;
-  buffers.emplace_back(size, gpu_.Allocate(At(rank).device, SharedBytes(size)));
+  buffers.emplace_back(size, NewMemory(At(rank).device, size));
   return buffers.back().second;
 }
 

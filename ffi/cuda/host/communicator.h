@@ -115,7 +115,7 @@ class Communicator {
   uint64_t ProbeOffset(int writer) const;
   uint64_t ArenaBytes() const;
   uint64_t OwnBytes() const;
-  uint64_t SharedBytes(uint64_t bytes) const;  // of an allocation that other processes may map
+  char* NewMemory(int device, uint64_t bytes);  // for the node's other ranks too
   uint64_t ConnectionIndex(Protocol protocol, uint32_t lane, int peer) const;
   uint64_t Pattern(int writer, int reader) const;
   Location Offer(int rank, const char* memory, uint64_t bytes);

@@ -66,6 +66,8 @@ class Gpu {
   // Zeros. Pinned memory has the same address on the host and on all devices.
   virtual char* Allocate(int device, uint64_t bytes) = 0;
   virtual void Free(int device, char* memory) = 0;
+  // Zeros that other processes can map, in whatever way there is here; they stay until the process ends.
+  virtual char* AllocateShared(int device, uint64_t bytes) = 0;
   virtual char* AllocatePinned(uint64_t bytes) = 0;
   virtual void FreePinned(char* memory) = 0;
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "ffi/cuda/host/copy_gates_launch.h"
 #include "ffi/cuda/host/gpu_cuda_driver.h"
@@ -75,6 +76,22 @@ class CudaGpu final : public Gpu {
   void Free(int device, char* memory) override {
     ContextScope scope(device);
     JAXRING_CUDA(cudaFree(memory));
+  }
+  // Descriptors first: they need neither a common IPC namespace nor, as legacy IPC does, whole blocks of cudaMalloc.
+  char* AllocateShared(int device, uint64_t bytes) override {
+    ContextScope scope(device);
+    std::vector<int> users;
+    for (int user = 0; user < DeviceCount(); ++user) {
+      if (CanAccess(user, device)) users.push_back(user);
+    }
+    char* memory = AllocateVirtual(device, users, bytes);
+    // cudaMalloc cuts smaller allocations from blocks of this size, which IPC shares and maps as a whole.
+    constexpr uint64_t kBlock = uint64_t{2} << 20;
+    if (memory == nullptr) return Allocate(device, (bytes + kBlock - 1) / kBlock * kBlock);
+    cudaStream_t stream = CopyStream(device);
+    JAXRING_CUDA(cudaMemsetAsync(memory, 0, bytes, stream));
+    JAXRING_CUDA(cudaStreamSynchronize(stream));
+    return memory;
   }
   char* AllocatePinned(uint64_t bytes) override {
     ContextScope scope;

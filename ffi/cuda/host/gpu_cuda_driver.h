@@ -18,8 +18,10 @@ void Check(CUresult error, const char* what);
   F(cuCtxPopCurrent)                \
   F(cuCtxPushCurrent)               \
   F(cuDeviceGet)                    \
+  F(cuDeviceGetAttribute)           \
   F(cuDevicePrimaryCtxRetain)       \
   F(cuGetErrorString)               \
+  F(cuMemAddressFree)               \
   F(cuMemAddressReserve)            \
   F(cuMemCreate)                    \
   F(cuMemExportToShareableHandle)   \
@@ -29,6 +31,7 @@ void Check(CUresult error, const char* what);
   F(cuMemRelease)                   \
   F(cuMemRetainAllocationHandle)    \
   F(cuMemSetAccess)                 \
+  F(cuMemUnmap)                     \
   F(cuPointerGetAttributes)         \
   F(cuThreadExchangeStreamCaptureMode)
 

@@ -1,8 +1,9 @@
 // Device memory of the driver's virtual memory calls, shared by POSIX descriptors. The context of the device concerned
-// must be current. All throw GpuError.
+// must be current. They throw GpuError.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace jaxring::cuda {
 
@@ -10,7 +11,8 @@ namespace jaxring::cuda {
 int ExportDescriptor(const void* base);
 // Maps what a descriptor stands for, for kernels of `device`. The descriptor stays the caller's.
 char* ImportDescriptor(int device, int descriptor, uint64_t bytes);
-// Zeros of at least so many bytes that ExportDescriptor takes; they stay until the process ends.
-char* AllocateVirtual(int device, uint64_t bytes);
+// Memory of `device`, at least so many bytes, for kernels of `users`, that ExportDescriptor takes. It stays until the
+// process ends. nullptr where there is no such memory.
+char* AllocateVirtual(int device, const std::vector<int>& users, uint64_t bytes);
 
 }  // namespace jaxring::cuda

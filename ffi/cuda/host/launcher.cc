@@ -184,11 +184,16 @@ bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint6
   *offset = static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base);
   if (auto known = local.known.find(allocation.id); known != local.known.end()) {
     *region = known->second;
-    return true;
+    return *region != 0;
   }
   Location location;
-  if (!communicator_->regions().Publish(pointer, bytes, communicator_->processes(), After(spec_.timeout_s),
-                                        &location)) {
+  // A process that is gone maps nothing.
+  const auto look = [this] {
+    if (std::string why; communicator_->Broken(&why)) throw std::runtime_error(why);
+  };
+  if (!communicator_->regions().Publish(pointer, bytes, communicator_->processes(), After(spec_.timeout_s), &location,
+                                        look)) {
+    local.known[allocation.id] = 0;
     return false;
   }
   local.known[allocation.id] = *region = location.region;

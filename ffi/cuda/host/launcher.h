@@ -83,7 +83,7 @@ class LaunchPlan {
     uint64_t* extents;
     Status* status;
     bool members;                        // its buffers are addressed by others
-    std::map<uint64_t, uint64_t> known;  // allocation id -> region, known to all processes of the node
+    std::map<uint64_t, uint64_t> known;  // allocation id -> region that all of the node know; 0: not shared
     std::optional<Copies> copies;        // instead of a kernel
   };
   void AddMail(Local& local, const RankTable& table) const;

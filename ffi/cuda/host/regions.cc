@@ -178,20 +178,27 @@ uint32_t Regions::ListLocked(const Allocation& allocation) {
 }
 
 bool Regions::Publish(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline,
-                      Location* location) {
+                      Location* location, const std::function<void()>& look) {
   const Allocation allocation = gpu_.Find(pointer);
   if (allocation.sharing == Sharing::kNone || !Within(allocation, pointer, bytes)) return false;
-  const uint32_t number = service_.Do([&] {
+  const uint32_t number = service_.Do([&]() -> uint32_t {
     std::lock_guard lock(mutex_);
-    return ListLocked(allocation);
+    if (unshared_.count(allocation.id) != 0) return 0;
+    try {
+      return ListLocked(allocation);
+    } catch (const GpuError&) {  // what the driver says of an allocation is not always what it does
+      unshared_.insert(allocation.id);
+      return 0;
+    }
   });
+  if (number == 0) return false;
   // Here, not there: others' work must not wait for a peer that is slow.
-  for (int process : processes) AwaitMapped(process, number, deadline);
+  for (int process : processes) AwaitMapped(process, number, deadline, look);
   *location = {number, static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base)};
   return true;
 }
 
-void Regions::AwaitMapped(int process, uint32_t number, Deadline deadline) {
+void Regions::AwaitMapped(int process, uint32_t number, Deadline deadline, const std::function<void()>& look) {
   if (process == own_process_) return;
   for (int turn = 0;; ++turn) {
     if (const BoardPage::Reader* reader = board_->Place(process, false)) {
@@ -201,6 +208,7 @@ void Regions::AwaitMapped(int process, uint32_t number, Deadline deadline) {
       }
       if (reader->mapped.load(std::memory_order_acquire) > number) return;
     }
+    if (look) look();
     if (std::chrono::steady_clock::now() > deadline) {
       throw std::runtime_error("process " + std::to_string(process) + " did not map device memory of process " +
                                std::to_string(own_process_) + " within the deadline; has it ended?");

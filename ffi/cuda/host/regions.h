@@ -59,8 +59,9 @@ class Regions {
   // The location of `bytes` at a pointer for peers in `processes`, each of which has it mapped by the return. False
   // where the memory cannot be exported, or is no single allocation. Throws std::runtime_error naming the pair, also
   // when `deadline` passes.
+  // `look` is called while it waits, and may throw to end that.
   bool Publish(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline,
-               Location* location);
+               Location* location, const std::function<void()>& look = {});
   // The address of a peer's location for kernels of `device`, waiting until it is mapped.
   char* Resolve(int device, int process, Location location, Deadline deadline);
   // The table of a process's regions, also of this one's, as kernels of `device` read it.
@@ -87,7 +88,7 @@ class Regions {
   int OpenRegion(uint32_t number);
   TableOf& TableLocked(int device, int process);
   uint32_t ListLocked(const Allocation& allocation);
-  void AwaitMapped(int process, uint32_t number, Deadline deadline);
+  void AwaitMapped(int process, uint32_t number, Deadline deadline, const std::function<void()>& look);
 
   Gpu& gpu_;
   Service& service_;
@@ -102,6 +103,7 @@ class Regions {
   std::vector<std::unique_ptr<Peer>> peers_;
   std::map<std::pair<int, int>, TableOf> tables_;  // (device, process)
   std::map<uint64_t, uint32_t> numbers_;           // allocation id -> region
+  std::set<uint64_t> unshared_;                    // allocation ids that could not be exported
   std::map<uint32_t, uint64_t> own_base_;          // region -> base
   std::mutex descriptors_mutex_;                   // mutex_ is held while a peer is asked, which may ask us
   std::map<uint32_t, Allocation> descriptors_;     // of regions that are shared by them
