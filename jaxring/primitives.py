@@ -19,6 +19,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
 from jaxring import _compat
+from jaxring.donation import stays
 from jaxring.provenance import provenance
 from jaxring.replicagroups import replica_groups
 from jaxring.tracenames import traced_as
@@ -171,6 +172,11 @@ def apply(name: str, x: Any, axes: Axes, options: Options) -> Any:
     return PRIMITIVES[name].bind(x, axes=axes, options=options)  # type: ignore[no-untyped-call]
 
 
+def _for_cpus(ctx: Any) -> bool:
+    platforms = ctx.platforms or ctx.module_context.platforms
+    return tuple(platforms) == ("cpu",)
+
+
 def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
     kind = KINDS[name]
     (aval,) = ctx.avals_in
@@ -185,7 +191,7 @@ def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
         options=options,
         data=aval,
         blocks_in=kind.blocks_in,
-        aliases={0: 0} if kind.alias else None,
+        aliases={0: 0} if kind.alias and not (_for_cpus(ctx) and stays(ctx.module_context, x)) else None,
         side_effect=kind.side_effect,
     )
 

@@ -1,0 +1,48 @@
+"""Whether XLA may let a collective write its result over its operand.
+
+A call whose result takes its operand's memory is free where nobody needs the operand any more. Where somebody does, XLA
+first copies it, on one thread and into pages that nobody has touched yet, which takes longer than the collective. An
+argument of the program that its caller has not donated is such an operand, and can be told when the call is lowered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def stays(module_context: Any, value: Any) -> bool:
+    """Whether an operand of a call that is being lowered is, but for its shape, an argument that is not donated.
+
+    JAX lowers a shard_map apart from the program around it. There, an argument of the shard_map counts as one of the
+    program if the program has none that are donated; if it is computed before, the result takes memory of its own.
+    False in functions and loops, whose arguments are the business of others.
+    """
+    while True:
+        owner = value.owner
+        if hasattr(owner, "operation"):
+            operation = owner.operation
+            if operation.name != "stablehlo.reshape":
+                return False
+            value = operation.operands[0]
+            continue
+        # The argument of a block; the owner's owner is what the block is the body of.
+        operation = owner.owner.operation
+        if operation.name == "sdy.manual_computation":
+            value = operation.operands[value.arg_number]
+            continue
+        if operation.name != "func.func":
+            return False
+        attributes = operation.attributes
+        if "sym_visibility" not in attributes and attributes["sym_name"].value == "shard_map":
+            return not any(map(_donated, _arguments(module_context.symbol_table["main"])))
+        if attributes["sym_name"].value != "main":
+            return False
+        return not _donated(_arguments(operation)[value.arg_number])
+
+
+def _arguments(function: Any) -> list[Any]:
+    return list(function.operation.attributes["arg_attrs"])
+
+
+def _donated(attributes: Any) -> bool:
+    return "jax.buffer_donor" in attributes or "tf.aliasing_output" in attributes
