@@ -34,7 +34,8 @@ def stays(module_context: Any, value: Any) -> bool:
             return False
         attributes = operation.attributes
         if "sym_visibility" not in attributes and attributes["sym_name"].value == "shard_map":
-            return not any(map(_donated, _arguments(module_context.symbol_table["main"])))
+            functions = module_context.symbol_table
+            return "main" in functions and not any(map(_donated, _arguments(functions["main"])))
         if attributes["sym_name"].value != "main":
             return False
         return not _donated(_arguments(operation)[value.arg_number])
