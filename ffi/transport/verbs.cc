@@ -97,8 +97,9 @@ void VerbsPump::PumpLocked() {
   // A peer that ends takes its queue pairs along, which an iWARP device reports at once: what it said, or that it is
   // gone, is then on its way.
   pollfd word{fd_, POLLIN, 0};
-  if (endpoint_->closed_by_peer()) poll(&word, 1, kLastWordMs);
-  if (Listen()) return End(LastWord(), false);
+  const bool leaving = endpoint_->closed_by_peer();
+  if (leaving && heard_.empty()) poll(&word, 1, kLastWordMs);
+  if (Listen() || (leaving && !heard_.empty())) return End(LastWord(), false);
   End(endpoint_->error(), true);
 }
 
