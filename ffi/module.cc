@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 
+#include "bind_calls.h"
 #include "bind_links.h"
 #include "bind_tables.h"
 #include "engine/pages.h"
@@ -82,6 +83,7 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   result["inline_operations"] = c.inline_operations.load();
   result["failures"] = c.failures.load();
   result["sleeps"] = c.sleeps.load();
+  result["wakes"] = Bell::wakes();
   result["spilled_messages"] = c.spills.load();
   result["stashed_bytes"] = engine->stash().bytes();
   result["link_bytes"] = engine->links().MemoryBytes();
@@ -211,4 +213,5 @@ NB_MODULE(_native, m) {
 
   m.def("ll_payload_bytes", [] { return LLShape().payload_bytes; }, "Payload of an LL slot.");
   BindLinks(m);
+  BindCalls(m);
 }

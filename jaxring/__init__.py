@@ -1,6 +1,7 @@
 """Collectives for JAX that one can see into, steer and trust."""
 
 from jaxring import lax, profiler, sharded
+from jaxring.buffers import Communicator
 from jaxring.casting import pcast
 from jaxring.collectives import (
     all_gather,
@@ -34,6 +35,7 @@ from jaxring.world.identity import version as _version
 __version__ = _version()
 
 __all__ = [
+    "Communicator",
     "Handle",
     "JaxringError",
     "JoinError",

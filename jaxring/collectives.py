@@ -5,7 +5,7 @@ leaf by leaf. ``axis_name`` is a name or a tuple of names; the rank is the row-m
 order. Extras are keyword-only:
 
 * ``axis_index_groups``: collectives among subsets of an axis, as in `jax.lax`.
-* ``algorithm``: "ring", "tree", "direct", "halving_doubling", "hier_ring", "hier_tree", "hier_direct",
+* ``algorithm``: "ring", "tree", "direct", "oneshot", "halving_doubling", "hier_ring", "hier_tree", "hier_direct",
   "deterministic", and "copy_engine" for what only moves among GPUs of one node; None lets the tuner choose. One that
   cannot serve is an error.
 * ``protocol``: "ll", "simple" or "memory"; None lets the tuner choose.

@@ -1,8 +1,15 @@
-// Threads that complete promises. XLA runs the rest of a device's program on the thread that completes its promise, so
-// no completion may queue behind another: a thread is started whenever none is idle.
+// Threads that complete promises. XLA runs the rest of a device's program on the thread that completes its promise.
+//
+// Between small collectives that rest is a few microseconds, and a thread's wake-up costs more: one thread then runs
+// the completions of all devices one after another, and the whole program with them. What runs long, or waits for
+// another device, must not hold up the completions behind it: a long one is noticed, at once when it ends and otherwise
+// by a thread that looks every half millisecond, and from then on each completion gets a thread of its own. Only after
+// a good many short ones in a row do they share one again.
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -12,19 +19,33 @@ namespace jaxring {
 
 class CompletionPool {
  public:
+  using Work = std::function<void()>;
   CompletionPool() = default;
   ~CompletionPool();
   CompletionPool(const CompletionPool&) = delete;
-  void Post(std::function<void()> work);
+  void Post(Work work);
+  // All of one operation together; leaves `works` empty.
+  void PostAll(std::vector<Work>* works);
 
  private:
   void Run();
+  // Looks whether the completions that share a thread move.
+  void Look();
+  // With the lock held.
+  void Share();
+  void Summon(size_t threads);
 
   std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<std::function<void()>> queue_;
+  std::condition_variable wake_, look_;
+  std::deque<Work> queue_;
   std::vector<std::thread> threads_;
-  size_t idle_ = 0;
+  std::thread looker_;
+  size_t idle_ = 0;     // threads that wait for a call
+  size_t calls_ = 0;    // calls that no thread has answered yet
+  size_t busy_ = 0;     // threads that run completions, and look for more afterwards
+  uint64_t taken_ = 0;  // completions taken from the queue so far
+  int apart_ = 0;       // so many completions more each get a thread
+  bool looking_ = false;
   bool stop_ = false;
 };
 

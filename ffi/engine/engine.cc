@@ -19,6 +19,13 @@ constexpr int kLaneBudget = 64;
 constexpr size_t kStashBytes = size_t{1} << 30;
 // With operations in flight a sleeper looks again now and then, whatever the bell does.
 constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
+// Small: the whole operation costs less than handing it to another thread (18 us across two cores), so the thread that
+// launches it plays it to its end. For ranks of this process, all bytes that are read:
+constexpr uint64_t kSmallMemoryBytes = 1 << 20;
+// between processes, one rank's:
+constexpr uint64_t kSmallBytes = 64 << 10;
+// Looks before the first sched_yield (0.3 us and more): what a running peer sends arrives within these.
+constexpr int kLooks = 32;
 
 // The operation that this thread is launching: its own participant may be completed without another thread.
 thread_local const Operation* launching = nullptr;
@@ -51,6 +58,7 @@ class PeerWatch final : public Poller::Handler {
 Engine::Engine(EngineOptions options)
     : options_(options),
       bell_(Bell::Create()),
+      idle_(Bell::Create()),
       links_(options.slot_bytes, bell_.get()),
       interpreter_(&links_, &stash_),
       verbs_(options.slot_bytes, bell_.get()) {
@@ -62,6 +70,7 @@ Engine::~Engine() {
   stop_ = true;
   WakeRequests();
   bell_->NotifyAll();
+  idle_->NotifyAll();
   for (auto& worker : workers_) worker.join();
   poller_.reset();
 }
@@ -81,17 +90,10 @@ void Engine::Launch(std::shared_ptr<Operation> op, bool help) {
     return;
   }
   const bool memory = op->plan().memory_only();
-  if (help && (!memory || op->plan().in_bytes() * op->plan().ranks.size() <= (256u << 10))) {
-    // Small, or waiting for others: try here first, for a moment.
-    auto until = Clock::now() + std::chrono::microseconds(options_.spin_us);
-    do {
-      if (!Play(op) && !op->finished()) sched_yield();
-    } while (!op->finished() && Clock::now() < until);
-    if (op->finished()) {
-      counters_.inline_operations++;
-      launching = nullptr;
-      return;
-    }
+  if (help && (!memory || op->plan().in_bytes() * op->plan().ranks.size() <= kSmallMemoryBytes) && PlayHere(op)) {
+    counters_.inline_operations++;
+    launching = nullptr;
+    return;
   }
   {
     std::lock_guard lock(mutex_);
@@ -99,13 +101,41 @@ void Engine::Launch(std::shared_ptr<Operation> op, bool help) {
     version_.fetch_add(1, std::memory_order_release);
     active_count_.fetch_add(1, std::memory_order_release);
   }
-  memory ? bell_->NotifyAll() : bell_->Notify();
+  WakeWorkers(static_cast<int>(std::min<size_t>(op->lanes().size(), workers_.size())));
   // All of a memory operation's data is here, so helping is work and no wait.
   if (help && memory) {
     while (Play(op)) {
     }
   }
   launching = nullptr;
+}
+
+bool Engine::PlayHere(const std::shared_ptr<Operation>& op) {
+  const Plan& plan = op->plan();
+  // With other ranks of this process in flight, their handlers may need this thread.
+  const bool patient = plan.locals.size() == 1 && counters_.in_flight.load(std::memory_order_relaxed) <= 1 &&
+                       std::max(plan.in_bytes(), plan.out_bytes()) <= kSmallBytes;
+  Clock::time_point until{};
+  for (int idle = 0;;) {
+    const bool moved = Play(op);
+    if (op->finished()) return true;
+    if (moved) {
+      idle = 0;
+    } else if (++idle < kLooks) {
+      continue;
+    }
+    const auto now = Clock::now();
+    if (until == Clock::time_point{}) {
+      until = now + std::chrono::microseconds(patient ? options_.patience_us : options_.spin_us);
+    } else if (now >= until) {
+      return false;
+    }
+    if (!moved) sched_yield();
+  }
+}
+
+void Engine::WakeWorkers(int count) {
+  if (!idle_->Wake(count) || count > 1) bell_->Wake(count);
 }
 
 bool Engine::Play(const std::shared_ptr<Operation>& op) {
@@ -146,16 +176,20 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     }
   }
   const bool here = launching == op.get();
+  std::vector<CompletionPool::Work> elsewhere;
+  Completion own;
   for (Participant& participant : op->participants()) {
     if (!participant.done) continue;
     Completion done = std::move(participant.done);
     participant.done = nullptr;
     if (here && participant.on_launching_thread) {
-      done(status);
+      own = std::move(done);
     } else {
-      completions_.Post([done = std::move(done), status] { done(status); });
+      elsewhere.push_back([done = std::move(done), status] { done(status); });
     }
   }
+  completions_.PostAll(&elsewhere);
+  if (own) own(status);
 }
 
 void Engine::Work() {
@@ -163,7 +197,7 @@ void Engine::Work() {
   uint64_t seen_version = ~uint64_t{0};
   auto last_progress = Clock::now();
   while (!stop_) {
-    uint32_t rung = bell_->Value();
+    const uint32_t rung = bell_->Value(), called = idle_->Value();
     if (version_.load(std::memory_order_acquire) != seen_version) ops = Active(&seen_version);
     bool moved = false;
     for (auto& op : ops) {
@@ -184,7 +218,7 @@ void Engine::Work() {
       seen_version = ~uint64_t{0};
     }
     counters_.sleeps++;
-    bell_->Wait(rung, ops.empty() ? kIdleUs : kSleepUs);
+    ops.empty() ? idle_->Wait(called, kIdleUs) : bell_->Wait(rung, kSleepUs);
     last_progress = Clock::now();
   }
 }

@@ -21,6 +21,13 @@ constexpr size_t kFailedInstances = 64;
 
 }  // namespace
 
+uint64_t NextOrdinal(const std::string& spec) {
+  static std::mutex mutex;
+  static auto* made = new std::map<std::string, uint64_t>;
+  std::lock_guard lock(mutex);
+  return (*made)[spec]++;
+}
+
 Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), spec_(std::move(spec)) {
   for (size_t i = 0; i < spec_.groups.size(); ++i) {
     place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};

@@ -36,6 +36,10 @@ struct Arrival {
   uint64_t in_bytes = 0, out_bytes = 0;
 };
 
+// How many sites with this spec were made before: counts up with each call. Sites with equal specs (an inner jit called
+// twice, a program compiled again) are told apart by the order in which they are made, which is one in all processes.
+uint64_t NextOrdinal(const std::string& spec);
+
 class Site : public std::enable_shared_from_this<Site> {
  public:
   Site(Engine* engine, SiteSpec spec);

@@ -54,12 +54,13 @@ Bell::~Bell() {
   close(fd_);
 }
 
-void Bell::Wake(int count) {
+bool Bell::Wake(int count) {
   // Sequentially consistent with Wait: either the sleeper is counted here, or it sees the new value and does not sleep.
   page_->value.fetch_add(1, std::memory_order_seq_cst);
-  if (page_->sleepers.load(std::memory_order_seq_cst) != 0) {
-    syscall(SYS_futex, &page_->value, FUTEX_WAKE, count, nullptr, nullptr, 0);
-  }
+  if (page_->sleepers.load(std::memory_order_seq_cst) == 0) return false;
+  wakes_.fetch_add(1, std::memory_order_relaxed);
+  syscall(SYS_futex, &page_->value, FUTEX_WAKE, count, nullptr, nullptr, 0);
+  return true;
 }
 
 void Bell::Notify() { Wake(1); }

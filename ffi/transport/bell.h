@@ -28,12 +28,17 @@ class Bell final : public Notifier {
   Bell& operator=(const Bell&) = delete;
 
   void Notify() override;
+  // Wakes up to `count` sleepers; whether there were any. One that was woken already and has not run yet counts: it
+  // looks for work after this too.
+  bool Wake(int count);
   // Wakes everyone who sleeps, for work that several threads can share.
   void NotifyAll();
   // Read before looking for work and given to Wait afterwards: what was rung in between is not missed.
   uint32_t Value() const { return page_->value.load(std::memory_order_seq_cst); }
   void Wait(uint32_t seen, int64_t timeout_us);
   int fd() const { return fd_; }
+  // System calls that this process has made to wake others, by all bells. Whoever finds work by looking costs none.
+  static uint64_t wakes() { return wakes_.load(std::memory_order_relaxed); }
 
  private:
   struct Page {
@@ -42,10 +47,10 @@ class Bell final : public Notifier {
   };
   Bell(int fd, Page* page) : fd_(fd), page_(page) {}
   static std::unique_ptr<Bell> Map(int fd);
-  void Wake(int count);
 
   int fd_;
   Page* page_;
+  inline static std::atomic<uint64_t> wakes_{0};
 };
 
 }  // namespace jaxring

@@ -1,7 +1,6 @@
 #include "xla/cpu_handlers.h"
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -41,16 +40,9 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
     return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition,
                                       "jaxring's engine is not running: import jaxring before this program is loaded"));
   }
-  // Sites with equal specs (an inner jit called twice, a program compiled again) are told apart by the order in which
-  // they were made, which is the same in all processes of a job.
-  static std::mutex mutex;
-  static auto* made = new std::map<std::string, uint64_t>;
+  const std::string text(*spec);
   SiteSpec site_spec{
-      std::string(*spec), {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, 0};
-  {
-    std::lock_guard lock(mutex);
-    site_spec.ordinal = (*made)[site_spec.spec]++;
-  }
+      text, {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, NextOrdinal(text)};
   auto state = std::make_unique<SiteState>(SiteState{nullptr, *has_input, *has_output, *row_elements});
   state->site = std::make_shared<Site>(engine, std::move(site_spec));
   return state;

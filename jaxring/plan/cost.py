@@ -136,6 +136,12 @@ def shape(
         return Shape(0, 0, 0, total * (n if alone else 2))
     count = topology.nodes if hier else n
     per_host = topology.nodes_per_host if hier else topology.ranks_per_host
+    if pattern == "oneshot":
+        outside = count - per_host if per_host < count else count - 1
+        wire = total * outside * (per_host if per_host < count else 1)
+        # Everybody folds the whole vector, where direct's ranks fold a share: half a byte more for each that comes.
+        folded = total * (n - 1) // 2
+        return Shape(1, n - 1, (wire * CROWD_PERCENT // 100 if n > 2 else wire) + folded, 0)
     hops = messages = wire = 0
     for phase in PHASES.get(collective, (_SPREAD,)):
         h, m, b = _phase(collective, pattern, count, per_host, total, channels)

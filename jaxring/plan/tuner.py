@@ -40,7 +40,7 @@ def chunk_bytes(spec: Spec, nbytes: int, dtype: object) -> int:
     """
     elements = -(-nbytes // dtypes.element_bytes(dtype))
     per_chunk = -(-elements // (spec.in_blocks * build(spec).pieces))
-    folds = spec.collective in REDUCTIONS and spec.algorithm not in ("direct", "deterministic")
+    folds = spec.collective in REDUCTIONS and spec.algorithm not in ("direct", "oneshot", "deterministic")
     return per_chunk * (dtypes.accumulator_bytes(dtype) if folds else dtypes.element_bytes(dtype))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from jaxring.plan.algorithms import direct, halving_doubling, hier_direct, ring, tree
+from jaxring.plan.algorithms import direct, halving_doubling, hier_direct, oneshot, ring, tree
 from jaxring.plan.schedule import LanesFn, Schedule, ScheduleError, Spec
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def _entry(collectives: tuple[str, ...], memory: bool, build: Callable[[Spec], S
 
 ALGORITHMS: dict[str, Algorithm] = {
     "direct": _entry(direct.COLLECTIVES, True, direct.build, "every pair of ranks; folds in rank order"),
+    "oneshot": _entry(oneshot.COLLECTIVES, False, oneshot.build, "whole vectors to everybody, one hop; rank order"),
     "ring": _entry(ring.COLLECTIVES, False, ring.build, "least bytes per link, n-1 steps per phase"),
     "tree": _entry(tree.COLLECTIVES, False, tree.build, "double binary tree, log2(n) deep"),
     "halving_doubling": _entry(

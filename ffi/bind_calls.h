@@ -1,0 +1,104 @@
+// Collectives on host buffers that Python hands over itself, without XLA: sites whose participants arrive by a call.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bind_links.h"
+#include "engine/site.h"
+
+namespace jaxring {
+
+// A contiguous buffer of a Python object, held for the time of a call.
+class HeldBuffer {
+ public:
+  HeldBuffer(nanobind::handle object, bool writable) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) {
+      throw nanobind::python_error();
+    }
+  }
+  ~HeldBuffer() { PyBuffer_Release(&view_); }
+  HeldBuffer(const HeldBuffer&) = delete;
+  void* data() const { return view_.buf; }
+  uint64_t bytes() const { return static_cast<uint64_t>(view_.len); }
+
+ private:
+  Py_buffer view_{};
+};
+
+// One rank's end of a collective that is called any number of times, by one thread at a time.
+class BufferCall {
+ public:
+  BufferCall(const std::string& spec, const std::vector<int32_t>& ranks, int rank, int device, double timeout_s)
+      : rank_(rank),
+        device_(device),
+        site_(std::make_shared<Site>(
+            &Running(), SiteSpec{spec, ranks, static_cast<int>(ranks.size()), timeout_s, NextOrdinal(spec)})) {}
+
+  // Returns when this rank's part is done and nothing touches the buffers any more.
+  void Run(nanobind::handle in, nanobind::handle out) {
+    HeldBuffer from(in, false), to(out, true);
+    Ended ended;
+    {
+      nanobind::gil_scoped_release release;
+      std::atomic<int64_t>& in_flight = Running().counters().in_flight;
+      in_flight.fetch_add(1, std::memory_order_relaxed);
+      Arrival arrival;
+      arrival.partition = rank_;
+      arrival.device = device_;
+      arrival.run_id = run_++;
+      arrival.in_bytes = from.bytes();
+      arrival.out_bytes = to.bytes();
+      arrival.participant.in = from.data();
+      arrival.participant.out = to.data();
+      arrival.participant.done = [&ended](const Status& status) { ended.Set(status); };
+      site_->Arrive(std::move(arrival));
+      ended.Wait();
+      in_flight.fetch_sub(1, std::memory_order_relaxed);
+    }
+    if (!ended.status.ok()) throw std::runtime_error(ended.status.message);
+  }
+
+ private:
+  struct Ended {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::atomic<bool> is{false};
+    Status status;
+    void Set(const Status& s) {
+      // Under the lock to the end: the waiting thread destroys this as soon as it has it.
+      std::lock_guard lock(mutex);
+      status = s;
+      is.store(true, std::memory_order_release);
+      changed.notify_all();
+    }
+    void Wait() {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [this] { return is.load(std::memory_order_acquire); });
+    }
+  };
+
+  int rank_, device_;
+  int64_t run_ = 0;
+  std::shared_ptr<Site> site_;
+};
+
+inline void BindCalls(nanobind::module_& m) {
+  namespace nb = nanobind;
+  nb::class_<BufferCall>(m, "BufferCall", "One rank's end of a collective on host buffers, for repeated calls.")
+      .def(nb::init<const std::string&, const std::vector<int32_t>&, int, int, double>(), nb::arg("spec"),
+           nb::arg("ranks"), nb::arg("rank"), nb::arg("device"), nb::arg("timeout_s"))
+      .def("__call__", &BufferCall::Run, nb::arg("operand"), nb::arg("result"),
+           "Runs it once, to its end, on contiguous buffers; RuntimeError says why it failed.");
+}
+
+}  // namespace jaxring

@@ -1,0 +1,138 @@
+"""Collectives on NumPy arrays among the processes of a job, without a JAX program.
+
+    comm = jaxring.Communicator()
+    comm.all_reduce(losses, losses)
+
+The engine, its links and its choices are those of the collectives inside programs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+import jaxring._native as _native
+from jaxring.errors import JaxringError
+from jaxring.plan import dtypes
+from jaxring.plan.schedule import COLLECTIVES
+from jaxring.runtime import service
+from jaxring.settings import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_made = itertools.count()
+
+
+class Communicator:
+    """All processes of the `jax.distributed` job, one rank each: ``rank`` of ``size``.
+
+    Every process makes its communicators in the same order, calls each one's collectives in the same order, and from
+    one thread at a time. Operands and results are contiguous arrays; a result is returned, and made unless ``out`` is
+    given. JaxringError where a collective fails, ValueError and TypeError for arrays that do not fit.
+    """
+
+    def __init__(self, *, timeout: float | None = None) -> None:
+        service.ensure_started()
+        first: dict[int, int] = {}
+        for device in jax.devices("cpu"):
+            first.setdefault(device.process_index, device.id)
+        self.size, self.rank = len(first), jax.process_index()
+        self._devices = [first[process] for process in range(self.size)]
+        self._timeout = settings().timeout if timeout is None else timeout
+        self._number = next(_made)
+        self._calls: dict[tuple[Any, ...], _native.BufferCall] = {}
+
+    def all_reduce(self, x: np.ndarray, out: np.ndarray | None = None, op: str = "sum") -> np.ndarray:
+        """``op`` of all ranks' ``x``, on every rank. ``out`` may be ``x``."""
+        return self._run("all_reduce", x, out, op)
+
+    def reduce_scatter(self, x: np.ndarray, out: np.ndarray | None = None, op: str = "sum") -> np.ndarray:
+        """Block ``rank`` of ``op`` of all ranks' ``x[size, ...]``."""
+        return self._run("reduce_scatter", x, out, op)
+
+    def all_gather(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """All ranks' ``x``, in rank order: ``[size, *x.shape]``."""
+        return self._run("all_gather", x, out)
+
+    def all_to_all(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Block r of the result is block ``rank`` of rank r's ``x[size, ...]``."""
+        return self._run("all_to_all", x, out)
+
+    def broadcast(self, x: np.ndarray, out: np.ndarray | None = None, root: int = 0) -> np.ndarray:
+        """The root's ``x``."""
+        return self._run("broadcast", x, out, root=root)
+
+    def permute(self, x: np.ndarray, pairs: Sequence[tuple[int, int]], out: np.ndarray | None = None) -> np.ndarray:
+        """The ``x`` of the rank that ``pairs`` of (source, target) name as this one's source; zeros without one."""
+        return self._run("permute", x, out, perm=tuple((int(s), int(t)) for s, t in pairs))
+
+    def _run(
+        self,
+        collective: str,
+        x: np.ndarray,
+        out: np.ndarray | None,
+        op: str | None = None,
+        root: int = 0,
+        perm: tuple[tuple[int, int], ...] = (),
+    ) -> np.ndarray:
+        key = (collective, x.dtype, x.shape, op, root, perm)
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = self._make(*key)
+        if out is None:
+            out = np.empty(self._result(collective, x.shape), x.dtype)
+        elif out.dtype != x.dtype:
+            raise TypeError(f"{collective}: the result is {x.dtype}, and the array given for it is {out.dtype}.")
+        try:
+            call(x, out)
+        except RuntimeError as error:
+            raise JaxringError(str(error)) from None
+        return out
+
+    def _result(self, collective: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        counts, gives = (blocks == 0 for blocks in COLLECTIVES[collective])
+        block = shape[1:] if counts else shape
+        return (self.size, *block) if gives else block
+
+    def _make(
+        self,
+        collective: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        op: str | None,
+        root: int,
+        perm: tuple[tuple[int, int], ...],
+    ) -> _native.BufferCall:
+        dtypes.dtype_code(dtype.name)
+        if op is not None:
+            dtypes.check(op, dtype)
+        counts = COLLECTIVES[collective][0] == 0
+        if counts and shape[:1] != (self.size,):
+            raise ValueError(f"{collective} wants one block for each of the {self.size} ranks first, not {shape}.")
+        spec = {
+            "collective": collective,
+            "op": op,
+            "dtype": dtype.name,
+            "shape": list(shape),
+            "block": int(np.prod(shape[1:] if counts else shape, dtype=np.int64)),
+            "axes": "processes",
+            "root": root,
+            "perm": [list(pair) for pair in perm],
+            "tag": 0,
+            "half": "both",
+            "algorithm": None,
+            "protocol": None,
+            "timeout": self._timeout,
+            "site": f"communicator {self._number}",
+            "call": len(self._calls),
+            "devices": self._devices,
+            "program": "",
+        }
+        text = json.dumps(spec, separators=(",", ":"), sort_keys=True)
+        ranks = list(range(self.size))
+        return _native.BufferCall(text, ranks, self.rank, self._devices[self.rank], self._timeout)
