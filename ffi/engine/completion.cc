@@ -1,5 +1,6 @@
 #include "engine/completion.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -8,10 +9,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A wake-up's cost across cores, measured: what lasts longer is worth a thread of its own.
-constexpr auto kLong = std::chrono::microseconds(20);
-// Short completions in a row until they share a thread again.
-constexpr int kApart = 128;
+// What lasts longer is worth a thread of its own: a few wake-ups across cores, of 18 us each.
+constexpr auto kLong = std::chrono::microseconds(50);
+// A long completion weighs as much as so many short ones. Two near each other say that the programs are of this kind;
+// a single one may be a thread that lost its core for a while.
+constexpr int kWeight = 8, kMostWeight = 128;
 constexpr auto kLookEvery = std::chrono::microseconds(500);
 // Looks without any completion after which nobody looks until one is posted.
 constexpr int kQuietLooks = 20;
@@ -44,13 +46,15 @@ void CompletionPool::PostAll(std::vector<Work>* works) {
 }
 
 void CompletionPool::Share() {
-  if (apart_ > 0) return Summon(queue_.size());
+  if (Apart()) return Summon(queue_.size());
   if (busy_ == 0) Summon(1);
   if (calls_ >= queue_.size() || looking_) return;
   looking_ = true;
   if (!looker_.joinable()) looker_ = std::thread([this] { Look(); });
   look_.notify_one();
 }
+
+bool CompletionPool::Apart() const { return weight_ > kWeight; }
 
 void CompletionPool::Summon(size_t threads) {
   for (; calls_ < threads; ++calls_) {
@@ -81,12 +85,8 @@ void CompletionPool::Run() {
       work = nullptr;
       const bool is_long = Clock::now() - begin > kLong;
       lock.lock();
-      if (is_long) {
-        apart_ = kApart;
-        Summon(queue_.size());
-      } else if (apart_ > 0) {
-        --apart_;
-      }
+      weight_ = is_long ? std::min(weight_ + kWeight, kMostWeight) : std::max(weight_ - 1, 0);
+      if (is_long && Apart()) Summon(queue_.size());
     }
     --busy_;
   }
@@ -103,7 +103,7 @@ void CompletionPool::Look() {
       quiet = queue_.empty() && taken == taken_ ? quiet + 1 : 0;
       // What stood first half a millisecond ago still does.
       if (waited && !queue_.empty() && taken == taken_) {
-        apart_ = kApart;
+        weight_ = kMostWeight;
         Summon(queue_.size());
       }
       waited = !queue_.empty();

@@ -2,9 +2,9 @@
 //
 // Between small collectives that rest is a few microseconds, and a thread's wake-up costs more: one thread then runs
 // the completions of all devices one after another, and the whole program with them. What runs long, or waits for
-// another device, must not hold up the completions behind it: a long one is noticed, at once when it ends and otherwise
-// by a thread that looks every half millisecond, and from then on each completion gets a thread of its own. Only after
-// a good many short ones in a row do they share one again.
+// another device, must not hold up the completions behind it: long ones are noticed, when they end or by a thread that
+// looks every half millisecond, and from then on each completion gets a thread of its own. Only after a good many short
+// ones do they share one again.
 #pragma once
 
 #include <condition_variable>
@@ -33,6 +33,7 @@ class CompletionPool {
   void Look();
   // With the lock held.
   void Share();
+  bool Apart() const;  // each completion gets a thread of its own
   void Summon(size_t threads);
 
   std::mutex mutex_;
@@ -44,7 +45,7 @@ class CompletionPool {
   size_t calls_ = 0;    // calls that no thread has answered yet
   size_t busy_ = 0;     // threads that run completions, and look for more afterwards
   uint64_t taken_ = 0;  // completions taken from the queue so far
-  int apart_ = 0;       // so many completions more each get a thread
+  int weight_ = 0;      // of the long completions among the last ones
   bool looking_ = false;
   bool stop_ = false;
 };

@@ -90,8 +90,11 @@ class Job {
  public:
   using Planner = std::function<void(int process, const PlanRequest& request)>;
 
-  Job(int processes, Wire wire, uint32_t slot_bytes = 256, int channels = 2) : channels_(channels) {
-    for (int p = 0; p < processes; ++p) engines_.push_back(std::make_unique<Engine>(EngineOptions{2, slot_bytes, 20, 20}));
+  Job(int processes, Wire wire, uint32_t slot_bytes = 256, int channels = 2, int64_t patience_us = 20)
+      : channels_(channels) {
+    for (int p = 0; p < processes; ++p) {
+      engines_.push_back(std::make_unique<Engine>(EngineOptions{2, slot_bytes, 20, patience_us}));
+    }
     for (int from = 0; from < processes; ++from) {
       for (int to = 0; to < processes; ++to) {
         for (int c = 0; from != to && c < channels; ++c)
