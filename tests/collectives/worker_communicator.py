@@ -1,0 +1,39 @@
+"""Every collective of a Communicator against NumPy, on one process of a job."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import jaxring
+from jaxring.world import launch
+
+launch.initialize()
+comm = jaxring.Communicator(timeout=60)
+n, me = comm.size, comm.rank
+assert n == 3
+for dtype in (np.float32, np.int64, ml_dtypes.bfloat16):
+    for count in (1, 3000):
+        rows = [np.array((np.arange(n * count) + rank) % 5, dtype) for rank in range(n)]
+        total = np.array(sum(row.astype(np.float64) for row in rows), dtype)
+        mine = rows[me]
+        blocks = [row.reshape(n, count) for row in rows]
+        for _ in range(3):
+            assert np.array_equal(comm.all_reduce(mine), total)
+            assert np.array_equal(comm.reduce_scatter(blocks[me]), total.reshape(n, count)[me])
+            assert np.array_equal(comm.all_gather(mine), np.stack(rows))
+            assert np.array_equal(comm.all_to_all(blocks[me]), np.stack([block[me] for block in blocks]))
+            assert np.array_equal(comm.broadcast(mine, root=1), rows[1])
+            assert np.array_equal(comm.permute(mine, [(0, 1), (1, 0)]), rows[1 - me] if me < 2 else 0 * mine)
+        again = mine.copy()
+        assert comm.all_reduce(again, again, op="max") is again
+        assert np.array_equal(again, np.max(np.stack(rows).astype(np.float64), 0).astype(dtype))
+with pytest.raises(ValueError, match="one block for each of the 3 ranks"):
+    comm.all_to_all(np.zeros(4))
+with pytest.raises(TypeError, match="given for it is float64"):
+    comm.all_reduce(np.zeros(4, np.float32), np.zeros(4))
+with pytest.raises(jaxring.JaxringError, match="do not fit the plan"):
+    comm.all_reduce(np.zeros(4), np.zeros(5))
+if me == 0:
+    print("all as NumPy has it")
