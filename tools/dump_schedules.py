@@ -1,7 +1,8 @@
 """Write real schedules for the native tests to OUT, which ffi/tests/schedules.h reads.
 
 Every collective by every algorithm that serves it, over a few placements of ranks on processes; and permute's halves.
-Numbers are little-endian; strings and lists carry their length first. Needs numpy and `jaxring.plan` only.
+Then, as a second list, the all-reduces of MATRIX for all numbers of ranks. Numbers are little-endian; strings and lists
+carry their length first. Needs numpy and `jaxring.plan` only.
 
 usage: python tools/dump_schedules.py OUT
 """
@@ -34,6 +35,7 @@ PLACEMENTS = {
     "2x4": (0, 0, 0, 0, 1, 1, 1, 1),
 }
 CHANNELS = {"2x2": (1, 3)}
+MATRIX = ("ring", "tree", "direct", "halving_doubling")
 
 
 def permutation(nranks: int) -> tuple[tuple[int, int], ...]:
@@ -61,6 +63,16 @@ def schedules() -> Iterator[tuple[str, str, Schedule]]:
             yield f"permute {half} {where}", half, dataclasses.replace(schedule, spec=spec)
 
 
+def matrix() -> Iterator[tuple[str, str, Schedule]]:
+    """The same for all-reduces among processes of one rank, and direct ones within a process."""
+    for n in range(2, 9):
+        for algorithm in MATRIX:
+            placed = {f"{n}x1": tuple(range(n))} | ({f"1x{n}": (0,) * n} if algorithm == "direct" else {})
+            for where, placement in placed.items():
+                schedule = build(Spec("all_reduce", n, algorithm, n // 2, 1, placement))
+                yield f"all_reduce {algorithm} {where} x1", "both", schedule
+
+
 def text(value: str) -> bytes:
     return struct.pack("<I", len(value)) + value.encode()
 
@@ -82,11 +94,11 @@ def record(name: str, half: str, schedule: Schedule) -> bytes:
 
 
 def main() -> None:
-    records = [record(*item) for item in schedules()]
+    lists = [[record(*item) for item in items] for items in (schedules(), matrix())]
     out = Path(sys.argv[1])
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(b"JRSCHED1" + struct.pack("<I", len(records)) + b"".join(records))
-    print(f"{len(records)} schedules in {out}")
+    out.write_bytes(b"JRSCHED2" + b"".join(struct.pack("<I", len(records)) + b"".join(records) for records in lists))
+    print(f"{sum(map(len, lists))} schedules in {out}")
 
 
 if __name__ == "__main__":

@@ -44,13 +44,14 @@ JAXRING_DEVICE void Pause(uint32_t turn) {
   if (turn > 4096) __nanosleep(100);
 }
 
+// A vector as operands of PTX.
+#define JAXRING_TO(v) "=r"((v).w[0]), "=r"((v).w[1]), "=r"((v).w[2]), "=r"((v).w[3])
+#define JAXRING_FROM(v) "r"((v).w[0]), "r"((v).w[1]), "r"((v).w[2]), "r"((v).w[3])
+
 // Data that a kernel reads once and that nobody else writes meanwhile, or whose writer an acquire has ordered.
 JAXRING_DEVICE Vec Load(const char* from) {
   Vec v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
-               : "l"(from)
-               : "memory");
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : JAXRING_TO(v) : "l"(from) : "memory");
   return v;
 }
 template <class T>
@@ -60,15 +61,11 @@ JAXRING_DEVICE T LoadElement(const char* from) {
 // What a peer wrote into a slot: past the first-level cache, which keeps no such writes.
 JAXRING_DEVICE Vec LoadSlot(const char* from) {
   Vec v;
-  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
-               : "l"(from)
-               : "memory");
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];" : JAXRING_TO(v) : "l"(from) : "memory");
   return v;
 }
 JAXRING_DEVICE void Store(char* to, const Vec& v) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3])
-               : "memory");
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), JAXRING_FROM(v) : "memory");
 }
 template <class T>
 JAXRING_DEVICE void StoreElement(char* to, T value) {
@@ -84,9 +81,7 @@ JAXRING_DEVICE void StoreFarElement(char* to, T value) {
 // A line of LL: {data, flag, data, flag}, of which each half arrives whole.
 JAXRING_DEVICE Vec LoadLine(const char* from) { return LoadSlot(from); }
 JAXRING_DEVICE void StoreLine(char* to, const Vec& v) {
-  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]),
-               "r"(v.w[3])
-               : "memory");
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), JAXRING_FROM(v) : "memory");
 }
 // A share of a 128-byte line, by 8 neighbouring threads at once, of which the eighth's second half is the flag. All
 // threads of the warp come together; a line is loaded and stored as one.
@@ -99,33 +94,31 @@ JAXRING_DEVICE void StoreShare(char* to, const Vec& v, bool active) {
   if (active) StoreLine(to, v);
 }
 
-JAXRING_DEVICE uint64_t LoadAcquire(const uint64_t* from) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-  return value;
-}
-JAXRING_DEVICE void StoreRelease(uint64_t* to, uint64_t value) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-JAXRING_DEVICE void StoreRelease(uint32_t* to, uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
-JAXRING_DEVICE uint32_t LoadRelaxed(const uint32_t* from) {
-  uint32_t value;
-  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-JAXRING_DEVICE uint64_t LoadRelaxed(const uint64_t* from) {
-  uint64_t value;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-  return value;
-}
-JAXRING_DEVICE void StoreRelaxed(uint32_t* to, uint32_t value) {
-  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
-JAXRING_DEVICE void StoreRelaxed(uint64_t* to, uint64_t value) {
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
+// Words that are polled: `T` is uint32_t or uint64_t.
+#define JAXRING_WORD_LOAD(name, order, T, type, constraint)                                                \
+  JAXRING_DEVICE T name(const T* from) {                                                                   \
+    T value;                                                                                               \
+    asm volatile("ld." order ".sys.global." type " %0, [%1];" : constraint(value) : "l"(from) : "memory"); \
+    return value;                                                                                          \
+  }
+#define JAXRING_WORD_STORE(name, order, T, type, constraint)                                            \
+  JAXRING_DEVICE void name(T* to, T value) {                                                            \
+    asm volatile("st." order ".sys.global." type " [%0], %1;" ::"l"(to), constraint(value) : "memory"); \
+  }
+JAXRING_WORD_LOAD(LoadAcquire, "acquire", uint64_t, "u64", "=l")
+JAXRING_WORD_LOAD(LoadRelaxed, "relaxed", uint32_t, "u32", "=r")
+JAXRING_WORD_LOAD(LoadRelaxed, "relaxed", uint64_t, "u64", "=l")
+JAXRING_WORD_STORE(StoreRelease, "release", uint32_t, "u32", "r")
+JAXRING_WORD_STORE(StoreRelease, "release", uint64_t, "u64", "l")
+JAXRING_WORD_STORE(StoreRelaxed, "relaxed", uint32_t, "u32", "r")
+JAXRING_WORD_STORE(StoreRelaxed, "relaxed", uint64_t, "u64", "l")
+#undef JAXRING_WORD_LOAD
+#undef JAXRING_WORD_STORE
+
+// Between a store and a load of other words: of two threads that each store, pass this and load, at least one sees the
+// other's store. Nothing weaker gives that.
+JAXRING_DEVICE void FenceAll() { asm volatile("fence.sc.sys;" ::: "memory"); }
+
 // True for the first that comes.
 JAXRING_DEVICE bool Claim(uint32_t* word) { return atomicCAS_system(word, 0u, 1u) == 0; }
 

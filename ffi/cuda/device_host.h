@@ -50,11 +50,11 @@ void StoreElement(char* to, T value) {
 }
 inline void StoreFar(char* to, const Vec& v) {
   ThisMachine().Chance();
-  ThisMachine().Delay(std::assume_aligned<16>(to), &v, sizeof v, false);
+  ThisMachine().Delay(std::assume_aligned<16>(to), &v, sizeof v, simt::Kind::kBytes);
 }
 template <class T>
 void StoreFarElement(char* to, T value) {
-  ThisMachine().Delay(to, &value, sizeof value, false);
+  ThisMachine().Delay(to, &value, sizeof value, simt::Kind::kBytes);
 }
 
 inline uint64_t LoadHalf(const char* from) {
@@ -80,7 +80,7 @@ inline void StoreLine(char* to, const Vec& v) {
     }
     return;
   }
-  ThisMachine().Delay(to, &v, sizeof v, true);
+  ThisMachine().Delay(to, &v, sizeof v, simt::Kind::kLine);
 }
 // A line arrives as one: its flag, which the eighth thread holds, is stored last and loaded first.
 inline bool HoldsFlag() { return ThreadIndex() % 8 == 7; }
@@ -118,22 +118,42 @@ inline void StoreShare(char* to, const Vec& v, bool active) {
 template <class T>
 std::atomic_ref<T> Word(const T* word) {
   ThisMachine().Chance();
+  ThisMachine().Settle(word);
   return std::atomic_ref(*const_cast<T*>(word));
 }
-inline uint64_t LoadAcquire(const uint64_t* from) { return Word(from).load(std::memory_order_acquire); }
+inline uint64_t LoadAcquire(const uint64_t* from) {
+  const simt::Faults& faults = ThisMachine().faults();
+  if (faults.skipped_wait && faults.skipped_wait(from)) return ~uint64_t{0} >> 1;
+  return Word(from).load(faults.lost_acquire ? std::memory_order_relaxed : std::memory_order_acquire);
+}
 template <class T>
 T LoadRelaxed(const T* from) {
   return Word(from).load(std::memory_order_relaxed);
 }
+// A late store has no order of its own: all that it comes after has been done.
+template <class T, class V>
+void StoreWord(T* to, V value, std::memory_order order) {
+  const T word = static_cast<T>(value);
+  if (!ThisMachine().delays()) {
+    Word(to).store(word, order);
+    return;
+  }
+  ThisMachine().Chance();
+  ThisMachine().Delay(to, &word, sizeof word, simt::Kind::kWord);
+}
 template <class T, class V>
 void StoreRelease(T* to, V value) {
-  ThisMachine().Drain();
-  const auto order = ThisMachine().faults().lost_release ? std::memory_order_relaxed : std::memory_order_release;
-  Word(to).store(static_cast<T>(value), order);
+  const bool lost = ThisMachine().faults().lost_release;
+  if (!lost) ThisMachine().Drain();
+  StoreWord(to, value, lost ? std::memory_order_relaxed : std::memory_order_release);
 }
 template <class T, class V>
 void StoreRelaxed(T* to, V value) {
-  Word(to).store(static_cast<T>(value), std::memory_order_relaxed);
+  StoreWord(to, value, std::memory_order_relaxed);
+}
+// ThreadSanitizer knows no fences, and needs none: what this orders are atomic words.
+inline void FenceAll() {
+  if (!ThisMachine().faults().lost_fence) ThisMachine().Drain();
 }
 inline bool Claim(uint32_t* word) {
   uint32_t free = 0;

@@ -126,11 +126,12 @@ class FusedPlayer {
 
   // Every rank's input goes to every other one's stage as LL lines, of which there are two halves in turn. A rank that
   // writes half k % 2 in launch k has ended launch k - 1, so it has got what all others sent in that; so these had
-  // ended launch k - 2 and left that half.
+  // ended launch k - 2 and left that half. So k must be one number for all lanes, however many a launch has, and a
+  // launch that moves nothing has none.
   JAXRING_DEVICE void PlayOneShot() {
+    if (block_bytes_ == 0) return;
     const uint32_t ranks = args_.ranks;
-    uint64_t* count = args_.epochs + 2 * lane_.number + 1;
-    const uint64_t number = *count;
+    const uint64_t number = args_.epochs[2 * lane_.number + 1];
     const uint64_t half = number % 2 * args_.stage_bytes;
     const Share mine = Mine({0, block_bytes_});
     Operand* sources = lane_.shared.sources;
@@ -162,7 +163,11 @@ class FusedPlayer {
     fold.divide = args_.divisor != 0;
     fold.moves = ranks == 1 && !fold.divide;
     const bool lost = SyncBlockOr(!Pass<LL, kWiden>(lane_, how_, fold));
-    if (!lost && ThreadIndex() == 0) *count = number + 1;
+    if (lost || ThreadIndex() != 0) return;
+    // Those of lanes that this launch has not, too.
+    for (uint32_t lane = lane_.number; lane < args_.epoch_lanes; lane += args_.lanes) {
+      args_.epochs[2 * lane + 1] = number + 1;
+    }
   }
 
   // As LL::Clean does for slots: no flag in a stage is older than 2^31 launches. Lines of this launch have it already,

@@ -25,6 +25,7 @@ void AnnotateIgnoreWritesBegin(const char* file, int line);
 void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
 #elif defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -97,6 +98,9 @@ class Fiber {
     if (stack_ == nullptr) return;
 #if defined(__SANITIZE_THREAD__)
     __tsan_destroy_fiber(tsan_);
+#elif defined(__SANITIZE_ADDRESS__)
+    // Its functions never returned, so their marks are still there for who gets these addresses next.
+    __asan_unpoison_memory_region(stack_, kStackBytes);
 #endif
     munmap(stack_, kStackBytes);
   }

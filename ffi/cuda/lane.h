@@ -52,7 +52,6 @@ struct Lane {
 
 JAXRING_DEVICE void Report(const Lane& lane, Fault fault, Wait wait, int32_t peer, uint64_t number) {
   const Args& args = lane.args;
-  if (args.spread_faults) StoreRelaxed(const_cast<uint32_t*>(args.abort), 1u);
   Status& status = *args.status;
   if (!Claim(&status.claimed)) return;
   status.rank = args.rank;
@@ -64,6 +63,8 @@ JAXRING_DEVICE void Report(const Lane& lane, Fault fault, Wait wait, int32_t pee
   status.number = number;
   status.waited_ns = Clock() - lane.began;
   StoreRelease(&status.fault, static_cast<uint32_t>(fault));
+  // Last, so that who is ended by this does not report before the one that it was for.
+  if (args.spread_faults) StoreRelaxed(const_cast<uint32_t*>(args.abort), 1u);
 }
 
 // Whether it is time to give up; reports it then.

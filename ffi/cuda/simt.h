@@ -2,7 +2,8 @@
 // votes, a clock; no two threads run at once, and the order is round robin or, with a seed, adversarial:
 // - any thread may lose its turn at any access to memory, and whole blocks are left behind for a while;
 // - stores that others read (StoreFar, StoreLine) are done late and in any order, but before their block's next
-// release. Time is counted in switches, so what waits for long is found out in no time.
+//   release; stores of words, releases too, are done late but before their block's next fence.
+// Time is counted in switches, so what waits for long is found out in no time.
 #pragma once
 
 #include <algorithm>
@@ -28,13 +29,23 @@ namespace simt {
 
 // What a broken machine or a broken kernel would do; for tests that the tests notice.
 struct Faults {
-  bool lost_release = false;  // a release orders nothing
-  bool early_flag = false;    // a line's flags are there before its data
+  bool lost_release = false;                          // a release orders nothing
+  bool lost_acquire = false;                          // an acquire orders nothing: for ThreadSanitizer
+  bool lost_fence = false;                            // a fence orders nothing
+  bool early_flag = false;                            // a line's flags are there before its data
+  std::function<bool(const uint64_t*)> skipped_wait;  // nobody waits for such a word
+};
+
+// One stream gets no turn from one time to another.
+struct Stall {
+  uint32_t stream = 0;
+  uint64_t from = 0, until = 0;
 };
 
 struct Options {
   uint64_t seed = 0;  // 0: round robin
   Faults faults;
+  Stall stall = {};
 };
 
 struct Kernel {
@@ -64,10 +75,11 @@ struct Meeting {
   std::atomic<uint32_t> order{0};  // the barrier's synchronisation, for ThreadSanitizer
 };
 
+enum class Kind : uint8_t { kBytes, kLine, kWord };
 struct Pending {
   char* to;
   uint32_t bytes;
-  bool line;
+  Kind kind;
   Vec value;
 };
 
@@ -109,6 +121,7 @@ class Machine {
   const Kernel& kernel() const { return (*streams_)[current->block->stream][next_[current->block->stream] - 1]; }
   uint64_t now() const { return now_; }
   const Faults& faults() const { return options_.faults; }
+  bool delays() const { return !kThreadSanitizer && options_.seed != 0; }
 
   // The thread that runs gives its turn away.
   void Yield() {
@@ -153,24 +166,32 @@ class Machine {
     return self->answer;
   }
 
-  void Delay(char* to, const void* value, uint32_t bytes, bool line) {
-    if (kThreadSanitizer || options_.seed == 0) return Perform({to, bytes, line, Copy(value, bytes)});
+  void Delay(void* to, const void* value, uint32_t bytes, Kind kind) {
+    if (!delays()) return Perform({static_cast<char*>(to), bytes, kind, Copy(value, bytes)});
     // Stores to one place keep their order: whoever stores there again has been ordered after the first.
+    Settle(to);
+    std::vector<Pending>& pending = current->block->pending;
+    if (pending.size() == kLate) DrainOne(*current->block, Random(kLate));
+    pending.push_back({static_cast<char*>(to), bytes, kind, Copy(value, bytes)});
+  }
+  // Before the block that runs loads or stores there.
+  void Settle(const void* at) {
+    Unseen unseen;
     std::vector<Pending>& pending = current->block->pending;
     for (size_t i = 0; i < pending.size(); ++i) {
-      if (pending[i].to == to) DrainOne(*current->block, i--);
+      if (pending[i].to == at) DrainOne(*current->block, i--);
     }
-    pending.push_back({to, bytes, line, Copy(value, bytes)});
   }
-  // What a release does.
+  // What a release does, and more so a fence.
   void Drain() {
     Unseen unseen;
     Block& block = *current->block;
-    if (options_.faults.lost_release) return;
     while (!block.pending.empty()) DrainOne(block, block.pending.size() - 1);
   }
 
  private:
+  static constexpr size_t kLate = 100;  // stores of a block that are not done yet, at most
+
   void Prepare(const std::vector<Stream>& streams, const Options& options) {
     options_ = options;
     random_ = options.seed;
@@ -200,12 +221,14 @@ class Machine {
     std::atomic_ref(*reinterpret_cast<uint64_t*>(to)).store(both, std::memory_order_relaxed);
   }
   static void Perform(const Pending& store) {
-    if (!store.line) {
+    if (store.kind == Kind::kBytes) {
       std::memcpy(store.to, &store.value, store.bytes);
-      return;
+    } else if (store.bytes == 4) {
+      std::atomic_ref(*reinterpret_cast<uint32_t*>(store.to)).store(store.value.w[0], std::memory_order_release);
+    } else {
+      Half(store.to, &store.value.w[0]);
+      if (store.kind == Kind::kLine) Half(store.to + 8, &store.value.w[2]);
     }
-    Half(store.to, &store.value.w[0]);
-    Half(store.to + 8, &store.value.w[2]);
   }
   void DrainOne(Block& block, size_t which) {
     Perform(block.pending[which]);
@@ -278,6 +301,8 @@ class Machine {
       }
       Thread* thread = ready_[which];
       now_ += 10;
+      const Stall& stall = options_.stall;
+      if (now_ >= stall.from && now_ < stall.until && thread->block->stream == stall.stream) continue;
       current = thread;
       scheduler_.SwitchTo(*thread->fiber);
       current = nullptr;

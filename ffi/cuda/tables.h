@@ -134,8 +134,8 @@ struct Args {
   const uint64_t* piece_begin;  // [pieces + 1]: where each piece of a block begins (Plan::PieceBegin)
   Connection* connections;      // [lanes][connections_per_lane]
   const Member* members;        // [member_count]; 0: no memory is shared and no gate is passed
-  uint64_t* epochs;             // [lanes][2] own device memory: launches that passed the gates, and one-shots, so far
-  Extents extents;              // all nullptr unless ragged
+  uint64_t* epochs;  // [epoch_lanes][2] own device memory, so far: launches that passed a lane's gates; one-shots
+  Extents extents;   // all nullptr unless ragged
 
   // The buffers. `in` may be `out` exactly for all_reduce, and must not overlap it otherwise.
   const char* in;
@@ -157,6 +157,7 @@ struct Args {
   uint32_t connections_per_lane;
   uint32_t member_count;
   uint32_t lanes, pieces, scratch_chunks;
+  uint32_t epoch_lanes;  // of any launch on this communicator, at most; the same for all of them
   uint32_t in_blocks, out_blocks;
   int32_t rank, ranks, root;
   Protocol protocol;

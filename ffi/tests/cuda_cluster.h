@@ -65,6 +65,10 @@ class Cluster {
   cuda::Connection& connection(int rank, uint32_t lane, int peer) {
     return ranks_[rank].connections.as<cuda::Connection>()[lane * shape_.ranks + peer];
   }
+  // What `peer` writes for `rank`.
+  const cuda::Gate& gate(int rank, uint32_t lane, int peer) {
+    return ranks_[rank].gates.as<cuda::Gate>()[peer * shape_.lanes + lane];
+  }
   // As if so many messages had gone each way already.
   void StartAt(uint64_t number) {
     for (auto& rank : ranks_) {
@@ -105,6 +109,7 @@ class Cluster {
     args.status = self.status.as<cuda::Status>();
     args.slots = shape_.slots;
     args.connections_per_lane = shape_.ranks;
+    args.epoch_lanes = shape_.lanes;
     args.rank = rank;
     args.ranks = shape_.ranks;
     args.protocol = shape_.protocol;

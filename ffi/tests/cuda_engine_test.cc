@@ -3,8 +3,8 @@
 #include <map>
 #include <memory>
 
+#include "ffi/tests/cuda_compare.h"
 #include "ffi/tests/cuda_launch.h"
-#include "ffi/tests/job.h"
 
 namespace jaxring::test {
 namespace {
@@ -23,16 +23,6 @@ constexpr std::array kSamples = {
     Sample{1, 0, DType::kF8E5M2, ReduceOp::kSum, true}, Sample{0, 1, DType::kC128, ReduceOp::kSum, false},
     Sample{0, 0, DType::kInt32, ReduceOp::kSum, false},
 };
-
-std::vector<Buffer> OnCpu(Call& call, const std::vector<Buffer>& inputs) {
-  std::vector<Buffer> outputs = Outputs(call);
-  Ends ends(call.Describe());
-  for (int rank = 0; rank < call.schedule().ranks(); ++rank) {
-    call.Arrive(rank, 0, inputs[rank].data(), outputs[rank].data(), ends.Expect());
-  }
-  ends.WaitOk();
-  return outputs;
-}
 
 cuda::simt::Machine& Machine(uint32_t threads) {
   static std::map<uint32_t, std::unique_ptr<cuda::simt::Machine>> machines;

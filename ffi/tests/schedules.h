@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -44,10 +45,14 @@ class ScheduleReader {
  public:
   explicit ScheduleReader(const std::string& bytes) : bytes_(bytes) {}
 
-  std::vector<Schedule> All() {
-    CHECK(Text(8) == "JRSCHED1");
-    std::vector<Schedule> all(Number());
-    for (Schedule& schedule : all) Read(&schedule);
+  // The file's two lists.
+  std::array<std::vector<Schedule>, 2> All() {
+    CHECK(Text(8) == "JRSCHED2");
+    std::array<std::vector<Schedule>, 2> all;
+    for (auto& list : all) {
+      list.resize(Number());
+      for (Schedule& schedule : list) Read(&schedule);
+    }
     CHECK_EQ(at_, bytes_.size());
     return all;
   }
@@ -102,8 +107,8 @@ class ScheduleReader {
   size_t at_ = 0;
 };
 
-inline const std::vector<Schedule>& Schedules() {
-  static const std::vector<Schedule> schedules = [] {
+inline const std::array<std::vector<Schedule>, 2>& ScheduleLists() {
+  static const auto lists = [] {
     const char* path = std::getenv("TEST_SCHEDULES");
     std::ifstream file(path == nullptr ? "" : path, std::ios::binary);
     if (!file) {
@@ -113,13 +118,20 @@ inline const std::vector<Schedule>& Schedules() {
     }
     return ScheduleReader(std::string(std::istreambuf_iterator<char>(file), {})).All();
   }();
-  return schedules;
+  return lists;
 }
+
+// Every collective by every algorithm, over a few placements.
+inline const std::vector<Schedule>& Schedules() { return ScheduleLists()[0]; }
+// All-reduces among 2 to 8 ranks.
+inline const std::vector<Schedule>& MatrixSchedules() { return ScheduleLists()[1]; }
 
 // By its name: "all_reduce ring 2x2 x1".
 inline const Schedule& Find(const std::string& name) {
-  for (const Schedule& schedule : Schedules()) {
-    if (schedule.name == name) return schedule;
+  for (const auto& list : ScheduleLists()) {
+    for (const Schedule& schedule : list) {
+      if (schedule.name == name) return schedule;
+    }
   }
   std::cerr << "there is no schedule '" << name << "'" << std::endl;
   std::exit(1);

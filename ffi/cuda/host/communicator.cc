@@ -270,6 +270,7 @@ void Communicator::Fill(int rank, Protocol protocol, bool members, Args* args) c
   args->slot_bytes = shape.slot_bytes;
   args->stage_bytes = RoundUp(2 * spec_.stage_bytes) / 2;
   args->connections_per_lane = static_cast<uint32_t>(ranks);
+  args->epoch_lanes = spec_.lanes;
   args->abort = abort_;
   args->rank = rank;
   args->ranks = static_cast<int32_t>(ranks);

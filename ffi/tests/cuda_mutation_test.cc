@@ -1,0 +1,180 @@
+// That the tests would notice: what orders the protocols is taken away, one thing at a time, and each time the results
+// are wrong, or a wait never ends, as it must be then. Under ThreadSanitizer it must report a race.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+
+#include "ffi/tests/cuda_scene.h"
+
+namespace jaxring::test {
+namespace {
+
+using cuda::Protocol;
+using cuda::simt::Faults;
+
+enum class Outcome { kRight, kWrong, kStuck };
+constexpr const char* kOutcomes[] = {"right", "wrong", "stuck"};
+
+constexpr const char* kRing = "all_reduce ring 4x1 x1";
+constexpr const char* kDirect = "all_reduce direct 1x4 x1";
+
+// Two launches with buffers of their own. A result is looked at as soon as its launch has ended.
+Outcome Play(const char* name, Protocol protocol, uint64_t seed, const std::function<Faults(Cluster&)>& broken) {
+  constexpr uint64_t kBlock = 3000;
+  Scene first(name, protocol, kBlock), second(name, protocol, kBlock);
+  std::vector<cuda::simt::Stream> streams(4);
+  bool right = true;
+  for (int rank = 0; rank < 4; ++rank) {
+    for (Scene* scene : {&first, &second}) {
+      cuda::Args args = scene->plan.Args(*first.cluster, rank, scene->inputs[rank].data(), scene->outputs[rank].data());
+      args.timeout_ns = 20'000'000;
+      const auto look = [&right, scene, rank] {
+        const float* got = reinterpret_cast<const float*>(scene->outputs[rank].data());
+        for (uint64_t i = 0; i < kBlock; ++i) {
+          float sum = 0;
+          for (const Buffer& input : scene->inputs) sum += reinterpret_cast<const float*>(input.data())[i];
+          right = right && std::fabs(got[i] - sum) < 1e-5f;
+        }
+      };
+      streams[rank].push_back(LaunchOf(args, 64, look));
+    }
+  }
+  cuda::simt::Machine machine;
+  CHECK(machine.Run(streams, {seed, broken ? broken(*first.cluster) : Faults{}}));
+  bool stuck = false;
+  for (int rank = 0; rank < 4; ++rank) stuck = stuck || first.cluster->status(rank).fault != 0;
+  return stuck ? Outcome::kStuck : right ? Outcome::kRight : Outcome::kWrong;
+}
+
+Faults LostRelease(Cluster&) {
+  Faults faults;
+  faults.lost_release = true;
+  return faults;
+}
+Faults LostAcquire(Cluster&) {
+  Faults faults;
+  faults.lost_acquire = true;
+  return faults;
+}
+Faults EarlyFlag(Cluster&) {
+  Faults faults;
+  faults.early_flag = true;
+  return faults;
+}
+// Skips the wait for one of the words of all ranks' connections or gates.
+template <class Pick>
+std::function<Faults(Cluster&)> Skipped(Pick pick) {
+  return [pick](Cluster& cluster) {
+    Faults faults;
+    faults.skipped_wait = [&cluster, pick](const uint64_t* word) {
+      for (int rank = 0; rank < 4; ++rank) {
+        for (int peer = 0; peer < 4; ++peer) {
+          if (peer != rank && pick(cluster, rank, peer) == word) return true;
+        }
+      }
+      return false;
+    };
+    return faults;
+  };
+}
+const uint64_t* Arrived(Cluster& cluster, int rank, int peer) { return cluster.connection(rank, 0, peer).arrived; }
+const uint64_t* Credit(Cluster& cluster, int rank, int peer) { return cluster.connection(rank, 0, peer).credit; }
+// Only from the second launch on: before the first there are no addresses at all.
+const uint64_t* Begin(Cluster& cluster, int rank, int peer) {
+  const uint64_t* begin = &cluster.gate(rank, 0, peer).begin;
+  return *begin == 0 ? nullptr : begin;
+}
+const uint64_t* End(Cluster& cluster, int rank, int peer) { return &cluster.gate(rank, 0, peer).end; }
+
+struct Mutation {
+  const char* what;
+  const char* schedule;
+  Protocol protocol;
+  std::function<Faults(Cluster&)> broken;
+  Outcome expected;  // by some seed, where the others give the right result
+};
+
+const std::vector<Mutation>& Mutations() {
+  static const std::vector<Mutation> mutations = {
+      {"simple: a counter is there before the data", kRing, Protocol::kSimple, LostRelease, Outcome::kWrong},
+      {"simple: nobody waits for messages", kRing, Protocol::kSimple, Skipped(Arrived), Outcome::kWrong},
+      {"simple: nobody waits for room", kRing, Protocol::kSimple, Skipped(Credit), Outcome::kWrong},
+      {"ll: a flag is there before the data", kRing, Protocol::kLL, EarlyFlag, Outcome::kWrong},
+      {"ll: nobody waits for room", kRing, Protocol::kLL, Skipped(Credit), Outcome::kStuck},
+      {"ll128: a flag is there before the data", kRing, Protocol::kLL128, EarlyFlag, Outcome::kWrong},
+      {"ll128: nobody waits for room", kRing, Protocol::kLL128, Skipped(Credit), Outcome::kStuck},
+      {"gates: an end is there before the data", kDirect, Protocol::kSimple, LostRelease, Outcome::kWrong},
+      {"gates: nobody waits for begins", kDirect, Protocol::kSimple, Skipped(Begin), Outcome::kWrong},
+      {"gates: nobody waits for ends", kDirect, Protocol::kSimple, Skipped(End), Outcome::kWrong},
+  };
+  return mutations;
+}
+
+void CheckSound() {
+  for (uint64_t seed = 0; seed <= 3; ++seed) {
+    for (auto protocol : {Protocol::kSimple, Protocol::kLL, Protocol::kLL128}) {
+      CHECK(Play(kRing, protocol, seed, {}) == Outcome::kRight);
+    }
+    CHECK(Play(kDirect, Protocol::kSimple, seed, {}) == Outcome::kRight);
+  }
+}
+
+void CheckMutations() {
+  for (const Mutation& mutation : Mutations()) {
+    int seen = 0;
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      const Outcome outcome = Play(mutation.schedule, mutation.protocol, seed, mutation.broken);
+      if (outcome != Outcome::kRight && outcome != mutation.expected) {
+        std::cerr << mutation.what << ": " << kOutcomes[static_cast<int>(outcome)] << std::endl;
+        Fail(__FILE__, __LINE__, "what is broken shows as it must");
+      }
+      seen += outcome == mutation.expected;
+    }
+    std::cout << mutation.what << ": seen by " << seen << " of 5 seeds" << std::endl;
+    CHECK(seen > 0);
+  }
+}
+
+// In a process of its own, which ThreadSanitizer ends with status 66 where it has reported anything.
+void CheckRace(const char* schedule, const std::function<Faults(Cluster&)>& broken) {
+  int ends[2];
+  CHECK(pipe(ends) == 0);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    Play(schedule, Protocol::kSimple, 1, broken);
+    std::exit(0);
+  }
+  close(ends[1]);
+  std::string said;
+  char part[4096];
+  for (ssize_t n; (n = read(ends[0], part, sizeof part)) > 0;) {
+    if (said.size() < 1 << 20) said.append(part, n);
+  }
+  close(ends[0]);
+  int status;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK_EQ(WEXITSTATUS(status), 66);
+  CHECK(said.find("data race") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  if constexpr (jaxring::cuda::simt::kThreadSanitizer) {
+    for (const char* schedule : {kRing, kDirect}) {
+      CheckRace(schedule, LostRelease);
+      CheckRace(schedule, LostAcquire);
+    }
+  } else {
+    CheckMutations();
+  }
+  CheckSound();
+}
