@@ -124,18 +124,18 @@ std::atomic_ref<T> Word(const T* word) {
 inline uint64_t LoadAcquire(const uint64_t* from) {
   const simt::Faults& faults = ThisMachine().faults();
   if (faults.skipped_wait && faults.skipped_wait(from)) return ~uint64_t{0} >> 1;
-  return Word(from).load(faults.lost_acquire ? std::memory_order_relaxed : std::memory_order_acquire);
+  return Word(from).load(std::memory_order_acquire);
 }
 template <class T>
 T LoadRelaxed(const T* from) {
   return Word(from).load(std::memory_order_relaxed);
 }
 // A late store has no order of its own: all that it comes after has been done.
-template <class T, class V>
-void StoreWord(T* to, V value, std::memory_order order) {
+template <std::memory_order kOrder, class T, class V>
+void StoreWord(T* to, V value) {
   const T word = static_cast<T>(value);
   if (!ThisMachine().delays()) {
-    Word(to).store(word, order);
+    Word(to).store(word, kOrder);
     return;
   }
   ThisMachine().Chance();
@@ -143,13 +143,13 @@ void StoreWord(T* to, V value, std::memory_order order) {
 }
 template <class T, class V>
 void StoreRelease(T* to, V value) {
-  const bool lost = ThisMachine().faults().lost_release;
-  if (!lost) ThisMachine().Drain();
-  StoreWord(to, value, lost ? std::memory_order_relaxed : std::memory_order_release);
+  if (ThisMachine().faults().lost_release) return StoreWord<std::memory_order_relaxed>(to, value);
+  ThisMachine().Drain();
+  StoreWord<std::memory_order_release>(to, value);
 }
 template <class T, class V>
 void StoreRelaxed(T* to, V value) {
-  StoreWord(to, value, std::memory_order_relaxed);
+  StoreWord<std::memory_order_relaxed>(to, value);
 }
 // ThreadSanitizer knows no fences, and needs none: what this orders are atomic words.
 inline void FenceAll() {

