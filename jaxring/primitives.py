@@ -18,14 +18,14 @@ from jax.extend.core import Primitive
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
-from jaxring import _compat
+from jaxring import _compat, fusion
 from jaxring.donation import stays
 from jaxring.provenance import provenance
 from jaxring.replicagroups import replica_groups
 from jaxring.tracenames import traced_as
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from jaxring.axes import Axes
 
@@ -104,10 +104,12 @@ def custom_call(
     has_output: bool = True,
     row_elements: int = 0,
     side_effect: bool = False,
+    joins: bool = False,
 ) -> Any:
     """Emits the custom call. ``data`` is the abstract value whose blocks move; operands get the partition id appended.
 
     The attributes name everything that all processes must agree on; the engine hands ``spec`` back to the planner.
+    With ``joins`` it may share the call with its neighbours (`fusion.py`).
     """
     partitions = axes.partitions()
     mesh = getattr(ctx.module_context.axis_context, "mesh", None)
@@ -133,27 +135,47 @@ def custom_call(
         "devices": devices,
         "program": provenance(ctx.module_context, operands),
     }
-    ctx = ctx.replace(avals_in=[*ctx.avals_in, jax.core.ShapedArray((), np.dtype(np.uint32))])
-    rule = jax.ffi.ffi_lowering(f"jaxring_{collective}", operand_output_aliases=aliases, has_side_effect=side_effect)
-    partition = hlo.partition_id()
+    text = json.dumps(spec, separators=(",", ":"), sort_keys=True)
     nbytes = math.prod(data.shape) * data.dtype.itemsize
-    with traced_as(ctx, collective, options.op, nbytes, [str(name) for name in axes.names]):
-        results: Any = rule(
-            ctx,
-            *operands,
-            partition,
-            spec=json.dumps(spec, separators=(",", ":"), sort_keys=True),
-            groups=partitions.reshape(-1),
-            group_size=np.int64(axes.size),
-            timeout_s=np.float64(options.timeout),
-            has_input=bool(has_input),
-            has_output=bool(has_output),
-            row_elements=np.int64(row_elements),
-            started=bool(options.started),
-        )
-    call: Any = results[0].owner
-    call.attributes["replica_groups"] = replica_groups(collective, axes)
-    return results
+
+    def emit(
+        operands: Sequence[Any], avals_in: Any, avals_out: Any, text: str, nbytes: int, pairs: Any, count: int = 1
+    ) -> Any:
+        partition_id = jax.core.ShapedArray((), np.dtype(np.uint32))
+        inner = ctx.replace(avals_in=[*avals_in, partition_id], avals_out=avals_out)
+        rule = jax.ffi.ffi_lowering(f"jaxring_{collective}", operand_output_aliases=pairs, has_side_effect=side_effect)
+        partition = hlo.partition_id()
+        with traced_as(ctx, collective, options.op, nbytes, [str(name) for name in axes.names], count):
+            results: Any = rule(
+                inner,
+                *operands,
+                partition,
+                spec=text,
+                groups=partitions.reshape(-1),
+                group_size=np.int64(axes.size),
+                timeout_s=np.float64(options.timeout),
+                has_input=bool(has_input),
+                has_output=bool(has_output),
+                row_elements=np.int64(row_elements),
+                started=bool(options.started),
+            )
+        call: Any = results[0].owner
+        call.attributes["replica_groups"] = replica_groups(collective, axes)
+        return results
+
+    def build(leaves: Sequence[fusion.Leaf]) -> Any:
+        whole = sum(leaf.nbytes for leaf in leaves)
+        # The engine makes a site of each line.
+        lines = "\n".join(leaf.spec for leaf in leaves)
+        operands, avals_in, avals_out = ([leaf[i] for leaf in leaves] for i in range(3))
+        pairs = {i: i for i, leaf in enumerate(leaves) if leaf.aliased}
+        return emit(operands, avals_in, avals_out, lines, whole, pairs, len(leaves))
+
+    if not joins:
+        return emit(operands, ctx.avals_in, ctx.avals_out, text, nbytes, aliases)
+    leaf = fusion.Leaf(operands[0], ctx.avals_in[0], ctx.avals_out[0], text, nbytes, bool(aliases))
+    key = (collective, axes, options.op, options.timeout)
+    return [fusion.emit(ctx.module_context.module, key, leaf, build)]
 
 
 def _alone(name: str, x: Any, *, options: Options) -> Any:
@@ -180,6 +202,7 @@ def _for_cpus(ctx: Any) -> bool:
 def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
     kind = KINDS[name]
     (aval,) = ctx.avals_in
+    on_cpus = _for_cpus(ctx)
     if axes.size == 1 and not kind.side_effect:
         alone = functools.partial(_alone, name, options=options)
         return mlir.lower_fun(alone, multiple_results=False)(ctx, x)
@@ -191,8 +214,9 @@ def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
         options=options,
         data=aval,
         blocks_in=kind.blocks_in,
-        aliases={0: 0} if kind.alias and not (_for_cpus(ctx) and stays(ctx.module_context, x)) else None,
+        aliases={0: 0} if kind.alias and not (on_cpus and stays(ctx.module_context, x)) else None,
         side_effect=kind.side_effect,
+        joins=on_cpus and not kind.side_effect,
     )
 
 

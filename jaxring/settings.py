@@ -51,6 +51,7 @@ class Settings:
     proto: tuple[str, ...]
     p2p_disable: bool
     local_register: bool
+    fusion_bytes: int
     max_nchannels: int
     nthreads: int
     cuda_trap: bool
@@ -230,6 +231,13 @@ VARIABLES: tuple[Variable, ...] = (
         "Protocols to choose from, where they serve; a leading ^ excludes; empty: the tuner's choice.",
         _choice(*PROTOCOLS),
         shared=True,
+    ),
+    Variable(
+        "FUSION_BYTES",
+        "bytes",
+        4 << 20,
+        "Neighbouring collectives of a program share a call up to so many bytes per rank; 0: each has its own.",
+        _integer(0, 1 << 40),
     ),
     Variable(
         "P2P_DISABLE",

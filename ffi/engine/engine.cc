@@ -182,7 +182,9 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     if (!participant.done) continue;
     Completion done = std::move(participant.done);
     participant.done = nullptr;
-    if (here && participant.on_launching_thread) {
+    if (participant.done_is_quick) {
+      done(status);
+    } else if (here && participant.on_launching_thread) {
       own = std::move(done);
     } else {
       elsewhere.push_back([done = std::move(done), status] { done(status); });

@@ -34,6 +34,7 @@ struct Participant {
   Pages pages = Pages::kPresent;  // of `out`
   std::unique_ptr<Extents> extents;
   Completion done;
+  bool done_is_quick = false;        // whoever ends the operation may call it at once
   bool on_launching_thread = false;  // its handler has not returned yet: complete it there, without another thread
 };
 

@@ -4,7 +4,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
+#include "engine/joint.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
 #include "xla/ffi/api/ffi.h"
@@ -14,10 +16,11 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// What INSTANTIATE leaves with the executable: its identity is the call site's identity.
+// What INSTANTIATE leaves with the executable: its identity is the call site's identity. A call of several collectives
+// has a site for each.
 struct SiteState {
   static ffi::TypeId id;
-  std::shared_ptr<Site> site;
+  std::vector<std::shared_ptr<Site>> sites;
   bool has_input, has_output;
   int64_t row_elements;  // ragged only
 };
@@ -40,11 +43,18 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
     return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition,
                                       "jaxring's engine is not running: import jaxring before this program is loaded"));
   }
-  const std::string text(*spec);
-  SiteSpec site_spec{
-      text, {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, NextOrdinal(text)};
-  auto state = std::make_unique<SiteState>(SiteState{nullptr, *has_input, *has_output, *row_elements});
-  state->site = std::make_shared<Site>(engine, std::move(site_spec));
+  auto state = std::make_unique<SiteState>(SiteState{{}, *has_input, *has_output, *row_elements});
+  for (std::string_view rest = *spec; !rest.empty();) {
+    const size_t end = rest.find('\n');
+    SiteSpec one{std::string(rest.substr(0, end)),
+                 {groups->begin(), groups->end()},
+                 static_cast<int>(*group_size),
+                 *timeout_s,
+                 0};
+    one.ordinal = NextOrdinal(one.spec);
+    state->sites.push_back(std::make_shared<Site>(engine, std::move(one)));
+    rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
+  }
   return state;
 }
 
@@ -72,10 +82,33 @@ Arrival MakeArrival(ffi::RunId run, int32_t device, const ffi::AnyBuffer& partit
   return arrival;
 }
 
+// Several collectives: operand and result i are those of site i; the last operand is the partition id.
+ffi::Future Joined(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  ffi::Promise promise;
+  ffi::Future future(promise);
+  const ffi::AnyBuffer partition = *args.get<ffi::AnyBuffer>(args.size() - 1);
+  JointCompletion joint(&RunningEngine()->completions(), Completer(std::move(promise)));
+  for (size_t i = 0; i < state->sites.size(); ++i) {
+    Arrival arrival = MakeArrival(run, device, partition);
+    ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(i);
+    ffi::Result<ffi::AnyBuffer> out = *rets.get<ffi::AnyBuffer>(i);
+    arrival.participant.in = in.untyped_data();
+    arrival.in_bytes = in.size_bytes();
+    arrival.participant.out = out->untyped_data();
+    arrival.out_bytes = out->size_bytes();
+    arrival.participant.done = joint.Part();
+    arrival.participant.done_is_quick = true;
+    state->sites[i]->Arrive(std::move(arrival));
+  }
+  joint.Close();
+  return future;
+}
+
 // Operands: the data (absent for a pure receive), then maybe a token, last the partition id. Results: the data (absent
 // for a pure send), then maybe the token, whose buffer is the operand's.
 ffi::Future Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
                        ffi::RemainingRets rets, ffi::Dictionary) {
+  if (state->sites.size() > 1) return Joined(state, run, device, args, rets);
   ffi::Promise promise;
   ffi::Future future(promise);
   Arrival arrival = MakeArrival(run, device, *args.get<ffi::AnyBuffer>(args.size() - 1));
@@ -90,7 +123,7 @@ ffi::Future Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::Re
     arrival.out_bytes = out->size_bytes();
   }
   arrival.participant.done = Completer(std::move(promise));
-  state->site->Arrive(std::move(arrival));
+  state->sites[0]->Arrive(std::move(arrival));
   return future;
 }
 
@@ -140,7 +173,7 @@ ffi::Future Ragged(SiteState* state, ffi::RunId run, int32_t device, ffi::AnyBuf
   arrival.participant.out = out->untyped_data();
   arrival.participant.extents = std::move(extents);
   arrival.participant.done = Completer(std::move(promise));
-  state->site->Arrive(std::move(arrival));
+  state->sites[0]->Arrive(std::move(arrival));
   return future;
 }
 
