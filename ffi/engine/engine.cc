@@ -29,6 +29,8 @@ constexpr int kLooks = 32;
 
 // The operation that this thread is launching: its own participant may be completed without another thread.
 thread_local const Operation* launching = nullptr;
+// Where this thread's launches go while a LaunchTogether lives.
+thread_local std::vector<std::shared_ptr<Operation>>* kept_back = nullptr;
 
 class PeerWatch final : public Poller::Handler {
  public:
@@ -82,43 +84,80 @@ std::vector<std::shared_ptr<Operation>> Engine::Active(uint64_t* version) {
 }
 
 void Engine::Launch(std::shared_ptr<Operation> op, bool help) {
-  counters_.operations++;
+  if (kept_back != nullptr) {
+    kept_back->push_back(std::move(op));
+    return;
+  }
   launching = help ? op.get() : nullptr;
-  if (op->lanes().empty()) {
-    Finish(op);
-    launching = nullptr;
-    return;
-  }
-  const bool memory = op->plan().memory_only();
-  if (help && (!memory || op->plan().in_bytes() * op->plan().ranks.size() <= kSmallMemoryBytes) && PlayHere(op)) {
-    counters_.inline_operations++;
-    launching = nullptr;
-    return;
-  }
-  {
-    std::lock_guard lock(mutex_);
-    active_.push_back(op);
-    version_.fetch_add(1, std::memory_order_release);
-    active_count_.fetch_add(1, std::memory_order_release);
-  }
-  WakeWorkers(static_cast<int>(std::min<size_t>(op->lanes().size(), workers_.size())));
-  // All of a memory operation's data is here, so helping is work and no wait.
-  if (help && memory) {
-    while (Play(op)) {
-    }
-  }
+  Begin({&op, 1}, help);
   launching = nullptr;
 }
 
-bool Engine::PlayHere(const std::shared_ptr<Operation>& op) {
-  const Plan& plan = op->plan();
+LaunchTogether::LaunchTogether(Engine* engine) : engine_(engine) { kept_back = &operations_; }
+
+LaunchTogether::~LaunchTogether() {
+  kept_back = nullptr;
+  engine_->Begin(operations_, true);
+}
+
+void Engine::Begin(std::span<Started> ops, bool help) {
+  counters_.operations += ops.size();
+  for (Started& op : ops) {
+    if (op->lanes().empty()) Finish(op);
+  }
+  // Long ones first: the workers have them while this thread sees to those that wait for peers.
+  auto is_long = [](const Started& op) {
+    return op->plan().memory_only() && op->plan().in_bytes() * op->plan().ranks.size() > kSmallMemoryBytes;
+  };
+  const size_t count = std::partition(ops.begin(), ops.end(), is_long) - ops.begin();
+  const auto work = ops.first(count), small = ops.subspan(count);
+  HandOver(work);
+  if (help && PlayHere(small)) {
+    counters_.inline_operations += small.size();
+  } else {
+    HandOver(small);
+  }
+  if (!help) return;
+  // All of a memory operation's data is here, so helping is work and no wait.
+  for (Started& op : ops) {
+    while (op->plan().memory_only() && Play(op)) {
+    }
+  }
+}
+
+void Engine::HandOver(std::span<Started> ops) {
+  size_t lanes = 0;
+  {
+    std::lock_guard lock(mutex_);
+    for (Started& op : ops) {
+      if (op->finished()) continue;
+      lanes += op->lanes().size();
+      active_.push_back(op);
+      active_count_.fetch_add(1, std::memory_order_release);
+    }
+    if (lanes == 0) return;
+    version_.fetch_add(1, std::memory_order_release);
+  }
+  WakeWorkers(static_cast<int>(std::min(lanes, workers_.size())));
+}
+
+bool Engine::PlayHere(std::span<Started> ops) {
+  uint64_t bytes = 0;
   // With other ranks of this process in flight, their handlers may need this thread.
-  const bool patient = plan.locals.size() == 1 && counters_.in_flight.load(std::memory_order_relaxed) <= 1 &&
-                       std::max(plan.in_bytes(), plan.out_bytes()) <= kSmallBytes;
+  bool patient = counters_.in_flight.load(std::memory_order_relaxed) <= 1;
+  for (Started& op : ops) {
+    patient &= op->plan().locals.size() == 1;
+    bytes += std::max(op->plan().in_bytes(), op->plan().out_bytes());
+  }
+  patient &= bytes <= kSmallBytes;
   Clock::time_point until{};
   for (int idle = 0;;) {
-    const bool moved = Play(op);
-    if (op->finished()) return true;
+    bool moved = false, finished = true;
+    for (Started& op : ops) {
+      if (!op->finished()) moved |= Play(op);
+      finished &= op->finished();
+    }
+    if (finished) return true;
     if (moved) {
       idle = 0;
     } else if (++idle < kLooks) {

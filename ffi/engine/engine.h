@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -49,7 +50,7 @@ class Engine {
   Engine(const Engine&) = delete;
 
   // Starts an operation whose participants are all here. The launching thread plays its lanes as far as they go
-  // without waiting long; the workers do the rest. Returns whether it ended before the return.
+  // without waiting long; the workers do the rest.
   void Launch(std::shared_ptr<Operation> op, bool help);
 
   Bell& bell() { return *bell_; }
@@ -96,8 +97,14 @@ class Engine {
 
  private:
   void Work();
-  // Plays an operation on the thread that launches it, and waits a moment for its peers. True if it ended.
-  bool PlayHere(const std::shared_ptr<Operation>& op);
+  friend class LaunchTogether;
+  using Started = std::shared_ptr<Operation>;
+  // Begins operations; with `help` this thread takes part. Changes their order.
+  void Begin(std::span<Started> ops, bool help);
+  // Plays operations on the thread that launches them, and waits a moment for their peers. True if all ended.
+  bool PlayHere(std::span<Started> ops);
+  // Leaves those that have not ended to the workers.
+  void HandOver(std::span<Started> ops);
   // Wakes up to `count` workers for what has become active.
   void WakeWorkers(int count);
   // One look at every lane of an operation; true if any moved.
@@ -144,6 +151,19 @@ class Engine {
   std::vector<std::thread> workers_;
   VerbsJoin verbs_;
   std::unique_ptr<Poller> poller_;  // last: its thread uses everything above
+};
+
+// While it lives, operations that this thread launches are kept back. They begin together when it ends: all send before
+// any waits for its peers.
+class LaunchTogether {
+ public:
+  explicit LaunchTogether(Engine* engine);
+  ~LaunchTogether();
+  LaunchTogether(const LaunchTogether&) = delete;
+
+ private:
+  Engine* engine_;
+  std::vector<std::shared_ptr<Operation>> operations_;
 };
 
 }  // namespace jaxring

@@ -88,17 +88,20 @@ ffi::Future Joined(SiteState* state, ffi::RunId run, int32_t device, ffi::Remain
   ffi::Future future(promise);
   const ffi::AnyBuffer partition = *args.get<ffi::AnyBuffer>(args.size() - 1);
   JointCompletion joint(&RunningEngine()->completions(), Completer(std::move(promise)));
-  for (size_t i = 0; i < state->sites.size(); ++i) {
-    Arrival arrival = MakeArrival(run, device, partition);
-    ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(i);
-    ffi::Result<ffi::AnyBuffer> out = *rets.get<ffi::AnyBuffer>(i);
-    arrival.participant.in = in.untyped_data();
-    arrival.in_bytes = in.size_bytes();
-    arrival.participant.out = out->untyped_data();
-    arrival.out_bytes = out->size_bytes();
-    arrival.participant.done = joint.Part();
-    arrival.participant.done_is_quick = true;
-    state->sites[i]->Arrive(std::move(arrival));
+  {
+    LaunchTogether together(RunningEngine());
+    for (size_t i = 0; i < state->sites.size(); ++i) {
+      Arrival arrival = MakeArrival(run, device, partition);
+      ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(i);
+      ffi::Result<ffi::AnyBuffer> out = *rets.get<ffi::AnyBuffer>(i);
+      arrival.participant.in = in.untyped_data();
+      arrival.in_bytes = in.size_bytes();
+      arrival.participant.out = out->untyped_data();
+      arrival.out_bytes = out->size_bytes();
+      arrival.participant.done = joint.Part();
+      arrival.participant.done_is_quick = true;
+      state->sites[i]->Arrive(std::move(arrival));
+    }
   }
   joint.Close();
   return future;

@@ -11,9 +11,7 @@ overlapping takes away; it can be 1 only where transfer and compute do not want 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -23,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from jaxring.bench import turns
 from jaxring.sizes import size
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def programs(mesh: Mesh, products: int) -> dict[str, Callable[[jax.Array, jax.Ar
     return {f.__name__: make(f) for f in (collective, alone, after, overlapped)}
 
 
-def measure(nbytes: int, products: int, iterations: int) -> dict[str, list[float]]:
+def measure(nbytes: int, products: int, iterations: int) -> turns.Times:
     """Times in s of each program, one after another in every iteration. ``nbytes``: the operand's, per rank."""
     devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
     mesh = Mesh(np.array(devices), ("r",))
@@ -80,13 +79,7 @@ def measure(nbytes: int, products: int, iterations: int) -> dict[str, list[float
     results = {name: [np.asarray(s.data) for y in f(x, a) for s in y.addressable_shards] for name, f in every.items()}
     for one, other in zip(results["after"], results["overlapped"], strict=True):
         np.testing.assert_array_equal(one, other)
-    times: dict[str, list[float]] = {name: [] for name in every}
-    for _ in range(iterations):
-        for name, f in every.items():
-            begun = time.perf_counter()
-            jax.block_until_ready(f(x, a))
-            times[name].append(time.perf_counter() - begun)
-    return times
+    return turns.measure_in_turns(every, (x, a), iterations)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,29 +90,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--iters", type=int, default=30, help="iterations that count (default: 30)")
     parser.add_argument("--devices", type=int, help="CPU devices of this process, where it is the only one")
     arguments = parser.parse_args(argv)
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        print("The bench draws tables with rich: pip install 'jaxring[bench]'.", file=sys.stderr)
+    if not turns.has_rich():
         return 1
     if arguments.devices:
         jax.config.update("jax_num_cpu_devices", arguments.devices)
-    console = Console()
-    with console.status("measuring"):
-        times = measure(arguments.bytes, arguments.products, arguments.iters)
+    times = measure(arguments.bytes, arguments.products, arguments.iters)
     if jax.process_index() != 0:
         return 0
-    middle = {name: statistics.median(found) for name, found in times.items()}
-    title = f"{arguments.bytes} bytes per rank, {jax.device_count()} ranks in {jax.process_count()} process(es)"
-    table = Table("program", "median ms", "quartiles ms", title=title)
-    for name, found in times.items():
-        low, _, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
-        table.add_row(name, f"{middle[name] * 1e3:.3f}", f"{low * 1e3:.3f} .. {high * 1e3:.3f}")
-    console.print(table)
+    middle = turns.medians(times)
     gain = middle["after"] - middle["overlapped"]
     hidden = gain / min(middle["collective"], middle["alone"])
-    console.print(f"after / overlapped: {middle['after'] / middle['overlapped']:.2f}, hidden: {hidden:.2f}")
+    turns.report(
+        times,
+        f"{arguments.bytes} bytes per rank, {jax.device_count()} ranks in {jax.process_count()} process(es)",
+        f"after / overlapped: {middle['after'] / middle['overlapped']:.2f}, hidden: {hidden:.2f}",
+    )
     return 0
 
 

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from jaxring import fusion
+from jaxring.bench import pytrees
 from jaxring.settings import settings
 
 HERE = pathlib.Path(__file__).parent
@@ -160,3 +161,8 @@ def test_a_leaf_that_fails_fails_the_call(mesh):
 
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"DEADLINE_EXCEEDED.*did not reach this call"):
         lowered(mesh, f, X).compile()(X).block_until_ready()
+
+
+def test_the_benchmark_runs(capsys):
+    assert pytrees.main(["--leaves", "3", "--bytes", "1K", "--iters", "2"]) == 0
+    assert "a call per leaf / one call" in capsys.readouterr().out

@@ -1,0 +1,55 @@
+"""Programs that take turns: what the small benchmarks share. Times of one alone say little on a busy machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Times = dict[str, list[float]]
+
+
+def measure_in_turns(programs: Mapping[str, Callable[..., Any]], operands: tuple[Any, ...], iterations: int) -> Times:
+    """Times in s of each program, one after another in every iteration. They must have run once before."""
+    times: Times = {name: [] for name in programs}
+    for _ in range(iterations):
+        for name, program in programs.items():
+            begun = time.perf_counter()
+            jax.block_until_ready(program(*operands))
+            times[name].append(time.perf_counter() - begun)
+    return times
+
+
+def medians(times: Times) -> dict[str, float]:
+    """In s."""
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def report(times: Times, title: str, conclusion: str) -> None:
+    """Prints a table of medians and quartiles, and a line below it. ImportError without rich."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("program", "median ms", "quartiles ms", title=title)
+    for name, found in times.items():
+        low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
+        table.add_row(name, f"{middle * 1e3:.3f}", f"{low * 1e3:.3f} .. {high * 1e3:.3f}")
+    console.print(table)
+    console.print(conclusion)
+
+
+def has_rich() -> bool:
+    """Whether tables can be drawn; says what to install where not."""
+    import importlib.util
+    import sys
+
+    if importlib.util.find_spec("rich") is not None:
+        return True
+    print("The bench draws tables with rich: pip install 'jaxring[bench]'.", file=sys.stderr)
+    return False
