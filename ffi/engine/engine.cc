@@ -1,9 +1,6 @@
 #include "engine/engine.h"
 
 #include <sched.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -13,47 +10,10 @@
 namespace jaxring {
 namespace {
 
-constexpr auto kCrashGrace = std::chrono::milliseconds(100);
-constexpr const char* kNoWord = " without a word";
 constexpr int kLaneBudget = 64;
 constexpr size_t kStashBytes = size_t{1} << 30;
 // With operations in flight a sleeper looks again now and then, whatever the bell does.
 constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
-// Small: the whole operation costs less than handing it to another thread (18 us across two cores), so the thread that
-// launches it plays it to its end. For ranks of this process, all bytes that are read:
-constexpr uint64_t kSmallMemoryBytes = 1 << 20;
-// between processes, one rank's:
-constexpr uint64_t kSmallBytes = 64 << 10;
-// Looks before the first sched_yield (0.3 us and more): what a running peer sends arrives within these.
-constexpr int kLooks = 32;
-
-// The operation that this thread is launching: its own participant may be completed without another thread.
-thread_local const Operation* launching = nullptr;
-// Where this thread's launches go while a LaunchTogether lives.
-thread_local std::vector<std::shared_ptr<Operation>>* kept_back = nullptr;
-
-class PeerWatch final : public Poller::Handler {
- public:
-  PeerWatch(Engine* engine, int process, int fd) : engine_(engine), process_(process), fd_(fd) {}
-  ~PeerWatch() override { close(fd_); }
-  void OnEvents(uint32_t) override {
-    char byte;
-    ssize_t n = recv(fd_, &byte, 1, MSG_DONTWAIT);
-    if (n > 0) goodbye_ = true;
-    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return;
-    engine_->poller().Remove(fd_);
-    engine_->PeerGone(process_, "its process ended", goodbye_);
-  }
-  void SayGoodbye() {
-    const char byte = 'b';
-    [[maybe_unused]] ssize_t n = send(fd_, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-  }
-
- private:
-  Engine* engine_;
-  int process_, fd_;
-  bool goodbye_ = false;
-};
 
 }  // namespace
 
@@ -83,100 +43,6 @@ std::vector<std::shared_ptr<Operation>> Engine::Active(uint64_t* version) {
   return active_;
 }
 
-void Engine::Launch(std::shared_ptr<Operation> op, bool help) {
-  if (kept_back != nullptr) {
-    kept_back->push_back(std::move(op));
-    return;
-  }
-  launching = help ? op.get() : nullptr;
-  Begin({&op, 1}, help);
-  launching = nullptr;
-}
-
-LaunchTogether::LaunchTogether(Engine* engine) : engine_(engine) { kept_back = &operations_; }
-
-LaunchTogether::~LaunchTogether() {
-  kept_back = nullptr;
-  engine_->Begin(operations_, true);
-}
-
-void Engine::Begin(std::span<Started> ops, bool help) {
-  counters_.operations += ops.size();
-  for (Started& op : ops) {
-    if (op->lanes().empty()) Finish(op);
-  }
-  // Long ones first: the workers have them while this thread sees to those that wait for peers.
-  auto is_long = [](const Started& op) {
-    return op->plan().memory_only() && op->plan().in_bytes() * op->plan().ranks.size() > kSmallMemoryBytes;
-  };
-  const size_t count = std::partition(ops.begin(), ops.end(), is_long) - ops.begin();
-  const auto work = ops.first(count), small = ops.subspan(count);
-  HandOver(work);
-  if (help && PlayHere(small)) {
-    counters_.inline_operations += small.size();
-  } else {
-    HandOver(small);
-  }
-  if (!help) return;
-  // All of a memory operation's data is here, so helping is work and no wait.
-  for (Started& op : ops) {
-    while (op->plan().memory_only() && Play(op)) {
-    }
-  }
-}
-
-void Engine::HandOver(std::span<Started> ops) {
-  size_t lanes = 0;
-  {
-    std::lock_guard lock(mutex_);
-    for (Started& op : ops) {
-      if (op->finished()) continue;
-      lanes += op->lanes().size();
-      active_.push_back(op);
-      active_count_.fetch_add(1, std::memory_order_release);
-    }
-    if (lanes == 0) return;
-    version_.fetch_add(1, std::memory_order_release);
-  }
-  WakeWorkers(static_cast<int>(std::min(lanes, workers_.size())));
-}
-
-bool Engine::PlayHere(std::span<Started> ops) {
-  uint64_t bytes = 0;
-  // With other ranks of this process in flight, their handlers may need this thread.
-  bool patient = counters_.in_flight.load(std::memory_order_relaxed) <= 1;
-  for (Started& op : ops) {
-    patient &= op->plan().locals.size() == 1;
-    bytes += std::max(op->plan().in_bytes(), op->plan().out_bytes());
-  }
-  patient &= bytes <= kSmallBytes;
-  Clock::time_point until{};
-  for (int idle = 0;;) {
-    bool moved = false, finished = true;
-    for (Started& op : ops) {
-      if (!op->finished()) moved |= Play(op);
-      finished &= op->finished();
-    }
-    if (finished) return true;
-    if (moved) {
-      idle = 0;
-    } else if (++idle < kLooks) {
-      continue;
-    }
-    const auto now = Clock::now();
-    if (until == Clock::time_point{}) {
-      until = now + std::chrono::microseconds(patient ? options_.patience_us : options_.spin_us);
-    } else if (now >= until) {
-      return false;
-    }
-    if (!moved) sched_yield();
-  }
-}
-
-void Engine::WakeWorkers(int count) {
-  if (!idle_->Wake(count) || count > 1) bell_->Wake(count);
-}
-
 bool Engine::Play(const std::shared_ptr<Operation>& op) {
   bool moved = false;
   IeeeFloatMode mode;
@@ -192,45 +58,6 @@ bool Engine::Play(const std::shared_ptr<Operation>& op) {
     if (progress == Progress::kDone && op->LaneDone()) Finish(op);
   }
   return moved;
-}
-
-void Engine::Finish(const std::shared_ptr<Operation>& op) {
-  {
-    std::lock_guard lock(mutex_);
-    auto it = std::find(active_.begin(), active_.end(), op);
-    if (it != active_.end()) {
-      active_.erase(it);
-      version_.fetch_add(1, std::memory_order_release);
-      active_count_.fetch_sub(1, std::memory_order_release);
-    }
-  }
-  Status status = op->failed() ? op->status() : Status{};
-  recorder_.End(op->record, op->failed());
-  if (op->failed()) {
-    counters_.failures++;
-    stash_.Discard(op->key());
-    if (op->owned_input) {
-      std::lock_guard lock(mutex_);
-      detached_failures_[op->plan().key] = status;
-    }
-  }
-  const bool here = launching == op.get();
-  std::vector<CompletionPool::Work> elsewhere;
-  Completion own;
-  for (Participant& participant : op->participants()) {
-    if (!participant.done) continue;
-    Completion done = std::move(participant.done);
-    participant.done = nullptr;
-    if (participant.done_is_quick) {
-      done(status);
-    } else if (here && participant.on_launching_thread) {
-      own = std::move(done);
-    } else {
-      elsewhere.push_back([done = std::move(done), status] { done(status); });
-    }
-  }
-  completions_.PostAll(&elsewhere);
-  if (own) own(status);
 }
 
 void Engine::Work() {
@@ -368,93 +195,5 @@ bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
 }
 
 void Engine::WakeRequests() { request_ready_.notify_all(); }
-
-void Engine::PeerGone(int process, const std::string& reason, bool goodbye) {
-  if (!goodbye) NoteCrash(process, reason + kNoWord);
-  links_.ClosePeer(process, reason);
-  bell_->NotifyAll();
-}
-
-void Engine::NoteCrash(int process, const std::string& reason) {
-  std::lock_guard lock(mutex_);
-  crashes_.try_emplace(process, Crash{reason, Clock::now()});
-}
-
-bool Engine::Crashed(int process) {
-  std::lock_guard lock(mutex_);
-  return crashes_.count(process) != 0;
-}
-
-void Engine::FailCrashed(Operation& op, Clock::time_point now) {
-  std::string names, reason;
-  {
-    std::lock_guard lock(mutex_);
-    for (const RankPlace& rank : op.plan().ranks) {
-      auto it = crashes_.find(rank.process);
-      // What the process sent before it died may still be enough: a moment for that.
-      if (it == crashes_.end() || now - it->second.seen < kCrashGrace) continue;
-      names += (names.empty() ? "" : ", ") + rank.name;
-      reason = it->second.reason;
-    }
-  }
-  if (names.empty()) return;
-  op.Fail(Status::Error(Code::kUnavailable, op.plan().what + ": lost " + names + ": " + reason +
-                                                ". Look at that process's log for the first error; the job has to be "
-                                                "restarted."));
-}
-
-void Engine::WatchPeer(int process, int fd) {
-  auto watch = std::make_shared<PeerWatch>(this, process, fd);
-  {
-    std::lock_guard lock(mutex_);
-    goodbyes_.push_back([weak = std::weak_ptr<PeerWatch>(watch)] {
-      if (auto live = weak.lock()) live->SayGoodbye();
-    });
-  }
-  poller_->Add(fd, EPOLLIN | EPOLLRDHUP, std::move(watch));
-}
-
-void Engine::AddTcpRecv(int process, int channel, int fd) {
-  // Only this connection ended: others of the same peer may still hold what it sent before.
-  auto ended = [this, process](const std::string& why, bool goodbye) {
-    if (!goodbye) NoteCrash(process, why + kNoWord);
-  };
-  auto link = MakeTcpRecvLink(fd, poller_.get(), links_.slot_bytes(), bell_.get(), ended);
-  {
-    std::lock_guard lock(mutex_);
-    goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
-  }
-  links_.AddRecv(process, channel, std::move(link));
-}
-
-void Engine::AddTcpSend(int process, int channel, int fd) {
-  // Only this connection ended: others of the same peer may still hold what it sent before.
-  auto ended = [this, process](const std::string& why, bool goodbye) {
-    if (!goodbye) NoteCrash(process, why + kNoWord);
-  };
-  auto link = MakeTcpSendLink(fd, poller_.get(), links_.slot_bytes(), bell_.get(), ended);
-  {
-    std::lock_guard lock(mutex_);
-    goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
-  }
-  links_.AddSend(process, channel, std::move(link));
-}
-
-std::string Engine::AddVerbs(int process, int channel, bool sending, int fd, double timeout_s) {
-  auto ended = [this, process](const std::string& why, bool goodbye) {
-    if (!goodbye) NoteCrash(process, why);
-  };
-  VerbsJoin::Joined joined = verbs_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, ended);
-  {
-    std::lock_guard lock(mutex_);
-    goodbyes_.push_back(std::move(joined.say_goodbye));
-  }
-  if (sending) {
-    links_.AddSend(process, channel, std::move(joined.send));
-  } else {
-    links_.AddRecv(process, channel, std::move(joined.recv));
-  }
-  return joined.description;
-}
 
 }  // namespace jaxring

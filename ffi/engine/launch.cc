@@ -1,0 +1,159 @@
+// How operations begin and end: on the thread that brings their last participant if they are short.
+#include <sched.h>
+
+#include <algorithm>
+
+#include "engine/engine.h"
+
+namespace jaxring {
+namespace {
+
+// Small: the whole operation costs less than handing it to another thread (18 us across two cores), so the thread that
+// launches it plays it to its end. For ranks of this process, all bytes that are read:
+constexpr uint64_t kSmallMemoryBytes = 1 << 20;
+// between processes, one rank's:
+constexpr uint64_t kSmallBytes = 64 << 10;
+// Looks before the first sched_yield (0.3 us and more): what a running peer sends arrives within these.
+constexpr int kLooks = 32;
+
+// The operation that this thread is launching: its own participant may be completed without another thread.
+thread_local const Operation* launching = nullptr;
+// Where this thread's launches go while a LaunchTogether lives.
+thread_local std::vector<std::shared_ptr<Operation>>* kept_back = nullptr;
+
+}  // namespace
+
+void Engine::Launch(std::shared_ptr<Operation> op, bool help) {
+  if (kept_back != nullptr) {
+    kept_back->push_back(std::move(op));
+    return;
+  }
+  launching = help ? op.get() : nullptr;
+  Begin({&op, 1}, help);
+  launching = nullptr;
+}
+
+LaunchTogether::LaunchTogether(Engine* engine) : engine_(engine) { kept_back = &operations_; }
+
+LaunchTogether::~LaunchTogether() {
+  kept_back = nullptr;
+  engine_->Begin(operations_, true);
+}
+
+void Engine::Begin(std::span<Started> ops, bool help) {
+  counters_.operations += ops.size();
+  for (Started& op : ops) {
+    if (op->lanes().empty()) Finish(op);
+  }
+  // Long ones first: the workers have them while this thread sees to those that wait for peers.
+  auto is_long = [](const Started& op) {
+    return op->plan().memory_only() && op->plan().in_bytes() * op->plan().ranks.size() > kSmallMemoryBytes;
+  };
+  const size_t count = std::partition(ops.begin(), ops.end(), is_long) - ops.begin();
+  const auto work = ops.first(count), small = ops.subspan(count);
+  HandOver(work);
+  if (help && PlayHere(small)) {
+    counters_.inline_operations += small.size();
+  } else {
+    HandOver(small);
+  }
+  if (!help) return;
+  // All of a memory operation's data is here, so helping is work and no wait.
+  for (Started& op : ops) {
+    while (op->plan().memory_only() && Play(op)) {
+    }
+  }
+}
+
+void Engine::HandOver(std::span<Started> ops) {
+  size_t lanes = 0;
+  {
+    std::lock_guard lock(mutex_);
+    for (Started& op : ops) {
+      if (op->finished()) continue;
+      lanes += op->lanes().size();
+      active_.push_back(op);
+      active_count_.fetch_add(1, std::memory_order_release);
+    }
+    if (lanes == 0) return;
+    version_.fetch_add(1, std::memory_order_release);
+  }
+  WakeWorkers(static_cast<int>(std::min(lanes, workers_.size())));
+}
+
+bool Engine::PlayHere(std::span<Started> ops) {
+  uint64_t bytes = 0;
+  // With other ranks of this process in flight, their handlers may need this thread.
+  bool patient = counters_.in_flight.load(std::memory_order_relaxed) <= 1;
+  for (Started& op : ops) {
+    patient &= op->plan().locals.size() == 1;
+    bytes += std::max(op->plan().in_bytes(), op->plan().out_bytes());
+  }
+  patient &= bytes <= kSmallBytes;
+  Clock::time_point until{};
+  for (int idle = 0;;) {
+    bool moved = false, finished = true;
+    for (Started& op : ops) {
+      if (!op->finished()) moved |= Play(op);
+      finished &= op->finished();
+    }
+    if (finished) return true;
+    if (moved) {
+      idle = 0;
+    } else if (++idle < kLooks) {
+      continue;
+    }
+    const auto now = Clock::now();
+    if (until == Clock::time_point{}) {
+      until = now + std::chrono::microseconds(patient ? options_.patience_us : options_.spin_us);
+    } else if (now >= until) {
+      return false;
+    }
+    if (!moved) sched_yield();
+  }
+}
+
+void Engine::WakeWorkers(int count) {
+  if (!idle_->Wake(count) || count > 1) bell_->Wake(count);
+}
+
+void Engine::Finish(const std::shared_ptr<Operation>& op) {
+  {
+    std::lock_guard lock(mutex_);
+    auto it = std::find(active_.begin(), active_.end(), op);
+    if (it != active_.end()) {
+      active_.erase(it);
+      version_.fetch_add(1, std::memory_order_release);
+      active_count_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+  Status status = op->failed() ? op->status() : Status{};
+  recorder_.End(op->record, op->failed());
+  if (op->failed()) {
+    counters_.failures++;
+    stash_.Discard(op->key());
+    if (op->owned_input) {
+      std::lock_guard lock(mutex_);
+      detached_failures_[op->plan().key] = status;
+    }
+  }
+  const bool here = launching == op.get();
+  std::vector<CompletionPool::Work> elsewhere;
+  Completion own;
+  for (Participant& participant : op->participants()) {
+    if (!participant.done) continue;
+    Completion done = std::move(participant.done);
+    participant.done = nullptr;
+    if (participant.done_is_quick) {
+      done(status);
+    } else if (here && participant.on_launching_thread) {
+      own = std::move(done);
+    } else {
+      elsewhere.push_back([done = std::move(done), status] { done(status); });
+    }
+  }
+  completions_.PostAll(&elsewhere);
+  if (own) own(status);
+}
+
+}  // namespace jaxring
