@@ -1,4 +1,5 @@
 // Messages of the CUDA engine beyond those between peers' memory: slots that a host carries, and ragged chunks.
+#include <algorithm>
 #include <numeric>
 
 #include "ffi/tests/cuda_scene.h"
@@ -141,9 +142,13 @@ void CheckRagged(Protocol protocol, uint64_t seed) {
       }
     }
   }
+  uint64_t longest = 0;
+  for (int r = 0; r < kRanks; ++r) {
+    for (int p = 0; p < kRanks; ++p) longest = std::max<uint64_t>(longest, length(r, p));
+  }
   for (int r = 0; r < kRanks; ++r) {
     cuda::Args args = plan.Args(cluster, r, inputs[r].data(), outputs[r].data());
-    args.extents = {ranks[r].in_offset, ranks[r].in_length, ranks[r].out_offset, ranks[r].out_length};
+    args.extents = {ranks[r].in_offset, ranks[r].in_length, ranks[r].out_offset, ranks[r].out_length, &longest};
     args.tiles = 0;
     streams[r].assign(2, LaunchOf(args, 64));
   }
