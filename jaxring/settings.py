@@ -49,9 +49,9 @@ class Settings:
     huge_pages: bool
     algo: tuple[str, ...]
     proto: tuple[str, ...]
+    fusion_bytes: int
     p2p_disable: bool
     local_register: bool
-    fusion_bytes: int
     max_nchannels: int
     nthreads: int
     cuda_trap: bool

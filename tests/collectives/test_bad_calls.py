@@ -179,7 +179,9 @@ def test_bad_perm(name, perm, message):
 
 @pytest.mark.parametrize("name", SCHEDULED)
 def test_unknown_algorithm_and_protocol(name):
-    with pytest.raises(ValueError, match=rf"jaxring\.{name}: unknown algorithm 'fast'; use one of direct, ring"):
+    with pytest.raises(
+        ValueError, match=rf"jaxring\.{name}: unknown algorithm 'fast'; use one of direct, oneshot, ring"
+    ):
         trace(functools.partial(CALLS[name], algorithm="fast"))
     with pytest.raises(ValueError, match=rf"jaxring\.{name}: unknown protocol 'll128'; use one of memory, ll, simple"):
         trace(functools.partial(CALLS[name], protocol="ll128"))

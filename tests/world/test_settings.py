@@ -37,6 +37,7 @@ def test_every_variable_is_read():
             "JAXRING_HUGE_PAGES": "0",
             "JAXRING_ALGO": "ring",
             "JAXRING_PROTO": "^LL",
+            "JAXRING_FUSION_BYTES": "1024",
             "JAXRING_P2P_DISABLE": "1",
             "JAXRING_LOCAL_REGISTER": "0",
             "JAXRING_MAX_NCHANNELS": "8",
@@ -47,7 +48,7 @@ def test_every_variable_is_read():
     )
     rdma = ("ib", True, "mlx5_0:1", 3, 14, 5, 2)
     text = ("h", "^lo,docker", True, *rdma, 2.5, 7.0, 3, 4, 65536, False, ("ring",), ("memory", "simple"))
-    assert values == Settings(*text, True, False, 8, 256, False, "INFO")
+    assert values == Settings(*text, 1024, True, False, 8, 256, False, "INFO")
     assert values.worker_threads == 3
 
 
