@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from jaxring.axes import Axes
 
 
+# A rank that is alone has nothing to send, so its program holds no call. Tests of the calls may want them all the same.
+lone_ranks_call = False
+
+
 class Options(NamedTuple):
     """What the caller asked for beyond the data; a parameter of every primitive.
 
@@ -203,7 +207,7 @@ def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
     kind = KINDS[name]
     (aval,) = ctx.avals_in
     on_cpus = _for_cpus(ctx)
-    if axes.size == 1 and not kind.side_effect:
+    if axes.size == 1 and not kind.side_effect and not lone_ranks_call:
         alone = functools.partial(_alone, name, options=options)
         return mlir.lower_fun(alone, multiple_results=False)(ctx, x)
     return custom_call(

@@ -5,7 +5,8 @@
 SOURCE_TREE is a JAX source tree; its test files are copied to a temporary folder, so that the installed jax is tested
 and not the tree's. Files below tests/multiprocess run in as many processes as --processes says, with one CPU device
 each; the others in one process with eight. A test "reaches" jaxring when custom calls of jaxring are lowered or run
-during it; in most of these the engine "ran" operations.
+during it; in most of these the engine "ran" operations. Collectives among one rank, which are lowered to nothing
+otherwise, are calls here too.
 
 A test that fails only where it reads in the lowered program how XLA's own collectives spell their groups is counted as
 neither passed nor failed, and named.
