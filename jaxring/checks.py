@@ -48,11 +48,10 @@ def options(
         if own.collective != collective:
             raise ValueError(f"jaxring.{what}: algorithm {algorithm!r} was registered for {own.collective}.")
         user.build_user(Spec(collective, axes.size, own.name))  # verifies it
-    elif algorithm == copies.NAME and collective in copies.COLLECTIVES:
-        pass  # on GPUs; where the ranks are is known when the program runs
-    elif algorithm is not None and algorithm not in ALGORITHMS:
-        raise ValueError(f"jaxring.{what}: unknown algorithm {algorithm!r}; use one of {', '.join(ALGORITHMS)}.")
-    elif algorithm is not None and algorithm not in serving(collective):
+    elif algorithm is not None and algorithm not in _possible(collective):
+        if algorithm not in ALGORITHMS:
+            known = ", ".join(ALGORITHMS)
+            raise ValueError(f"jaxring.{what}: unknown algorithm {algorithm!r}; use one of {known}.")
         raise ValueError(
             f"jaxring.{what}: algorithm {algorithm!r} does not serve it; use one of {', '.join(serving(collective))}."
         )
@@ -69,11 +68,15 @@ def options(
     )
 
 
+def _possible(collective: str) -> tuple[str, ...]:
+    """Algorithms that may serve it; whether GPUs' copy engines do is known when the program runs."""
+    return (*serving(collective), *([copies.NAME] if collective in copies.COLLECTIVES else []))
+
+
 def fitting(algorithm: str | None, collective: str) -> str | None:
     """``algorithm`` if it serves ``collective``, else None: the tuner chooses."""
     own = user.find(algorithm)
-    copied = algorithm == copies.NAME and collective in copies.COLLECTIVES
-    fits = copied or algorithm in serving(collective) if own is None else own.collective == collective
+    fits = algorithm in _possible(collective) if own is None else own.collective == collective
     return algorithm if fits else None
 
 

@@ -74,10 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--iters", type=int, default=30, help="iterations that count (default: 30)")
     parser.add_argument("--devices", type=int, help="CPU devices of this process, where it is the only one")
     arguments = parser.parse_args(argv)
-    if not turns.has_rich():
+    if not turns.ready(arguments.devices):
         return 1
-    if arguments.devices:
-        jax.config.update("jax_num_cpu_devices", arguments.devices)
     times = measure(arguments.leaves, arguments.bytes, arguments.iters)
     if jax.process_index() != 0:
         return 0

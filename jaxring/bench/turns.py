@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -44,12 +46,11 @@ def report(times: Times, title: str, conclusion: str) -> None:
     console.print(conclusion)
 
 
-def has_rich() -> bool:
-    """Whether tables can be drawn; says what to install where not."""
-    import importlib.util
-    import sys
-
-    if importlib.util.find_spec("rich") is not None:
-        return True
-    print("The bench draws tables with rich: pip install 'jaxring[bench]'.", file=sys.stderr)
-    return False
+def ready(devices: int | None) -> bool:
+    """Sets the number of CPU devices, if one is given. False where tables cannot be drawn; says what to install."""
+    if importlib.util.find_spec("rich") is None:
+        print("The bench draws tables with rich: pip install 'jaxring[bench]'.", file=sys.stderr)
+        return False
+    if devices:
+        jax.config.update("jax_num_cpu_devices", devices)
+    return True
