@@ -164,7 +164,7 @@ def custom_call(
                 started=bool(options.started),
             )
         call: Any = results[0].owner
-        call.attributes["replica_groups"] = replica_groups(collective, axes)
+        call.attributes["jaxring_call"] = replica_groups(collective, axes, ctx.module_context.module)
         return results
 
     def build(leaves: Sequence[fusion.Leaf]) -> Any:

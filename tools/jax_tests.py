@@ -8,9 +8,6 @@ each; the others in one process with eight. A test "reaches" jaxring when custom
 during it; in most of these the engine "ran" operations. Collectives among one rank, which are lowered to nothing
 otherwise, are calls here too.
 
-A test that fails only where it reads in the lowered program how XLA's own collectives spell their groups is counted as
-neither passed nor failed, and named.
-
 Exits with 1 where a test passes without jaxring and not with it, where one that JAX skips on CPU fails, or where fewer
 tests than wanted reach jaxring.
 """
@@ -105,7 +102,7 @@ def read(results: list[str]) -> Outcome:
 
 def collect(outcome: Outcome, path: pathlib.Path) -> None:
     """Adds a process's results. A test that began and has no result was cut short by a crash or by the timeout."""
-    rank = {"passed": 0, "skipped": 1, "text": 2, "failed": 3}
+    rank = {"passed": 0, "skipped": 1, "failed": 2}
     begun, ended = "", False
     for line in path.read_text().splitlines() if path.exists() else ():
         record = json.loads(line)
@@ -189,7 +186,7 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=3000.0, help="seconds per file (default: %(default)s)")
     given = parser.parse_args()
 
-    rows, worse, texts, kept = [], [], [], collections.Counter[str]()
+    rows, worse, kept = [], [], collections.Counter[str]()
     with tempfile.TemporaryDirectory(prefix="jax-tests-") as temporary:
         folder = given.logs.resolve() if given.logs else pathlib.Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -213,22 +210,17 @@ def main() -> int:
                 if not after.results:
                     worse.append(f"{name}: no test ran")
                 kept += after.kept
-                texts += [f"{name}: {test}" for test, result in sorted(after.results.items()) if result == "text"]
                 print(table(rows[-1:]), flush=True)
     text = table(rows)
     print(f"\n{versions()}, tests of {named(given.tree)}\n\n{text}")
     for line in worse:
         print("WORSE", line)
-    for line in texts:
-        print("Reads the text of XLA's own collectives:", line)
     for line, count in kept.most_common():
         print(f"JAX's own lowering, {count} times: {line}")
     if given.report:
         reasons = "".join(f"* {count}: {line}\n" for line, count in kept.most_common())
         failures = "".join(f"* {line}\n" for line in worse) or "None.\n"
         body = f"Tests of the source tree {named(given.tree)}.\n\n```\n{text}\n```\n\nWorse with jaxring:\n\n{failures}"
-        body += "\nTests that fail only where they read how XLA's own collectives spell their groups:\n"
-        body += "\n" + ("".join(f"* {line}\n" for line in texts) or "None.\n")
         body += f"\nCalls that kept JAX's own lowering, and why:\n\n{reasons or 'None.'}"
         report(given.report, versions(), body)
     return 1 if worse else 0
