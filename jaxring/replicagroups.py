@@ -23,6 +23,7 @@ def replica_groups(collective: str, axes: Axes, module: Any) -> Any:
     Inside a dictionary: XLA removes the program's meshes before it looks whether attributes still name them, and it
     does not look into dictionaries.
     """
+    groups: Any
     by_axes = axes.groups is None and collective != "ragged_all_to_all" and _jax_names_axes()
     if by_axes:
         names = [hlo.AxisRefAttr.get(str(name)) for name in axes.names]

@@ -113,8 +113,12 @@ def _answer(planner: CudaPlanner, request: Any) -> None:
 
 def _report(native: Any) -> None:
     while not _stop.is_set():
-        for text in native.take_faults(_POLL_S):
-            logger.error("%s", text)
+        _log_faults(native, _POLL_S)
+
+
+def _log_faults(native: Any, timeout_s: float) -> None:
+    for text in native.take_faults(timeout_s):
+        logger.error("%s", text)
 
 
 def _end(native: Any, *threads: threading.Thread) -> None:
@@ -122,3 +126,5 @@ def _end(native: Any, *threads: threading.Thread) -> None:
     native.abort("this process is ending", _ABORT_S, getattr(sys, "last_type", None) is None)
     for thread in threads:
         thread.join(timeout=2 * _POLL_S)
+    # A program that ends by what a fault made fail wants to have read of the fault.
+    _log_faults(native, 0)

@@ -97,8 +97,9 @@ void Runtime::LookOnce() {
   for (auto& plan : plans) {
     if (plan->communicator().Broken(&why)) continue;
     if (std::string fault = plan->Fault(); !fault.empty()) {
-      plan->Break(fault);
+      // Before anybody can fail by it, and end: the sentence is the cause of what they see.
       Report(fault);
+      plan->Break(fault);
     }
   }
   for (auto& [name, communicator] : communicators) {
@@ -114,9 +115,9 @@ void Runtime::LookOnce() {
       }
       const std::string text =
           "process " + std::to_string(peer) + ", with which " + name + " shares GPUs' work, is gone: " + end;
-      communicator->Break(text);
       // One that ended in good order has done its part in all that it began; only what comes later fails.
       if (engine_.Crashed(peer)) Report(text);
+      communicator->Break(text);
       try {
         communicator->Bury(peer);
       } catch (const std::exception& error) {
