@@ -55,10 +55,7 @@ inline void BindLinks(nanobind::module_& m) {
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("ring_path"), nb::arg("bell_path"), "Maps a peer's sending link.");
   m.def(
-      "tcp_attach",
-      [](int peer, int channel, int fd, bool sending) {
-        sending ? Running().AddTcpSend(peer, channel, fd) : Running().AddTcpRecv(peer, channel, fd);
-      },
+      "tcp_attach", [](int peer, int channel, int fd, bool sending) { Running().AddTcp(peer, channel, fd, sending); },
       nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), "Takes over a connected socket.");
   m.def(
       "verbs_ports",

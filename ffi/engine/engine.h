@@ -77,8 +77,8 @@ class Engine {
   void PeerGone(int process, const std::string& reason, bool goodbye);
   // Whether a process ended without saying goodbye.
   bool Crashed(int process);
-  void AddTcpRecv(int process, int channel, int fd);
-  void AddTcpSend(int process, int channel, int fd);
+  // Puts a connected socket into service as a link, and takes it.
+  void AddTcp(int process, int channel, int fd, bool sending);
   // RDMA links in the making, and the end of it: the link is in service. Takes `fd`; returns the connection in words.
   VerbsJoin& verbs() { return verbs_; }
   std::string AddVerbs(int process, int channel, bool sending, int fd, double timeout_s);

@@ -81,30 +81,24 @@ void Engine::WatchPeer(int process, int fd) {
   poller_->Add(fd, EPOLLIN | EPOLLRDHUP, std::move(watch));
 }
 
-void Engine::AddTcpRecv(int process, int channel, int fd) {
+void Engine::AddTcp(int process, int channel, int fd, bool sending) {
   // Only this connection ended: others of the same peer may still hold what it sent before.
   auto ended = [this, process](const std::string& why, bool goodbye) {
     if (!goodbye) NoteCrash(process, why + kNoWord);
   };
-  auto link = MakeTcpRecvLink(fd, poller_.get(), links_.slot_bytes(), bell_.get(), ended);
-  {
-    std::lock_guard lock(mutex_);
-    goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
-  }
-  links_.AddRecv(process, channel, std::move(link));
-}
-
-void Engine::AddTcpSend(int process, int channel, int fd) {
-  // Only this connection ended: others of the same peer may still hold what it sent before.
-  auto ended = [this, process](const std::string& why, bool goodbye) {
-    if (!goodbye) NoteCrash(process, why + kNoWord);
+  auto add = [&](auto make, auto enlist) {
+    auto link = make(fd, poller_.get(), links_.slot_bytes(), bell_.get(), ended);
+    {
+      std::lock_guard lock(mutex_);
+      goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
+    }
+    (links_.*enlist)(process, channel, std::move(link));
   };
-  auto link = MakeTcpSendLink(fd, poller_.get(), links_.slot_bytes(), bell_.get(), ended);
-  {
-    std::lock_guard lock(mutex_);
-    goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
+  if (sending) {
+    add(MakeTcpSendLink, &Links::AddSend);
+  } else {
+    add(MakeTcpRecvLink, &Links::AddRecv);
   }
-  links_.AddSend(process, channel, std::move(link));
 }
 
 std::string Engine::AddVerbs(int process, int channel, bool sending, int fd, double timeout_s) {

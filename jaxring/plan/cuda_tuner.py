@@ -34,10 +34,10 @@ LANE_BYTES = 64 * 1024
 COPY_BYTES = 64 << 20
 
 
-def lanes_for(nbytes: int, most: int) -> int:
-    """A power of two from 1 to ``most``: so many lanes share ``nbytes``."""
+def lanes_for(nbytes: int, most: int, fewest: int = 1) -> int:
+    """A power of two from 1 to ``most``: so many lanes share ``nbytes``, and not fewer than ``fewest`` if that fits."""
     lanes = 1
-    while lanes * 2 <= most and lanes * 2 * LANE_BYTES <= nbytes:
+    while lanes * 2 <= most and (lanes < fewest or lanes * 2 * LANE_BYTES <= nbytes):
         lanes *= 2
     return lanes
 
@@ -52,12 +52,14 @@ def choose(
     protocol: str | None = None,
     whole_lines: bool = False,
     copies_from: int | None = None,
+    fewest_lanes: int = 1,
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
     ``nodes``: the node of each rank; ranks of one address each other's memory, others go by the network.
     ``whole_lines``: 128-byte stores arrive whole between all ranks, so ll128 may be chosen without being asked for.
     ``copies_from``: bytes of a rank's larger buffer from which on copy_engine is chosen unasked, if ever.
+    ``fewest_lanes``: where so many fit.
     ValueError says why ``algorithm`` and ``protocol`` cannot serve and what would.
     """
     if protocol is not None and protocol not in PROTOCOLS:
@@ -80,7 +82,7 @@ def choose(
             if wanted and topology.nodes == 1 and topology.nranks > 1 and protocol in (None, "memory"):
                 found.append((_copy_price(collective, topology, nbytes), len(found), name, "memory", 1))
             continue
-        lanes = _lanes(collective, name, where, nbytes, most_lanes)
+        lanes = _lanes(collective, name, where, nbytes, most_lanes, fewest_lanes)
         if lanes == 0 or (name.startswith("hier_") and (topology.width == 1 or topology.nodes == 1) and not algorithm):
             continue
         silent = ALGORITHMS[name].memory and topology.nodes == 1
@@ -115,12 +117,12 @@ def by_messages(nbytes: int, most_lanes: int, why: str) -> Choice:
     return Choice("direct", "simple", lanes_for(nbytes, most_lanes), why, [])
 
 
-def _lanes(collective: str, name: str, where: tuple[int, ...], nbytes: int, most: int) -> int:
+def _lanes(collective: str, name: str, where: tuple[int, ...], nbytes: int, most: int, fewest: int) -> int:
     """Channels of the schedule, whose lanes fit; 0 if even one channel has too many."""
     from jaxring.plan.algorithms import build
 
     total = nbytes * len(where) if COLLECTIVES[collective][1] == 0 and COLLECTIVES[collective][0] == 1 else nbytes
-    channels = lanes_for(total, most)
+    channels = lanes_for(total, most, fewest)
     while channels and build(Spec(collective, len(where), name, channels=channels, placement=where)).nlanes > most:
         channels //= 2
     return channels

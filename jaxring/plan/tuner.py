@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from typing import TYPE_CHECKING
 
 from jaxring.plan import copies, cost, dtypes
@@ -12,7 +11,7 @@ from jaxring.plan.algorithms import ALGORITHMS, build, serving
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 PROTOCOLS = ("memory", "ll", "simple")
 DEFAULT_LL_BYTES = 4096
@@ -20,6 +19,7 @@ MAX_CHANNELS = 4
 HALVING_CHANNELS = 8
 # A further channel pays where each still has this many bytes of a chunk.
 CHANNEL_BYTES = 512 * 1024
+ANY_CHANNELS = (1, 1 << 16)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +45,7 @@ def chunk_bytes(spec: Spec, nbytes: int, dtype: object) -> int:
 
 
 def _channels(collective: str, algorithm: str, placement: tuple[int, ...], nbytes: int, dtype: object, ll: bool) -> int:
+    """How many would pay, whatever the settings allow."""
     if algorithm == "halving_doubling":
         return min(1 << (len(placement).bit_length() - 1), HALVING_CHANNELS)
     if ll:
@@ -82,26 +83,20 @@ def _names(collective: str, topology: cost.Topology, algorithm: str | None, prot
 
 
 def choose_among(
-    algorithms: Sequence[str | None],
-    protocols: Sequence[str | None],
-    collective: str,
-    placement: Sequence[int],
-    hosts: Sequence[int],
-    nbytes: int,
-    dtype: object,
+    pick: Callable[..., Choice],
+    algorithms: Sequence[str],
+    protocols: Sequence[str],
     algorithm: str | None = None,
     protocol: str | None = None,
-    ll_bytes: int = DEFAULT_LL_BYTES,
 ) -> Choice:
-    """`choose` among those algorithms and protocols only, where they leave a choice; else among all.
+    """What ``pick(algorithm=, protocol=)`` makes of those algorithms and protocols, if anything, else of all.
 
     That is what settings mean, which hold for every collective of a job: one that none of them serves still runs. What
     a call itself asks for is not theirs to overrule.
     """
     best: Choice | None = None
-    pick = functools.partial(choose, collective, placement, hosts, nbytes, dtype, ll_bytes=ll_bytes)
-    for name in (algorithm,) if algorithm else algorithms:
-        for kind in (protocol,) if protocol else protocols:
+    for name in (algorithm,) if algorithm else algorithms or (None,):
+        for kind in (protocol,) if protocol else protocols or (None,):
             with contextlib.suppress(ValueError):
                 choice = pick(algorithm=name, protocol=kind)
                 if best is None or choice.candidates[0][1] < best.candidates[0][1]:
@@ -118,12 +113,15 @@ def choose(
     algorithm: str | None = None,
     protocol: str | None = None,
     ll_bytes: int = DEFAULT_LL_BYTES,
+    channels: tuple[int, int] = ANY_CHANNELS,
+    unwanted: Collection[str] = (),
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
     ``placement`` and ``hosts`` are the node and host ids of the ranks. ``ll_bytes``: the longest message that the ll
-    protocol carries (0: ll is not there). ``algorithm`` and ``protocol`` restrict the choice; ValueError says why they
-    cannot serve and what would. Same arguments give the same choice on every rank.
+    protocol carries (0: ll is not there). ``channels``: the fewest and the most of an algorithm that sends messages.
+    ``unwanted``: algorithms that are not taken unless asked for. ``algorithm`` and ``protocol`` restrict the choice;
+    ValueError says why they cannot serve and what would. Same arguments give the same choice on every rank.
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"unknown collective {collective!r}; there are {', '.join(COLLECTIVES)}")
@@ -134,7 +132,8 @@ def choose(
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
     found: list[tuple[float, int, str, str, int]] = []
     refused = ""
-    for name in _names(collective, topology, algorithm, protocol):
+    names = _names(collective, topology, algorithm, protocol)
+    for name in [name for name in names if name == algorithm or name not in unwanted]:
         silent = (topology.nodes == 1 and ALGORITHMS[name].memory) or topology.nranks == 1
         if silent and protocol not in (None, "memory"):
             raise ValueError(
@@ -150,9 +149,10 @@ def choose(
         for kind in ("memory",) if silent else ("ll", "simple"):
             if protocol not in (None, kind):
                 continue
-            channels = 1 if silent else _channels(collective, name, where, nbytes, dtype, kind == "ll")
+            natural = 1 if silent else _channels(collective, name, where, nbytes, dtype, kind == "ll")
+            each = natural if silent else max(channels[0], min(channels[1], natural))
             if kind == "ll":
-                spec = Spec(collective, topology.nranks, name, channels=channels, placement=where)
+                spec = Spec(collective, topology.nranks, name, channels=each, placement=where)
                 longest = chunk_bytes(spec, nbytes, dtype)
                 if longest > ll_bytes:
                     refused = (
@@ -160,8 +160,8 @@ def choose(
                         f"{longest}; use protocol 'simple'"
                     )
                     continue
-            shape = cost.shape(collective, name, topology, nbytes, channels, widening)
-            found.append((cost.cost_us(shape, topology, kind), len(found), name, kind, channels))
+            shape = cost.shape(collective, name, topology, nbytes, each, widening)
+            found.append((cost.cost_us(shape, topology, kind), len(found), name, kind, each))
     if not found and algorithm is None and protocol == "ll":
         raise ValueError(
             f"protocol 'll' carries messages of at most {ll_bytes} bytes, and {collective} of {nbytes} bytes sends "
@@ -170,11 +170,11 @@ def choose(
     if not found:
         raise ValueError(refused)
     found.sort()
-    price, _, name, kind, channels = found[0]
+    price, _, name, kind, count = found[0]
     return Choice(
         name,
         kind,
-        channels,
+        count,
         _reason(topology, name, kind, price, len(found), algorithm, protocol),
         [(f"{candidate}/{how}", us) for us, _, candidate, how, _ in found],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
@@ -15,7 +16,7 @@ import jax
 from jaxring import _compat
 from jaxring.checks import SCHEDULED_AS
 from jaxring.errors import JoinError
-from jaxring.plan import copies, cuda_tuner, dtypes
+from jaxring.plan import copies, cuda_tuner, dtypes, tuner
 from jaxring.plan.schedule import COLLECTIVES, Spec
 from jaxring.runtime import common, cuda_copies, cuda_messages
 from jaxring.runtime.cuda_cards import Card, nodes_of, uuid_of
@@ -36,7 +37,7 @@ logger = logging.getLogger("jaxring.runtime")
 # Sets its processes' links apart from those of the CPU engine, which have a World of their own.
 _GENERATION = 1_000_000
 _SLOTS = 8
-# Of simple, ll and ll128, and no more than BUFFSIZE, which is what the network carries in one message.
+# Of simple, ll and ll128, and no more than a slot of BUFFSIZE, which is what the network carries in one message.
 _SLOT_BYTES = (1 << 26, 16 * 1024, 32 * 1024)
 # Inputs up to this size go by the one-shot kernel, which pushes them to every rank.
 ONE_SHOT_BYTES = 64 * 1024
@@ -67,7 +68,7 @@ class CudaPlanner:
         configured = settings()
         self._shape = Shape(
             configured.max_nchannels,
-            tuple((_SLOTS, min(size, configured.buffsize)) for size in _SLOT_BYTES),
+            tuple((_SLOTS, min(size, configured.slot_bytes)) for size in _SLOT_BYTES),
             2 * ONE_SHOT_BYTES,
         )
         self._process, self._processes = jax.process_index(), jax.process_count()
@@ -107,17 +108,19 @@ class CudaPlanner:
             choice = cuda_tuner.by_messages(nbytes, most, f"{spec['collective']} goes by messages")
         else:
             places = {uuid_of(d, self._card(p)) for d, p in zip(devices, owners, strict=True)}
-            choice = cuda_tuner.choose(
+            pick = functools.partial(
+                cuda_tuner.choose,
                 collective,
                 nodes,
                 nbytes,
                 spec["dtype"],
                 most,
-                spec["algorithm"],
-                spec["protocol"],
                 whole_lines=len(places) == 1,
                 copies_from=cuda_tuner.COPY_BYTES if len(places) == len(devices) else None,
+                fewest_lanes=settings().min_nchannels,
             )
+            asked = (spec["algorithm"], spec["protocol"])
+            choice = tuner.choose_among(pick, settings().algo, settings().proto, *asked)
         schedule = common.schedule(
             half,
             Spec(
@@ -196,7 +199,7 @@ class CudaPlanner:
     def _queue(self, devices: list[int], owners: list[int], spec: dict[str, Any], lanes: int) -> tuple[Group, Group]:
         """The communicators of a message's shape and of its queue, connected. All ranks come here for either half."""
         queue, of_shape = cuda_messages.names(spec, devices)
-        shape = cuda_messages.queue_shape(cuda_messages.nbytes(spec), lanes, settings().buffsize)
+        shape = cuda_messages.queue_shape(cuda_messages.nbytes(spec), lanes, settings().slot_bytes)
         desk = self._group(devices, owners, spec, queue, cuda_messages.desk_shape())
         data = self._group(devices, owners, spec, of_shape, shape)
         for group in (desk, data):

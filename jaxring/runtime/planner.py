@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import threading
@@ -61,17 +62,23 @@ class Planner:
         if ragged:
             # Sizes are known only when it runs: `block` counts the whole operand.
             nbytes = spec["block"] * element
-        choice = _users_choice(collective, nodes, spec) or tuner.choose_among(
-            settings().algo or (None,),
-            settings().proto or (None,),
+        pick = functools.partial(
+            tuner.choose,
             collective,
             nodes,
             hosts,
             nbytes,
             spec["dtype"],
-            algorithm=spec["algorithm"],
-            protocol=spec["protocol"] or ("simple" if ragged and len(set(nodes)) > 1 else None),
             ll_bytes=_native.ll_payload_bytes(),
+            channels=(settings().min_nchannels, settings().max_nchannels),
+            unwanted=("pxn",) if settings().pxn_disable else (),
+        )
+        choice = _users_choice(collective, nodes, spec) or tuner.choose_among(
+            pick,
+            settings().algo,
+            settings().proto,
+            spec["algorithm"],
+            spec["protocol"] or ("simple" if ragged and len(set(nodes)) > 1 else None),
         )
         channels = 1 if ragged or apart else choice.channels
         schedule = common.schedule(
@@ -205,7 +212,7 @@ def _users_choice(collective: str, nodes: tuple[int, ...], spec: dict[str, Any])
 def _tile_elements(protocol: str, element: int, widest: int) -> int:
     if protocol == "memory":
         return max(1, _MEMORY_TILE_BYTES // element)
-    payload = _native.ll_payload_bytes() if protocol == "ll" else settings().buffsize
+    payload = _native.ll_payload_bytes() if protocol == "ll" else settings().slot_bytes
     return max(1, payload // widest)
 
 

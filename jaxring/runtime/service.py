@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import sys
 import threading
 
@@ -18,7 +19,7 @@ from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import cuda_service
 from jaxring.runtime.planner import Planner
-from jaxring.settings import configure_logging, settings
+from jaxring.settings import announce, settings
 from jaxring.world.identity import version
 
 logger = logging.getLogger("jaxring.runtime")
@@ -62,9 +63,9 @@ def ensure_started() -> None:
         if _thread is not None:
             return
         configured = settings()
-        configure_logging(configured, version())
+        announce(os.environ, version())
         _native.allow_huge_pages(configured.huge_pages)
-        _native.start(configured.worker_threads, configured.buffsize, _SPIN_US)
+        _native.start(configured.worker_threads, configured.slot_bytes, _SPIN_US)
         _thread = threading.Thread(target=_serve, name="jaxring-planner", daemon=True)
         _thread.start()
         atexit.register(_end)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from jaxring.errors import JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
+from jaxring.topology import detect, xml
 from jaxring.world import handshake, identity, interfaces, links, rdma
 from jaxring.world.handshake import Acceptance, Session
 from jaxring.world.identity import ProcessInfo
@@ -78,6 +79,8 @@ class World:
             if process == 0:
                 self._secret = secrets.token_bytes(handshake.SECRET_BYTES)
                 store.set(self._prefix + "secret", self._secret)
+                if self._settings.topo_dump_file:
+                    xml.write(detect.machine(self._settings), self._settings.topo_dump_file)
             store.set(f"{self._prefix}process/{process}", self.own.to_json())
             self._listener.start(self._acceptance, self._serve)
         except BaseException:
@@ -150,33 +153,32 @@ class World:
         peer = self.info(p)
         deadline = time.monotonic() + self._timeout_s
         transport = self.transport(p)
-        ring: int | None = None
-        if transport == "shm":
-            ring = self._rings.get((p, channel))
-            if ring is None:  # a second try uses the first one's ring
-                ring = self._rings[p, channel] = self._native.shm_create(p, channel)
+        how: int | links.Offering | None = None
+        if transport == "verbs":
+            how = self._offering(transport, rdma.common(self.own.rdma, peer.rdma), channel)
+        elif transport == "shm":
+            how = self._rings.get((p, channel))
+            if how is None:  # a second try uses the first one's ring
+                how = self._rings[p, channel] = self._native.shm_create(p, channel)
         sock, session = self._connect(peer, channel, deadline)
         with sock:
             try:
-                if transport == "verbs":
-                    rail = self._rail(rdma.common(self.own.rdma, peer.rdma), channel)
-                    how = links.dial_verbs(
-                        sock, session, self.own, peer, channel, self._native, rail, self._settings, deadline
-                    )
-                    logger.info("RDMA link to %s, channel %d: %s", peer, channel, how)
-                else:
-                    links.dial(sock, session, self.own, peer, channel, self._native, ring, deadline)
+                words = links.dial(sock, session, self.own, peer, channel, self._native, how, deadline)
             except (OSError, ValueError) as error:
                 raise JoinError(f"The link to {peer} on channel {channel} failed: {error}.") from error
+        if words:
+            logger.info("%s link to %s, channel %d: %s", links.NAMES[transport], peer, channel, words)
         logger.debug("sending link to %s, channel %d: %s", peer, channel, transport)
         return transport
 
-    def _rail(self, kind: str, channel: int) -> rdma.Rail:
-        """Channels take the rails of the kind in turn."""
+    def _offering(self, transport: str, kind: str, channel: int) -> links.Offering | None:
+        """This side of a link by an offering; None for the other transports. Channels take the rails in turn."""
+        if transport != "verbs":
+            return None
         fitting = [rail for rail in self._rails if rail.kind == kind]
         if not fitting:
             raise JoinError(f"{self.own} has no active RDMA port of kind {kind!r}.")
-        return fitting[channel % len(fitting)]
+        return links.by_verbs(self._native, fitting[channel % len(fitting)], self._settings)
 
     def _connect(self, peer: ProcessInfo, channel: int, deadline: float) -> tuple[socket.socket, Session]:
         """An authenticated connection to `peer`. Channels start with different interfaces, so they share the load."""
@@ -237,17 +239,16 @@ class World:
         try:
             peer = self.info(session.peer)
             deadline = time.monotonic() + _REQUEST_S
-            if request.transport == "verbs":
-                rail = self._rail(request.kind, request.channel)
-                how = links.accept_verbs(sock, session, request, peer, self._native, rail, self._settings, deadline)
-                logger.info("RDMA link from %s, channel %d: %s", peer, request.channel, how)
-            else:
-                links.accept(sock, session, request, self.own, peer, self._native, deadline)
+            how = self._offering(request.transport, request.kind, request.channel)
+            words = links.accept(sock, session, request, self.own, peer, self._native, how, deadline)
         except BaseException:
             if sock.fileno() >= 0:  # otherwise the engine has the socket, and the link exists
                 with self._lock:
                     self._accepted.discard(claim)
             raise
+        if words:
+            name = links.NAMES[request.transport]
+            logger.info("%s link from %s, channel %d: %s", name, peer, request.channel, words)
         logger.debug("receiving link from %s, channel %d: %s", peer, request.channel, request.transport)
 
     def _fetch(self, p: int) -> ProcessInfo:
@@ -261,12 +262,13 @@ class World:
             raise JoinError(f"What process {p} published cannot be read ({error}): same jaxring version?") from error
         if info.index != p:
             raise JoinError(f"Process {p} published itself as process {info.index}.")
-        for what, theirs, ours in (
-            ("jaxring versions", info.version, self.own.version),
-            ("settings", info.settings, self.own.settings),
-        ):
-            if theirs != ours:
-                raise JoinError(f"The {what} differ. {info}: {theirs}. {self.own}: {ours}. Make them equal.")
+        if info.version != self.own.version:
+            raise JoinError(
+                f"The jaxring versions differ. {info}: {info.version}. {self.own}: {self.own.version}. Make them equal."
+            )
+        if info.settings != self.own.settings:
+            theirs, ours = _differences(info.settings, self.own.settings)
+            raise JoinError(f"The settings differ. {info}: {theirs}. {self.own}: {ours}. Make them equal.")
         return info
 
     def _get_secret(self, timeout_s: float) -> bytes:
@@ -282,3 +284,9 @@ class World:
                 raise JoinError(f"The job's secret has {len(secret)} bytes instead of {handshake.SECRET_BYTES}.")
             self._secret = secret
         return self._secret
+
+
+def _differences(theirs: str, ours: str) -> tuple[str, str]:
+    """Of two fingerprints, what the other does not say."""
+    one, other = theirs.split(" "), ours.split(" ")
+    return " ".join(w for w in one if w not in other), " ".join(w for w in other if w not in one)

@@ -7,20 +7,22 @@ import os
 import pathlib
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jaxring.errors import JoinError
 from jaxring.world import wire
 from jaxring.world.identity import ProcessInfo, namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from jaxring.settings import Settings
     from jaxring.world.handshake import Session
     from jaxring.world.rdma import Rail
 
 MAX_CHANNELS = 4096
+# How logs and errors call the transports that are made by offerings.
+NAMES = {"verbs": "RDMA"}
 _MAX_FD = 1 << 30
 _MAX_OFFER = 4096
 _MEND = "Run all processes of a host as the same user in one pid namespace, or set JAXRING_SHM_DISABLE=1 on all."
@@ -74,6 +76,34 @@ class Native(Protocol):
         """Connect, put the link into service, and take the connection beside it; returns the link in words."""
 
 
+class Offering(NamedTuple):
+    """A transport whose two ends make themselves and tell each other how they are reached, each in a text.
+
+    The connection over which they do stays open beside the link: its end means that the peer is gone. ``kind`` is what
+    both ends must have of it. The functions take (peer, channel, sending) first; `finish` takes the connection and
+    returns the link in words. They raise RuntimeError; ``mend`` says what to do then.
+    """
+
+    transport: str
+    kind: str
+    offer: Callable[[int, int, bool], str]
+    prepare: Callable[[int, int, bool, str], None]
+    finish: Callable[[int, int, bool, int, float], str]
+    mend: str
+
+
+def by_verbs(native: Native, rail: Rail, settings: Settings) -> Offering:
+    """RDMA through `rail`."""
+    tuning = (settings.ib_qps_per_connection, settings.ib_timeout, settings.ib_retry_cnt)
+
+    def offer(peer: int, channel: int, sending: bool) -> str:
+        port = (rail.device, rail.port, rail.gid_index, rail.address)
+        return native.verbs_offer(peer, channel, sending, *port, *tuning)
+
+    mend = "JAXRING_NET=Socket takes TCP instead."
+    return Offering("verbs", rail.kind, offer, native.verbs_prepare, native.verbs_finish, mend)
+
+
 def dial(
     sock: socket.socket,
     session: Session,
@@ -81,84 +111,42 @@ def dial(
     peer: ProcessInfo,
     channel: int,
     native: Native,
-    ring_fd: int | None,
+    how: int | Offering | None,
     deadline: float,
-) -> None:
-    """Ask `peer` for a link on an authenticated connection and complete this side of it.
+) -> str:
+    """Ask `peer` for a link on an authenticated connection and complete this side of it. The socket is used up.
 
-    `ring_fd` is the ring's descriptor for a link by shared memory, None for TCP. The socket is used up.
-    Raises JoinError with the peer's answer, OSError, ValueError for nonsense.
+    `how`: the descriptor of the ring for a link by shared memory, None for TCP, or an offering. Returns the link in
+    words, where there is something to say. Raises JoinError with what went wrong here or there, OSError, ValueError
+    for nonsense.
     """
     request: dict[str, Any] = {"from": own.index, "token": own.token, "channel": channel, "transport": "tcp"}
-    if ring_fd is not None:
-        request |= {"transport": "shm", "pid": own.pid, "ring_fd": ring_fd, "bell_fd": native.bell_fd()}
+    if isinstance(how, Offering):
+        with _errors(how, peer, channel):
+            request |= {"transport": how.transport, "kind": how.kind, "offer": how.offer(peer.index, channel, True)}
+            answer = _ask(sock, session, request, peer, channel, deadline)
+            how.prepare(peer.index, channel, True, wire.text(answer.get("offer"), "offer", _MAX_OFFER))
+            return how.finish(peer.index, channel, True, _release(sock), max(0.0, deadline - time.monotonic()))
+    if how is not None:
+        request |= {"transport": "shm", "pid": own.pid, "ring_fd": how, "bell_fd": native.bell_fd()}
     answer = _ask(sock, session, request, peer, channel, deadline)
-    if ring_fd is None:
+    if how is None:
         native.tcp_attach(peer.index, channel, _release(sock), True)
-        return
-    native.shm_ring(peer.index, channel, memory_path(peer, answer.get("pid"), answer.get("bell_fd")))
-    native.watch(peer.index, _release(sock))
-
-
-def dial_verbs(
-    sock: socket.socket,
-    session: Session,
-    own: ProcessInfo,
-    peer: ProcessInfo,
-    channel: int,
-    native: Native,
-    rail: Rail,
-    settings: Settings,
-    deadline: float,
-) -> str:
-    """The same by RDMA: both sides tell each other of their queue pairs, and the socket stays open beside them.
-
-    Returns the link in words. Raises JoinError with what went wrong here or there, OSError, ValueError for nonsense.
-    """
-    with _verbs_errors(peer, channel):
-        offer = native.verbs_offer(peer.index, channel, True, *_verbs_options(rail, settings))
-        request: dict[str, Any] = {"from": own.index, "token": own.token, "channel": channel, "transport": "verbs"}
-        answer = _ask(sock, session, request | {"kind": rail.kind, "offer": offer}, peer, channel, deadline)
-        native.verbs_prepare(peer.index, channel, True, wire.text(answer.get("offer"), "offer", _MAX_OFFER))
-        return native.verbs_finish(peer.index, channel, True, _release(sock), max(0.0, deadline - time.monotonic()))
-
-
-def accept_verbs(
-    sock: socket.socket,
-    session: Session,
-    request: Request,
-    peer: ProcessInfo,
-    native: Native,
-    rail: Rail,
-    settings: Settings,
-    deadline: float,
-) -> str:
-    """The receiving side of the same. The answer goes when this side can be reached. Raises as `dial_verbs` does."""
-    if request.token != peer.token:
-        raise JoinError(f"{peer} has been restarted since it published itself.")
-    channel = request.channel
-    with _verbs_errors(peer, channel):
-        offer = native.verbs_offer(peer.index, channel, False, *_verbs_options(rail, settings))
-        native.verbs_prepare(peer.index, channel, False, request.offer)
-        session.send(sock, {"ok": True, "offer": offer}, deadline)
-        return native.verbs_finish(peer.index, channel, False, _release(sock), max(0.0, deadline - time.monotonic()))
-
-
-def _verbs_options(rail: Rail, settings: Settings) -> tuple[str, int, int, str, int, int, int]:
-    tuning = (settings.ib_qps_per_connection, settings.ib_timeout, settings.ib_retry_cnt)
-    return (rail.device, rail.port, rail.gid_index, rail.address, *tuning)
+    else:
+        native.shm_ring(peer.index, channel, memory_path(peer, answer.get("pid"), answer.get("bell_fd")))
+        native.watch(peer.index, _release(sock))
+    return ""
 
 
 @contextlib.contextmanager
-def _verbs_errors(peer: ProcessInfo, channel: int) -> Iterator[None]:
+def _errors(how: Offering, peer: ProcessInfo, channel: int) -> Iterator[None]:
     try:
         yield
     except JoinError:
         raise
     except RuntimeError as error:
-        raise JoinError(
-            f"The RDMA link with {peer} on channel {channel} failed: {error}. JAXRING_NET=Socket takes TCP instead."
-        ) from error
+        name = NAMES[how.transport]
+        raise JoinError(f"The {name} link with {peer} on channel {channel} failed: {error}. {how.mend}") from error
 
 
 def _ask(
@@ -180,7 +168,7 @@ class Request:
         wire.integer(message.get("from"), "from", session.peer, session.peer)
         self.token = wire.text(message.get("token"), "token", 64)
         self.channel = wire.integer(message.get("channel"), "channel", 0, MAX_CHANNELS - 1)
-        self.transport = message.get("transport")
+        self.transport = wire.text(message.get("transport"), "transport", 64)
         if self.transport not in ("shm", "tcp", "verbs"):
             raise ValueError("transport is none of shm, tcp and verbs")
         self.kind = wire.text(message.get("kind", ""), "kind", 64)
@@ -195,24 +183,35 @@ def accept(
     own: ProcessInfo,
     peer: ProcessInfo,
     native: Native,
+    how: Offering | None,
     deadline: float,
-) -> None:
+) -> str:
     """Make the receiving side of the link that `peer` asks for, and answer. The socket is used up.
 
-    Raises JoinError or what the engine raises before the answer was sent, OSError where the peer is gone.
+    `how` is this side's part where the request is for an offering. Returns as `dial` does. Raises JoinError or what
+    the engine raises before the answer was sent, OSError where the peer is gone.
     """
     if request.token != peer.token:
         raise JoinError(f"{peer} has been restarted since it published itself.")
+    channel = request.channel
+    if how is not None:
+        with _errors(how, peer, channel):
+            offer = how.offer(peer.index, channel, False)
+            how.prepare(peer.index, channel, False, request.offer)
+            # The answer goes when this side can be reached.
+            session.send(sock, {"ok": True, "offer": offer}, deadline)
+            return how.finish(peer.index, channel, False, _release(sock), max(0.0, deadline - time.monotonic()))
     if request.transport == "tcp":
         # The answer goes first: from the moment when the engine has the socket, what is sent is data.
         session.send(sock, {"ok": True}, deadline)
-        native.tcp_attach(peer.index, request.channel, _release(sock), False)
-        return
+        native.tcp_attach(peer.index, channel, _release(sock), False)
+        return ""
     ring = memory_path(peer, request.pid, request.ring_fd)
     bell = memory_path(peer, request.pid, request.bell_fd)
-    native.shm_attach(peer.index, request.channel, ring, bell)
+    native.shm_attach(peer.index, channel, ring, bell)
     session.send(sock, {"ok": True, "pid": own.pid, "bell_fd": native.bell_fd()}, deadline)
     native.watch(peer.index, _release(sock))
+    return ""
 
 
 def memory_path(peer: ProcessInfo, pid: Any, fd: Any) -> str:

@@ -2,16 +2,19 @@
 
 The native engine lists what there is; the choice is made here. A `Rail` is a port with one address. Two processes can
 be linked by rails of one kind: InfiniBand with InfiniBand, RoCE with RoCE of the same version and address family,
-iWARP with iWARP. Channel c takes rail c of those, so several rails share the load, and rails meet their like.
+iWARP with iWARP. Channel c takes rail c of those, so several rails share the load, and rails meet their like where
+processes run beside the same ones.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import os
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JoinError
+from jaxring.topology import detect, paths
 from jaxring.world import interfaces
 
 if TYPE_CHECKING:
@@ -82,7 +85,9 @@ def ports(native: Native) -> tuple[list[Port], str]:
 
 
 def rails(native: Native, settings: Settings) -> list[Rail]:
-    """The rails of this process, by device and port; none where the settings rule RDMA out.
+    """The rails of this process, none where the settings rule RDMA out: first those beside its CPUs, then by device.
+
+    Which are beside them is told by JAXRING_TOPO_FILE or by this machine.
 
     Raises JoinError where RDMA is asked for by JAXRING_NET, JAXRING_IB_HCA or JAXRING_IB_GID_INDEX and is not there.
     """
@@ -92,7 +97,12 @@ def rails(native: Native, settings: Settings) -> list[Rail]:
         return []
     have, why = ports(native)
     wanted = [port for port in have if selected(settings.ib_hca, port)]
-    chosen = [rail for port in wanted if port.active and (rail := _rail(port, settings.ib_gid_index))]
+    fit = [(port, rail) for port in wanted if port.active and (rail := _rail(port, settings.ib_gid_index))]
+    if len(fit) > 1:
+        machine, cpus = detect.machine(settings), os.sched_getaffinity(0)
+        # Sorting keeps the order of equals.
+        fit.sort(key=lambda each: paths.LEVELS.index(paths.to_cpus(machine, detect.busid(each[0].pci), cpus)))
+    chosen = [rail for _, rail in fit]
     if not chosen and (settings.net == "ib" or settings.ib_hca or settings.ib_gid_index >= 0):
         listed = ", ".join(map(str, have)) or f"none; {why}"
         asked = ", ".join(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from jaxring.plan import cost
@@ -104,11 +106,19 @@ def test_messages_of_the_formulas_are_those_of_the_schedules(n: int) -> None:
 
 
 def test_settings_restrict_the_choice_where_they_leave_one() -> None:
-    arguments = ("all_reduce", APART, APART, 1 << 20, "float32")
-    assert choose_among(("tree", "ring"), (None,), *arguments).algorithm in ("tree", "ring")
-    both = choose_among(("tree",), ("simple",), *arguments)
+    reduce = functools.partial(choose, "all_reduce", APART, APART, 1 << 20, "float32")
+    assert choose_among(reduce, ("tree", "ring"), ()).algorithm in ("tree", "ring")
+    both = choose_among(reduce, ("tree",), ("simple", "ll128"))
     assert (both.algorithm, both.protocol) == ("tree", "simple")
     # What a call asks for comes first, and a collective that none of them serves takes what serves it.
-    assert choose_among(("tree",), (None,), *arguments, algorithm="ring").algorithm == "ring"
-    assert choose_among(("tree",), (None,), "permute", *arguments[1:]).algorithm == "direct"
-    assert choose_among(("ring",), (None,), "all_reduce", (0, 0), (0, 0), 64, "float32").algorithm == "ring"
+    assert choose_among(reduce, ("tree",), (), algorithm="ring").algorithm == "ring"
+    permute = functools.partial(choose, "permute", APART, APART, 1 << 20, "float32")
+    assert choose_among(permute, ("tree",), ()).algorithm == "direct"
+    near = functools.partial(choose, "all_reduce", (0, 0), (0, 0), 64, "float32")
+    assert choose_among(near, ("ring",), ()).algorithm == "ring"
+    # So many channels; with as many the schedules are right, too.
+    for algorithm in ("ring", "tree", "direct", "halving_doubling", "oneshot"):
+        many = reduce(algorithm=algorithm, protocol="simple", channels=(3, 5))
+        assert 3 <= many.channels <= 5
+        verify(build(Spec("all_reduce", len(APART), algorithm, channels=many.channels, placement=APART)))
+    assert reduce(algorithm="ring", channels=(1, 1)).channels == 1

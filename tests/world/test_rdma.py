@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from world_fakes import FakeNative
 
-from jaxring.errors import JoinError
+from jaxring.errors import JoinError, SettingsError
 from jaxring.settings import load
+from jaxring.topology import xml
 from jaxring.world import rdma
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
@@ -134,3 +137,29 @@ def test_what_fails_on_either_side_is_told_and_nothing_else_is_taken(make_world,
     assert not worlds[0][1].named("tcp_attach")
     worlds[side][1].fail_verbs = ""
     assert worlds[0][0].link(1, 0) == "verbs"
+
+
+def test_the_ports_beside_a_process_come_first(tmp_path):
+    near, far = min(os.sched_getaffinity(0)), 4000
+    cpus = "".join(
+        f'<cpu numaid="{numa}" affinity="{mask(cpu)}"><pci busid="0000:0{numa}:00.0" class="0x020700"/></cpu>'
+        for numa, cpu in enumerate((far, near))
+    )
+    file = tmp_path / "topology.xml"
+    file.write_text(f'<system version="1">{cpus}</system>')
+    have = [(*port(f"mlx5_{i}")[:8], f"/sys/devices/pci0000:00/0000:0{i}:00.0") for i in range(2)]
+    assert names(rails(have, TOPO_FILE=str(file))) == [("mlx5_1", 1), ("mlx5_0", 1)]
+    with pytest.raises(SettingsError, match="is no topology in NCCL's XML"):
+        rails(have, TOPO_FILE=__file__)
+
+
+def mask(cpu):
+    words = f"{1 << cpu:x}".zfill((cpu // 32 + 1) * 8)
+    return ",".join(words[i : i + 8] for i in range(0, len(words), 8))
+
+
+def test_process_0_dumps_its_topology(make_world, tmp_path):
+    for process in range(2):
+        make_world(process, TOPO_DUMP_FILE=str(tmp_path / f"of{process}.xml"))
+    assert xml.read(str(tmp_path / "of0.xml")).cpus
+    assert not (tmp_path / "of1.xml").exists()

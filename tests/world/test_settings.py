@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import pathlib
 
 import pytest
 
 from jaxring.errors import JaxringError, SettingsError
-from jaxring.settings import LEVELS, VARIABLES, Settings, configure_logging, load
+from jaxring.settings import LEVELS, VARIABLES, Settings, announce, load
+from jaxring.settings.variables import markdown
 
 
 def test_defaults_match_the_table():
-    values = load({"PATH": "/bin", "NCCL_DEBUG": "INFO"})
+    values = load({"PATH": "/bin", "NCCL_ALGO": "Ring", "NCCL_UNKNOWN": "1"})
     assert {v.name.lower(): v.default for v in VARIABLES} == vars(values)
-    assert (values.timeout, values.nsocks, values.buffsize) == (300.0, 2, 131072)
+    assert (values.timeout, values.nsocks, values.slot_bytes) == (300.0, 2, 131072)
 
 
 def test_every_variable_is_read():
@@ -29,6 +31,10 @@ def test_every_variable_is_read():
             "JAXRING_IB_TIMEOUT": "14",
             "JAXRING_IB_RETRY_CNT": "5",
             "JAXRING_IB_QPS_PER_CONNECTION": "2",
+            "JAXRING_NET_GDR_LEVEL": "PHB",
+            "JAXRING_TOPO_FILE": "/a.xml",
+            "JAXRING_TOPO_DUMP_FILE": "/b.xml",
+            "JAXRING_PXN_DISABLE": "1",
             "JAXRING_TIMEOUT": "2.5",
             "JAXRING_JOIN_TIMEOUT": "7",
             "JAXRING_THREADS": "3",
@@ -40,6 +46,7 @@ def test_every_variable_is_read():
             "JAXRING_FUSION_BYTES": "1024",
             "JAXRING_P2P_DISABLE": "1",
             "JAXRING_LOCAL_REGISTER": "0",
+            "JAXRING_MIN_NCHANNELS": "2",
             "JAXRING_MAX_NCHANNELS": "8",
             "JAXRING_NTHREADS": "256",
             "JAXRING_CUDA_TRAP": "0",
@@ -47,8 +54,10 @@ def test_every_variable_is_read():
         }
     )
     rdma = ("ib", True, "mlx5_0:1", 3, 14, 5, 2)
-    text = ("h", "^lo,docker", True, *rdma, 2.5, 7.0, 3, 4, 65536, False, ("ring",), ("memory", "simple"))
-    assert values == Settings(*text, 1024, True, False, 8, 256, False, "INFO")
+    topology = ("phb", "/a.xml", "/b.xml", True)
+    protocols = ("memory", "simple", "ll128")
+    text = ("h", "^lo,docker", True, *rdma, *topology, 2.5, 7.0, 3, 4, 65536, False, ("ring",), protocols)
+    assert values == Settings(*text, 1024, True, False, 2, 8, 256, False, "INFO")
     assert values.worker_threads == 3
 
 
@@ -76,7 +85,7 @@ def test_an_unknown_name_is_an_error_with_the_nearest_one():
         ("BUFFSIZE", "5000"),
         ("ALGO", "ring tree"),
         ("ALGO", "star"),
-        ("PROTO", "^ll,memory,simple"),
+        ("PROTO", "^ll,memory,simple,ll128"),
         ("HOSTID", "x" * 300),
         ("DEBUG", "LOUD"),
     ],
@@ -89,9 +98,41 @@ def test_a_bad_value_names_its_variable(name, text):
 def test_the_fingerprint_holds_what_must_agree_and_nothing_else():
     base = load({}).fingerprint()
     assert load({"JAXRING_TIMEOUT": "1", "JAXRING_HOSTID": "a", "JAXRING_DEBUG": "WARN"}).fingerprint() == base
-    for name, text in (("ALGO", "ring"), ("BUFFSIZE", "4096"), ("NSOCKS", "1"), ("SHM_DISABLE", "1"), ("PROTO", "ll")):
+    for name, text in (("ALGO", "ring"), ("BUFFSIZE", "65536"), ("NSOCKS", "1"), ("SHM_DISABLE", "1"), ("PROTO", "ll")):
         assert f"{name}={text}" in load({"JAXRING_" + name: text}).fingerprint()
         assert f"{name}={text}" not in base
+
+
+def test_what_nccl_calls_the_same_is_read_where_ours_is_not_set(caplog):
+    environ = {
+        "NCCL_IB_HCA": "mlx5_1",
+        "NCCL_SOCKET_IFNAME": "eth",
+        "JAXRING_SOCKET_IFNAME": "ib",
+        "NCCL_NET": "AWS Libfabric",
+        "NCCL_BUFFSIZE": "8388608",
+        "NCCL_NET_GDR_LEVEL": "SYS",
+        # These do not mean the same: NCCL's lists know nothing of memory and of our algorithms.
+        "NCCL_PROTO": "LL128",
+        "NCCL_TOPO_DUMP_FILE": "/x",
+    }
+    values = load(environ)
+    assert (values.ib_hca, values.socket_ifname, values.net) == ("mlx5_1", "ib", "")
+    assert (values.slot_bytes, values.net_gdr_level, values.proto, values.topo_dump_file) == (1 << 20, "sys", (), "")
+    with caplog.at_level(logging.INFO, "jaxring"):
+        announce(environ, "1.2.3")
+    assert "JAXRING_IB_HCA is taken from NCCL_IB_HCA: mlx5_1" in caplog.text
+    assert "NCCL_NET=AWS Libfabric is not taken for JAXRING_NET, which must be ib or socket" in caplog.text
+    assert "SOCKET_IFNAME" not in caplog.text
+
+
+def test_limits_that_cross_are_an_error():
+    with pytest.raises(SettingsError, match="NCCL_MIN_NCHANNELS is 9, which is more than JAXRING_MAX_NCHANNELS: 4"):
+        load({"NCCL_MIN_NCHANNELS": "9", "JAXRING_MAX_NCHANNELS": "4"})
+
+
+def test_the_documented_table_is_this_one():
+    """`jaxring doctor --settings` prints it."""
+    assert markdown() in (pathlib.Path(__file__).parents[2] / "docs" / "settings.md").read_text()
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -99,7 +140,7 @@ def test_debug_sets_the_level_and_logs_the_version(level, caplog):
     logger = logging.getLogger("jaxring")
     before = logger.level
     try:
-        configure_logging(load({"JAXRING_DEBUG": level}), "1.2.3")
+        announce({"JAXRING_DEBUG": level}, "1.2.3")
         assert logger.level == LEVELS[level]
         assert "1.2.3" in caplog.text
     finally:

@@ -1,0 +1,157 @@
+"""This process's settings: the JAXRING_* environment variables, read once.
+
+A name that is not in the table (`jaxring.settings.variables`) is an error, because a misspelt variable that is quietly
+ignored costs hours. Where NCCL's variable of the same name means the same, it is read in our variable's absence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from jaxring.errors import SettingsError
+from jaxring.settings.kinds import LEVELS
+from jaxring.settings.variables import PREFIX, SLOTS, VARIABLES, Variable, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["LEVELS", "VARIABLES", "Origin", "Settings", "Variable", "announce", "load", "origins", "settings"]
+
+NCCL = "NCCL_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The parsed values. Fields are the variables' names in lower case; times are seconds, sizes are bytes."""
+
+    hostid: str
+    socket_ifname: str
+    shm_disable: bool
+    net: str
+    ib_disable: bool
+    ib_hca: str
+    ib_gid_index: int
+    ib_timeout: int
+    ib_retry_cnt: int
+    ib_qps_per_connection: int
+    net_gdr_level: str
+    topo_file: str
+    topo_dump_file: str
+    pxn_disable: bool
+    timeout: float
+    join_timeout: float
+    threads: int
+    nsocks: int
+    buffsize: int
+    huge_pages: bool
+    algo: tuple[str, ...]
+    proto: tuple[str, ...]
+    fusion_bytes: int
+    p2p_disable: bool
+    local_register: bool
+    min_nchannels: int
+    max_nchannels: int
+    nthreads: int
+    cuda_trap: bool
+    debug: str
+
+    def fingerprint(self) -> str:
+        """The settings that all processes of a job must share, as text in which a difference shows itself."""
+        return " ".join(f"{v.name}={shown(getattr(self, v.name.lower()))}" for v in VARIABLES if v.shared)
+
+    @property
+    def worker_threads(self) -> int:
+        """Number of engine workers: THREADS, or one per core that this process may use, at most four."""
+        return self.threads or max(1, min(4, len(os.sched_getaffinity(0))))
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot of the Simple protocol: the longest message."""
+        return self.buffsize // SLOTS
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """A value and where it comes from: the name of an environment variable, or "" for the default.
+
+    ``ignored`` says why a variable of NCCL's was not taken.
+    """
+
+    value: Any
+    name: str = ""
+    ignored: str = ""
+
+
+def origins(environ: Mapping[str, str]) -> dict[str, Origin]:
+    """The value of every variable by its name. Raises SettingsError naming the variable at fault."""
+    known = {PREFIX + variable.name for variable in VARIABLES}
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.0)
+            raise SettingsError(f"There is no variable {name}; the nearest one is {near[0]}.")
+    found = {variable.name: _origin(variable, environ) for variable in VARIABLES}
+    low, high = found["MIN_NCHANNELS"], found["MAX_NCHANNELS"]
+    if low.value > high.value:
+        low_name, high_name = low.name or PREFIX + "MIN_NCHANNELS", high.name or PREFIX + "MAX_NCHANNELS"
+        raise SettingsError(f"{low_name} is {low.value}, which is more than {high_name}: {high.value}.")
+    return found
+
+
+def _origin(variable: Variable, environ: Mapping[str, str]) -> Origin:
+    name = PREFIX + variable.name
+    # Set but empty means unset, as shells and job files often leave it that way.
+    text = environ.get(name, "").strip()
+    if text:
+        try:
+            return Origin(variable.parse(text), name)
+        except ValueError as error:
+            raise SettingsError(f"{name} must be {error}, and it is {text[:300]!r}.") from None
+    name = NCCL + variable.name
+    text = environ.get(name, "").strip() if variable.nccl else ""
+    if not text:
+        return Origin(variable.default)
+    try:
+        return Origin(variable.parse(text), name)
+    except ValueError as error:
+        # It was written for NCCL, which takes more: no reason to stop.
+        ours = PREFIX + variable.name
+        return Origin(variable.default, ignored=f"{name}={text[:300]} is not taken for {ours}, which must be {error}")
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """Parse the variables of `environ`. Raises SettingsError naming the variable at fault."""
+    return Settings(**{name.lower(): origin.value for name, origin in origins(environ).items()})
+
+
+@functools.cache
+def settings() -> Settings:
+    """This process's settings, read from the environment at the first call; later changes have no effect."""
+    return load(os.environ)
+
+
+def announce(environ: Mapping[str, str], version: str) -> None:
+    """Apply DEBUG to the logger 'jaxring', and log `version` and what comes from variables of NCCL's.
+
+    Where DEBUG is not set the logger's level stays as it is.
+    """
+    found = origins(environ)
+    logger = logging.getLogger("jaxring")
+    level = found["DEBUG"].value
+    if level:
+        logger.setLevel(LEVELS[level])
+        if not logger.hasHandlers():
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"))
+            logger.addHandler(handler)
+        # At the level that was asked for, so that every one of them shows it, as NCCL does.
+        logger.log(logger.level, "jaxring %s", version)
+    for name, origin in found.items():
+        if origin.name.startswith(NCCL):
+            logger.info("%s%s is taken from %s: %s", PREFIX, name, origin.name, shown(origin.value))
+        elif origin.ignored:
+            logger.warning("%s", origin.ignored)

@@ -1,0 +1,92 @@
+"""What the values of variables may look like: functions that turn text into a value.
+
+Each raises ValueError with what was expected, to be said after "must be".
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEVELS = {"VERSION": logging.ERROR, "WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG}
+_LIST = re.compile(r"[\^=A-Za-z0-9_.:;,/@-]{0,256}")
+
+
+def integer(low: int, high: int, multiple: int = 1) -> Callable[[str], int]:
+    """From `low` to `high`, a multiple of `multiple`."""
+    rule = f"an integer from {low} to {high}" + (f", a multiple of {multiple}" if multiple > 1 else "")
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,12}", text) or not low <= int(text) <= high or int(text) % multiple:
+            raise ValueError(rule)
+        return int(text)
+
+    return parse
+
+
+def flag(text: str) -> bool:
+    """0 or 1."""
+    if text not in ("0", "1"):
+        raise ValueError("0 or 1")
+    return text == "1"
+
+
+def seconds(text: str) -> float:
+    """A positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1e6:
+        raise ValueError("a number of seconds above 0 and at most 1000000")
+    return value
+
+
+def names(text: str) -> str:
+    """A comma list, read by whom it is for."""
+    if not _LIST.fullmatch(text):
+        raise ValueError("a comma list of at most 256 characters")
+    return text
+
+
+def some_of(*all_names: str) -> Callable[[str], tuple[str, ...]]:
+    """A list of some of the names, or with a leading ^ of the others; in the order in which they are declared."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        given = {word.strip().lower() for word in text.removeprefix("^").split(",")}
+        chosen = tuple(n for n in all_names if (n in given) != text.startswith("^"))
+        if not given <= set(all_names) or not chosen:
+            raise ValueError(f"a comma list of {', '.join(all_names)}, or ^ and those to leave out")
+        return chosen
+
+    return parse
+
+
+def one_of(*all_names: str) -> Callable[[str], str]:
+    """One of the names, whatever their case."""
+
+    def parse(text: str) -> str:
+        if text.lower() not in all_names:
+            raise ValueError(" or ".join(all_names))
+        return text.lower()
+
+    return parse
+
+
+def text_line(text: str) -> str:
+    """Anything that can be printed."""
+    if len(text) > 256 or not text.isprintable():
+        raise ValueError("at most 256 printable characters")
+    return text
+
+
+def level(text: str) -> str:
+    """A log level by NCCL's name."""
+    if text.upper() not in ("", *LEVELS):
+        raise ValueError("one of " + ", ".join(LEVELS))
+    return text.upper()

@@ -1,0 +1,110 @@
+"""NCCL's topology XML: read for JAXRING_TOPO_FILE, written for JAXRING_TOPO_DUMP_FILE."""
+
+from __future__ import annotations
+
+import pathlib
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING
+
+from jaxring.errors import SettingsError
+from jaxring.topology.machine import Cpu, Gpu, Machine, Net, Pci
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MAX_BYTES = 16 << 20
+
+
+def read(path: str) -> Machine:
+    """The machine that a file describes. Raises SettingsError naming the file and what is wrong with it."""
+    try:
+        text = pathlib.Path(path).read_bytes()
+        if len(text) > _MAX_BYTES:
+            raise ValueError(f"it has {len(text)} bytes, which no topology needs")
+        system = ET.fromstring(text)
+        if system.tag != "system":
+            raise ValueError(f"its outermost element is <{system.tag}> and not <system>")
+        cpus: list[Cpu] = []
+        found: list[Pci | Net | Gpu] = []
+        for cpu in system.iter("cpu"):
+            numa = int(cpu.get("numaid", "-1"))
+            affinity = _cpus(cpu.get("affinity", ""))
+            cpus.append(Cpu(numa, affinity, cpu.get("arch", ""), cpu.get("vendor", "")))
+            found += _below(cpu, numa, "")
+    except OSError as error:
+        raise SettingsError(f"The topology file {path} cannot be read: {error.strerror}.") from None
+    except (ValueError, ET.ParseError) as error:
+        raise SettingsError(f"{path} is no topology in NCCL's XML: {error}.") from None
+    pcis = tuple(each for each in found if isinstance(each, Pci))
+    nets = tuple(each for each in found if isinstance(each, Net))
+    return Machine(tuple(cpus), pcis, nets, tuple(each for each in found if isinstance(each, Gpu)), path)
+
+
+def _below(element: ET.Element, numa: int, parent: str) -> Iterator[Pci | Net | Gpu]:
+    for child in element:
+        if child.tag == "pci":
+            busid = child.get("busid", "").lower()
+            width = int(child.get("link_width", "0") or 0)
+            yield Pci(busid, numa, parent, child.get("class", ""), child.get("link_speed", ""), width)
+            yield from _below(child, numa, busid)
+        elif child.tag == "nic":
+            yield from _below(child, numa, parent)
+        elif child.tag == "net":
+            speed, port = int(child.get("speed", "0")), int(child.get("port", "1"))
+            guid, gdr = child.get("guid", ""), child.get("gdr", "0") == "1"
+            yield Net(child.get("name", ""), parent, numa, port, speed, guid, gdr)
+        elif child.tag == "gpu":
+            links = tuple((n.get("target", "").lower(), int(n.get("count", "1"))) for n in child.iter("nvlink"))
+            yield Gpu(int(child.get("dev", "0")), parent, numa, int(child.get("sm", "0")), links)
+
+
+def _cpus(mask: str) -> str:
+    """NCCL's mask of CPUs, 32 to a word ("00000000,0000000f"), as the kernel's list of each."""
+    bits = int(mask.replace(",", "") or "0", 16)
+    return ",".join(str(i) for i in range(bits.bit_length()) if bits >> i & 1)
+
+
+def _mask(cpus: str) -> str:
+    from jaxring.topology.machine import cpu_list
+
+    bits = sum(1 << i for i in cpu_list(cpus))
+    words = f"{bits:x}".rjust(-(-max(1, bits.bit_length()) // 32) * 8, "0")
+    return ",".join(words[i : i + 8] for i in range(0, len(words), 8))
+
+
+def text(machine: Machine) -> str:
+    """The machine as NCCL writes it."""
+    system = ET.Element("system", version="1")
+    at: dict[str, ET.Element] = {}
+    of_numa: dict[int, ET.Element] = {}
+    for cpu in machine.cpus:
+        attributes = {"numaid": str(cpu.numa), "affinity": _mask(cpu.affinity), "arch": cpu.arch, "vendor": cpu.vendor}
+        of_numa[cpu.numa] = ET.SubElement(system, "cpu", {k: v for k, v in attributes.items() if v})
+    first = next(iter(of_numa.values()), system)
+    for pci in machine.pcis:  # parents come before their children
+        above = at[pci.parent] if pci.parent in at else of_numa.get(pci.numa, first)
+        attributes = {"busid": pci.busid, "class": pci.device_class}
+        attributes |= {"link_speed": pci.speed, "link_width": str(pci.width)}
+        at[pci.busid] = ET.SubElement(above, "pci", attributes)
+    for gpu in machine.gpus:
+        element = ET.SubElement(at.get(gpu.busid, first), "gpu", dev=str(gpu.dev), sm=str(gpu.sm))
+        for target, count in gpu.nvlinks:
+            ET.SubElement(element, "nvlink", target=target, count=str(count))
+    nics: dict[tuple[str, int], ET.Element] = {}
+    for number, net in enumerate(machine.nets):
+        above = at[net.busid] if net.busid in at else of_numa.get(net.numa, first)
+        key = (net.busid, net.numa)
+        nic = nics[key] if key in nics else ET.SubElement(above, "nic")
+        nics[key] = nic
+        attributes = {"name": net.name, "dev": str(number), "speed": str(net.mbps), "port": str(net.port)}
+        ET.SubElement(nic, "net", attributes | {"guid": net.guid or "0x0", "gdr": str(int(net.gdr))})
+    ET.indent(system)
+    return ET.tostring(system, encoding="unicode") + "\n"
+
+
+def write(machine: Machine, path: str) -> None:
+    """Write it for JAXRING_TOPO_DUMP_FILE. Raises SettingsError where that is not possible."""
+    try:
+        pathlib.Path(path).write_text(text(machine), encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"The topology cannot be written to {path}: {error.strerror}.") from None
