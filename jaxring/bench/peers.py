@@ -9,18 +9,22 @@ import shutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """``backend``: the module of `jaxring.bench.backends`. ``missing(processes, devices)``: why it cannot run."""
+    """``backend``: the module of `jaxring.bench.backends`. ``missing(processes, devices)``: why it cannot run.
+
+    ``ours``: what of ours does the same work, for the ratio.
+    """
 
     name: str
     title: str
     backend: str
     missing: Callable[[int, int], str]
     mpirun: bool = False
+    ours: str = "jaxring"
 
 
 def _module(name: str) -> str:
@@ -47,6 +51,10 @@ def _mpi(processes: int, devices: int) -> str:
     return _mpirun(processes, devices)
 
 
+def _communicator(processes: int, devices: int) -> str:
+    return "" if processes > 1 and devices == 1 else "it works between processes of one device each"
+
+
 def _mpi4jax(processes: int, devices: int) -> str:
     return _mpirun(processes, devices) or _module("mpi4jax")
 
@@ -65,11 +73,21 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer("jaxring", "jaxring", "jax_programs", lambda _p, _d: ""),
+        Peer("communicator", "jaxring.Communicator on NumPy buffers", "communicator", _communicator),
         Peer("xla", "XLA in one process (jax.lax)", "jax_programs", _one_process),
         Peer("gloo", "JAX's Gloo (jax.lax)", "jax_programs", _gloo),
         Peer("mpi", "JAX's MPI backend (jax.lax)", "jax_programs", _mpi, mpirun=True),
         Peer("mpi4jax", "mpi4jax", "mpi4jax_programs", _mpi4jax, mpirun=True),
         Peer("torch", "torch.distributed with Gloo", "torch_gloo", _torch),
-        Peer("raw-mpi", "mpi4py on NumPy buffers, no JAX", "raw_mpi", _raw_mpi, mpirun=True),
+        Peer("raw-mpi", "mpi4py on NumPy buffers, no JAX", "raw_mpi", _raw_mpi, mpirun=True, ours="communicator"),
     )
 }
+
+OURS = frozenset(peer.ours for peer in PEERS.values())
+
+
+def with_ours(names: Iterable[str]) -> tuple[str, ...]:
+    """``names``, behind what of ours they are compared with; unknown ones stay."""
+    given = dict.fromkeys(names)
+    ours = dict.fromkeys(PEERS[name].ours for name in given if name in PEERS)
+    return tuple({"jaxring": None} | ours | given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib.metadata
 import json
 import os
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import jax
 from rich.table import Table
 
+from jaxring.bench.peers import PEERS
 from jaxring.bench.run import Result, as_json
 from jaxring.bench.work import Case
 from jaxring.sizes import shown
@@ -19,8 +21,6 @@ from jaxring.world.identity import version
 if TYPE_CHECKING:
     import pathlib
     from collections.abc import Sequence
-
-OURS = "jaxring"
 
 
 def table(results: Sequence[Result], copy_gbs: float) -> Table:
@@ -37,7 +37,7 @@ def table(results: Sequence[Result], copy_gbs: float) -> Table:
     for name in ("count", "time us", "quartiles", "algbw GB/s", "busbw GB/s", "#wrong", "ratio", "light"):
         rows.add_column(name, justify="right", no_wrap=True)
     rows.add_column("choice", no_wrap=True)
-    ours = {r.case: r for r in results if r.peer == OURS and r.times_us}
+    known = {(r.peer, r.case): r for r in results if r.times_us}
     for result in results:
         case = result.case
         size = shown(case.moved(result.ranks)) + (" in place" if case.inplace else "")
@@ -45,7 +45,7 @@ def table(results: Sequence[Result], copy_gbs: float) -> Table:
             rows.add_row(size, result.peer, *[""] * 8, result.refused)
             continue
         low, high = result.spread
-        base = ours.get(case)
+        base = known.get((PEERS[result.peer].ours, case))
         ratio = f"{result.median_us / base.median_us:.2f}" if base else ""
         rows.add_row(
             size,
@@ -67,6 +67,7 @@ def save(path: pathlib.Path, results: Sequence[Result], copy_gbs: float, command
     """Everything that was measured, with what it was measured on."""
     data = {
         "command": ["jaxring", "bench", *command],
+        "date": dt.date.today().isoformat(),
         "machine": {
             "processor": _processor(),
             "cores": len(os.sched_getaffinity(0)),
@@ -79,10 +80,11 @@ def save(path: pathlib.Path, results: Sequence[Result], copy_gbs: float, command
             "jaxlib": importlib.metadata.version("jaxlib"),
             "python": platform.python_version(),
         },
-        "results": as_json(results),
     }
+    # A line for each result: files of thousands of times are to be read, and compared by git.
+    lines = ",\n".join(json.dumps(result, separators=(",", ":")) for result in as_json(results))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, indent=1) + "\n")
+    path.write_text(f'{json.dumps(data, indent=1)[:-2]},\n "results": [\n{lines}\n]}}\n')
 
 
 def load(path: pathlib.Path) -> list[Result]:
@@ -141,11 +143,11 @@ def plot(path: pathlib.Path, results: Sequence[Result]) -> None:
 
 
 def _ratios(results: Sequence[Result]) -> dict[tuple[str, str], float]:
-    ours = {(r.processes, r.devices, r.case): r.median_us for r in results if r.peer == OURS and r.times_us}
+    known = {(r.peer, r.processes, r.devices, r.case): r.median_us for r in results if r.times_us}
     found = {}
     for r in results:
-        base = ours.get((r.processes, r.devices, r.case))
-        if r.peer != OURS and base and r.times_us:
+        base = known.get((PEERS[r.peer].ours, r.processes, r.devices, r.case))
+        if r.peer != PEERS[r.peer].ours and base and r.times_us:
             how = ", in place" if r.case.inplace else ""
             name = (
                 f"{r.case.collective} {r.case.op} {r.case.dtype} {shown(r.case.nbytes)}{how}, {r.processes}x{r.devices}"

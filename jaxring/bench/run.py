@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # Iterations of a turn last about this long, so that the machine's moods meet all peers alike.
 TURN_S = 0.1
+# Fewer iterations have no quartiles to speak of.
+LEAST = 7
 
 
 @dataclasses.dataclass
@@ -88,9 +91,11 @@ def measure(
     warmup: int,
     check: bool,
     progress: Callable[..., object],
+    seconds: float = math.inf,
 ) -> tuple[list[Result], float]:
     """All results, and the machine's copy bandwidth in GB/s (bytes read plus bytes written), measured in between.
 
+    A peer makes ``iterations`` of each case, or stops when they took ``seconds``, but then not before a few are made.
     ``progress(description=...)`` hears what happens. JaxringError where a peer's job does not start or breaks.
     """
     names, _ = installed(job)
@@ -102,7 +107,7 @@ def measure(
             progress(description=f"starting {name}")
             crews.append(stack.enter_context(Crew(PEERS[name], job.processes, job.devices, job.environment)))
         for case in cases:
-            results += _one(job, crews, case, iterations, warmup, check, progress)
+            results += _one(job, crews, case, iterations, warmup, check, progress, seconds)
             copies.append(limits.copy_bandwidth())
     return results, statistics.median(copies) if copies else 0.0
 
@@ -115,6 +120,7 @@ def _one(
     warmup: int,
     check: bool,
     progress: Callable[..., object],
+    seconds: float,
 ) -> Iterator[Result]:
     found = {crew: Result(crew.peer.name, case, job.processes, job.devices, crew.ranks, [], 0, "") for crew in crews}
     turns: dict[Crew, int] = {}
@@ -127,17 +133,18 @@ def _one(
         crew.ask("run", warmup)
         each = (time.perf_counter() - begin) / warmup
         turns[crew] = max(1, min(iterations, int(TURN_S / max(each, 1e-6))))
-    done = dict.fromkeys(turns, 0)
+    left = dict.fromkeys(turns, iterations)
     order = list(turns)
-    while any(done[crew] < iterations for crew in order):
+    while any(left.values()):
         for crew in order:
-            count = min(turns[crew], iterations - done[crew])
-            if count <= 0:
+            count = min(turns[crew], left[crew])
+            if count == 0:
                 continue
             progress(description=f"{case.collective} {case.nbytes} B: {crew.peer.name}")
             times = crew.ask("run", count)
-            found[crew].times_us += [1e6 * max(each) for each in zip(*times, strict=True)]
-            done[crew] += count
+            found[crew].times_us += [round(1e6 * max(each), 2) for each in zip(*times, strict=True)]
+            spent = sum(found[crew].times_us) / 1e6
+            left[crew] = 0 if spent > seconds and len(found[crew].times_us) >= LEAST else left[crew] - count
         order = [*order[1:], *order[:1]]
     for crew in turns:
         result = found[crew]

@@ -6,6 +6,10 @@ Options and columns are those of nccl-tests, but for -n, which is processes x de
 named and left out. A time is the median over the iterations of the slowest rank's; the ratio is the peer's to ours.
 Exits with 1 where a result is wrong.
 
+    jaxring bench --suite cpu --out DIR
+
+makes the measurements of docs/benchmarks.md, which `python -m jaxring.bench.page DIR docs/benchmarks.md` writes.
+
     jaxring bench --suite gpu --out DIR
 
 builds the CUDA engine where it is not built, tests and measures it on this machine's GPU in under ten minutes. Exits
@@ -14,7 +18,7 @@ with 2 where there is no GPU.
 
 from __future__ import annotations
 
-import functools
+import importlib.util
 import pathlib
 import sys
 from typing import TYPE_CHECKING
@@ -50,32 +54,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="set for the processes of all peers")
     add("--json", type=pathlib.Path, metavar="FILE", help="write every time that was measured")
     add("--plot", type=pathlib.Path, metavar="FILE", help="write a plot of busbw and time over size")
-    add("--suite", choices=("gpu",), help="build, test and measure the CUDA engine instead")
+    add("--suite", choices=("cpu", "gpu"), help="a fixed list of measurements; gpu: builds and tests, too")
     gpu_suite.add_arguments(parser)
     add("--compare", type=pathlib.Path, metavar="FILE", help="compare with an older --json file")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and report. Raises JaxringError for what cannot be measured."""
-    if arguments.suite:
+    if arguments.suite == "gpu":
         return gpu_suite.suite(arguments.out, arguments.limit, arguments.stages)
-    if not arguments.collectives:
-        raise JaxringError("Name a collective, such as all_reduce, or --suite gpu.")
-    try:
-        from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-    except ImportError:
-        raise JaxringError("The bench draws tables with rich: pip install 'jaxring[bench]'.") from None
-    from jaxring.bench import peers, report, work
-    from jaxring.bench.run import Job, installed, measure
+    if importlib.util.find_spec("rich") is None:
+        raise JaxringError("The bench draws tables with rich: pip install 'jaxring[bench]'.")
+    from jaxring.bench import cpu_suite, peers, report, show, work
+    from jaxring.bench.run import Job
 
+    if arguments.suite == "cpu":
+        return cpu_suite.suite(arguments.out, arguments.stages)
+    if not arguments.collectives:
+        raise JaxringError("Name a collective, such as all_reduce, or --suite cpu or gpu.")
     try:
         sizes = work.sizes(size(arguments.begin), size(arguments.end), arguments.factor)
         environment = dict(pair.split("=", 1) for pair in arguments.env)
         older = report.load(arguments.compare) if arguments.compare else []
     except ValueError as error:
         raise JaxringError(f"Not a size, NAME=VALUE or JSON file: {error}") from None
-    names = ("jaxring", *(name for name in arguments.peers.split(",") if name and name != "jaxring"))
+    names = peers.with_ours(name for name in arguments.peers.split(",") if name)
     for kind, given, known in (
         ("collective", arguments.collectives, work.COLLECTIVES),
         ("peer", names, tuple(peers.PEERS)),
@@ -84,16 +87,12 @@ def run(arguments: argparse.Namespace) -> int:
         if unknown:
             raise JaxringError(f"Unknown {kind} {unknown[0]!r}: use {', '.join(known)}.")
     inplace = {"no": (False,), "yes": (True,), "both": (False, True)}[arguments.in_place]
-    # A file or pipe has no width: the table's own.
-    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console = show.console()
     everything = []
     copies = []
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     for processes, devices in arguments.jobs or [(1, 8)]:
         job = Job(processes, devices, names, environment)
-        _, missing = installed(job)
-        for name, reason in missing.items():
-            console.print(f"{name}: left out, {reason}", highlight=False)
+        show.left_out(console, job)
         for collective in arguments.collectives * arguments.repeat:
             cases = [
                 work.Case(collective, arguments.op, arguments.dtype, nbytes, place, arguments.chain)
@@ -101,18 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
                 for place in inplace
                 if not place or collective not in ("all_gather", "reduce_scatter")
             ]
-            with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-                task = progress.add_task("starting")
-                say = functools.partial(progress.update, task)
-                results, copy_gbs = measure(
-                    job,
-                    cases,
-                    arguments.iters,
-                    arguments.warmup,
-                    bool(arguments.check),
-                    say,
-                )
-            console.print(report.table(results, copy_gbs))
+            results, copy_gbs = show.run(console, job, cases, arguments.iters, arguments.warmup, bool(arguments.check))
             everything += results
             copies.append(copy_gbs)
     if arguments.json:

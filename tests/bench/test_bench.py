@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from jaxring import sizes
-from jaxring.bench import peers, report, work
+from jaxring.bench import cpu_suite, page, peers, report, work
 from jaxring.bench.fleet import Crew
 from jaxring.bench.run import Job, Result, installed
 from jaxring.cli import main
@@ -75,24 +75,53 @@ def test_a_comparison_is_of_ratios():
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("layout", "peer"), [("1x2", "xla"), ("2x1", "gloo")])
-def test_a_run(tmp_path, capsys, layout, peer):
+@pytest.mark.parametrize(("layout", "others"), [("1x2", ["xla"]), ("2x1", ["gloo", "communicator"])])
+def test_a_run(tmp_path, capsys, layout, others):
     saved, plot = tmp_path / "out.json", tmp_path / "out.png"
     collectives = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"]
-    options = ["-n", layout, "-b", "64", "-e", "4K", "-f", "64", "-w", "1", "--iters", "2", "--peers", peer]
+    options = ["-n", layout, "-b", "64", "-e", "4K", "-f", "64", "-w", "1", "--iters", "2", "--peers", ",".join(others)]
     assert main(["bench", *collectives, *options, "--json", str(saved), "--plot", str(plot)]) == 0
     results = report.load(saved)
     assert [(r.case.collective, r.case.nbytes, r.peer) for r in results] == [
-        (collective, nbytes, name) for collective in collectives for nbytes in (64, 4096) for name in ("jaxring", peer)
+        (collective, nbytes, name)
+        for collective in collectives
+        for nbytes in (64, 4096)
+        for name in ("jaxring", *others)
     ]
     for found in results:
         assert (found.wrong, found.refused, len(found.times_us)) == (0, "", 2)
-        assert bool(found.choice) == (found.peer == "jaxring")
+        assert bool(found.choice) == (found.peer in peers.OURS)
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert json.loads(saved.read_text())["machine"]["copy_gbs"] > 0
     shown = capsys.readouterr().out
     assert "busbw GB/s" in shown
-    assert peer in shown
+    assert all(peer in shown for peer in others)
+
+
+@pytest.mark.multiprocess
+def test_the_suite_and_its_page(tmp_path, monkeypatch):
+    row = cpu_suite.Row("tiny", "A tiny row", 1, 2, ("all_reduce", "permute"), ("4", "64", "1K"), ("xla", "gloo"))
+    monkeypatch.setattr(cpu_suite, "ROWS", (row,))
+    monkeypatch.setattr(cpu_suite, "ITERATIONS", 2)
+    monkeypatch.setattr(page, "ROWS", (row,))
+    saved, written = tmp_path / "cpu", tmp_path / "page.md"
+    assert main(["bench", "--suite", "cpu", "--out", str(saved)]) == 0
+    (saved / "notes.md").write_text("What a person says of it.")
+    assert page.main([str(saved), str(written)]) == 0
+    text = written.read_text()
+    for wanted in ("## A tiny row", "](cpu/tiny-permute.png)", "XLA in one process", "What a person says of it."):
+        assert wanted in text, text
+    assert text.count("| 1K |") == 2
+    assert (saved / "tiny-permute.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_loss_is_listed():
+    row = cpu_suite.Row("tiny", "A tiny row", 1, 4, ("all_reduce",), ("4", "64"), ("xla",))
+    won = [result("jaxring", [10.0], nbytes=4), result("xla", [20.0], nbytes=4)]
+    lost = [result("jaxring", [10.0], nbytes=64), result("xla", [5.0], nbytes=64)]
+    assert list(page.losses(row, won + lost)) == [
+        "* A tiny row, all_reduce of 64: XLA in one process (jax.lax) takes 0.50 of our time."
+    ]
 
 
 @pytest.mark.multiprocess

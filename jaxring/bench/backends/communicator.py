@@ -1,0 +1,62 @@
+"""`jaxring.Communicator` on NumPy buffers, without a program of JAX: what the engine does when nothing is around it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+import jaxring
+from jaxring.bench.work import expected, operand
+from jaxring.world import launch
+
+if TYPE_CHECKING:
+    from jaxring.bench.work import Case
+
+
+class Backend:
+    """One process's part of a job."""
+
+    def __init__(self, peer: str) -> None:
+        del peer
+        launch.initialize()
+        self._comm = jaxring.Communicator()
+        self.ranks, self._rank = self._comm.size, self._comm.rank
+
+    def prepare(self, case: Case) -> str:
+        """Makes the buffers; "" or why the case cannot be served."""
+        self._case = case
+        self._in = operand(case, self.ranks, self._rank)
+        self._expected = expected(case, self.ranks, self._rank)
+        if case.inplace and case.collective != "all_reduce":
+            return "a Communicator has only all_reduce in place"
+        if case.collective in ("reduce_scatter", "all_to_all"):
+            self._in = self._in.reshape(self.ranks, -1)
+        shape = (self.ranks, -1) if case.collective in ("all_gather", "all_to_all") else (-1,)
+        self._out = self._in if case.inplace else np.zeros_like(self._expected).reshape(shape)
+        return ""
+
+    def step(self) -> None:
+        """Runs the case once, to its end."""
+        for _ in range(self._case.chain):
+            self._call()
+
+    def _call(self) -> None:
+        case, x, out = self._case, self._in, self._out
+        if case.collective in ("all_reduce", "reduce_scatter"):
+            getattr(self._comm, case.collective)(x, out, case.op)
+        elif case.collective == "permute":
+            self._comm.permute(x, [(rank, (rank + 1) % self.ranks) for rank in range(self.ranks)], out)
+        else:
+            getattr(self._comm, case.collective)(x, out)
+
+    def wrong(self) -> int:
+        """Elements of this process's result that are not what they should be."""
+        if self._case.inplace:
+            return 0  # repeated in place, the values are not those of one collective
+        return int(np.sum(self._out.ravel() != self._expected))
+
+    def choice(self) -> str:
+        """Algorithm, protocol and transport of the last collective."""
+        plans = jaxring.plans()
+        return f"{plans[-1].algorithm}/{plans[-1].protocol}/{'+'.join(plans[-1].transports)}" if plans else ""

@@ -1,0 +1,130 @@
+"""The measurements of docs/benchmarks.md: `jaxring bench --suite cpu --out DIR` makes them, a file for each row.
+
+Rows are what the project promises of its CPU engine. Peers that are not installed are named and left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from jaxring.bench import peers, report, show
+from jaxring.bench.run import Job
+from jaxring.bench.work import Case
+from jaxring.errors import JaxringError
+from jaxring.sizes import size
+
+if TYPE_CHECKING:
+    import pathlib
+
+SMALL = ("4", "64", "1K")
+MIDDLE = ("4K", "16K", "64K", "256K", "1M")
+LARGE = ("4M", "16M", "64M")
+BETWEEN = ("gloo", "mpi", "mpi4jax", "torch")
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+# Of a case and a peer: iterations, or seconds if these are over first.
+ITERATIONS, SECONDS, WARMUP = 100, 2.0, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A plot and a table of the page."""
+
+    name: str
+    title: str
+    processes: int
+    devices: int
+    collectives: tuple[str, ...]
+    sizes: tuple[str, ...]
+    peers: tuple[str, ...]
+    dtype: str = "float32"
+    inplace: bool = False
+    chain: int = 1
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def cases(self, collective: str) -> list[Case]:
+        """Of one collective."""
+        return [
+            Case(collective, "sum", self.dtype, size(text), self.inplace, self.chain)
+            for text in self.sizes
+            if not self.inplace or collective not in ("all_gather", "reduce_scatter")
+        ]
+
+
+OTHERS = ("all_gather", "reduce_scatter", "all_to_all", "permute")
+ROWS = tuple(
+    [
+        Row("1x8", "One process, 8 devices", 1, 8, ("all_reduce",), (*SMALL, *MIDDLE, *LARGE), ("xla",)),
+        Row("1x2", "One process, 2 devices", 1, 2, ("all_reduce",), ("1K", "64K", "1M", "16M", "64M"), ("xla",)),
+        Row("1x8-donated", "Operands donated", 1, 8, ("all_reduce",), ("1M", "16M", "64M"), ("xla",), inplace=True),
+        Row("1x8-bf16", "bfloat16", 1, 8, ("all_reduce",), ("64K", "1M", "16M"), ("xla",), dtype="bfloat16"),
+        Row("1x8-others", "Other collectives", 1, 8, OTHERS, ("1K", "64K", "1M", "16M", "64M"), ("xla",)),
+        Row("1x8-chain", "64 dependent ones in a program", 1, 8, ("all_reduce",), ("64", "1K"), ("xla",), chain=64),
+    ]
+    + [Row(f"{n}x1", f"{n} processes", n, 1, ("all_reduce",), (*SMALL, *MIDDLE, *LARGE), BETWEEN) for n in (2, 4)]
+    + [
+        Row(f"{n}x1-chain", f"{n} processes, 64 in a program", n, 1, ("all_reduce",), ("64", "1K"), BETWEEN, chain=64)
+        for n in (2, 4)
+    ]
+    + [
+        Row(
+            f"{n}x1-huge-pages",
+            f"{n} processes, huge pages for every peer's malloc",
+            n,
+            1,
+            ("all_reduce",),
+            ("64K", "1M", "16M", "64M"),
+            BETWEEN,
+            environment=HUGE_PAGES,
+        )
+        for n in (2, 4)
+    ]
+    + [
+        Row(
+            f"{n}x1-numpy",
+            f"{n} processes, NumPy buffers",
+            n,
+            1,
+            ("all_reduce",),
+            (*SMALL, *MIDDLE, *LARGE),
+            ("raw-mpi",),
+        )
+        for n in (2, 4)
+    ]
+    + [
+        Row("1x16", "16 devices of one process", 1, 16, ("all_reduce",), ("1K", "64K", "1M"), ("xla",)),
+        Row("1x64", "64 devices of one process", 1, 64, ("all_reduce",), ("1K", "64K", "1M"), ("xla",)),
+        Row("16x1", "16 processes", 16, 1, ("all_reduce",), ("1K", "64K", "1M"), ("gloo", "mpi")),
+    ]
+)
+
+
+def suite(folder: pathlib.Path | None, names: str) -> int:
+    """Measures all rows, or those of ``names``, and saves each in ``folder``. 1 where a result of ours is wrong."""
+    if folder is None:
+        raise JaxringError("Say where the measurements go: --out DIR.")
+    wanted = [name for name in names.split(",") if name] or [row.name for row in ROWS]
+    if unknown := set(wanted) - {row.name for row in ROWS}:
+        raise JaxringError(f"No such row: {', '.join(sorted(unknown))}. Rows: {', '.join(row.name for row in ROWS)}.")
+    wrong = 0
+    out = show.console()
+    for row in ROWS:
+        if row.name in wanted:
+            out.print(f"{row.name}: {row.title} ({wanted.index(row.name) + 1} of {len(wanted)})", highlight=False)
+            wrong += _measure(row, folder)
+    return int(wrong > 0)
+
+
+def _measure(row: Row, folder: pathlib.Path) -> int:
+    """Elements of our results that are wrong."""
+    out = show.console()
+    job = Job(row.processes, row.devices, peers.with_ours(row.peers), dict(row.environment))
+    show.left_out(out, job)
+    results, copies = [], []
+    for collective in row.collectives:
+        found, copy_gbs = show.run(out, job, row.cases(collective), ITERATIONS, WARMUP, True, SECONDS)
+        results += found
+        copies.append(copy_gbs)
+    report.save(folder / f"{row.name}.json", results, max(copies), ["--suite", "cpu", "--stages", row.name])
+    return sum(result.wrong for result in results if result.peer in peers.OURS)

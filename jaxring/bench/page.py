@@ -1,0 +1,136 @@
+"""Writes the benchmark page of what `jaxring bench --suite cpu` measured.
+
+    python -m jaxring.bench.page docs/benchmarks/cpu docs/benchmarks.md
+
+The page's tables, plots and list of losses come from the JSON files alone; what DIR/notes.md says of them by hand is
+put below. Plots go beside the files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from jaxring.bench import report
+from jaxring.bench.cpu_suite import ROWS, Row
+from jaxring.bench.peers import OURS, PEERS
+from jaxring.sizes import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from jaxring.bench.run import Result
+
+METHOD = """\
+All peers of a table were measured in one run, taking turns of about a tenth of a second, each in processes of its own
+on the same work. A time is the median over iterations of the slowest process's time; in brackets the quartiles. A
+ratio is the peer's time over ours: above 1 we are faster. `light` is the share of our time that reading every operand
+once and writing every result once would take at the copy bandwidth measured in the same run. Sizes are nccl-tests':
+bytes per rank of the larger of operand and result. Results are used as a program uses them; nothing is donated where
+the title does not say so. Absolute times depend on the machine and its day: compare ratios.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page. Returns 1 where there is nothing to write of."""
+    parser = argparse.ArgumentParser(prog="python -m jaxring.bench.page", description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=pathlib.Path, help="with the JSON files")
+    parser.add_argument("page", type=pathlib.Path, help="the Markdown file to write")
+    given = parser.parse_args(argv)
+    rows = [row for row in ROWS if (given.folder / f"{row.name}.json").exists()]
+    if not rows:
+        print(f"{given.folder} has no files of jaxring bench --suite cpu.", file=sys.stderr)
+        return 1
+    given.page.write_text("\n".join(page(rows, given.folder, given.page.parent)).rstrip() + "\n")
+    return 0
+
+
+def page(rows: Sequence[Row], folder: pathlib.Path, beside: pathlib.Path) -> Iterator[str]:
+    """The page's lines. Draws the plots, too."""
+    path = pathlib.Path(os.path.relpath(folder, beside)).as_posix()
+    files = {row.name: folder / f"{row.name}.json" for row in rows}
+    data = {name: json.loads(file.read_text()) for name, file in files.items()}
+    results = {name: report.load(file) for name, file in files.items()}
+    yield from ("# Benchmarks of the CPU engine", "")
+    yield from ("Written by `python -m jaxring.bench.page`; do not edit.", "", METHOD)
+    yield from _machine(data[rows[0].name])
+    yield from ("```", f"jaxring bench --suite cpu --out {path}", "```", "")
+    lost: list[str] = []
+    for row in rows:
+        yield from (f"## {row.title}", "")
+        for collective in row.collectives:
+            own = [r for r in results[row.name] if r.case.collective == collective]
+            copy = data[row.name]["machine"]["copy_gbs"]
+            yield from _table(row, collective, own, copy)
+            lost += losses(row, own)
+            if len({r.case.nbytes for r in own}) > 2:
+                plot = f"{row.name}-{collective}.png"
+                report.plot(folder / plot, own)
+                yield from (f"![{row.title}: {collective}]({path}/{plot})", "")
+    yield from ("## Where we lose", "")
+    yield from lost or ["Nowhere in these tables."]
+    notes = folder / "notes.md"
+    if notes.exists():
+        yield from ("", notes.read_text().rstrip())
+
+
+def _machine(data: dict[str, Any]) -> Iterator[str]:
+    machine, versions = data["machine"], data["versions"]
+    yield (
+        f"{machine['processor']}, {machine['cores']} cores, Linux {machine['kernel']}, copies "
+        f"{machine['copy_gbs']:.0f} GB/s. "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        + f". Measured on {data['date']}."
+    )
+    yield ""
+
+
+def _table(row: Row, collective: str, results: Sequence[Result], copy_gbs: float) -> Iterator[str]:
+    names = [
+        name for name in dict.fromkeys(r.peer for r in results) if any(r.times_us for r in results if r.peer == name)
+    ]
+    base = PEERS[row.peers[0]].ours
+    peers = [name for name in names if PEERS[name].ours == base and name != base]
+    how = f"{row.dtype}, {row.processes} x {row.devices} ranks"
+    more = [f"{row.chain} in a chain" * (row.chain > 1), "donated" * row.inplace]
+    more += [f"`{name}={value}`" for name, value in row.environment.items()]
+    yield f"`{collective}`, {', '.join([how, *filter(None, more)])}. Ours: {PEERS[base].title}."
+    yield ""
+    titles = [f"{PEERS[name].title} / ours" for name in peers]
+    yield "| " + " | ".join(["size", "ours us", *titles, "light", "choice"]) + " |"
+    yield "|" + "---|" * (4 + len(titles))
+    for ours in (r for r in results if r.peer == base and r.times_us):
+        low, high = ours.spread
+        cells = [shown(ours.case.moved(ours.ranks)), f"{ours.median_us:,.1f} ({low:,.1f}..{high:,.1f})"]
+        cells += [_ratio(ours, next(r for r in results if r.peer == name and r.case == ours.case)) for name in peers]
+        yield "| " + " | ".join([*cells, f"{ours.light(copy_gbs):.0%}", ours.choice]) + " |"
+    yield ""
+
+
+def _ratio(ours: Result, peer: Result) -> str:
+    """The ratio of medians; in brackets what it is between the peer's quartiles."""
+    if not peer.times_us:
+        return peer.refused
+    low, high = (edge / ours.median_us for edge in peer.spread)
+    return f"**{peer.median_us / ours.median_us:.2f}** ({low:.2f}..{high:.2f})"
+
+
+def losses(row: Row, results: Sequence[Result]) -> Iterator[str]:
+    """A line for each case in which a peer took less time than we."""
+    for peer in results:
+        base = PEERS[peer.peer].ours
+        ours = next((r for r in results if r.peer == base and r.case == peer.case and r.times_us), None)
+        if peer.peer in OURS or not peer.times_us or ours is None or peer.median_us >= ours.median_us:
+            continue
+        yield (
+            f"* {row.title}, {peer.case.collective} of {shown(peer.case.nbytes)}: {PEERS[peer.peer].title} takes "
+            f"{peer.median_us / ours.median_us:.2f} of our time."
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
