@@ -1,0 +1,112 @@
+"""List what this host gives to collectives, what it lacks, what each lack costs, and how to mend it.
+
+    jaxring doctor
+    jaxring doctor --settings        the documented table of variables, as Markdown
+
+Shows the settings in force and their origin, limits, network interfaces, RDMA ports with their GIDs, and findings.
+Run it where the job will run: in its container, under its service. Exits with 1 where a finding is grave.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from typing import TYPE_CHECKING, Any
+
+from jaxring.cli import tables
+from jaxring.settings import load, origins
+from jaxring.settings.variables import PREFIX, markdown, shown
+from jaxring.sizes import shown as size_shown
+from jaxring.topology import detect, findings, host, paths
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from jaxring.topology.host import Host, Interface
+    from jaxring.topology.machine import Machine
+    from jaxring.world.rdma import Gid, Port
+
+HELP = "list devices, limits and settings, and what is wrong with them"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `jaxring doctor`."""
+    parser.add_argument("--settings", action="store_true", help="print the table of all variables, as Markdown")
+    parser.add_argument("--all-gids", action="store_true", help="list link-local GIDs too")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print it all. Raises SettingsError for a variable that is wrong: the first thing to mend."""
+    if arguments.settings:
+        print(markdown(), end="")
+        return 0
+    from jaxring.topology import ports as rdma_ports
+
+    out = tables.console()
+    values = load(os.environ)
+    here = host.describe()
+    ports, told = rdma_ports.ports()
+    machine = detect.machine(values)
+    cpus = os.sched_getaffinity(0)
+    out.print(tables.table("Settings", ("variable", "value", "origin"), _settings()))
+    out.print(tables.table(f"Host {here.name}", ("what", "value"), _host(here)))
+    columns: tuple[str, ...] = ("name", "state", "Gbit/s", "MTU", "addresses")
+    out.print(tables.table("Network interfaces", columns, map(_interface, here.interfaces)))
+    columns = ("device", "port", "state", "layer", "Gbit/s", "MTU", "LID", "interface", "PCI", "NUMA", "distance")
+    out.print(tables.table(f"RDMA ports (by {told})", columns, (_port(p, machine, cpus) for p in ports)))
+    if ports:
+        columns = ("device", "port", "index", "type", "GID", "IP", "interface")
+        out.print(tables.table("GIDs", columns, _gids(ports, arguments.all_gids)))
+    found = findings.find(here, ports, machine, values, cpus)
+    rows = [("grave" if f.grave else "", f.what, f.cost, f.mend) for f in found]
+    out.print(tables.table("Findings", ("", "what", "what it costs", "how to mend it"), rows))
+    return int(any(finding.grave for finding in found))
+
+
+def _settings() -> Iterator[tuple[object, ...]]:
+    for name, origin in origins(os.environ).items():
+        yield PREFIX + name, shown(origin.value) or "(empty)", origin.name or origin.ignored or "default"
+
+
+def _host(here: Host) -> Iterator[tuple[object, ...]]:
+    yield "kernel", here.kernel
+    yield "CPUs of this process", here.cpus
+    limit = "unlimited" if here.memlock < 0 else f"{size_shown(here.memlock)}B"
+    yield "locked memory", f"{limit}{' (IPC_LOCK: no limit)' if here.ipc_lock and here.memlock >= 0 else ''}"
+    yield "/dev/shm", f"{here.shm_bytes / (1 << 30):.1f} GiB"
+    yield "transparent huge pages", here.huge_pages
+    yield "TCP", f"congestion control {here.congestion}, send buffer up to {size_shown(here.socket_bytes)}B"
+    yield "runs in", "Kubernetes" if here.kubernetes else "a container" if here.container else "no container"
+    if here.gpus:
+        yield "nvidia-peermem", "loaded" if here.peermem else "not loaded"
+        yield "GPU memory as dma-buf", here.dmabuf or "possible"
+
+
+def _interface(i: Interface) -> tuple[object, ...]:
+    return i.name, i.state, _gbit(i.mbps), i.mtu, ", ".join(i.addresses)
+
+
+def _port(port: Port, machine: Machine, cpus: set[int]) -> tuple[object, ...]:
+    busid = detect.busid(port.pci)
+    numa = next((pci.numa for pci in machine.pcis if pci.busid == busid), "")
+    where = paths.to_cpus(machine, busid, cpus).upper() if busid else ""
+    about = (port.device, port.port, port.state, port.layer, _gbit(port.mbps), port.mtu or "", port.lid or "")
+    return (*about, port.interface, busid, numa, where)
+
+
+def _gids(ports: Sequence[Port], every: bool) -> Iterator[tuple[Any, ...]]:
+    for port in ports:
+        for gid in port.gids:
+            if every or gid.family != "link-local":
+                yield port.device, port.port, gid.index, gid.type, gid.address, _ip(gid), gid.interface
+
+
+def _ip(gid: Gid) -> str:
+    """The IP address that a GID stands for."""
+    address = ipaddress.IPv6Address(gid.address)
+    return str(address.ipv4_mapped or "") if gid.family == "IPv4" else str(address)
+
+
+def _gbit(mbps: int) -> str:
+    return f"{mbps / 1000:g}" if mbps else ""

@@ -1,0 +1,100 @@
+"""Show how this machine is put together: CPUs, PCI switches, NICs and GPUs, and how far each is from each.
+
+    jaxring topo
+    jaxring topo --file topology.xml      another machine's, from NCCL's XML
+    jaxring topo --xml                    this machine's, in NCCL's XML
+
+Distances are NCCL's: LOC the same device, NVL NVLink, PIX one PCI switch between, PXB several, PHB the CPU's host
+bridge, SYS another CPU. A NIC no farther from a GPU than JAXRING_NET_GDR_LEVEL is marked with *.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any
+
+from jaxring.cli import tables
+from jaxring.settings import load
+from jaxring.topology import detect, paths, xml
+
+if TYPE_CHECKING:
+    import argparse
+
+    from jaxring.topology.machine import Gpu, Machine, Net
+
+HELP = "show CPUs, PCI, NICs and GPUs, and their distances"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `jaxring topo`."""
+    parser.add_argument("--file", default="", metavar="FILE", help="a topology in NCCL's XML (JAXRING_TOPO_FILE)")
+    parser.add_argument("--xml", action="store_true", help="print NCCL's XML instead")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print it. Raises SettingsError for a file that is no topology."""
+    values = load(os.environ)
+    if arguments.file:
+        values = dataclasses.replace(values, topo_file=arguments.file)
+    machine = detect.machine(values)
+    if arguments.xml:
+        print(xml.text(machine), end="")
+        return 0
+    out = tables.console(40 + 7 * (len(machine.gpus) + len(machine.nets)))
+    out.print(_tree(machine))
+    devices: list[tuple[str, Gpu | Net]] = [(_name(gpu), gpu) for gpu in machine.gpus]
+    devices += [(_name(net), net) for net in machine.nets]
+    near = paths.LEVELS.index(values.net_gdr_level)
+    short = [f"G{i}" for i in range(len(machine.gpus))] + [f"N{i}" for i in range(len(machine.nets))]
+    rows = [
+        [number, name, *(_cell(machine, one, other, near) for _, other in devices)]
+        for number, (name, one) in zip(short, devices, strict=True)
+    ]
+    out.print(tables.table("Distances", ("", "device", *short), rows))
+    if machine.gpus and machine.nets:
+        nearest = [[_name(gpu), ", ".join(_nearest(machine, gpu))] for gpu in machine.gpus]
+        out.print(tables.table("Nearest NICs", ("GPU", "NICs"), nearest))
+    return 0
+
+
+def _name(device: Gpu | Net) -> str:
+    if hasattr(device, "dev"):
+        return f"GPU{device.dev}"
+    return device.name if device.port <= 1 else f"{device.name}:{device.port}"
+
+
+def _cell(machine: Machine, one: Gpu | Net, other: Gpu | Net, near: int) -> str:
+    level = paths.of_devices(machine, one, other)
+    mixed = type(one) is not type(other)
+    return level.upper() + ("*" if mixed and level in paths.LEVELS[: near + 1] else "")
+
+
+def _nearest(machine: Machine, gpu: Gpu) -> list[str]:
+    levels = [paths.LEVELS.index(paths.of_devices(machine, gpu, net)) for net in machine.nets]
+    return [_name(net) for net, level in zip(machine.nets, levels, strict=True) if level == min(levels)]
+
+
+def _tree(machine: Machine) -> Any:
+    from rich.text import Text
+    from rich.tree import Tree
+
+    tree = Tree(Text(f"machine, from {machine.source}"))
+    cpus = {c.numa: tree.add(Text(f"CPU {c.numa} {c.arch} {c.vendor}".rstrip())) for c in machine.cpus}
+    if not cpus:
+        cpus[0] = tree.add(Text("CPU 0"))
+    first = next(iter(cpus.values()))
+    of_bus: dict[str, Any] = {}
+    for pci in machine.pcis:
+        above = of_bus.get(pci.parent) or cpus.get(pci.numa, first)
+        what = "switch" if pci.device_class.startswith("0x0604") else "device"
+        speed = f" x{pci.width} {pci.speed}" if pci.width else ""
+        of_bus[pci.busid] = above.add(Text(f"{what} {pci.busid}{speed}"))
+    for gpu in machine.gpus:
+        links = sum(count for _, count in gpu.nvlinks)
+        joined = f", {links} NVLinks" if links else ""
+        of_bus.get(gpu.busid, cpus.get(gpu.numa, first)).add(Text(f"{_name(gpu)}{joined}"))
+    for net in machine.nets:
+        speed = f" {net.mbps / 1000:g} Gbit/s" if net.mbps else ""
+        of_bus.get(net.busid, cpus.get(net.numa, first)).add(Text(f"NIC {_name(net)}{speed}"))
+    return tree
