@@ -88,7 +88,7 @@ def disagree():
     return lambda: ranks.compile(program, check_vma=False)({"x": ranks.put(np.ones((2, 64), np.float32))})
 
 
-def ahead(sends):
+def ahead(sends, timeout):
     """A program with so many sends before the first receive."""
     ranks = Ranks(jax.devices())
     pairs = [(0, 1), (1, 0)]
@@ -96,9 +96,9 @@ def ahead(sends):
     def program(t):
         token = None
         for _ in range(sends):
-            token = jaxring.send(t["x"], "x", pairs, token, timeout=0.5)
+            token = jaxring.send(t["x"], "x", pairs, token, timeout=timeout)
         for _ in range(sends):
-            y, token = jaxring.recv(t["x"], "x", pairs, token, timeout=0.5)
+            y, token = jaxring.recv(t["x"], "x", pairs, token, timeout=timeout)
         return {"y": y}
 
     return lambda: ranks.compile(program, check_vma=False)({"x": ranks.put(np.ones((2, 64), np.float32))})

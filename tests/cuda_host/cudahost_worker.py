@@ -214,8 +214,8 @@ def ahead():
     import cudahost_messages
 
     engine.start()
-    jax.block_until_ready(cudahost_messages.ahead(16)())
-    refused("ahead", 17)
+    jax.block_until_ready(cudahost_messages.ahead(16, timeout=60)())
+    refused("ahead", 17, 0.5)
 
 
 def refused(which, *args):
