@@ -103,8 +103,8 @@ inline void BindLinks(nanobind::module_& m) {
       nb::call_guard<nb::gil_scoped_release>(),
       "Puts an RDMA link into service and takes over the connection beside it; returns the link in words.");
   m.def(
-      "watch", [](int peer, int fd) { Running().WatchPeer(peer, fd); }, nb::arg("peer"), nb::arg("fd"),
-      "Takes over a socket whose end means that the peer's process ended.");
+      "control", [](int peer, int fd) { Running().AddControl(peer, fd); }, nb::arg("peer"), nb::arg("fd"),
+      "Takes over a connected socket for signs of life and failures; its end means that the peer's process ended.");
 }
 
 }  // namespace jaxring

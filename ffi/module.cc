@@ -101,7 +101,7 @@ std::vector<RecordTuple> Records(uint64_t after) {
   Engine* engine = RunningEngine();
   if (engine == nullptr) return result;
   for (const OperationRecord& r : engine->recorder().After(after)) {
-    result.emplace_back(r.number, r.sequence, r.label ? *r.label : "", Nanoseconds(r.arrived), Nanoseconds(r.launched),
+    result.emplace_back(r.number, r.sequence, r.label, Nanoseconds(r.arrived), Nanoseconds(r.launched),
                         Nanoseconds(r.ended), static_cast<int>(r.state));
   }
   return result;
@@ -135,8 +135,14 @@ NB_MODULE(_native, m) {
       },
       "The CPU handlers as capsules for jax.ffi.register_ffi_target.");
   m.def(
-      "start", [](int threads, uint32_t slot_bytes, int64_t spin_us) { StartEngine({threads, slot_bytes, spin_us}); },
-      nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), "Starts the engine, once.");
+      "start",
+      [](int threads, uint32_t slot_bytes, int64_t spin_us, const std::string& trace_file) {
+        EngineOptions options{threads, slot_bytes, spin_us};
+        options.trace_file = trace_file;
+        StartEngine(options);
+      },
+      nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), nb::arg("trace_file") = "",
+      "Starts the engine, once. Its flight record is kept in a new file, or in unnamed memory without one.");
   m.def("allow_huge_pages", &AllowHugePages, nb::arg("allow"),
         "Whether large results in untouched memory ask the kernel for huge pages.");
   m.def(

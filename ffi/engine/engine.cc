@@ -18,12 +18,13 @@ constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
 }  // namespace
 
 Engine::Engine(EngineOptions options)
-    : options_(options),
+    : options_(std::move(options)),
       bell_(Bell::Create()),
       idle_(Bell::Create()),
-      links_(options.slot_bytes, bell_.get()),
-      interpreter_(&links_, &stash_),
-      verbs_(options.slot_bytes, bell_.get()) {
+      links_(options_.slot_bytes, bell_.get()),
+      interpreter_(&links_, &stash_, [this](int process) { return LastSeen(process); }),
+      recorder_(options_.trace_file),
+      verbs_(options_.slot_bytes, bell_.get()) {
   poller_ = std::make_unique<Poller>([this] { Tick(); });
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
 }
@@ -110,21 +111,12 @@ void Engine::Tick() {
   bool late = false;
   const bool aborted = aborted_.load(std::memory_order_acquire);
   for (auto& op : Active(&version)) {
-    if (aborted) {
-      op->Fail(Status::Error(Code::kAborted, op->plan().what + ": " + abort_reason_));
-      late = true;
-    }
+    if (aborted) op->Fail(Status::Error(Code::kAborted, op->What() + ": " + abort_reason_));
     FailCrashed(*op, now);
+    if (now >= op->deadline() && !op->failed()) FailLate(*op);
     late |= op->failed();
-    if (now < op->deadline() || op->failed()) continue;
-    std::string waits = op->DescribeWaits();
-    op->Fail(Status::Error(Code::kDeadlineExceeded,
-                           op->plan().what + ": not finished " +
-                               std::to_string(static_cast<int>(op->plan().timeout_s)) +
-                               " s after it began: " + (waits.empty() ? "no lane reports what it waits for" : waits) +
-                               ". Raise timeout= or JAXRING_TIMEOUT if the peer is only slow."));
-    late = true;
   }
+  SendSigns(now);
   if (late) bell_->NotifyAll();
   verbs_.CheckPorts();
   std::vector<std::weak_ptr<Site>> watched;
@@ -155,6 +147,12 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye) {
     aborted_.store(true, std::memory_order_release);
   }
   const bool idle = active_count_.load(std::memory_order_acquire) == 0;
+  if (!idle || !goodbye) {
+    ControlFrame leaving;
+    leaving.kind = ControlFrame::Kind::kLeaving;
+    leaving.text = reason + (idle ? "" : " with operations in flight");
+    TellAll(leaving, -1);
+  }
   poller_->Kick();
   auto until = Clock::now() + std::chrono::duration<double>(timeout_s);
   while (active_count_.load(std::memory_order_acquire) != 0 && Clock::now() < until) {
@@ -168,6 +166,9 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye) {
     goodbyes = goodbyes_;
   }
   for (auto& say : goodbyes) say();
+  ControlFrame goodbye_frame;
+  goodbye_frame.kind = ControlFrame::Kind::kGoodbye;
+  TellAll(goodbye_frame, -1);
 }
 
 Status Engine::TakeDetachedFailure(uint64_t key) {

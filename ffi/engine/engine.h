@@ -7,12 +7,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "engine/completion.h"
+#include "engine/control.h"
 #include "engine/interpreter.h"
 #include "engine/operation.h"
 #include "engine/recorder.h"
@@ -34,6 +36,7 @@ struct EngineOptions {
   // How long the only rank of its process waits in its handler for peers of a small operation. Handing the wait over
   // costs three wake-ups, some 60 us in all; ranks that come from one step of a program are seldom further apart.
   int64_t patience_us = 300;
+  std::string trace_file{};  // where the recorder keeps its ring; empty: in unnamed shared memory
 };
 
 // What a site asks of Python: a plan for one of its groups.
@@ -72,17 +75,23 @@ class Engine {
   uint64_t NextSequence(uint64_t key, bool recv);
   // What became of a buffered send after its caller was let go: told to the next call under the same key.
   Status TakeDetachedFailure(uint64_t key);
-  // A peer process is gone: its links end. One that said goodbye has done its part in all that it began; one that did
-  // not takes every operation with a rank of its own down, whomever that operation waits for just now.
-  void PeerGone(int process, const std::string& reason, bool goodbye);
-  // Whether a process ended without saying goodbye.
+  // Whether a process ended without saying goodbye: every operation with a rank of it fails, whomever it waits for.
   bool Crashed(int process);
   // Puts a connected socket into service as a link, and takes it.
   void AddTcp(int process, int channel, int fd, bool sending);
   // RDMA links in the making, and the end of it: the link is in service. Takes `fd`; returns the connection in words.
   VerbsJoin& verbs() { return verbs_; }
   std::string AddVerbs(int process, int channel, bool sending, int fd, double timeout_s);
-  void WatchPeer(int process, int fd);
+  // Takes the connection beside the data with a process. One that ends without a goodbye has crashed.
+  void AddControl(int process, int fd);
+  // An operation failed here, in process `own`, that others take part in: they are told, and fail it too, with the same
+  // words.
+  void Spread(uint64_t key, const Status& status, int own);
+  // What another process said of an operation that it made fail.
+  std::optional<Status> Told(uint64_t key);
+  // What is known of a process that an operation waits for: "rank 3 (process 1 on b) has not moved for 4.1 s, last seen
+  // in ...". `who` names it.
+  std::string DescribePeer(int process, const std::string& who, uint64_t key);
 
   // Fails everything in flight and everything that comes later: the process is about to end. Waits for what is in
   // flight to notice, `timeout_s` at most.
@@ -114,6 +123,16 @@ class Engine {
   void Tick();
   void NoteCrash(int process, const std::string& reason);
   void FailCrashed(Operation& op, Clock::time_point now);
+  void FailLate(Operation& op);
+  void OnFrame(int process, const ControlFrame& frame);
+  void ControlEnded(int process, const std::string& why);
+  // To every process that is linked, but for one.
+  void TellAll(const ControlFrame& frame, int except);
+  // True if the failure of this operation is news; it is remembered.
+  bool Remember(uint64_t key, const Status& status);
+  std::string LastSeen(int process);
+  std::vector<Activity> Activities(Clock::time_point now);
+  void SendSigns(Clock::time_point now);
   std::vector<std::shared_ptr<Operation>> Active(uint64_t* version);
 
   EngineOptions options_;
@@ -142,6 +161,20 @@ class Engine {
   };
   std::map<int, Crash> crashes_;
   std::vector<std::function<void()>> goodbyes_;  // each tells one peer that this process ends in good order
+  // What other processes said, and this one to them, of operations that failed: the last of them.
+  std::map<uint64_t, Status> told_;
+  std::deque<uint64_t> told_order_;
+
+  struct Peer {
+    std::vector<std::shared_ptr<ControlLink>> controls;  // each side dials one
+    Clock::time_point heard, told;                       // when it last said something, and was last told something
+    Clock::time_point said_at;                           // when it said what it was doing
+    std::vector<Activity> doing;
+    bool left = false;  // with a goodbye
+  };
+  std::mutex peers_mutex_;  // taken after mutex_, if both are
+  std::map<int, Peer> peers_;
+  Clock::time_point signs_sent_{};  // the poller's thread only
 
   std::mutex request_mutex_;
   std::condition_variable request_ready_;

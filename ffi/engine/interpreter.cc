@@ -18,13 +18,13 @@ Destination Result(Operation& op, uint32_t local, int32_t chunk, uint64_t tile, 
           pages != Pages::kPresent};
 }
 
-std::string LinkError(const Operation& op, int self, int peer, const std::string& reason) {
-  const Plan& plan = op.plan();
-  return plan.what + ": " + plan.ranks[self].name + " lost " + plan.ranks[peer].name + ": " + reason +
-         ". Look at that process's log for the first error; the job has to be restarted.";
-}
-
 }  // namespace
+
+std::string Interpreter::LinkError(const Operation& op, int self, int peer, const std::string& reason) const {
+  const Plan& plan = op.plan();
+  return op.What() + ": " + plan.ranks[self].name + " lost " + plan.ranks[peer].name + ": " + reason + ". " +
+         last_seen_(plan.ranks[peer].process) + kLostHint;
+}
 
 struct Interpreter::Workspace {
   std::vector<Claim> claims;
@@ -132,7 +132,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
         const std::string& from = plan.ranks[rank].name;
         op.Fail(
             Status::Error(Code::kInvalidArgument,
-                          plan.what + ": " + plan.ranks[table.rank].name + " expects " + std::to_string(expected) +
+                          op.What() + ": " + plan.ranks[table.rank].name + " expects " + std::to_string(expected) +
                               " bytes from " + from + ", which sent " + std::to_string(claim.message.bytes) +
                               (claim.message.check != plan.check ? " of another shape or dtype." : ".") +
                               " The ranks disagree about the operation's shape or type, or run different programs."));

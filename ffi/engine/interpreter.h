@@ -1,7 +1,9 @@
 // Plays lanes: takes a lane as far as data and room allow. Never blocks, never allocates per step in the steady state.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "engine/operation.h"
 #include "engine/stash.h"
@@ -13,7 +15,10 @@ enum class Progress { kBlocked, kMoved, kDone };
 
 class Interpreter {
  public:
-  Interpreter(Links* links, Stash* stash) : links_(links), stash_(stash) {}
+  // `last_seen`: what a process was doing when it was last heard of, for failures.
+  using LastSeen = std::function<std::string(int process)>;
+  Interpreter(Links* links, Stash* stash, LastSeen last_seen)
+      : links_(links), stash_(stash), last_seen_(std::move(last_seen)) {}
   // The caller holds the lane's busy flag. `budget` steps at most, so one lane cannot starve the others.
   Progress Advance(Operation& op, Lane& lane, int budget);
 
@@ -37,8 +42,11 @@ class Interpreter {
   SendLink* SendTo(Operation& op, Lane& lane, uint32_t peer_entry);
   bool Reserve(Operation& op, Lane& lane, uint32_t peer_entry, RingSender** ring, uint64_t* position);
 
+  std::string LinkError(const Operation& op, int self, int peer, const std::string& reason) const;
+
   Links* links_;
   Stash* stash_;
+  LastSeen last_seen_;
 };
 
 }  // namespace jaxring

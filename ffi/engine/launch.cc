@@ -72,6 +72,8 @@ void Engine::HandOver(std::span<Started> ops) {
     for (Started& op : ops) {
       if (op->finished()) continue;
       lanes += op->lanes().size();
+      // A failure that is told from now on finds the operation among the active ones.
+      if (auto told = told_.find(op->key()); told != told_.end()) op->Fail(told->second);
       active_.push_back(op);
       active_count_.fetch_add(1, std::memory_order_release);
     }
@@ -131,6 +133,10 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
   recorder_.End(op->record, op->failed());
   if (op->failed()) {
     counters_.failures++;
+    // A process that gives up says so of itself, not of each operation.
+    if (!op->plan().alone() && !aborted_.load(std::memory_order_acquire)) {
+      Spread(op->key(), status, op->plan().process);
+    }
     stash_.Discard(op->key());
     if (op->owned_input) {
       std::lock_guard lock(mutex_);

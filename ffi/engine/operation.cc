@@ -46,12 +46,13 @@ Status Operation::status() const {
   return status_;
 }
 
-std::string Operation::DescribeWaits() {
+std::string Operation::DescribeWaits(std::map<int, int>* rank_of_process) {
   std::string text;
   for (auto& lane : lanes_) {
     // A busy lane is making progress; looking into it would race with its thread.
     if (lane->busy.exchange(true, std::memory_order_acquire)) continue;
     if (!lane->done && lane->waits_for >= 0) {
+      rank_of_process->try_emplace(plan_->ranks[lane->waits_for].process, lane->waits_for);
       if (!text.empty()) text += "; ";
       text += plan_->ranks[plan_->locals[lane->local].rank].name +
               (lane->waits_to_send ? " waits for room to send to " : " waits for a message from ") +

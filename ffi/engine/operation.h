@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,6 +19,13 @@
 namespace jaxring {
 
 using Clock = std::chrono::steady_clock;
+
+// What to do about a process that is lost.
+inline constexpr const char* kLostHint =
+    "A process that ends without a word was killed, ran out of memory or crashed: its log or the kernel's says why. "
+    "The "
+    "job has to be restarted.";
+
 using Completion = std::function<void(const Status&)>;
 
 // Where a ragged collective's blocks lie, in elements, for one rank; `expected` is what its user says will come.
@@ -71,6 +79,9 @@ class Operation {
   const Plan& plan() const { return *plan_; }
   uint64_t key() const { return key_; }
   Clock::time_point deadline() const { return deadline_; }
+  Clock::time_point begun() const {
+    return deadline_ - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan_->timeout_s));
+  }
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
   Participant& participant(uint32_t local) { return participants_[local]; }
   std::vector<Participant>& participants() { return participants_; }
@@ -82,8 +93,11 @@ class Operation {
   // True for the lane that was last.
   bool LaneDone() { return lanes_left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
   bool finished() const { return lanes_left_.load(std::memory_order_acquire) == 0; }
-  // "rank 1 waits for a message from rank 0 (...)", for the deadline's report.
-  std::string DescribeWaits();
+  // "rank 1 waits for a message from rank 0 (...)", for the deadline's report; and a rank of each process that is
+  // waited for.
+  std::string DescribeWaits(std::map<int, int>* rank_of_process);
+  // The call and which execution of it, for messages.
+  std::string What() const { return plan_->what + ", execution " + std::to_string(sequence); }
 
   // Tile `tile` of a chunk of one of this process's ranks. Empty tiles have no elements.
   struct Span {
@@ -94,6 +108,7 @@ class Operation {
 
   std::shared_ptr<void> owned_input;  // a buffered send's copy
   uint64_t record = 0;                // its number in the recorder
+  uint64_t sequence = 0;              // counts the executions of its call site, or of a queue of messages
 
  private:
   std::shared_ptr<const Plan> plan_;

@@ -1,7 +1,5 @@
 // Connections with the processes that an engine works with, and what becomes of operations when one of these is gone.
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "engine/engine.h"
 
@@ -11,40 +9,43 @@ namespace {
 constexpr auto kCrashGrace = std::chrono::milliseconds(100);
 constexpr const char* kNoWord = " without a word";
 
-class PeerWatch final : public Poller::Handler {
- public:
-  PeerWatch(Engine* engine, int process, int fd) : engine_(engine), process_(process), fd_(fd) {}
-  ~PeerWatch() override { close(fd_); }
-  void OnEvents(uint32_t) override {
-    char byte;
-    ssize_t n = recv(fd_, &byte, 1, MSG_DONTWAIT);
-    if (n > 0) goodbye_ = true;
-    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return;
-    engine_->poller().Remove(fd_);
-    engine_->PeerGone(process_, "its process ended", goodbye_);
-  }
-  void SayGoodbye() {
-    const char byte = 'b';
-    [[maybe_unused]] ssize_t n = send(fd_, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-  }
-
- private:
-  Engine* engine_;
-  int process_, fd_;
-  bool goodbye_ = false;
-};
-
 }  // namespace
 
-void Engine::PeerGone(int process, const std::string& reason, bool goodbye) {
-  if (!goodbye) NoteCrash(process, reason + kNoWord);
-  links_.ClosePeer(process, reason);
+void Engine::AddControl(int process, int fd) {
+  auto link = std::make_shared<ControlLink>(
+      fd, poller_.get(), [this, process](const ControlFrame& frame) { OnFrame(process, frame); },
+      [this, process](const std::string& why) { ControlEnded(process, why); });
+  {
+    std::lock_guard lock(peers_mutex_);
+    Peer& peer = peers_[process];
+    peer.heard = Clock::now();
+    peer.controls.push_back(link);
+  }
+  poller_->Add(fd, EPOLLIN | EPOLLRDHUP, std::move(link));
+}
+
+void Engine::ControlEnded(int process, const std::string& why) {
+  bool left;
+  {
+    std::lock_guard lock(peers_mutex_);
+    left = peers_[process].left;
+  }
+  if (!left) NoteCrash(process, why + kNoWord);
+  links_.CloseShared(process, why);
   bell_->NotifyAll();
 }
 
 void Engine::NoteCrash(int process, const std::string& reason) {
-  std::lock_guard lock(mutex_);
-  crashes_.try_emplace(process, Crash{reason, Clock::now()});
+  {
+    std::lock_guard lock(mutex_);
+    if (!crashes_.try_emplace(process, Crash{reason, Clock::now()}).second) return;
+  }
+  // Not every process is linked with every other.
+  ControlFrame gone;
+  gone.kind = ControlFrame::Kind::kGone;
+  gone.process = process;
+  gone.text = reason;
+  TellAll(gone, process);
 }
 
 bool Engine::Crashed(int process) {
@@ -54,31 +55,22 @@ bool Engine::Crashed(int process) {
 
 void Engine::FailCrashed(Operation& op, Clock::time_point now) {
   std::string names, reason;
+  int process = -1;
   {
     std::lock_guard lock(mutex_);
+    if (crashes_.empty()) return;
     for (const RankPlace& rank : op.plan().ranks) {
       auto it = crashes_.find(rank.process);
       // What the process sent before it died may still be enough: a moment for that.
       if (it == crashes_.end() || now - it->second.seen < kCrashGrace) continue;
       names += (names.empty() ? "" : ", ") + rank.name;
       reason = it->second.reason;
+      process = it->first;
     }
   }
   if (names.empty()) return;
-  op.Fail(Status::Error(Code::kUnavailable, op.plan().what + ": lost " + names + ": " + reason +
-                                                ". Look at that process's log for the first error; the job has to be "
-                                                "restarted."));
-}
-
-void Engine::WatchPeer(int process, int fd) {
-  auto watch = std::make_shared<PeerWatch>(this, process, fd);
-  {
-    std::lock_guard lock(mutex_);
-    goodbyes_.push_back([weak = std::weak_ptr<PeerWatch>(watch)] {
-      if (auto live = weak.lock()) live->SayGoodbye();
-    });
-  }
-  poller_->Add(fd, EPOLLIN | EPOLLRDHUP, std::move(watch));
+  op.Fail(Status::Error(Code::kUnavailable,
+                        op.What() + ": lost " + names + ": " + reason + ". " + LastSeen(process) + kLostHint));
 }
 
 void Engine::AddTcp(int process, int channel, int fd, bool sending) {

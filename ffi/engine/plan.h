@@ -56,6 +56,9 @@ struct Plan {
   std::vector<RankPlace> ranks;
   std::vector<RankTable> locals;
   std::vector<int> local_of_rank;  // -1: another process
+  // The recorder's, under its lock: where it wrote `what` and `label`, and their length.
+  mutable uint64_t text_at = 0;
+  mutable uint32_t text_bytes = 0;
 
   // Piece boundaries lie on 64-byte lines of the block, so neighbours in memory never share one.
   uint64_t PieceBegin(uint64_t piece) const {
@@ -68,6 +71,8 @@ struct Plan {
     for (int p = 0; p < pieces; ++p) longest = std::max(longest, PieceBegin(p + 1) - PieceBegin(p));
     return (longest + tile_elements - 1) / tile_elements;
   }
+  // Whether all ranks are this process's.
+  bool alone() const { return locals.size() == ranks.size(); }
   bool memory_only() const { return protocol == Protocol::kMemory; }
   uint64_t in_bytes() const { return in_blocks * block_elements * element_bytes; }
   uint64_t out_bytes() const { return out_blocks * block_elements * element_bytes; }

@@ -1,23 +1,27 @@
 // The last operations of this process: what they were, when they began and how they ended. A ring of fixed size that is
-// always written, so that a failure or a profile can be looked at afterwards.
+// always written, in memory that others can read while this process lives, or in a file that stays when it dies.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/plan.h"
+
 namespace jaxring {
 
-enum class OperationState : uint8_t { kRunning = 0, kDone = 1, kFailed = 2 };
+enum class OperationState : uint32_t { kRunning = 0, kDone = 1, kFailed = 2 };
 
 struct OperationRecord {
   using Time = std::chrono::steady_clock::time_point;
-  uint64_t number = 0;                       // counts the operations of this process, from 1; 0: no record
-  uint64_t sequence = 0;                     // counts the executions of its call site
-  std::shared_ptr<const std::string> label;  // the plan's
+  uint64_t number = 0;            // counts the operations of this process, from 1; 0: no record
+  uint64_t sequence = 0;          // counts the executions of its call site
+  uint64_t key = 0;               // the operation's, the same in all processes that take part
+  std::string what, label;        // the plan's; empty where newer ones have taken their room
   Time arrived, launched, ended;  // the first local rank came; all were there and the plan known; the last lane ended
   OperationState state = OperationState::kRunning;
 };
@@ -25,18 +29,34 @@ struct OperationRecord {
 class Recorder {
  public:
   static constexpr uint64_t kCapacity = 4096;
+  static constexpr uint64_t kTextBytes = 1 << 20;
 
-  // Returns the operation's number.
-  uint64_t Begin(std::shared_ptr<const std::string> label, uint64_t sequence, OperationRecord::Time arrived);
+  // In unnamed shared memory, or in a new file of mode 0600. Throws where that cannot be made.
+  explicit Recorder(const std::string& path = "");
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+
+  // Returns the operation's number. A plan belongs to one recorder.
+  uint64_t Begin(const Plan& plan, uint64_t key, uint64_t sequence, OperationRecord::Time arrived);
   // Does nothing for 0, or for an operation whose record has been overwritten.
   void End(uint64_t number, bool failed);
   // The records with greater numbers that are still there, oldest first.
   std::vector<OperationRecord> After(uint64_t number) const;
+  std::optional<OperationRecord> Last() const;
+  // Whether an operation with this key is among them.
+  bool Knows(uint64_t key) const;
 
  private:
+  struct Header;
+  struct Slot;
+  Slot& slot(uint64_t number) const;
+  OperationRecord Read(uint64_t number) const;
+  uint64_t Write(const Plan& plan);
+
   mutable std::mutex mutex_;
-  uint64_t last_ = 0;
-  std::vector<OperationRecord> ring_ = std::vector<OperationRecord>(kCapacity);  // number n is at n % kCapacity
+  int fd_ = -1;
+  Header* header_ = nullptr;
+  char* text_ = nullptr;
 };
 
 }  // namespace jaxring

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/control_frames.h"
 #include "engine/operation.h"
 #include "engine/plan.h"
 
@@ -57,6 +58,8 @@ class Site : public std::enable_shared_from_this<Site> {
   // Fails what waits too long for participants or a plan, or all that waits if there is a reason to abort; false when
   // nothing waits any more.
   bool CheckDeadlines(Clock::time_point now, const std::string* abort_reason);
+  // Adds what waits here for local ranks or a plan.
+  void Describe(Clock::time_point now, std::vector<Activity>* activities);
 
  private:
   struct Instance {
@@ -78,6 +81,8 @@ class Site : public std::enable_shared_from_this<Site> {
   bool Complete(const Group& group, const Instance& instance) const;
   void Start(Group& group, Instance instance, bool on_this_thread, std::unique_lock<std::mutex>& lock);
   void Expire(Group& group, Instance& instance);
+  // Fails what another process says is over; false if none does.
+  bool FailTold(Group& group, Instance& instance);
   void FailAll(Instance& instance, const Status& status);
 
   Engine* engine_;

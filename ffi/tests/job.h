@@ -99,6 +99,7 @@ class Job {
       for (int to = 0; to < processes; ++to) {
         for (int c = 0; from != to && c < channels; ++c)
           wire == Wire::kShared ? Share(from, to, c) : Connect(from, to, c);
+        if (from < to) Control(from, to);
       }
     }
     for (int p = 0; p < processes; ++p) planners_.emplace_back([this, p] { Plan(p); });
@@ -109,6 +110,7 @@ class Job {
     for (auto& planner : planners_) planner.join();
     engines_.clear();
     for (auto& [pair, fd] : sockets_) close(fd);
+    for (auto& [pair, fd] : controls_) close(fd);
   }
 
   Engine& engine(int process) { return *engines_[process]; }
@@ -120,6 +122,8 @@ class Job {
     std::lock_guard lock(mutex_);
     answers_[spec] = std::move(planner);
   }
+  // Ends the connection beside the data, as a process does that dies.
+  void CutControl(int a, int b) { shutdown(controls_.at({std::min(a, b), std::max(a, b)}), SHUT_RDWR); }
   // Breaks the connections between two processes.
   void Cut(int a, int b) {
     for (auto& [pair, fd] : sockets_) {
@@ -177,6 +181,14 @@ class Job {
     sender.links().AddSend(to, channel, MakeTcpSendLink(sending, &sender.poller(), slot, &sender.bell()));
   }
 
+  void Control(int a, int b) {
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+    controls_[{a, b}] = dup(ends[0]);
+    engine(a).AddControl(b, ends[0]);
+    engine(b).AddControl(a, ends[1]);
+  }
+
   void Plan(int process) {
     while (!stop_) {
       PlanRequest request;
@@ -193,6 +205,7 @@ class Job {
   const int channels_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::pair<std::pair<int, int>, int>> sockets_;
+  std::map<std::pair<int, int>, int> controls_;
   std::mutex mutex_;
   std::map<std::string, Planner> answers_;
   std::atomic<uint64_t> next_key_{1};

@@ -1,8 +1,12 @@
 // The recorder: what it keeps, what it gives back, and that threads do not disturb each other.
 #include "ffi/engine/recorder.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -14,18 +18,24 @@ namespace {
 using State = OperationState;
 using Clock = std::chrono::steady_clock;
 
-std::shared_ptr<const std::string> Label(const std::string& text) { return std::make_shared<const std::string>(text); }
+Plan Labelled(const std::string& text) {
+  Plan plan;
+  plan.what = "what " + text;
+  plan.label = std::make_shared<const std::string>(text);
+  return plan;
+}
 
 void CheckStates() {
   Recorder recorder;
   CHECK(recorder.After(0).empty());
   const Clock::time_point before = Clock::now();
-  const uint64_t a = recorder.Begin(Label("a"), 7, before), b = recorder.Begin(Label("b"), 0, before);
+  const uint64_t a = recorder.Begin(Labelled("a"), 70, 7, before), b = recorder.Begin(Labelled("b"), 71, 0, before);
   recorder.End(b, true);
   recorder.End(0, false);
   std::vector<OperationRecord> records = recorder.After(0);
   CHECK_EQ(records.size(), 2u);
-  CHECK(records[0].number == a && *records[0].label == "a" && records[0].sequence == 7);
+  CHECK(records[0].number == a && records[0].label == "a" && records[0].what == "what a");
+  CHECK(records[0].sequence == 7 && records[0].key == 70 && recorder.Knows(71) && !recorder.Knows(72));
   CHECK(records[0].state == State::kRunning && records[0].ended == Clock::time_point());
   CHECK(records[0].arrived == before && before <= records[0].launched);
   CHECK(records[1].number == b && records[1].state == State::kFailed && records[1].ended >= records[1].launched);
@@ -37,14 +47,47 @@ void CheckStates() {
 
 void CheckOldOnesGo() {
   Recorder recorder;
-  const uint64_t first = recorder.Begin(Label("first"), 0, Clock::now());
+  const uint64_t first = recorder.Begin(Labelled("first"), 0, 0, Clock::now());
   uint64_t last = first;
-  for (uint64_t i = 0; i < Recorder::kCapacity; ++i) last = recorder.Begin(Label("later"), i, Clock::now());
+  const Plan later = Labelled(std::string(500, 'l'));
+  for (uint64_t i = 0; i < Recorder::kCapacity; ++i) last = recorder.Begin(later, 1, i, Clock::now());
   std::vector<OperationRecord> records = recorder.After(0);
   CHECK_EQ(records.size(), Recorder::kCapacity);
   CHECK(records.front().number == first + 1 && records.back().number == last);
+  CHECK(records.front().label == *later.label && !recorder.Knows(0));
   recorder.End(first, false);  // its place is another's now
   for (const OperationRecord& record : recorder.After(0)) CHECK(record.state == State::kRunning);
+}
+
+// Texts have a ring of their own: an old one is not taken for another.
+void CheckOldTextsGo() {
+  Recorder recorder;
+  for (uint64_t i = 0; i < 2200; ++i) {
+    recorder.Begin(Labelled(std::to_string(i) + std::string(1000, '.')), i, i, Clock::now());
+  }
+  size_t kept = 0;
+  for (const OperationRecord& record : recorder.After(0)) {
+    CHECK(record.label.empty() || record.label == std::to_string(record.sequence) + std::string(1000, '.'));
+    kept += !record.label.empty();
+  }
+  CHECK(kept > 450 && kept < 550);
+}
+
+void CheckFiles() {
+  const std::string path = "recorder_test." + std::to_string(getpid());
+  {
+    Recorder recorder(path);
+    struct stat info;
+    CHECK(stat(path.c_str(), &info) == 0 && (info.st_mode & 0777) == 0600);
+    bool refused = false;
+    try {
+      Recorder again(path);
+    } catch (const std::system_error&) {
+      refused = true;
+    }
+    CHECK(refused);
+  }
+  CHECK(unlink(path.c_str()) == 0);
 }
 
 void CheckManyThreads() {
@@ -62,8 +105,8 @@ void CheckManyThreads() {
   });
   std::vector<std::thread> writers;
   for (int t = 0; t < 4; ++t) {
-    writers.emplace_back([&] {
-      for (int i = 0; i < 3000; ++i) recorder.End(recorder.Begin(Label("x"), i, Clock::now()), false);
+    writers.emplace_back([&, x = Labelled("x")] {
+      for (int i = 0; i < 3000; ++i) recorder.End(recorder.Begin(x, 0, i, Clock::now()), false);
     });
   }
   for (std::thread& writer : writers) writer.join();
@@ -80,5 +123,7 @@ int main() {
   using namespace jaxring::test;
   CheckStates();
   CheckOldOnesGo();
+  CheckOldTextsGo();
+  CheckFiles();
   CheckManyThreads();
 }

@@ -76,14 +76,14 @@ std::vector<std::shared_ptr<RecvLink>> Links::AllRecv() const {
   return all;
 }
 
-void Links::ClosePeer(int peer, const std::string& reason) {
+void Links::CloseShared(int peer, const std::string& reason) {
   {
     std::lock_guard lock(mutex_);
     for (auto& [key, link] : send_) {
-      if (key.first == peer) link->end.Close(reason);
+      if (key.first == peer && link->transport == "shm") link->end.Close(reason);
     }
     for (auto& [key, link] : recv_) {
-      if (key.first == peer) link->end.Close(reason);
+      if (key.first == peer && link->transport == "shm") link->end.Close(reason);
     }
   }
   own_bell_->Notify();

@@ -29,8 +29,8 @@ class Links {
   std::shared_ptr<SendLink> LocalSend(int src_device, int dst_device, int channel);
   std::shared_ptr<RecvLink> LocalRecv(int src_device, int dst_device, int channel);
   std::vector<std::shared_ptr<RecvLink>> AllRecv() const;
-  // Closes every link with a peer that is gone.
-  void ClosePeer(int peer, const std::string& reason);
+  // Closes the links by shared memory with a peer that is gone; others have connections, which end by themselves.
+  void CloseShared(int peer, const std::string& reason);
   // Bytes of slots in this process's memory, for `doctor`.
   size_t MemoryBytes() const;
 

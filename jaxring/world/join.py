@@ -21,6 +21,8 @@ from jaxring.world.identity import ProcessInfo
 from jaxring.world.listener import Listener
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxring.world.links import Native
     from jaxring.world.store import Store
 
@@ -32,6 +34,8 @@ _CONNECT_S = 10.0
 # A slice of the wait for the secret, after which a closed World gives up; and the pause between dials.
 _SECRET_SLICE_S = 2.0
 _RETRY_S = 0.05
+# In place of a channel: the connection beside the data, one to each process that this one sends to.
+_CONTROL = -1
 
 
 class World:
@@ -109,7 +113,11 @@ class World:
             raise JoinError(f"Process {p} needs no link to itself.")
         if not 0 <= channel < links.MAX_CHANNELS:
             raise JoinError(f"Channel {channel} is not in 0..{links.MAX_CHANNELS - 1}.")
-        key = (p, channel)
+        self._once((p, _CONTROL), lambda: self._make_control(p))
+        return self._once((p, channel), lambda: self._make(p, channel))
+
+    def _once(self, key: tuple[int, int], make: Callable[[], str]) -> str:
+        """What `make` returns, made by the first who asks. After a failure the next one tries again."""
         with self._lock:
             future = self._links.get(key)
             mine = future is None
@@ -118,14 +126,14 @@ class World:
         if not mine:
             return future.result()
         try:
-            transport = self._make(p, channel)
+            made = make()
         except BaseException as error:
             with self._lock:
                 del self._links[key]
             future.set_exception(error)
             raise
-        future.set_result(transport)
-        return transport
+        future.set_result(made)
+        return made
 
     def transport(self, p: int) -> str:
         """How messages between this process and `p` travel: "shm" on one host, otherwise "verbs" or "tcp".
@@ -170,6 +178,17 @@ class World:
             logger.info("%s link to %s, channel %d: %s", links.NAMES[transport], peer, channel, words)
         logger.debug("sending link to %s, channel %d: %s", peer, channel, transport)
         return transport
+
+    def _make_control(self, p: int) -> str:
+        peer = self.info(p)
+        deadline = time.monotonic() + self._timeout_s
+        sock, session = self._connect(peer, 0, deadline)
+        with sock:
+            try:
+                links.dial_control(sock, session, self.own, peer, self._native, deadline)
+            except (OSError, ValueError) as error:
+                raise JoinError(f"The control connection to {peer} failed: {error}.") from error
+        return "control"
 
     def _offering(self, transport: str, kind: str, channel: int) -> links.Offering | None:
         """This side of a link by an offering; None for the other transports. Channels take the rails in turn."""
@@ -231,10 +250,11 @@ class World:
 
     def _answer(self, sock: socket.socket, session: Session) -> None:
         request = links.Request(session.receive(sock, time.monotonic() + _REQUEST_S), session)
-        claim = (session.peer, request.channel)
+        claim = (session.peer, _CONTROL if request.transport == "control" else request.channel)
         with self._lock:
             if claim in self._accepted:
-                raise JoinError(f"Process {claim[0]} has a link on channel {claim[1]} already.")
+                what = "control connection" if request.transport == "control" else f"link on channel {claim[1]}"
+                raise JoinError(f"Process {claim[0]} has a {what} already.")
             self._accepted.add(claim)
         try:
             peer = self.info(session.peer)

@@ -46,8 +46,8 @@ class Native(Protocol):
     def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool) -> None:
         """Make a link of a connected non-blocking socket, and take it."""
 
-    def watch(self, peer: int, fd: int) -> None:
-        """Take a connection whose end means that the peer is dead."""
+    def control(self, peer: int, fd: int) -> None:
+        """Take the connection beside the data: signs of life, failures; its end means that the peer is dead."""
 
     def verbs_ports(
         self,
@@ -134,8 +134,16 @@ def dial(
         native.tcp_attach(peer.index, channel, _release(sock), True)
     else:
         native.shm_ring(peer.index, channel, memory_path(peer, answer.get("pid"), answer.get("bell_fd")))
-        native.watch(peer.index, _release(sock))
     return ""
+
+
+def dial_control(
+    sock: socket.socket, session: Session, own: ProcessInfo, peer: ProcessInfo, native: Native, deadline: float
+) -> None:
+    """Make an authenticated connection the one beside the data. Raises as `dial` does."""
+    request = {"from": own.index, "token": own.token, "channel": 0, "transport": "control"}
+    _ask(sock, session, request, peer, 0, deadline)
+    native.control(peer.index, _release(sock))
 
 
 @contextlib.contextmanager
@@ -169,8 +177,8 @@ class Request:
         self.token = wire.text(message.get("token"), "token", 64)
         self.channel = wire.integer(message.get("channel"), "channel", 0, MAX_CHANNELS - 1)
         self.transport = wire.text(message.get("transport"), "transport", 64)
-        if self.transport not in ("shm", "tcp", "verbs"):
-            raise ValueError("transport is none of shm, tcp and verbs")
+        if self.transport not in ("shm", "tcp", "verbs", "control"):
+            raise ValueError("transport is none of shm, tcp, verbs and control")
         self.kind = wire.text(message.get("kind", ""), "kind", 64)
         self.offer = wire.text(message.get("offer", ""), "offer", _MAX_OFFER)
         self.pid, self.ring_fd, self.bell_fd = (message.get(name) for name in ("pid", "ring_fd", "bell_fd"))
@@ -201,16 +209,18 @@ def accept(
             # The answer goes when this side can be reached.
             session.send(sock, {"ok": True, "offer": offer}, deadline)
             return how.finish(peer.index, channel, False, _release(sock), max(0.0, deadline - time.monotonic()))
-    if request.transport == "tcp":
+    if request.transport in ("tcp", "control"):
         # The answer goes first: from the moment when the engine has the socket, what is sent is data.
         session.send(sock, {"ok": True}, deadline)
-        native.tcp_attach(peer.index, channel, _release(sock), False)
+        if request.transport == "control":
+            native.control(peer.index, _release(sock))
+        else:
+            native.tcp_attach(peer.index, channel, _release(sock), False)
         return ""
     ring = memory_path(peer, request.pid, request.ring_fd)
     bell = memory_path(peer, request.pid, request.bell_fd)
     native.shm_attach(peer.index, channel, ring, bell)
     session.send(sock, {"ok": True, "pid": own.pid, "bell_fd": native.bell_fd()}, deadline)
-    native.watch(peer.index, _release(sock))
     return ""
 
 

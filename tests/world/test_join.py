@@ -25,16 +25,19 @@ def test_same_host_links_by_shared_memory_once(make_world):
     assert native0.named("shm_create") == [("shm_create", 1, 0), ("shm_create", 1, 5)]
     assert native0.named("shm_ring") == [("shm_ring", 1, 0), ("shm_ring", 1, 5)]
     assert native1.wait_for("shm_attach", 2)[1] == ("shm_attach", 0, 5, "ring to 1 on 5")
-    assert native0.wait_for("watch", 3) == [("watch", 1)] * 3
-    assert native1.wait_for("watch", 3) == [("watch", 0)] * 3
+    assert native0.wait_for("control", 2) == [("control", 1)] * 2  # each side dials one
+    assert native1.wait_for("control", 2) == [("control", 0)] * 2
 
 
-def test_the_watched_socket_ends_with_the_peer(make_world):
-    (zero, native0), (_, native1) = make_world(0), make_world(1)
+@pytest.mark.parametrize("shm_disable", ["0", "1"])
+def test_the_control_connection_ends_with_the_peer(make_world, shm_disable):
+    (zero, native0), (_, native1) = make_world(0, SHM_DISABLE=shm_disable), make_world(1, SHM_DISABLE=shm_disable)
     zero.link(1, 0)
-    native1.wait_for("watch")
-    (kept,) = native1.sockets.values()
-    kept.settimeout(60)
+    native1.wait_for("control")
+    (kept,) = native1.controls
+    (own,) = native0.controls
+    own.sendall(b"sign")
+    assert kept.recv(4, socket.MSG_WAITALL) == b"sign"
     native0.close()
     assert kept.recv(1) == b""
 
@@ -45,7 +48,6 @@ def test_tcp_hands_over_the_very_socket(make_world):
     native1.wait_for("tcp_attach")
     native0.sockets[1, 3, True].sendall(b"data")
     assert native1.sockets[0, 3, False].recv(4, socket.MSG_WAITALL) == b"data"
-    assert not native0.named("watch")
 
 
 def test_different_host_ids_link_over_tcp(make_world):
@@ -84,12 +86,13 @@ def test_an_absent_peer_is_an_error_in_time_and_may_come_later(make_world):
 
 def test_a_closed_peer_is_unreachable_with_its_name_and_address(make_world):
     (zero, native0), (one, _) = make_world(0, timeout_s=0.5), make_world(1)
+    zero.link(1, 5)
     one.close()
     pattern = r"Cannot reach process 1 \(pid .*within 0.5 s \(JAXRING_JOIN_TIMEOUT\)\. 127\.0\.0\.1 port"
     for _ in range(2):
         with pytest.raises(JoinError, match=pattern):
             zero.link(1, 0)
-    assert len(native0.named("shm_create")) == 1
+    assert native0.named("shm_create") == [("shm_create", 1, 5), ("shm_create", 1, 0)]
 
 
 @pytest.mark.parametrize(("p", "channel"), [(0, 0), (2, 0), (-1, 0), (1, -1), (1, 1 << 20)])
@@ -169,7 +172,7 @@ def dial(make_world):
         ({"from": 1}, "from is not an integer from 0 to 0"),
         ({"token": "old"}, "has been restarted"),
         ({"channel": 1 << 30}, "channel is not"),
-        ({"transport": "pigeon"}, "none of shm, tcp and verbs"),
+        ({"transport": "pigeon"}, "none of shm, tcp, verbs and control"),
     ],
 )
 def test_a_bad_request_is_answered_with_an_error(dial, change, answer):

@@ -42,6 +42,7 @@ class FakeNative:
     def __init__(self, ports=(), gids=()) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.sockets: dict[tuple[int, int, bool], socket.socket] = {}
+        self.controls: list[socket.socket] = []
         self.changed = threading.Condition()
         self.fail_attach = ""
         # As jaxring._native lists RDMA ports; a link by them cannot be made where `fail_verbs` says why.
@@ -99,9 +100,12 @@ class FakeNative:
         self._keep((peer, channel, sending), sock)
         self._record("tcp_attach", peer, channel, sending)
 
-    def watch(self, peer: int, fd: int) -> None:
-        self._keep((peer, -fd, False), socket.socket(fileno=fd))
-        self._record("watch", peer)
+    def control(self, peer: int, fd: int) -> None:
+        assert not os.get_blocking(fd)
+        sock = socket.socket(fileno=fd)
+        sock.settimeout(60)
+        self.controls.append(sock)
+        self._record("control", peer)
 
     def verbs_ports(self):
         return self.ports, self.gids, "" if self.ports else "there is no device"
@@ -133,7 +137,7 @@ class FakeNative:
     def close(self) -> None:
         with self.changed:
             self._closed = True
-        for sock in self.sockets.values():
+        for sock in [*self.sockets.values(), *self.controls]:
             sock.close()
         for fd in self._fds:
             os.close(fd)

@@ -1,0 +1,44 @@
+// A connection beside the data with another process of the job. Python has connected and authenticated it; its end
+// means that the process is gone.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "engine/control_frames.h"
+#include "transport/poller.h"
+
+namespace jaxring {
+
+class ControlLink final : public Poller::Handler {
+ public:
+  // Called on the poller's thread.
+  using OnFrame = std::function<void(const ControlFrame& frame)>;
+  using OnEnd = std::function<void(const std::string& why)>;
+
+  // Takes `fd`. Not in service before the poller knows it.
+  ControlLink(int fd, Poller* poller, OnFrame on_frame, OnEnd on_end);
+  ~ControlLink() override;
+  int fd() const { return fd_; }
+  void OnEvents(uint32_t events) override;
+  // Any thread. Never waits: what the socket does not take goes out later, and beyond a limit nothing is kept. A frame
+  // that is only of use now (`dispensable`) is not kept at all.
+  void Send(const std::string& frame, bool dispensable = false);
+
+ private:
+  void Flush();
+  void Read();
+  void End(const std::string& why);
+
+  int fd_;
+  Poller* poller_;
+  OnFrame on_frame_;
+  OnEnd on_end_;
+  FrameReader reader_;  // the poller's thread only
+  std::mutex mutex_;
+  std::string unsent_;
+  bool ended_ = false;
+};
+
+}  // namespace jaxring

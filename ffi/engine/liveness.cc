@@ -1,0 +1,224 @@
+// What the processes of a job tell each other beside the data, and what is said of one that is silent.
+#include <algorithm>
+#include <cstdio>
+
+#include "engine/engine.h"
+#include "engine/site.h"
+
+namespace jaxring {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr auto kSignEvery = milliseconds(500);
+// Who is silent for longer does not run; 0.5 s and some scheduling would do.
+constexpr auto kSilent = milliseconds(2000);
+// A stopped process reads nothing, and its buffers are to last.
+constexpr auto kSilentLong = milliseconds(5000), kSignToSilentEvery = milliseconds(10000);
+constexpr size_t kTold = 1024;
+
+std::string Seconds(Clock::duration time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+// "in all_reduce ..., execution 3, for 2.9 s".
+std::string Doing(const std::vector<Activity>& activities, Clock::duration since) {
+  std::string text;
+  for (const Activity& activity : activities) {
+    const std::string age = Seconds(milliseconds(activity.age_ms) + since);
+    text += text.empty() ? "" : " and ";
+    if (activity.running) {
+      text.append("in ").append(activity.what).append(", for ").append(age);
+    } else {
+      text.append("between operations, ").append(age).append(" after the end of ").append(activity.what);
+    }
+  }
+  return text.empty() ? "before its first operation" : text;
+}
+
+uint32_t Milliseconds(Clock::duration time) {
+  return static_cast<uint32_t>(std::max<int64_t>(0, std::chrono::duration_cast<milliseconds>(time).count()));
+}
+
+}  // namespace
+
+void Engine::TellAll(const ControlFrame& frame, int except) {
+  const std::string bytes = EncodeFrame(frame);
+  // A last word goes before the end of each connection; others need only one.
+  const bool last = frame.kind == ControlFrame::Kind::kGoodbye || frame.kind == ControlFrame::Kind::kLeaving;
+  std::lock_guard lock(peers_mutex_);
+  for (auto& [process, peer] : peers_) {
+    if (process == except) continue;
+    for (size_t i = 0; i < (last ? peer.controls.size() : std::min<size_t>(1, peer.controls.size())); ++i) {
+      peer.controls[i]->Send(bytes);
+    }
+  }
+}
+
+bool Engine::Remember(uint64_t key, const Status& status) {
+  std::lock_guard lock(mutex_);
+  if (!told_.emplace(key, status).second) return false;
+  told_order_.push_back(key);
+  if (told_order_.size() > kTold) {
+    told_.erase(told_order_.front());
+    told_order_.pop_front();
+  }
+  for (auto& op : active_) {
+    if (op->key() == key) op->Fail(status);
+  }
+  return true;
+}
+
+std::optional<Status> Engine::Told(uint64_t key) {
+  std::lock_guard lock(mutex_);
+  auto it = told_.find(key);
+  return it == told_.end() ? std::nullopt : std::optional(it->second);
+}
+
+void Engine::Spread(uint64_t key, const Status& status, int own) {
+  if (!Remember(key, status)) return;
+  ControlFrame failed;
+  failed.kind = ControlFrame::Kind::kFailed;
+  failed.key = key;
+  failed.code = status.code;
+  failed.text = status.message + " (Process " + std::to_string(own) + " was the first to see it.)";
+  TellAll(failed, -1);
+}
+
+void Engine::OnFrame(int process, const ControlFrame& frame) {
+  {
+    std::lock_guard lock(peers_mutex_);
+    Peer& peer = peers_[process];
+    peer.heard = Clock::now();
+    if (frame.kind == ControlFrame::Kind::kAlive) {
+      peer.doing = frame.activities;
+      peer.said_at = peer.heard;
+    }
+    if (frame.kind == ControlFrame::Kind::kGoodbye) peer.left = true;
+  }
+  switch (frame.kind) {
+    case ControlFrame::Kind::kAlive:
+    case ControlFrame::Kind::kGoodbye:
+      break;
+    case ControlFrame::Kind::kFailed:
+      if (!Remember(frame.key, Status::Error(frame.code, frame.text))) break;
+      bell_->NotifyAll();
+      TellAll(frame, process);
+      break;
+    case ControlFrame::Kind::kGone:
+      NoteCrash(frame.process, frame.text);
+      break;
+    case ControlFrame::Kind::kLeaving:
+      NoteCrash(process, frame.text);
+      break;
+  }
+}
+
+std::vector<Activity> Engine::Activities(Clock::time_point now) {
+  std::vector<Activity> activities;
+  uint64_t version;
+  for (auto& op : Active(&version))
+    activities.push_back({op->key(), true, Milliseconds(now - op->begun()), op->What()});
+  std::vector<std::weak_ptr<Site>> watched;
+  {
+    std::lock_guard lock(mutex_);
+    watched = watched_;
+  }
+  for (auto& weak : watched) {
+    if (auto site = weak.lock()) site->Describe(now, &activities);
+  }
+  // The oldest is what the others may be waiting for.
+  std::stable_sort(activities.begin(), activities.end(),
+                   [](const Activity& a, const Activity& b) { return a.age_ms > b.age_ms; });
+  if (activities.size() > ControlFrame::kMaxActivities) activities.resize(ControlFrame::kMaxActivities);
+  if (!activities.empty()) return activities;
+  if (auto last = recorder_.Last()) {
+    const bool running = last->state == OperationState::kRunning;
+    activities.push_back({last->key, running, Milliseconds(now - (running ? last->launched : last->ended)),
+                          last->what + ", execution " + std::to_string(last->sequence)});
+  }
+  return activities;
+}
+
+void Engine::SendSigns(Clock::time_point now) {
+  auto due = [now](const Peer& peer) {
+    if (peer.controls.empty() || peer.left) return false;
+    return now - peer.told >= (now - peer.heard > kSilentLong ? kSignToSilentEvery : kSignEvery);
+  };
+  {
+    std::lock_guard lock(peers_mutex_);
+    if (std::none_of(peers_.begin(), peers_.end(), [&](const auto& entry) { return due(entry.second); })) return;
+  }
+  ControlFrame alive;
+  alive.activities = Activities(now);
+  const std::string bytes = EncodeFrame(alive);
+  std::lock_guard lock(peers_mutex_);
+  for (auto& [process, peer] : peers_) {
+    if (!due(peer)) continue;
+    peer.told = now;
+    peer.controls.front()->Send(bytes, true);
+  }
+}
+
+std::string Engine::LastSeen(int process) {
+  std::lock_guard lock(peers_mutex_);
+  auto it = peers_.find(process);
+  if (it == peers_.end() || it->second.said_at == Clock::time_point{}) return "";
+  return std::string("It was last seen ").append(Doing(it->second.doing, {})).append(". ");
+}
+
+std::string Engine::DescribePeer(int process, const std::string& who, uint64_t key) {
+  Peer peer;
+  {
+    std::lock_guard lock(peers_mutex_);
+    if (auto it = peers_.find(process); it != peers_.end()) peer = it->second;
+  }
+  if (peer.controls.empty()) {
+    return who + " has made no connection to this process yet: it has not reached a collective that both take part in.";
+  }
+  if (peer.left) return who + " has ended in good order.";
+  const auto now = Clock::now();
+  const auto silent = now - peer.heard;
+  const bool said = peer.said_at != Clock::time_point{};
+  if (silent > kSilent) {
+    std::string text = who + " has not moved for " + Seconds(silent) + ": it is stopped, swapped out or cut off.";
+    if (said) text.append(" It was last seen ").append(Doing(peer.doing, {})).append(".");
+    return text;
+  }
+  if (!said) return who + " is alive and has not said yet what it does.";
+  std::string text = who + " is alive, and " + Doing(peer.doing, now - peer.said_at) + ".";
+  bool same = false, stranger = false, runs = false;
+  for (const Activity& activity : peer.doing) {
+    runs |= activity.running;
+    same |= activity.running && activity.key == key;
+    stranger |= activity.running && activity.key != key && !recorder_.Knows(activity.key);
+  }
+  if (!runs) return text + " It computes, waits in Python, or runs another program than this process.";
+  if (!same && stranger) {
+    text +=
+        " This process has not begun that: the processes run different programs, or collectives in another order or "
+        "of other shapes.";
+  }
+  return text;
+}
+
+void Engine::FailLate(Operation& op) {
+  std::map<int, int> waited_for;
+  std::string waits = op.DescribeWaits(&waited_for);
+  char limit[32];
+  std::snprintf(limit, sizeof limit, "%g", op.plan().timeout_s);
+  std::string text = op.What() + ": not finished " + limit +
+                     " s after it began: " + (waits.empty() ? "no lane reports what it waits for" : waits) + ".";
+  constexpr size_t kDescribed = 4;
+  size_t described = 0;
+  for (const auto& [process, rank] : waited_for) {
+    if (process == op.plan().process || ++described > kDescribed) continue;
+    text.append(" ").append(DescribePeer(process, op.plan().ranks[rank].name, op.key()));
+  }
+  op.Fail(
+      Status::Error(Code::kDeadlineExceeded, text + " Raise timeout= or JAXRING_TIMEOUT if the peer is only slow."));
+}
+
+}  // namespace jaxring
