@@ -137,10 +137,10 @@ void CheckDisagreement(Wire wire, uint64_t here, uint64_t there) {
 // one that comes later.
 void CheckSpread(Wire wire) {
   Job job(4, wire);
-  Site4 site(&job, "all_reduce ring 4x1 x1", Sized(700, 2)), next(&job, "all_reduce ring 4x1 x1", Sized(700));
+  Site4 site(&job, "all_reduce ring 4x1 x1", Sized(700, 1)), next(&job, "all_reduce ring 4x1 x1", Sized(700));
   site.RunOk();
   for (const Status& status : site.Run({0, 2, 3})) {
-    CHECK(status.code == Code::kDeadlineExceeded && Says(status, "execution 1: not finished 2 s after it began"));
+    CHECK(status.code == Code::kDeadlineExceeded && Says(status, "execution 1: not finished 1 s after it began"));
   }
   --site.run;
   for (const Status& status : site.Run({1})) {
@@ -157,9 +157,9 @@ void CheckSpread(Wire wire) {
 }
 
 // Who is late is described: alive and idle, or in another call.
-void CheckDescriptions(Wire wire) {
-  Job job(2, wire);
-  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 2)), other(&job, "all_gather direct 2x2 x1", Sized(100, 3));
+void CheckDescriptions() {
+  Job job(2, Wire::kShared);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1)), other(&job, "all_gather direct 2x2 x1", Sized(100, 1));
   site.RunOk();
   // A machine with much to do may keep a process from saying what it does for longer than a deadline.
   auto all_say = [](const std::vector<Status>& statuses, const std::string& a, const std::string& b) {
@@ -324,7 +324,7 @@ int main() {
     CheckDisagreement(wire, 100, 101);
     CheckDisagreement(wire, 30, 101);
     CheckSpread(wire);
-    CheckDescriptions(wire);
   }
   CheckLostPeer(Wire::kTcp, true);
+  CheckDescriptions();
 }
