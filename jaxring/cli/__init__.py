@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # In the order of the help text. A subcommand may import jax, so only the one that is asked for does its heavy imports.
-COMMANDS = {name: f"jaxring.cli.{name}" for name in ("bench", "doctor", "explain", "run", "topo")}
+COMMANDS = {name: f"jaxring.cli.{name}" for name in ("bench", "doctor", "explain", "run", "topo", "trace")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,6 +20,7 @@ from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import cuda_service
 from jaxring.runtime.planner import Planner
 from jaxring.settings import announce, settings
+from jaxring.trace.live import new_file
 from jaxring.world.identity import version
 
 logger = logging.getLogger("jaxring.runtime")
@@ -65,7 +66,7 @@ def ensure_started() -> None:
         configured = settings()
         announce(os.environ, version())
         _native.allow_huge_pages(configured.huge_pages)
-        _native.start(configured.worker_threads, configured.slot_bytes, _SPIN_US)
+        _native.start(configured.worker_threads, configured.slot_bytes, _SPIN_US, new_file(configured.trace_dir))
         _thread = threading.Thread(target=_serve, name="jaxring-planner", daemon=True)
         _thread.start()
         atexit.register(_end)
@@ -105,7 +106,9 @@ def _answer(planner: Planner, request: _native.PlanRequest) -> None:
 def _end() -> None:
     """Before the interpreter and JAX's backend go: what still waits for peers must not keep them."""
     _stop.set()
-    # After an uncaught exception peers must not take this for an orderly end.
-    _native.abort("this process is ending", _ABORT_S, getattr(sys, "last_type", None) is None)
+    # After an uncaught exception peers must not take this for an orderly end, and are told of it.
+    uncaught = getattr(sys, "last_type", None)
+    why = "" if uncaught is None else f" after an uncaught {uncaught.__name__}: {str(sys.last_value)[:500]}"
+    _native.abort(f"this process is ending{why}", _ABORT_S, uncaught is None)
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)

@@ -58,6 +58,7 @@ class Settings:
     max_nchannels: int
     nthreads: int
     cuda_trap: bool
+    trace_dir: str
     debug: str
 
     def fingerprint(self) -> str:

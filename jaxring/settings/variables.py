@@ -254,6 +254,13 @@ VARIABLES: tuple[Variable, ...] = (
         engines="GPU",
     ),
     Variable(
+        "TRACE_DIR",
+        "folder",
+        "",
+        "Keep the flight record (`jaxring trace`) in a file there, which stays when the process is killed.",
+        kinds.text_line,
+    ),
+    Variable(
         "DEBUG",
         "level",
         "",

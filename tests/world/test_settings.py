@@ -50,6 +50,7 @@ def test_every_variable_is_read():
             "JAXRING_MAX_NCHANNELS": "8",
             "JAXRING_NTHREADS": "256",
             "JAXRING_CUDA_TRAP": "0",
+            "JAXRING_TRACE_DIR": "/traces",
             "JAXRING_DEBUG": "info",
         }
     )
@@ -57,7 +58,7 @@ def test_every_variable_is_read():
     topology = ("phb", "/a.xml", "/b.xml", True)
     protocols = ("memory", "simple", "ll128")
     text = ("h", "^lo,docker", True, *rdma, *topology, 2.5, 7.0, 3, 4, 65536, False, ("ring",), protocols)
-    assert values == Settings(*text, 1024, True, False, 2, 8, 256, False, "INFO")
+    assert values == Settings(*text, 1024, True, False, 2, 8, 256, False, "/traces", "INFO")
     assert values.worker_threads == 3
 
 

@@ -1,0 +1,72 @@
+"""Look at flight records: the last 4096 operations of each process, with their states and times.
+
+    jaxring trace dump -o FOLDER [PID ...]   copies the records of processes that live
+    jaxring trace diff FILE FILE ...         says who is behind whom, and where
+    jaxring trace view FILE ... -o OUT.json  makes a timeline for ui.perfetto.dev
+
+A process keeps its record in memory, which goes with it. With JAXRING_TRACE_DIR=FOLDER it is a file there from the
+start, always up to date, that stays when the process is killed. Gather the hosts' files before `diff` and `view`.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import socket
+from typing import TYPE_CHECKING
+
+from jaxring.errors import JaxringError
+
+if TYPE_CHECKING:
+    import argparse
+
+HELP = "dump, compare and view the flight records of processes"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `jaxring trace`."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    dump = actions.add_parser("dump", help="copy the records of processes that live")
+    dump.add_argument(
+        "pids", nargs="*", type=int, metavar="PID", help="processes of this host (default: all of jaxring)"
+    )
+    dump.add_argument("-o", dest="folder", default=".", metavar="FOLDER", help="where to (default: here)")
+    diff = actions.add_parser("diff", help="say who is behind whom")
+    view = actions.add_parser("view", help="make a timeline for Perfetto")
+    for action in (diff, view):
+        action.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE", help="flight records")
+    view.add_argument("-o", dest="out", type=pathlib.Path, required=True, metavar="OUT.json", help="the timeline")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it. Raises JaxringError for files that are no records, and where there is nothing to dump."""
+    if arguments.action == "dump":
+        return _dump(pathlib.Path(arguments.folder), arguments.pids or None)
+    from jaxring.trace import diff, flight, view  # dumping needs neither
+
+    flights = sorted((flight.read(path) for path in arguments.files), key=lambda f: (f.process, f.pid))
+    if arguments.action == "diff":
+        print("\n".join(diff.compare(flights)))
+    else:
+        arguments.out.write_text(json.dumps(view.timeline(flights)), encoding="utf-8")
+        print(arguments.out)
+    return 0
+
+
+def _dump(folder: pathlib.Path, pids: list[int] | None) -> int:
+    from jaxring.trace import live
+
+    saved = 0
+    for pid, path in live.find(pids):
+        target = folder / f"jaxring-{socket.gethostname()}-{pid}-{path.name}.trace"
+        try:
+            live.save(path, target)
+        except OSError as error:
+            raise JaxringError(f"Cannot save the record of process {pid} as {target}: {error.strerror}.") from error
+        print(target)
+        saved += 1
+    if not saved:
+        raise JaxringError(
+            "No process that this user may look into has a record in memory; with JAXRING_TRACE_DIR it is a file there."
+        )
+    return 0

@@ -1,0 +1,121 @@
+"""Reads a flight record, which ffi/engine/recorder.cc writes: a header, a ring of slots, a ring of texts.
+
+The file may come from a process that died while it wrote, or from anywhere else: every number is checked before it is
+used as an offset or a length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from typing import TYPE_CHECKING, Any
+
+from jaxring.errors import JaxringError
+
+if TYPE_CHECKING:
+    import pathlib
+
+MAGIC = b"JRTRACE1"
+STATES = ("running", "done", "failed")
+_HEADER = struct.Struct("<8s4I q2q q2Q 64s")
+_SLOT = struct.Struct("<4Q3q2I")
+_MAX_BYTES = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One operation. Times are ns since 1970 by its host's clock; ``ended`` is 0 while it runs.
+
+    ``key`` is the same in all processes that take part. ``what`` names the call, ``label`` is the plan's JSON ("" where
+    newer ones have taken the room of either).
+    """
+
+    number: int
+    sequence: int
+    key: int
+    what: str
+    label: str
+    arrived: int
+    launched: int
+    ended: int
+    state: str
+
+    def __str__(self) -> str:
+        return f"{self.what or 'an operation'}, execution {self.sequence}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Flight:
+    """A process's record: the last operations, oldest first. ``process`` is -1 where it began none."""
+
+    host: str
+    pid: int
+    process: int
+    records: tuple[Record, ...]
+
+    def __str__(self) -> str:
+        name = f"process {self.process}" if self.process >= 0 else "a process"
+        return f"{name} (pid {self.pid} on {self.host})"
+
+
+def read(path: pathlib.Path) -> Flight:
+    """The record in that file. Raises JaxringError where it is none."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise JaxringError(f"Cannot read {path}: {error.strerror}.") from error
+    try:
+        return parse(data)
+    except ValueError as error:
+        raise JaxringError(f"{path} is no flight record of this version of jaxring: {error}.") from None
+
+
+def parse(data: bytes) -> Flight:
+    """The record in these bytes. Raises ValueError."""
+    if len(data) > _MAX_BYTES or len(data) < _HEADER.size or not data.startswith(MAGIC):
+        raise ValueError("it does not begin as one, or is too long")
+    _, header, slot, capacity, text, pid, real, monotonic, process, last, written, host = _HEADER.unpack_from(data)
+    if slot != _SLOT.size or header < _HEADER.size or len(data) != header + slot * capacity + text or not text:
+        raise ValueError("its parts do not fit its length")
+    shift = real - monotonic
+    texts = data[header + slot * capacity :]
+    records = []
+    for i in range(capacity):
+        number, sequence, key, text_at, arrived, launched, ended, state, length = _SLOT.unpack_from(
+            data, header + slot * i
+        )
+        # 0: never used, or half written when the process died.
+        if number == 0 or number > last or state >= len(STATES):
+            continue
+        what, label = _texts(texts, text_at - 1, length, written)
+        end = ended + shift if ended else 0
+        records.append(
+            Record(number, sequence, key, what, label, arrived + shift, launched + shift, end, STATES[state])
+        )
+    records.sort(key=lambda record: record.number)
+    name = _printable(host.split(b"\0")[0])
+    return Flight(name, pid, process, tuple(records))
+
+
+def _texts(texts: bytes, begin: int, length: int, written: int) -> tuple[str, str]:
+    """What was written at that place of the endless text, if it is still there."""
+    if not 0 <= begin <= written or written - begin > len(texts) or begin % len(texts) + length > len(texts):
+        return "", ""
+    at = begin % len(texts)
+    what, _, label = texts[at : at + length].partition(b"\0")
+    return _printable(what), _printable(label)
+
+
+def _printable(raw: bytes) -> str:
+    return "".join(c if c.isprintable() else "?" for c in raw.decode("utf-8", "replace"))
+
+
+def plan(record: Record) -> dict[str, Any]:
+    """What the label says, {} where it says nothing."""
+    try:
+        found = json.loads(record.label)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,45 @@
+"""Where flight records are: a file of their own, or unnamed memory of a process that lives, to which /proc leads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import socket
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MEMORY = "/memfd:jaxring-trace"
+
+
+def new_file(folder: str) -> str:
+    """The name of a new record's file in JAXRING_TRACE_DIR, which is made if it is not there; "" without one."""
+    if not folder:
+        return ""
+    pathlib.Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return str(pathlib.Path(folder) / f"jaxring-{socket.gethostname()}-{os.getpid()}-{time.time_ns()}.trace")
+
+
+def find(pids: list[int] | None = None) -> Iterator[tuple[int, pathlib.Path]]:
+    """(pid, path) of each record of these processes, or of all that this user may look into."""
+    found = (
+        pids if pids is not None else sorted(int(p.name) for p in pathlib.Path("/proc").iterdir() if p.name.isdigit())
+    )
+    for pid in found:
+        descriptors: list[pathlib.Path] = []
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            descriptors = sorted(pathlib.Path(f"/proc/{pid}/fd").iterdir())
+        for path in descriptors:
+            with contextlib.suppress(OSError):
+                if str(path.readlink()).startswith(_MEMORY):
+                    yield pid, path
+
+
+def save(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Copies a record into a new file of mode 0600. Raises OSError."""
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(source.read_bytes())
