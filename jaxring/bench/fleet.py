@@ -16,13 +16,14 @@ import threading
 import time
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener, wait
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from jaxring.bench.member import ADDRESS, KEY
 from jaxring.cli.run import environment
 from jaxring.errors import JaxringError
 
 if TYPE_CHECKING:
+    from jaxring.bench.hosts import Hosts
     from jaxring.bench.peers import Peer
 
 START_S = 120.0
@@ -33,10 +34,12 @@ END_S = 10.0
 class Crew:
     """The processes of one peer's job. A context manager: nothing of it outlives the context."""
 
-    def __init__(self, peer: Peer, processes: int, devices: int, extra: dict[str, str]) -> None:
+    def __init__(
+        self, peer: Peer, processes: int, devices: int, extra: dict[str, str], hosts: Hosts | None = None
+    ) -> None:
         self.peer, self.processes = peer, processes
         self.ranks = 0
-        self._devices, self._extra = devices, extra
+        self._devices, self._extra, self._hosts = devices, extra, hosts
         self._children: list[subprocess.Popen[bytes]] = []
         self._members: list[Connection] = []
         self._stack = contextlib.ExitStack()
@@ -84,29 +87,38 @@ class Crew:
 
     def _start(self) -> None:
         key = secrets.token_bytes(32)
-        listener = self._stack.enter_context(Listener(("127.0.0.1", 0), backlog=self.processes, authkey=key))
+        folder = pathlib.Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxring-bench-")))
+        # A socket in the file system is the same in every network namespace.
+        listener = self._stack.enter_context(Listener(str(folder / "c"), backlog=self.processes, authkey=key))
         # Kept bound, not listening, so that nobody else is given the port: see `jaxring run`.
         reserved = self._stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         reserved.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{reserved.getsockname()[1]}"
+        here = "127.0.0.1" if self._hosts is None else self._hosts.address(0)
+        coordinator = f"{here}:{reserved.getsockname()[1]}"
         if self.peer.name == "torch":
             reserved.close()  # torch listens without SO_REUSEPORT
-        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxring-bench-"))
-        self._log = pathlib.Path(folder) / "log"
-        host, port = cast("tuple[str, int]", listener.address)
-        base = os.environ | {ADDRESS: f"{host}:{port}", KEY: key.hex()} | self._extra
+        self._log = folder / "log"
+        base = os.environ | {ADDRESS: str(listener.address), KEY: key.hex()} | self._extra
         command = [sys.executable, "-m", "jaxring.bench.member", self.peer.name]
         with self._log.open("wb") as log:
             for process in range(1 if self.peer.mpirun else self.processes):
                 env = environment(base, coordinator, self.processes, process, self._devices)
-                argv = [*_mpirun(self.processes), *command] if self.peer.mpirun else command
+                argv = [*self._mpirun(folder), *command] if self.peer.mpirun else command
+                if self._hosts is not None:
+                    argv = self._hosts.command(process * len(self._hosts.names) // self.processes, folder, argv)
                 if self.peer.name == "mpi":
                     env["LD_PRELOAD"] = "libmpi.so.40"
                 self._children.append(
                     subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
                 )
         self._accept(listener)
+
+    def _mpirun(self, folder: pathlib.Path) -> list[str]:
+        if self._hosts is not None:
+            return self._hosts.mpirun(self.processes, folder)
+        root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        return ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", str(self.processes)]
 
     def _accept(self, listener: Listener) -> None:
         arrived: queue.SimpleQueue[Connection] = queue.SimpleQueue()
@@ -138,8 +150,3 @@ def _accept_all(listener: Listener, arrived: queue.SimpleQueue[Connection]) -> N
             continue
         except (OSError, EOFError):  # closed
             return
-
-
-def _mpirun(processes: int) -> list[str]:
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    return ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", str(processes)]

@@ -2,7 +2,7 @@
 
     python -m jaxring.bench.member PEER
 
-BENCH_CONTROLLER (host:port) and BENCH_KEY (hex) name the controller.
+BENCH_CONTROLLER (the path of a socket) and BENCH_KEY (hex) name the controller.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ def main() -> None:
     if peer.mpirun:
         # What `jaxring run` would say, for those peers that JAX has to introduce to each other.
         os.environ["JAX_PROCESS_ID"] = os.environ["OMPI_COMM_WORLD_RANK"]
-    host, port = os.environ[ADDRESS].rsplit(":", 1)
-    with Client((host, int(port)), authkey=bytes.fromhex(os.environ[KEY])) as controller:
+    with Client(os.environ[ADDRESS], authkey=bytes.fromhex(os.environ[KEY])) as controller:
         backend = importlib.import_module(f"jaxring.bench.backends.{peer.backend}").Backend(peer.name)
         controller.send((int(os.environ["JAX_PROCESS_ID"]), backend.ranks))
         while True:

@@ -16,6 +16,7 @@ from jaxring.bench.peers import PEERS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from jaxring.bench.hosts import Hosts
     from jaxring.bench.work import Case
 
 # Iterations of a turn last about this long, so that the machine's moods meet all peers alike.
@@ -70,12 +71,13 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Processes x devices, and who takes part in which environment."""
+    """Processes x devices, and who takes part in which environment; on hosts of their own, if any."""
 
     processes: int
     devices: int
     peers: tuple[str, ...]
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    hosts: Hosts | None = None
 
 
 def installed(job: Job) -> tuple[list[str], dict[str, str]]:
@@ -105,7 +107,7 @@ def measure(
         crews = []
         for name in names:
             progress(description=f"starting {name}")
-            crews.append(stack.enter_context(Crew(PEERS[name], job.processes, job.devices, job.environment)))
+            crews.append(stack.enter_context(Crew(PEERS[name], job.processes, job.devices, job.environment, job.hosts)))
         for case in cases:
             results += _one(job, crews, case, iterations, warmup, check, progress, seconds)
             copies.append(limits.copy_bandwidth())

@@ -10,6 +10,10 @@ Exits with 1 where a result is wrong.
 
 makes the measurements of docs/benchmarks.md, which `python -m jaxring.bench.page DIR docs/benchmarks.md` writes.
 
+    jaxring bench all_reduce -n 4x1 --hosts 4 --rate 1gbit -b 4 -e 64M --peers gloo,mpi
+
+the same over TCP, between hosts that are network namespaces with shaped links; iperf3 tells what a link carries.
+
     jaxring bench --suite gpu --out DIR
 
 builds the CUDA engine where it is not built, tests and measures it on this machine's GPU in under ten minutes. Exits
@@ -18,6 +22,7 @@ with 2 where there is no GPU.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import pathlib
 import sys
@@ -51,6 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--in-place", choices=("no", "yes", "both"), default="no", help="donate operands to results (default: no)")
     add("--chain", type=int, default=1, metavar="N", help="dependent collectives in one program (default: 1)")
     add("--peers", default="xla,gloo,mpi", metavar="LIST", help="who else is measured (default: xla,gloo,mpi)")
+    add("--hosts", type=int, default=0, metavar="N", help="on N hosts, made of network namespaces (needs root)")
+    add("--rate", default="", metavar="RATE", help="of every host's link, as 1gbit (default: not shaped)")
+    add("--congestion", default="", metavar="NAME", help="TCP's congestion control on those hosts (default: as here)")
+    add("--links", type=int, default=1, metavar="N", help="networks that join the hosts (default: 1)")
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="set for the processes of all peers")
     add("--json", type=pathlib.Path, metavar="FILE", help="write every time that was measured")
     add("--plot", type=pathlib.Path, metavar="FILE", help="write a plot of busbw and time over size")
@@ -66,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("rich") is None:
         raise JaxringError("The bench draws tables with rich: pip install 'jaxring[bench]'.")
     from jaxring.bench import cpu_suite, peers, report, show, work
+    from jaxring.bench.hosts import Hosts
     from jaxring.bench.run import Job
 
     if arguments.suite == "cpu":
@@ -90,19 +100,28 @@ def run(arguments: argparse.Namespace) -> int:
     console = show.console()
     everything = []
     copies = []
-    for processes, devices in arguments.jobs or [(1, 8)]:
-        job = Job(processes, devices, names, environment)
-        show.left_out(console, job)
-        for collective in arguments.collectives * arguments.repeat:
-            cases = [
-                work.Case(collective, arguments.op, arguments.dtype, nbytes, place, arguments.chain)
-                for nbytes in sizes
-                for place in inplace
-                if not place or collective not in ("all_gather", "reduce_scatter")
-            ]
-            results, copy_gbs = show.run(console, job, cases, arguments.iters, arguments.warmup, bool(arguments.check))
-            everything += results
-            copies.append(copy_gbs)
+    made = None
+    if arguments.hosts:
+        if any(processes % arguments.hosts for processes, _ in arguments.jobs or [(1, 8)]):
+            raise JaxringError(f"{arguments.hosts} hosts cannot share the processes of every -n equally.")
+        made = Hosts(arguments.hosts, arguments.links, arguments.rate, arguments.congestion)
+    with made or contextlib.nullcontext():
+        if made is not None:
+            console.print(made.describe(), highlight=False)
+        for processes, devices in arguments.jobs or [(1, 8)]:
+            job = Job(processes, devices, names, environment, made)
+            show.left_out(console, job)
+            for collective in arguments.collectives * arguments.repeat:
+                cases = [
+                    work.Case(collective, arguments.op, arguments.dtype, nbytes, place, arguments.chain)
+                    for nbytes in sizes
+                    for place in inplace
+                    if not place or collective not in ("all_gather", "reduce_scatter")
+                ]
+                check = bool(arguments.check)
+                results, copy_gbs = show.run(console, job, cases, arguments.iters, arguments.warmup, check)
+                everything += results
+                copies.append(copy_gbs)
     if arguments.json:
         report.save(arguments.json, everything, max(copies), sys.argv[2:])
     if arguments.plot:

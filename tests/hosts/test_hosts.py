@@ -9,6 +9,8 @@ import pytest
 from hosts_netns import hosts
 from stress_jobs import ROOT, Job
 
+from jaxring.cli import main
+
 WORKER = str(pathlib.Path(__file__).parent / "worker_hosts.py")
 
 pytestmark = [pytest.mark.netns, pytest.mark.multiprocess]
@@ -86,6 +88,17 @@ def test_the_interface_can_be_chosen(tmp_path, chosen, network):
                 assert all(pair[0] in (made.address(host, 0), made.address(host, 1), "127.0.0.1") for pair in found)
             else:
                 assert not any(pair[0] == made.address(host, 1) for pair in found), found
+
+
+def test_the_bench_measures_between_hosts(capsys):
+    size = ["-b", "64K", "-e", "64K", "-w", "1", "--iters", "2", "--peers", "jaxring"]
+    code = main(["bench", "all_reduce", "-n", "2x1", "--hosts", "2", "--rate", "1gbit", *size])
+    out, err = capsys.readouterr()
+    if "Hosts as network namespaces need" in err:
+        pytest.skip(err)
+    assert code == 0, err
+    assert "2 hosts, 1 link(s) of 1gbit each" in out
+    assert "/tcp" in out
 
 
 @pytest.mark.slow

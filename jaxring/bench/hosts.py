@@ -1,0 +1,182 @@
+"""Hosts on one machine: network namespaces joined by bridges, each with a hostname, their links shaped to a rate.
+
+    jaxring bench all_reduce -n 4x1 --hosts 4 --rate 1gbit --peers gloo,mpi
+
+needs root and iproute2; iperf3, where it is installed, tells what a link carries. Shaping is by `tc tbf`, on the way
+out of every host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import uuid
+from typing import TYPE_CHECKING, Self
+
+from jaxring.errors import JaxringError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Gives a command the hostname $0 and the file $1 as /etc/hosts: `ip netns exec` makes a mount namespace.
+_BEGIN = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
+_UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+# What tbf lets pass at once must last from one tick of the kernel's clock to the next, and hold a large segment.
+_TICK_S = 0.005
+_SEGMENT_BYTES = 128 * 1024
+_IPERF_S, _IPERF_LIMIT_S = 3, 30
+
+
+def ip(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run `ip`. Raises JaxringError with what it said."""
+    done = subprocess.run(["ip", *arguments], check=False, capture_output=True, text=True)
+    if check and done.returncode != 0:
+        raise JaxringError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
+    return done
+
+
+class Hosts:
+    """``count`` hosts with an interface for each of ``networks``: jxa0 in 10.213.40.0/24, jxb0 in 10.213.41.0/24.
+
+    A context manager. ``rate``: of every interface, as `tc` writes it ("1gbit"), "" for none. ``congestion``: TCP's
+    control there, "" for what it is here. ``tag`` is in the names
+    of the namespaces. Raises JaxringError where they cannot be made.
+    """
+
+    def __init__(self, count: int, networks: int = 1, rate: str = "", congestion: str = "") -> None:
+        if count < 1 or not 1 <= networks <= 26:
+            raise JaxringError(f"{count} hosts with {networks} networks cannot be made.")
+        if rate and not re.fullmatch(r"[0-9]{1,6}(kbit|mbit|gbit)", rate):
+            raise JaxringError(f"{rate!r} is no rate: write 100mbit, 1gbit.")
+        self.tag = uuid.uuid4().hex[:6]
+        self.names = [f"jx{self.tag}h{i}" for i in range(count)]
+        self._networks, self._rate, self._congestion = networks, rate, congestion
+        self._switch = f"jx{self.tag}sw"
+        self._made: list[str] = []
+
+    def __enter__(self) -> Self:
+        if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
+            raise JaxringError("Hosts as network namespaces need root, iproute2 and util-linux.")
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._made:
+            ip("netns", "delete", name, check=False)
+
+    def _make(self) -> None:
+        # The bridges are in a namespace too, so that one deletion removes everything and the host sees nothing.
+        for name in [self._switch, *self.names]:
+            ip("netns", "add", name)
+            self._made.append(name)
+            ip("-n", name, "link", "set", "lo", "up")
+            if self._congestion:
+                ip("netns", "exec", name, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={self._congestion}")
+        for network in range(self._networks):
+            bridge, device = f"br{network}", self.device(network)
+            ip("-n", self._switch, "link", "add", bridge, "type", "bridge")
+            ip("-n", self._switch, "link", "set", bridge, "up")
+            for host, name in enumerate(self.names):
+                port = f"p{network}h{host}"
+                veth = ("type", "veth", "peer", "name", port, "netns", self._switch)
+                ip("link", "add", device, "netns", name, *veth)
+                ip("-n", self._switch, "link", "set", port, "master", bridge, "up")
+                ip("-n", name, "address", "add", f"{self.address(host, network)}/24", "dev", device)
+                ip("-n", name, "link", "set", device, "up")
+                if self._rate:
+                    self._shape(name, device)
+
+    def _shape(self, name: str, device: str) -> None:
+        number, unit = re.findall(r"[0-9]+|[a-z]+", self._rate)
+        burst = max(_SEGMENT_BYTES, int(int(number) * _UNITS[unit] / 8 * _TICK_S))
+        shape = ["tbf", "rate", self._rate, "burst", str(burst), "latency", "50ms"]
+        done = subprocess.run(
+            ["tc", "-n", name, "qdisc", "add", "dev", device, "root", *shape],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise JaxringError(f"`tc` cannot shape a link to {self._rate}: {done.stderr.strip()}")
+
+    @staticmethod
+    def device(network: int = 0) -> str:
+        """The interface to a network, the same on every host."""
+        return f"jx{chr(ord('a') + network)}0"
+
+    @staticmethod
+    def address(host: int, network: int = 0) -> str:
+        """A host's address."""
+        return f"10.213.{40 + network}.{host + 1}"
+
+    def command(self, host: int, folder: pathlib.Path, argv: Sequence[str]) -> list[str]:
+        """`argv` on that host, whose name is host0, host1, ... `folder` gets a file that knows them all."""
+        names = folder / "hosts"
+        if not names.exists():
+            lines = ["127.0.0.1 localhost", *(f"{self.address(i)} host{i}" for i in range(len(self.names)))]
+            names.write_text("\n".join(lines) + "\n")
+        begin = ["ip", "netns", "exec", self.names[host], "unshare", "--uts", "sh", "-c", _BEGIN, f"host{host}"]
+        return [*begin, str(names), *argv]
+
+    def mpirun(self, processes: int, folder: pathlib.Path) -> list[str]:
+        """mpirun, on host 0, of a job of ``processes`` that the hosts share equally."""
+        each = processes // len(self.names)
+        agent = folder / "agent"
+        agent.write_text(
+            "#!/bin/sh\n"
+            "# Starts Open MPI's daemon on a host: $1 is its name, the rest a command.\n"
+            'host=$1; shift; command="$*"\n'
+            f'exec ip netns exec "jx{self.tag}h${{host#host}}" unshare --uts sh -c \'{_BEGIN}\' "$host" '
+            f'{folder / "hosts"} sh -c "$command"\n'
+        )
+        agent.chmod(0o700)
+        interface = self.device()
+        options = ["plm_rsh_agent", str(agent), "btl_tcp_if_include", interface, "oob_tcp_if_include", interface]
+        mca = [word for pair in zip(options[::2], options[1::2], strict=True) for word in ("--mca", *pair)]
+        where = ",".join(f"host{i}:{each}" for i in range(len(self.names)))
+        return ["mpirun", "--allow-run-as-root", *mca, "-H", where, "--bind-to", "none", "-n", str(processes)]
+
+    def describe(self) -> str:
+        """What joins the hosts, and what iperf3 gets out of it."""
+        shaped = f" of {self._rate}" if self._rate else ""
+        what = f"{len(self.names)} hosts, {self._networks} link(s){shaped} each"
+        if len(self.names) < 2 or shutil.which("iperf3") is None:
+            return what + "; no iperf3 to tell what a link carries"
+        with tempfile.TemporaryDirectory(prefix="jaxring-bench-") as folder:
+            gbits, control = self.goodput(pathlib.Path(folder))
+        return f"{what}; iperf3 gets {gbits:.3f} Gbit/s = {gbits / 8:.4f} GB/s over one, by {control}"
+
+    def goodput(self, folder: pathlib.Path) -> tuple[float, str]:
+        """Gbit/s that iperf3 gets from host 0 to host 1 over the first network, and the congestion control in use.
+
+        Raises JaxringError where there is no iperf3.
+        """
+        if shutil.which("iperf3") is None:
+            raise JaxringError("There is no iperf3 to tell what a link carries.")
+        server = subprocess.Popen(
+            self.command(1, folder, ["iperf3", "-s", "-1"]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            deadline = time.monotonic() + _IPERF_LIMIT_S
+            client = self.command(0, folder, ["iperf3", "-J", "-t", str(_IPERF_S), "-c", self.address(1)])
+            while True:
+                done = subprocess.run(client, check=False, capture_output=True, text=True, timeout=_IPERF_LIMIT_S)
+                if done.returncode == 0:
+                    said = json.loads(done.stdout)["end"]
+                    return said["sum_received"]["bits_per_second"] / 1e9, said.get("sender_tcp_congestion", "")
+                if time.monotonic() > deadline:
+                    raise JaxringError(f"iperf3 failed: {done.stdout[-500:]}{done.stderr[-500:]}")
+                time.sleep(0.1)  # the server may not listen yet
+        finally:
+            server.kill()
+            server.wait()
