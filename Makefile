@@ -68,8 +68,9 @@ types: $(BUILT) ## mypy, strict
 
 pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 	$(SAY) "Python tests: $$(python -c 'import sys, jax, jaxlib; print("Python %d.%d," % sys.version_info[:2], "jax", jax.__version__)')"
-	@cmake --build $(BUILD) --target _native_cuda_fake
-	@TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
+	@cmake --build $(BUILD) --target _native_cuda_fake net_plugin
+	@TEST_NET_PLUGIN="$(abspath $(BUILD))/libnet_plugin.so" \
+	  TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
 	  pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests

@@ -103,6 +103,29 @@ inline void BindLinks(nanobind::module_& m) {
       nb::call_guard<nb::gil_scoped_release>(),
       "Puts an RDMA link into service and takes over the connection beside it; returns the link in words.");
   m.def(
+      "plugin_load", [](const std::string& name) { return Running().plugins().Load(name); }, nb::arg("name"),
+      nb::call_guard<nb::gil_scoped_release>(), "Loads a network plugin, once; returns it in words.");
+  m.def(
+      "plugin_offer",
+      [](int peer, int channel, bool sending) { return Running().plugins().Offer(peer, channel, sending); },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::call_guard<nb::gil_scoped_release>(),
+      "Makes this end of a link by the plugin; returns what the peer must know of it.");
+  m.def(
+      "plugin_prepare",
+      [](int peer, int channel, bool sending, const std::string& offer) {
+        Running().plugins().Prepare(peer, channel, sending, offer);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
+      nb::call_guard<nb::gil_scoped_release>(), "Tells this end of a link by the plugin of the other.");
+  m.def(
+      "plugin_finish",
+      [](int peer, int channel, bool sending, int fd, double timeout_s) {
+        return Running().AddPlugin(peer, channel, sending, fd, timeout_s);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"), nb::arg("timeout_s"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Puts a link by the plugin into service and takes over the connection beside it; returns it in words.");
+  m.def(
       "control", [](int peer, int fd) { Running().AddControl(peer, fd); }, nb::arg("peer"), nb::arg("fd"),
       "Takes over a connected socket for signs of life and failures; its end means that the peer's process ended.");
 }

@@ -24,7 +24,8 @@ Engine::Engine(EngineOptions options)
       links_(options_.slot_bytes, bell_.get()),
       interpreter_(&links_, &stash_, [this](int process) { return LastSeen(process); }),
       recorder_(options_.trace_file),
-      verbs_(options_.slot_bytes, bell_.get()) {
+      verbs_(options_.slot_bytes, bell_.get()),
+      plugins_(options_.slot_bytes, bell_.get()) {
   poller_ = std::make_unique<Poller>([this] { Tick(); });
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
 }

@@ -21,6 +21,7 @@
 #include "engine/stash.h"
 #include "transport/bell.h"
 #include "transport/links.h"
+#include "transport/plugin_link.h"
 #include "transport/poller.h"
 #include "transport/tcp.h"
 #include "transport/verbs.h"
@@ -82,6 +83,9 @@ class Engine {
   // RDMA links in the making, and the end of it: the link is in service. Takes `fd`; returns the connection in words.
   VerbsJoin& verbs() { return verbs_; }
   std::string AddVerbs(int process, int channel, bool sending, int fd, double timeout_s);
+  // The same by a network plugin.
+  PluginLinks& plugins() { return plugins_; }
+  std::string AddPlugin(int process, int channel, bool sending, int fd, double timeout_s);
   // Takes the connection beside the data with a process. One that ends without a goodbye has crashed.
   void AddControl(int process, int fd);
   // An operation failed here, in process `own`, that others take part in: they are told, and fail it too, with the same
@@ -182,7 +186,11 @@ class Engine {
   uint64_t next_request_ = 1;
 
   std::vector<std::thread> workers_;
+  template <class Joined>
+  std::string Enlist(int process, int channel, bool sending, Joined joined);
+
   VerbsJoin verbs_;
+  PluginLinks plugins_;
   std::unique_ptr<Poller> poller_;  // last: its thread uses everything above
 };
 

@@ -93,11 +93,8 @@ void Engine::AddTcp(int process, int channel, int fd, bool sending) {
   }
 }
 
-std::string Engine::AddVerbs(int process, int channel, bool sending, int fd, double timeout_s) {
-  auto ended = [this, process](const std::string& why, bool goodbye) {
-    if (!goodbye) NoteCrash(process, why);
-  };
-  VerbsJoin::Joined joined = verbs_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, ended);
+template <class Joined>
+std::string Engine::Enlist(int process, int channel, bool sending, Joined joined) {
   {
     std::lock_guard lock(mutex_);
     goodbyes_.push_back(std::move(joined.say_goodbye));
@@ -108,6 +105,22 @@ std::string Engine::AddVerbs(int process, int channel, bool sending, int fd, dou
     links_.AddRecv(process, channel, std::move(joined.recv));
   }
   return joined.description;
+}
+
+std::string Engine::AddVerbs(int process, int channel, bool sending, int fd, double timeout_s) {
+  auto ended = [this, process](const std::string& why, bool goodbye) {
+    if (!goodbye) NoteCrash(process, why);
+  };
+  return Enlist(process, channel, sending,
+                verbs_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, ended));
+}
+
+std::string Engine::AddPlugin(int process, int channel, bool sending, int fd, double timeout_s) {
+  auto ended = [this, process](const std::string& why, bool goodbye) {
+    if (!goodbye) NoteCrash(process, why);
+  };
+  return Enlist(process, channel, sending,
+                plugins_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, ended));
 }
 
 }  // namespace jaxring

@@ -33,6 +33,7 @@ class Settings:
     socket_ifname: str
     shm_disable: bool
     net: str
+    net_plugin: str
     ib_disable: bool
     ib_hca: str
     ib_gid_index: int

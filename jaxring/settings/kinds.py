@@ -85,6 +85,11 @@ def text_line(text: str) -> str:
     return text
 
 
+def plugin(text: str) -> str:
+    """A library's path or name; "none" for none, as NCCL has it."""
+    return "" if text == "none" else text_line(text)
+
+
 def level(text: str) -> str:
     """A log level by NCCL's name."""
     if text.upper() not in ("", *LEVELS):

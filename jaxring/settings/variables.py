@@ -66,6 +66,16 @@ VARIABLES: tuple[Variable, ...] = (
         nccl=True,
     ),
     Variable(
+        "NET_PLUGIN",
+        "text",
+        "",
+        "NCCL network plugin to go by between hosts: a path, or NAME of libnccl-net-NAME.so; none: none. NET must be "
+        "unset then.",
+        kinds.plugin,
+        shared=True,
+        nccl=True,
+    ),
+    Variable(
         "IB_DISABLE",
         "flag",
         False,

@@ -70,6 +70,7 @@ class World:
         self._rings: dict[tuple[int, int], int] = {}
         self._accepted: set[tuple[int, int]] = set()
         self._secret = b""
+        self._load_plugin()
         self._rails = rdma.rails(native, self._settings)
         self._listener = Listener(interfaces.choose(self._settings.socket_ifname, coordinator))
         try:
@@ -136,13 +137,15 @@ class World:
         return made
 
     def transport(self, p: int) -> str:
-        """How messages between this process and `p` travel: "shm" on one host, otherwise "verbs" or "tcp".
+        """How messages between this process and `p` travel: "shm" on one host, otherwise "plugin", "verbs" or "tcp".
 
         Raises JoinError where JAXRING_NET=IB asks for RDMA and the two have no kind of it in common.
         """
         peer = self.info(p)
         if peer.host_id == self.own.host_id and not self._settings.shm_disable:
             return "shm"
+        if self._settings.net_plugin:
+            return "plugin"
         if rdma.common(self.own.rdma, peer.rdma):
             return "verbs"
         if self._settings.net == "ib":
@@ -162,7 +165,7 @@ class World:
         deadline = time.monotonic() + self._timeout_s
         transport = self.transport(p)
         how: int | links.Offering | None = None
-        if transport == "verbs":
+        if transport in links.NAMES:
             how = self._offering(transport, rdma.common(self.own.rdma, peer.rdma), channel)
         elif transport == "shm":
             how = self._rings.get((p, channel))
@@ -190,8 +193,24 @@ class World:
                 raise JoinError(f"The control connection to {peer} failed: {error}.") from error
         return "control"
 
+    def _load_plugin(self) -> None:
+        name = self._settings.net_plugin
+        if not name:
+            return
+        if self._settings.net:
+            raise JoinError(
+                f"JAXRING_NET={self._settings.net.upper()} and JAXRING_NET_PLUGIN={name} ask for two transports: "
+                "unset one of them."
+            )
+        try:
+            logger.info("network plugin %s", self._native.plugin_load(name))
+        except RuntimeError as error:
+            raise JoinError(f"JAXRING_NET_PLUGIN: {error}.") from error
+
     def _offering(self, transport: str, kind: str, channel: int) -> links.Offering | None:
         """This side of a link by an offering; None for the other transports. Channels take the rails in turn."""
+        if transport == "plugin" and self._settings.net_plugin:
+            return links.by_plugin(self._native)
         if transport != "verbs":
             return None
         fitting = [rail for rail in self._rails if rail.kind == kind]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_CHANNELS = 4096
 # How logs and errors call the transports that are made by offerings.
-NAMES = {"verbs": "RDMA"}
+NAMES = {"verbs": "RDMA", "plugin": "network plugin"}
 _MAX_FD = 1 << 30
 _MAX_OFFER = 4096
 _MEND = "Run all processes of a host as the same user in one pid namespace, or set JAXRING_SHM_DISABLE=1 on all."
@@ -48,6 +48,18 @@ class Native(Protocol):
 
     def control(self, peer: int, fd: int) -> None:
         """Take the connection beside the data: signs of life, failures; its end means that the peer is dead."""
+
+    def plugin_load(self, name: str) -> str:
+        """Load a network plugin, once; returns it in words. Raises RuntimeError, as those below."""
+
+    def plugin_offer(self, peer: int, channel: int, sending: bool) -> str:
+        """Make this end of a link by the plugin; returns what the peer must know of it."""
+
+    def plugin_prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
+        """Tell this end of the other."""
+
+    def plugin_finish(self, peer: int, channel: int, sending: bool, fd: int, timeout_s: float) -> str:
+        """Connect, put the link into service, and take the connection beside it; returns the link in words."""
 
     def verbs_ports(
         self,
@@ -102,6 +114,12 @@ def by_verbs(native: Native, rail: Rail, settings: Settings) -> Offering:
 
     mend = "JAXRING_NET=Socket takes TCP instead."
     return Offering("verbs", rail.kind, offer, native.verbs_prepare, native.verbs_finish, mend)
+
+
+def by_plugin(native: Native) -> Offering:
+    """The network plugin that this process has loaded."""
+    mend = "Unset JAXRING_NET_PLUGIN to go without it."
+    return Offering("plugin", "", native.plugin_offer, native.plugin_prepare, native.plugin_finish, mend)
 
 
 def dial(
@@ -177,8 +195,8 @@ class Request:
         self.token = wire.text(message.get("token"), "token", 64)
         self.channel = wire.integer(message.get("channel"), "channel", 0, MAX_CHANNELS - 1)
         self.transport = wire.text(message.get("transport"), "transport", 64)
-        if self.transport not in ("shm", "tcp", "verbs", "control"):
-            raise ValueError("transport is none of shm, tcp, verbs and control")
+        if self.transport not in ("shm", "tcp", "verbs", "plugin", "control"):
+            raise ValueError("transport is none of shm, tcp, verbs, plugin and control")
         self.kind = wire.text(message.get("kind", ""), "kind", 64)
         self.offer = wire.text(message.get("offer", ""), "offer", _MAX_OFFER)
         self.pid, self.ring_fd, self.bell_fd = (message.get(name) for name in ("pid", "ring_fd", "bell_fd"))

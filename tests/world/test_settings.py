@@ -25,6 +25,7 @@ def test_every_variable_is_read():
             "JAXRING_SOCKET_IFNAME": "^lo,docker",
             "JAXRING_SHM_DISABLE": "1",
             "JAXRING_NET": "IB",
+            "JAXRING_NET_PLUGIN": "ofi",
             "JAXRING_IB_DISABLE": "1",
             "JAXRING_IB_HCA": "mlx5_0:1",
             "JAXRING_IB_GID_INDEX": "3",
@@ -54,7 +55,7 @@ def test_every_variable_is_read():
             "JAXRING_DEBUG": "info",
         }
     )
-    rdma = ("ib", True, "mlx5_0:1", 3, 14, 5, 2)
+    rdma = ("ib", "ofi", True, "mlx5_0:1", 3, 14, 5, 2)
     topology = ("phb", "/a.xml", "/b.xml", True)
     protocols = ("memory", "simple", "ll128")
     text = ("h", "^lo,docker", True, *rdma, *topology, 2.5, 7.0, 3, 4, 65536, False, ("ring",), protocols)
