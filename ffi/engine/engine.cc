@@ -114,7 +114,7 @@ void Engine::Tick() {
   for (auto& op : Active(&version)) {
     if (aborted) op->Fail(Status::Error(Code::kAborted, op->What() + ": " + abort_reason_));
     FailCrashed(*op, now);
-    if (now >= op->deadline() && !op->failed()) FailLate(*op);
+    if (now >= op->deadline() && !op->failed()) FailLate(*op, now);
     late |= op->failed();
   }
   SendSigns(now);

@@ -127,7 +127,9 @@ class Engine {
   void Tick();
   void NoteCrash(int process, const std::string& reason);
   void FailCrashed(Operation& op, Clock::time_point now);
-  void FailLate(Operation& op);
+  void FailLate(Operation& op, Clock::time_point now);
+  // Whether a process is alive and in this operation, too, as far as one knows.
+  bool WaitsTogether(int process, const Operation& op);
   void OnFrame(int process, const ControlFrame& frame);
   void ControlEnded(int process, const std::string& why);
   // To every process that is linked, but for one.

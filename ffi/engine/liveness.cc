@@ -11,8 +11,10 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kSignEvery = milliseconds(500);
-// Who is silent for longer does not run; 0.5 s and some scheduling would do.
-constexpr auto kSilent = milliseconds(2000);
+// Who is silent for longer does not run.
+constexpr auto kSilent = milliseconds(1500);
+// How long one that waits for a process which waits itself lets that one speak first: it knows whom it waits for.
+constexpr auto kPoliteness = milliseconds(1000);
 // A stopped process reads nothing, and its buffers are to last.
 constexpr auto kSilentLong = milliseconds(5000), kSignToSilentEvery = milliseconds(10000);
 constexpr size_t kTold = 1024;
@@ -183,7 +185,8 @@ std::string Engine::DescribePeer(int process, const std::string& who, uint64_t k
   const auto silent = now - peer.heard;
   const bool said = peer.said_at != Clock::time_point{};
   if (silent > kSilent) {
-    std::string text = who + " has not moved for " + Seconds(silent) + ": it is stopped, swapped out or cut off.";
+    std::string text =
+        who + " has not moved for " + Seconds(silent) + ": it is stopped, swapped out, starved or cut off.";
     if (said) text.append(" It was last seen ").append(Doing(peer.doing, {})).append(".");
     return text;
   }
@@ -204,9 +207,23 @@ std::string Engine::DescribePeer(int process, const std::string& who, uint64_t k
   return text;
 }
 
-void Engine::FailLate(Operation& op) {
+bool Engine::WaitsTogether(int process, const Operation& op) {
+  std::lock_guard lock(peers_mutex_);
+  auto it = peers_.find(process);
+  if (it == peers_.end() || it->second.left || Clock::now() - it->second.heard > kSilent) return false;
+  // What it said before is of no use.
+  if (it->second.said_at < op.begun() + kSignEvery) return true;
+  const std::vector<Activity>& doing = it->second.doing;
+  return std::any_of(doing.begin(), doing.end(), [&op](const Activity& a) { return a.running && a.key == op.key(); });
+}
+
+void Engine::FailLate(Operation& op, Clock::time_point now) {
   std::map<int, int> waited_for;
   std::string waits = op.DescribeWaits(&waited_for);
+  const bool together = std::all_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
+    return entry.first == op.plan().process || WaitsTogether(entry.first, op);
+  });
+  if (together && !op.plan().alone() && now < op.deadline() + kPoliteness) return;
   char limit[32];
   std::snprintf(limit, sizeof limit, "%g", op.plan().timeout_s);
   std::string text = op.What() + ": not finished " + limit +

@@ -66,6 +66,18 @@ def test_an_acceptor_refuses_a_dialler_without_the_secret():
     assert acceptance.session is None
 
 
+def test_a_captured_handshake_is_of_no_use():
+    first, again = Acceptance(SECRET, 1, 4), Acceptance(SECRET, 1, 4)
+    hello = handshake._HELLO.pack(handshake.MAGIC, 3, 1, b"n" * 32)
+    proof = handshake._proof(SECRET, b"dialler\0", hello, first.feed(hello)[:32])
+    first.feed(proof)
+    assert first.session is not None
+    again.feed(hello)
+    with pytest.raises(ValueError, match="secret"):
+        again.feed(proof)
+    assert again.session is None
+
+
 def test_a_proof_cannot_be_reflected():
     acceptance = Acceptance(SECRET, 1, 4)
     answer = acceptance.feed(handshake._HELLO.pack(handshake.MAGIC, 3, 1, b"n" * 32))

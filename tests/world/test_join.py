@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
@@ -222,6 +223,37 @@ def test_strangers_neither_block_nor_enter(make_world, monkeypatch):
     finally:
         for sock in strangers:
             sock.close()
+
+
+def test_links_are_made_while_strangers_flood(make_world):
+    (zero, _), (one, native1) = make_world(0, SHM_DISABLE="1"), make_world(1, SHM_DISABLE="1")
+    _, address, port = one.own.addresses[0]
+    over, flooded = threading.Event(), threading.Event()
+
+    def flood(number):
+        kept = []
+        while not over.is_set():
+            with contextlib.suppress(OSError):
+                sock = socket.create_connection((address, port), 60)
+                sock.sendall(handshake._HELLO.pack(handshake.MAGIC, 0, 1, b"n" * 32) + b"p" * number)
+                kept.append(sock)
+            while len(kept) > 30:
+                flooded.set()
+                kept.pop(0).close()
+        for sock in kept:
+            sock.close()
+
+    threads = [threading.Thread(target=flood, args=(number,)) for number in (0, 40)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert flooded.wait(60)
+        assert [zero.link(1, channel) for channel in range(8)] == ["tcp"] * 8
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert len(native1.wait_for("tcp_attach", 8)) == 8
 
 
 def test_a_silent_stranger_is_dropped_at_its_deadline(make_world, monkeypatch):

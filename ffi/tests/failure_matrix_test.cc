@@ -1,0 +1,375 @@
+// Processes that go wrong in every way at every time: all others are told, by the right name, and nobody hangs. Each
+// case is a job of four real processes without JAX; many run at once, because they mostly wait.
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+
+#include "ffi/tests/job.h"
+
+namespace jaxring::test {
+namespace {
+
+constexpr int kProcesses = 4;
+constexpr int kAtOnce = 16;
+constexpr int kRounds = 12;
+
+enum class What { kKilled, kStopped, kExits, kRaises, kCut, kNoMemory };
+enum class When { kJoining, kFirst, kInside, kIdle, kFinalising };
+
+struct Case {
+  What what;
+  When when;
+  Wire wire;
+  int victim;
+  std::string schedule;
+  std::string Describe() const {
+    constexpr const char* whats[] = {"killed", "stopped", "exits", "raises", "cut", "no memory"};
+    constexpr const char* whens[] = {"joining", "first operation", "inside", "idle", "finalising"};
+    return schedule + ", process " + std::to_string(victim) + " " + whats[static_cast<int>(what)] + ", " +
+           whens[static_cast<int>(when)] + (wire == Wire::kShared ? ", shared memory" : ", sockets");
+  }
+};
+
+// What the processes of a job share from before they are forked.
+struct Board {
+  struct Process {
+    std::atomic<int> pid, bell;
+    std::array<std::atomic<int>, kProcesses> ring;  // descriptors of its sending rings, plus 1
+    std::atomic<bool> mapped, first_done, acted;
+    std::atomic<int> told;                         // how many errors it has had
+    std::array<std::atomic<bool>, kRounds> named;  // whether each named the victim, set before it is counted
+  };
+  std::array<Process, kProcesses> processes;
+};
+
+template <class Condition>
+void Until(Condition condition) {
+  while (!condition()) std::this_thread::sleep_for(std::chrono::microseconds(300));
+}
+
+// The sockets of a job, all made before its processes are.
+struct Sockets {
+  int data[kProcesses][kProcesses][2];  // [from][to]: the sender's end, the receiver's
+  int control[kProcesses][kProcesses];  // [own][peer]
+
+  Sockets() {
+    for (int a = 0; a < kProcesses; ++a) {
+      for (int b = 0; b < kProcesses; ++b) {
+        if (a != b) Pair(data[a][b]);
+        if (a >= b) continue;
+        int ends[2];
+        Pair(ends);
+        control[a][b] = ends[0];
+        control[b][a] = ends[1];
+      }
+    }
+  }
+  static void Pair(int* ends) { CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0); }
+  // Leaves only what is this process's: another one's end would live on here. -1: nothing is.
+  void Keep(int process) {
+    for (int a = 0; a < kProcesses; ++a) {
+      for (int b = 0; b < kProcesses; ++b) {
+        if (a == b) continue;
+        if (a != process) close(data[a][b][0]);
+        if (b != process) close(data[a][b][1]);
+        if (a != process) close(control[a][b]);
+      }
+    }
+  }
+};
+
+// One process of a job.
+class Member {
+ public:
+  Member(const Case& c, int process, Board* board, Sockets* sockets)
+      : case_(c), process_(process), board_(board), sockets_(sockets), schedule_(Find(c.schedule)) {}
+
+  int Run() {
+    Board::Process& own = board_->processes[process_];
+    const bool victim = process_ == case_.victim;
+    engine_ = std::make_unique<Engine>(EngineOptions{2, 256, 20, 20});
+    own.bell = engine_->bell().fd();
+    own.pid = getpid();
+    for (int p = 0; p < kProcesses; ++p) {
+      if (p != process_) engine_->AddControl(p, sockets_->control[process_][p]);
+    }
+    if (victim && case_.when == When::kJoining) Act();
+    Link();
+    planner_ = std::thread([this] { Plan(); });
+    // Those that come after the victim are at a loss in this operation.
+    if (case_.when == When::kIdle || case_.when == When::kFinalising) {
+      const Status status = Operate();
+      if (!status.ok()) return Complain("the first operation fails", status);
+      own.first_done = true;
+      Until([this] { return AllDone(); });
+    }
+    if (victim) {
+      if (case_.when == When::kFinalising) engine_->Abort("this process is ending", 2, true);
+      // Inside the operation: the last one of the others does not come before this.
+      std::thread inside;
+      if (case_.when == When::kInside) {
+        inside = std::thread([this] {
+          while (engine_->counters().operations == 0) std::this_thread::yield();
+          Act();
+        });
+        Status status = Operate();
+        inside.join();
+        return case_.what != What::kCut || Failed(status, "lost rank ") ? 0 : Complain("the victim is told", status);
+      }
+      Act();
+      const Status status = Operate();
+      return Failed(status, "") ? 0 : Complain("the victim is told", status);
+    }
+    if (case_.when != When::kInside || process_ == (case_.victim + 2) % kProcesses) {
+      Until([this] { return board_->processes[case_.victim].acted.load(); });
+    }
+    return Survive();
+  }
+
+ private:
+  // The operation fails, and the next one, too. A stopped process is known by its silence, which a machine with much to
+  // do may not tell from others' at once: then both are tried again, by all together.
+  int Survive() {
+    const std::string name = "rank " + std::to_string(case_.victim) + " (process " + std::to_string(case_.victim) + ")";
+    const bool stopped = case_.what == What::kStopped;
+    Status status;
+    for (int round = 0, right = 0; round < (stopped ? kRounds : 2) && right < 2; ++round) {
+      status = Operate();
+      if (status.ok()) return Complain("it fails", status);
+      if ((status.code == Code::kDeadlineExceeded) != stopped)
+        return Complain("only a stopped one is waited for", status);
+      board_->processes[process_].named[round] = Failed(status, name);
+      // Who ends before the others have been told would be named himself.
+      AllTold(round + 1);
+      bool all = true;
+      for (int p = 0; p < kProcesses; ++p) all &= p == case_.victim || board_->processes[p].named[round].load();
+      right = all ? right + 1 : 0;
+      if (right == 2) return 0;
+    }
+    return Complain("all name " + name, status);
+  }
+  bool Failed(const Status& status, const std::string& text) const {
+    return !status.ok() && status.message.find(text) != std::string::npos;
+  }
+  int Complain(const std::string& expected, const Status& status) const {
+    std::cerr << case_.Describe() << ": process " << process_ << ": not so: " << expected << ": '" << status.message
+              << "'" << std::endl;
+    return 1;
+  }
+  void AllTold(int errors) {
+    board_->processes[process_].told = errors;
+    Until([&] {
+      for (int p = 0; p < kProcesses; ++p) {
+        if (p != case_.victim && board_->processes[p].told < errors) return false;
+      }
+      return true;
+    });
+  }
+  bool AllDone() const {
+    return std::all_of(board_->processes.begin(), board_->processes.end(),
+                       [](const Board::Process& p) { return p.first_done.load(); });
+  }
+
+  void Act() {
+    board_->processes[process_].acted = true;
+    switch (case_.what) {
+      case What::kKilled:
+        raise(SIGKILL);
+        break;
+      case What::kStopped:
+        raise(SIGSTOP);
+        break;
+      case What::kExits:
+        _exit(0);
+      case What::kRaises:
+        engine_->Abort("this process is ending after an uncaught ValueError: why", 2, false);
+        _exit(0);
+      case What::kCut:
+        for (int p = 0; p < kProcesses; ++p) {
+          if (p == process_) continue;
+          shutdown(sockets_->control[process_][p], SHUT_RDWR);
+          if (case_.wire == Wire::kShared) continue;
+          shutdown(sockets_->data[process_][p][0], SHUT_RDWR);
+          shutdown(sockets_->data[p][process_][1], SHUT_RDWR);
+        }
+        break;
+      case What::kNoMemory: {
+        // As a full /dev/shm: the memory of a link cannot be made.
+        signal(SIGXFSZ, SIG_IGN);
+        const rlimit none{4096, 4096};
+        CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
+        try {
+          LinkMemory::Shared(256);
+          Fail(__FILE__, __LINE__, "there is no memory");
+        } catch (const std::system_error& error) {
+          engine_->Abort(std::string("this process is ending after ") + error.what(), 2, false);
+          _exit(0);
+        }
+      }
+    }
+  }
+
+  static std::string Path(int pid, int fd) { return "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd); }
+
+  void Link() {
+    const bool without_victim = case_.when == When::kJoining && case_.what != What::kCut;
+    for (int p = 0; p < kProcesses; ++p) {
+      if (p == process_ || (without_victim && p == case_.victim)) continue;
+      const uint32_t slot = engine_->links().slot_bytes();
+      if (case_.wire == Wire::kTcp) {
+        engine_->AddTcp(p, 0, sockets_->data[process_][p][0], true);
+        engine_->AddTcp(p, 0, sockets_->data[p][process_][1], false);
+        continue;
+      }
+      auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
+      const int fd = send->memory.fd();
+      engine_->links().AddPending(p, 0, std::move(send));
+      board_->processes[process_].ring[p] = fd + 1;
+    }
+    if (case_.wire == Wire::kTcp) return;
+    for (int p = 0; p < kProcesses; ++p) {
+      if (p == process_ || (without_victim && p == case_.victim)) continue;
+      Board::Process& peer = board_->processes[p];
+      Until([&] { return peer.ring[process_] != 0; });
+      auto bell = Bell::Open(Path(peer.pid, peer.bell));
+      auto recv = std::make_shared<RecvLink>(
+          "shm", LinkMemory::Open(Path(peer.pid, peer.ring[process_] - 1), engine_->links().slot_bytes()), bell.get());
+      recv->notifier = std::move(bell);
+      engine_->links().AddRecv(p, 0, std::move(recv));
+      engine_->links().CompletePending(p, 0, Bell::Open(Path(peer.pid, peer.bell)));
+    }
+    // Nobody goes before all have mapped what is his.
+    board_->processes[process_].mapped = true;
+    Until([&] {
+      for (int p = 0; p < kProcesses; ++p) {
+        if (!board_->processes[p].mapped && !(without_victim && p == case_.victim)) return false;
+      }
+      return true;
+    });
+  }
+
+  void Plan() {
+    PlanRequest request;
+    while (true) {
+      if (!engine_->NextRequest(1, &request)) continue;
+      Settings settings;
+      settings.block = 700;
+      settings.protocol = Protocol::kSimple;
+      settings.timeout_s = case_.what == What::kStopped ? 1 : 60;
+      settings.key = 5;
+      request.site->Resolve(request.group, MakePlan(schedule_, settings, process_, 1));
+      request = {};
+    }
+  }
+
+  Status Operate() {
+    if (!site_) site_ = std::make_shared<Site>(engine_.get(), SiteSpec{"call", {0, 1, 2, 3}, kProcesses, 60, 0});
+    const size_t elements = 700;
+    std::vector<int32_t> data(elements * kProcesses, process_ + 1), out(elements * kProcesses);
+    Ends ends(case_.Describe());
+    Arrival arrival{
+        process_, process_, run_++, {}, schedule_.in_blocks * elements * 4, schedule_.out_blocks * elements * 4};
+    arrival.participant.in = data.data();
+    arrival.participant.out = out.data();
+    arrival.participant.done = ends.Expect();
+    site_->Arrive(std::move(arrival));
+    Status status = ends.Wait()[0];
+    if (status.ok() && out[0] != 10) return Status::Error(Code::kInternal, "a wrong sum");
+    return status;
+  }
+
+  const Case& case_;
+  const int process_;
+  Board* board_;
+  Sockets* sockets_;
+  const Schedule& schedule_;
+  std::unique_ptr<Engine> engine_;
+  std::shared_ptr<Site> site_;
+  std::thread planner_;
+  int64_t run_ = 1;
+};
+
+// Runs in a process of its own: forks the members, and sees how they end.
+int RunCase(const Case& c) {
+  alarm(90);  // a member that hangs is ended with this process, which the exit status then tells
+  void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  auto* board = new (memory) Board{};
+  Sockets sockets;
+  std::array<pid_t, kProcesses> members;
+  for (int p = 0; p < kProcesses; ++p) {
+    members[p] = fork();
+    CHECK(members[p] >= 0);
+    if (members[p] != 0) continue;
+    sockets.Keep(p);
+    alarm(80);
+    _exit(Member(c, p, board, &sockets).Run());  // without destructors: threads still wait
+  }
+  sockets.Keep(-1);
+  int failures = 0;
+  for (int p = 0; p < kProcesses; ++p) {
+    if (p == c.victim) continue;
+    int status;
+    CHECK(waitpid(members[p], &status, 0) == members[p]);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    if (WIFSIGNALED(status)) std::cerr << c.Describe() << ": process " << p << " hangs or crashes" << std::endl;
+    ++failures;
+  }
+  int status;
+  if (c.what != What::kCut) kill(members[c.victim], SIGKILL);
+  CHECK(waitpid(members[c.victim], &status, 0) == members[c.victim]);
+  if (c.what == What::kCut && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) ++failures;
+  return failures == 0 ? 0 : 1;
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  const std::vector<std::string> schedules = {"all_reduce ring 4x1 x1", "all_reduce tree 4x1 x1",
+                                              "all_reduce direct 4x1 x1", "all_reduce halving_doubling 4x1 x1"};
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
+    for (const std::string& schedule : schedules) {
+      for (What what : {What::kKilled, What::kStopped, What::kExits, What::kRaises, What::kCut}) {
+        for (When when : {When::kJoining, When::kFirst, When::kInside, When::kIdle, When::kFinalising}) {
+          const int index = static_cast<int>(cases.size());
+          cases.push_back({what, when, wire, index % kProcesses, schedule});
+          if (schedule == schedules[0] && what != What::kStopped) {
+            cases.push_back({what, when, wire, (index + 2) % kProcesses, schedule});
+          }
+        }
+      }
+      cases.push_back({What::kNoMemory, When::kJoining, wire, static_cast<int>(cases.size()) % kProcesses, schedule});
+    }
+  }
+  return cases;
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  const std::vector<Case> cases = Cases();
+  Find("all_reduce ring 4x1 x1");  // reads the schedules once, for all that are forked
+  int running = 0, failures = 0;
+  auto reap = [&] {
+    int status;
+    CHECK(wait(&status) > 0);
+    --running;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++failures;
+  };
+  for (const Case& c : cases) {
+    if (running == kAtOnce) reap();
+    const pid_t runner = fork();
+    CHECK(runner >= 0);
+    if (runner == 0) _exit(RunCase(c));
+    ++running;
+  }
+  while (running > 0) reap();
+  std::cout << cases.size() - failures << " of " << cases.size() << " cases end as they should" << std::endl;
+  return failures == 0 ? 0 : 1;
+}
