@@ -7,6 +7,7 @@
 
 #include <array>
 #include <chrono>
+#include <fstream>
 #include <functional>
 
 #include "ffi/tests/job.h"
@@ -110,24 +111,26 @@ class Member {
     }
     if (victim) {
       if (case_.when == When::kFinalising) engine_->Abort("this process is ending", 2, true);
-      // Inside the operation: the last one of the others does not come before this.
-      std::thread inside;
+      // Only who is cut off lives on. Inside the operation he is told, too, and the last of the others comes after
+      // that: memory that is shared would serve on.
       if (case_.when == When::kInside) {
-        inside = std::thread([this] {
+        std::thread inside([this] {
           while (engine_->counters().operations == 0) std::this_thread::yield();
           Act();
         });
-        Status status = Operate();
+        const Status status = Operate();
         inside.join();
-        return case_.what != What::kCut || Failed(status, "lost rank ") ? 0 : Complain("the victim is told", status);
+        if (!Failed(status, "lost rank ")) return Complain("the victim is told", status);
+      } else if (case_.when != When::kJoining) {
+        Act();
       }
-      Act();
-      const Status status = Operate();
-      return Failed(status, "") ? 0 : Complain("the victim is told", status);
+      own.acted = true;
+      AllTold(2);
+      return 0;
     }
-    if (case_.when != When::kInside || process_ == (case_.victim + 2) % kProcesses) {
-      Until([this] { return board_->processes[case_.victim].acted.load(); });
-    }
+    if (case_.when != When::kInside) Until([this] { return board_->processes[case_.victim].acted.load(); });
+    // Without this one the operation cannot end; it comes when the victim can do nothing for it any more.
+    if (case_.when == When::kInside && process_ == (case_.victim + 2) % kProcesses) Until([this] { return Lost(); });
     return Survive();
   }
 
@@ -153,6 +156,13 @@ class Member {
     }
     return Complain("all name " + name, status);
   }
+  bool Lost() {
+    if (case_.what == What::kCut) return board_->processes[case_.victim].acted.load();
+    if (case_.what != What::kStopped) return engine_->Crashed(case_.victim);
+    std::ifstream file("/proc/" + std::to_string(board_->processes[case_.victim].pid) + "/stat");
+    const std::string stat(std::istreambuf_iterator<char>(file), {});
+    return stat.find(") T ") != stat.npos;
+  }
   bool Failed(const Status& status, const std::string& text) const {
     return !status.ok() && status.message.find(text) != std::string::npos;
   }
@@ -162,7 +172,7 @@ class Member {
     return 1;
   }
   void AllTold(int errors) {
-    board_->processes[process_].told = errors;
+    if (process_ != case_.victim) board_->processes[process_].told = errors;
     Until([&] {
       for (int p = 0; p < kProcesses; ++p) {
         if (p != case_.victim && board_->processes[p].told < errors) return false;
@@ -176,7 +186,7 @@ class Member {
   }
 
   void Act() {
-    board_->processes[process_].acted = true;
+    if (case_.what != What::kCut) board_->processes[process_].acted = true;
     switch (case_.what) {
       case What::kKilled:
         raise(SIGKILL);
