@@ -1,5 +1,5 @@
 // The machine under the kernels: every instruction that C++ has no word for, and nothing else. Compiled by nvcc it is
-// PTX and intrinsics; otherwise the same names are those of the shim (simt.h), which plays warps and blocks on the
+// PTX and intrinsics; otherwise the same names are those of the shim (shim/simt.h), which plays warps and blocks on the
 // host.
 //
 // Words that another block, device or the host writes or polls go through the functions with an order in their name;
@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #if !defined(__CUDACC__)
-#include "ffi/cuda/simt.h"
+#include "ffi/cuda/shim/simt.h"
 #else
 
 #define JAXRING_DEVICE __device__ __forceinline__

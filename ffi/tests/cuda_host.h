@@ -22,6 +22,13 @@
 #include "ffi/tests/cuda_host_gpu.h"
 #include "ffi/tests/schedules.h"
 
+#if defined(__SANITIZE_THREAD__)
+// Processes of these tests end without what it does at the end, so it has to speak at once.
+extern "C" [[gnu::used, gnu::visibility("default")]] inline const char* __tsan_default_options() {
+  return "halt_on_error=1";
+}
+#endif
+
 namespace jaxring::test {
 
 // A key-value store in memory that all processes of a test share.

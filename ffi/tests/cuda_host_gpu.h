@@ -15,6 +15,13 @@
 
 namespace jaxring::test {
 
+// Under ThreadSanitizer fewer rounds must do.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kSlow = true;
+#else
+inline constexpr bool kSlow = false;
+#endif
+
 #if defined(JAXRING_REAL_GPU)
 inline constexpr bool kRealGpu = true;
 inline constexpr int kThreads = 256;
@@ -32,7 +39,7 @@ inline std::function<void()> Captured(void* stream, const std::function<void()>&
 }
 #else
 inline constexpr bool kRealGpu = false;
-inline constexpr int kThreads = 64;
+inline constexpr int kThreads = kSlow ? 32 : 64;
 
 inline std::function<void()> Captured(void* stream, const std::function<void()>& launch) {
   cuda::fake::BeginCapture(stream);

@@ -4,8 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "ffi/cuda/direct.h"
-#include "ffi/cuda/kernels.h"
+#include "ffi/cuda/shim/kernels.h"
 #include "ffi/tests/cuda_cluster.h"
 #include "ffi/tests/schedules.h"
 #include "ffi/tests/values.h"
@@ -92,52 +91,15 @@ class CudaPlan {
   std::vector<std::unique_ptr<Memory>> scratch_;
 };
 
-template <class Protocol>
-void PlayWidth(const cuda::Args& args, cuda::Shared& shared) {
-  switch (cuda::WidthOf(args)) {
-    case 0:
-      return cuda::PlayLane<Protocol, 0>(args, shared);
-    case 1:
-      return cuda::PlayLane<Protocol, 1>(args, shared);
-    case 2:
-      return cuda::PlayLane<Protocol, 2>(args, shared);
-    default:
-      return cuda::PlayLane<Protocol, 4>(args, shared);
-  }
-}
-
-inline void PlayFusedWidth(cuda::Fused fused, const cuda::Args& args, cuda::Shared& shared) {
-  switch (cuda::WidthOf(args)) {
-    case 0:
-      return cuda::PlayFused<0>(fused, args, shared);
-    case 1:
-      return cuda::PlayFused<1>(fused, args, shared);
-    case 2:
-      return cuda::PlayFused<2>(fused, args, shared);
-    default:
-      return cuda::PlayFused<4>(fused, args, shared);
-  }
-}
-
 inline cuda::simt::Kernel FusedLaunchOf(cuda::Fused fused, const cuda::Args& args, uint32_t threads) {
   auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
-  return {args.lanes, threads, [=] { PlayFusedWidth(fused, args, (*shared)[cuda::BlockIndex()]); }, {}};
+  return {args.lanes, threads, [=] { cuda::shim::PlayFused(fused, args, (*shared)[cuda::BlockIndex()]); }, {}};
 }
 
 // The launch of one rank.
 inline cuda::simt::Kernel LaunchOf(const cuda::Args& args, uint32_t threads, std::function<void()> done = {}) {
   auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
-  auto body = [args, shared] {
-    cuda::Shared& mine = (*shared)[cuda::BlockIndex()];
-    switch (args.protocol) {
-      case cuda::Protocol::kSimple:
-        return PlayWidth<cuda::Simple>(args, mine);
-      case cuda::Protocol::kLL:
-        return PlayWidth<cuda::LL>(args, mine);
-      case cuda::Protocol::kLL128:
-        return PlayWidth<cuda::LL128>(args, mine);
-    }
-  };
+  auto body = [args, shared] { cuda::shim::PlayTable(args, (*shared)[cuda::BlockIndex()]); };
   return {args.lanes, threads, body, std::move(done)};
 }
 

@@ -5,6 +5,7 @@
 
 #include "ffi/tests/cuda_compare.h"
 #include "ffi/tests/cuda_launch.h"
+#include "ffi/tests/reduce_reference.h"
 
 namespace jaxring::test {
 namespace {

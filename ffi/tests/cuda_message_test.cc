@@ -1,8 +1,10 @@
 // Messages of the CUDA engine beyond those between peers' memory: slots that a host carries, and ragged chunks.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "ffi/tests/cuda_scene.h"
+#include "ffi/tests/reduce_reference.h"
 
 namespace jaxring::test {
 namespace {

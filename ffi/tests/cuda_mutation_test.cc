@@ -1,6 +1,12 @@
 // That the tests would notice: what orders the protocols is taken away, one thing at a time, and each time the results
 // are wrong, or a wait never ends, as it must be then.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdlib>
+#include <iterator>
+#include <string>
 
 #include "ffi/tests/cuda_scene.h"
 
@@ -128,11 +134,45 @@ void CheckMutations() {
   }
 }
 
+Faults LostAcquire(Cluster&) {
+  Faults faults;
+  faults.lost_acquire = true;
+  return faults;
+}
+
+// What ThreadSanitizer must report of a ring, whether its result is right or not.
+constexpr Faults (*kRaces[])(Cluster&) = {LostRelease, LostAcquire};
+
+// Each in a process of its own, which then ends with the sanitizer's exit status.
+void CheckReports() {
+  for (size_t i = 0; i < std::size(kRaces); ++i) {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      CHECK(freopen("/dev/null", "w", stderr) != nullptr);
+      execl("/proc/self/exe", "cuda_mutation_test", std::to_string(i).c_str(), nullptr);
+      std::_Exit(1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK_EQ(WEXITSTATUS(status), 66);
+  }
+}
+
 }  // namespace
 }  // namespace jaxring::test
 
-int main() {
+int main(int argc, char** argv) {
   using namespace jaxring::test;
-  if (!jaxring::cuda::simt::kThreadSanitizer) CheckMutations();  // it would report what they break
+  if (argc > 1) {
+    Play(kRing, Protocol::kSimple, 0, kRaces[std::atoi(argv[1])]);
+    return 0;
+  }
+  if (jaxring::cuda::simt::kThreadSanitizer) {
+    CheckReports();
+  } else {
+    CheckMutations();
+  }
   CheckSound();
 }

@@ -4,6 +4,7 @@
 
 #include "ffi/tests/cuda_launch.h"
 #include "ffi/tests/job.h"
+#include "ffi/tests/reduce_reference.h"
 
 namespace jaxring::test {
 namespace {

@@ -1,4 +1,7 @@
 // What goes wrong: everybody is told, once and by name, and what comes next works where it can.
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <vector>

@@ -3,50 +3,15 @@
 #include <algorithm>
 #include <set>
 
-#include "ffi/cuda/copy_gates.h"
-
 namespace jaxring::cuda::fake {
 namespace {
 
-template <class Protocol>
-void PlayWidth(const Args& args, Shared& shared) {
-  switch (WidthOf(args)) {
-    case 0:
-      return PlayLane<Protocol, 0>(args, shared);
-    case 1:
-      return PlayLane<Protocol, 1>(args, shared);
-    case 2:
-      return PlayLane<Protocol, 2>(args, shared);
-    default:
-      return PlayLane<Protocol, 4>(args, shared);
-  }
-}
-
 void PlayOne(const Task& task, Shared& shared) {
   const Args& args = task.args;
-  if (task.gate != Task::kNoGate) return PlayCopyGate(task.gate == Task::kOpen, args, shared);
-  if (task.mail) return PlayMail(*task.mail, args, shared);
-  if (task.fused >= 0) {
-    const auto which = static_cast<Fused>(task.fused);
-    switch (WidthOf(args)) {
-      case 0:
-        return PlayFused<0>(which, args, shared);
-      case 1:
-        return PlayFused<1>(which, args, shared);
-      case 2:
-        return PlayFused<2>(which, args, shared);
-      default:
-        return PlayFused<4>(which, args, shared);
-    }
-  }
-  switch (args.protocol) {
-    case Protocol::kSimple:
-      return PlayWidth<Simple>(args, shared);
-    case Protocol::kLL:
-      return PlayWidth<LL>(args, shared);
-    case Protocol::kLL128:
-      return PlayWidth<LL128>(args, shared);
-  }
+  if (task.gate != Task::kNoGate) return shim::PlayCopyGate(task.gate == Task::kOpen, args, shared);
+  if (task.mail) return shim::PlayMail(*task.mail, args, shared);
+  if (task.fused >= 0) return shim::PlayFused(static_cast<Fused>(task.fused), args, shared);
+  shim::PlayTable(args, shared);
 }
 
 }  // namespace
@@ -231,7 +196,7 @@ simt::Kernel Machine::KernelOf(int stream, const Task& task) {
   std::function<void()> body;
   if (task.ragged) {
     body = [args = task.args, ragged = *task.ragged, shared = std::make_shared<RaggedShared>()] {
-      RaggedCutter(ragged, args).Cut(*shared);
+      shim::PlayExtents(ragged, args, *shared);
     };
   } else {
     auto shared = std::make_shared<std::vector<Shared>>(task.args.lanes);

@@ -16,11 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "ffi/cuda/direct.h"
 #include "ffi/cuda/fake/gpu_fake.h"
-#include "ffi/cuda/kernels.h"
-#include "ffi/cuda/mail.h"
-#include "ffi/cuda/ragged.h"
+#include "ffi/cuda/shim/kernels.h"
 
 namespace jaxring::cuda::fake {
 

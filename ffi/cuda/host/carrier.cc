@@ -11,10 +11,8 @@ enum Counter { kTail = 0, kArrived, kCredit, kGive, kCounters };
 // The last bit of a message's operation: data one way, counts of read slots the other.
 constexpr uint64_t kCreditBit = 1;
 
-uint64_t Load(const uint64_t* word) {
-  return std::atomic_ref(*const_cast<uint64_t*>(word)).load(std::memory_order_acquire);
-}
-void Store(uint64_t* word, uint64_t value) { std::atomic_ref(*word).store(value, std::memory_order_release); }
+uint64_t Load(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+void Store(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
 // Kernels see lines of data and flag while they are written, so each eight bytes are stored at once.
 void CopyLines(char* to, const char* from, uint64_t bytes) {
@@ -22,7 +20,7 @@ void CopyLines(char* to, const char* from, uint64_t bytes) {
   for (; at + 8 <= bytes; at += 8) {
     uint64_t word;
     std::memcpy(&word, from + at, 8);
-    std::atomic_ref(*reinterpret_cast<uint64_t*>(to + at)).store(word, std::memory_order_relaxed);
+    __atomic_store_n(reinterpret_cast<uint64_t*>(to + at), word, __ATOMIC_RELAXED);
   }
   std::memcpy(to + at, from + at, bytes - at);
 }
@@ -108,7 +106,7 @@ bool Carrier::Send(Line& line) {
   RingSender& ring = line.send->simple;
   if (!ring.Reserve(&position)) return false;
   const uint64_t slot = line.sent % line.what.slots;
-  const uint32_t bytes = std::atomic_ref(line.sizes[slot]).load(std::memory_order_relaxed);
+  const uint32_t bytes = __atomic_load_n(&line.sizes[slot], __ATOMIC_RELAXED);
   const uint32_t fits = bytes <= line.what.slot_bytes ? bytes : 0;  // the peer's kernel then finds no message
   std::memcpy(ring.payload(position), line.send_slots + slot * line.what.slot_bytes, fits);
   ring.Publish(position, line.Id(true, false, line.sent), {fits, 0});

@@ -294,7 +294,7 @@ char* Communicator::Buffer(int rank, int purpose, uint64_t bytes) {
 void Communicator::Break(const std::string& why) {
   std::lock_guard lock(mutex_);
   if (broken_.empty()) broken_ = why;
-  std::atomic_ref(*abort_).store(1, std::memory_order_release);
+  __atomic_store_n(abort_, 1u, __ATOMIC_RELEASE);
 }
 
 void Communicator::Bury(int process) {

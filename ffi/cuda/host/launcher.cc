@@ -295,7 +295,8 @@ std::string LaunchPlan::Fault() const {
   // Who was ended by another's fault says less than that one.
   std::string consequence;
   for (const auto& [rank, local] : locals_) {
-    const auto fault = static_cast<cuda::Fault>(std::atomic_ref(local.status->fault).load(std::memory_order_acquire));
+    const auto fault = static_cast<cuda::Fault>(__atomic_load_n(&local.status->fault, __ATOMIC_ACQUIRE));
+    if (fault == cuda::Fault::kNone) continue;  // a kernel may be about to write the rest
     const Status& status = *local.status;
     const auto& ranks = communicator_->spec().ranks;
     const std::string self = spec_.what + ": " + ranks[rank].name;
@@ -306,8 +307,6 @@ std::string LaunchPlan::Fault() const {
                   static_cast<unsigned long long>(status.number), status.lane, status.step, status.tile,
                   static_cast<double>(status.waited_ns) * 1e-9);
     switch (fault) {
-      case cuda::Fault::kNone:
-        continue;
       case cuda::Fault::kTimeout:
         return self + " waited too long for " + Name(static_cast<Wait>(status.wait)) + " of " + peer + where;
       case cuda::Fault::kAborted:

@@ -67,8 +67,9 @@ class Unseen {
 
 class Fiber {
  public:
-  // The context that calls: the scheduler's.
-  Fiber() {
+  // For the context of a system thread: the scheduler's. To be told of its thread before it switches away.
+  Fiber() = default;
+  void BeThisThread() {
 #if defined(__SANITIZE_THREAD__)
     tsan_ = __tsan_get_current_fiber();
 #endif

@@ -1,9 +1,11 @@
-// The host's twins of device.h, on the shim's machine. Words with an order in their name are atomics of the same order.
+// The host's twins of device.h, on the shim's machine. Words with an order in their name are atomics of the same order,
+// which is a constant where the compiler's builtin is called: GCC takes one that is not for the strongest there is, and
+// ThreadSanitizer would miss that an order is too weak. (std::atomic_ref's functions are no builtins without inlining.)
 #pragma once
 
 #include <bit>
 
-#include "ffi/cuda/simt.h"
+#include "ffi/cuda/shim/simt.h"
 
 #define JAXRING_DEVICE inline
 #define JAXRING_UNROLL
@@ -58,7 +60,7 @@ void StoreFarElement(char* to, T value) {
 }
 
 inline uint64_t LoadHalf(const char* from) {
-  return std::atomic_ref(*reinterpret_cast<uint64_t*>(const_cast<char*>(from))).load(std::memory_order_relaxed);
+  return __atomic_load_n(reinterpret_cast<const uint64_t*>(from), __ATOMIC_RELAXED);
 }
 // Each half by itself, as the machine may: the second may be older or newer than the first.
 inline Vec LoadLine(const char* from) {
@@ -88,7 +90,7 @@ inline Vec LoadShare(const char* from) {
   Vec v;
   ThisMachine().Chance();
   if (HoldsFlag()) {
-    const uint64_t flag = std::atomic_ref(*reinterpret_cast<uint64_t*>(const_cast<char*>(from + 8))).load();
+    const uint64_t flag = __atomic_load_n(reinterpret_cast<const uint64_t*>(from + 8), __ATOMIC_SEQ_CST);
     std::memcpy(&v.w[2], &flag, 8);
   }
   WarpAny(false);
@@ -107,35 +109,38 @@ inline void StoreShare(char* to, const Vec& v, bool active) {
       uint64_t low, high;
       std::memcpy(&low, &v.w[0], 8);
       std::memcpy(&high, &v.w[2], 8);
-      std::atomic_ref(*reinterpret_cast<uint64_t*>(to)).store(low, std::memory_order_relaxed);
-      std::atomic_ref(*reinterpret_cast<uint64_t*>(to + 8)).store(high);
+      __atomic_store_n(reinterpret_cast<uint64_t*>(to), low, __ATOMIC_RELAXED);
+      __atomic_store_n(reinterpret_cast<uint64_t*>(to + 8), high, __ATOMIC_SEQ_CST);
     }
     WarpAny(false);
     ThisMachine().Chance();
   }
 }
 
-template <class T>
-std::atomic_ref<T> Word(const T* word) {
+// Before a word is accessed.
+inline void BeforeWord(const void* word) {
   ThisMachine().Chance();
   ThisMachine().Settle(word);
-  return std::atomic_ref(*const_cast<T*>(word));
 }
 inline uint64_t LoadAcquire(const uint64_t* from) {
   const simt::Faults& faults = ThisMachine().faults();
   if (faults.skipped_wait && faults.skipped_wait(from)) return ~uint64_t{0} >> 1;
-  return Word(from).load(std::memory_order_acquire);
+  BeforeWord(from);
+  if (faults.lost_acquire) return __atomic_load_n(from, __ATOMIC_RELAXED);
+  return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 template <class T>
 T LoadRelaxed(const T* from) {
-  return Word(from).load(std::memory_order_relaxed);
+  BeforeWord(from);
+  return __atomic_load_n(from, __ATOMIC_RELAXED);
 }
 // A late store has no order of its own: all that it comes after has been done.
-template <std::memory_order kOrder, class T, class V>
+template <int kOrder, class T, class V>
 void StoreWord(T* to, V value) {
   const T word = static_cast<T>(value);
   if (!ThisMachine().delays()) {
-    Word(to).store(word, kOrder);
+    BeforeWord(to);
+    __atomic_store_n(to, word, kOrder);
     return;
   }
   ThisMachine().Chance();
@@ -143,21 +148,22 @@ void StoreWord(T* to, V value) {
 }
 template <class T, class V>
 void StoreRelease(T* to, V value) {
-  if (ThisMachine().faults().lost_release) return StoreWord<std::memory_order_relaxed>(to, value);
+  if (ThisMachine().faults().lost_release) return StoreWord<__ATOMIC_RELAXED>(to, value);
   ThisMachine().Drain();
-  StoreWord<std::memory_order_release>(to, value);
+  StoreWord<__ATOMIC_RELEASE>(to, value);
 }
 template <class T, class V>
 void StoreRelaxed(T* to, V value) {
-  StoreWord<std::memory_order_relaxed>(to, value);
+  StoreWord<__ATOMIC_RELAXED>(to, value);
 }
 // ThreadSanitizer knows no fences, and needs none: what this orders are atomic words.
 inline void FenceAll() {
   if (!ThisMachine().faults().lost_fence) ThisMachine().Drain();
 }
 inline bool Claim(uint32_t* word) {
+  BeforeWord(word);
   uint32_t free = 0;
-  return Word(word).compare_exchange_strong(free, 1);
+  return __atomic_compare_exchange_n(word, &free, 1u, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
 // By flipping the signs of signed bytes they compare as unsigned ones.

@@ -1,0 +1,20 @@
+#include "ffi/cuda/direct.h"
+#include "ffi/cuda/kernels.h"
+#include "ffi/cuda/shim/kernels.h"
+
+namespace jaxring::cuda::shim {
+
+void PlayFused(Fused fused, const Args& args, Shared& shared) {
+  switch (WidthOf(args)) {
+    case 0:
+      return cuda::PlayFused<0>(fused, args, shared);
+    case 1:
+      return cuda::PlayFused<1>(fused, args, shared);
+    case 2:
+      return cuda::PlayFused<2>(fused, args, shared);
+    default:
+      return cuda::PlayFused<4>(fused, args, shared);
+  }
+}
+
+}  // namespace jaxring::cuda::shim
