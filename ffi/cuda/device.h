@@ -58,6 +58,8 @@ template <class T>
 JAXRING_DEVICE T LoadElement(const char* from) {
   return *reinterpret_cast<const T*>(from);
 }
+// An entry of a table that the host may have written since this launch began: an acquire has said that it is there.
+JAXRING_DEVICE uint64_t LoadEntry(const uint64_t* from) { return *from; }
 // What a peer wrote into a slot: past the first-level cache, which keeps no such writes.
 JAXRING_DEVICE Vec LoadSlot(const char* from) {
   Vec v;

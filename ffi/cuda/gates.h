@@ -58,9 +58,8 @@ JAXRING_DEVICE bool OpenGates(Lane& lane) {
       failed = true;
       continue;
     }
-    // The host may have entered these regions since this launch began.
-    const uint64_t in = LoadRelaxed(&member.regions[LoadRelaxed(&gate.in_region)]) + LoadRelaxed(&gate.in_offset);
-    const uint64_t out = LoadRelaxed(&member.regions[LoadRelaxed(&gate.out_region)]) + LoadRelaxed(&gate.out_offset);
+    const uint64_t in = LoadEntry(member.regions + LoadRelaxed(&gate.in_region)) + LoadRelaxed(&gate.in_offset);
+    const uint64_t out = LoadEntry(member.regions + LoadRelaxed(&gate.out_region)) + LoadRelaxed(&gate.out_offset);
     lane.shared.member_in[m] = reinterpret_cast<char*>(in);
     lane.shared.member_out[m] = reinterpret_cast<char*>(out);
   }
