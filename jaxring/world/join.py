@@ -16,6 +16,7 @@ from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
 from jaxring.topology import detect, xml
 from jaxring.world import handshake, identity, interfaces, links, rdma
+from jaxring.world.dialling import connect
 from jaxring.world.handshake import Acceptance, Session
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.listener import Listener
@@ -28,12 +29,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jaxring.world")
 
-# Longest wait of an acceptor for the request and the answer's delivery, and for one address to answer a dial.
+# Longest wait of an acceptor for the request and the answer's delivery.
 _REQUEST_S = 30.0
-_CONNECT_S = 10.0
-# A slice of the wait for the secret, after which a closed World gives up; and the pause between dials.
+# A slice of the wait for the secret, after which a closed World gives up.
 _SECRET_SLICE_S = 2.0
-_RETRY_S = 0.05
 # In place of a channel: the connection beside the data, one to each process that this one sends to.
 _CONTROL = -1
 
@@ -219,36 +218,8 @@ class World:
         return links.by_verbs(self._native, fitting[channel % len(fitting)], self._settings)
 
     def _connect(self, peer: ProcessInfo, channel: int, deadline: float) -> tuple[socket.socket, Session]:
-        """An authenticated connection to `peer`. Channels start with different interfaces, so they share the load."""
-        names = list(dict.fromkeys(name for name, _, _ in peer.addresses))
-        first = channel % len(names)
-        order = {name: place for place, name in enumerate(names[first:] + names[:first])}
-        addresses = sorted(peer.addresses, key=lambda entry: order[entry[0]])
         secret = self._get_secret(self._timeout_s)
-        while True:
-            reasons = []
-            for _, address, port in addresses:
-                if self._listener.closed:
-                    raise JoinError("This World is closed.")
-                sock = None
-                try:
-                    limit = min(deadline, time.monotonic() + _CONNECT_S)
-                    sock = socket.create_connection((address, port), max(0.001, limit - time.monotonic()))
-                    return sock, handshake.authenticate(sock, secret, self.process, peer.index, limit)
-                except OSError as error:
-                    # Refused, reset or late: a busy acceptor drops connections, so it is worth another try.
-                    reasons.append(f"{address} port {port}: {error}")
-                    if sock is not None:
-                        sock.close()
-                except BaseException:
-                    if sock is not None:
-                        sock.close()
-                    raise
-            if time.monotonic() + _RETRY_S >= deadline:
-                raise JoinError(
-                    f"Cannot reach {peer} within {self._timeout_s:g} s (JAXRING_JOIN_TIMEOUT). " + "; ".join(reasons)
-                )
-            time.sleep(_RETRY_S)
+        return connect(peer, self.process, secret, channel, self._timeout_s, deadline, lambda: self._listener.closed)
 
     def _acceptance(self) -> Acceptance:
         # Whoever may dial has read the secret, so it is there, unless a stranger comes before process 0 does.

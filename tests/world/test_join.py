@@ -16,7 +16,7 @@ import pytest
 from world_fakes import DirStore
 
 from jaxring.errors import JoinError
-from jaxring.world import handshake, join, listener
+from jaxring.world import dialling, handshake, join, listener
 from jaxring.world.handshake import authenticate
 
 
@@ -94,6 +94,14 @@ def test_a_closed_peer_is_unreachable_with_its_name_and_address(make_world):
         with pytest.raises(JoinError, match=pattern):
             zero.link(1, 0)
     assert native0.named("shm_create") == [("shm_create", 1, 5), ("shm_create", 1, 0)]
+
+
+def test_a_peer_that_ended_before_it_was_dialled_is_not_waited_for(make_world, monkeypatch):
+    monkeypatch.setattr(dialling, "_REFUSED_S", 0.2)
+    (zero, _), (one, _) = make_world(0, timeout_s=100), make_world(1)
+    one.close()
+    with pytest.raises(JoinError, match=r"process 1 \(pid .* does not listen any more, so it has ended"):
+        zero.link(1, 0)
 
 
 @pytest.mark.parametrize(("p", "channel"), [(0, 0), (2, 0), (-1, 0), (1, -1), (1, 1 << 20)])
