@@ -2,7 +2,7 @@
 #
 #   PYTHON  the Python to start from (3.11 or later)     VENV  where its environment goes
 #   JAX     an exact jax version, e.g. 0.10.2            PYTEST_ARGS, DEMO_ARGS  handed on
-#   JOBS    Python tests that run side by side (2)
+#   JOBS    tests that run side by side (2)
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for machines with a GPU
 PYTHON ?= python3
 VENV ?= .venv
@@ -76,7 +76,7 @@ pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"
 	@cmake --build $(BUILD) --target native_tests
-	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+	@ctest -j $(JOBS) --test-dir $(BUILD) --output-on-failure --no-tests=error
 
 test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iWARP, in a guest kernel (first time: builds it)
 	$(SAY) "RDMA tests"
@@ -118,7 +118,7 @@ printf '\n\033[1m== %s\033[0m\n' "native tests, $(2) sanitizer"; \
 cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON -DJAXRING_WERROR=ON \
   -DJAXRING_SANITIZE=$(2) -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null; \
 cmake --build build/$(1) --target native_tests; \
-$(FIXED_ADDRESSES) ctest --test-dir build/$(1) --output-on-failure --no-tests=error
+$(FIXED_ADDRESSES) ctest -j $(JOBS) --test-dir build/$(1) --output-on-failure --no-tests=error
 endef
 
 # $(call cuda,NAME,ARCHITECTURES): the kernels alone, in build/NAME. The disassembler comes as wheels where CUDA lacks it.
