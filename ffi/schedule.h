@@ -13,6 +13,8 @@ enum class Buffer : uint8_t { kNone = 0, kInput = 1, kOutput = 2, kScratch = 3 }
 enum class StepKind : uint8_t {
   kMove = 0,    // one source, any number of destinations
   kReduce = 1,  // left fold of the sources in the order in which the step lists them
+  kGather = 2,  // the same chunk of several ranks of the node, in the order of the list, as one message
+  kSpread = 3,  // such a message into the same piece of consecutive blocks, `src_chunk` of them, from `dst_chunk` on
 };
 
 enum StepFlag : uint8_t {

@@ -79,6 +79,8 @@ bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
     std::memset(zeros.data, 0, elements * plan.element_bytes);
     return true;
   }
+  if (step.kind == static_cast<uint8_t>(StepKind::kGather)) return Gather(op, lane, step, elements);
+  if (step.kind == static_cast<uint8_t>(StepKind::kSpread)) return Spread(op, lane, step, elements);
   uint32_t message_sends = 0;
   for (uint32_t i = 0; i < step.send_count; ++i) {
     if (!Peer::memory(table.peers[step.send_begin + i])) ++message_sends;
@@ -127,16 +129,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     } else {
       Claim claim;
       if (!Receive(op, lane, entry, &claim)) return give_back();
-      uint64_t expected = elements * (recv_partial ? plan.partial_bytes : plan.element_bytes);
-      if (claim.message.bytes != expected || claim.message.check != plan.check) {
-        const std::string& from = plan.ranks[rank].name;
-        op.Fail(
-            Status::Error(Code::kInvalidArgument,
-                          op.What() + ": " + plan.ranks[table.rank].name + " expects " + std::to_string(expected) +
-                              " bytes from " + from + ", which sent " + std::to_string(claim.message.bytes) +
-                              (claim.message.check != plan.check ? " of another shape or dtype." : ".") +
-                              " The ranks disagree about the operation's shape or type, or run different programs."));
-      }
+      Expect(op, table, rank, claim, elements * (recv_partial ? plan.partial_bytes : plan.element_bytes));
       work.claims.push_back(std::move(claim));
       if (op.failed()) return give_back();
       work.sources.push_back({work.claims.back().data, recv_partial});
@@ -190,6 +183,18 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   }
   work.claims.clear();
   return true;
+}
+
+bool Interpreter::Expect(Operation& op, const RankTable& table, int from, const Claim& claim, uint64_t bytes) {
+  const Plan& plan = op.plan();
+  if (claim.message.bytes == bytes && claim.message.check == plan.check) return true;
+  op.Fail(Status::Error(Code::kInvalidArgument,
+                        op.What() + ": " + plan.ranks[table.rank].name + " expects " + std::to_string(bytes) +
+                            " bytes from " + plan.ranks[from].name + ", which sent " +
+                            std::to_string(claim.message.bytes) +
+                            (claim.message.check != plan.check ? " of another shape or dtype." : ".") +
+                            " The ranks disagree about the operation's shape or type, or run different programs."));
+  return false;
 }
 
 bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements) {

@@ -38,6 +38,11 @@ class Interpreter {
   bool Make(Operation& op, Lane& lane, const Step& step, uint64_t elements, uint32_t message_sends);
   bool SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements);
   bool Receive(Operation& op, Lane& lane, uint32_t peer_entry, Claim* claim);
+  // Whether a message is what the step expects of rank `from`; otherwise the operation has failed.
+  bool Expect(Operation& op, const RankTable& table, int from, const Claim& claim, uint64_t bytes);
+  // Steps with a message of several chunks.
+  bool Gather(Operation& op, Lane& lane, const Step& step, uint64_t elements);
+  bool Spread(Operation& op, Lane& lane, const Step& step, uint64_t elements);
   void Return(Claim& claim);
   SendLink* SendTo(Operation& op, Lane& lane, uint32_t peer_entry);
   bool Reserve(Operation& op, Lane& lane, uint32_t peer_entry, RingSender** ring, uint64_t* position);

@@ -96,6 +96,8 @@ void CheckAll() {
   Jobs jobs;
   size_t number = 0;
   for (const Schedule& schedule : Schedules()) {
+    // The kernels do not gather messages, and the planner of GPUs does not ask them to.
+    if (schedule.name.find(" pxn ") != std::string::npos) continue;
     if (schedule.half != Half::kBoth) continue;
     ++number;
     for (size_t i = 0; i < kSamples.size(); ++i) {

@@ -127,7 +127,7 @@ def shape(
     total = nbytes * n if collective in ("all_gather", "gather") else nbytes
     hier = algorithm.startswith("hier_")
     pattern = algorithm.removeprefix("hier_")
-    if pattern == "deterministic":
+    if pattern in ("deterministic", "pxn"):
         pattern = "direct"
     memory = pattern == "direct" or hier
     if memory and topology.nodes == 1:
@@ -153,8 +153,11 @@ def shape(
     if pattern == "tree" and collective == "all_reduce":
         # A lane's next tile goes up only when this one has come down.
         hops *= max(1, -(-total // (2 * rails * TILE_BYTES)))
-    shared = memory and topology.width > 1
-    return Shape(hops, messages, wire, 2 * total if shared else 0)
+    shared = 2 * total if memory and topology.width > 1 else 0
+    if algorithm == "pxn":
+        # Fewer messages, of which each rank reads all but its own share in other ranks' memory.
+        messages, shared = topology.nodes - 1, 2 * shared
+    return Shape(hops, messages, wire, shared)
 
 
 def cost_us(shape: Shape, topology: Topology, protocol: str) -> float:

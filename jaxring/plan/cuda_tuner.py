@@ -64,7 +64,11 @@ def choose(
     """
     if protocol is not None and protocol not in PROTOCOLS:
         raise ValueError(f"there is no protocol {protocol!r} on GPUs; there are {', '.join(PROTOCOLS)}")
-    serve = [*serving(collective), *((copies.NAME,) if collective in copies.COLLECTIVES else ())]
+    # The kernels do not gather messages.
+    serve = [
+        *(name for name in serving(collective) if name != "pxn"),
+        *((copies.NAME,) if collective in copies.COLLECTIVES else ()),
+    ]
     if algorithm is not None and algorithm not in serve:
         known = f"does not serve {collective}" if algorithm in {*ALGORITHMS, copies.NAME} else "is not there"
         raise ValueError(f"algorithm {algorithm!r} {known}; use {' or '.join(serve)}")

@@ -42,10 +42,16 @@ class Buffer(enum.IntEnum):
 
 
 class Kind(enum.IntEnum):
-    """MOVE has one source; REDUCE folds its sources from left to right."""
+    """MOVE has one source; REDUCE folds its sources from left to right.
+
+    GATHER puts the same chunk of several ranks of its node, in their order, into one message. SPREAD takes such a
+    message apart, into ``parts`` blocks one after another.
+    """
 
     MOVE = 0
     REDUCE = 1
+    GATHER = 2
+    SPREAD = 3
 
 
 class Flag(enum.IntFlag):
@@ -88,6 +94,7 @@ class Step:
     recv: tuple[Peer, ...] = ()
     send: tuple[Peer, ...] = ()
     flags: Flag = Flag.NONE
+    parts: int = 0
 
 
 Lane = tuple[Step, ...]
@@ -177,7 +184,7 @@ class Schedule:
 
     Every block of a buffer is split into ``pieces`` pieces (chunk id = block * pieces + piece; a chunk's length
     depends on its piece alone). ``scratch_chunks`` is per lane. Messages of (src, lane i) go to (dst, lane i).
-    ``lanes_fn`` may return fewer than ``nlanes`` lanes: the rest are empty.
+    ``group``: chunks of the longest message. ``lanes_fn`` may return fewer than ``nlanes`` lanes: the rest are empty.
     """
 
     spec: Spec
@@ -185,6 +192,7 @@ class Schedule:
     nlanes: int
     scratch_chunks: int
     lanes_fn: LanesFn = dataclasses.field(repr=False)
+    group: int = 1
 
     @property
     def in_blocks(self) -> int:
@@ -221,7 +229,7 @@ class Schedule:
                         int(step.flags),
                         int(src.buffer) if src else 0,
                         int(dst.buffer) if dst else 0,
-                        src.index if src else 0,
+                        src.index if src else step.parts,
                         dst.index if dst else 0,
                         recv_begin,
                         send_begin,

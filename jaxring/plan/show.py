@@ -31,6 +31,8 @@ def show_step(rank: int, step: Step) -> str:
         return f"zero {_chunk(step.dst)}" if step.dst else "zero"
     received = [p.rank for p in step.recv if not p.memory and p.rank != rank]
     peeked = [p.rank for p in step.recv if p.memory]
+    if step.kind in (Kind.GATHER, Kind.SPREAD):
+        return _grouped(step)
     local = not step.recv or any(p.rank == rank for p in step.recv)
     sources = [f"recv {_ranks(received)}"] if received else []
     if step.src and (local or peeked):
@@ -46,6 +48,12 @@ def show_step(rank: int, step: Step) -> str:
         targets.append(f"send {_ranks(sent)}")
     done = " (final)" if step.flags & Flag.FINAL else ""
     return " · ".join(sources) + " → " + ", ".join(targets) + done
+
+
+def _grouped(step: Step) -> str:
+    if step.kind == Kind.GATHER and step.src:
+        return f"gather {_chunk(step.src)} of {_ranks([p.rank for p in step.recv])} → send {step.send[0].rank}"
+    return f"recv {step.recv[0].rank} → {_chunk(step.dst) if step.dst else ''} and {step.parts - 1} blocks after it"
 
 
 def _counts(lanes: tuple[Lane, ...], rank: int) -> tuple[int, int]:

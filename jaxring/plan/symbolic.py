@@ -36,6 +36,7 @@ class Op:
 
     __slots__ = (
         "final",
+        "gather",
         "outputs",
         "piece",
         "recv_fifos",
@@ -45,12 +46,15 @@ class Op:
         "send_fifos",
         "send_partial",
         "sources",
+        "spread",
         "zero",
     )
 
     def __init__(self, step: Step) -> None:
         flags = int(step.flags)
         self.reduce = step.kind == Kind.REDUCE
+        self.gather = step.kind == Kind.GATHER
+        self.spread = step.kind == Kind.SPREAD
         self.zero = bool(flags & _ZERO)
         self.final = bool(flags & _FINAL)
         self.recv_partial = bool(flags & _RECV_PARTIAL)
@@ -171,10 +175,22 @@ class Compiler:
         if op.zero:
             if op.reduce or src or step.recv or step.send or not dst or dst.buffer != Buffer.OUTPUT:
                 raise ScheduleError("a ZERO step has no source and one destination, a chunk of its own output")
+        elif op.gather:
+            if not src or src.buffer != Buffer.INPUT or dst or len(step.send) != 1 or step.send[0].memory:
+                raise ScheduleError("a GATHER reads a chunk of the input of ranks of its node and sends one message")
+            if len(step.recv) > self.schedule.group:
+                raise ScheduleError(f"it gathers {len(step.recv)} chunks; the schedule declares {self.schedule.group}")
+        elif op.spread:
+            if src or not dst or dst.buffer != Buffer.OUTPUT or len(step.recv) != 1 or step.send or step.parts < 1:
+                raise ScheduleError("a SPREAD takes one message apart, into blocks of its own output")
+            if dst.index + (step.parts - 1) * self.pieces >= self.out_chunks:
+                raise ScheduleError(f"there are no {step.parts} blocks from chunk {dst.index} on")
         elif not op.reduce and len(step.recv) > 1:
             raise ScheduleError("a MOVE has one source")
         for peer in step.recv or (() if op.zero else (Peer(rank),)):
             if peer.rank != rank and not peer.memory:
+                if op.gather:
+                    raise ScheduleError("a GATHER reads memory, not messages")
                 fifo = self.fifo(peer.rank, rank, lane.lane)
                 fifo.consumer = lane
                 op.recv_fifos.append(fifo)
@@ -199,7 +215,7 @@ class Compiler:
             op.scratch = dst.index
         elif dst:
             op.piece = dst.index % self.pieces
-            op.outputs.append((rank, dst.index))
+            op.outputs += [(rank, dst.index + part * self.pieces) for part in range(max(1, step.parts))]
         for peer in step.send:
             if peer.memory:
                 if not dst or dst.buffer != Buffer.OUTPUT:

@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from jaxring.plan import copies, cost, dtypes
-from jaxring.plan.algorithms import ALGORITHMS, build, serving
+from jaxring.plan.algorithms import ALGORITHMS, build, pxn, serving
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Spec
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def chunk_bytes(spec: Spec, nbytes: int, dtype: object) -> int:
     Where partial results travel it counts accumulator elements; direct sends raw and final values only.
     """
     elements = -(-nbytes // dtypes.element_bytes(dtype))
-    per_chunk = -(-elements // (spec.in_blocks * build(spec).pieces))
+    schedule = build(spec)
+    per_chunk = -(-elements // (spec.in_blocks * schedule.pieces)) * schedule.group
     folds = spec.collective in REDUCTIONS and spec.algorithm not in ("direct", "oneshot", "deterministic")
     return per_chunk * (dtypes.accumulator_bytes(dtype) if folds else dtypes.element_bytes(dtype))
 
@@ -54,7 +55,9 @@ def _channels(collective: str, algorithm: str, placement: tuple[int, ...], nbyte
     return max(1, min(MAX_CHANNELS, one // CHANNEL_BYTES))
 
 
-def _names(collective: str, topology: cost.Topology, algorithm: str | None, protocol: str | None) -> list[str]:
+def _names(
+    collective: str, where: tuple[int, ...], topology: cost.Topology, algorithm: str | None, protocol: str | None
+) -> list[str]:
     """The algorithms to compare."""
     names = serving(collective)
     if algorithm is not None:
@@ -66,6 +69,8 @@ def _names(collective: str, topology: cost.Topology, algorithm: str | None, prot
             raise ValueError(f"algorithm {algorithm!r} does not serve {collective}; use {' or '.join(names)}")
         return [algorithm]
     names.remove("deterministic")  # direct by another name
+    if topology.width == 1 or not pxn.regular(where):
+        names = [name for name in names if name != "pxn"]
     if topology.nodes == 1:
         if protocol in ("ll", "simple"):
             names = [name for name in names if not ALGORITHMS[name].memory]
@@ -132,7 +137,7 @@ def choose(
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
     found: list[tuple[float, int, str, str, int]] = []
     refused = ""
-    names = _names(collective, topology, algorithm, protocol)
+    names = _names(collective, where, topology, algorithm, protocol)
     for name in [name for name in names if name == algorithm or name not in unwanted]:
         silent = (topology.nodes == 1 and ALGORITHMS[name].memory) or topology.nranks == 1
         if silent and protocol not in (None, "memory"):

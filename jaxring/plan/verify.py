@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from typing import cast
 
 from jaxring.plan.schedule import Buffer, Schedule, Spec
 from jaxring.plan.symbolic import COMPLETE, MESSAGE, PARTIAL, RAW, Compiler, LaneState, Op, Value
@@ -20,9 +21,9 @@ _STATES = ("a raw input", "a partial fold", "a complete value")
 class Report:
     """What a run showed. Counts are per tile.
 
-    ``order_of``: fold order id by input chunk id (reductions only). ``messages``: messages sent by each rank, each of
-    one chunk. ``memory_chunks``: chunks of other ranks that each rank read or wrote directly. ``steps``: steps of each
-    rank, all lanes. ``max_steps``: of the longest lane. ``max_fifo``: most messages that were ever in one FIFO.
+    ``order_of``: fold order id by input chunk id (reductions only). ``messages``: messages sent by each rank.
+    ``memory_chunks``: chunks of other ranks that each rank read or wrote directly. ``steps``: steps of each rank, all
+    lanes. ``max_steps``: of the longest lane. ``max_fifo``: most messages that were ever in one FIFO.
     """
 
     spec: Spec
@@ -129,17 +130,29 @@ class _Run(Compiler):
                 continue
             assert fifo is not None
             value, sent_partial = fifo.items.popleft()
+            # A gathered message is a tuple of values in place of one.
+            if isinstance(value[0], tuple) != op.spread:
+                raise self.fail(f"rank {rank} sends {'one chunk' if op.spread else 'several chunks'} in one message")
             if sent_partial != op.recv_partial:
                 words = ("partial" if sent_partial else "raw", "partial" if op.recv_partial else "raw")
                 raise self.fail(f"rank {rank} sends a {words[0]} message, but it expects a {words[1]} one")
             values.append(value)
+        if op.gather:
+            op.send_fifos[0].items.append((cast("Value", tuple(values)), False))
+            op.send_fifos[0].most = max(op.send_fifos[0].most, len(op.send_fifos[0].items))
+            return
+        if op.spread:
+            parts = cast("tuple[Value, ...]", values[0])
+            if len(parts) != len(op.outputs):
+                raise self.fail(f"a message of {len(parts)} chunks is spread into {len(op.outputs)} blocks")
+            for (rank, index), part in zip(op.outputs, parts, strict=True):
+                self.store(lane, op, rank, index, part)
+            return
         result = ZERO if op.zero else self.fold(op, values) if op.reduce else values[0]
-        chunk, state = result[2], result[3]
+        state = result[3]
         if op.send_partial != (state == PARTIAL) and op.send_fifos:
             words = ("with", "without") if op.send_partial else ("without", "with")
             raise self.fail(f"{_STATES[state]} is sent {words[0]} SEND_PARTIAL; it must be sent {words[1]} it")
-        if op.piece >= 0 and not op.zero and chunk % self.pieces != op.piece:
-            raise self.fail(f"piece {chunk % self.pieces} does not fit output piece {op.piece}: their lengths differ")
         if op.scratch >= 0:
             if self.reduction and state != PARTIAL and op.reduce is False:
                 raise self.fail(f"{_STATES[state]} is moved to scratch, which holds accumulator elements")
@@ -149,14 +162,21 @@ class _Run(Compiler):
         for rank, index in op.outputs:
             if self.reduction and not op.zero and state != COMPLETE:
                 raise self.fail(f"{_STATES[state]} is stored to output chunk {index} of rank {rank}")
-            where = self.outputs[lane.tile][rank]
-            if index in where:
-                raise self.fail(f"output chunk {index} of rank {rank} is written twice")
-            where[index] = result
+            self.store(lane, op, rank, index, result)
         for fifo in op.send_fifos:
             fifo.items.append((result, op.send_partial))
             if len(fifo.items) > fifo.most:
                 fifo.most = len(fifo.items)
+
+    def store(self, lane: LaneState, op: Op, rank: int, index: int, value: Value) -> None:
+        if not op.zero and value[2] % self.pieces != op.piece:
+            raise self.fail(
+                f"piece {value[2] % self.pieces} does not fit output piece {op.piece}: their lengths differ"
+            )
+        where = self.outputs[lane.tile][rank]
+        if index in where:
+            raise self.fail(f"output chunk {index} of rank {rank} is written twice")
+        where[index] = value
 
     def fold(self, op: Op, values: list[Value]) -> Value:
         mask, order, chunk, _ = values[0]

@@ -71,11 +71,12 @@ class Planner:
             spec["dtype"],
             ll_bytes=_native.ll_payload_bytes(),
             channels=(settings().min_nchannels, settings().max_nchannels),
-            unwanted=("pxn",) if settings().pxn_disable else (),
+            # Nobody could gather messages whose sizes only their senders know.
+            unwanted=("pxn",) if settings().pxn_disable or ragged else (),
         )
         choice = _users_choice(collective, nodes, spec) or tuner.choose_among(
             pick,
-            settings().algo,
+            () if ragged else settings().algo,
             settings().proto,
             spec["algorithm"],
             spec["protocol"] or ("simple" if ragged and len(set(nodes)) > 1 else None),
@@ -108,7 +109,8 @@ class Planner:
             schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes
         )
         widest = element if op is None else max(element, dtypes.accumulator_bytes(spec["dtype"]))
-        plan.set_protocol(_PROTOCOLS[choice.protocol], _tile_elements(choice.protocol, element, widest), links)
+        tile = _tile_elements(choice.protocol, element, widest * schedule.group)
+        plan.set_protocol(_PROTOCOLS[choice.protocol], tile, links)
         for rank, place in enumerate(places):
             host = world.info(place.process).hostname if world is not None else "this host"
             plan.add_rank(place.process, place.device, f"rank {rank} (process {place.process} on {host})")

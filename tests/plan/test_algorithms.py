@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
 from jaxring.plan.algorithms import ALGORITHMS, build, serving
-from jaxring.plan.schedule import COLLECTIVES, ROOTED, Spec
+from jaxring.plan.schedule import COLLECTIVES, ROOTED, ScheduleError, Spec
 from jaxring.plan.verify import verify
 
 if TYPE_CHECKING:
@@ -77,7 +78,30 @@ def test_every_rank_count(algorithm: str, collective: str) -> None:
 
 def test_direct_serves_everything() -> None:
     assert set(DIRECT) == set(COLLECTIVES)
-    assert serving("all_to_all") == ["direct", "deterministic"]
+    assert serving("all_to_all") == ["direct", "pxn", "deterministic"]
+
+
+@pytest.mark.parametrize(("nodes", "width"), [(16, 8), (4, 2)])
+def test_pxn_sends_a_message_per_node_and_none_across_rails(nodes: int, width: int) -> None:
+    n = nodes * width
+    where = tuple(rank // width for rank in range(n))
+    schedule = build(Spec("all_to_all", n, "pxn", placement=where))
+    direct = verify(build(Spec("all_to_all", n, "direct", placement=where)))
+    assert sum(verify(schedule).messages) * width == sum(direct.messages)
+    for rank in range(n):
+        sends, receives = schedule.message_peers(rank)
+        assert {peer % width for peer in sends | receives} == {rank % width}
+        assert {where[peer] for peer in sends} == set(range(nodes)) - {where[rank]}
+    # What the verifier says of groups that do not fit.
+    lanes = {rank: [list(lane) for lane in schedule.lanes(rank)] for rank in range(n)}
+    wrong = dataclasses.replace(lanes[0][0][-1], parts=width - 1)
+    lanes[0][0][-1] = wrong
+    for broken, said in (
+        (dataclasses.replace(schedule, group=1), "gathers"),
+        (dataclasses.replace(schedule, lanes_fn=lambda rank: lanes[rank]), "spread"),
+    ):
+        with pytest.raises(ScheduleError, match=said):
+            verify(broken)
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "deterministic"])
@@ -152,7 +176,8 @@ def test_two_trees_share_the_inner_work() -> None:
 @pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a != "deterministic"])
 def test_single_ranks_of_a_large_schedule(algorithm: str) -> None:
     n = 65536
-    schedule = build(Spec("all_reduce", n, algorithm, placement=tuple(r // 8 for r in range(n))))
+    collective = "all_to_all" if algorithm == "pxn" else "all_reduce"
+    schedule = build(Spec(collective, n, algorithm, placement=tuple(r // 8 for r in range(n))))
     send, recv = schedule.message_peers(4711)
     assert 4711 not in send | recv
     assert max(send | recv) < n

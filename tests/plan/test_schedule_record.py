@@ -28,6 +28,7 @@ int main() {
   VALUE("buffer", "NONE", Buffer::kNone) VALUE("buffer", "INPUT", Buffer::kInput)
   VALUE("buffer", "OUTPUT", Buffer::kOutput) VALUE("buffer", "SCRATCH", Buffer::kScratch)
   VALUE("kind", "MOVE", StepKind::kMove) VALUE("kind", "REDUCE", StepKind::kReduce)
+  VALUE("kind", "GATHER", StepKind::kGather) VALUE("kind", "SPREAD", StepKind::kSpread)
   VALUE("flag", "FINAL", kFinal) VALUE("flag", "RECV_PARTIAL", kRecvPartial)
   VALUE("flag", "SEND_PARTIAL", kSendPartial) VALUE("flag", "ZERO", kZero)
   VALUE("dtype", "bool", DType::kBool) VALUE("dtype", "int8", DType::kInt8) VALUE("dtype", "int16", DType::kInt16)

@@ -38,7 +38,11 @@ def test_nodes_of_several_ranks_compose() -> None:
     for nbytes in (256, 1 << 26):
         choice = choose("all_reduce", PAIRS, PAIRS, nbytes, "float32")
         assert choice.algorithm.startswith("hier_")
-    assert choose("all_to_all", PAIRS, PAIRS, 256, "float32").algorithm == "direct"
+    assert choose("all_to_all", PAIRS, PAIRS, 256, "float32").algorithm == "pxn"
+    assert choose("all_to_all", PAIRS, PAIRS, 256, "float32", unwanted=("pxn",)).algorithm == "direct"
+    # Other ranks' memory is farther than one's own, and nodes that are not alike have no rails.
+    assert choose("all_to_all", PAIRS, PAIRS, 1 << 26, "float32").algorithm == "direct"
+    assert choose("all_to_all", (0, 0, 1), (0, 0, 1), 256, "float32").algorithm == "direct"
 
 
 @pytest.mark.parametrize("collective", list(COLLECTIVES))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from jaxring.plan.algorithms import direct, halving_doubling, hier_direct, oneshot, ring, tree
+from jaxring.plan.algorithms import direct, halving_doubling, hier_direct, oneshot, pxn, ring, tree
 from jaxring.plan.schedule import LanesFn, Schedule, ScheduleError, Spec
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "hier_direct": _entry(
         hier_direct.COLLECTIVES, True, hier_direct.build_hier, "memory within nodes, every pair of nodes"
     ),
+    "pxn": _entry(pxn.COLLECTIVES, True, pxn.build, "a message per node and rail, gathered by memory"),
     "deterministic": _entry(direct.COLLECTIVES, True, direct.build, "direct by its promise: folds in rank order"),
 }
 
