@@ -24,7 +24,7 @@ LARGE = ("4M", "16M", "64M")
 BETWEEN = ("gloo", "mpi", "mpi4jax", "torch")
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 # Of a case and a peer: iterations, or seconds if these are over first.
-ITERATIONS, SECONDS, WARMUP = 100, 2.0, 3
+ITERATIONS, SECONDS, WARMUP = 240, 1.5, 5
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,7 +58,7 @@ def page(rows: Sequence[Row], folder: pathlib.Path, beside: pathlib.Path) -> Ite
     yield from ("# Benchmarks of the CPU engine", "")
     yield from ("Written by `python -m jaxring.bench.page`; do not edit.", "", METHOD)
     yield from _machine(data[rows[0].name])
-    yield from ("```", f"jaxring bench --suite cpu --out {path}", "```", "")
+    yield from ("```", f"jaxring bench --suite cpu --out {folder.as_posix()}", "```", "")
     lost: list[str] = []
     for row in rows:
         yield from (f"## {row.title}", "")

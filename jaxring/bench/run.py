@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Iterations of a turn last about this long, so that the machine's moods meet all peers alike.
 TURN_S = 0.1
+# Short iterations have several turns, too. In each the first waits for the processes to have heard of it.
+LEAST_TURNS = 8
 # Fewer iterations have no quartiles to speak of.
 LEAST = 7
 
@@ -131,10 +133,11 @@ def _one(
         result.refused = next((answer for answer in crew.ask("prepare", case) if answer), "")
         if result.refused:
             continue
+        crew.ask("run", 1)  # compiles, plans and connects
         begin = time.perf_counter()
         crew.ask("run", warmup)
         each = (time.perf_counter() - begin) / warmup
-        turns[crew] = max(1, min(iterations, int(TURN_S / max(each, 1e-6))))
+        turns[crew] = max(1, min(iterations // LEAST_TURNS, int(TURN_S / max(each, 1e-6))))
     left = dict.fromkeys(turns, iterations)
     order = list(turns)
     while any(left.values()):
