@@ -188,8 +188,7 @@ class Engine {
   uint64_t next_request_ = 1;
 
   std::vector<std::thread> workers_;
-  template <class Joined>
-  std::string Enlist(int process, int channel, bool sending, Joined joined);
+  std::string Enlist(int process, int channel, bool sending, JoinedLink joined);
 
   VerbsJoin verbs_;
   PluginLinks plugins_;

@@ -93,8 +93,7 @@ void Engine::AddTcp(int process, int channel, int fd, bool sending) {
   }
 }
 
-template <class Joined>
-std::string Engine::Enlist(int process, int channel, bool sending, Joined joined) {
+std::string Engine::Enlist(int process, int channel, bool sending, JoinedLink joined) {
   {
     std::lock_guard lock(mutex_);
     goodbyes_.push_back(std::move(joined.say_goodbye));

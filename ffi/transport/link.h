@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -80,6 +81,14 @@ struct RecvLink {
   RingReceiver ll, simple;
   LinkEnd end;
   std::unique_ptr<Notifier> notifier;
+};
+
+// A link that both ends have made, to be put into service. One of the two is set; `description` is for people.
+struct JoinedLink {
+  std::shared_ptr<SendLink> send;
+  std::shared_ptr<RecvLink> recv;
+  std::string description;
+  std::function<void()> say_goodbye;
 };
 
 }  // namespace jaxring

@@ -39,12 +39,7 @@ class PluginLinks {
   // As VerbsJoin's: see jaxring/world/links.py for the order.
   std::string Offer(int peer, int channel, bool sending);
   void Prepare(int peer, int channel, bool sending, const std::string& peer_offer);
-  struct Joined {
-    std::shared_ptr<SendLink> send;
-    std::shared_ptr<RecvLink> recv;
-    std::string description;
-    std::function<void()> say_goodbye;
-  };
+  using Joined = JoinedLink;
   // Takes `fd`, also when it throws.
   Joined Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end);
   // Somebody has something for the thread to do.

@@ -154,12 +154,7 @@ class VerbsJoin {
   std::string Offer(int peer, int channel, bool sending, verbs::EndpointOptions options);
   void Prepare(int peer, int channel, bool sending, const std::string& peer_offer);
   // Takes `fd`, also when it throws. One of the two links is set. Returns the connection in words.
-  struct Joined {
-    std::shared_ptr<SendLink> send;
-    std::shared_ptr<RecvLink> recv;
-    std::string description;
-    std::function<void()> say_goodbye;
-  };
+  using Joined = JoinedLink;
   Joined Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end);
   // Has every link in service look at its port.
   void CheckPorts();
