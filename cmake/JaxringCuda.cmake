@@ -90,5 +90,6 @@ function(jaxring_add_cuda_library name)
 endfunction()
 
 if(JAXRING_CUDA_VERSION)
-  jaxring_add_cuda_library(jaxring_cuda ffi/cuda/kernels.cu ffi/cuda/direct.cu ffi/cuda/messages.cu)
+  jaxring_add_cuda_library(jaxring_cuda ffi/cuda/kernels.cu ffi/cuda/direct.cu ffi/cuda/messages.cu
+                           ffi/cuda/multicast.cu)
 endif()

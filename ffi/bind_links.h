@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/runtime.h"
+#include "transport/tls.h"
 
 namespace jaxring {
 
@@ -21,6 +22,14 @@ inline Engine& Running() {
   Engine* engine = RunningEngine();
   if (engine == nullptr) throw std::runtime_error("jaxring's engine is not running");
   return *engine;
+}
+
+// Takes `fd`. With a key, after a TLS handshake, without the GIL.
+inline std::unique_ptr<Stream> MakeStream(int fd, const nanobind::bytes& key, bool dialled, double timeout_s) {
+  if (key.size() == 0) return std::make_unique<Stream>(fd);
+  const std::string secret(key.c_str(), key.size());
+  nanobind::gil_scoped_release release;
+  return MakeTlsStream(fd, secret, dialled, timeout_s);
 }
 
 inline void BindLinks(nanobind::module_& m) {
@@ -55,8 +64,13 @@ inline void BindLinks(nanobind::module_& m) {
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("ring_path"), nb::arg("bell_path"), "Maps a peer's sending link.");
   m.def(
-      "tcp_attach", [](int peer, int channel, int fd, bool sending) { Running().AddTcp(peer, channel, fd, sending); },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), "Takes over a connected socket.");
+      "tcp_attach",
+      [](int peer, int channel, int fd, bool sending, const nb::bytes& key, double timeout_s) {
+        Running().AddTcp(peer, channel, MakeStream(fd, key, sending, timeout_s), sending);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), nb::arg("key"), nb::arg("timeout_s"),
+      "Takes over a connected socket; with a key, by TLS.");
+  m.def("tls_load", &LoadTls, "Opens OpenSSL's library, once; returns its version.");
   m.def(
       "verbs_ports",
       [] {
@@ -126,7 +140,11 @@ inline void BindLinks(nanobind::module_& m) {
       nb::call_guard<nb::gil_scoped_release>(),
       "Puts a link by the plugin into service and takes over the connection beside it; returns it in words.");
   m.def(
-      "control", [](int peer, int fd) { Running().AddControl(peer, fd); }, nb::arg("peer"), nb::arg("fd"),
+      "control",
+      [](int peer, int fd, bool dialled, const nb::bytes& key, double timeout_s) {
+        Running().AddControl(peer, MakeStream(fd, key, dialled, timeout_s));
+      },
+      nb::arg("peer"), nb::arg("fd"), nb::arg("dialled"), nb::arg("key"), nb::arg("timeout_s"),
       "Takes over a connected socket for signs of life and failures; its end means that the peer's process ended.");
 }
 

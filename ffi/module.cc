@@ -1,15 +1,21 @@
 // The Python module jaxring._native: starts the engine, serves planning requests, makes links, hands out XLA handlers.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
+#include <set>
 #include <stdexcept>
 
 #include "bind_calls.h"
 #include "bind_links.h"
 #include "bind_tables.h"
+#include "engine/dump_signal.h"
 #include "engine/pages.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
@@ -43,31 +49,24 @@ struct PlanBuilder {
     plan->scratch_chunks = scratch_chunks;
     plan->nlanes = nlanes;
   }
-  void SetProtocol(int protocol, uint64_t tile_elements, int channels) {
+  void SetProtocol(int protocol, uint64_t tile_elements, int channels, uint64_t piece_bytes) {
     if (tile_elements == 0 || channels < 1) throw std::invalid_argument("tile_elements and channels must be positive");
+    if (piece_bytes % 64 != 0 || piece_bytes == 0) throw std::invalid_argument("piece_bytes counts lines of 64");
     plan->protocol = static_cast<Protocol>(protocol);
     plan->tile_elements = tile_elements;
     plan->channels = channels;
+    plan->piece_bytes = piece_bytes;
   }
   void AddRank(int process, int device, const std::string& name) { plan->ranks.push_back({process, device, name}); }
-  void AddLocal(int rank, const nb::bytes& steps, const nb::bytes& lane_begin, const nb::bytes& peers) {
+  void AddLocal(int rank, int caller, const nb::bytes& steps, const nb::bytes& lane_begin, const nb::bytes& peers) {
     RankTable table = TableFromBytes(rank, steps, lane_begin, peers, plan->nlanes);
+    table.caller = caller;
     table.NumberFlows();
     plan->locals.push_back(std::move(table));
   }
   std::shared_ptr<const Plan> Finish() {
-    plan->local_of_rank.assign(plan->ranks.size(), -1);
-    for (size_t i = 0; i < plan->locals.size(); ++i) plan->local_of_rank.at(plan->locals[i].rank) = static_cast<int>(i);
-    for (const RankTable& table : plan->locals) {
-      for (int32_t peer : table.peers) {
-        int rank = Peer::rank(peer);
-        if (rank >= static_cast<int>(plan->ranks.size()))
-          throw std::invalid_argument("a step names a rank out of range");
-        if (Peer::memory(peer) && plan->local_of_rank[rank] < 0) {
-          throw std::invalid_argument("a step addresses the memory of a rank of another process");
-        }
-      }
-    }
+    CheckPlan(*plan, Running().links().slot_bytes());
+    plan->Seal();
     return plan;
   }
 };
@@ -84,10 +83,33 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   result["failures"] = c.failures.load();
   result["sleeps"] = c.sleeps.load();
   result["wakes"] = Bell::wakes();
+  result["injected_faults"] = Faults::injected();
   result["spilled_messages"] = c.spills.load();
   result["stashed_bytes"] = engine->stash().bytes();
   result["link_bytes"] = engine->links().MemoryBytes();
   return result;
+}
+
+FaultPlan FaultsFrom(const std::map<std::string, double>& numbers) {
+  FaultPlan plan;
+  for (const auto& [name, number] : numbers) {
+    if (name == "seed") {
+      plan.seed = static_cast<uint64_t>(number);
+      continue;
+    }
+    double* const field = name == "drop"        ? &plan.drop
+                          : name == "delay"     ? &plan.delay
+                          : name == "duplicate" ? &plan.duplicate
+                          : name == "truncate"  ? &plan.truncate
+                          : name == "corrupt"   ? &plan.corrupt
+                          : name == "reorder"   ? &plan.reorder
+                          : name == "reset"     ? &plan.reset
+                          : name == "delay_us"  ? &plan.delay_us
+                                                : nullptr;
+    if (field == nullptr) throw std::invalid_argument("there is no fault named " + name);
+    *field = number;
+  }
+  return plan;
 }
 
 int64_t Nanoseconds(OperationRecord::Time time) {
@@ -136,13 +158,32 @@ NB_MODULE(_native, m) {
       "The CPU handlers as capsules for jax.ffi.register_ffi_target.");
   m.def(
       "start",
-      [](int threads, uint32_t slot_bytes, int64_t spin_us, const std::string& trace_file) {
+      [](int threads, uint32_t slot_bytes, int64_t spin_us, const std::string& trace_file, bool checksums,
+         const std::map<std::string, double>& faults, const std::string& non_finite) {
         EngineOptions options{threads, slot_bytes, spin_us};
         options.trace_file = trace_file;
+        options.checksums = checksums;
+        options.faults = FaultsFrom(faults);
+        using NonFinite = EngineOptions::NonFinite;
+        options.non_finite = non_finite == "error"  ? NonFinite::kFail
+                             : non_finite == "warn" ? NonFinite::kWarn
+                                                    : NonFinite::kIgnore;
         StartEngine(options);
       },
       nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), nb::arg("trace_file") = "",
-      "Starts the engine, once. Its flight record is kept in a new file, or in unnamed memory without one.");
+      nb::arg("checksums") = false, nb::arg("faults") = std::map<std::string, double>(), nb::arg("non_finite") = "",
+      "Starts the engine, once. Its flight record is kept in a new file, or in unnamed memory without one. `faults`: "
+      "JAXRING_FAULTS, a number by each name.");
+  m.def(
+      "dump_on_signal",
+      [](const std::string& prefix) {
+        const auto [record, bytes] = Running().recorder().memory();
+        DumpOnSignal(record, bytes, prefix);
+      },
+      nb::arg("prefix"),
+      "From now on SIGUSR1 writes the flight record to PREFIX0.trace, then PREFIX1.trace, ..., unless there is a "
+      "handler "
+      "for it. With an empty prefix it only does no harm.");
   m.def("allow_huge_pages", &AllowHugePages, nb::arg("allow"),
         "Whether large results in untouched memory ask the kernel for huge pages.");
   m.def(
@@ -152,15 +193,31 @@ NB_MODULE(_native, m) {
       },
       nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::call_guard<nb::gil_scoped_release>(),
       "Fails every operation, now and from now on; waits timeout_s seconds at most for those in flight.");
+  m.def(
+      "halt", [](const std::string& reason, bool tell) { return Running().Halt(reason, tell); }, nb::arg("reason"),
+      nb::arg("tell"), nb::call_guard<nb::gil_scoped_release>(),
+      "Fails every operation until `resume`, with `tell` also in all linked processes. False if that is so already.");
+  m.def("troubled", [] { return Running().Troubled(); }, "Whether something has failed that others take part in.");
+  m.def("halted", [] { return Running().Halted(); }, "Why operations fail until `resume`, or None.");
+  m.def("gone", [] { return Running().Gone(); }, "Processes that have ended, as far as one knows.");
+  m.def(
+      "renew", [](uint64_t generation, double timeout_s) { return Running().Renew(generation, timeout_s); },
+      nb::arg("generation"), nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
+      "Halted: forgets links, plans and failures. False if an operation has not ended in time.");
+  m.def("resume", [] { Running().Resume(); }, "Ends what `halt` began.");
   m.def("counters", &Counters, "What the engine has counted so far.");
   m.def("records", &Records, nb::arg("after"), nb::call_guard<nb::gil_scoped_release>(),
         "The recorded operations numbered above `after`, oldest first: (number, sequence, label, arrived, launched, "
         "ended, state); times in ns of `clock`, 0 while not ended; state 0 running, 1 done, 2 failed.");
+  m.def(
+      "take_warnings",
+      [] { return RunningEngine() == nullptr ? std::vector<std::string>{} : Running().TakeWarnings(); },
+      "Sentences for the log that have come up since the last call.");
   m.def("clock", [] { return Nanoseconds(std::chrono::steady_clock::now()); }, "Now, in ns of the recorder's clock.");
 
   nb::class_<PlanRequest>(m, "PlanRequest", "A call site's wish for a plan for one of its groups.")
       .def_prop_ro("spec", [](const PlanRequest& r) { return r.site->spec().spec; })
-      .def_prop_ro("ordinal", [](const PlanRequest& r) { return r.site->spec().ordinal; })
+      .def_prop_ro("ordinal", [](const PlanRequest& r) { return r.ordinal; })
       .def_prop_ro("group", [](const PlanRequest& r) { return r.group; })
       .def_prop_ro("partitions", [](const PlanRequest& r) { return r.site->GroupPartitions(r.group); })
       .def(
@@ -172,7 +229,7 @@ NB_MODULE(_native, m) {
       .def(
           "reject",
           [](const PlanRequest& r, int code, const std::string& message) {
-            r.site->Reject(r.group, Status::Error(static_cast<Code>(code), message));
+            r.site->Reject(r.group, Status::Error(static_cast<Code>(code), message), r.generation);
           },
           nb::arg("code"), nb::arg("message"), nb::call_guard<nb::gil_scoped_release>());
   m.def(
@@ -187,22 +244,24 @@ NB_MODULE(_native, m) {
         return got ? nb::cast(request) : nb::none();
       },
       nb::arg("timeout_s"), nb::sig("def next_request(timeout_s: float) -> PlanRequest | None"),
-      "The next planning request, or None after timeout_s seconds.");
+      "The next planning request; None after timeout_s seconds, or when a note has come.");
 
   nb::class_<PlanBuilder>(m, "PlanBuilder", "A plan in the making; resolve() freezes it.")
       .def(nb::init<>())
       .def(
           "set_identity",
           [](PlanBuilder& b, const std::string& what, uint64_t key, uint32_t check, int half, double timeout_s,
-             int process) {
+             int process, uint64_t generation) {
             b.plan->what = what;
             b.plan->key = key;
             b.plan->check = check;
             b.plan->half = static_cast<Half>(half);
             b.plan->timeout_s = timeout_s;
             b.plan->process = process;
+            b.plan->generation = generation;
           },
-          nb::arg("what"), nb::arg("key"), nb::arg("check"), nb::arg("half"), nb::arg("timeout_s"), nb::arg("process"))
+          nb::arg("what"), nb::arg("key"), nb::arg("check"), nb::arg("half"), nb::arg("timeout_s"), nb::arg("process"),
+          nb::arg("generation"))
       .def(
           "set_label",
           [](PlanBuilder& b, const std::string& label) { b.plan->label = std::make_shared<const std::string>(label); },
@@ -212,10 +271,43 @@ NB_MODULE(_native, m) {
       .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),
            nb::arg("scratch_chunks"), nb::arg("nlanes"))
       .def("set_protocol", &PlanBuilder::SetProtocol, nb::arg("protocol"), nb::arg("tile_elements"),
-           nb::arg("channels"))
+           nb::arg("channels"), nb::arg("piece_bytes"))
       .def("add_rank", &PlanBuilder::AddRank, nb::arg("process"), nb::arg("device"), nb::arg("name"))
-      .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("steps"), nb::arg("lane_begin"),
-           nb::arg("peers"));
+      .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("caller"), nb::arg("steps"),
+           nb::arg("lane_begin"), nb::arg("peers"),
+           "A local rank's table. `caller` is its rank as the call site counts, lost ranks included.")
+      .def(
+          "set_gate",
+          [](PlanBuilder& b, const std::vector<int>& processes) {
+            b.plan->gate = std::make_shared<Gate>(std::set<int>(processes.begin(), processes.end()));
+            return b.plan->gate;
+          },
+          nb::arg("processes"), "Operations of this plan wait until each of the processes is confirmed.");
+
+  nb::class_<Gate>(m, "Gate", "What a plan's operations wait for before they begin.")
+      .def("confirm", [](Gate& gate, int process) { Running().Confirm(gate, process); }, nb::arg("process"));
+  m.def(
+      "send_note", [](int process, const std::string& text) { Running().SendNote(process, text); }, nb::arg("process"),
+      nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
+      "Tells another process something of at most 3072 bytes, in order; kept until the two are connected.");
+  m.def(
+      "next_note",
+      []() -> nb::object {
+        auto note = Running().NextNote();
+        return note ? nb::cast(*note) : nb::none();
+      },
+      nb::sig("def next_note() -> tuple[int, str] | None"),
+      "The next note that came, with its sender, if there is one.");
+  m.def(
+      "in_flight", [](uint64_t key) { return Running().InFlight(key); }, nb::arg("key"),
+      "Whether an operation is in flight under a plan's key.");
+  m.def(
+      "fail_plan",
+      [](uint64_t key, int code, const std::string& message) {
+        Running().FailPlan(key, Status::Error(static_cast<Code>(code), message));
+      },
+      nb::arg("key"), nb::arg("code"), nb::arg("message"), nb::call_guard<nb::gil_scoped_release>(),
+      "Fails what is in flight under a plan's key, here and in all processes that take part.");
 
   m.def("ll_payload_bytes", [] { return LLShape().payload_bytes; }, "Payload of an LL slot.");
   BindLinks(m);

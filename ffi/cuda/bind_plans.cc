@@ -90,6 +90,9 @@ void BindPlans(nb::module_& m) {
           },
           nb::arg("protocol"), nb::arg("fused"), nb::arg("threads"), nb::arg("trap"), nb::arg("zero_copy"))
       .def(
+          "set_bulk", [](PlanBuilder& b, uint64_t bytes) { b.spec.bulk_bytes = bytes; }, nb::arg("bytes"),
+          "From how many bytes on a slice that only moves goes by bulk copies, on devices that have them; 0: never.")
+      .def(
           "set_mail",
           [](PlanBuilder& b, std::shared_ptr<Communicator> desk, bool sends, uint64_t check) {
             b.spec.half = sends ? Half::kSend : Half::kRecv;
@@ -104,6 +107,13 @@ void BindPlans(nb::module_& m) {
       .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("steps"), nb::arg("lane_begin"),
            nb::arg("peers"), nb::arg("members"))
       .def(
+          "set_multicast",
+          [](PlanBuilder& b, int kind) {
+            if (kind < 0 || kind > 2) throw std::invalid_argument("no such collective through multicast memory");
+            b.spec.multicast = static_cast<MulticastKind>(kind);
+          },
+          nb::arg("kind"), "Through the communicator's multicast memory: 0 all_reduce, 1 reduce_scatter, 2 all_gather.")
+      .def(
           "set_moves",
           [](PlanBuilder& b, int rank, const std::vector<std::tuple<int, int, int>>& moves, std::vector<int> arrivals) {
             std::vector<Move> given;
@@ -113,6 +123,12 @@ void BindPlans(nb::module_& m) {
           nb::arg("rank"), nb::arg("moves"), nb::arg("arrivals"),
           "Has the rank's bytes copied: (block or -1 for zeros, rank, its block) of each move; blocks that others "
           "send.");
+  m.def(
+      "switch_reduces",
+      [](int dtype, int op, bool mean) {
+        return SwitchReduces(static_cast<DType>(dtype), static_cast<ReduceOp>(op), mean);
+      },
+      nb::arg("dtype"), nb::arg("op"), nb::arg("mean"), "Whether NVLink switches do this with such elements.");
   m.def(
       "run_trial",
       [](std::shared_ptr<Communicator> communicator, const PlanBuilder& builder, const std::vector<nb::bytes>& inputs,

@@ -16,6 +16,7 @@
 
 #define JAXRING_DEVICE __device__ __forceinline__
 #define JAXRING_UNROLL _Pragma("unroll")
+#define JAXRING_ROLLED _Pragma("unroll 1")
 
 namespace jaxring::cuda {
 
@@ -120,6 +121,56 @@ JAXRING_WORD_STORE(StoreRelaxed, "relaxed", uint64_t, "u64", "l")
 // Between a store and a load of other words: of two threads that each store, pass this and load, at least one sees the
 // other's store. Nothing weaker gives that.
 JAXRING_DEVICE void FenceAll() { asm volatile("fence.sc.sys;" ::: "memory"); }
+
+// Bulk copies: the machine moves bytes by itself, from compute capability 9.0 on, between global memory and the block's
+// own. Addresses and numbers of bytes are multiples of 16. Copies are of the async proxy: bulk.h says what orders them.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+inline constexpr bool kHasBulk = true;
+#else
+inline constexpr bool kHasBulk = false;
+#endif
+inline constexpr uint32_t kBulkPiece = 8192;  // bytes of one copy at most
+
+// The block's own memory beyond what kernels declare: as much as the launch asked for.
+template <class T>
+JAXRING_DEVICE T& BlockMemory() {
+  extern __shared__ __align__(128) char block_memory[];
+  return *reinterpret_cast<T*>(block_memory);
+}
+JAXRING_DEVICE uint32_t InBlock(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
+
+// `barrier` says which loads have arrived: its phase ends when one that was begun is there.
+JAXRING_DEVICE void BulkInit(uint64_t* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(InBlock(barrier)) : "memory");
+}
+JAXRING_DEVICE void BulkLoad(char* to, const char* from, uint32_t bytes, uint64_t* barrier) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(InBlock(to)),
+      "l"(from), "r"(bytes), "r"(InBlock(barrier))
+      : "memory");
+}
+// Whether the phase of this parity has ended; waits a little.
+JAXRING_DEVICE bool BulkArrived(uint64_t* barrier, uint32_t parity) {
+  uint32_t arrived;
+  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+               : "=r"(arrived)
+               : "r"(InBlock(barrier)), "r"(parity)
+               : "memory");
+  return arrived != 0;
+}
+// Stores are counted in groups: those of a thread since its last commit.
+JAXRING_DEVICE void BulkStore(char* to, const char* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(InBlock(from)), "r"(bytes)
+               : "memory");
+}
+JAXRING_DEVICE void BulkCommit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until all groups but the newest have read what they store.
+JAXRING_DEVICE void BulkAwaitRead() { asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory"); }
+// Until all groups have stored it, and this thread sees it.
+JAXRING_DEVICE void BulkAwaitStored() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// Between accesses as usual to global memory and bulk copies of it.
+JAXRING_DEVICE void FenceBulk() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // True for the first that comes.
 JAXRING_DEVICE bool Claim(uint32_t* word) { return atomicCAS_system(word, 0u, 1u) == 0; }

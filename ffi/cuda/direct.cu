@@ -5,6 +5,7 @@
 
 #include "ffi/cuda/direct.h"
 #include "ffi/cuda/kernels.h"
+#include "ffi/cuda/loading.h"
 
 namespace jaxring::cuda {
 namespace {
@@ -35,15 +36,12 @@ int LaunchFused(Fused fused, const Args& args, int threads, void* stream) {
   const uint32_t width = WidthOf(args);
   void* parameters[] = {&fused, const_cast<Args*>(&args)};
   return cudaLaunchKernel(KernelOf(width), dim3(args.lanes), dim3(std::min(threads, ThreadsAtMost(width))), parameters,
-                          0, static_cast<cudaStream_t>(stream));
+                          width == 0 ? BulkBytes(args) : 0, static_cast<cudaStream_t>(stream));
 }
 
 int LoadFusedKernels() {
-  for (uint32_t width : {0, 1, 2, 4}) {
-    cudaFuncAttributes attributes;
-    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, KernelOf(width))) return error;
-  }
-  return cudaSuccess;
+  if (const cudaError_t error = Load({KernelOf(0)}, sizeof(BulkShared))) return error;
+  return Load({KernelOf(1), KernelOf(2), KernelOf(4)});
 }
 
 }  // namespace jaxring::cuda

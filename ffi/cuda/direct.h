@@ -2,10 +2,10 @@
 // read or to wait for. They fold in rank order, so the bits are those of the schedule `direct`. See Fused in launch.h.
 #pragma once
 
+#include "ffi/cuda/bulk.h"
 #include "ffi/cuda/gates.h"
 #include "ffi/cuda/launch.h"
 #include "ffi/cuda/ll.h"
-#include "ffi/cuda/pass.h"
 #include "ffi/cuda/simple.h"
 
 namespace jaxring::cuda {
@@ -23,10 +23,12 @@ class FusedPlayer {
     if constexpr (kWiden != 0) {
       if (fused == Fused::kAllReduceOneShot) return PlayOneShot();
     }
+    if constexpr (kWiden == 0) StartBulk(args_);
     bool good = OpenGates(lane_);
     if (good) {
       if constexpr (kWiden == 0) {
         good = PlayMove(fused);
+        FinishBulk(args_);
       } else {
         good = PlayFold(fused);
       }
@@ -114,12 +116,12 @@ class FusedPlayer {
       lane_.shared.targets[r] = OutputOf(to, mine.begin + (broadcast ? 0 : OwnBlock()));
     }
     SyncBlock();
-    if (!to_each) return Pass<Simple, 0>(lane_, how_, WorkOn(mine.end - mine.begin, 1, ranks, true));
+    if (!to_each) return PassOrCopy<Simple, 0>(lane_, how_, WorkOn(mine.end - mine.begin, 1, ranks, true));
     Work work = WorkOn(mine.end - mine.begin, ranks, ranks, true);
     work.sources = work.targets = 1;
     bool good = true;
     for (uint32_t r = 0; good && r < ranks; ++r, ++work.source, ++work.target) {
-      good = Pass<Simple, 0>(lane_, how_, work);
+      good = PassOrCopy<Simple, 0>(lane_, how_, work);
     }
     return good;
   }

@@ -4,8 +4,8 @@
 // data, and publish; a barrier lies between. Threads that prepare an operand publish it too.
 #pragma once
 
+#include "ffi/cuda/bulk.h"
 #include "ffi/cuda/gates.h"
-#include "ffi/cuda/pass.h"
 
 namespace jaxring::cuda {
 
@@ -20,6 +20,7 @@ class Player {
 
   JAXRING_DEVICE void Play() {
     const uint32_t begin = args_.lane_begin[lane_.number], end = args_.lane_begin[lane_.number + 1];
+    if constexpr (Protocol::kBulk) StartBulk(args_);
     bool good = OpenGates(lane_);
     const uint64_t tiles = begin == end ? 0 : Tiles();
     for (uint64_t tile = 0; good && tile < tiles; ++tile) {
@@ -137,8 +138,9 @@ class Player {
     if (zero) {
       FillZeros(work);
     } else {
-      lost = !Pass<Protocol, kWiden>(lane_, how_, work);
+      lost = !PassOrCopy<Protocol, kWiden>(lane_, how_, work);
       for (uint32_t i = 0; i < targets; ++i) CleanTarget(lane_.shared.targets[i], elements);
+      if constexpr (Protocol::kBulk) FinishBulk(args_);
     }
     if (SyncBlockOr(lost)) return false;
 

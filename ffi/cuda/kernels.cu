@@ -5,6 +5,7 @@
 
 #include "ffi/cuda/kernels.h"
 #include "ffi/cuda/launch.h"
+#include "ffi/cuda/loading.h"
 
 namespace jaxring::cuda {
 namespace {
@@ -37,16 +38,15 @@ int Launch(const Args& args, int threads, void* stream) {
                        : args.protocol == Protocol::kLL   ? KernelOf<LL>(width)
                                                           : KernelOf<LL128>(width);
   void* parameters[] = {const_cast<Args*>(&args)};
-  return cudaLaunchKernel(kernel, dim3(args.lanes), dim3(std::min(threads, ThreadsAtMost(width))), parameters, 0,
+  const size_t dynamic = args.protocol == Protocol::kSimple ? BulkBytes(args) : 0;
+  return cudaLaunchKernel(kernel, dim3(args.lanes), dim3(std::min(threads, ThreadsAtMost(width))), parameters, dynamic,
                           static_cast<cudaStream_t>(stream));
 }
 
 int LoadKernels() {
   for (uint32_t width : {0, 1, 2, 4}) {
-    for (const void* kernel : {KernelOf<Simple>(width), KernelOf<LL>(width), KernelOf<LL128>(width)}) {
-      cudaFuncAttributes attributes;
-      if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel)) return error;
-    }
+    if (const cudaError_t error = Load({KernelOf<Simple>(width)}, sizeof(BulkShared))) return error;
+    if (const cudaError_t error = Load({KernelOf<LL>(width), KernelOf<LL128>(width)})) return error;
   }
   return cudaSuccess;
 }

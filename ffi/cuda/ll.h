@@ -13,6 +13,7 @@ namespace jaxring::cuda {
 struct LL {
   static constexpr Protocol kProtocol = Protocol::kLL;
   static constexpr bool kCounts = false;
+  static constexpr bool kBulk = false;
   static constexpr uint32_t kUnit = 1;
   // Packs of a thread at a time, for a width of accumulators; 0 is for those that only move.
   static constexpr int PacksOf(int widen) { return widen < 2 ? 2 : 1; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ffi/cuda/loading.h"
 #include "ffi/cuda/mail.h"
 #include "ffi/cuda/ragged.h"
 
@@ -26,7 +27,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 int LaunchMail(const Mail& mail, const Args& args, int threads, void* stream) {
   void* parameters[] = {const_cast<Mail*>(&mail), const_cast<Args*>(&args)};
   return cudaLaunchKernel(reinterpret_cast<const void*>(&MailKernel), dim3(args.lanes),
-                          dim3(std::min(threads, kMaxThreads)), parameters, 0, static_cast<cudaStream_t>(stream));
+                          dim3(std::min(threads, kMaxThreads)), parameters, BulkBytes(args),
+                          static_cast<cudaStream_t>(stream));
 }
 
 int LaunchExtents(const Ragged& ragged, const Args& args, void* stream) {
@@ -36,12 +38,8 @@ int LaunchExtents(const Ragged& ragged, const Args& args, void* stream) {
 }
 
 int LoadMessageKernels() {
-  for (const void* kernel :
-       {reinterpret_cast<const void*>(&MailKernel), reinterpret_cast<const void*>(&ExtentsKernel)}) {
-    cudaFuncAttributes attributes;
-    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel)) return error;
-  }
-  return cudaSuccess;
+  if (const cudaError_t error = Load({reinterpret_cast<const void*>(&MailKernel)}, sizeof(BulkShared))) return error;
+  return Load({reinterpret_cast<const void*>(&ExtentsKernel)});
 }
 
 }  // namespace jaxring::cuda

@@ -67,9 +67,12 @@ NB_MODULE(JAXRING_MODULE, m) {
     info["cuda_version"] = JAXRING_CUDA_VERSION;
 #if defined(JAXRING_FAKE_GPU)
     info["cuda_architectures"] = "none (fake GPU)";
+    const bool multicast = true;
 #else
     info["cuda_architectures"] = Architectures();
+    const bool multicast = MulticastCompiled();
 #endif
+    info["cuda_transports"] = std::string("p2p ipc network copy_engine") + (multicast ? " nvls" : "");
     info["nvtx"] = NvtxVersion();
     return info;
   });
@@ -85,15 +88,15 @@ NB_MODULE(JAXRING_MODULE, m) {
       "can_access", [](int device, int peer) { return ThisGpu().CanAccess(device, peer); }, nb::arg("device"),
       nb::arg("peer"), "Whether kernels of a device can address another one's memory.");
   m.def(
+      "has_multicast", [](int device) { return ThisGpu().HasMulticast(device); }, nb::arg("device"),
+      "Whether the driver reports multicast (NVLS) for a device.");
+  m.def(
       "handlers",
       [] {
         nb::typed<nb::dict, nb::str, nb::capsule> handlers;
-        handlers["instantiate"] = nb::capsule(reinterpret_cast<void*>(CudaInstantiate), "xla._CUSTOM_CALL_TARGET");
-        handlers["collective"] = nb::capsule(reinterpret_cast<void*>(CudaCollective), "xla._CUSTOM_CALL_TARGET");
-        handlers["ragged"] = nb::capsule(reinterpret_cast<void*>(CudaRagged), "xla._CUSTOM_CALL_TARGET");
-        handlers["start"] = nb::capsule(reinterpret_cast<void*>(CudaStart), "xla._CUSTOM_CALL_TARGET");
-        handlers["join"] = nb::capsule(reinterpret_cast<void*>(CudaJoin), "xla._CUSTOM_CALL_TARGET");
-        handlers["done"] = nb::capsule(reinterpret_cast<void*>(CudaDone), "xla._CUSTOM_CALL_TARGET");
+        for (const Handler& handler : Handlers()) {
+          handlers[handler.name] = nb::capsule(reinterpret_cast<void*>(handler.call), "xla._CUSTOM_CALL_TARGET");
+        }
         return handlers;
       },
       "The CUDA handlers as capsules for jax.ffi.register_ffi_target.");
@@ -207,6 +210,19 @@ NB_MODULE(JAXRING_MODULE, m) {
           },
           nb::arg("rank"), nb::arg("peer"), nb::arg("theirs"), nb::call_guard<nb::gil_scoped_release>())
       .def(
+          "offer_multicast", [](Communicator& c, uint64_t bytes) { return FromLocation(c.multicast().Offer(bytes)); },
+          nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(), "By rank 0: a multicast object for all ranks.")
+      .def(
+          "join_multicast",
+          [](Communicator& c, int rank, LocationTuple object) { c.multicast().Join(rank, ToLocation(object)); },
+          nb::arg("rank"), nb::arg("object"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "bind_multicast", [](Communicator& c, int rank) { c.multicast().Bind(rank); }, nb::arg("rank"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "map_multicast", [](Communicator& c, int rank) { c.multicast().Map(rank); }, nb::arg("rank"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
           "connect_network",
           [](Communicator& c, int rank, int peer, int protocol) {
             c.ConnectNetwork(rank, peer, static_cast<cuda::Protocol>(protocol));
@@ -222,10 +238,12 @@ NB_MODULE(JAXRING_MODULE, m) {
 #if defined(JAXRING_FAKE_GPU)
   m.def(
       "fake_options",
-      [](int devices, bool lose_writes, bool no_export, bool no_import, bool no_peer_access) {
-        fake::options() = {devices, lose_writes, no_export, false, no_import, no_peer_access};
+      [](int devices, bool lose_writes, bool no_export, bool no_import, bool no_peer_access, bool no_multicast,
+         bool no_bind) {
+        fake::options() = {devices, lose_writes, no_export, false, no_import, no_peer_access, no_multicast, no_bind};
       },
       nb::arg("devices"), nb::arg("lose_writes") = false, nb::arg("no_export") = false, nb::arg("no_import") = false,
-      nb::arg("no_peer_access") = false, "What the fake GPU is and does; before start.");
+      nb::arg("no_peer_access") = false, nb::arg("no_multicast") = false, nb::arg("no_bind") = false,
+      "What the fake GPU is and does; before start.");
 #endif
 }

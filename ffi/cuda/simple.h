@@ -11,6 +11,7 @@ namespace jaxring::cuda {
 struct Simple {
   static constexpr Protocol kProtocol = Protocol::kSimple;
   static constexpr bool kCounts = true;  // the receiver waits for the counter
+  static constexpr bool kBulk = true;    // slots hold elements as they are
   static constexpr uint32_t kUnit = 1;   // packs that are loaded and stored together
   static constexpr int PacksOf(int widen) { return widen < 2 ? 4 : 4 / widen; }
   template <int kPacks>

@@ -164,6 +164,9 @@ struct Args {
   DType dtype;
   ReduceOp op;
   bool reduces;  // false: the schedule only moves, and dtype says no more than the size of an element
+  // Slices that only move, of so many bytes at least, go by bulk copies (bulk.h); 0: none do. Needs compute capability
+  // 9.0 and BulkBytes() of dynamic shared memory; kernels that were compiled for less do not look at it.
+  uint64_t bulk_bytes;
   // Set: the host asks for a fault to be recorded in *abort as well (it must then be writable), so that this process's
   // other launches end at once instead of by their own deadlines.
   bool spread_faults;

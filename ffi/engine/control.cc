@@ -4,10 +4,8 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 namespace jaxring {
 namespace {
@@ -19,8 +17,9 @@ constexpr unsigned kUserTimeoutMs = 10000;
 
 }  // namespace
 
-ControlLink::ControlLink(int fd, Poller* poller, OnFrame on_frame, OnEnd on_end)
-    : fd_(fd), poller_(poller), on_frame_(std::move(on_frame)), on_end_(std::move(on_end)) {
+ControlLink::ControlLink(std::unique_ptr<Stream> stream, Poller* poller, OnFrame on_frame, OnEnd on_end)
+    : stream_(std::move(stream)), poller_(poller), on_frame_(std::move(on_frame)), on_end_(std::move(on_end)) {
+  const int fd = stream_->fd();
   // Fails on what is not TCP, where no cable can be cut.
   const int yes = 1, idle = 5, interval = 2, count = 3;
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
@@ -30,8 +29,6 @@ ControlLink::ControlLink(int fd, Poller* poller, OnFrame on_frame, OnEnd on_end)
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs);
 }
 
-ControlLink::~ControlLink() { close(fd_); }
-
 void ControlLink::Send(const std::string& frame, bool dispensable) {
   std::lock_guard lock(mutex_);
   if (ended_ || (dispensable && !unsent_.empty()) || unsent_.size() + frame.size() > kMaxUnsent) return;
@@ -39,12 +36,12 @@ void ControlLink::Send(const std::string& frame, bool dispensable) {
   unsent_ += frame;
   if (waits) return;
   Flush();
-  if (!unsent_.empty()) poller_->Change(fd_, EPOLLIN | EPOLLRDHUP | EPOLLOUT);
+  if (!unsent_.empty()) poller_->Change(fd(), EPOLLIN | EPOLLRDHUP | EPOLLOUT);
 }
 
 void ControlLink::Flush() {
   while (!unsent_.empty()) {
-    const ssize_t n = send(fd_, unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = stream_->Write(unsent_.data(), unsent_.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       // A connection that broke is seen by the poller's thread, which reads it.
@@ -61,18 +58,18 @@ void ControlLink::End(const std::string& why) {
     if (ended_) return;
     ended_ = true;
   }
-  poller_->Remove(fd_);
-  shutdown(fd_, SHUT_RDWR);  // the engine keeps this for good; the other side is to know
+  poller_->Remove(fd());
+  shutdown(fd(), SHUT_RDWR);  // the engine keeps this for good; the other side is to know
   on_end_(why);
 }
 
 void ControlLink::Read() {
   char bytes[4096];
   while (true) {
-    const ssize_t n = recv(fd_, bytes, sizeof bytes, MSG_DONTWAIT);
+    const ssize_t n = stream_->Read(bytes, sizeof bytes);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (n < 0) return End(std::string("the connection to its process broke: ") + std::strerror(errno));
+    if (n < 0) return End("the connection to its process broke: " + stream_->Why());
     if (n == 0) return End("its process ended");
     reader_.Feed(bytes, static_cast<size_t>(n));
     ControlFrame frame;
@@ -86,7 +83,7 @@ void ControlLink::OnEvents(uint32_t events) {
   if (events & EPOLLOUT) {
     std::lock_guard lock(mutex_);
     Flush();
-    if (unsent_.empty() && !ended_) poller_->Change(fd_, EPOLLIN | EPOLLRDHUP);
+    if (unsent_.empty() && !ended_) poller_->Change(fd(), EPOLLIN | EPOLLRDHUP);
   }
   if (events & ~static_cast<uint32_t>(EPOLLOUT)) Read();
 }

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 
 #include "engine/control_frames.h"
 #include "transport/poller.h"
+#include "transport/stream.h"
 
 namespace jaxring {
 
@@ -17,10 +19,9 @@ class ControlLink final : public Poller::Handler {
   using OnFrame = std::function<void(const ControlFrame& frame)>;
   using OnEnd = std::function<void(const std::string& why)>;
 
-  // Takes `fd`. Not in service before the poller knows it.
-  ControlLink(int fd, Poller* poller, OnFrame on_frame, OnEnd on_end);
-  ~ControlLink() override;
-  int fd() const { return fd_; }
+  // Not in service before the poller knows it.
+  ControlLink(std::unique_ptr<Stream> stream, Poller* poller, OnFrame on_frame, OnEnd on_end);
+  int fd() const { return stream_->fd(); }
   void OnEvents(uint32_t events) override;
   // Any thread. Never waits: what the socket does not take goes out later, and beyond a limit nothing is kept. A frame
   // that is only of use now (`dispensable`) is not kept at all.
@@ -31,7 +32,7 @@ class ControlLink final : public Poller::Handler {
   void Read();
   void End(const std::string& why);
 
-  int fd_;
+  std::unique_ptr<Stream> stream_;
   Poller* poller_;
   OnFrame on_frame_;
   OnEnd on_end_;

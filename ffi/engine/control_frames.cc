@@ -4,11 +4,13 @@
 #include <cstring>
 #include <string_view>
 
+#include "transport/crc32c.h"
+
 namespace jaxring {
 namespace {
 
-// A frame: its bytes (4, without these), its kind (4), its fields in a fixed order. Numbers are little-endian, as on
-// every machine that this runs on.
+// A frame: its bytes (4, without these), its CRC (4), its kind (4), its fields in a fixed order. Numbers are
+// little-endian, as on every machine that this runs on.
 template <class T>
 void Put(std::string* out, T value) {
   char bytes[sizeof value];
@@ -56,6 +58,7 @@ bool KnownFailure(uint32_t code) {
     case Code::kAborted:
     case Code::kInternal:
     case Code::kUnavailable:
+    case Code::kDataLoss:
       return true;
     case Code::kOk:
       return false;
@@ -95,6 +98,8 @@ bool Decode(std::string_view bytes, ControlFrame* frame) {
       return fields.Get(&frame->process) && frame->process >= 0 &&
              fields.GetText(&frame->text, ControlFrame::kMaxText) && fields.empty();
     case ControlFrame::Kind::kLeaving:
+    case ControlFrame::Kind::kNote:
+    case ControlFrame::Kind::kHalted:
       return fields.GetText(&frame->text, ControlFrame::kMaxText) && fields.empty();
     case ControlFrame::Kind::kGoodbye:
       return fields.empty();
@@ -130,6 +135,8 @@ std::string EncodeFrame(const ControlFrame& frame) {
       PutText(&body, frame.text, ControlFrame::kMaxText);
       break;
     case ControlFrame::Kind::kLeaving:
+    case ControlFrame::Kind::kNote:
+    case ControlFrame::Kind::kHalted:
       PutText(&body, frame.text, ControlFrame::kMaxText);
       break;
     case ControlFrame::Kind::kGoodbye:
@@ -137,23 +144,27 @@ std::string EncodeFrame(const ControlFrame& frame) {
   }
   std::string out;
   Put(&out, static_cast<uint32_t>(body.size()));
+  Put(&out, Crc32c(body.data(), body.size()));
   return out + body;
 }
 
 FrameReader::Result FrameReader::Next(ControlFrame* frame) {
   const std::string_view rest = std::string_view(pending_).substr(begin_);
-  uint32_t bytes = 0;
+  uint32_t bytes = 0, sum = 0;
+  constexpr size_t kBefore = sizeof bytes + sizeof sum;
   if (rest.size() >= sizeof bytes) {
     std::memcpy(&bytes, rest.data(), sizeof bytes);
     if (bytes > ControlFrame::kMaxBytes) return Result::kGarbage;
   }
-  if (rest.size() < sizeof bytes + bytes || rest.size() < sizeof bytes) {
+  if (rest.size() < kBefore + bytes) {
     pending_.erase(0, begin_);
     begin_ = 0;
     return Result::kMore;
   }
-  begin_ += sizeof bytes + bytes;
-  return Decode(rest.substr(sizeof bytes, bytes), frame) ? Result::kFrame : Result::kGarbage;
+  begin_ += kBefore + bytes;
+  std::memcpy(&sum, rest.data() + sizeof bytes, sizeof sum);
+  const std::string_view body = rest.substr(kBefore, bytes);
+  return sum == Crc32c(body.data(), bytes) && Decode(body, frame) ? Result::kFrame : Result::kGarbage;
 }
 
 }  // namespace jaxring

@@ -25,7 +25,9 @@ struct ControlFrame {
     kFailed = 2,   // key, code, text: this operation is over for everybody
     kGone = 3,     // process, text: it ended, and not in good order
     kLeaving = 4,  // text: the sender is about to end, and gives up what it is in
-    kGoodbye = 5   // the sender ends in good order
+    kGoodbye = 5,  // the sender ends in good order, or leaves this generation of the job
+    kNote = 6,     // text: from Python to Python
+    kHalted = 7    // text: everything in flight is over, for everybody, until the job is rebuilt
   };
   Kind kind = Kind::kAlive;
   uint64_t key = 0;

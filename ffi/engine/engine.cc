@@ -21,8 +21,9 @@ Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
       bell_(Bell::Create()),
       idle_(Bell::Create()),
-      links_(options_.slot_bytes, bell_.get()),
-      interpreter_(&links_, &stash_, [this](int process) { return LastSeen(process); }),
+      links_(options_.slot_bytes, bell_.get(), options_.faults),
+      interpreter_(
+          &links_, &stash_, [this](int process) { return LastSeen(process); }, options_.checksums),
       recorder_(options_.trace_file),
       verbs_(options_.slot_bytes, bell_.get()),
       plugins_(options_.slot_bytes, bell_.get()) {
@@ -46,6 +47,7 @@ std::vector<std::shared_ptr<Operation>> Engine::Active(uint64_t* version) {
 }
 
 bool Engine::Play(const std::shared_ptr<Operation>& op) {
+  if (op->plan().held_back() && !op->failed()) return false;
   bool moved = false;
   IeeeFloatMode mode;
   for (auto& lane : op->lanes()) {
@@ -100,7 +102,7 @@ void Engine::Spill() {
     for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
       link->ring(protocol).SpillIfFull([this](const MessageId& id, const char* data, Message message) {
         counters_.spills++;
-        stash_.Put(id, {message.check, std::vector<char>(data, data + message.bytes)});
+        stash_.Put(id, {message.check, message.checksum, std::vector<char>(data, data + message.bytes)});
       });
     }
   }
@@ -110,10 +112,11 @@ void Engine::Tick() {
   auto now = Clock::now();
   uint64_t version;
   bool late = false;
-  const bool aborted = aborted_.load(std::memory_order_acquire);
+  const std::optional<std::string> halted = Halted();
   for (auto& op : Active(&version)) {
-    if (aborted) op->Fail(Status::Error(Code::kAborted, op->What() + ": " + abort_reason_));
+    if (halted) op->Fail(Status::Error(Code::kAborted, op->What() + ": " + *halted));
     FailCrashed(*op, now);
+    if (op->plan().held_back()) PassWithout(*op->plan().gate);
     if (now >= op->deadline() && !op->failed()) FailLate(*op, now);
     late |= op->failed();
   }
@@ -126,7 +129,7 @@ void Engine::Tick() {
     watched.swap(watched_);
   }
   for (auto& weak : watched) {
-    if (auto site = weak.lock(); site && site->CheckDeadlines(now, aborted ? &abort_reason_ : nullptr)) Watch(weak);
+    if (auto site = weak.lock(); site && site->CheckDeadlines(now, halted ? &*halted : nullptr)) Watch(weak);
   }
 }
 
@@ -143,7 +146,8 @@ uint64_t Engine::NextSequence(uint64_t key, bool recv) {
 void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye) {
   {
     std::lock_guard lock(mutex_);
-    if (aborted_) return;
+    if (ending_) return;
+    ending_ = true;
     abort_reason_ = reason;
     aborted_.store(true, std::memory_order_release);
   }
@@ -178,10 +182,11 @@ Status Engine::TakeDetachedFailure(uint64_t key) {
   return node ? std::move(node.mapped()) : Status{};
 }
 
-void Engine::Ask(std::shared_ptr<Site> site, int group) {
+void Engine::Ask(PlanRequest request) {
   {
     std::lock_guard lock(request_mutex_);
-    requests_.push_back({next_request_++, std::move(site), group});
+    request.id = next_request_++;
+    requests_.push_back(std::move(request));
   }
   request_ready_.notify_one();
 }
@@ -189,11 +194,19 @@ void Engine::Ask(std::shared_ptr<Site> site, int group) {
 bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
   std::unique_lock lock(request_mutex_);
   request_ready_.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                          [this] { return stop_ || !requests_.empty(); });
+                          [this] { return stop_ || !requests_.empty() || !notes_.empty(); });
   if (requests_.empty()) return false;
   *request = std::move(requests_.front());
   requests_.pop_front();
   return true;
+}
+
+std::optional<std::pair<int, std::string>> Engine::NextNote() {
+  std::lock_guard lock(request_mutex_);
+  if (notes_.empty()) return std::nullopt;
+  auto note = std::move(notes_.front());
+  notes_.pop_front();
+  return note;
 }
 
 void Engine::WakeRequests() { request_ready_.notify_all(); }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -20,6 +21,7 @@
 #include "engine/recorder.h"
 #include "engine/stash.h"
 #include "transport/bell.h"
+#include "transport/faults.h"
 #include "transport/links.h"
 #include "transport/plugin_link.h"
 #include "transport/poller.h"
@@ -37,6 +39,10 @@ struct EngineOptions {
   // How long the only rank of its process waits in its handler for peers of a small operation. Handing the wait over
   // costs three wake-ups, some 60 us in all; ranks that come from one step of a program are seldom further apart.
   int64_t patience_us = 300;
+  FaultPlan faults{};  // what befalls messages to other processes
+  // What to do about NaN or infinity in operands and results: nothing, a warning (`TakeWarnings`), an error.
+  enum class NonFinite { kIgnore, kWarn, kFail } non_finite = NonFinite::kIgnore;
+  bool checksums = false;    // of every message's payload; the same in all processes
   std::string trace_file{};  // where the recorder keeps its ring; empty: in unnamed shared memory
 };
 
@@ -45,6 +51,7 @@ struct PlanRequest {
   uint64_t id = 0;
   std::shared_ptr<Site> site;
   int group = 0;
+  uint64_t ordinal = 0, generation = 0;  // of the site, when it asked
 };
 
 class Engine {
@@ -66,9 +73,20 @@ class Engine {
 
   // Planning requests, served by one Python thread. False after `timeout_s` or Stop.
   bool NextRequest(double timeout_s, PlanRequest* request);
-  void Ask(std::shared_ptr<Site> site, int group);
+  void Ask(PlanRequest request);
   bool stopping() const { return stop_.load(std::memory_order_acquire); }
   void WakeRequests();
+  // What Python tells the Python of another process, in order; kept until the two are connected. At most
+  // ControlFrame::kMaxText bytes. Lost where the process is gone.
+  void SendNote(int process, const std::string& text);
+  // The next note that came, and from which process. A note ends NextRequest's wait.
+  std::optional<std::pair<int, std::string>> NextNote();
+  // Whether an operation is in flight under a plan's key.
+  bool InFlight(uint64_t plan_key);
+  // Fails what is in flight under a plan's key, here and in the other processes.
+  void FailPlan(uint64_t plan_key, const Status& status);
+  // A process's word that a gate waited for has come.
+  void Confirm(Gate& gate, int process);
 
   // Sites whose participants may be late are looked at for their deadlines.
   void Watch(std::weak_ptr<Site> site);
@@ -79,7 +97,7 @@ class Engine {
   // Whether a process ended without saying goodbye: every operation with a rank of it fails, whomever it waits for.
   bool Crashed(int process);
   // Puts a connected socket into service as a link, and takes it.
-  void AddTcp(int process, int channel, int fd, bool sending);
+  void AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending);
   // RDMA links in the making, and the end of it: the link is in service. Takes `fd`; returns the connection in words.
   VerbsJoin& verbs() { return verbs_; }
   std::string AddVerbs(int process, int channel, bool sending, int fd, double timeout_s);
@@ -87,7 +105,7 @@ class Engine {
   PluginLinks& plugins() { return plugins_; }
   std::string AddPlugin(int process, int channel, bool sending, int fd, double timeout_s);
   // Takes the connection beside the data with a process. One that ends without a goodbye has crashed.
-  void AddControl(int process, int fd);
+  void AddControl(int process, std::unique_ptr<Stream> stream);
   // An operation failed here, in process `own`, that others take part in: they are told, and fail it too, with the same
   // words.
   void Spread(uint64_t key, const Status& status, int own);
@@ -101,6 +119,27 @@ class Engine {
   // flight to notice, `timeout_s` at most.
   // Peers are told that it ends in good order if `goodbye`, and if nothing was in flight.
   void Abort(const std::string& reason, double timeout_s, bool goodbye);
+
+  // Fails everything in flight and all that comes, until Resume; with `tell` the processes that are linked are told,
+  // and do so, too. False if this process was halted before; the first reason stays.
+  bool Halt(const std::string& reason, bool tell = true, int except = -1);
+  // Whether something has failed in this generation that others take part in.
+  bool Troubled() const { return troubled_.load(std::memory_order_acquire); }
+  void NoteTrouble() { troubled_.store(true, std::memory_order_release); }
+  // Why it is halted, if it is.
+  std::optional<std::string> Halted();
+  // Processes that have ended, in good order or not, as far as one knows.
+  std::vector<int> Gone();
+  // Halted: forgets links, plans, counts and failures, so that nothing of an earlier generation of the job reaches a
+  // later one. False if an operation has not ended `timeout_s` from now; it may be called again then.
+  bool Renew(uint64_t generation, double timeout_s);
+  void Resume();
+  // The list of sites; returns the generation.
+  uint64_t Enrol(Site* site);
+  void Strike(Site* site);
+
+  // Sentences for the log that have come up since the last call; at most one for each call site.
+  std::vector<std::string> TakeWarnings();
 
   struct Counters {
     std::atomic<int64_t> sites{0}, in_flight{0};  // in_flight: local ranks that wait for the end of an operation
@@ -123,11 +162,17 @@ class Engine {
   // One look at every lane of an operation; true if any moved.
   bool Play(const std::shared_ptr<Operation>& op);
   void Finish(const std::shared_ptr<Operation>& op);
+  // Does about `text` what the options say, if there is any.
+  void Complain(Operation& op, const std::string& text);
   void Spill();
   void Tick();
   void NoteCrash(int process, const std::string& reason);
   void FailCrashed(Operation& op, Clock::time_point now);
   void FailLate(Operation& op, Clock::time_point now);
+  // Those who have ended say nothing any more: the lanes find out what that means for them.
+  void PassWithout(Gate& gate);
+  // Fails what may not begin: the engine is halted, or the plan is of an earlier generation.
+  void FailRefused(Operation& op);
   // Whether a process is alive and in this operation, too, as far as one knows.
   bool WaitsTogether(int process, const Operation& op);
   void OnFrame(int process, const ControlFrame& frame);
@@ -140,6 +185,8 @@ class Engine {
   std::vector<Activity> Activities(Clock::time_point now);
   void SendSigns(Clock::time_point now);
   std::vector<std::shared_ptr<Operation>> Active(uint64_t* version);
+  // A connection as the options spoil it. `what` tells those of a process apart.
+  std::unique_ptr<Stream> Spoiled(std::unique_ptr<Stream> stream, int process, int what) const;
 
   EngineOptions options_;
   // Peers ring `bell_` for messages and room; only workers with operations in flight sleep on it. The others sleep on
@@ -155,12 +202,22 @@ class Engine {
 
   std::mutex mutex_;
   std::string abort_reason_;  // set before aborted_
+  bool ending_ = false;       // for good
   std::vector<std::shared_ptr<Operation>> active_;
   std::atomic<uint64_t> version_{0};
   std::atomic<int> active_count_{0};
+  std::atomic<int> unfinished_{0};  // operations that have begun, active or not
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<bool> troubled_{false};
+  bool halt_told_ = false;
+  std::mutex sites_mutex_;  // taken before no other
+  std::map<uint64_t, Site*> sites_;
+  uint64_t next_site_ = 0;
   std::vector<std::weak_ptr<Site>> watched_;
   std::map<std::pair<uint64_t, bool>, uint64_t> sequences_;
   std::map<uint64_t, Status> detached_failures_;
+  std::vector<std::string> warnings_;
+  std::set<uint64_t> warned_;  // keys of plans
   struct Crash {
     std::string reason;
     Clock::time_point seen;
@@ -176,7 +233,8 @@ class Engine {
     Clock::time_point heard, told;                       // when it last said something, and was last told something
     Clock::time_point said_at;                           // when it said what it was doing
     std::vector<Activity> doing;
-    bool left = false;  // with a goodbye
+    bool left = false;                // with a goodbye
+    std::vector<std::string> unsent;  // notes, encoded, for when there is a connection
   };
   std::mutex peers_mutex_;  // taken after mutex_, if both are
   std::map<int, Peer> peers_;
@@ -185,6 +243,7 @@ class Engine {
   std::mutex request_mutex_;
   std::condition_variable request_ready_;
   std::deque<PlanRequest> requests_;
+  std::deque<std::pair<int, std::string>> notes_;
   uint64_t next_request_ = 1;
 
   std::vector<std::thread> workers_;

@@ -24,10 +24,7 @@ bool Interpreter::Gather(Operation& op, Lane& lane, const Step& step, uint64_t e
     const uint32_t local = static_cast<uint32_t>(plan.local_of_rank[rank]);
     std::memcpy(to, op.Tile(local, Buffer::kInput, step.src_chunk, lane.tile).data, part);
   }
-  Flow& flow = lane.flows[table.flow[step.send_begin]];
-  MessageId id{op.key(), static_cast<uint32_t>(table.rank),
-               static_cast<uint32_t>(Peer::rank(table.peers[step.send_begin])), lane.number, flow.sent++};
-  ring->Publish(position, id, {static_cast<uint32_t>(part * step.recv_count), plan.check});
+  Publish(op, lane, step.send_begin, *ring, position, part * step.recv_count);
   return true;
 }
 

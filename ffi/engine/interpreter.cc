@@ -1,8 +1,10 @@
 #include "engine/interpreter.h"
 
+#include <cstdio>
 #include <cstring>
 
 #include "engine/combine.h"
+#include "transport/crc32c.h"
 
 namespace jaxring {
 namespace {
@@ -175,11 +177,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     if (claim.ring != nullptr) claim.ring->Release(claim.position);
   }
   if (ring != nullptr) {
-    Flow& flow = lane.flows[table.flow[send_entry]];
-    MessageId id{op.key(), static_cast<uint32_t>(table.rank),
-                 static_cast<uint32_t>(Peer::rank(table.peers[send_entry])), lane.number, flow.sent++};
-    const size_t bytes = elements * (send_partial ? plan.partial_bytes : plan.element_bytes);
-    ring->Publish(position, id, {static_cast<uint32_t>(bytes), plan.check});
+    Publish(op, lane, send_entry, *ring, position, elements * (send_partial ? plan.partial_bytes : plan.element_bytes));
   }
   work.claims.clear();
   return true;
@@ -187,7 +185,20 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
 
 bool Interpreter::Expect(Operation& op, const RankTable& table, int from, const Claim& claim, uint64_t bytes) {
   const Plan& plan = op.plan();
-  if (claim.message.bytes == bytes && claim.message.check == plan.check) return true;
+  if (claim.message.bytes == bytes && claim.message.check == plan.check) {
+    const uint32_t found = checksums_ ? Crc32c(claim.data, bytes) : claim.message.checksum;
+    if (found == claim.message.checksum) return true;
+    char sums[64];
+    std::snprintf(sums, sizeof sums, "%08x where %08x", found, claim.message.checksum);
+    op.Fail(Status::Error(Code::kDataLoss,
+                          op.What() + ": a message arrived damaged: number " + std::to_string(claim.id.index) +
+                              " of lane " + std::to_string(claim.id.lane) + ", " + std::to_string(bytes) +
+                              " bytes from " + plan.ranks[from].name + " to " + plan.ranks[table.rank].name +
+                              ", has checksum " + sums +
+                              " was sent. Memory, a device or a driver on the way is at fault: look at both hosts' "
+                              "kernel logs. The job has to be restarted."));
+    return false;
+  }
   op.Fail(Status::Error(Code::kInvalidArgument,
                         op.What() + ": " + plan.ranks[table.rank].name + " expects " + std::to_string(bytes) +
                             " bytes from " + plan.ranks[from].name + ", which sent " +
@@ -208,10 +219,7 @@ bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t
     uint64_t position;
     if (!Reserve(op, lane, entry, &ring, &position)) return false;
     std::memcpy(ring->payload(position), lane.value, bytes);
-    Flow& flow = lane.flows[table.flow[entry]];
-    MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[entry])),
-                 lane.number, flow.sent++};
-    ring->Publish(position, id, {static_cast<uint32_t>(bytes), plan.check});
+    Publish(op, lane, entry, *ring, position, bytes);
   }
   return true;
 }
@@ -241,7 +249,7 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
   }
   if (stash_->Take(claim->id, &claim->stashed)) {
     claim->data = claim->stashed.data.data();
-    claim->message = {static_cast<uint32_t>(claim->stashed.data.size()), claim->stashed.check};
+    claim->message = {static_cast<uint32_t>(claim->stashed.data.size()), claim->stashed.check, claim->stashed.checksum};
     return true;
   }
   if (closed) {
@@ -270,6 +278,17 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
                           LinkError(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end.reason)));
   }
   return false;
+}
+
+void Interpreter::Publish(Operation& op, Lane& lane, uint32_t entry, RingSender& ring, uint64_t position,
+                          size_t bytes) {
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  const MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[entry])),
+                     lane.number, lane.flows[table.flow[entry]].sent++};
+  Message message{static_cast<uint32_t>(bytes), plan.check};
+  if (checksums_) message.checksum = Crc32c(ring.payload(position), bytes);
+  ring.Publish(position, id, message);
 }
 
 SendLink* Interpreter::SendTo(Operation& op, Lane& lane, uint32_t entry) {

@@ -17,8 +17,9 @@ class Interpreter {
  public:
   // `last_seen`: what a process was doing when it was last heard of, for failures.
   using LastSeen = std::function<std::string(int process)>;
-  Interpreter(Links* links, Stash* stash, LastSeen last_seen)
-      : links_(links), stash_(stash), last_seen_(std::move(last_seen)) {}
+  // `checksums`: every message gets one of its payload, and is refused if it does not fit.
+  Interpreter(Links* links, Stash* stash, LastSeen last_seen, bool checksums)
+      : links_(links), stash_(stash), last_seen_(std::move(last_seen)), checksums_(checksums) {}
   // The caller holds the lane's busy flag. `budget` steps at most, so one lane cannot starve the others.
   Progress Advance(Operation& op, Lane& lane, int budget);
 
@@ -46,12 +47,15 @@ class Interpreter {
   void Return(Claim& claim);
   SendLink* SendTo(Operation& op, Lane& lane, uint32_t peer_entry);
   bool Reserve(Operation& op, Lane& lane, uint32_t peer_entry, RingSender** ring, uint64_t* position);
+  // The slot that was reserved for a peer holds the next message to it.
+  void Publish(Operation& op, Lane& lane, uint32_t peer_entry, RingSender& ring, uint64_t position, size_t bytes);
 
   std::string LinkError(const Operation& op, int self, int peer, const std::string& reason) const;
 
   Links* links_;
   Stash* stash_;
   LastSeen last_seen_;
+  const bool checksums_;
 };
 
 }  // namespace jaxring

@@ -2,8 +2,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/engine.h"
+#include "engine/finite.h"
 
 namespace jaxring {
 namespace {
@@ -24,6 +26,7 @@ thread_local std::vector<std::shared_ptr<Operation>>* kept_back = nullptr;
 }  // namespace
 
 void Engine::Launch(std::shared_ptr<Operation> op, bool help) {
+  if (options_.non_finite != EngineOptions::NonFinite::kIgnore) Complain(*op, NonFiniteOperand(*op));
   if (kept_back != nullptr) {
     kept_back->push_back(std::move(op));
     return;
@@ -42,6 +45,8 @@ LaunchTogether::~LaunchTogether() {
 
 void Engine::Begin(std::span<Started> ops, bool help) {
   counters_.operations += ops.size();
+  unfinished_ += static_cast<int>(ops.size());
+  for (Started& op : ops) FailRefused(*op);
   for (Started& op : ops) {
     if (op->lanes().empty()) Finish(op);
   }
@@ -119,7 +124,23 @@ void Engine::WakeWorkers(int count) {
   if (!idle_->Wake(count) || count > 1) bell_->Wake(count);
 }
 
+void Engine::Complain(Operation& op, const std::string& text) {
+  if (text.empty()) return;
+  if (options_.non_finite == EngineOptions::NonFinite::kFail) {
+    op.Fail(Status::Error(Code::kFailedPrecondition, text));
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  if (warned_.insert(op.plan().key).second) warnings_.push_back(text);
+}
+
+std::vector<std::string> Engine::TakeWarnings() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(warnings_, {});
+}
+
 void Engine::Finish(const std::shared_ptr<Operation>& op) {
+  if (options_.non_finite != EngineOptions::NonFinite::kIgnore && !op->failed()) Complain(*op, NonFiniteResult(*op));
   {
     std::lock_guard lock(mutex_);
     auto it = std::find(active_.begin(), active_.end(), op);
@@ -143,6 +164,7 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
       detached_failures_[op->plan().key] = status;
     }
   }
+  unfinished_--;
   const bool here = launching == op.get();
   std::vector<CompletionPool::Work> elsewhere;
   Completion own;

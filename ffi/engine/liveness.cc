@@ -18,6 +18,8 @@ constexpr auto kPoliteness = milliseconds(1000);
 // A stopped process reads nothing, and its buffers are to last.
 constexpr auto kSilentLong = milliseconds(5000), kSignToSilentEvery = milliseconds(10000);
 constexpr size_t kTold = 1024;
+// A peer that says more than is listened to is out of its mind.
+constexpr size_t kNotes = 65536;
 
 std::string Seconds(Clock::duration time) {
   char text[32];
@@ -60,6 +62,7 @@ void Engine::TellAll(const ControlFrame& frame, int except) {
 }
 
 bool Engine::Remember(uint64_t key, const Status& status) {
+  NoteTrouble();
   std::lock_guard lock(mutex_);
   if (!told_.emplace(key, status).second) return false;
   told_order_.push_back(key);
@@ -114,6 +117,16 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
       break;
     case ControlFrame::Kind::kLeaving:
       NoteCrash(process, frame.text);
+      break;
+    case ControlFrame::Kind::kNote: {
+      std::lock_guard lock(request_mutex_);
+      if (notes_.size() < kNotes) notes_.emplace_back(process, frame.text);
+      request_ready_.notify_one();
+      break;
+    }
+    case ControlFrame::Kind::kHalted:
+      NoteTrouble();
+      Halt(frame.text, true, process);
       break;
   }
 }

@@ -20,7 +20,7 @@ Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector
     const RankTable& table = plan_->locals[l];
     const Extents* extents = participants_[l].extents.get();
     for (int i = 0; i < plan_->nlanes; ++i) {
-      if (table.lane_begin[i] == table.lane_begin[i + 1]) continue;
+      if (extents == nullptr ? table.idle[i] != 0 : table.lane_begin[i] == table.lane_begin[i + 1]) continue;
       auto lane = std::make_unique<Lane>();
       lane->local = l;
       lane->number = static_cast<uint16_t>(i);
@@ -48,6 +48,18 @@ Status Operation::status() const {
 
 std::string Operation::DescribeWaits(std::map<int, int>* rank_of_process) {
   std::string text;
+  if (plan_->held_back()) {
+    const std::set<int> missing = plan_->gate->Missing();
+    for (size_t rank = 0; rank < plan_->ranks.size(); ++rank) {
+      const RankPlace& place = plan_->ranks[rank];
+      if (missing.count(place.process) == 0 ||
+          !rank_of_process->try_emplace(place.process, static_cast<int>(rank)).second) {
+        continue;
+      }
+      text += (text.empty() ? "waits for " : " and ") + place.name;
+    }
+    return text + " to begin this program";
+  }
   for (auto& lane : lanes_) {
     // A busy lane is making progress; looking into it would race with its thread.
     if (lane->busy.exchange(true, std::memory_order_acquire)) continue;

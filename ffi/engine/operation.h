@@ -23,8 +23,7 @@ using Clock = std::chrono::steady_clock;
 // What to do about a process that is lost.
 inline constexpr const char* kLostHint =
     "A process that ends without a word was killed, ran out of memory or crashed: its log or the kernel's says why. "
-    "The "
-    "job has to be restarted.";
+    "Restart the job, or go on without that process: jaxring.shrink().";
 
 using Completion = std::function<void(const Status&)>;
 

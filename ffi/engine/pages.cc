@@ -19,8 +19,8 @@ namespace {
 // Smaller results come out of memory that the allocator keeps.
 constexpr size_t kLeastBytes = 128 * 1024;
 constexpr size_t kHugeBytes = 2 * 1024 * 1024;
-// Pages that are looked at, and at most one in so many bytes.
-constexpr size_t kProbes = 16, kProbeBytes = 64 * 1024;
+// One call looks at so many pages, and longer results are looked at in so many places.
+constexpr size_t kLook = 256, kPlaces = 16;
 
 std::atomic<bool> huge_allowed{true}, populate_works{true};
 
@@ -50,9 +50,10 @@ struct Range {
   size_t bytes() const { return end > begin ? end - begin : 0; }
 };
 
-bool Missing(uintptr_t page) {
-  unsigned char present = 1;
-  return mincore(reinterpret_cast<void*>(page), PageBytes(), &present) == 0 && (present & 1) == 0;
+bool AnyMissing(uintptr_t begin, size_t pages) {
+  unsigned char present[kLook];
+  if (mincore(reinterpret_cast<void*>(begin), pages * PageBytes(), present) != 0) return false;
+  return std::any_of(present, present + pages, [](unsigned char page) { return (page & 1) == 0; });
 }
 
 }  // namespace
@@ -61,10 +62,9 @@ Pages PreparePages(void* data, size_t bytes) {
   if (bytes < kLeastBytes) return Pages::kPresent;
   const Range pages(data, bytes, PageBytes());
   const size_t count = pages.bytes() / PageBytes();
-  const size_t probes = std::min(kProbes, bytes / kProbeBytes);
-  bool missing = false;
-  for (size_t i = 0; i < probes && !missing; ++i) {
-    missing = Missing(pages.begin + (count - 1) * i / (probes - 1) * PageBytes());
+  bool missing = count <= kLook && AnyMissing(pages.begin, count);
+  for (size_t i = 0; i < kPlaces && !missing && count > kLook; ++i) {
+    missing = AnyMissing(pages.begin + (count - 1) * i / (kPlaces - 1) * PageBytes(), 1);
   }
   if (!missing) return Pages::kPresent;
   const Range huge(data, bytes, kHugeBytes);

@@ -1,6 +1,8 @@
 // Connections with the processes that an engine works with, and what becomes of operations when one of these is gone.
 #include <sys/epoll.h>
 
+#include <algorithm>
+
 #include "engine/engine.h"
 
 namespace jaxring {
@@ -9,11 +11,21 @@ namespace {
 constexpr auto kCrashGrace = std::chrono::milliseconds(100);
 constexpr const char* kNoWord = " without a word";
 
+// In place of a channel.
+constexpr int kControl = 0xFFFF;
+
 }  // namespace
 
-void Engine::AddControl(int process, int fd) {
+std::unique_ptr<Stream> Engine::Spoiled(std::unique_ptr<Stream> stream, int process, int what) const {
+  return WithFaults(std::move(stream), options_.faults,
+                    static_cast<uint64_t>(process) << 16 | static_cast<uint64_t>(what));
+}
+
+void Engine::AddControl(int process, std::unique_ptr<Stream> stream) {
+  const int fd = stream->fd();
+  stream = Spoiled(std::move(stream), process, kControl);
   auto link = std::make_shared<ControlLink>(
-      fd, poller_.get(), [this, process](const ControlFrame& frame) { OnFrame(process, frame); },
+      std::move(stream), poller_.get(), [this, process](const ControlFrame& frame) { OnFrame(process, frame); },
       [this, process](const std::string& why) { ControlEnded(process, why); });
   {
     std::lock_guard lock(peers_mutex_);
@@ -21,7 +33,11 @@ void Engine::AddControl(int process, int fd) {
     peer.heard = Clock::now();
     peer.controls.push_back(link);
   }
-  poller_->Add(fd, EPOLLIN | EPOLLRDHUP, std::move(link));
+  poller_->Add(fd, EPOLLIN | EPOLLRDHUP, link);
+  std::vector<std::string> unsent;
+  std::lock_guard lock(peers_mutex_);
+  unsent.swap(peers_[process].unsent);
+  for (const std::string& note : unsent) link->Send(note);
 }
 
 void Engine::ControlEnded(int process, const std::string& why) {
@@ -36,6 +52,7 @@ void Engine::ControlEnded(int process, const std::string& why) {
 }
 
 void Engine::NoteCrash(int process, const std::string& reason) {
+  NoteTrouble();
   {
     std::lock_guard lock(mutex_);
     if (!crashes_.try_emplace(process, Crash{reason, Clock::now()}).second) return;
@@ -46,6 +63,52 @@ void Engine::NoteCrash(int process, const std::string& reason) {
   gone.process = process;
   gone.text = reason;
   TellAll(gone, process);
+}
+
+void Engine::SendNote(int process, const std::string& text) {
+  ControlFrame note;
+  note.kind = ControlFrame::Kind::kNote;
+  note.text = text;
+  std::lock_guard lock(peers_mutex_);
+  Peer& peer = peers_[process];
+  if (peer.controls.empty()) {
+    peer.unsent.push_back(EncodeFrame(note));
+  } else {
+    peer.controls.front()->Send(EncodeFrame(note));
+  }
+}
+
+void Engine::Confirm(Gate& gate, int process) {
+  if (gate.Confirm(process)) bell_->NotifyAll();
+}
+
+void Engine::PassWithout(Gate& gate) {
+  for (int process : gate.Missing()) {
+    bool left;
+    {
+      std::lock_guard lock(peers_mutex_);
+      auto it = peers_.find(process);
+      left = it != peers_.end() && it->second.left;
+    }
+    if (left) Confirm(gate, process);
+  }
+}
+
+bool Engine::InFlight(uint64_t plan_key) {
+  uint64_t version;
+  const std::vector<std::shared_ptr<Operation>> active = Active(&version);
+  return std::any_of(active.begin(), active.end(), [&](const auto& op) { return op->plan().key == plan_key; });
+}
+
+void Engine::FailPlan(uint64_t plan_key, const Status& status) {
+  uint64_t version;
+  bool found = false;
+  for (auto& op : Active(&version)) {
+    if (op->plan().key != plan_key) continue;
+    op->Fail(status);
+    found = true;
+  }
+  if (found) bell_->NotifyAll();
 }
 
 bool Engine::Crashed(int process) {
@@ -73,13 +136,14 @@ void Engine::FailCrashed(Operation& op, Clock::time_point now) {
                         op.What() + ": lost " + names + ": " + reason + ". " + LastSeen(process) + kLostHint));
 }
 
-void Engine::AddTcp(int process, int channel, int fd, bool sending) {
+void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending) {
   // Only this connection ended: others of the same peer may still hold what it sent before.
-  auto ended = [this, process](const std::string& why, bool goodbye) {
-    if (!goodbye) NoteCrash(process, why + kNoWord);
+  auto ended = [this, process, generation = generation_.load()](const std::string& why, bool goodbye) {
+    if (!goodbye && generation == generation_.load()) NoteCrash(process, why + kNoWord);
   };
   auto add = [&](auto make, auto enlist) {
-    auto link = make(fd, poller_.get(), links_.slot_bytes(), bell_.get(), ended);
+    auto link =
+        make(Spoiled(std::move(stream), process, channel), poller_.get(), links_.slot_bytes(), bell_.get(), ended);
     {
       std::lock_guard lock(mutex_);
       goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
@@ -107,16 +171,16 @@ std::string Engine::Enlist(int process, int channel, bool sending, JoinedLink jo
 }
 
 std::string Engine::AddVerbs(int process, int channel, bool sending, int fd, double timeout_s) {
-  auto ended = [this, process](const std::string& why, bool goodbye) {
-    if (!goodbye) NoteCrash(process, why);
+  auto ended = [this, process, generation = generation_.load()](const std::string& why, bool goodbye) {
+    if (!goodbye && generation == generation_.load()) NoteCrash(process, why);
   };
   return Enlist(process, channel, sending,
                 verbs_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, ended));
 }
 
 std::string Engine::AddPlugin(int process, int channel, bool sending, int fd, double timeout_s) {
-  auto ended = [this, process](const std::string& why, bool goodbye) {
-    if (!goodbye) NoteCrash(process, why);
+  auto ended = [this, process, generation = generation_.load()](const std::string& why, bool goodbye) {
+    if (!goodbye && generation == generation_.load()) NoteCrash(process, why);
   };
   return Enlist(process, channel, sending,
                 plugins_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, ended));

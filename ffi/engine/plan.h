@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "engine/gate.h"
 #include "reduce/kernels.h"
 #include "schedule.h"
 #include "transport/ring.h"
@@ -24,21 +26,29 @@ struct RankPlace {
 // One local rank's part of the schedule.
 struct RankTable {
   int rank;
+  int caller = -1;  // its rank as the call site counts, where that is another one: lost ranks are not in the plan
+  int site_rank() const { return caller < 0 ? rank : caller; }
   std::vector<Step> steps;
   std::vector<uint32_t> lane_begin;  // nlanes + 1
   std::vector<int32_t> peers;
   // A flow is the traffic with one peer rank in one lane; every entry of `peers` names its flow by number.
   std::vector<uint32_t> flow;
   std::vector<int> flow_rank;
+  std::vector<char> idle;  // by lane: it has no element to move
   void NumberFlows();
 };
+
+// A table from the bytes of its three arrays, which must fit each other and the number of lanes; otherwise
+// std::invalid_argument.
+RankTable ReadTable(int rank, std::string_view steps, std::string_view lane_begin, std::string_view peers, int nlanes);
 
 enum class Half : uint8_t { kBoth = 0, kSend = 1, kRecv = 2 };
 
 struct Plan {
   std::string what;                          // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
   std::shared_ptr<const std::string> label;  // JSON for the recorder's readers; opaque here
-  uint64_t key = 0;  // hash of what every participating process agrees on; sequence numbers count under it
+  uint64_t key = 0;         // hash of what every participating process agrees on; sequence numbers count under it
+  uint64_t generation = 0;  // of the job's links: a plan serves no other
   // Dtype and shape as the site sees them, part of every message's check. Two halves of a message are two sites.
   uint32_t check = 0;
   Half half = Half::kBoth;
@@ -48,6 +58,7 @@ struct Plan {
   size_t element_bytes = 1, partial_bytes = 1;
   Protocol protocol = Protocol::kMemory;
   uint64_t tile_elements = 0;
+  uint64_t piece_bytes = 64;  // pieces of a block begin at multiples of this
   int channels = 1;
   int in_blocks = 1, out_blocks = 1, pieces = 1, scratch_chunks = 0, nlanes = 1;
   uint64_t block_elements = 0;
@@ -56,13 +67,16 @@ struct Plan {
   std::vector<RankPlace> ranks;
   std::vector<RankTable> locals;
   std::vector<int> local_of_rank;  // -1: another process
+  std::shared_ptr<Gate> gate;      // may be null
   // The recorder's, under its lock: where it wrote `what` and `label`, and their length.
   mutable uint64_t text_at = 0;
   mutable uint32_t text_bytes = 0;
 
-  // Piece boundaries lie on 64-byte lines of the block, so neighbours in memory never share one.
+  // Fills in what follows from the rest, once the local ranks are there.
+  void Seal();
+  // Piece boundaries lie on 64-byte lines of the block, or further apart, so neighbours in memory never share one.
   uint64_t PieceBegin(uint64_t piece) const {
-    uint64_t unit = std::max<uint64_t>(1, 64 / element_bytes);
+    uint64_t unit = std::max<uint64_t>(1, piece_bytes / element_bytes);
     uint64_t units = (block_elements + unit - 1) / unit;
     return std::min(block_elements, (units * piece / pieces) * unit);
   }
@@ -71,11 +85,17 @@ struct Plan {
     for (int p = 0; p < pieces; ++p) longest = std::max(longest, PieceBegin(p + 1) - PieceBegin(p));
     return (longest + tile_elements - 1) / tile_elements;
   }
+  bool held_back() const { return gate != nullptr && !gate->open(); }
   // Whether all ranks are this process's.
   bool alone() const { return locals.size() == ranks.size(); }
   bool memory_only() const { return protocol == Protocol::kMemory; }
   uint64_t in_bytes() const { return in_blocks * block_elements * element_bytes; }
   uint64_t out_bytes() const { return out_blocks * block_elements * element_bytes; }
 };
+
+// Whether a plan can be played without touching anything but its ranks' buffers, its lanes' scratch and slots of
+// messages; otherwise throws std::invalid_argument with the rank and step. That it computes its collective, and ends,
+// is for the planner's verifier. Before it is sealed.
+void CheckPlan(const Plan& plan, uint32_t slot_bytes);
 
 }  // namespace jaxring

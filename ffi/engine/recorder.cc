@@ -88,6 +88,10 @@ Recorder::~Recorder() {
   close(fd_);
 }
 
+std::pair<const void*, size_t> Recorder::memory() const {
+  return {header_, kHeaderBytes + kCapacity * sizeof(Slot) + kTextBytes};
+}
+
 Recorder::Slot& Recorder::slot(uint64_t number) const {
   return reinterpret_cast<Slot*>(reinterpret_cast<char*>(header_) + kHeaderBytes)[number % kCapacity];
 }

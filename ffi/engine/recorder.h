@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/plan.h"
@@ -36,6 +37,8 @@ class Recorder {
   ~Recorder();
   Recorder(const Recorder&) = delete;
 
+  // The whole of it, as it is in a file.
+  std::pair<const void*, size_t> memory() const;
   // Returns the operation's number. A plan belongs to one recorder.
   uint64_t Begin(const Plan& plan, uint64_t key, uint64_t sequence, OperationRecord::Time arrived);
   // Does nothing for 0, or for an operation whose record has been overwritten.

@@ -1,6 +1,8 @@
 #include "engine/site.h"
 
+#include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "engine/engine.h"
 
@@ -28,19 +30,27 @@ std::string Named(const std::string& spec) {
   return collective.empty() ? spec : "jaxring." + collective + " at " + site;
 }
 
+std::mutex ordinals_mutex;
+auto* ordinals = new std::map<std::string, uint64_t>;
+
 // How many executions that failed for want of ranks a group remembers for those ranks.
 constexpr size_t kFailedInstances = 64;
 
 }  // namespace
 
 uint64_t NextOrdinal(const std::string& spec) {
-  static std::mutex mutex;
-  static auto* made = new std::map<std::string, uint64_t>;
-  std::lock_guard lock(mutex);
-  return (*made)[spec]++;
+  std::lock_guard lock(ordinals_mutex);
+  return (*ordinals)[spec]++;
+}
+
+void RenumberSites(const std::vector<std::shared_ptr<Site>>& sites) {
+  std::lock_guard lock(ordinals_mutex);
+  ordinals->clear();
+  for (const auto& site : sites) site->Number((*ordinals)[site->spec().spec]++);
 }
 
 Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), spec_(std::move(spec)) {
+  generation_ = engine_->Enrol(this);
   for (size_t i = 0; i < spec_.groups.size(); ++i) {
     place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};
   }
@@ -48,7 +58,10 @@ Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), spec_(std::move(spe
   engine_->counters().sites++;
 }
 
-Site::~Site() { engine_->counters().sites--; }
+Site::~Site() {
+  engine_->Strike(this);
+  engine_->counters().sites--;
+}
 
 std::vector<int32_t> Site::GroupPartitions(int group) const {
   auto begin = spec_.groups.begin() + group * spec_.group_size;
@@ -74,19 +87,26 @@ void Site::Arrive(Arrival arrival) {
     arrival.participant.pages = PreparePages(arrival.participant.out, arrival.out_bytes);
   }
   std::unique_lock lock(mutex_);
+  if (std::optional<std::string> why = engine_->Halted()) {
+    engine_->completions().Post([done = std::move(arrival.participant.done), text = "jaxring: " + *why] {
+      done(Status::Error(Code::kAborted, text));
+    });
+    return;
+  }
   Group& group = groups_[group_index];
   group.devices[rank] = arrival.device;
   auto it = group.waiting.begin();
-  while (it != group.waiting.end() && (it->run_id != arrival.run_id || it->arrivals.count(rank) != 0)) ++it;
+  while (it != group.waiting.end() && (it->run_id != arrival.run_id || Of(*it, rank) != nullptr)) ++it;
   if (it == group.waiting.end()) {
     group.waiting.push_back({arrival.run_id, group.next_sequence++, false, Clock::now(), {}, {}});
     it = std::prev(group.waiting.end());
+    if (group.plan) it->arrivals.reserve(group.plan->locals.size());
   }
   if (group.state == PlanState::kReady && !it->numbered && group.plan->half != Half::kBoth) {
     it->sequence = engine_->NextSequence(group.plan->key, group.plan->half == Half::kRecv);
     it->numbered = true;
   }
-  it->arrivals.emplace(rank, std::move(arrival));
+  it->arrivals.push_back(std::move(arrival));
   if (!it->failure.ok()) {
     FailAll(*it, it->failure);
     if (Complete(group, *it)) group.waiting.erase(it);
@@ -95,18 +115,24 @@ void Site::Arrive(Arrival arrival) {
   if (group.state == PlanState::kReady && Complete(group, *it)) {
     Instance instance = std::move(*it);
     group.waiting.erase(it);
-    instance.arrivals.at(rank).participant.on_launching_thread = true;
+    instance.arrivals.back().participant.on_launching_thread = true;
     Start(group, std::move(instance), true, lock);
     return;
   }
   if (group.state == PlanState::kNone) {
     group.state = PlanState::kAsked;
-    engine_->Ask(shared_from_this(), group_index);
+    engine_->Ask({0, shared_from_this(), group_index, spec_.ordinal, generation_});
   }
   if (!watched_) {
     watched_ = true;
     engine_->Watch(weak_from_this());
   }
+}
+
+Arrival* Site::Of(Instance& instance, int rank) {
+  auto it = std::find_if(instance.arrivals.begin(), instance.arrivals.end(),
+                         [rank](const Arrival& arrival) { return arrival.participant.rank == rank; });
+  return it == instance.arrivals.end() ? nullptr : &*it;
 }
 
 bool Site::Complete(const Group& group, const Instance& instance) const {
@@ -124,12 +150,12 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
     }
   }
   for (const RankTable& table : plan->locals) {
-    auto it = instance.arrivals.find(table.rank);
-    if (it == instance.arrivals.end()) {
+    const Arrival* came = Of(instance, table.site_rank());
+    if (came == nullptr) {
       FailAll(instance, Status::Error(Code::kInternal, plan->what + ": the plan names a local rank that is not here"));
       return;
     }
-    const Arrival& arrival = it->second;
+    const Arrival& arrival = *came;
     if (!arrival.participant.extents && ((plan->half != Half::kRecv && arrival.in_bytes != plan->in_bytes()) ||
                                          (plan->half != Half::kSend && arrival.out_bytes != plan->out_bytes()))) {
       FailAll(instance,
@@ -139,8 +165,10 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
     }
   }
   std::vector<Participant> participants;
+  participants.reserve(plan->locals.size());
   for (const RankTable& table : plan->locals) {
-    participants.push_back(std::move(instance.arrivals.at(table.rank).participant));
+    participants.push_back(std::move(Of(instance, table.site_rank())->participant));
+    participants.back().rank = table.rank;
   }
   auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
@@ -174,7 +202,7 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
 }
 
 void Site::FailAll(Instance& instance, const Status& status) {
-  for (auto& [rank, arrival] : instance.arrivals) {
+  for (Arrival& arrival : instance.arrivals) {
     if (!arrival.participant.done) continue;
     engine_->completions().Post([done = std::move(arrival.participant.done), status] { done(status); });
     arrival.participant.done = nullptr;
@@ -184,6 +212,8 @@ void Site::FailAll(Instance& instance, const Status& status) {
 void Site::Resolve(int group_index, std::shared_ptr<const Plan> plan) {
   std::unique_lock lock(mutex_);
   Group& group = groups_[group_index];
+  // One that was asked for before the job was rebuilt is of no use, and a second one of no need.
+  if (plan->generation != generation_ || group.state == PlanState::kReady) return;
   group.plan = std::move(plan);
   group.state = PlanState::kReady;
   if (group.plan->half != Half::kBoth) {
@@ -203,8 +233,27 @@ void Site::Resolve(int group_index, std::shared_ptr<const Plan> plan) {
   }
 }
 
-void Site::Reject(int group_index, Status status) {
+void Site::Renew(uint64_t generation, const Status& status) {
   std::lock_guard lock(mutex_);
+  generation_ = generation;
+  for (Group& group : groups_) {
+    for (Instance& instance : group.waiting) FailAll(instance, status);
+    group.waiting.clear();
+    group.plan = nullptr;
+    group.state = PlanState::kNone;
+    group.next_sequence = 0;
+  }
+}
+
+void Site::Number(uint64_t ordinal) {
+  std::lock_guard lock(mutex_);
+  spec_.ordinal = ordinal;
+}
+
+void Site::Reject(int group_index, Status status, uint64_t generation) {
+  std::lock_guard lock(mutex_);
+  if (generation != generation_) return;
+  if (status.code == Code::kUnavailable) engine_->NoteTrouble();  // a peer cannot be reached
   Group& group = groups_[group_index];
   group.state = PlanState::kNone;
   for (Instance& instance : group.waiting) FailAll(instance, status);
@@ -212,8 +261,10 @@ void Site::Reject(int group_index, Status status) {
 }
 
 void Site::Expire(Group& group, Instance& instance) {
+  std::set<int> ranks;
+  for (const Arrival& arrival : instance.arrivals) ranks.insert(arrival.participant.rank);
   std::string have;
-  for (auto& [rank, arrival] : instance.arrivals) have += (have.empty() ? "" : ", ") + std::to_string(rank);
+  for (int rank : ranks) have += (have.empty() ? "" : ", ") + std::to_string(rank);
   std::string text = group.plan ? group.plan->what + ": only ranks " + have +
                                       " of this process came within the deadline; the others did not reach this call"
                                 : "jaxring: no plan within the deadline for " + Named(spec_.spec);

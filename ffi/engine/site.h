@@ -54,10 +54,13 @@ class Site : public std::enable_shared_from_this<Site> {
   // (rank, device) pairs of this process that have come so far.
   std::vector<std::pair<int, int>> Arrived(int group);
   void Resolve(int group, std::shared_ptr<const Plan> plan);
-  void Reject(int group, Status status);
+  void Reject(int group, Status status, uint64_t generation);
+  // Fails what waits and forgets plans and counts: from now on it is in that generation of the job.
+  void Renew(uint64_t generation, const Status& status);
   // Fails what waits too long for participants or a plan, or all that waits if there is a reason to abort; false when
   // nothing waits any more.
   bool CheckDeadlines(Clock::time_point now, const std::string* abort_reason);
+  void Number(uint64_t ordinal);
   // Adds what waits here for local ranks or a plan.
   void Describe(Clock::time_point now, std::vector<Activity>* activities);
 
@@ -67,8 +70,8 @@ class Site : public std::enable_shared_from_this<Site> {
     uint64_t sequence;
     bool numbered = false;
     Clock::time_point begun;
-    std::map<int, Arrival> arrivals;  // by rank
-    Status failure;                   // not ok: ranks came too late; who comes now is failed with it
+    std::vector<Arrival> arrivals;  // as they came
+    Status failure;                 // not ok: ranks came too late; who comes now is failed with it
   };
   enum class PlanState { kNone, kAsked, kReady };
   struct Group {
@@ -78,6 +81,8 @@ class Site : public std::enable_shared_from_this<Site> {
     uint64_t next_sequence = 0;
     std::map<int, int> devices;  // rank -> device
   };
+  // What a rank brought; nullptr if it has not come.
+  static Arrival* Of(Instance& instance, int rank);
   bool Complete(const Group& group, const Instance& instance) const;
   void Start(Group& group, Instance instance, bool on_this_thread, std::unique_lock<std::mutex>& lock);
   void Expire(Group& group, Instance& instance);
@@ -91,6 +96,11 @@ class Site : public std::enable_shared_from_this<Site> {
   std::mutex mutex_;
   std::deque<Group> groups_;  // a deque: groups hold participants and do not move
   bool watched_ = false;
+  uint64_t generation_;
 };
+
+// Counts anew: these sites, in the order in which they were made, are all that there are. A process that was restarted
+// has made only those of its present programs.
+void RenumberSites(const std::vector<std::shared_ptr<Site>>& sites);
 
 }  // namespace jaxring

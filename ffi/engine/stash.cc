@@ -36,4 +36,11 @@ void Stash::Discard(uint64_t op) {
   }
 }
 
+void Stash::Clear() {
+  std::lock_guard lock(mutex_);
+  messages_.clear();
+  discarded_.clear();
+  bytes_ = count_ = 0;
+}
+
 }  // namespace jaxring

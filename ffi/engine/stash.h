@@ -17,13 +17,15 @@ namespace jaxring {
 class Stash {
  public:
   struct Stashed {
-    uint32_t check = 0;
+    uint32_t check = 0, checksum = 0;
     std::vector<char> data;
   };
   void Put(const MessageId& id, Stashed message);
   bool Take(const MessageId& id, Stashed* message);
   // Drops what is there for an operation that failed, and what will still come.
   void Discard(uint64_t op);
+  // Drops everything, also what is known of failed operations.
+  void Clear();
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:

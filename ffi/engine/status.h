@@ -13,7 +13,8 @@ enum class Code {
   kFailedPrecondition = 9,
   kAborted = 10,
   kInternal = 13,
-  kUnavailable = 14
+  kUnavailable = 14,
+  kDataLoss = 15
 };
 
 struct Status {

@@ -4,7 +4,9 @@
 
 #include "ffi/reduce/isa.h"
 
-#if defined(__x86_64__)
+// JAXRING_BASELINE_ONLY: a build without the kernels of particular instruction sets.
+#if defined(__x86_64__) && !defined(JAXRING_BASELINE_ONLY)
+#define JAXRING_X86_KERNELS
 #include <cpuid.h>
 #endif
 
@@ -17,7 +19,7 @@ struct Choice {
   bool supported;
 };
 
-#if defined(__x86_64__)
+#if defined(JAXRING_X86_KERNELS)
 bool HasF16C() {
   unsigned a, b, c, d;
   return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
@@ -34,7 +36,7 @@ bool HasAvx512() {
 // Best first; the last is always supported.
 const Choice* Choices() {
   static const Choice choices[] = {
-#if defined(__x86_64__)
+#if defined(JAXRING_X86_KERNELS)
       {"avx512", &Avx512Kernels(), HasAvx512()},
       {"avx2", &Avx2Kernels(), HasAvx2()},
 #endif

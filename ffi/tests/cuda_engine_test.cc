@@ -78,9 +78,13 @@ void Check(Job& job, const Schedule& schedule, const Sample& sample, cuda::Proto
         Fail(__FILE__, __LINE__, "the CUDA engine gives the CPU engine's bits");
       };
     };
-    streams[rank].push_back(
-        LaunchOf(plan.Args(cluster, rank, inputs[rank].data(), first[rank].data()), threads, check(first)));
-    streams[rank].push_back(LaunchOf(plan.Args(cluster, rank, in, second[rank].data()), threads, check(second)));
+    // Who copies in bulk is each rank's own affair.
+    cuda::Args args = plan.Args(cluster, rank, inputs[rank].data(), first[rank].data());
+    args.bulk_bytes = rank % 2 == 0 ? 16 : 0;
+    streams[rank].push_back(LaunchOf(args, threads, check(first)));
+    args = plan.Args(cluster, rank, in, second[rank].data());
+    args.bulk_bytes = rank % 3 != 0 ? 100 : 0;
+    streams[rank].push_back(LaunchOf(args, threads, check(second)));
   }
   CHECK(Machine(threads).Run(streams, {seed, {}}));
   for (int rank = 0; rank < schedule.ranks(); ++rank) CHECK_EQ(cluster.status(rank).fault, 0u);

@@ -113,12 +113,12 @@ inline std::vector<int> RunProcesses(int count, const std::function<void(Process
       processes.engine = std::make_unique<Engine>(EngineOptions{1, 64 * 1024, 0});
       for (auto& [pair, fds] : processes.sockets) {
         if (pair.first == p) {
-          processes.engine->AddTcp(pair.second, 0, fds[0], true);
+          processes.engine->AddTcp(pair.second, 0, std::make_unique<Stream>(fds[0]), true);
         } else {
           close(fds[0]);
         }
         if (pair.second == p) {
-          processes.engine->AddTcp(pair.first, 0, fds[1], false);
+          processes.engine->AddTcp(pair.first, 0, std::make_unique<Stream>(fds[1]), false);
         } else {
           close(fds[1]);
         }

@@ -121,11 +121,31 @@ inline void CopyInstead(Processes& here, cuda::Communicator& group, const std::s
   }
 }
 
+// Sets the ranks' multicast memory up, step by step, as the planner does.
+inline void JoinMulticast(Processes& here, cuda::Communicator& group, const std::string& name, uint64_t bytes) {
+  const int ranks = static_cast<int>(group.spec().ranks.size());
+  cuda::MulticastTeam& team = group.multicast();
+  const auto step = [&](const char* what, const std::function<void(int)>& take) {
+    for (int r = 0; r < ranks; ++r) {
+      if (!group.local(r)) continue;
+      take(r);
+      here.store->Set(name + what + std::to_string(r), "");
+    }
+    for (int r = 0; r < ranks; ++r) here.store->Get(name + what + std::to_string(r));
+  };
+  if (group.local(0)) here.store->Set(name + " multicast", Text(team.Offer(bytes)));
+  const cuda::Location object = ToLocation(here.store->Get(name + " multicast"));
+  step(" added ", [&](int r) { team.Join(r, object); });
+  step(" bound ", [&](int r) { team.Bind(r); });
+  step(" mapped ", [&](int r) { team.Map(r); });
+}
+
 // Three rounds of launches, and with `replays` as many of graphs.
 inline void Play(Processes& here, const GroupShape& shape, const Schedule& schedule, uint64_t block,
                  const std::function<void(cuda::LaunchPlanSpec&)>& change = {}, uint64_t* staged = nullptr,
-                 int replays = 0, uint64_t landing = 0, bool is_virtual = false) {
+                 int replays = 0, uint64_t landing = 0, bool is_virtual = false, uint64_t multicast = 0) {
   auto group = Join(here, shape);
+  if (multicast != 0) JoinMulticast(here, *group, shape.name, multicast);
   Connect(here, *group, shape, schedule);
   auto plan = PlanOf(group, shape, schedule, DType::kInt32, block, change);
   if (landing != 0) CopyInstead(here, *group, shape.name, *plan, schedule, landing);
@@ -181,11 +201,14 @@ inline GroupShape ShapeOf(const Schedule& schedule, std::vector<int> process, st
 }
 
 // A process dies in the middle: the other's launches end, and say who is gone.
-inline void DeathIn(Processes& here, const char* name, uint64_t landing = 0) {
+inline void DeathIn(Processes& here, const char* name, uint64_t landing = 0, uint64_t multicast = 0) {
   const Schedule& schedule = Find(name);
   const GroupShape shape = ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple);
   auto group = Join(here, shape);
-  auto plan = PlanOf(group, shape, schedule, DType::kInt32, 100);
+  if (multicast != 0) JoinMulticast(here, *group, shape.name, multicast);
+  auto plan = PlanOf(group, shape, schedule, DType::kInt32, 100, [&](cuda::LaunchPlanSpec& spec) {
+    if (multicast != 0) spec.multicast = cuda::MulticastKind::kAllReduce;
+  });
   if (landing != 0) CopyInstead(here, *group, shape.name, *plan, schedule, landing);
   here.runtime->Watch(plan);
   here.store->Set("ready/" + std::to_string(here.own), "");

@@ -37,7 +37,7 @@ std::vector<Kind> Kinds() {
 }
 
 void Check(Call& call, const std::vector<Buffer>& inputs, const std::vector<Buffer>& expected, cuda::Protocol protocol,
-           uint64_t seed) {
+           uint64_t bulk_bytes, uint64_t seed) {
   const Schedule& schedule = call.schedule();
   static cuda::simt::Machine machine;
   // A slice is 512 bytes, a tile two of them: so few as to need several of each.
@@ -47,7 +47,8 @@ void Check(Call& call, const std::vector<Buffer>& inputs, const std::vector<Buff
   std::vector<Buffer> outputs = Outputs(call);
   std::vector<cuda::simt::Stream> streams(schedule.ranks());
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
-    const auto args = plan.Args(cluster, rank, inputs[rank].data(), outputs[rank].data());
+    auto args = plan.Args(cluster, rank, inputs[rank].data(), outputs[rank].data());
+    args.bulk_bytes = bulk_bytes;
     streams[rank].push_back(LaunchOf(args, cuda::kWarp));
   }
   CHECK(machine.Run(streams, {seed, {}}));
@@ -76,7 +77,9 @@ void CheckAll() {
         for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
           if (!schedule.messages() && protocol != cuda::Protocol::kSimple) continue;
           if (!kAll && schedule.messages() && static_cast<size_t>(protocol) != k) continue;
-          Check(call, inputs, expected, protocol, ++cases % 8 == 0 ? cases : 0);
+          // Seeds come with and without bulk copies.
+          ++cases;
+          Check(call, inputs, expected, protocol, cases / 8 % 2 == 0 ? 16 : 0, cases % 8 == 0 ? cases : 0);
         }
         turn += kAll ? 1 : 7;
       }

@@ -14,6 +14,7 @@ namespace jaxring::test {
 namespace {
 
 using cuda::Protocol;
+using cuda::simt::BulkFault;
 using cuda::simt::Faults;
 
 enum class Outcome { kRight, kWrong, kStuck };
@@ -21,9 +22,14 @@ constexpr const char* kOutcomes[] = {"right", "wrong", "stuck"};
 
 constexpr const char* kRing = "all_reduce ring 4x1 x1";
 constexpr const char* kDirect = "all_reduce direct 1x4 x1";
+constexpr const char* kGather = "all_gather direct 1x4 x1";
+
+// Of the slices that bulk copies move, all.
+constexpr uint64_t kBulk = 16;
 
 // Two launches with buffers of their own. A result is looked at as soon as its launch has ended.
-Outcome Play(const char* name, Protocol protocol, uint64_t seed, const std::function<Faults(Cluster&)>& broken) {
+Outcome Play(const char* name, Protocol protocol, uint64_t seed, const std::function<Faults(Cluster&)>& broken,
+             uint64_t bulk_bytes = 0) {
   constexpr uint64_t kBlock = 3000;
   Scene first(name, protocol, kBlock), second(name, protocol, kBlock);
   std::vector<cuda::simt::Stream> streams(4);
@@ -32,12 +38,14 @@ Outcome Play(const char* name, Protocol protocol, uint64_t seed, const std::func
     for (Scene* scene : {&first, &second}) {
       cuda::Args args = scene->plan.Args(*first.cluster, rank, scene->inputs[rank].data(), scene->outputs[rank].data());
       args.timeout_ns = 20'000'000;
+      args.bulk_bytes = bulk_bytes;
       const auto look = [&right, scene, rank] {
         const float* got = reinterpret_cast<const float*>(scene->outputs[rank].data());
-        for (uint64_t i = 0; i < kBlock; ++i) {
-          float sum = 0;
-          for (const Buffer& input : scene->inputs) sum += reinterpret_cast<const float*>(input.data())[i];
-          right = right && std::fabs(got[i] - sum) < 1e-5f;
+        for (uint64_t i = 0; i < kBlock * scene->schedule.out_blocks; ++i) {
+          const auto of = [&](size_t r) { return reinterpret_cast<const float*>(scene->inputs[r].data())[i % kBlock]; };
+          float value = scene->schedule.reduces() ? 0 : of(i / kBlock);
+          for (size_t r = 0; r < scene->inputs.size() && scene->schedule.reduces(); ++r) value += of(r);
+          right = right && std::fabs(got[i] - value) < 1e-5f;
         }
       };
       streams[rank].push_back(LaunchOf(args, 64, look));
@@ -58,6 +66,12 @@ Faults LostRelease(Cluster&) {
 Faults EarlyFlag(Cluster&) {
   Faults faults;
   faults.early_flag = true;
+  return faults;
+}
+template <BulkFault kFault>
+Faults LostInBulk(Cluster&) {
+  Faults faults;
+  faults.bulk = kFault;
   return faults;
 }
 // Skips the wait for one of the words of all ranks' connections or gates.
@@ -91,6 +105,7 @@ struct Mutation {
   Protocol protocol;
   std::function<Faults(Cluster&)> broken;
   Outcome expected;  // by some seed, where the others give the right result
+  uint64_t bulk_bytes = 0;
 };
 
 const std::vector<Mutation>& Mutations() {
@@ -105,16 +120,34 @@ const std::vector<Mutation>& Mutations() {
       {"gates: an end is there before the data", kDirect, Protocol::kSimple, LostRelease, Outcome::kWrong},
       {"gates: nobody waits for begins", kDirect, Protocol::kSimple, Skipped(Begin), Outcome::kWrong},
       {"gates: nobody waits for ends", kDirect, Protocol::kSimple, Skipped(End), Outcome::kWrong},
+      {"bulk: no fence before the copies", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoFence>, Outcome::kWrong,
+       kBulk},
+      {"bulk: nobody waits for loads", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoArrival>, Outcome::kWrong,
+       kBulk},
+      {"bulk: stages are loaded anew too early", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoReuse>,
+       Outcome::kWrong, kBulk},
+      {"bulk: a message is told before it is stored", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoStored>,
+       Outcome::kWrong, kBulk},
+      {"bulk: a message is told when it was read", kRing, Protocol::kSimple, LostInBulk<BulkFault::kReadOnly>,
+       Outcome::kWrong, kBulk},
+      {"bulk: a lane ends before it has stored", kGather, Protocol::kSimple, LostInBulk<BulkFault::kNoStored>,
+       Outcome::kWrong, kBulk},
+      {"bulk: a lane ends when all was read", kGather, Protocol::kSimple, LostInBulk<BulkFault::kReadOnly>,
+       Outcome::kWrong, kBulk},
   };
   return mutations;
 }
 
 void CheckSound() {
   for (uint64_t seed = 0; seed <= 3; ++seed) {
-    for (auto protocol : {Protocol::kSimple, Protocol::kLL, Protocol::kLL128}) {
+    for (auto protocol : {Protocol::kLL, Protocol::kLL128}) {
       CHECK(Play(kRing, protocol, seed, {}) == Outcome::kRight);
     }
-    CHECK(Play(kDirect, Protocol::kSimple, seed, {}) == Outcome::kRight);
+    for (uint64_t bulk_bytes : {uint64_t{0}, kBulk}) {
+      CHECK(Play(kRing, Protocol::kSimple, seed, {}, bulk_bytes) == Outcome::kRight);
+      CHECK(Play(kDirect, Protocol::kSimple, seed, {}, bulk_bytes) == Outcome::kRight);
+      CHECK(Play(kGather, Protocol::kSimple, seed, {}, bulk_bytes) == Outcome::kRight);
+    }
   }
 }
 
@@ -122,7 +155,7 @@ void CheckMutations() {
   for (const Mutation& mutation : Mutations()) {
     int seen = 0;
     for (uint64_t seed = 1; seed <= 5; ++seed) {
-      const Outcome outcome = Play(mutation.schedule, mutation.protocol, seed, mutation.broken);
+      const Outcome outcome = Play(mutation.schedule, mutation.protocol, seed, mutation.broken, mutation.bulk_bytes);
       if (outcome != Outcome::kRight && outcome != mutation.expected) {
         std::cerr << mutation.what << ": " << kOutcomes[static_cast<int>(outcome)] << std::endl;
         Fail(__FILE__, __LINE__, "what is broken shows as it must");

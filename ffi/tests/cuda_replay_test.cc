@@ -16,7 +16,8 @@ constexpr int kReplays = 1000;
 #endif
 
 // All ranks replay, none waits for another but through the collective; each replay works on what the last one left.
-void Replay(const char* name, cuda::Protocol protocol, int replays, uint64_t start, uint64_t seed) {
+void Replay(const char* name, cuda::Protocol protocol, int replays, uint64_t start, uint64_t seed,
+            uint64_t bulk_bytes = 0) {
   const Schedule& schedule = Find(name);
   Settings settings;
   settings.dtype = DType::kUInt32;
@@ -38,7 +39,8 @@ void Replay(const char* name, cuda::Protocol protocol, int replays, uint64_t sta
   std::vector<cuda::simt::Stream> streams(ranks);
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     // In place: the sum of all is the next one's input.
-    const cuda::Args args = plan.Args(cluster, rank, buffers[rank].data(), buffers[rank].data());
+    cuda::Args args = plan.Args(cluster, rank, buffers[rank].data(), buffers[rank].data());
+    args.bulk_bytes = bulk_bytes;
     const auto launch = LaunchOf(args, 32);
     streams[rank].assign(replays, launch);
   }
@@ -63,11 +65,11 @@ int main() {
   // Three ranks would do to wrap; an odd number of them keeps every bit of the sums in play.
   for (Protocol protocol : {Protocol::kSimple, Protocol::kLL, Protocol::kLL128}) {
     Replay("all_reduce ring 2+1+2 x1", protocol, kReplays, 0, 0);
-    Replay("all_reduce hier_ring 2+1+2 x1", protocol, 40, 0, 5);
+    Replay("all_reduce hier_ring 2+1+2 x1", protocol, 40, 0, 5, 16);
     // LL's flags wrap at 2^32 and are renewed every 2^31 messages.
     for (uint64_t near : {uint64_t{1} << 31, uint64_t{1} << 32, uint64_t{1} << 33}) {
       Replay("all_reduce ring 2+1+2 x1", protocol, 8, near - 12, 9);
     }
   }
-  Replay("all_reduce direct 1x4 x1", Protocol::kSimple, kReplays, 0, 0);
+  Replay("all_reduce direct 1x4 x1", Protocol::kSimple, kReplays, 0, 0, 16);
 }

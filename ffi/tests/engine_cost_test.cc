@@ -36,7 +36,7 @@ namespace {
 constexpr int kWarmUp = 20, kRounds = 300;
 constexpr uint64_t kElements = 256;
 // Allocations of an operation on the threads that bring its ranks: for 4 ranks of one process, for 1 of 4 processes.
-constexpr uint64_t kMostInProcess = 26, kMostBetween = 6;
+constexpr uint64_t kMostInProcess = 21, kMostBetween = 6;
 
 // Rank by rank on one thread, round after round; returns the allocations that the engine made on it in the last ones.
 uint64_t Rounds(Call& call, const std::vector<int>& ranks, float expected) {
@@ -68,6 +68,7 @@ Settings SmallSum(Protocol protocol) {
   settings.block = kElements;
   settings.protocol = protocol;
   settings.tile = 1024;
+  settings.piece_bytes = 4096;
   return settings;
 }
 

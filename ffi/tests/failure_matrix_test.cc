@@ -1,7 +1,6 @@
 // Processes that go wrong in every way at every time: all others are told, by the right name, and nobody hangs. Each
 // case is a job of four real processes without JAX; many run at once, because they mostly wait.
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -12,7 +11,7 @@
 #include <fstream>
 #include <functional>
 
-#include "ffi/tests/job.h"
+#include "ffi/tests/forked.h"
 
 namespace jaxring::test {
 namespace {
@@ -41,68 +40,27 @@ struct Case {
 // What the processes of a job share from before they are forked.
 struct Board {
   struct Process {
-    std::atomic<int> pid, bell;
-    std::array<std::atomic<int>, kProcesses> ring;  // descriptors of its sending rings, plus 1
-    std::atomic<bool> mapped, first_done, acted;
+    std::atomic<bool> first_done, acted;
     std::atomic<int> told;                         // how many errors it has had
     std::array<std::atomic<bool>, kRounds> named;  // whether each named the victim, set before it is counted
   };
   std::array<Process, kProcesses> processes;
 };
 
-template <class Condition>
-void Until(Condition condition) {
-  while (!condition()) std::this_thread::sleep_for(std::chrono::microseconds(300));
-}
-
-// The sockets of a job, all made before its processes are.
-struct Sockets {
-  int data[kProcesses][kProcesses][2];  // [from][to]: the sender's end, the receiver's
-  int control[kProcesses][kProcesses];  // [own][peer]
-
-  Sockets() {
-    for (int a = 0; a < kProcesses; ++a) {
-      for (int b = 0; b < kProcesses; ++b) {
-        if (a != b) Pair(data[a][b]);
-        if (a >= b) continue;
-        int ends[2];
-        Pair(ends);
-        control[a][b] = ends[0];
-        control[b][a] = ends[1];
-      }
-    }
-  }
-  static void Pair(int* ends) { CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0); }
-  // Leaves only what is this process's: another one's end would live on here. -1: nothing is.
-  void Keep(int process) {
-    for (int a = 0; a < kProcesses; ++a) {
-      for (int b = 0; b < kProcesses; ++b) {
-        if (a == b) continue;
-        if (a != process) close(data[a][b][0]);
-        if (b != process) close(data[a][b][1]);
-        if (a != process) close(control[a][b]);
-      }
-    }
-  }
-};
-
 // One process of a job.
 class Member {
  public:
-  Member(const Case& c, int process, Board* board, Sockets* sockets)
-      : case_(c), process_(process), board_(board), sockets_(sockets), schedule_(Find(c.schedule)) {}
+  Member(const Case& c, int process, Board* board, ForkedJob* job)
+      : case_(c), process_(process), board_(board), job_(job), schedule_(Find(c.schedule)) {}
 
   int Run() {
     Board::Process& own = board_->processes[process_];
     const bool victim = process_ == case_.victim;
+    const bool without_victim = case_.when == When::kJoining && case_.what != What::kCut;
     engine_ = std::make_unique<Engine>(EngineOptions{2, 256, 20, 20});
-    own.bell = engine_->bell().fd();
-    own.pid = getpid();
-    for (int p = 0; p < kProcesses; ++p) {
-      if (p != process_) engine_->AddControl(p, sockets_->control[process_][p]);
-    }
+    job_->Begin(process_, *engine_);
     if (victim && case_.when == When::kJoining) Act();
-    Link();
+    job_->Link(process_, *engine_, case_.wire, without_victim ? case_.victim : -1);
     planner_ = std::thread([this] { Plan(); });
     // Those that come after the victim are at a loss in this operation.
     if (case_.when == When::kIdle || case_.when == When::kFinalising) {
@@ -161,7 +119,7 @@ class Member {
   bool Lost() {
     if (case_.what == What::kCut) return board_->processes[case_.victim].acted.load();
     if (case_.what != What::kStopped) return engine_->Crashed(case_.victim);
-    std::ifstream file("/proc/" + std::to_string(board_->processes[case_.victim].pid) + "/stat");
+    std::ifstream file("/proc/" + std::to_string(job_->pid(case_.victim)) + "/stat");
     const std::string stat(std::istreambuf_iterator<char>(file), {});
     return stat.find(") T ") != stat.npos;
   }
@@ -204,10 +162,10 @@ class Member {
       case What::kCut:
         for (int p = 0; p < kProcesses; ++p) {
           if (p == process_) continue;
-          shutdown(sockets_->control[process_][p], SHUT_RDWR);
+          shutdown(job_->control(process_, p), SHUT_RDWR);
           if (case_.wire == Wire::kShared) continue;
-          shutdown(sockets_->data[process_][p][0], SHUT_RDWR);
-          shutdown(sockets_->data[p][process_][1], SHUT_RDWR);
+          shutdown(job_->sending(process_, p), SHUT_RDWR);
+          shutdown(job_->receiving(process_, p), SHUT_RDWR);
         }
         break;
       case What::kNoMemory: {
@@ -224,45 +182,6 @@ class Member {
         }
       }
     }
-  }
-
-  static std::string Path(int pid, int fd) { return "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd); }
-
-  void Link() {
-    const bool without_victim = case_.when == When::kJoining && case_.what != What::kCut;
-    for (int p = 0; p < kProcesses; ++p) {
-      if (p == process_ || (without_victim && p == case_.victim)) continue;
-      const uint32_t slot = engine_->links().slot_bytes();
-      if (case_.wire == Wire::kTcp) {
-        engine_->AddTcp(p, 0, sockets_->data[process_][p][0], true);
-        engine_->AddTcp(p, 0, sockets_->data[p][process_][1], false);
-        continue;
-      }
-      auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
-      const int fd = send->memory.fd();
-      engine_->links().AddPending(p, 0, std::move(send));
-      board_->processes[process_].ring[p] = fd + 1;
-    }
-    if (case_.wire == Wire::kTcp) return;
-    for (int p = 0; p < kProcesses; ++p) {
-      if (p == process_ || (without_victim && p == case_.victim)) continue;
-      Board::Process& peer = board_->processes[p];
-      Until([&] { return peer.ring[process_] != 0; });
-      auto bell = Bell::Open(Path(peer.pid, peer.bell));
-      auto recv = std::make_shared<RecvLink>(
-          "shm", LinkMemory::Open(Path(peer.pid, peer.ring[process_] - 1), engine_->links().slot_bytes()), bell.get());
-      recv->notifier = std::move(bell);
-      engine_->links().AddRecv(p, 0, std::move(recv));
-      engine_->links().CompletePending(p, 0, Bell::Open(Path(peer.pid, peer.bell)));
-    }
-    // Nobody goes before all have mapped what is his.
-    board_->processes[process_].mapped = true;
-    Until([&] {
-      for (int p = 0; p < kProcesses; ++p) {
-        if (!board_->processes[p].mapped && !(without_victim && p == case_.victim)) return false;
-      }
-      return true;
-    });
   }
 
   void Plan() {
@@ -298,7 +217,7 @@ class Member {
   const Case& case_;
   const int process_;
   Board* board_;
-  Sockets* sockets_;
+  ForkedJob* job_;
   const Schedule& schedule_;
   std::unique_ptr<Engine> engine_;
   std::shared_ptr<Site> site_;
@@ -309,20 +228,18 @@ class Member {
 // Runs in a process of its own: forks the members, and sees how they end.
 int RunCase(const Case& c) {
   alarm(90);  // a member that hangs is ended with this process, which the exit status then tells
-  void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  CHECK(memory != MAP_FAILED);
-  auto* board = new (memory) Board{};
-  Sockets sockets;
+  auto* board = new (SharedPages(sizeof(Board))) Board{};
+  ForkedJob job(kProcesses);
   std::array<pid_t, kProcesses> members;
   for (int p = 0; p < kProcesses; ++p) {
     members[p] = fork();
     CHECK(members[p] >= 0);
     if (members[p] != 0) continue;
-    sockets.Keep(p);
+    job.Keep(p);
     alarm(80);
-    _exit(Member(c, p, board, &sockets).Run());  // without destructors: threads still wait
+    _exit(Member(c, p, board, &job).Run());  // without destructors: threads still wait
   }
-  sockets.Keep(-1);
+  job.Keep(-1);
   int failures = 0;
   for (int p = 0; p < kProcesses; ++p) {
     if (p == c.victim) continue;

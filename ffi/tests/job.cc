@@ -72,18 +72,32 @@ void Ends::WaitOk() {
   }
 }
 
-Job::Job(int processes, Wire wire, uint32_t slot_bytes, int channels, int64_t patience_us) : channels_(channels) {
+Job::Job(int processes, Wire wire, const EngineOptions& options, int channels) : channels_(channels), wire_(wire) {
   for (int p = 0; p < processes; ++p) {
-    engines_.push_back(std::make_unique<Engine>(EngineOptions{2, slot_bytes, 20, patience_us}));
+    engines_.push_back(std::make_unique<Engine>(options));
   }
-  for (int from = 0; from < processes; ++from) {
-    for (int to = 0; to < processes; ++to) {
-      for (int c = 0; from != to && c < channels; ++c)
-        wire == Wire::kShared ? Share(from, to, c) : Connect(from, to, c);
+  Link();
+  for (int p = 0; p < processes; ++p) planners_.emplace_back([this, p] { Plan(p); });
+}
+
+void Job::Link() {
+  for (int from = 0; from < processes(); ++from) {
+    for (int to = 0; to < processes(); ++to) {
+      for (int c = 0; from != to && c < channels_; ++c)
+        wire_ == Wire::kShared ? Share(from, to, c) : Connect(from, to, c);
       if (from < to) Control(from, to);
     }
   }
-  for (int p = 0; p < processes; ++p) planners_.emplace_back([this, p] { Plan(p); });
+}
+
+void Job::Renew(uint64_t generation) {
+  for (auto& engine : engines_) CHECK(engine->Renew(generation, 60));
+  for (auto& [pair, fd] : sockets_) close(fd);
+  for (auto& [pair, fd] : controls_) close(fd);
+  sockets_.clear();
+  controls_.clear();
+  Link();
+  for (auto& engine : engines_) engine->Resume();
 }
 
 Job::~Job() {
@@ -149,8 +163,10 @@ void Job::Connect(int from, int to, int channel) {
   sockets_.push_back({{from, to}, dup(sending)});
   Engine &sender = engine(from), &receiver = engine(to);
   const uint32_t slot = sender.links().slot_bytes();
-  receiver.links().AddRecv(from, channel, MakeTcpRecvLink(receiving, &receiver.poller(), slot, &receiver.bell()));
-  sender.links().AddSend(to, channel, MakeTcpSendLink(sending, &sender.poller(), slot, &sender.bell()));
+  receiver.links().AddRecv(
+      from, channel, MakeTcpRecvLink(std::make_unique<Stream>(receiving), &receiver.poller(), slot, &receiver.bell()));
+  sender.links().AddSend(to, channel,
+                         MakeTcpSendLink(std::make_unique<Stream>(sending), &sender.poller(), slot, &sender.bell()));
 }
 
 void Job::CutControl(int a, int b) { shutdown(controls_.at({std::min(a, b), std::max(a, b)}), SHUT_RDWR); }
@@ -159,8 +175,8 @@ void Job::Control(int a, int b) {
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
   controls_[{a, b}] = dup(ends[0]);
-  engine(a).AddControl(b, ends[0]);
-  engine(b).AddControl(a, ends[1]);
+  engine(a).AddControl(b, std::make_unique<Stream>(ends[0]));
+  engine(b).AddControl(a, std::make_unique<Stream>(ends[1]));
 }
 
 void Job::Plan(int process) {
@@ -191,6 +207,7 @@ std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings
   }
   plan->protocol = settings.protocol;
   plan->tile_elements = settings.tile;
+  plan->piece_bytes = settings.piece_bytes;
   plan->channels = std::max(1, std::min(schedule.nlanes, channels));
   plan->in_blocks = schedule.in_blocks;
   plan->out_blocks = schedule.out_blocks;
@@ -200,14 +217,13 @@ std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings
   plan->block_elements = settings.block;
   plan->timeout_s = settings.timeout_s;
   plan->process = process;
-  plan->local_of_rank.assign(schedule.placement.size(), -1);
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     const int where = schedule.placement[rank];
     plan->ranks.push_back({where, rank, "rank " + std::to_string(rank) + " (process " + std::to_string(where) + ")"});
     if (where != process) continue;
-    plan->local_of_rank[rank] = static_cast<int>(plan->locals.size());
     plan->locals.push_back(schedule.tables[rank]);
   }
+  plan->Seal();
   return plan;
 }
 
@@ -218,8 +234,11 @@ Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_ti
   SiteSpec site{spec, {}, schedule.ranks(), site_timeout_s, 0};
   for (int rank = 0; rank < schedule.ranks(); ++rank) site.groups.push_back(rank);
   for (int p = 0; p < schedule.processes(); ++p) sites_.push_back(std::make_shared<Site>(&job->engine(p), site));
-  job->Answer(spec, [plans = schedule, s = settings_, channels = job->channels()](int p, const PlanRequest& request) {
-    request.site->Resolve(request.group, MakePlan(plans, s, p, channels));
+  job->Answer(spec, [plans = schedule, s = settings_, job](int p, const PlanRequest& request) {
+    auto plan = MakePlan(plans, s, p, job->channels());
+    plan->generation = request.generation;
+    CheckPlan(*plan, job->engine(p).links().slot_bytes());
+    request.site->Resolve(request.group, std::move(plan));
   });
 }
 

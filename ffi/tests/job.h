@@ -40,7 +40,9 @@ class Job {
  public:
   using Planner = std::function<void(int process, const PlanRequest& request)>;
 
-  Job(int processes, Wire wire, uint32_t slot_bytes = 256, int channels = 2, int64_t patience_us = 20);
+  Job(int processes, Wire wire, uint32_t slot_bytes = 256, int channels = 2, int64_t patience_us = 20)
+      : Job(processes, wire, EngineOptions{2, slot_bytes, 20, patience_us}, channels) {}
+  Job(int processes, Wire wire, const EngineOptions& options, int channels);
   ~Job();
 
   Engine& engine(int process) { return *engines_[process]; }
@@ -49,18 +51,22 @@ class Job {
   uint64_t NextKey() { return next_key_++; }
   // Who answers the planning requests of sites with this spec.
   void Answer(const std::string& spec, Planner planner);
+  // Has all processes, which are halted, begin a new generation with new links.
+  void Renew(uint64_t generation);
   // Ends the connection beside the data, as a process does that dies.
   void CutControl(int a, int b);
   // Breaks the connections between two processes.
   void Cut(int a, int b);
 
  private:
+  void Link();
   void Share(int from, int to, int channel);
   void Connect(int from, int to, int channel);
   void Control(int a, int b);
   void Plan(int process);
 
   const int channels_;
+  const Wire wire_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::pair<std::pair<int, int>, int>> sockets_;
   std::map<std::pair<int, int>, int> controls_;
@@ -79,6 +85,7 @@ struct Settings {
   uint64_t block = 0;
   Protocol protocol = Protocol::kMemory;
   uint64_t tile = 48;
+  uint64_t piece_bytes = 64;
   double timeout_s = 20;
   uint64_t key = 0;  // 0: a fresh one
 };

@@ -1,15 +1,19 @@
 // The recorder: what it keeps, what it gives back, and that threads do not disturb each other.
 #include "ffi/engine/recorder.h"
 
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "ffi/engine/dump_signal.h"
 #include "ffi/tests/check.h"
 
 namespace jaxring::test {
@@ -90,6 +94,54 @@ void CheckFiles() {
   CHECK(unlink(path.c_str()) == 0);
 }
 
+volatile sig_atomic_t others = 0;
+
+// In processes of their own: a handler is for good.
+template <class Work>
+void InChild(Work work) {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    work();
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+void CheckSignal() {
+  const std::string prefix = "recorder_test.signal." + std::to_string(getpid()) + ".";
+  Recorder recorder;
+  recorder.End(recorder.Begin(Labelled("dumped"), 1, 2, Clock::now()), false);
+  const auto [memory, bytes] = recorder.memory();
+  InChild([&, memory = memory, bytes = bytes] {
+    DumpOnSignal(memory, bytes, prefix);
+    for (int i = 0; i < 2; ++i) CHECK(raise(SIGUSR1) == 0);
+  });
+  for (const char* number : {"0", "1"}) {
+    const std::string path = prefix + number + ".trace";
+    struct stat info;
+    CHECK(stat(path.c_str(), &info) == 0 && (info.st_mode & 0777) == 0600);
+    std::ifstream file(path, std::ios::binary);
+    const std::string copy(std::istreambuf_iterator<char>(file), {});
+    CHECK(copy == std::string(static_cast<const char*>(memory), bytes));
+    CHECK(unlink(path.c_str()) == 0);
+  }
+  // A record that is a file needs no copy, a handler that is there stays, and a later one replaces ours.
+  InChild([&, memory = memory, bytes = bytes] {
+    DumpOnSignal(memory, bytes, "");
+    CHECK(raise(SIGUSR1) == 0);
+    signal(SIGUSR1, [](int) { others = others + 1; });
+    CHECK(raise(SIGUSR1) == 0 && others == 1);
+  });
+  InChild([&, memory = memory, bytes = bytes] {
+    signal(SIGUSR1, [](int) { others = others + 1; });
+    DumpOnSignal(memory, bytes, prefix);
+    CHECK(raise(SIGUSR1) == 0 && others == 1);
+  });
+  CHECK(access((prefix + "0.trace").c_str(), F_OK) != 0);
+}
+
 void CheckManyThreads() {
   Recorder recorder;
   std::atomic<bool> stop{false};
@@ -125,5 +177,6 @@ int main() {
   CheckOldOnesGo();
   CheckOldTextsGo();
   CheckFiles();
+  CheckSignal();
   CheckManyThreads();
 }

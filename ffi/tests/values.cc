@@ -91,7 +91,7 @@ void Reference::Folded(int block, const Buffer& output) const {
 }
 
 void Reference::Wrong(uint64_t element) const {
-  std::cerr << call_.Describe() << ": wrong at element " << element << std::endl;
+  std::cerr << what_ << ": wrong at element " << element << std::endl;
   Fail(__FILE__, __LINE__, "the output is what the collective must give");
 }
 

@@ -65,9 +65,11 @@ std::vector<Buffer> Outputs(const Call& call);
 class Reference {
  public:
   Reference(const Call& call, const std::vector<Buffer>& inputs)
-      : call_(call),
-        schedule_(call.schedule()),
-        settings_(call.settings()),
+      : Reference(call.Describe(), call.schedule(), call.settings(), inputs) {}
+  Reference(std::string what, const Schedule& schedule, const Settings& settings, const std::vector<Buffer>& inputs)
+      : what_(std::move(what)),
+        schedule_(schedule),
+        settings_(settings),
         inputs_(inputs),
         element_(ElementBytes(settings_.dtype)),
         bytes_(settings_.block * element_) {}
@@ -82,7 +84,7 @@ class Reference {
   void Folded(int block, const Buffer& output) const;
   [[noreturn]] void Wrong(uint64_t element) const;
 
-  const Call& call_;
+  const std::string what_;
   const Schedule& schedule_;
   const Settings& settings_;
   const std::vector<Buffer>& inputs_;

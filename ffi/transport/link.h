@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "transport/faults.h"
 #include "transport/ring.h"
 
 namespace jaxring {
@@ -66,6 +67,7 @@ struct SendLink {
   RingSender ll, simple;
   LinkEnd end;
   std::unique_ptr<Notifier> notifier;  // kept alive with the link: the peer's bell or a pump
+  std::unique_ptr<Faults> faults;      // what its rings' messages suffer, if anything
 };
 
 struct RecvLink {

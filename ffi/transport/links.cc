@@ -2,7 +2,15 @@
 
 namespace jaxring {
 
+void Links::Spoil(SendLink& link, int peer, int channel) const {
+  if (!faults_.any() || link.transport == "tcp") return;
+  link.faults = std::make_unique<Faults>(faults_, static_cast<uint64_t>(peer) << 16 | static_cast<uint64_t>(channel));
+  link.ll.set_faults(link.faults.get());
+  link.simple.set_faults(link.faults.get());
+}
+
 void Links::AddSend(int peer, int channel, std::shared_ptr<SendLink> link) {
+  Spoil(*link, peer, channel);
   {
     std::lock_guard lock(mutex_);
     send_[{peer, channel}] = std::move(link);
@@ -22,6 +30,7 @@ void Links::CompletePending(int peer, int channel, std::unique_ptr<Notifier> bel
   link->ll.set_on_publish(bell.get());
   link->simple.set_on_publish(bell.get());
   link->notifier = std::move(bell);
+  Spoil(*link, peer, channel);
   send_[{peer, channel}] = std::move(link);
   own_bell_->Notify();
 }
@@ -86,6 +95,22 @@ void Links::CloseShared(int peer, const std::string& reason) {
       if (key.first == peer && link->transport == "shm") link->end.Close(reason);
     }
   }
+  own_bell_->Notify();
+}
+
+void Links::Clear(const std::string& reason) {
+  decltype(send_) send, pending;
+  decltype(recv_) recv;
+  decltype(local_) local;
+  {
+    std::lock_guard lock(mutex_);
+    send.swap(send_);
+    pending.swap(pending_);
+    recv.swap(recv_);
+    local.swap(local_);
+  }
+  for (auto& [key, link] : send) link->end.Close(reason);
+  for (auto& [key, link] : recv) link->end.Close(reason);
   own_bell_->Notify();
 }
 

@@ -8,13 +8,15 @@
 #include <tuple>
 #include <vector>
 
+#include "transport/faults.h"
 #include "transport/link.h"
 
 namespace jaxring {
 
 class Links {
  public:
-  Links(uint32_t slot_bytes, Notifier* own_bell) : slot_bytes_(slot_bytes), own_bell_(own_bell) {}
+  Links(uint32_t slot_bytes, Notifier* own_bell, const FaultPlan& faults = {})
+      : slot_bytes_(slot_bytes), own_bell_(own_bell), faults_(faults) {}
 
   uint32_t slot_bytes() const { return slot_bytes_; }
   void AddSend(int peer, int channel, std::shared_ptr<SendLink> link);
@@ -31,6 +33,8 @@ class Links {
   std::vector<std::shared_ptr<RecvLink>> AllRecv() const;
   // Closes the links by shared memory with a peer that is gone; others have connections, which end by themselves.
   void CloseShared(int peer, const std::string& reason);
+  // Closes all links and forgets them.
+  void Clear(const std::string& reason);
   // Bytes of slots in this process's memory, for `doctor`.
   size_t MemoryBytes() const;
 
@@ -39,10 +43,13 @@ class Links {
     std::shared_ptr<SendLink> send;
     std::shared_ptr<RecvLink> recv;
   };
+  // Lets a link's messages suffer as the plan has it, where no socket carries them.
+  void Spoil(SendLink& link, int peer, int channel) const;
   LocalLink& Local(int src_device, int dst_device, int channel);
 
   uint32_t slot_bytes_;
   Notifier* own_bell_;
+  const FaultPlan faults_;
   mutable std::mutex mutex_;
   std::map<std::pair<int, int>, std::shared_ptr<SendLink>> send_, pending_;
   std::map<std::pair<int, int>, std::shared_ptr<RecvLink>> recv_;

@@ -95,18 +95,22 @@ PluginSendPump::PluginSendPump(std::shared_ptr<NetPlugin> plugin, void* comm, in
 
 bool PluginSendPump::Next(Buffer* buffer) {
   WireHeader header{};
+  MessageId id;
+  Message message;
   uint64_t position;
   const char* payload;
   RingReceiver* ring = &ll_;
   header.protocol = static_cast<uint32_t>(Protocol::kLL);
-  if (!ll_.FindNext(&position, &header.id, &payload, &header.message)) {
+  if (!ll_.FindNext(&position, &id, &payload, &message)) {
     ring = &simple_;
     header.protocol = static_cast<uint32_t>(Protocol::kSimple);
-    if (!simple_.FindNext(&position, &header.id, &payload, &header.message)) return false;
+    if (!simple_.FindNext(&position, &id, &payload, &message)) return false;
   }
+  header.message = {id, message};
+  header.seal = header.Seal(taken_++);
   std::memcpy(buffer->data, &header, sizeof header);
-  std::memcpy(buffer->data + sizeof header, payload, header.message.bytes);
-  buffer->bytes = sizeof header + header.message.bytes;
+  std::memcpy(buffer->data + sizeof header, payload, message.bytes);
+  buffer->bytes = sizeof header + message.bytes;
   ring->Release(position);
   return true;
 }
@@ -164,6 +168,7 @@ bool PluginRecvPump::Deliver(Buffer& buffer) {
   if (buffer.bytes >= sizeof header) std::memcpy(&header, buffer.data, sizeof header);
   const bool ll = header.protocol == static_cast<uint32_t>(Protocol::kLL);
   RingSender& ring = ll ? ll_ : simple_;
+  if (!header.Sealed(count_)) throw std::runtime_error(BrokenSeal(count_));
   if ((!ll && header.protocol != static_cast<uint32_t>(Protocol::kSimple)) ||
       buffer.bytes != sizeof header + header.message.bytes ||
       header.message.bytes > ring.memory().shape().payload_bytes) {
@@ -172,7 +177,7 @@ bool PluginRecvPump::Deliver(Buffer& buffer) {
   uint64_t position;
   if (!ring.Reserve(&position)) return false;
   std::memcpy(ring.payload(position), buffer.data + sizeof header, header.message.bytes);
-  ring.Publish(position, header.id, header.message);
+  ring.Publish(position, header.message.id(), header.message.message());
   ++count_;
   return true;
 }

@@ -86,6 +86,7 @@ class PluginSendPump final : public PluginPump {
 
   RingReceiver ll_, simple_;  // the pump empties the rings that the lanes fill
   size_t next_ = 0, oldest_ = 0;
+  uint64_t taken_ = 0;   // messages from the rings
   bool filled_ = false;  // buffer `next_` holds a message that the plugin has not taken
   size_t in_flight_ = 0;
 };

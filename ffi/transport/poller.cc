@@ -66,6 +66,21 @@ void Poller::Remove(int fd) {
   handlers_.erase(fd);
 }
 
+void Poller::Clear() {
+  decltype(handlers_) dropped;
+  {
+    std::lock_guard lock(mutex_);
+    dropped.swap(handlers_);
+    for (const auto& entry : dropped) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, entry.first, nullptr);
+  }
+  // The thread may be in one of them. They own their descriptors, whose numbers nobody else gets before that is over.
+  const uint64_t turn = turns_.load(std::memory_order_acquire);
+  while (turns_.load(std::memory_order_acquire) == turn) {
+    Kick();
+    std::this_thread::yield();
+  }
+}
+
 void Poller::Kick() {
   if (kicked_.exchange(true)) return;
   uint64_t one = 1;
@@ -103,6 +118,7 @@ void Poller::Run() {
       for (auto& handler : all) handler->OnKick();
     }
     tick_();
+    turns_.fetch_add(1, std::memory_order_release);
   }
 }
 

@@ -31,6 +31,8 @@ class Poller {
   void Add(int fd, uint32_t events, std::shared_ptr<Handler> handler);
   void Change(int fd, uint32_t events);
   void Remove(int fd);
+  // Drops all handlers; when it returns, none runs any more. Not for the poller's thread.
+  void Clear();
   // Any thread: have every handler's OnKick called soon.
   void Kick();
 
@@ -40,6 +42,7 @@ class Poller {
   std::function<void()> tick_;
   int epoll_fd_, event_fd_;
   std::atomic<bool> stop_{false}, kicked_{false};
+  std::atomic<uint64_t> turns_{0};  // rounds of the thread that have ended
   std::mutex mutex_;
   std::unordered_map<int, std::shared_ptr<Handler>> handlers_;
   std::thread thread_;

@@ -1,5 +1,10 @@
 #include "transport/ring.h"
 
+#include <algorithm>
+#include <cstring>
+
+#include "transport/faults.h"
+
 namespace jaxring {
 
 size_t RingShape::bytes() const { return sizeof(RingControl) + slots * slot_stride(); }
@@ -25,12 +30,50 @@ bool RingSender::Reserve(uint64_t* position) {
 }
 
 void RingSender::Publish(uint64_t position, const MessageId& id, Message message) {
-  SlotHeader& header = memory_.header(position);
-  header.id = id;
-  header.bytes = message.bytes;
-  header.check = message.check;
-  header.flag.store(position + 1, std::memory_order_release);
+  const MessageHeader header(id, message);
+  if (faults_ != nullptr) [[unlikely]]
+    return PutFaulty(position, header);
+  Put(position, header);
+}
+
+void RingSender::Put(uint64_t position, const MessageHeader& header) {
+  SlotHeader& slot = memory_.header(position);
+  slot.header = header;
+  slot.flag.store(position + 1, std::memory_order_release);
   if (on_publish_ != nullptr) on_publish_->Notify();
+}
+
+void RingSender::PutFaulty(uint64_t position, MessageHeader header) {
+  constexpr uint64_t kNobodys = ~uint64_t{0};
+  const auto [fault, random] = faults_->Next();
+  char* const data = payload(position);
+  const MessageHeader intact = header;
+  uint64_t again = 0;
+  bool twice = false;
+  switch (fault) {
+    case Fault::kDrop:
+      header.op = kNobodys;  // the slot must be filled, or nothing behind it would be seen either
+      break;
+    case Fault::kTruncate:
+      header.bytes = header.bytes == 0 ? 0 : static_cast<uint32_t>(random % header.bytes);
+      break;
+    case Fault::kCorrupt: {
+      // Of the payload, or of the header.
+      const uint64_t bit = random % (8 * (sizeof header + header.bytes));
+      char* at = bit / 8 < sizeof header ? reinterpret_cast<char*>(&header) + bit / 8 : data + bit / 8 - sizeof header;
+      *at ^= static_cast<char>(1 << bit % 8);
+      break;
+    }
+    case Fault::kDuplicate:
+      twice = Reserve(&again);
+      if (twice) std::memcpy(payload(again), data, header.bytes);
+      break;
+    default:
+      break;
+  }
+  header.bytes = std::min(header.bytes, memory_.shape().payload_bytes);  // pumps trust their own lanes
+  Put(position, header);
+  if (twice) Put(again, intact);
 }
 
 bool RingReceiver::Find(const MessageId& id, uint64_t* position, const char** payload, Message* message) {
@@ -39,7 +82,7 @@ bool RingReceiver::Find(const MessageId& id, uint64_t* position, const char** pa
 
 bool RingReceiver::FindNext(uint64_t* position, MessageId* id, const char** payload, Message* message) {
   if (!Claim(nullptr, position, payload, message)) return false;
-  *id = memory_.header(*position).id;
+  *id = memory_.header(*position).header.id();
   return true;
 }
 
@@ -47,14 +90,14 @@ bool RingReceiver::Claim(const MessageId* wanted, uint64_t* position, const char
   std::lock_guard lock(mutex_);
   const uint32_t slots = memory_.shape().slots;
   for (uint64_t p = head_; p < head_ + slots; ++p) {
-    SlotHeader& header = memory_.header(p);
-    if (header.flag.load(std::memory_order_acquire) != p + 1) return false;
+    SlotHeader& slot = memory_.header(p);
+    if (slot.flag.load(std::memory_order_acquire) != p + 1) return false;
     uint64_t bit = uint64_t{1} << (p % slots);
-    if ((claimed_ & bit) || (wanted != nullptr && !(header.id == *wanted))) continue;
+    if ((claimed_ & bit) || (wanted != nullptr && !(slot.header.id() == *wanted))) continue;
     claimed_ |= bit;
     *position = p;
     *payload = memory_.payload(p);
-    *message = {header.bytes, header.check};
+    *message = slot.header.message();
     return true;
   }
   return false;

@@ -16,6 +16,8 @@
 
 namespace jaxring {
 
+class Faults;
+
 enum class Protocol : uint8_t { kMemory = 0, kLL = 1, kSimple = 2 };
 
 // Names one message: the operation, who sends to whom in which lane, and its number in that flow.
@@ -45,16 +47,35 @@ RingShape SimpleShape(uint32_t slot_bytes);
 // What a message says of itself besides its name.
 struct Message {
   uint32_t bytes = 0;
-  uint32_t check = 0;
+  uint32_t check = 0;     // what sender and receiver must agree on beyond the name; see Plan::check
+  uint32_t checksum = 0;  // of the payload, where the engine makes them
+};
+
+// Both of them before a payload, without gaps.
+struct MessageHeader {
+  uint64_t op;
+  uint32_t src, dst;
+  uint16_t lane, index;
+  uint32_t bytes, check, checksum;
+  MessageHeader() = default;
+  MessageHeader(const MessageId& id, const Message& message)
+      : op(id.op),
+        src(id.src),
+        dst(id.dst),
+        lane(id.lane),
+        index(id.index),
+        bytes(message.bytes),
+        check(message.check),
+        checksum(message.checksum) {}
+  MessageId id() const { return {op, src, dst, lane, index}; }
+  Message message() const { return {bytes, check, checksum}; }
 };
 
 struct SlotHeader {
   std::atomic<uint64_t> flag;
-  MessageId id;
-  uint32_t bytes;
-  uint32_t check;  // what sender and receiver must agree on beyond the name; see Plan::check
+  MessageHeader header;
 };
-static_assert(sizeof(MessageId) == 24 && sizeof(SlotHeader) == 40);
+static_assert(sizeof(MessageHeader) == 32 && sizeof(SlotHeader) == 40);
 
 struct RingControl {
   alignas(64) std::atomic<uint64_t> head;  // every position below is consumed; written by the receiver
@@ -90,10 +111,16 @@ class RingSender {
   void Publish(uint64_t position, const MessageId& id, Message message);
   const RingMemory& memory() const { return memory_; }
   void set_on_publish(Notifier* notifier) { on_publish_ = notifier; }
+  // From now on messages suffer; before the first one. `faults` outlives this.
+  void set_faults(Faults* faults) { faults_ = faults; }
 
  private:
+  void Put(uint64_t position, const MessageHeader& header);
+  void PutFaulty(uint64_t position, MessageHeader header);
+
   RingMemory memory_;
   Notifier* on_publish_;
+  Faults* faults_ = nullptr;
   std::mutex mutex_;
   uint64_t tail_ = 0;
   uint64_t head_seen_ = 0;
@@ -139,9 +166,10 @@ void RingReceiver::SpillIfFull(Take take) {
     uint64_t bit = uint64_t{1} << (p % slots);
     // Freeing a slot may move the head past younger ones that were consumed before; their bits are gone by then.
     if (p < head_ || (claimed_ & bit)) continue;
-    SlotHeader& header = memory_.header(p);
-    uint32_t bytes = header.bytes <= memory_.shape().payload_bytes ? header.bytes : 0;
-    take(header.id, memory_.payload(p), Message{bytes, header.check});
+    const MessageHeader& header = memory_.header(p).header;
+    Message message = header.message();
+    if (message.bytes > memory_.shape().payload_bytes) message.bytes = 0;
+    take(header.id(), memory_.payload(p), message);
     claimed_ |= bit;
     ReleaseLocked(p);
   }

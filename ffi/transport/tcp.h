@@ -11,17 +11,10 @@
 
 #include "transport/link.h"
 #include "transport/poller.h"
+#include "transport/stream.h"
+#include "transport/wire.h"
 
 namespace jaxring {
-
-// What goes over the wire before each payload, in the byte order of x86-64 and arm64 Linux.
-struct WireHeader {
-  MessageId id;
-  Message message;
-  uint32_t protocol;
-  uint32_t pad;
-};
-static_assert(sizeof(WireHeader) == 40);
 
 // Called when a connection ends, with or without the peer's word that it would.
 using OnEnd = std::function<void(const std::string& why, bool goodbye)>;
@@ -31,8 +24,8 @@ using OnEnd = std::function<void(const std::string& why, bool goodbye)>;
 class TcpSendPump final : public Poller::Handler {
  public:
   // `on_room`: the bell of this process, rung when a full ring has room again.
-  TcpSendPump(int fd, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room, OnEnd on_end);
-  ~TcpSendPump() override;
+  TcpSendPump(std::unique_ptr<Stream> stream, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room,
+              OnEnd on_end);
   void OnEvents(uint32_t events) override;
   void Pump();
   // Tells the peer that nothing more will come, if the socket takes it at once.
@@ -42,7 +35,7 @@ class TcpSendPump final : public Poller::Handler {
   bool NextMessage();
   void End(const std::string& why);
 
-  int fd_;
+  std::unique_ptr<Stream> stream_;
   Poller* poller_;
   std::shared_ptr<SendLink> link_;
   RingReceiver ll_, simple_;  // the pump empties the rings that the lanes fill
@@ -52,14 +45,14 @@ class TcpSendPump final : public Poller::Handler {
   bool writing_ = false, armed_ = false;
   WireHeader header_{};
   const char* payload_ = nullptr;
-  uint64_t position_ = 0;
-  size_t written_ = 0;  // of header and payload together
+  uint64_t position_ = 0, number_ = 0;  // the next message's, on the connection
+  size_t written_ = 0;                  // of header and payload together
 };
 
 class TcpRecvPump final : public Poller::Handler {
  public:
-  TcpRecvPump(int fd, Poller* poller, std::shared_ptr<RecvLink> link, Notifier* on_message, OnEnd on_end);
-  ~TcpRecvPump() override;
+  TcpRecvPump(std::unique_ptr<Stream> stream, Poller* poller, std::shared_ptr<RecvLink> link, Notifier* on_message,
+              OnEnd on_end);
   void OnEvents(uint32_t events) override;
   void OnKick() override;
   // Tells the sender that this process ends in good order.
@@ -67,28 +60,24 @@ class TcpRecvPump final : public Poller::Handler {
 
  private:
   void Read();
-  bool Advance(const char* data, size_t size, size_t* used);
   void End(const std::string& why);
 
-  int fd_;
+  std::unique_ptr<Stream> stream_;
   Poller* poller_;
   std::shared_ptr<RecvLink> link_;
-  RingSender ll_, simple_;  // the pump fills the rings that the lanes empty
+  WireReader reader_;
   Notifier* on_message_;
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;
-  bool in_message_ = false, paused_ = false, closed_ = false, goodbye_ = false;
+  bool paused_ = false, closed_ = false;
   OnEnd on_end_;
-  WireHeader header_{};
-  uint64_t position_ = 0;
-  size_t filled_ = 0;
 };
 
 // Makes links over connected sockets. Both keep their pump alive through the poller.
-std::shared_ptr<SendLink> MakeTcpSendLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell,
-                                          OnEnd on_end = nullptr);
-std::shared_ptr<RecvLink> MakeTcpRecvLink(int fd, Poller* poller, uint32_t slot_bytes, Notifier* own_bell,
-                                          OnEnd on_end = nullptr);
+std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller* poller, uint32_t slot_bytes,
+                                          Notifier* own_bell, OnEnd on_end = nullptr);
+std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, uint32_t slot_bytes,
+                                          Notifier* own_bell, OnEnd on_end = nullptr);
 void SayTcpGoodbye(SendLink& link);
 void SayTcpGoodbye(RecvLink& link);
 

@@ -261,7 +261,8 @@ bool VerbsRecvPump::Handle(const Event& event) {
   const uint64_t position = Expand(notice, ring.credited);
   SlotHeader& header = ring.memory.header(position);
   if ((notice & kCredit) || position - ring.credited >= slots ||
-      header.flag.load(std::memory_order_relaxed) == position + 1 || header.bytes > ring.memory.shape().payload_bytes) {
+      header.flag.load(std::memory_order_relaxed) == position + 1 ||
+      header.header.bytes > ring.memory.shape().payload_bytes) {
     return Misbehaved();
   }
   ++ring.received;

@@ -188,52 +188,48 @@ auto SiteBinding() {
       .Attrs();
 }
 
-}  // namespace
+// What a handler of values takes that were made before.
+auto ValuesBinding() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::DeviceOrdinal>()
+#if !defined(JAXRING_FAKE_GPU)
+      .Ctx<ffi::PlatformStream<void*>>()
+#endif
+      .RemainingArgs()
+      .RemainingRets()
+      .Attrs();
+}
 
-XLA_FFI_Error* CudaInstantiate(XLA_FFI_CallFrame* frame) {
+ffi::Error Nothing(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); }
+
+XLA_FFI_Error* InstantiateCall(XLA_FFI_CallFrame* frame) {
   RegisterStateType(frame);
   static auto* handler = ffi::Ffi::BindInstantiate().Attrs().To(Instantiate).release();
   return handler->Call(frame);
 }
 
-XLA_FFI_Error* CudaCollective(XLA_FFI_CallFrame* frame) {
-  static auto* handler = SiteBinding().To(Collective, {ffi::Traits::kCmdBufferCompatible}).release();
+// `kBind` makes the handler, on the first call.
+template <auto kBind>
+XLA_FFI_Error* Call(XLA_FFI_CallFrame* frame) {
+  static auto* handler = kBind().release();
   return handler->Call(frame);
 }
 
-XLA_FFI_Error* CudaRagged(XLA_FFI_CallFrame* frame) {
-  static auto* handler = SiteBinding().To(RaggedCollective, {ffi::Traits::kCmdBufferCompatible}).release();
-  return handler->Call(frame);
-}
+constexpr auto kCaptured = ffi::Traits::kCmdBufferCompatible;
 
-// Not compatible with command buffers: XLA captures each call by itself, and a start ends with its stream away.
-XLA_FFI_Error* CudaStart(XLA_FFI_CallFrame* frame) {
-  static auto* handler = SiteBinding().To(Start).release();
-  return handler->Call(frame);
-}
+// A start and its join are not for command buffers: XLA captures each call by itself, and a start ends with its stream
+// away.
+constexpr Handler kHandlers[] = {
+    {"instantiate", InstantiateCall},
+    {"collective", Call<[] { return SiteBinding().To(Collective, {kCaptured}); }>},
+    {"ragged", Call<[] { return SiteBinding().To(RaggedCollective, {kCaptured}); }>},
+    {"start", Call<[] { return SiteBinding().To(Start); }>},
+    {"join", Call<[] { return ValuesBinding().To(Join); }>},
+    {"done", Call<[] { return ffi::Ffi::Bind().RemainingArgs().RemainingRets().To(Nothing, {kCaptured}); }>},
+};
 
-XLA_FFI_Error* CudaJoin(XLA_FFI_CallFrame* frame) {
-  static auto* handler = ffi::Ffi::Bind()
-                             .Ctx<ffi::DeviceOrdinal>()
-#if !defined(JAXRING_FAKE_GPU)
-                             .Ctx<ffi::PlatformStream<void*>>()
-#endif
-                             .RemainingArgs()
-                             .RemainingRets()
-                             .Attrs()
-                             .To(Join)
-                             .release();
-  return handler->Call(frame);
-}
+}  // namespace
 
-XLA_FFI_Error* CudaDone(XLA_FFI_CallFrame* frame) {
-  static auto* handler = ffi::Ffi::Bind()
-                             .RemainingArgs()
-                             .RemainingRets()
-                             .To([](ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); },
-                                 {ffi::Traits::kCmdBufferCompatible})
-                             .release();
-  return handler->Call(frame);
-}
+std::span<const Handler> Handlers() { return kHandlers; }
 
 }  // namespace jaxring::cuda

@@ -2,15 +2,17 @@
 // JAXRING_FAKE_GPU they are handlers for platform "Host" that run everything else on the fake GPU, for tests.
 #pragma once
 
+#include <span>
+
 #include "xla/ffi/api/c_api.h"
 
 namespace jaxring::cuda {
 
-XLA_FFI_Error* CudaInstantiate(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* CudaCollective(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* CudaRagged(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* CudaStart(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* CudaJoin(XLA_FFI_CallFrame* frame);
-XLA_FFI_Error* CudaDone(XLA_FFI_CallFrame* frame);
+struct Handler {
+  const char* name;  // as jaxring/runtime/cuda_service.py knows it
+  XLA_FFI_Error* (*call)(XLA_FFI_CallFrame* frame);
+};
+
+std::span<const Handler> Handlers();
 
 }  // namespace jaxring::cuda

@@ -12,6 +12,7 @@
 
 #include "ffi/cuda/copy_gates.h"
 #include "ffi/cuda/fake/machine.h"
+#include "ffi/cuda/fake/multicast_fake.h"
 
 namespace jaxring::cuda::fake {
 namespace {
@@ -109,6 +110,16 @@ class FakeGpu final : public Gpu {
     return Map(descriptor, bytes);
   }
 
+  bool HasMulticast(int) override { return !options().no_multicast; }
+  std::unique_ptr<MulticastObject> NewMulticast(int, int devices, uint64_t bytes) override {
+    CheckNotCapturing();
+    return fake::NewMulticast(devices, bytes, Bindable());
+  }
+  std::unique_ptr<MulticastObject> ImportMulticast(int, int descriptor, uint64_t) override {
+    CheckNotCapturing();
+    return fake::OpenMulticast(descriptor, Bindable());
+  }
+
   void Copy(int, void* to, const void* from, uint64_t bytes) override {
     CheckNotCapturing();
     if (options().lose_writes && Foreign(to)) return;
@@ -141,6 +152,10 @@ class FakeGpu final : public Gpu {
   void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
     CheckPrepared(device);
     Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoGate, mail});
+  }
+  void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) override {
+    CheckPrepared(device);
+    Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoGate, {}, {}, memory});
   }
   void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) override {
     CheckPrepared(device);
@@ -196,6 +211,12 @@ class FakeGpu final : public Gpu {
     Allocation allocation;
     int fd;
   };
+  NewMemory Bindable() {
+    return [this](int device, uint64_t bytes) {
+      char* memory = AllocateShared(device, bytes);
+      return std::make_pair(memory, ExportDescriptor(Find(memory)));
+    };
+  }
   void CheckPrepared(int device) {
     if ((prepared_ >> device & 1) == 0) throw GpuError("a launch on a device whose kernels were not loaded before");
   }

@@ -23,6 +23,8 @@ struct Options {
   bool no_ipc = false;       // memory of Allocate that says that it can, and cannot
   bool no_import = false;
   bool no_peer_access = false;
+  bool no_multicast = false;
+  bool no_bind = false;  // memory to a multicast object
 };
 Options& options();
 
@@ -41,6 +43,7 @@ struct Task {
   enum { kNoGate, kOpen, kClose } gate = kNoGate;
   std::optional<Mail> mail = {};
   std::optional<Ragged> ragged = {};
+  std::optional<Multicast> multicast = {};
   Mark sets = {}, awaits = {};  // a record of an event, a wait for one
 };
 // What captured streams would have done: (which stream, what). As events join streams, one graph may span several.

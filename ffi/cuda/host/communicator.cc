@@ -28,7 +28,12 @@ const char* const kMend =
 }  // namespace
 
 Communicator::Communicator(Gpu& gpu, Regions& regions, Carrier* carrier, int process, CommunicatorSpec spec)
-    : gpu_(gpu), regions_(regions), carrier_(carrier), process_(process), spec_(std::move(spec)) {
+    : gpu_(gpu),
+      regions_(regions),
+      carrier_(carrier),
+      process_(process),
+      spec_(std::move(spec)),
+      multicast_(gpu, regions, spec_) {
   hash_ = Hash(spec_.name);
   const int ranks = static_cast<int>(spec_.ranks.size());
   for (int r = 0; r < ranks; ++r) {

@@ -16,6 +16,7 @@
 
 #include "ffi/cuda/host/carrier.h"
 #include "ffi/cuda/host/gpu.h"
+#include "ffi/cuda/host/multicast.h"
 #include "ffi/cuda/host/regions.h"
 
 namespace jaxring::cuda {
@@ -74,6 +75,9 @@ class Communicator {
   char* Landing(int rank, int peer);
   uint64_t landing_bytes() const { return landing_bytes_; }
 
+  // Its ranks' multicast memory, if they set it up.
+  MulticastTeam& multicast() { return multicast_; }
+
   const CommunicatorSpec& spec() const { return spec_; }
   bool local(int rank) const { return spec_.ranks[rank].process == process_; }
   bool one_process() const { return processes_.empty(); }
@@ -127,6 +131,7 @@ class Communicator {
   Carrier* carrier_;
   int process_;
   CommunicatorSpec spec_;
+  MulticastTeam multicast_;
   uint64_t hash_;
   std::set<int> processes_, peers_;
   std::map<int, Local> locals_;

@@ -2,6 +2,7 @@
 
 #include "ffi/cuda/copy_gates.h"
 #include "ffi/cuda/host/copy_gates_launch.h"
+#include "ffi/cuda/loading.h"
 
 namespace jaxring::cuda {
 namespace {
@@ -19,9 +20,6 @@ int LaunchCopyGate(bool open, const Args& args, void* stream) {
                           0, static_cast<cudaStream_t>(stream));
 }
 
-int LoadCopyGate() {
-  cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&CopyGateKernel));
-}
+int LoadCopyGate() { return Load({reinterpret_cast<const void*>(&CopyGateKernel)}); }
 
 }  // namespace jaxring::cuda

@@ -8,11 +8,13 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
 #include "ffi/cuda/launch.h"
 #include "ffi/cuda/messages.h"
+#include "ffi/cuda/multicast_launch.h"
 #include "ffi/cuda/tables.h"
 
 namespace jaxring::cuda {
@@ -51,6 +53,21 @@ struct DeviceInfo {
   int multiprocessors = 0;
 };
 
+// What several GPUs bind memory to, and get addresses from that stand for all of it: as one process holds it. Every GPU
+// is added, in whichever process, before any memory is bound, and all is bound before it is accessed; a driver waits
+// for ever where that is not so. Its end gives back what this process has of it.
+class MulticastObject {
+ public:
+  virtual ~MulticastObject() = default;
+  virtual uint64_t bytes() const = 0;  // of each GPU: at least what was asked for
+  virtual int Export() = 0;            // a descriptor, which the caller closes
+  virtual void Add(int device) = 0;
+  // Memory of the device at its own address.
+  virtual char* Bind(int device) = 0;
+  // All that was bound, for multimem instructions of kernels of `device`.
+  virtual char* Map(int device) = 0;
+};
+
 class Gpu {
  public:
   virtual ~Gpu() = default;
@@ -79,6 +96,13 @@ class Gpu {
   virtual int ExportDescriptor(const Allocation& allocation) = 0;
   virtual char* ImportDescriptor(int device, int descriptor, uint64_t bytes) = 0;
 
+  // Whether the driver reports multicast for the device, and this build has the kernel for it.
+  virtual bool HasMulticast(int device) = 0;
+  // For so many GPUs, each with as many bytes.
+  virtual std::unique_ptr<MulticastObject> NewMulticast(int device, int devices, uint64_t bytes) = 0;
+  // What another process exported, with its bytes(); the descriptor stays the caller's.
+  virtual std::unique_ptr<MulticastObject> ImportMulticast(int device, int descriptor, uint64_t bytes) = 0;
+
   // Returns when the bytes are there. Not ordered after any stream's work.
   virtual void Copy(int device, void* to, const void* from, uint64_t bytes) = 0;
   virtual void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) = 0;
@@ -91,6 +115,7 @@ class Gpu {
   virtual void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) = 0;
   // A gate of a collective whose bytes are copied: see copies.h.
   virtual void LaunchGate(int device, bool open, const Args& args, void* stream) = 0;
+  virtual void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) = 0;
   virtual void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) = 0;
   virtual void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) = 0;
   // Ends the stream with an error if a fault stands in `status` by then, before anything behind it runs.

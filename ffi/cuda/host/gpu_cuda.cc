@@ -59,6 +59,7 @@ class CudaGpu final : public Gpu {
     Check(static_cast<cudaError_t>(LoadKernels()), "loading the collectives' kernels");
     Check(static_cast<cudaError_t>(LoadFusedKernels()), "loading the fused collectives' kernels");
     Check(static_cast<cudaError_t>(LoadMessageKernels()), "loading the kernels of messages");
+    Check(static_cast<cudaError_t>(LoadMulticastKernel()), "loading the kernel of multicast memory");
     Check(static_cast<cudaError_t>(LoadGuard()), "loading the collectives' guard");
     Check(static_cast<cudaError_t>(LoadCopyGate()), "loading the collectives' gates");
     CopyStream(device);
@@ -160,6 +161,18 @@ class CudaGpu final : public Gpu {
     return cuda::ImportDescriptor(device, descriptor, bytes);
   }
 
+  bool HasMulticast(int device) override {
+    return MulticastCompiled() && Supports(device, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
+  }
+  std::unique_ptr<MulticastObject> NewMulticast(int device, int devices, uint64_t bytes) override {
+    ContextScope scope(device);
+    return CreateMulticast(devices, bytes);
+  }
+  std::unique_ptr<MulticastObject> ImportMulticast(int device, int descriptor, uint64_t bytes) override {
+    ContextScope scope(device);
+    return OpenMulticast(descriptor, bytes);
+  }
+
   void Copy(int device, void* to, const void* from, uint64_t bytes) override {
     ContextScope scope(device);
     cudaStream_t stream = CopyStream(device);
@@ -200,6 +213,11 @@ class CudaGpu final : public Gpu {
   void LaunchGate(int device, bool open, const Args& args, void* stream) override {
     ContextScope scope(device);
     Check(static_cast<cudaError_t>(LaunchCopyGate(open, args, stream)), "the launch of a collective's gate");
+  }
+  void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(cuda::LaunchMulticast(memory, args, threads, stream)),
+          "the launch of a collective's kernel for multicast memory");
   }
   void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
     ContextScope scope(device);

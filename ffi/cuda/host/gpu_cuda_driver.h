@@ -32,6 +32,11 @@ void Check(CUresult error, const char* what);
   F(cuMemRetainAllocationHandle)    \
   F(cuMemSetAccess)                 \
   F(cuMemUnmap)                     \
+  F(cuMulticastAddDevice)           \
+  F(cuMulticastBindMem)             \
+  F(cuMulticastCreate)              \
+  F(cuMulticastGetGranularity)      \
+  F(cuMulticastUnbind)              \
   F(cuPointerGetAttributes)         \
   F(cuThreadExchangeStreamCaptureMode)
 

@@ -2,32 +2,35 @@
 
 #include <unistd.h>
 
-#include "ffi/cuda/host/gpu_cuda_driver.h"
-
 namespace jaxring::cuda {
-namespace {
 
-constexpr auto kType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+bool Supports(int device, CUdevice_attribute attribute) {
+  CUdevice handle;
+  int value = 0;
+  return TheDriver().cuDeviceGet(&handle, device) == CUDA_SUCCESS &&
+         TheDriver().cuDeviceGetAttribute(&value, attribute, handle) == CUDA_SUCCESS && value != 0;
+}
 
-// Lets go of a handle at its end. Mappings keep what it stood for.
-class Handle {
- public:
-  Handle() = default;
-  ~Handle() {
-    if (value != 0) TheDriver().cuMemRelease(value);
-  }
-  Handle(const Handle&) = delete;
-  CUmemGenericAllocationHandle value = 0;
-};
+void CreateMemory(int device, uint64_t* bytes, MemoryHandle* memory) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = kHandleType;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device;
+  size_t unit = 0;
+  Check(TheDriver().cuMemGetAllocationGranularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+        "cuMemGetAllocationGranularity");
+  *bytes = (*bytes + unit - 1) / unit * unit;
+  Check(TheDriver().cuMemCreate(&memory->value, *bytes, &properties, 0), "cuMemCreate");
+}
 
-// An address range for kernels of those devices, given back if it does not get so far.
-char* Map(const std::vector<int>& users, const Handle& handle, uint64_t bytes) {
+char* MapMemory(const std::vector<int>& users, const MemoryHandle& memory, uint64_t bytes, uint64_t alignment) {
   const Driver& driver = TheDriver();
   CUdeviceptr address = 0;
-  Check(driver.cuMemAddressReserve(&address, bytes, 0, 0, 0), "cuMemAddressReserve");
+  Check(driver.cuMemAddressReserve(&address, bytes, alignment, 0, 0), "cuMemAddressReserve");
   bool mapped = false;
   try {
-    Check(driver.cuMemMap(address, bytes, 0, handle.value, 0), "cuMemMap");
+    Check(driver.cuMemMap(address, bytes, 0, memory.value, 0), "cuMemMap");
     mapped = true;
     std::vector<CUmemAccessDesc> access(users.size());
     for (size_t i = 0; i < users.size(); ++i) {
@@ -44,28 +47,35 @@ char* Map(const std::vector<int>& users, const Handle& handle, uint64_t bytes) {
   return reinterpret_cast<char*>(address);
 }
 
-bool Supports(int device, CUdevice_attribute attribute) {
-  CUdevice handle;
-  int value = 0;
-  return TheDriver().cuDeviceGet(&handle, device) == CUDA_SUCCESS &&
-         TheDriver().cuDeviceGetAttribute(&value, attribute, handle) == CUDA_SUCCESS && value != 0;
+void UnmapMemory(char* memory, uint64_t bytes) {
+  const auto address = reinterpret_cast<CUdeviceptr>(memory);
+  TheDriver().cuMemUnmap(address, bytes);
+  TheDriver().cuMemAddressFree(address, bytes);
 }
 
-}  // namespace
-
-int ExportDescriptor(const void* base) {
-  Handle handle;
-  Check(TheDriver().cuMemRetainAllocationHandle(&handle.value, const_cast<void*>(base)), "cuMemRetainAllocationHandle");
+int ExportHandle(const MemoryHandle& memory) {
   int descriptor = -1;
-  Check(TheDriver().cuMemExportToShareableHandle(&descriptor, handle.value, kType, 0), "cuMemExportToShareableHandle");
+  Check(TheDriver().cuMemExportToShareableHandle(&descriptor, memory.value, kHandleType, 0),
+        "cuMemExportToShareableHandle");
   return descriptor;
 }
 
-char* ImportDescriptor(int device, int descriptor, uint64_t bytes) {
-  Handle handle;
+void ImportHandle(int descriptor, MemoryHandle* memory) {
   void* given = reinterpret_cast<void*>(static_cast<uintptr_t>(descriptor));
-  Check(TheDriver().cuMemImportFromShareableHandle(&handle.value, given, kType), "cuMemImportFromShareableHandle");
-  return Map({device}, handle, bytes);
+  Check(TheDriver().cuMemImportFromShareableHandle(&memory->value, given, kHandleType),
+        "cuMemImportFromShareableHandle");
+}
+
+int ExportDescriptor(const void* base) {
+  MemoryHandle handle;
+  Check(TheDriver().cuMemRetainAllocationHandle(&handle.value, const_cast<void*>(base)), "cuMemRetainAllocationHandle");
+  return ExportHandle(handle);
+}
+
+char* ImportDescriptor(int device, int descriptor, uint64_t bytes) {
+  MemoryHandle handle;
+  ImportHandle(descriptor, &handle);
+  return MapMemory({device}, handle, bytes);
 }
 
 char* AllocateVirtual(int device, const std::vector<int>& users, uint64_t bytes) {
@@ -73,24 +83,12 @@ char* AllocateVirtual(int device, const std::vector<int>& users, uint64_t bytes)
       !Supports(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)) {
     return nullptr;
   }
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.requestedHandleTypes = kType;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = device;
   try {
-    size_t unit = 0;
-    Check(TheDriver().cuMemGetAllocationGranularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-          "cuMemGetAllocationGranularity");
-    bytes = (bytes + unit - 1) / unit * unit;
-    Handle handle;
-    Check(TheDriver().cuMemCreate(&handle.value, bytes, &properties, 0), "cuMemCreate");
+    MemoryHandle handle;
+    CreateMemory(device, &bytes, &handle);
     // Whether it can be exported shows here, not in what the driver says of itself.
-    int descriptor = -1;
-    Check(TheDriver().cuMemExportToShareableHandle(&descriptor, handle.value, kType, 0),
-          "cuMemExportToShareableHandle");
-    close(descriptor);
-    return Map(users, handle, bytes);
+    close(ExportHandle(handle));
+    return MapMemory(users, handle, bytes);
   } catch (const GpuError&) {
     return nullptr;
   }

@@ -1,44 +1,11 @@
 #include "ffi/cuda/host/launcher.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
+
+#include "ffi/cuda/host/faults.h"
 
 namespace jaxring::cuda {
 namespace {
-
-// A tile of a schedule without messages: long enough to cost nothing per tile.
-constexpr uint64_t kMemoryTileBytes = 512 * 1024;
-
-const char* Name(Wait wait) {
-  switch (wait) {
-    case Wait::kMessage:
-      return "a message";
-    case Wait::kRoom:
-      return "room for a message";
-    case Wait::kBegin:
-      return "the begin of its launch";
-    case Wait::kEnd:
-      return "the end of its launch";
-    default:
-      return "nothing";
-  }
-}
-
-std::string WrongSizes(const Status& status) {
-  const std::string peer = std::to_string(status.peer);
-  switch (static_cast<Sizes>(status.step)) {
-    case Sizes::kNegative:
-      return "an offset or size for rank " + peer + " is negative";
-    case Sizes::kInput:
-      return "input_offsets + send_sizes for peer " + peer + " reach past the operand's end";
-    case Sizes::kOutput:
-      return "what rank " + peer + " sends here reaches past the output's end";
-    default:
-      return "recv_sizes says " + std::to_string(status.number) + " rows from rank " + peer +
-             ", whose send_sizes says " + std::to_string(status.waited_ns);
-  }
-}
 
 // The longest slice whose message fits a slot, in elements; 0 if none does.
 uint64_t LongestSlice(Protocol protocol, uint64_t slot_bytes, uint64_t element, uint32_t widening) {
@@ -75,6 +42,9 @@ LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpe
   }
   const uint64_t element = ElementBytes(spec_.dtype);
   widening_ = Widening(spec_.dtype, spec_.reduces);
+  if (spec_.multicast && spec_.reduces && !SwitchReduces(spec_.dtype, spec_.op, spec_.divisor != 0)) {
+    throw std::invalid_argument("switches do not reduce these elements so");
+  }
   const WireShape wire = group.wires[static_cast<int>(spec_.protocol)];
   const uint64_t unit = 512 / element;
   slice_ = LongestSlice(spec_.protocol, wire.slot_bytes, element, widening_);
@@ -146,10 +116,17 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   args.dtype = spec_.dtype;
   args.op = spec_.op;
   args.reduces = spec_.reduces;
+  if (spec_.bulk_bytes != 0 && gpu.Info(device).major >= 9) args.bulk_bytes = spec_.bulk_bytes;
   local.status = reinterpret_cast<Status*>(gpu.AllocatePinned(sizeof(Status)));
   args.status = local.status;
   local.members = memory;
   if (spec_.half != Half::kBoth) AddMail(local, table);
+  if (spec_.multicast) {
+    local.multicast = communicator_->multicast().At(rank, *spec_.multicast);
+    if (MulticastSlice(*spec_.multicast, local.multicast->bytes, args.lanes, args.ranks) == 0) {
+      throw std::invalid_argument("multicast memory without room for a slice of each block");
+    }
+  }
   if (spec_.ragged_row) {
     const uint64_t words = ExtentWords(args.in_blocks, args.pieces);
     local.extents = reinterpret_cast<uint64_t*>(gpu.Allocate(device, words * sizeof(uint64_t)));
@@ -251,7 +228,12 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
     bool staged = false;
     Gpu& gpu = communicator_->gpu();
     const int device = communicator_->spec().ranks[rank].device;
-    if (!local.copies) Place(local, rank, in, out, stream, &args, &staged);
+    if (local.multicast) {  // nobody else touches the buffers
+      args.in = static_cast<const char*>(in);
+      args.out = static_cast<char*>(out);
+    } else if (!local.copies) {
+      Place(local, rank, in, out, stream, &args, &staged);
+    }
     if (local.copies) {
       local.copies->Enqueue(args, static_cast<const char*>(in), static_cast<char*>(out), stream);
     } else {
@@ -269,6 +251,7 @@ void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedV
                          uint64_t out_bytes, void* stream) const {
   Gpu& gpu = communicator_->gpu();
   const int device = communicator_->spec().ranks[rank].device;
+  if (local.multicast) return gpu.LaunchMulticast(device, *local.multicast, args, spec_.threads, stream);
   if (spec_.fused) return gpu.LaunchFused(device, *spec_.fused, args, spec_.threads, stream);
   if (spec_.half != Half::kBoth) {
     const bool silent = local.mail.sends && local.mail.desk == nullptr;
@@ -295,35 +278,14 @@ std::string LaunchPlan::Fault() const {
   // Who was ended by another's fault says less than that one.
   std::string consequence;
   for (const auto& [rank, local] : locals_) {
-    const auto fault = static_cast<cuda::Fault>(__atomic_load_n(&local.status->fault, __ATOMIC_ACQUIRE));
-    if (fault == cuda::Fault::kNone) continue;  // a kernel may be about to write the rest
-    const Status& status = *local.status;
+    // Without it a kernel may be about to write the rest.
+    if (__atomic_load_n(&local.status->fault, __ATOMIC_ACQUIRE) == 0) continue;
     const auto& ranks = communicator_->spec().ranks;
-    const std::string self = spec_.what + ": " + ranks[rank].name;
-    const bool known = status.peer >= 0 && status.peer < static_cast<int32_t>(ranks.size());
-    const std::string peer = known ? ranks[status.peer].name : "nobody";
-    char where[96];
-    std::snprintf(where, sizeof where, " (number %llu, lane %u, step %u, tile %u, after %.3g s)",
-                  static_cast<unsigned long long>(status.number), status.lane, status.step, status.tile,
-                  static_cast<double>(status.waited_ns) * 1e-9);
-    switch (fault) {
-      case cuda::Fault::kTimeout:
-        return self + " waited too long for " + Name(static_cast<Wait>(status.wait)) + " of " + peer + where;
-      case cuda::Fault::kAborted:
-        consequence =
-            self + " was ended while it waited for " + Name(static_cast<Wait>(status.wait)) + " of " + peer + where;
-        continue;
-      case cuda::Fault::kPeerFailed:
-        consequence = self + ": " + peer + " failed first" + where;
-        continue;
-      case cuda::Fault::kDisagrees:
-        return self + " expects another shape or dtype than " + peer +
-               " sent. The ranks disagree about the operation's shape or type, or run different programs";
-      case cuda::Fault::kBadSizes:
-        return self + ": " + WrongSizes(status);
-      default:
-        return self + " was given a table that its kernel cannot play" + where;
-    }
+    const int32_t peer = local.status->peer;
+    const bool known = peer >= 0 && peer < static_cast<int32_t>(ranks.size());
+    const std::string text = Sentence(*local.status, ranks[rank].name, known ? ranks[peer].name : "nobody");
+    if (!Follows(*local.status)) return spec_.what + ": " + text;
+    consequence = spec_.what + ": " + text;
   }
   return consequence;
 }

@@ -29,7 +29,8 @@ struct LaunchPlanSpec {
   int in_blocks = 1, out_blocks = 1, pieces = 1, scratch_chunks = 0, nlanes = 1;
   int root = 0;
   Protocol protocol = Protocol::kSimple;
-  std::optional<Fused> fused;  // instead of a step table
+  std::optional<Fused> fused;              // instead of a step table
+  std::optional<MulticastKind> multicast;  // the same, through the ranks' multicast memory
   // One half of a message between named ranks: the desk is a communicator of one lane that all shapes of a queue of
   // messages share; this plan's own has a queue of this shape. `check` stands for dtype and shape.
   Half half = Half::kBoth;
@@ -39,6 +40,8 @@ struct LaunchPlanSpec {
   // block_elements is only what slices are cut for.
   std::optional<uint64_t> ragged_row;
   int threads = 256;
+  // Slices that only move, of so many bytes at least, go by bulk copies where the device has them; 0: none do.
+  uint64_t bulk_bytes = 0;
   double timeout_s = 300;
   // Trap: an error ends the device's context, so no later operation sees incomplete data. See docs/cuda-host.md.
   bool trap = true;
@@ -85,6 +88,7 @@ class LaunchPlan {
     bool members;                        // its buffers are addressed by others
     std::map<uint64_t, uint64_t> known;  // allocation id -> region that all of the node know; 0: not shared
     std::optional<Copies> copies;        // instead of a kernel
+    std::optional<Multicast> multicast;  // what such a kernel goes through
   };
   void AddMail(Local& local, const RankTable& table) const;
   void Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors, uint64_t in_bytes,

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -106,18 +107,40 @@ void Regions::MapNews(Peer& peer) {
 
 // For peers, on the server's thread.
 int Regions::OpenRegion(uint32_t number) {
-  Allocation allocation;
+  std::function<int()> make;
   {
     std::lock_guard lock(descriptors_mutex_);
-    const auto found = descriptors_.find(number);
-    if (found == descriptors_.end()) return -1;
-    allocation = found->second;
+    if (const auto found = descriptors_.find(number); found != descriptors_.end()) {
+      make = [this, allocation = found->second] { return gpu_.ExportDescriptor(allocation); };
+    } else if (number >= kMaxRegions && number - kMaxRegions < handed_out_.size()) {
+      make = handed_out_[number - kMaxRegions];
+    } else {
+      return -1;
+    }
   }
   try {
-    return gpu_.ExportDescriptor(allocation);
+    return make();
   } catch (const GpuError&) {
     return -1;
   }
+}
+
+uint32_t Regions::HandOut(std::function<int()> make) {
+  std::lock_guard lock(descriptors_mutex_);
+  handed_out_.push_back(std::move(make));
+  return kMaxRegions + static_cast<uint32_t>(handed_out_.size()) - 1;
+}
+
+int Regions::Fetch(int process, uint32_t number) {
+  DescriptorSource source;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found =
+        std::find_if(peers_.begin(), peers_.end(), [&](const auto& peer) { return peer->process == process; });
+    if (found == peers_.end()) throw std::runtime_error("process " + std::to_string(process) + " is not attached");
+    source = (*found)->board->page().descriptors;
+  }
+  return FetchDescriptor(source, number);
 }
 
 void Regions::MapOne(int device, TableOf& table, uint32_t number, const BoardPage& page) {

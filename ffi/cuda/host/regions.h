@@ -67,6 +67,11 @@ class Regions {
   // The table of a process's regions, also of this one's, as kernels of `device` read it.
   const uint64_t* Table(int device, int process);
 
+  // A descriptor that peers may fetch by the number returned, each time opened by `make`, on a thread of ours; and a
+  // peer's, which the caller closes. Throw std::runtime_error.
+  uint32_t HandOut(std::function<int()> make);
+  int Fetch(int process, uint32_t number);
+
   Service& service() { return service_; }
   uint64_t mapped_bytes() const { return mapped_bytes_; }
 
@@ -107,6 +112,7 @@ class Regions {
   std::map<uint32_t, uint64_t> own_base_;          // region -> base
   std::mutex descriptors_mutex_;                   // mutex_ is held while a peer is asked, which may ask us
   std::map<uint32_t, Allocation> descriptors_;     // of regions that are shared by them
+  std::vector<std::function<int()>> handed_out_;   // numbered from kMaxRegions
   std::atomic<uint64_t> mapped_bytes_{0};
   std::atomic<bool> stop_{false};
   std::unique_ptr<DescriptorServer> server_;

@@ -9,6 +9,7 @@
 
 #define JAXRING_DEVICE inline
 #define JAXRING_UNROLL
+#define JAXRING_ROLLED
 
 namespace jaxring::cuda {
 
@@ -126,6 +127,7 @@ inline void BeforeWord(const void* word) {
 }
 inline uint64_t LoadAcquire(const uint64_t* from) {
   const simt::Faults& faults = ThisMachine().faults();
+  simt::Machine::current->bulk.fenced = false;
   if (faults.skipped_wait && faults.skipped_wait(from)) return ~uint64_t{0} >> 1;
   BeforeWord(from);
   if (faults.lost_acquire) return __atomic_load_n(from, __ATOMIC_RELAXED);
@@ -162,6 +164,49 @@ void StoreRelaxed(T* to, V value) {
 inline void FenceAll() {
   if (!ThisMachine().faults().lost_fence) ThisMachine().Drain();
 }
+
+inline constexpr bool kHasBulk = true;
+inline constexpr uint32_t kBulkPiece = 32;  // small, so that small tests need many
+template <class T>
+T& BlockMemory() {
+  return *reinterpret_cast<T*>(ThisMachine().BlockMemory(sizeof(T)));
+}
+inline simt::BulkQueue& Bulk() { return simt::Machine::current->block->bulk; }
+inline simt::BulkThread& BulkSelf() { return simt::Machine::current->bulk; }
+inline bool BulkLacks(simt::BulkFault what) { return ThisMachine().faults().bulk == what; }
+
+inline void BulkInit(uint64_t* barrier) { *barrier = 0; }
+inline void BulkLoad(char* to, const char* from, uint32_t bytes, uint64_t* barrier) {
+  ThisMachine().Chance();
+  Bulk().Load(std::assume_aligned<16>(to), std::assume_aligned<16>(from), bytes, barrier, BulkSelf());
+}
+inline bool BulkArrived(uint64_t* barrier, uint32_t parity) {
+  if (BulkLacks(simt::BulkFault::kNoArrival)) return true;
+  ThisMachine().Chance();
+  if ((*barrier & 1) == parity) Bulk().FinishLoad(barrier);
+  return (*barrier & 1) != parity;
+}
+inline void BulkStore(char* to, const char* from, uint32_t bytes) {
+  ThisMachine().Chance();
+  Bulk().Store(std::assume_aligned<16>(to), std::assume_aligned<16>(from), bytes, BulkSelf());
+}
+inline void BulkCommit() { ++BulkSelf().group; }
+inline void BulkAwaitRead() {
+  ThisMachine().Chance();
+  if (!BulkLacks(simt::BulkFault::kNoReuse)) Bulk().FinishStores(BulkSelf(), 1, false);
+}
+inline void BulkAwaitStored() {
+  ThisMachine().Chance();
+  if (BulkLacks(simt::BulkFault::kNoStored)) return;
+  Bulk().FinishStores(BulkSelf(), 0, !BulkLacks(simt::BulkFault::kReadOnly));
+}
+// A block's late stores come before its bulk copies.
+inline void FenceBulk() {
+  if (BulkLacks(simt::BulkFault::kNoFence)) return;
+  ThisMachine().Drain();
+  BulkSelf().fenced = true;
+}
+
 inline bool Claim(uint32_t* word) {
   BeforeWord(word);
   uint32_t free = 0;

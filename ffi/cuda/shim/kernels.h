@@ -4,6 +4,7 @@
 #include "ffi/cuda/lane.h"
 #include "ffi/cuda/launch.h"
 #include "ffi/cuda/messages.h"
+#include "ffi/cuda/multicast_launch.h"
 #include "ffi/cuda/ragged.h"
 
 namespace jaxring::cuda::shim {
@@ -15,6 +16,7 @@ void PlayTableLL(const Args& args, Shared& shared);
 void PlayTableLL128(const Args& args, Shared& shared);
 
 void PlayFused(Fused fused, const Args& args, Shared& shared);
+void PlayMulticast(const Multicast& memory, const Args& args, Shared& shared);
 void PlayMail(const Mail& mail, const Args& args, Shared& shared);
 void PlayExtents(const Ragged& ragged, const Args& args, RaggedShared& shared);
 void PlayCopyGate(bool open, const Args& args, Shared& shared);

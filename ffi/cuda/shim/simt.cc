@@ -19,7 +19,7 @@ void Half(char* to, const uint32_t* words) {
 }
 
 void Perform(const Pending& store) {
-  if (store.kind == Kind::kBytes) {
+  if (store.kind == Kind::kBytes || store.kind == Kind::kAlias) {
     std::memcpy(store.to, &store.value, store.bytes);
   } else if (store.bytes == 4) {
     __atomic_store_n(reinterpret_cast<uint32_t*>(store.to), store.value.w[0], __ATOMIC_RELEASE);
@@ -63,6 +63,7 @@ void Machine::Chance() {
   if (options_.seed == 0 || Random(8) != 0) return;
   Block& block = *current->block;
   if (!block.pending.empty() && Random(2) == 0) DrainOne(block, Random(block.pending.size()));
+  if (delays() && !block.bulk.empty() && Random(2) == 0) block.bulk.Step(Random(block.bulk.size()));
   current->fiber->SwitchTo(scheduler_);
 }
 
@@ -91,6 +92,7 @@ bool Machine::Meet(bool whole_block, bool said) {
   }
   meeting.order.load(std::memory_order_acquire);
   Unseen unseen;
+  if (whole_block) self->bulk.fenced = false;
   return self->answer;
 }
 
@@ -114,7 +116,24 @@ void Machine::Settle(const void* at) {
 void Machine::Drain() {
   Unseen unseen;
   Block& block = *current->block;
-  while (!block.pending.empty()) DrainOne(block, block.pending.size() - 1);
+  for (size_t i = block.pending.size(); i-- > 0;) {
+    if (block.pending[i].kind != Kind::kAlias) DrainOne(block, i);
+  }
+}
+
+void Machine::JoinAliases() {
+  Unseen unseen;
+  for (Pending& store : current->block->pending) {
+    if (store.kind == Kind::kAlias) store.kind = Kind::kBytes;
+  }
+}
+
+char* Machine::BlockMemory(size_t bytes) {
+  Unseen unseen;
+  std::vector<char>& memory = current->block->memory;
+  // Whatever lay there before.
+  if (memory.size() < bytes + 128) memory.assign(bytes + 128, '\xEE');
+  return memory.data() + (128 - reinterpret_cast<uintptr_t>(memory.data()) % 128);
 }
 
 void Machine::Prepare(const std::vector<Stream>& streams, const Options& options) {
@@ -225,6 +244,7 @@ void Machine::Ended(Thread& thread) {
   Block& block = *thread.block;
   if (--block.threads_left != 0) return;
   while (!block.pending.empty()) DrainOne(block, block.pending.size() - 1);
+  while (!block.bulk.empty()) block.bulk.Step(0);
   const uint32_t s = block.stream;
   if (--blocks_left_[s] != 0) return;
   const Kernel& kernel = (*streams_)[s][next_[s] - 1];

@@ -1,8 +1,10 @@
 // A SIMT machine on the host: kernels' own source runs on it in the tests. Blocks of threads in streams, barriers,
 // votes, a clock; no two threads run at once, and the order is round robin or, with a seed, adversarial:
 // - any thread may lose its turn at any access to memory, and whole blocks are left behind for a while;
+// - bulk copies are done late and in any order (shim/bulk.h);
 // - stores that others read (StoreFar, StoreLine) are done late and in any order, but before their block's next
-//   release; stores of words, releases too, are done late but before their block's next fence.
+//   release; stores of words, releases too, are done late but before their block's next fence; stores that others read
+//   by another address of the same memory, before the release behind their block's next fence between aliases.
 // Time is counted in switches, so what waits for long is found out in no time.
 #pragma once
 
@@ -14,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "ffi/cuda/shim/bulk.h"
 #include "ffi/cuda/shim/fibers.h"
 
 namespace jaxring::cuda {
@@ -29,8 +32,10 @@ struct Faults {
   bool lost_release = false;                          // a release orders nothing
   bool lost_acquire = false;                          // an acquire orders nothing: for ThreadSanitizer
   bool lost_fence = false;                            // a fence orders nothing
+  bool lost_alias_fence = false;                      // nor does that between aliases of one memory
   bool early_flag = false;                            // a line's flags are there before its data
   std::function<bool(const uint64_t*)> skipped_wait;  // nobody waits for such a word
+  BulkFault bulk = BulkFault::kNone;
 };
 
 // One stream gets no turn from one time to another.
@@ -62,6 +67,7 @@ struct Thread {
   State state = State::kReady;
   bool said = false, answer = false;
   std::unique_ptr<Fiber> fiber;
+  BulkThread bulk;
 };
 
 // Those who wait for each other: a block or a warp.
@@ -72,7 +78,7 @@ struct Meeting {
   std::atomic<uint32_t> order{0};  // the barrier's synchronisation, for ThreadSanitizer
 };
 
-enum class Kind : uint8_t { kBytes, kLine, kWord };
+enum class Kind : uint8_t { kBytes, kLine, kWord, kAlias };
 struct Pending {
   char* to;
   uint32_t bytes;
@@ -86,6 +92,8 @@ struct Block {
   std::vector<std::unique_ptr<Meeting>> warps;
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Pending> pending;
+  BulkQueue bulk;
+  std::vector<char> memory;  // that a launch asks for beyond what kernels declare
 };
 
 class Machine {
@@ -116,6 +124,10 @@ class Machine {
   void Settle(const void* at);
   // What a release does, and more so a fence.
   void Drain();
+  // What a fence between aliases does: from now on a release orders the stores so far, as it does others.
+  void JoinAliases();
+  // The block's own, 128-byte aligned.
+  char* BlockMemory(size_t bytes);
 
  private:
   static constexpr size_t kLate = 100;  // stores of a block that are not done yet, at most

@@ -1,0 +1,58 @@
+// Collectives through multicast memory (NVLS): the switch reduces what it reads from all GPUs, and stores to all of
+// them what it is given once. Records and launch; ffi/cuda/multicast.h is the kernel. Needs no CUDA header to include.
+#pragma once
+
+#include "ffi/cuda/tables.h"
+
+namespace jaxring::cuda {
+
+enum class MulticastKind : uint8_t { kAllReduce = 0, kReduceScatter, kAllGather };
+
+// A rank's memory that is bound to a multicast object, as two addresses of the same bytes. All ranks have the same
+// `bytes` at the same offsets. Own memory of the communicator: no buffer of a program is bound, so what peers still
+// store there when a lane has failed harms nobody.
+struct Multicast {
+  char* own;       // this rank's replica
+  char* all;       // every rank's replica: for multimem instructions only
+  uint64_t bytes;  // a multiple of 512
+  MulticastKind kind;
+};
+
+// Bytes of a block that one half of a lane's part of the memory takes; 0 where it is too small. All-reduce has one
+// block in there, the others one of each rank.
+constexpr uint64_t MulticastSlice(MulticastKind kind, uint64_t bytes, uint32_t lanes, uint32_t ranks) {
+  constexpr uint64_t kRun = kWarp * kPackBytes;
+  return bytes / 2 / lanes / (kind == MulticastKind::kAllReduce ? 1 : ranks) / kRun * kRun;
+}
+
+// Whether switches do this with these elements, and so that no more than the order of the sum differs from what we
+// promise. They have minimum and maximum of float16 and bfloat16 too, but nothing says that a NaN wins there. A mean is
+// a sum divided: of float16 and bfloat16 it would be rounded twice, and could overflow.
+constexpr bool SwitchReduces(DType dtype, ReduceOp op, bool mean) {
+  const bool word =
+      dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kUInt32 || dtype == DType::kUInt64;
+  const bool full = dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kC64 || dtype == DType::kC128;
+  switch (op) {
+    case ReduceOp::kSum:
+      return full || (!mean && (word || dtype == DType::kF16 || dtype == DType::kBF16));
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+      return word;
+    case ReduceOp::kAnd:
+    case ReduceOp::kOr:
+    case ReduceOp::kXor:
+      return dtype <= DType::kUInt64;
+    default:
+      return false;
+  }
+}
+
+// Plays args.lanes lanes among ranks that are all each other's memory peers, as Launch does (launch.h). `in` and `out`
+// are touched by this rank only: their regions are not looked at. For devices of compute capability 9.0 and later.
+// Returns a cudaError_t.
+int LaunchMulticast(const Multicast& memory, const Args& args, int threads, void* stream);
+int LoadMulticastKernel();
+// Whether this build has the kernel for every device that has multicast: its PTX must be of 9.0 or later.
+bool MulticastCompiled();
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,118 @@
+// What survives an error: everything in flight is given up, and the job begins a new generation without the old one's
+// links, plans and counts.
+#include <algorithm>
+
+#include "engine/engine.h"
+#include "engine/site.h"
+
+namespace jaxring {
+
+bool Engine::Halt(const std::string& reason, bool tell, int except) {
+  bool news;
+  ControlFrame halted;
+  {
+    std::lock_guard lock(mutex_);
+    news = !aborted_.load(std::memory_order_relaxed);
+    if (news) abort_reason_ = reason;
+    aborted_.store(true);
+    tell = tell && !halt_told_;
+    halt_told_ |= tell;
+    halted.text = abort_reason_;
+  }
+  halted.kind = ControlFrame::Kind::kHalted;
+  if (tell) TellAll(halted, except);
+  if (news) poller_->Kick();
+  return news;
+}
+
+std::optional<std::string> Engine::Halted() {
+  if (!aborted_.load()) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  return abort_reason_;
+}
+
+void Engine::FailRefused(Operation& op) {
+  // Counted as unfinished before: either Renew waits for it, or it sees that it may not begin.
+  if (std::optional<std::string> why = Halted()) {
+    op.Fail(Status::Error(Code::kAborted, op.What() + ": " + *why));
+  } else if (op.plan().generation != generation_.load()) {
+    op.Fail(Status::Error(Code::kAborted, op.What() + ": it was begun before the job was rebuilt"));
+  }
+}
+
+std::vector<int> Engine::Gone() {
+  std::vector<int> gone;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& entry : crashes_) gone.push_back(entry.first);
+  }
+  std::lock_guard lock(peers_mutex_);
+  for (const auto& [process, peer] : peers_) {
+    if (peer.left && std::find(gone.begin(), gone.end(), process) == gone.end()) gone.push_back(process);
+  }
+  return gone;
+}
+
+bool Engine::Renew(uint64_t generation, double timeout_s) {
+  const auto until = Clock::now() + std::chrono::duration<double>(timeout_s);
+  poller_->Kick();
+  while (unfinished_.load() != 0) {
+    if (Clock::now() >= until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  generation_ = generation;
+  std::vector<std::shared_ptr<Site>> sites;
+  {
+    std::lock_guard lock(sites_mutex_);
+    for (const auto& entry : sites_) {
+      if (auto site = entry.second->weak_from_this().lock()) sites.push_back(std::move(site));
+    }
+  }
+  const Status over = Status::Error(Code::kAborted, "jaxring: " + Halted().value_or("the job is being rebuilt"));
+  for (const auto& site : sites) site->Renew(generation, over);
+  RenumberSites(sites);
+  // Who is not as far yet must not take the end of these connections for a crash.
+  ControlFrame goodbye;
+  goodbye.kind = ControlFrame::Kind::kGoodbye;
+  TellAll(goodbye, -1);
+  poller_->Clear();
+  links_.Clear("it belongs to an earlier generation of the job");
+  {
+    std::lock_guard lock(peers_mutex_);
+    peers_.clear();
+  }
+  {
+    std::lock_guard lock(request_mutex_);
+    notes_.clear();
+  }
+  std::lock_guard lock(mutex_);
+  crashes_.clear();
+  goodbyes_.clear();
+  told_.clear();
+  told_order_.clear();
+  sequences_.clear();
+  detached_failures_.clear();
+  troubled_ = halt_told_ = false;
+  stash_.Clear();
+  version_.fetch_add(1, std::memory_order_release);  // workers let go of what has ended
+  bell_->NotifyAll();
+  return true;
+}
+
+void Engine::Resume() {
+  std::lock_guard lock(mutex_);
+  if (!ending_) aborted_.store(false);
+}
+
+uint64_t Engine::Enrol(Site* site) {
+  std::lock_guard lock(sites_mutex_);
+  sites_.emplace(next_site_++, site);
+  return generation_.load();
+}
+
+void Engine::Strike(Site* site) {
+  std::lock_guard lock(sites_mutex_);
+  std::erase_if(sites_, [site](const auto& entry) { return entry.second == site; });
+}
+
+}  // namespace jaxring

@@ -1,0 +1,92 @@
+#include "ffi/tests/forked.h"
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace jaxring::test {
+namespace {
+
+void Pair(int* ends) { CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0); }
+
+std::string Path(int pid, int fd) { return "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd); }
+
+}  // namespace
+
+void* SharedPages(size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  return memory;
+}
+
+ForkedJob::ForkedJob(int processes)
+    : processes_(processes), board_(static_cast<Board*>(SharedPages(kMost * sizeof(Board)))) {
+  CHECK(processes <= kMost);
+  for (int a = 0; a < processes; ++a) {
+    for (int b = 0; b < processes; ++b) {
+      if (a != b) Pair(data_[a][b]);
+      if (a >= b) continue;
+      int ends[2];
+      Pair(ends);
+      control_[a][b] = ends[0];
+      control_[b][a] = ends[1];
+    }
+  }
+}
+
+void ForkedJob::Keep(int process) {
+  for (int a = 0; a < processes_; ++a) {
+    for (int b = 0; b < processes_; ++b) {
+      if (a == b) continue;
+      if (a != process) close(data_[a][b][0]);
+      if (b != process) close(data_[a][b][1]);
+      if (a != process) close(control_[a][b]);
+    }
+  }
+}
+
+void ForkedJob::Begin(int process, Engine& engine) {
+  board_[process].bell = engine.bell().fd();
+  board_[process].pid = getpid();
+  for (int p = 0; p < processes_; ++p) {
+    if (p != process) engine.AddControl(p, std::make_unique<Stream>(control_[process][p]));
+  }
+}
+
+void ForkedJob::Link(int process, Engine& engine, Wire wire, int absent) {
+  const uint32_t slot = engine.links().slot_bytes();
+  for (int p = 0; p < processes_; ++p) {
+    if (p == process || p == absent) continue;
+    if (wire == Wire::kTcp) {
+      engine.AddTcp(p, 0, std::make_unique<Stream>(sending(process, p)), true);
+      engine.AddTcp(p, 0, std::make_unique<Stream>(receiving(process, p)), false);
+      continue;
+    }
+    auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
+    const int fd = send->memory.fd();
+    engine.links().AddPending(p, 0, std::move(send));
+    board_[process].ring[p] = fd + 1;
+  }
+  if (wire == Wire::kTcp) return;
+  for (int p = 0; p < processes_; ++p) {
+    if (p == process || p == absent) continue;
+    Board& peer = board_[p];
+    Until([&] { return peer.ring[process] != 0; });
+    auto bell = Bell::Open(Path(peer.pid, peer.bell));
+    auto recv =
+        std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(peer.pid, peer.ring[process] - 1), slot), bell.get());
+    recv->notifier = std::move(bell);
+    engine.links().AddRecv(p, 0, std::move(recv));
+    engine.links().CompletePending(p, 0, Bell::Open(Path(peer.pid, peer.bell)));
+  }
+  // Nobody goes before all have mapped what is his.
+  board_[process].mapped = true;
+  Until([&] {
+    for (int p = 0; p < processes_; ++p) {
+      if (!board_[p].mapped && p != absent) return false;
+    }
+    return true;
+  });
+}
+
+}  // namespace jaxring::test

@@ -1,0 +1,53 @@
+// A job of real processes, forked from a test: its sockets, made before them, and how they link themselves.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ffi/engine/engine.h"
+#include "ffi/tests/job.h"
+
+namespace jaxring::test {
+
+template <class Condition>
+void Until(Condition condition) {
+  while (!condition()) std::this_thread::sleep_for(std::chrono::microseconds(300));
+}
+
+// Zero-filled memory that a process shares with those that it forks later, for good.
+void* SharedPages(size_t bytes);
+
+class ForkedJob {
+ public:
+  static constexpr int kMost = 8;
+
+  explicit ForkedJob(int processes);
+  int processes() const { return processes_; }
+  // Leaves only what is this process's: another one's end would live on here. -1: nothing is.
+  void Keep(int process);
+  // In a member: its engine is there, with the connections beside the data.
+  void Begin(int process, Engine& engine);
+  // Links it with all others but `absent`, by one channel; returns when those have linked themselves, too.
+  void Link(int process, Engine& engine, Wire wire, int absent = -1);
+  int pid(int process) const { return board_[process].pid; }
+  // This process's ends.
+  int control(int own, int peer) const { return control_[own][peer]; }
+  int sending(int own, int peer) const { return data_[own][peer][0]; }
+  int receiving(int own, int peer) const { return data_[peer][own][1]; }
+
+ private:
+  struct Board {
+    std::atomic<int> pid, bell;
+    std::atomic<int> ring[kMost];  // descriptors of its sending rings, plus 1
+    std::atomic<bool> mapped;
+  };
+  const int processes_;
+  Board* board_;
+  int data_[kMost][kMost][2];  // [from][to]: the sender's end, the receiver's
+  int control_[kMost][kMost];  // [own][peer]
+};
+
+}  // namespace jaxring::test

@@ -1,0 +1,33 @@
+// A connected socket's bytes, without waiting for any: as they are, or by TLS (transport/tls.h).
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace jaxring {
+
+// Reading and writing may be done by different threads.
+class Stream {
+ public:
+  // Takes `fd`.
+  explicit Stream(int fd) : fd_(fd) {}
+  virtual ~Stream();
+  Stream(const Stream&) = delete;
+  virtual int fd() const { return fd_; }
+  // As sendmsg and recv: how many bytes went, 0 at the other side's end, -1 with errno (EAGAIN among others). Who is
+  // told to try again does so with the same bytes in front.
+  virtual ssize_t Write(const iovec* parts, int count);
+  virtual ssize_t Read(void* to, size_t bytes);
+  // What errno says, or what is known beyond it.
+  virtual std::string Why() const;
+  ssize_t Write(const void* data, size_t bytes);
+
+ private:
+  int fd_;
+};
+
+}  // namespace jaxring

@@ -1,0 +1,31 @@
+// Frames of the control connection: any stream, in any pieces. What is understood says the same when it is said again.
+#include "ffi/engine/control_frames.h"
+
+#include "fuzz/input.h"
+
+using namespace jaxring;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  fuzz::Input input(data, size);
+  const size_t piece = 1 + input.Number<uint8_t>();
+  FrameReader reader;
+  ControlFrame frame;
+  while (!input.empty()) {
+    const std::string_view part = input.Bytes(piece);
+    reader.Feed(part.data(), part.size());
+    FrameReader::Result result;
+    while ((result = reader.Next(&frame)) == FrameReader::Result::kFrame) {
+      FUZZ_CHECK(frame.text.size() <= ControlFrame::kMaxText);
+      FUZZ_CHECK(frame.activities.size() <= ControlFrame::kMaxActivities);
+      const std::string said = EncodeFrame(frame);
+      FUZZ_CHECK(said.size() <= ControlFrame::kMaxBytes + 4);
+      FrameReader again;
+      ControlFrame heard;
+      again.Feed(said.data(), said.size());
+      FUZZ_CHECK(again.Next(&heard) == FrameReader::Result::kFrame);
+      FUZZ_CHECK(EncodeFrame(heard) == said);
+    }
+    if (result == FrameReader::Result::kGarbage) break;
+  }
+  return 0;
+}

@@ -1,0 +1,98 @@
+// Plans of any bytes. What is taken is played, with all ranks in this process and buffers of the exact size.
+#include "ffi/engine/plan.h"
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ffi/engine/interpreter.h"
+#include "fuzz/input.h"
+
+using namespace jaxring;
+
+namespace {
+
+constexpr uint32_t kSlot = 4096;
+constexpr int kTurns = 64;
+constexpr size_t kMostBytes = 1 << 16;
+
+std::string_view Table(fuzz::Input* input, size_t record, int most) {
+  return input->Bytes(record * (input->Number<uint8_t>() % (most + 1)));
+}
+
+std::shared_ptr<Plan> Read(fuzz::Input* input) {
+  auto plan = std::make_shared<Plan>();
+  const int ranks = 1 + input->Number<uint8_t>() % 3;
+  const int dtype = input->Number<uint8_t>() % kDTypeCount, op = input->Number<int8_t>() % kReduceOpCount;
+  plan->dtype = static_cast<DType>(dtype);
+  plan->element_bytes = plan->partial_bytes = ElementBytes(plan->dtype);
+  if (op >= 0) plan->kernels = FindKernels(plan->dtype, static_cast<ReduceOp>(op));
+  if (plan->kernels != nullptr) plan->partial_bytes = plan->kernels->accumulator_bytes;
+  // Only floats are divided, and only then does Python set it.
+  const bool floats = plan->dtype >= DType::kF8E4M3FN;
+  plan->divisor = floats ? input->Number<uint8_t>() % 4 : 0;
+  plan->protocol = static_cast<Protocol>(input->Number<uint8_t>() % 4);
+  plan->in_blocks = input->Number<int8_t>();
+  plan->out_blocks = input->Number<int8_t>();
+  plan->pieces = input->Number<int8_t>();
+  plan->scratch_chunks = input->Number<int8_t>();
+  plan->nlanes = 1 + input->Number<uint8_t>() % 3;
+  plan->channels = 1 + input->Number<uint8_t>() % 2;
+  plan->block_elements = input->Number<uint16_t>() % 2048;
+  plan->tile_elements = input->Number<uint16_t>();
+  const int elsewhere = input->Number<uint8_t>();
+  for (int r = 0; r < ranks; ++r) plan->ranks.push_back({r > 0 && elsewhere % 4 == 3 ? 1 : 0, r, std::to_string(r)});
+  for (int r = 0; r < ranks; ++r) {
+    if (plan->ranks[r].process != 0) continue;
+    const std::string_view lanes = input->Bytes(sizeof(uint32_t) * (plan->nlanes + 1));
+    const std::string_view peers = Table(input, sizeof(int32_t), 12);
+    RankTable table = ReadTable(r, Table(input, sizeof(Step), 12), lanes, peers, plan->nlanes);
+    table.NumberFlows();
+    plan->locals.push_back(std::move(table));
+  }
+  CheckPlan(*plan, kSlot);
+  plan->Seal();
+  return plan;
+}
+
+struct Silence final : Notifier {
+  void Notify() override {}
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  fuzz::Input input(data, size);
+  std::shared_ptr<Plan> plan;
+  try {
+    plan = Read(&input);
+  } catch (const std::invalid_argument&) {
+    return 0;
+  }
+  if (plan->in_bytes() > kMostBytes || plan->out_bytes() > kMostBytes ||
+      plan->scratch_chunks * plan->tile_elements * plan->partial_bytes > kMostBytes) {
+    return 0;
+  }
+  std::vector<std::unique_ptr<char[]>> buffers;
+  std::vector<Participant> participants;
+  for (const RankTable& table : plan->locals) {
+    buffers.push_back(std::make_unique<char[]>(plan->in_bytes()));
+    buffers.push_back(std::make_unique<char[]>(plan->out_bytes()));
+    Participant& participant = participants.emplace_back();
+    participant.rank = table.rank;
+    participant.in = buffers[buffers.size() - 2].get();
+    participant.out = buffers.back().get();
+  }
+  static Silence bell;
+  Links links(kSlot, &bell);
+  Stash stash;
+  Interpreter interpreter(&links, &stash, [](int) { return std::string(); }, plan->protocol == Protocol::kLL);
+  Operation op(plan, 1, std::move(participants), Clock::time_point::max());
+  for (int turn = 0; turn < kTurns; ++turn) {
+    bool moved = false;
+    for (auto& lane : op.lanes()) moved |= !lane->done && interpreter.Advance(op, *lane, 32) == Progress::kMoved;
+    if (!moved) break;
+  }
+  return 0;
+}
