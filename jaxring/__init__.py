@@ -1,6 +1,6 @@
 """Collectives for JAX that one can see into, steer and trust."""
 
-from jaxring import lax, profiler, sharded
+from jaxring import lax, profiler, recovery, sharded
 from jaxring.buffers import Communicator
 from jaxring.casting import pcast
 from jaxring.collectives import (
@@ -20,6 +20,7 @@ from jaxring.errors import JaxringError, JoinError, PlanError, SettingsError
 from jaxring.exporting import export_checks
 from jaxring.plan.user import register_algorithm
 from jaxring.pointtopoint import new_token, ragged_all_to_all, recv, send
+from jaxring.recovery import abort, rebuild, shrink
 from jaxring.runtime import build_info, counters, explain, plans
 from jaxring.startdone import (
     Handle,
@@ -42,6 +43,7 @@ __all__ = [
     "PlanError",
     "SettingsError",
     "__version__",
+    "abort",
     "all_gather",
     "all_gather_start",
     "all_reduce",
@@ -66,6 +68,8 @@ __all__ = [
     "plans",
     "profiler",
     "ragged_all_to_all",
+    "rebuild",
+    "recovery",
     "recv",
     "reduce",
     "reduce_scatter",
@@ -74,5 +78,6 @@ __all__ = [
     "scatter",
     "send",
     "sharded",
+    "shrink",
     "uninstall",
 ]

@@ -59,6 +59,12 @@ def tracks_varying() -> bool:
     return bool(config._check_vma.value)
 
 
+def lowering_token(module_context: Any) -> object:
+    """An object that all contexts of one lowering share, and no other lowering has while it is alive."""
+    token: object = module_context.channel_iterator
+    return token
+
+
 def trace_state() -> object:
     """Equal to another one where both were asked for in the same trace."""
     from jax._src import core

@@ -8,6 +8,7 @@ The engine, its links and its choices are those of the collectives inside progra
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 from typing import TYPE_CHECKING, Any
@@ -25,15 +26,17 @@ from jaxring.settings import settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_made = itertools.count()
+# How many were made in each generation of the job: a restarted process has made none in earlier ones.
+_made: dict[int, itertools.count[int]] = collections.defaultdict(itertools.count)
 
 
 class Communicator:
     """All processes of the `jax.distributed` job, one rank each: ``rank`` of ``size``.
 
-    Every process makes its communicators in the same order, calls each one's collectives in the same order, and from
-    one thread at a time. Operands and results are contiguous arrays; a result is returned, and made unless ``out`` is
-    given. JaxringError where a collective fails, ValueError and TypeError for arrays that do not fit.
+    Every process makes its communicators in the same order (after `jaxring.rebuild` all make new ones), calls each
+    one's collectives in the same order, and from one thread at a time. Operands and results are contiguous arrays; a
+    result is returned, and made unless ``out`` is given. JaxringError where a collective fails, ValueError and
+    TypeError for arrays that do not fit.
     """
 
     def __init__(self, *, timeout: float | None = None) -> None:
@@ -44,7 +47,8 @@ class Communicator:
         self.size, self.rank = len(first), jax.process_index()
         self._devices = [first[process] for process in range(self.size)]
         self._timeout = settings().timeout if timeout is None else timeout
-        self._number = next(_made)
+        generation = service.planner().membership().generation
+        self._name = f"communicator {generation}.{next(_made[generation])}"
         self._calls: dict[tuple[Any, ...], _native.BufferCall] = {}
 
     def all_reduce(self, x: np.ndarray, out: np.ndarray | None = None, op: str = "sum") -> np.ndarray:
@@ -128,7 +132,7 @@ class Communicator:
             "algorithm": None,
             "protocol": None,
             "timeout": self._timeout,
-            "site": f"communicator {self._number}",
+            "site": self._name,
             "call": len(self._calls),
             "devices": self._devices,
             "program": "",

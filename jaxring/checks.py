@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from jaxring.plan import copies, dtypes, user
+from jaxring.plan import copies, dtypes, nvls, user
 from jaxring.plan.algorithms import ALGORITHMS, serving
 from jaxring.plan.schedule import COLLECTIVES, Spec
 from jaxring.plan.tuner import PROTOCOLS
@@ -69,8 +69,9 @@ def options(
 
 
 def _possible(collective: str) -> tuple[str, ...]:
-    """Algorithms that may serve it; whether GPUs' copy engines do is known when the program runs."""
-    return (*serving(collective), *([copies.NAME] if collective in copies.COLLECTIVES else []))
+    """Algorithms that may serve it; whether GPUs' copy engines or switches do is known when the program runs."""
+    on_gpus = ((copies.NAME, copies.COLLECTIVES), (nvls.NAME, nvls.KINDS))
+    return (*serving(collective), *(name for name, served in on_gpus if collective in served))
 
 
 def fitting(algorithm: str | None, collective: str) -> str | None:

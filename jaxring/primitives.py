@@ -18,7 +18,7 @@ from jax.extend.core import Primitive
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import mlir
 
-from jaxring import _compat, fusion
+from jaxring import _compat, fusion, listing
 from jaxring.donation import stays
 from jaxring.provenance import provenance
 from jaxring.replicagroups import replica_groups
@@ -140,6 +140,7 @@ def custom_call(
         "program": provenance(ctx.module_context, operands),
     }
     text = json.dumps(spec, separators=(",", ":"), sort_keys=True)
+    listing.note(ctx.module_context, spec, text)
     nbytes = math.prod(data.shape) * data.dtype.itemsize
 
     def emit(

@@ -24,7 +24,7 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 from jaxring.bench import gpu_rows
 from jaxring.bench.gpu_trial import Ranks
-from jaxring.plan import copies
+from jaxring.plan import copies, nvls
 from jaxring.plan.cuda_tuner import lanes_for
 
 if TYPE_CHECKING:
@@ -32,35 +32,45 @@ if TYPE_CHECKING:
 
 # Of the slots that the ring's messages lie in.
 _SLOT_BYTES = 1 << 20
+# Of ways by bulk copies: all slices that have a whole pack.
+_BULK_BYTES = 16
 
 
 class Way(NamedTuple):
     """One way of doing a collective. ``fused``: the number of its fused kernel, or -1 for the step table; ``most``: the
-    largest size in bytes that it takes."""
+    largest size in bytes that it takes; ``bulk``: slices that only move go by bulk copies."""
 
     collective: str
     algorithm: str
     protocol: str
     fused: int = -1
     most: int = 1 << 62
+    bulk: bool = False
 
 
-# The first way of each collective is the planner's for ranks of one node.
+# The first way of each collective is the planner's for ranks of one node. Bulk copies come after what they replace.
 WAYS = (
     Way("all_reduce", "direct", "memory", 0, 1 << 16),
     Way("all_reduce", "direct", "memory", 1),
     Way("all_reduce", "direct", "memory"),
     Way("all_reduce", "ring", "simple"),
+    Way("all_reduce", "ring", "simple", bulk=True),
     Way("all_reduce", "ring", "ll"),
     Way("all_reduce", "ring", "ll128"),
     Way("all_reduce", "tree", "ll"),
     Way("reduce_scatter", "direct", "memory", 2),
     Way("all_gather", "direct", "memory", 3),
+    Way("all_gather", "direct", "memory", 3, bulk=True),
     Way("broadcast", "direct", "memory", 4),
+    Way("broadcast", "direct", "memory", 4, bulk=True),
     Way("all_to_all", "direct", "memory", 5),
+    Way("all_to_all", "direct", "memory", 5, bulk=True),
     Way("all_gather", copies.NAME, "memory"),
     Way("broadcast", copies.NAME, "memory"),
     Way("all_to_all", copies.NAME, "memory"),
+    Way("all_reduce", nvls.NAME, "memory"),
+    Way("reduce_scatter", nvls.NAME, "memory"),
+    Way("all_gather", nvls.NAME, "memory"),
 )
 
 
@@ -93,11 +103,14 @@ def measure(
         most = max(1, min(lanes, native.device(0)[3] // sharing))
         ranks = Ranks(native, count, lanes=most, threads=threads, slot_bytes=_SLOT_BYTES)
         empty_us, empty_waited_us = native.time_empty(count, launches)
+        no_nvls = ranks.why_not_nvls()
+        if no_nvls:
+            write({"kind": "nvls", "ranks": count, "left_out": no_nvls})
         for nbytes in sizes:
             times = gpu_rows.launches_of(launches, nbytes)
             copy_us = native.time_copy(0, nbytes * count, times)
             for way in WAYS:
-                if nbytes > way.most:
+                if nbytes > way.most or (no_nvls and way.algorithm == nvls.NAME):
                     continue
                 row: dict[str, Any] = {"kind": "collective", **way._asdict(), "ranks": count, "bytes": nbytes}
                 del row["most"]
@@ -115,8 +128,9 @@ def measure(
 
 
 def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[str, Any] | None:
-    copied = way.algorithm == copies.NAME
-    algorithm, channels = ("direct", 1) if copied else (way.algorithm, lanes_for(nbytes, most))
+    copied, switched = way.algorithm == copies.NAME, way.algorithm == nvls.NAME
+    algorithm = "direct" if copied or switched else way.algorithm
+    channels = 1 if copied else lanes_for(nbytes, most)
     schedule = ranks.schedule(way.collective, algorithm, channels)
     while channels > 1 and schedule.nlanes > most:
         channels //= 2
@@ -127,8 +141,17 @@ def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[
     block = max(1, nbytes // 4 // max(schedule.in_blocks, schedule.out_blocks))
     one = np.ones(block * schedule.in_blocks, np.float32)
     op = "sum" if way.collective in ("all_reduce", "reduce_scatter") else None
+    bulk_bytes = _BULK_BYTES if way.bulk else 0
     trial = ranks.run(
-        schedule, way.protocol, [one] * ranks.count, op, fused=way.fused, copies=copied, launches=launches
+        schedule,
+        way.protocol,
+        [one] * ranks.count,
+        op,
+        fused=way.fused,
+        copies=copied,
+        bulk_bytes=bulk_bytes,
+        nvls=switched,
+        launches=launches,
     )
     expected = ranks.count if op else 1
     if not all((output == expected).all() for output in trial.outputs):

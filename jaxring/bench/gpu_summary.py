@@ -39,9 +39,9 @@ def summary(stages: list[Row], rows: list[Row]) -> str:
     lines += ["", "| collective | way | ranks | bytes | lanes | us | waited us | busbw GB/s | of a copy |"]
     lines += ["|---|---|--:|--:|--:|--:|--:|--:|--:|"]
     lines += [_line(row) for row in rows if row["kind"] == "collective"]
-    lines += ["", "| peer | ranks | bytes | us |", "|---|--:|--:|--:|"]
+    lines += ["", "| peer, or what is left out | ranks | bytes | us |", "|---|--:|--:|--:|"]
     for row in rows:
-        if row["kind"] in ("jnp", "nccl"):
+        if row["kind"] in ("jnp", "nccl", "nvls"):
             name = " ".join(str(row[key]) for key in ("kind", "what", "version") if key in row)
             found = row.get("left_out") or row.get("error") or f"{row['us']:.1f}"
             lines.append(f"| {name} | {row.get('ranks', '')} | {row.get('bytes', '')} | {found} |")
@@ -56,7 +56,8 @@ def busbw(row: Row) -> float:
 
 
 def _way(row: Row) -> str:
-    return f"{row['algorithm']}/{row['protocol']}" + (f" fused {row['fused']}" if row["fused"] >= 0 else "")
+    fused = f" fused {row['fused']}" if row["fused"] >= 0 else ""
+    return f"{row['algorithm']}/{row['protocol']}{fused}{' bulk' if row.get('bulk') else ''}"
 
 
 def _line(row: Row) -> str:

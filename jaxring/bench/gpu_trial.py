@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxring.plan import dtypes
 from jaxring.plan.schedule import Spec
-from jaxring.runtime import common, cuda_copies
+from jaxring.runtime import common, cuda_copies, cuda_nvls
 from jaxring.runtime.cuda_groups import PROTOCOLS, Group, Shape
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Ranks:
 
     ``placement``: the node of each rank (default: one node); ranks of different nodes go by the carrier.
     ``lanes`` at most; ``slot_bytes`` of each protocol's eight slots; ``threads`` of a lane; ``landing_bytes`` of what
-    copies land in.
+    copies land in; ``multicast_bytes`` of multicast memory.
     """
 
     def __init__(
@@ -50,10 +50,11 @@ class Ranks:
         threads: int = 384,
         placement: tuple[int, ...] = (),
         landing_bytes: int = cuda_copies.LANDING_BYTES,
+        multicast_bytes: int = cuda_nvls.MEMORY_BYTES,
         timeout: float = 30.0,
     ) -> None:
         self.native, self.count, self.lanes, self.threads, self.timeout = native, count, lanes, threads, timeout
-        self.landing_bytes = landing_bytes
+        self.landing_bytes, self.multicast_bytes = landing_bytes, multicast_bytes
         self.placement = placement or (0,) * count
         gpus = native.device_count()
         members = [(0, r % gpus, node, f"rank {r}") for r, node in enumerate(self.placement)]
@@ -66,6 +67,14 @@ class Ranks:
         spec = Spec(collective, self.count, algorithm, channels=channels, placement=self.placement, **extra)
         return common.schedule("both", spec)
 
+    def why_not_nvls(self) -> str:
+        """Why they cannot go through multicast memory, or ""."""
+        gpus = self.native.device_count()
+        if self.count > gpus or self.count < 2:
+            return f"{self.count} ranks do not have a GPU each of {gpus}, or are too few"
+        without = [gpu for gpu in range(self.count) if not self.native.has_multicast(gpu)]
+        return f"the driver reports no multicast for GPU {without[0]}" if without else ""
+
     def run(
         self,
         schedule: Schedule,
@@ -75,12 +84,15 @@ class Ranks:
         *,
         fused: int = -1,
         copies: bool = False,
+        bulk_bytes: int = 0,
+        nvls: bool = False,
         launches: int = 0,
     ) -> Trial:
         """Run a collective once for its result and then ``launches`` times for each clock.
 
         ``inputs``: each rank's, blocks one after the other. ``protocol``: simple, ll or ll128; memory for none.
-        ``fused``: the number of a fused collective in place of the step table; ``copies``: the copy engines are.
+        ``fused``: the number of a fused collective in place of the step table; ``copies``: the copy engines are;
+        ``nvls``: the NVLink switch is. ``bulk_bytes``: from how many bytes on slices go by bulk copies, 0 for never.
         """
         element = inputs[0].dtype
         block = inputs[0].size // schedule.in_blocks
@@ -91,8 +103,12 @@ class Ranks:
         if copies:
             self.group.land(self.landing_bytes)
             cuda_copies.fill(plan, schedule, range(self.count), False)
+        elif nvls:
+            self.group.multicast(self.multicast_bytes)
+            cuda_nvls.fill(plan, schedule, range(self.count), schedule.nlanes, self.threads, False)
         else:
             self._play(plan, schedule, protocol, fused)
+            plan.set_bulk(bulk_bytes)
         # Ranks may share one array, which may be large.
         once = {id(x): np.ascontiguousarray(x).tobytes() for x in inputs}
         given = [once[id(x)] for x in inputs]

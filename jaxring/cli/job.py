@@ -64,11 +64,44 @@ class Stream:
                 self.sink.flush()
 
 
+class Restart:
+    """How often processes that fail are started again, all but process 0, and how long after.
+
+    Process 0 can wait for the end of all others: `read_end`, which it inherits, is at its end then.
+    """
+
+    def __init__(self, times: int, delay_s: float) -> None:
+        self.times, self.delay_s = times, delay_s
+        self.read_end, self._write_end = os.pipe()
+        self.due: dict[int, float] = {}
+
+    def takes(self, rank: int) -> bool:
+        """Whether the failed process is started again; it is then in `due`."""
+        if rank == 0 or self.times <= 0:
+            return False
+        self.times -= 1
+        self.due[rank] = time.monotonic() + self.delay_s
+        return True
+
+    def close(self) -> None:
+        """Nobody is left but process 0."""
+        if self._write_end >= 0:
+            os.close(self._write_end)
+            self._write_end = -1
+
+
 class Job:
     """Starts `commands` (argv, environment) and waits for them. `output` is "all" or "rank0"; see `jaxring run`."""
 
-    def __init__(self, commands: Sequence[tuple[Sequence[str], dict[str, str]]], output: str, prefix: bool) -> None:
+    def __init__(
+        self,
+        commands: Sequence[tuple[Sequence[str], dict[str, str]]],
+        output: str,
+        prefix: bool,
+        restart: Restart | None = None,
+    ) -> None:
         self._commands = commands
+        self._restart = restart
         self._output, self._prefix = output, prefix
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._selector = selectors.DefaultSelector()
@@ -92,6 +125,7 @@ class Job:
             while self._children:
                 self._forward(_TICK_S)
                 self._reap()
+                self._start_again()
                 self._end_if_due()
             self._drain()
             return self._code
@@ -111,7 +145,10 @@ class Job:
         out = subprocess.DEVNULL if hidden else pipe
         # In a group of its own, a child that reads from the terminal would be stopped; a pipe or file it may read.
         stdin = None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL
-        child = subprocess.Popen(argv, env=env, stdin=stdin, stdout=out, stderr=pipe, process_group=0)
+        pass_fds = (self._restart.read_end,) if self._restart is not None and rank == 0 else ()
+        child = subprocess.Popen(
+            argv, env=env, stdin=stdin, stdout=out, stderr=pipe, process_group=0, pass_fds=pass_fds
+        )
         self._children[rank] = child
         label = f"[{rank}] ".encode() if self._prefix else b""
         if child.stdout is not None:
@@ -167,7 +204,22 @@ class Job:
             status = child.wait()
             del self._children[rank]
             if status and not self._code and not self._signals:
-                self._fail(rank, status)
+                if self._restart is not None and self._restart.takes(rank):
+                    _say(f"process {rank} {_how(status)}; it is started again in {self._restart.delay_s:g} s")
+                else:
+                    self._fail(rank, status)
+
+    def _start_again(self) -> None:
+        if self._restart is None:
+            return
+        due = self._restart.due
+        if self._code or self._signals:
+            due.clear()
+        for rank in [rank for rank, when in due.items() if when <= time.monotonic()]:
+            del due[rank]
+            self._start(rank, *self._commands[rank])
+        if not due and set(self._children) <= {0}:
+            self._restart.close()
 
     def _fail(self, rank: int, status: int) -> None:
         self._code = 128 - status if status < 0 else status
@@ -175,9 +227,8 @@ class Job:
             pass
         if rank in self._tails:
             self._tails[rank].finish(sys.stderr.buffer)
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"failed with exit code {status}"
         rest = f"; the others have {GRACE_S:g} s to end" if self._children else ""
-        _say(f"process {rank} {how}{rest}")
+        _say(f"process {rank} {_how(status)}{rest}")
         self._stages = _stages(time.monotonic())
 
     def _on_signal(self, number: int, _frame: types.FrameType | None) -> None:
@@ -200,6 +251,10 @@ class Job:
 def _stages(now: float) -> list[tuple[float, int]]:
     # jax.distributed catches SIGTERM, as notice of a preemption, so that often does not end a process.
     return [(now + GRACE_S, signal.SIGTERM), (now + GRACE_S + KILL_S, signal.SIGKILL)]
+
+
+def _how(status: int) -> str:
+    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"failed with exit code {status}"
 
 
 def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:

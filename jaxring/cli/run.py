@@ -5,6 +5,9 @@
 Each process finds jax.distributed initialised when the script begins, so the script needs no code for that; a call of
 jax.distributed.initialize() in it does nothing. When one process fails, the others have 5 s to end and are then
 terminated; the exit code is that of the first to fail. Ctrl-C and SIGTERM end all of them.
+
+With --restart a process that fails is started again and the others go on, for scripts that call jaxring.rebuild() and
+jaxring.shrink(); all but process 0, which holds the coordination service of jax.distributed.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from jaxring.cli.job import Job
+from jaxring.cli.job import Job, Restart
 from jaxring.errors import JaxringError
 
 if TYPE_CHECKING:
@@ -52,6 +55,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not initialise jax.distributed: the script does, with JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and "
         "JAX_PROCESS_ID from the environment",
     )
+    parser.add_argument(
+        "--restart",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="start processes other than 0 again when they fail, N times in all, and let the others go on "
+        "(jax_enable_recoverability)",
+    )
+    parser.add_argument(
+        "--restart-delay", type=float, default=1.0, metavar="SECONDS", help="wait before that (default: 1)"
+    )
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument("script", metavar="SCRIPT", help="Python file to run in each process")
     parser.add_argument("arguments", nargs="...", metavar="ARGUMENT", help="passed on to the script")
@@ -68,13 +82,17 @@ def run(arguments: argparse.Namespace) -> int:
         reserved.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
         options = [flag for flag, given in (("--no-init", arguments.no_init), ("--module", arguments.module)) if given]
-        argv = [sys.executable, "-m", "jaxring.cli.worker", *options]
-        argv += [str(os.getpid()), arguments.script, *arguments.arguments]
-        commands = [
-            (argv, environment(os.environ, address, arguments.processes, process, arguments.devices_per_process))
-            for process in range(arguments.processes)
-        ]
-        return Job(commands, arguments.output, not arguments.no_prefix).run()
+        restart = Restart(arguments.restart, arguments.restart_delay) if arguments.restart else None
+        worker = [sys.executable, "-m", "jaxring.cli.worker", *options]
+        commands = []
+        for process in range(arguments.processes):
+            env = environment(os.environ, address, arguments.processes, process, arguments.devices_per_process)
+            last: list[str] = []
+            if restart is not None:
+                env["JAX_ENABLE_RECOVERABILITY"] = "1"
+                last = ["--last", str(restart.read_end)] if process == 0 else []
+            commands.append(([*worker, *last, str(os.getpid()), arguments.script, *arguments.arguments], env))
+        return Job(commands, arguments.output, not arguments.no_prefix, restart).run()
 
 
 def environment(

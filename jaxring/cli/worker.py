@@ -1,6 +1,6 @@
 """One process of `jaxring run`: initialise jax.distributed, then run the script as if Python had been given it.
 
-Arguments: [--no-init] [--module] LAUNCHER_PID SCRIPT [ARGUMENT ...].
+Arguments: [--no-init] [--module] [--last FD] LAUNCHER_PID SCRIPT [ARGUMENT ...].
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ def main() -> None:
     """Run the script; what it raises goes through."""
     arguments = sys.argv[1:]
     options = set()
+    last = -1
     while arguments[0].startswith("--"):
         options.add(arguments.pop(0))
+        if "--last" in options and last < 0:
+            last = int(arguments.pop(0))
     launcher, script = int(arguments[0]), arguments[1]
     _die_with(launcher)
     sys.argv = arguments[1:]
@@ -34,10 +37,25 @@ def main() -> None:
         _initialize()
     # As `python script.py` and `python -m module` have it.
     sys.path[0] = os.getcwd() if "--module" in options else str(pathlib.Path(script).resolve().parent)  # noqa: PTH109
-    if "--module" in options:
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(script, run_name="__main__")
+    try:
+        if "--module" in options:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if not end.code:
+            _outlive(last)
+        raise
+    _outlive(last)
+
+
+def _outlive(last: int) -> None:
+    """Wait for the end of all others, which is when the launcher closes its end of the pipe.
+
+    The coordination service ends with process 0, and where tasks are recoverable every one that still lives with it.
+    """
+    if last >= 0:
+        os.read(last, 1)
 
 
 def _die_with(launcher: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jaxring.plan import copies, cost, dtypes
+from jaxring.plan import copies, cost, dtypes, nvls
 from jaxring.plan.algorithms import ALGORITHMS, serving
 from jaxring.plan.schedule import COLLECTIVES, Spec
 from jaxring.plan.tuner import Choice
@@ -53,6 +53,8 @@ def choose(
     whole_lines: bool = False,
     copies_from: int | None = None,
     fewest_lanes: int = 1,
+    no_nvls: str = "it was not looked for",
+    take_nvls: bool = False,
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
@@ -60,6 +62,7 @@ def choose(
     ``whole_lines``: 128-byte stores arrive whole between all ranks, so ll128 may be chosen without being asked for.
     ``copies_from``: bytes of a rank's larger buffer from which on copy_engine is chosen unasked, if ever.
     ``fewest_lanes``: where so many fit.
+    ``no_nvls``: why the switch cannot do it, or ""; ``take_nvls``: where it can, it may be chosen unasked.
     ValueError says why ``algorithm`` and ``protocol`` cannot serve and what would.
     """
     if protocol is not None and protocol not in PROTOCOLS:
@@ -68,10 +71,15 @@ def choose(
     serve = [
         *(name for name in serving(collective) if name != "pxn"),
         *((copies.NAME,) if collective in copies.COLLECTIVES else ()),
+        *((nvls.NAME,) if collective in nvls.KINDS else ()),
     ]
     if algorithm is not None and algorithm not in serve:
-        known = f"does not serve {collective}" if algorithm in {*ALGORITHMS, copies.NAME} else "is not there"
+        known = f"does not serve {collective}" if algorithm in {*ALGORITHMS, copies.NAME, nvls.NAME} else "is not there"
         raise ValueError(f"algorithm {algorithm!r} {known}; use {' or '.join(serve)}")
+    if algorithm == nvls.NAME and no_nvls:
+        raise ValueError(
+            f"algorithm {algorithm!r} cannot do this {collective}: {no_nvls}; leave the choice to the tuner"
+        )
     where = tuple(nodes)
     topology = cost.Topology.of(where, where)
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
@@ -85,6 +93,12 @@ def choose(
             wanted = algorithm is not None or (copies_from is not None and larger >= copies_from)
             if wanted and topology.nodes == 1 and topology.nranks > 1 and protocol in (None, "memory"):
                 found.append((_copy_price(collective, topology, nbytes), len(found), name, "memory", 1))
+            continue
+        if name == nvls.NAME:
+            if not no_nvls and (take_nvls or algorithm is not None) and protocol in (None, "memory"):
+                total = nbytes * topology.nranks if collective == "all_gather" else nbytes
+                lanes = lanes_for(total, most_lanes, fewest_lanes)
+                found.append((_switch_price(collective, topology, nbytes, lanes), len(found), name, "memory", lanes))
             continue
         lanes = _lanes(collective, name, where, nbytes, most_lanes, fewest_lanes)
         if lanes == 0 or (name.startswith("hier_") and (topology.width == 1 or topology.nodes == 1) and not algorithm):
@@ -107,6 +121,8 @@ def choose(
     )
     why = "leaves the multiprocessors free" if name == copies.NAME else f"is the cheapest of {len(found)} candidates"
     reason = f"{name} by {kind} {why}, estimated {price:g} us"
+    if not no_nvls and not take_nvls and algorithm is None:
+        reason += "; nvls could do it, and is not chosen unasked since no hardware has run it (JAXRING_NVLS_ENABLE=1)"
     return Choice(
         name,
         kind,
@@ -170,3 +186,12 @@ def _copy_price(collective: str, topology: cost.Topology, nbytes: int) -> float:
     """Two gates, the copies to the peers, and those from the landing to the output."""
     crossing = _crossing(collective, topology, nbytes)
     return round(3 * LAUNCH_US + crossing / LINK_BYTES_PER_US + crossing / MEMORY_BYTES_PER_US, 3)
+
+
+def _switch_price(collective: str, topology: cost.Topology, nbytes: int, lanes: int) -> float:
+    """Each rank's part goes up to the switch once and comes down once, and through the memory beside it."""
+    n = topology.nranks
+    total = nbytes * n if collective == "all_gather" else nbytes
+    link = total if collective == "all_reduce" else total * (n - 1) / n
+    busy = min(1.0, lanes / 16)
+    return round(2 * LAUNCH_US + link / (LINK_BYTES_PER_US * busy) + 2 * total / (MEMORY_BYTES_PER_US * busy), 3)

@@ -211,6 +211,8 @@ class Compiler:
             raise ScheduleError("the input must not be written")
         if not dst and not step.send:
             raise ScheduleError("it has no destination")
+        if not dst and not src:
+            raise ScheduleError("it names no chunk, so nothing says how long its message is: give it a dst in scratch")
         if dst and dst.buffer == Buffer.SCRATCH:
             op.scratch = dst.index
         elif dst:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
-from jaxring.plan import copies, cost, dtypes
+from jaxring.plan import copies, cost, dtypes, nvls
 from jaxring.plan.algorithms import ALGORITHMS, build, pxn, serving
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Spec
 
@@ -61,7 +61,7 @@ def _names(
     """The algorithms to compare."""
     names = serving(collective)
     if algorithm is not None:
-        if algorithm == copies.NAME:
+        if algorithm in (copies.NAME, nvls.NAME):
             raise ValueError(f"algorithm {algorithm!r} is for ranks on GPUs; on CPUs use {' or '.join(names)}")
         if algorithm not in ALGORITHMS:
             raise ValueError(f"there is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}")

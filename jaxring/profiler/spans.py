@@ -6,6 +6,9 @@ import json
 from typing import Any, NamedTuple
 
 _STATES = ("running", "done", "failed")
+# What `Decision.label` writes, besides "op", which may be none.
+_KINDS: dict[str, type] = dict.fromkeys(("collective", "dtype", "axes", "site", "algorithm", "protocol"), str)
+_KINDS |= dict.fromkeys(("nbytes", "ranks", "processes", "channels"), int) | {"transports": list}
 
 
 class Span(NamedTuple):
@@ -27,19 +30,29 @@ def spans(records: dict[int, tuple[Any, ...]], now_ns: int) -> list[Span]:
         end = ended if state else max(launched, now_ns)
         line = next((i for i, until in enumerate(free) if until <= launched), len(free))
         free[line:] = [end, *free[line + 1 :]]
-        name, arguments = _describe(json.loads(label) if label else {})
+        name, arguments = _describe(plan(label))
         arguments |= {"execution": sequence, "operation": number, "state": _STATES[state]}
         arguments["waited_us"] = (launched - arrived) // 1000
         result.append(Span(name, launched, end, line, arguments))
     return result
 
 
+def plan(label: str) -> dict[str, Any]:
+    """What a label says, {} where it says nothing: flight records may come from anywhere."""
+    try:
+        found = json.loads(label)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _describe(plan: dict[str, Any]) -> tuple[str, dict[str, str | int]]:
     """An event's name and the arguments that its plan gives."""
-    if not plan:
+    known = all(type(plan.get(key)) is kind for key, kind in _KINDS.items())
+    if not known or type(plan.get("op")) not in (str, type(None)) or {*map(type, plan["transports"])} - {str}:
         return "operation", {}
-    what = f"{plan['collective']} {plan['op']}" if plan["op"] else plan["collective"]
+    what = f"{plan['collective']} {plan['op']}" if plan.get("op") else plan["collective"]
     name = f"{what} {plan['nbytes']} B over {plan['axes']}: {plan['algorithm']}/{plan['protocol']}"
-    named = {"op": plan["op"] or "", "bytes": plan["nbytes"], "transports": "+".join(plan["transports"])}
+    named = {"op": plan.get("op") or "", "bytes": plan["nbytes"], "transports": "+".join(plan["transports"])}
     kept = ("collective", "dtype", "axes", "site", "ranks", "processes", "algorithm", "protocol", "channels")
     return name, {**{key: plan[key] for key in kept}, **named}

@@ -15,12 +15,12 @@ __all__ = ["Decision", "build_info", "counters", "ensure_started", "explain", "p
 def build_info() -> dict[str, Any]:
     """What was compiled in: versions, compiler, the CPU instruction set in use.
 
-    ``cuda_version``, ``cuda_architectures`` and ``nvtx`` (the version whose ranges name launches in profiles) are those
-    of the CUDA engine, "" where jaxring was built without it.
+    ``cuda_version``, ``cuda_architectures``, ``cuda_transports`` (not which of them this machine has) and ``nvtx`` (the
+    version whose ranges name launches in profiles) are those of the CUDA engine, "" where jaxring was built without it.
     """
     cuda = native_module()
-    info = {"cuda_version": "", "cuda_architectures": "", "nvtx": ""} if cuda is None else cuda.build_info()
-    return {**_native.build_info(), **info}
+    without = dict.fromkeys(("cuda_version", "cuda_architectures", "cuda_transports", "nvtx"), "")
+    return {**_native.build_info(), **(without if cuda is None else cuda.build_info())}
 
 
 def counters() -> dict[str, int]:

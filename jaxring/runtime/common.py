@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxring.listing import describe as describe
 from jaxring.plan import user
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.algorithms.halves import build_half
@@ -33,13 +34,6 @@ def table(schedule: Schedule, rank: int) -> tuple[bytes, bytes, bytes]:
     table = schedule.table(rank)
     begin, peers = np.asarray(table.lane_begin, dtype="<u4"), np.asarray(table.peers, dtype="<i4")
     return table.steps.tobytes(), begin.tobytes(), peers.tobytes()
-
-
-def describe(spec: dict[str, Any]) -> str:
-    """A call for messages: what, over which axes, and where in the source."""
-    what = f"{spec['collective']} {spec['op']}" if spec["op"] else spec["collective"]
-    shape = ",".join(str(n) for n in spec["shape"])
-    return f"jaxring.{what} of {spec['dtype']}[{shape}] over {spec['axes']} at {spec['site']}"
 
 
 def number(text: str, size: int) -> int:

@@ -17,7 +17,8 @@ class Card:
     """One process: its pid, the descriptors that peers on its host map, and its GPUs.
 
     ``gpus``: device id -> uuid. ``reaches``: uuid -> the uuids whose memory that GPU can address, itself included, of
-    those that the process sees. ``multiprocessors``: of the smallest GPU.
+    those that the process sees. ``multiprocessors``: of the smallest GPU. ``multicast``: the uuids of those for
+    which the driver reports it.
     """
 
     pid: int
@@ -26,6 +27,7 @@ class Card:
     gpus: Mapping[int, str]
     reaches: Mapping[str, tuple[str, ...]]
     multiprocessors: int
+    multicast: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
         """What `from_json` reads back."""
@@ -43,6 +45,7 @@ class Card:
                 gpus={int(k): str(v) for k, v in raw["gpus"].items()},
                 reaches={str(k): tuple(str(u) for u in v) for k, v in raw["reaches"].items()},
                 multiprocessors=int(raw["multiprocessors"]),
+                multicast=tuple(str(u) for u in raw["multicast"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"a process's description of its GPUs lacks {error}") from error

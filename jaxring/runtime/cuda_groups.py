@@ -18,6 +18,10 @@ Location = tuple[int, int]
 PROTOCOLS = {"memory": 0, "simple": 0, "ll": 1, "ll128": 2}
 
 
+# What stands in front of an error in the place of an offer.
+_FAILED = b"failed: "
+
+
 class Shape(NamedTuple):
     """Of every communicator: lanes at most, (slots, slot bytes) of simple, ll and ll128, and bytes of a stage."""
 
@@ -46,7 +50,7 @@ class Group:
         self._prefix = f"jaxring/cuda/{name}/"
         self._store, self._timeout_s = store, timeout_s
         self._said: dict[str, Location | None] = {}
-        self._ready = self._landed = False
+        self._ready = self._landed = self._multicast = False
         self.communicator = native.communicator(
             name, ranks, shape.lanes, list(shape.wires), shape.stage_bytes, timeout_s
         )
@@ -103,6 +107,28 @@ class Group:
                 self._do(made.enter_landing, rank, peer, self._hear(f"landing/{peer}"))
         self._landed = True
 
+    def multicast(self, nbytes: int) -> None:
+        """Make multicast memory for all ranks, once: ``nbytes`` of each. Raises JoinError that names rank and step."""
+        if self._multicast:
+            return
+        made, count = self.communicator, len(self.nodes)
+        if 0 in self.local:
+            self._say("multicast/0", functools.partial(made.offer_multicast, nbytes))
+        found = self._hear("multicast/0")
+        for step, take in (
+            ("added", functools.partial(self._join_multicast, found)),
+            ("bound", made.bind_multicast),
+            ("mapped", made.map_multicast),
+        ):
+            for rank in self.local:
+                self._say(f"multicast/{step}/{rank}", functools.partial(_taken, take, rank))
+            for rank in range(count):
+                self._hear(f"multicast/{step}/{rank}")
+        self._multicast = True
+
+    def _join_multicast(self, found: Location, rank: int) -> None:
+        self.communicator.join_multicast(rank, found)
+
     def _do(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
@@ -112,7 +138,13 @@ class Group:
     def _say(self, key: str, offer: Callable[[], Location]) -> None:
         if key in self._said:
             return
-        location = self._do(offer)
+        try:
+            location = self._do(offer)
+        except JoinError as error:
+            # Those who wait for it fail by what made it fail, not by their deadline.
+            if self._store is not None:
+                self._store.set(self._prefix + key, _FAILED + str(error).encode())
+            raise
         if self._store is not None:
             self._store.set(self._prefix + key, f"{location[0]} {location[1]}".encode())
         self._said[key] = location
@@ -123,5 +155,14 @@ class Group:
             return said
         if self._store is None:
             raise JoinError(f"{key} was not offered")
-        region, offset = self._store.get(self._prefix + key, self._timeout_s).split()
+        said_there = self._store.get(self._prefix + key, self._timeout_s)
+        if said_there.startswith(_FAILED):
+            raise JoinError(said_there.removeprefix(_FAILED).decode())
+        region, offset = said_there.split()
         return int(region), int(offset)
+
+
+def _taken(step: Callable[[int], None], rank: int) -> Location:
+    """A step that offers nothing but that it was taken."""
+    step(rank)
+    return 0, 0

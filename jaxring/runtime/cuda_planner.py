@@ -16,9 +16,9 @@ import jax
 from jaxring import _compat
 from jaxring.checks import SCHEDULED_AS
 from jaxring.errors import JoinError
-from jaxring.plan import copies, cuda_tuner, dtypes, tuner
+from jaxring.plan import copies, cuda_tuner, dtypes, nvls, tuner
 from jaxring.plan.schedule import COLLECTIVES, Spec
-from jaxring.runtime import common, cuda_copies, cuda_messages
+from jaxring.runtime import common, cuda_copies, cuda_messages, cuda_nvls
 from jaxring.runtime.cuda_cards import Card, nodes_of, uuid_of
 from jaxring.runtime.cuda_groups import PROTOCOLS, Group, Shape
 from jaxring.runtime.explain import Decision, record
@@ -107,7 +107,8 @@ class CudaPlanner:
             nodes = tuple(range(len(devices)))
             choice = cuda_tuner.by_messages(nbytes, most, f"{spec['collective']} goes by messages")
         else:
-            places = {uuid_of(d, self._card(p)) for d, p in zip(devices, owners, strict=True)}
+            cards = [self._card(process) for process in owners]
+            places = {uuid_of(d, card) for d, card in zip(devices, cards, strict=True)}
             pick = functools.partial(
                 cuda_tuner.choose,
                 collective,
@@ -118,6 +119,8 @@ class CudaPlanner:
                 whole_lines=len(places) == 1,
                 copies_from=cuda_tuner.COPY_BYTES if len(places) == len(devices) else None,
                 fewest_lanes=settings().min_nchannels,
+                no_nvls=cuda_nvls.why_not(self._native, collective, spec["op"], spec["dtype"], nodes, devices, cards),
+                take_nvls=settings().nvls_enable == nvls.CHOSEN,
             )
             asked = (spec["algorithm"], spec["protocol"])
             choice = tuner.choose_among(pick, settings().algo, settings().proto, *asked)
@@ -126,7 +129,7 @@ class CudaPlanner:
             Spec(
                 collective,
                 len(devices),
-                "direct" if choice.algorithm == copies.NAME else choice.algorithm,
+                "direct" if choice.algorithm in (copies.NAME, nvls.NAME) else choice.algorithm,
                 root=spec["root"],
                 channels=choice.channels,
                 placement=nodes,
@@ -137,6 +140,9 @@ class CudaPlanner:
             group.prepare()
             if choice.algorithm == copies.NAME:
                 group.land(cuda_copies.LANDING_BYTES)
+            if choice.algorithm == nvls.NAME:
+                group.multicast(cuda_nvls.MEMORY_BYTES)
+                transports = (nvls.NAME,)
             if half == "both":
                 peers = {rank: set().union(*schedule.message_peers(rank)) for rank in group.local}
                 group.connect(peers, choice.protocol)
@@ -182,6 +188,10 @@ class CudaPlanner:
         if choice.algorithm == copies.NAME:
             cuda_copies.fill(plan, schedule, group.local, configured.cuda_trap)
             return plan
+        threads = configured.nthreads or self._threads
+        if choice.algorithm == nvls.NAME:
+            cuda_nvls.fill(plan, schedule, group.local, choice.channels, threads, configured.cuda_trap)
+            return plan
         in_blocks = 0 if spec["half"] == "recv" else schedule.in_blocks
         out_blocks = 0 if spec["half"] == "send" else schedule.out_blocks
         plan.set_shape(in_blocks, out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes)
@@ -190,8 +200,8 @@ class CudaPlanner:
             fused = _FUSED.get(schedule.spec.collective, -1)
             if fused == 1 and nbytes <= ONE_SHOT_BYTES:
                 fused = 0
-        threads = configured.nthreads or self._threads
         plan.set_kernel(PROTOCOLS[choice.protocol], fused, threads, configured.cuda_trap, configured.local_register)
+        plan.set_bulk(configured.cuda_bulk_bytes)
         for rank in group.local:
             plan.add_local(rank, *common.table(schedule, rank), schedule.uses_memory(rank))
         return plan
@@ -253,6 +263,7 @@ class CudaPlanner:
             {device: uuid[gpu] for device, gpu in self._devices.gpus.items()},
             {uuid[a]: tuple(uuid[b] for b in range(count) if native.can_access(a, b)) for a in range(count)},
             min(native.device(n)[3] for n in self._devices.gpus.values()),
+            tuple(uuid[n] for n in range(count) if native.has_multicast(n)),
         )
 
     def _card(self, process: int) -> Card:

@@ -49,6 +49,14 @@ def register_targets(native: Any, targets: tuple[str, ...], platform: str = "CUD
         jax.ffi.register_ffi_target(target, stages, platform=platform)
 
 
+def abort(reason: str) -> bool:
+    """Ends the GPU engine's work, and its peers', for good; False where this process has not used it."""
+    if _started is None:
+        return False
+    _started.abort(reason, 0, False)
+    return True
+
+
 def cuda_devices(native: Any) -> Devices:
     """This process's GPUs as JAX and the CUDA runtime number them. Starts JAX's backend."""
     del native

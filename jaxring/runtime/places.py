@@ -47,28 +47,36 @@ def known_devices(request: Request, spec: dict[str, Any], arrived: Arrived) -> l
     return [known[p] for p in partitions]
 
 
-def exchange_devices(store: Store, request: Request, spec: dict[str, Any], arrived: Callable[[], Arrived]) -> list[int]:
+def exchange_devices(
+    store: Store,
+    request: Request,
+    spec: dict[str, Any],
+    arrived: Callable[[], Arrived],
+    generation: int = 0,
+    lost: dict[int, int] | None = None,
+) -> list[int]:
     """The device of each rank, asked of the ranks: a program over an abstract mesh does not know it.
 
-    ``arrived``: (rank, device id) of this process's ranks that have come so far. Raises JoinError.
+    ``arrived``: (rank, device id) of this process's ranks that have come so far. ``lost``: the devices of ranks that
+    cannot be asked any more, as far as they are known. Raises JoinError.
     """
     ranks = len(request.partitions)
     group = "-".join(str(p) for p in request.partitions)
     name = hashlib.blake2b(f"{request.spec}/{request.ordinal}/{group}".encode(), digest_size=12).hexdigest()
     deadline = time.monotonic() + spec["timeout"]
     said: set[int] = set()
-    found: dict[int, int] = {}
+    found: dict[int, int] = dict(lost or {})
     while len(found) < ranks:
         for rank, device in arrived():
             if rank not in said:
-                store.set(f"jaxring/devices/{name}/{rank}", str(device).encode())
+                store.set(f"jaxring/devices/{generation}/{name}/{rank}", str(device).encode())
                 said.add(rank)
                 found[rank] = device
         missing = next((rank for rank in range(ranks) if rank not in found), None)
         if missing is None:
             break
         try:
-            found[missing] = int(store.get(f"jaxring/devices/{name}/{missing}", 0.2))
+            found[missing] = int(store.get(f"jaxring/devices/{generation}/{name}/{missing}", 0.2))
         except JoinError:
             if time.monotonic() > deadline:
                 what = f"rank {missing} did not reach {common.describe(spec)} in {spec['timeout']:g} s"

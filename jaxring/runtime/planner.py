@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import logging
 import threading
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 import jaxring._native as _native
-from jaxring import _compat
+from jaxring import _compat, listing
 from jaxring.checks import SCHEDULED_AS
+from jaxring.errors import JoinError
 from jaxring.plan import dtypes, tuner, user
 from jaxring.plan.schedule import COLLECTIVES, Schedule, Spec
-from jaxring.runtime import common
+from jaxring.runtime import common, survivors
+from jaxring.runtime.agreement import WANT_ALL, Agreement, Use
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.places import Place, device_owners, exchange_devices, known_devices
 from jaxring.settings import settings
 from jaxring.world.join import World
+from jaxring.world.membership import Membership, first
 from jaxring.world.store import JaxStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 logger = logging.getLogger("jaxring.runtime")
 
 _PROTOCOLS = {"memory": 0, "ll": 1, "simple": 2}
+_POLL_S = 0.02
 _HALVES = {"both": 0, "send": 1, "recv": 2}
 # A tile of a memory schedule: large enough to cost nothing per tile, small enough to share lanes fairly, and for pages
 # that are cleared at a tile's first touch to stay in the cache until it is written, in the results of 8 ranks too.
 _MEMORY_TILE_BYTES = 64 * 1024
+# Pieces of a block begin at multiples of this: at cache lines where they are messages; in memory a lane of less costs
+# more than what it moves.
+_PIECE_BYTES, _MEMORY_PIECE_BYTES = 64, 4096
 
 
 class Planner:
@@ -37,18 +49,32 @@ class Planner:
     def __init__(self) -> None:
         self._world: World | None = None
         self._store: JaxStore | None = None
+        self._agreement: Agreement | None = None
+        self._membership: Membership | None = None
+        self._exchanged: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         self._lock = threading.Lock()
 
     def asks_peers(self, request: _native.PlanRequest) -> bool:
         """Whether planning waits for other processes to reach the same call."""
         return jax.process_count() > 1 and (known_devices(request, json.loads(request.spec), request.arrived()) is None)
 
+    def converse(self) -> None:
+        """Hears what other processes say of their programs, and looks whether these differ."""
+        while (note := _native.next_note()) is not None:
+            self._get_agreement().hear(*note)
+        if self._agreement is not None:
+            self._agreement.settle()
+
     def plan(self, request: _native.PlanRequest) -> _native.PlanBuilder:
         """A native plan for the request. Raises JoinError, PlanError, or ValueError for what cannot be done."""
         spec = json.loads(request.spec)
-        process, processes = jax.process_index(), jax.process_count()
-        places = self._places(request, spec, process, processes)
-        world = self._join(process, processes) if any(p.process != process for p in places) else None
+        process = jax.process_index()
+        membership = self.membership()
+        places = self._places(request, spec, process, membership)
+        ranks = survivors.present(spec, places, membership)
+        places = [places[rank] for rank in ranks]
+        root = ranks.index(spec["root"]) if spec["root"] in ranks else 0
+        world = self._join(membership) if any(p.process != process for p in places) else None
         collective = SCHEDULED_AS.get(spec["collective"], spec["collective"])
         hosts = self._hosts(places, world)
         element = dtypes.element_bytes(spec["dtype"])
@@ -74,13 +100,15 @@ class Planner:
             # Nobody could gather messages whose sizes only their senders know.
             unwanted=("pxn",) if settings().pxn_disable or ragged else (),
         )
-        choice = _users_choice(collective, nodes, spec) or tuner.choose_among(
+        choice = _users_choice(collective, nodes, spec, root) or tuner.choose_among(
             pick,
             () if ragged else settings().algo,
             settings().proto,
             spec["algorithm"],
             spec["protocol"] or ("simple" if ragged and len(set(nodes)) > 1 else None),
         )
+        if apart and choice.protocol == "memory":  # a message of a lone rank to itself
+            choice = dataclasses.replace(choice, protocol="simple")
         channels = 1 if ragged or apart else choice.channels
         schedule = common.schedule(
             half,
@@ -88,19 +116,22 @@ class Planner:
                 collective,
                 len(places),
                 choice.algorithm,
-                root=spec["root"],
+                root=root,
                 channels=channels,
                 placement=nodes,
                 perm=tuple((s, t) for s, t in spec["perm"]),
             ),
         )
         local = [rank for rank, place in enumerate(places) if place.process == process]
-        links, transports = self._connect(schedule, places, local, world)
+        links, transports, linked = self._connect(schedule, places, local, world)
 
         plan = _native.PlanBuilder()
         what = common.describe(spec)
-        key, check = _key(request, spec, places), common.number(f"{spec['dtype']}{spec['shape']}", 4)
-        plan.set_identity(what, key, check, _HALVES[half], spec["timeout"], process)
+        key, check = (
+            _key(request, spec, places, membership.generation),
+            common.number(f"{spec['dtype']}{spec['shape']}", 4),
+        )
+        plan.set_identity(what, key, check, _HALVES[half], spec["timeout"], process, membership.generation)
         op = spec["op"]
         divisor = len(places) if op == "mean" else 0
         block = 0 if ragged else spec["block"]
@@ -110,13 +141,20 @@ class Planner:
         )
         widest = element if op is None else max(element, dtypes.accumulator_bytes(spec["dtype"]))
         tile = _tile_elements(choice.protocol, element, widest * schedule.group)
-        plan.set_protocol(_PROTOCOLS[choice.protocol], tile, links)
+        piece = _MEMORY_PIECE_BYTES if choice.protocol == "memory" else _PIECE_BYTES
+        plan.set_protocol(_PROTOCOLS[choice.protocol], tile, links, piece)
+        names: dict[int, str] = {}
         for rank, place in enumerate(places):
             host = world.info(place.process).hostname if world is not None else "this host"
-            plan.add_rank(place.process, place.device, f"rank {rank} (process {place.process} on {host})")
+            name = f"rank {ranks[rank]} (process {place.process} on {host})"
+            names.setdefault(place.process, name)
+            plan.add_rank(place.process, place.device, name)
         for rank in local:
             steps, lane_begin, peers = common.table(schedule, rank)
-            plan.add_local(rank, steps, lane_begin, peers)
+            plan.add_local(rank, ranks[rank], steps, lane_begin, peers)
+        if linked and not apart:
+            use = Use(key, what, listing.of_call(request.spec), names)
+            self._get_agreement().begin(use, linked, plan.set_gate if spec["collective"] in WANT_ALL else None)
         decision = Decision(
             collective=spec["collective"],
             op=op,
@@ -138,37 +176,103 @@ class Planner:
         logger.info("%s", decision)
         return plan
 
-    def _places(self, request: _native.PlanRequest, spec: dict[str, Any], process: int, processes: int) -> list[Place]:
-        """Process and device of each rank, in rank order."""
+    def _places(
+        self, request: _native.PlanRequest, spec: dict[str, Any], process: int, membership: Membership
+    ) -> list[Place]:
+        """Process and device of each rank, in rank order, lost ones included."""
         partitions = request.partitions
-        if processes == 1:
+        if membership.count == 1:
             # Device ids only tell ranks apart here, and an abstract mesh does not know them; partition ids do it too.
             return [Place(process, int(p)) for p in partitions]
         devices = known_devices(request, spec, request.arrived())
-        if devices is None:
-            devices = exchange_devices(self._get_store(), request, spec, request.arrived)
         owner = device_owners("cpu")
+        if devices is None:
+            call = (request.spec, tuple(partitions))
+            earlier = enumerate(self._exchanged.get(call, ()))
+            lost = {rank: device for rank, device in earlier if owner[device] in membership.lost}
+            store, generation = self.store(), membership.generation
+            devices = exchange_devices(store, request, spec, request.arrived, generation, lost)
+            self._exchanged[call] = devices
         return [Place(owner[d], d) for d in devices]
 
-    def _get_store(self) -> JaxStore:
+    def store(self) -> JaxStore:
+        """The job's store. JoinError where jax.distributed is not initialised."""
         if self._store is None:
             self._store = JaxStore()
         return self._store
 
-    def _join(self, process: int, processes: int) -> World:
+    def _get_agreement(self) -> Agreement:
         with self._lock:
+            if self._agreement is None:
+                self._agreement = Agreement(_native, self.store, jax.process_index())
+            return self._agreement
+
+    def membership(self) -> Membership:
+        """Who takes part now. Starts JAX's backend."""
+        with self._lock:
+            if self._membership is None:
+                self._membership = first(jax.process_count())
+            return self._membership
+
+    def joined(self) -> bool:
+        """Whether this process has made itself known to the others."""
+        return self._world is not None
+
+    def _join(self, membership: Membership) -> World:
+        with self._lock:
+            if self._membership != membership:
+                raise JoinError("The job has been rebuilt since this was asked for.")
             if self._world is None:
-                state = _compat.distributed_state()
-                coordinator = state.coordinator if state is not None else ""
-                self._world = World(
-                    self._get_store(),
-                    process,
-                    processes,
-                    _native,
-                    settings().join_timeout,
-                    coordinator=coordinator,
-                )
+                self._world = self._make_world(membership, True)
             return self._world
+
+    def _make_world(self, membership: Membership, serving: bool) -> World:
+        state = _compat.distributed_state()
+        return World(
+            self.store(),
+            jax.process_index(),
+            membership.count,
+            _native,
+            settings().join_timeout,
+            coordinator=state.coordinator if state is not None else "",
+            generation=membership.generation,
+            members=membership.processes,
+            serving=serving,
+        )
+
+    def leave(self, deadline: float) -> None:
+        """Give the World up: nothing of it reaches the engine any more. JoinError where that is not so in time."""
+        with self._lock:
+            if self._world is not None:
+                self._world.close(deadline)
+
+    def enter(self, membership: Membership, deadline: float, gone: Callable[[], list[int]]) -> None:
+        """Begin a generation: returns when all its members are there. The engine is halted, and resumes.
+
+        JoinError where a member does not come until `deadline` (time.monotonic seconds), or ends before.
+        """
+        world = self._make_world(membership, False) if len(membership.processes) > 1 else None
+        before = gone()  # maybe an earlier start of one that has come back
+        try:
+            while world is not None and (absent := world.absent()):
+                ended = [p for p in absent if p in gone() and p not in before]
+                if ended:
+                    raise JoinError(f"Process {ended[0]} has ended meanwhile: try again.")
+                if time.monotonic() > deadline:
+                    raise JoinError(f"Process {absent[0]} has agreed to take part, but does not come: try again.")
+                time.sleep(_POLL_S)
+            # Links of the new generation come after those of the old one are gone.
+            if not _native.renew(membership.generation, max(0.0, deadline - time.monotonic())):
+                raise JoinError("An operation of this process has not come to its end: try again.")
+        except BaseException:
+            if world is not None:
+                world.close()
+            raise
+        with self._lock:
+            self._world, self._membership, self._agreement = world, membership, None
+        if world is not None:
+            world.serve()
+        _native.resume()
 
     @staticmethod
     def _hosts(places: list[Place], world: World | None) -> tuple[int, ...]:
@@ -179,10 +283,14 @@ class Planner:
     @staticmethod
     def _connect(
         schedule: Schedule, places: list[Place], local: list[int], world: World | None
-    ) -> tuple[int, tuple[str, ...]]:
-        """Links to every process that this one sends to; the number of channels, and the transports in use."""
+    ) -> tuple[int, tuple[str, ...], set[int]]:
+        """Links to every process that this one sends to.
+
+        Returns the number of channels, the transports in use, and the processes that there are links with or will be.
+        """
         channels = max(1, min(schedule.nlanes, settings().nsocks))
         transports: set[str] = set()
+        linked: set[int] = set()
         for rank in local:
             sends, receives = schedule.message_peers(rank)
             if schedule.uses_memory(rank) or len(places) == 1:
@@ -193,17 +301,18 @@ class Planner:
                     transports.add("local")
                 elif world is not None:
                     transports.add(world.transport(target))
+                    linked.add(target)
                     if peer in sends:
                         for channel in range(channels):
                             world.link(target, channel)
-        return channels, tuple(sorted(transports)) or ("none",)
+        return channels, tuple(sorted(transports)) or ("none",), linked
 
 
-def _users_choice(collective: str, nodes: tuple[int, ...], spec: dict[str, Any]) -> tuner.Choice | None:
+def _users_choice(collective: str, nodes: tuple[int, ...], spec: dict[str, Any], root: int) -> tuner.Choice | None:
     """The choice where the caller asked for an algorithm of their own: nothing is left to choose but the protocol."""
     if user.find(spec["algorithm"]) is None:
         return None
-    schedule = user.build_user(Spec(collective, len(nodes), spec["algorithm"], root=spec["root"], placement=nodes))
+    schedule = user.build_user(Spec(collective, len(nodes), spec["algorithm"], root=root, placement=nodes))
     messages = any(any(schedule.message_peers(rank)) for rank in range(len(nodes)))
     protocol = spec["protocol"] or ("simple" if messages else "memory")
     if messages and protocol == "memory":
@@ -218,11 +327,11 @@ def _tile_elements(protocol: str, element: int, widest: int) -> int:
     return max(1, payload // widest)
 
 
-def _key(request: _native.PlanRequest, spec: dict[str, Any], places: list[Place]) -> int:
+def _key(request: _native.PlanRequest, spec: dict[str, Any], places: list[Place], generation: int) -> int:
     """The same number in all processes of the group for one call site, and for both halves of a message queue."""
     devices = [place.device for place in places]
     if spec["half"] == "both":
         identity = f"{request.spec}/{request.ordinal}/{devices}"
     else:
         identity = f"p2p/{spec['tag']}/{spec['perm']}/{devices}"
-    return common.number(identity, 8)
+    return common.number(f"{generation}/{identity}", 8)

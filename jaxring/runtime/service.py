@@ -20,7 +20,7 @@ from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import cuda_service
 from jaxring.runtime.planner import Planner
 from jaxring.settings import announce, settings
-from jaxring.trace.live import new_file
+from jaxring.trace.live import new_file, new_prefix
 from jaxring.world.identity import version
 
 logger = logging.getLogger("jaxring.runtime")
@@ -40,6 +40,7 @@ TARGETS = (*COLLECTIVE_TARGETS, DONE)
 GPU_TARGETS = (*TARGETS, *STARTS.values(), JOIN)
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
+_planner = Planner()
 _stop = threading.Event()
 
 
@@ -66,7 +67,19 @@ def ensure_started() -> None:
         configured = settings()
         announce(os.environ, version())
         _native.allow_huge_pages(configured.huge_pages)
-        _native.start(configured.worker_threads, configured.slot_bytes, _SPIN_US, new_file(configured.trace_dir))
+        faults = {name: float(number) for name, number in (word.split("=") for word in configured.faults)}
+        if faults:
+            logger.warning("JAXRING_FAULTS is set: messages are spoiled on purpose")
+        _native.start(
+            configured.worker_threads,
+            configured.slot_bytes,
+            _SPIN_US,
+            new_file(configured.trace_dir),
+            configured.checksum,
+            faults,
+            configured.nan_check,
+        )
+        _native.dump_on_signal(new_prefix(configured.trace_dir))
         _thread = threading.Thread(target=_serve, name="jaxring-planner", daemon=True)
         _thread.start()
         atexit.register(_end)
@@ -76,31 +89,43 @@ def ensure_started() -> None:
 _SPIN_US = 20
 
 
+def planner() -> Planner:
+    """What answers the CPU engine's planning requests."""
+    return _planner
+
+
 def _serve() -> None:
-    planner = Planner()
     while not _stop.is_set():
         request = _native.next_request(_POLL_S)
+        _warn()
+        try:
+            _planner.converse()
+        except Exception:
+            logger.exception("comparing programs with other processes failed")
         if request is None:
             continue
-        if planner.asks_peers(request):
+        if _planner.asks_peers(request):
             # Waits until the peers reach this call, and they may be waiting in another one: not in line.
-            threading.Thread(target=_answer, args=(planner, request), name="jaxring-plan", daemon=True).start()
+            threading.Thread(target=_answer, args=(_planner, request), name="jaxring-plan", daemon=True).start()
         else:
-            _answer(planner, request)
+            _answer(_planner, request)
         # The request keeps its call site, and that the executable, alive.
         del request
 
 
+def _warn() -> None:
+    for sentence in _native.take_warnings():
+        logger.warning("%s", sentence)
+
+
 def _answer(planner: Planner, request: _native.PlanRequest) -> None:
     try:
-        plan = planner.plan(request)
+        request.resolve(planner.plan(request))
     except Exception as error:
         logger.warning("planning failed: %s", error, exc_info=not isinstance(error, JaxringError))
         code = _UNAVAILABLE if isinstance(error, JaxringError) else _INTERNAL
         code = _INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else code
         request.reject(code, f"jaxring: {error}")
-    else:
-        request.resolve(plan)
 
 
 def _end() -> None:
@@ -109,6 +134,7 @@ def _end() -> None:
     # After an uncaught exception peers must not take this for an orderly end, and are told of it.
     uncaught = getattr(sys, "last_type", None)
     why = "" if uncaught is None else f" after an uncaught {uncaught.__name__}: {str(sys.last_value)[:500]}"
+    _warn()
     _native.abort(f"this process is ending{why}", _ABORT_S, uncaught is None)
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)

@@ -32,6 +32,7 @@ class Settings:
     hostid: str
     socket_ifname: str
     shm_disable: bool
+    tls: bool
     net: str
     net_plugin: str
     ib_disable: bool
@@ -54,12 +55,17 @@ class Settings:
     proto: tuple[str, ...]
     fusion_bytes: int
     p2p_disable: bool
+    nvls_enable: int
     local_register: bool
     min_nchannels: int
     max_nchannels: int
     nthreads: int
     cuda_trap: bool
+    cuda_bulk_bytes: int
     trace_dir: str
+    checksum: bool
+    nan_check: str
+    faults: tuple[str, ...]
     debug: str
 
     def fingerprint(self) -> str:

@@ -90,6 +90,26 @@ def plugin(text: str) -> str:
     return "" if text == "none" else text_line(text)
 
 
+# What can be asked of fault injection, as ffi/transport/faults.h has it: shares of all messages, and two numbers.
+_SHARES = ("drop", "delay", "duplicate", "truncate", "corrupt", "reorder", "reset")
+
+
+def faults(text: str) -> tuple[str, ...]:
+    """A comma list of name=number."""
+    rule = "a comma list of seed=, delay_us= and shares from 0 to 1: " + "=, ".join(_SHARES) + "="
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    for word in words:
+        name, _, number = word.partition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            raise ValueError(rule) from None
+        highest = 1.0 if name in _SHARES else {"seed": 2.0**32, "delay_us": 1e7}.get(name, -1.0)
+        if not 0 <= value <= highest or (name == "seed" and not number.isdecimal()):
+            raise ValueError(rule)
+    return words
+
+
 def level(text: str) -> str:
     """A log level by NCCL's name."""
     if text.upper() not in ("", *LEVELS):

@@ -57,6 +57,15 @@ VARIABLES: tuple[Variable, ...] = (
         nccl=True,
     ),
     Variable(
+        "TLS",
+        "flag",
+        False,
+        "1: connections between hosts are encrypted, by TLS 1.3 with OpenSSL's library (libssl.so.3 or 1.1); TCP "
+        "carries the data then, not RDMA.",
+        kinds.flag,
+        shared=True,
+    ),
+    Variable(
         "NET",
         "name",
         "",
@@ -221,6 +230,17 @@ VARIABLES: tuple[Variable, ...] = (
         engines="GPU",
     ),
     Variable(
+        "NVLS_ENABLE",
+        "integer",
+        2,
+        "Algorithm `nvls`, the NVLink switch: 0: never, also where a call asks for it; 1: the tuner may choose it "
+        "where the GPUs can; 2: where a call asks for it.",
+        kinds.integer(0, 2),
+        shared=True,
+        nccl=True,
+        engines="GPU",
+    ),
+    Variable(
         "LOCAL_REGISTER",
         "flag",
         True,
@@ -264,11 +284,47 @@ VARIABLES: tuple[Variable, ...] = (
         engines="GPU",
     ),
     Variable(
+        "CUDA_BULK_BYTES",
+        "bytes",
+        0,
+        "Slices of so many bytes and more that only move go by bulk copies (cp.async.bulk) where GPUs have them, from "
+        "compute capability 9.0 on; 0: never. No hardware has run them yet.",
+        kinds.integer(0, 1 << 40),
+        engines="GPU",
+    ),
+    Variable(
         "TRACE_DIR",
         "folder",
         "",
         "Keep the flight record (`jaxring trace`) in a file there, which stays when the process is killed.",
         kinds.text_line,
+    ),
+    Variable(
+        "CHECKSUM",
+        "flag",
+        False,
+        "1: every message carries a CRC-32C of its payload, whatever the transport; a wrong one is an error.",
+        kinds.flag,
+        shared=True,
+        engines="CPU",
+    ),
+    Variable(
+        "NAN_CHECK",
+        "name",
+        "",
+        "warn or error: look for NaN and infinity in every operand and every sum; the first rank that holds one is "
+        "named with the call, once per call in the log, or as the call's error.",
+        kinds.one_of("warn", "error"),
+        engines="CPU",
+    ),
+    Variable(
+        "FAULTS",
+        "list",
+        (),
+        "For tests: faults that befall messages between processes, as shares of them (drop=, delay=, duplicate=, "
+        "truncate=, corrupt=; on sockets also reorder=, reset=), by seed=; delay_us= is the longest delay.",
+        kinds.faults,
+        engines="CPU",
     ),
     Variable(
         "DEBUG",

@@ -13,42 +13,54 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MAX_BYTES = 16 << 20
+_MAX_DEPTH = 64
+_MAX_CPUS = 1 << 16
 
 
 def read(path: str) -> Machine:
     """The machine that a file describes. Raises SettingsError naming the file and what is wrong with it."""
     try:
-        text = pathlib.Path(path).read_bytes()
-        if len(text) > _MAX_BYTES:
-            raise ValueError(f"it has {len(text)} bytes, which no topology needs")
-        system = ET.fromstring(text)
-        if system.tag != "system":
-            raise ValueError(f"its outermost element is <{system.tag}> and not <system>")
-        cpus: list[Cpu] = []
-        found: list[Pci | Net | Gpu] = []
-        for cpu in system.iter("cpu"):
-            numa = int(cpu.get("numaid", "-1"))
-            affinity = _cpus(cpu.get("affinity", ""))
-            cpus.append(Cpu(numa, affinity, cpu.get("arch", ""), cpu.get("vendor", "")))
-            found += _below(cpu, numa, "")
+        with pathlib.Path(path).open("rb") as file:
+            return parse(file.read(_MAX_BYTES + 1), path)
     except OSError as error:
         raise SettingsError(f"The topology file {path} cannot be read: {error.strerror}.") from None
-    except (ValueError, ET.ParseError) as error:
+    except ValueError as error:
         raise SettingsError(f"{path} is no topology in NCCL's XML: {error}.") from None
+
+
+def parse(data: bytes, name: str) -> Machine:
+    """The machine that these bytes describe, found in `name`. Raises ValueError."""
+    if len(data) > _MAX_BYTES:
+        raise ValueError(f"it has more than {_MAX_BYTES} bytes, which no topology needs")
+    try:
+        system = ET.fromstring(data)
+    except (ET.ParseError, LookupError) as error:  # LookupError: an encoding that there is not
+        raise ValueError(str(error)) from None
+    if system.tag != "system":
+        raise ValueError(f"its outermost element is <{system.tag}> and not <system>")
+    cpus: list[Cpu] = []
+    found: list[Pci | Net | Gpu] = []
+    for cpu in system.iter("cpu"):
+        numa = int(cpu.get("numaid", "-1"))
+        affinity = _cpus(cpu.get("affinity", ""))
+        cpus.append(Cpu(numa, affinity, cpu.get("arch", ""), cpu.get("vendor", "")))
+        found += _below(cpu, numa, "", 0)
     pcis = tuple(each for each in found if isinstance(each, Pci))
     nets = tuple(each for each in found if isinstance(each, Net))
-    return Machine(tuple(cpus), pcis, nets, tuple(each for each in found if isinstance(each, Gpu)), path)
+    return Machine(tuple(cpus), pcis, nets, tuple(each for each in found if isinstance(each, Gpu)), name)
 
 
-def _below(element: ET.Element, numa: int, parent: str) -> Iterator[Pci | Net | Gpu]:
+def _below(element: ET.Element, numa: int, parent: str, depth: int) -> Iterator[Pci | Net | Gpu]:
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"its elements are more than {_MAX_DEPTH} deep")
     for child in element:
         if child.tag == "pci":
             busid = child.get("busid", "").lower()
             width = int(child.get("link_width", "0") or 0)
             yield Pci(busid, numa, parent, child.get("class", ""), child.get("link_speed", ""), width)
-            yield from _below(child, numa, busid)
+            yield from _below(child, numa, busid, depth + 1)
         elif child.tag == "nic":
-            yield from _below(child, numa, parent)
+            yield from _below(child, numa, parent, depth + 1)
         elif child.tag == "net":
             speed, port = int(child.get("speed", "0")), int(child.get("port", "1"))
             guid, gdr = child.get("guid", ""), child.get("gdr", "0") == "1"
@@ -60,7 +72,10 @@ def _below(element: ET.Element, numa: int, parent: str) -> Iterator[Pci | Net | 
 
 def _cpus(mask: str) -> str:
     """NCCL's mask of CPUs, 32 to a word ("00000000,0000000f"), as the kernel's list of each."""
-    bits = int(mask.replace(",", "") or "0", 16)
+    digits = mask.replace(",", "") or "0"
+    bits = int(digits, 16) if len(digits) <= _MAX_CPUS // 4 else -1
+    if bits < 0:
+        raise ValueError(f"an affinity is not a mask of at most {_MAX_CPUS} CPUs")
     return ",".join(str(i) for i in range(bits.bit_length()) if bits >> i & 1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jaxring.trace.flight import plan
+from jaxring.profiler.spans import plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ def _first_stuck(flights: Sequence[Flight]) -> Record | None:
 
 def _sides(flights: Sequence[Flight], stuck: Record) -> tuple[list[tuple[Flight, Record]], list[Flight]]:
     """Who has begun it, with their records; and who takes part and has not."""
-    everybody = plan(stuck).get("processes") == len(flights)
+    everybody = plan(stuck.label).get("processes") == len(flights)
     inside, outside = [], []
     for flight in flights:
         mine = next((record for record in flight.records if record.key == stuck.key), None)

@@ -7,9 +7,8 @@ used as an offset or a length.
 from __future__ import annotations
 
 import dataclasses
-import json
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxring.errors import JaxringError
 
@@ -110,12 +109,3 @@ def _texts(texts: bytes, begin: int, length: int, written: int) -> tuple[str, st
 
 def _printable(raw: bytes) -> str:
     return "".join(c if c.isprintable() else "?" for c in raw.decode("utf-8", "replace"))
-
-
-def plan(record: Record) -> dict[str, Any]:
-    """What the label says, {} where it says nothing."""
-    try:
-        found = json.loads(record.label)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

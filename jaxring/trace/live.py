@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 import socket
+import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,14 @@ def new_file(folder: str) -> str:
         return ""
     pathlib.Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     return str(pathlib.Path(folder) / f"jaxring-{socket.gethostname()}-{os.getpid()}-{time.time_ns()}.trace")
+
+
+def new_prefix(folder: str) -> str:
+    """What the names of copies that SIGUSR1 asks for begin with: in the system's temporary folder. "" where the record
+    itself is a file, in ``folder``."""
+    if folder:
+        return ""
+    return str(pathlib.Path(tempfile.gettempdir()) / f"jaxring-{socket.gethostname()}-{os.getpid()}-")
 
 
 def find(pids: list[int] | None = None) -> Iterator[tuple[int, pathlib.Path]]:

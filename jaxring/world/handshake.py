@@ -56,6 +56,10 @@ class Session:
             raise ValueError("a message's tag is wrong: it was altered on its way")
         return wire.decode(payload, MAX_MESSAGE_BYTES)
 
+    def stream_key(self) -> bytes:
+        """32 bytes that only both ends of this connection have: TLS begins with them."""
+        return hmac.digest(self._key, b"tls\0", hashlib.sha256)
+
     def _tag(self, label: bytes, payload: bytes) -> bytes:
         return hmac.digest(self._key, label + payload, hashlib.sha256)
 

@@ -54,7 +54,7 @@ class ProcessInfo:
         raw = wire.decode(data, MAX_INFO_BYTES)
         names = {field.name for field in dataclasses.fields(cls)}
         if raw.keys() != names:
-            raise ValueError(f"fields differ: {', '.join(sorted(raw.keys() ^ names))[:200]}")
+            raise ValueError(f"fields differ: {', '.join(map(repr, sorted(raw.keys() ^ names)))[:200]}")
         addresses = raw["addresses"]
         if type(addresses) is not list or not 1 <= len(addresses) <= MAX_ADDRESSES:
             raise ValueError(f"addresses is not a list of 1 to {MAX_ADDRESSES}")

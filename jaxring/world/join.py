@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from jaxring.errors import JoinError
 from jaxring.settings import Settings
@@ -17,12 +17,14 @@ from jaxring.settings import settings as environment_settings
 from jaxring.topology import detect, xml
 from jaxring.world import handshake, identity, interfaces, links, rdma
 from jaxring.world.dialling import connect
+from jaxring.world.gate import Gate
 from jaxring.world.handshake import Acceptance, Session
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.listener import Listener
+from jaxring.world.store import propose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from jaxring.world.links import Native
     from jaxring.world.store import Store
@@ -31,8 +33,8 @@ logger = logging.getLogger("jaxring.world")
 
 # Longest wait of an acceptor for the request and the answer's delivery.
 _REQUEST_S = 30.0
-# A slice of the wait for the secret, after which a closed World gives up.
-_SECRET_SLICE_S = 2.0
+# A slice of a wait for the store, after which a closed World gives up.
+_SLICE_S = 1.0
 # In place of a channel: the connection beside the data, one to each process that this one sends to.
 _CONTROL = -1
 
@@ -40,9 +42,12 @@ _CONTROL = -1
 class World:
     """The processes of one job as seen by process `process` of `count`. All methods are safe from any thread.
 
-    The constructor publishes this process and starts to listen; it waits for nobody. Process 0 also makes the secret.
+    The constructor publishes this process and starts to listen; it waits for nobody. The first member also makes the
+    secret.
     `timeout_s` bounds each wait for a peer. `coordinator` ("host:port") tells which interface leads to the others.
-    `generation` sets the keys of a World apart from those of an earlier one in the same store.
+    `generation` sets the keys of a World apart from those of an earlier one in the same store; `members` are the
+    processes that are in it (default: all), the first of which makes the secret. With `serving` False nobody is
+    answered before `serve`.
     """
 
     def __init__(
@@ -55,12 +60,17 @@ class World:
         *,
         coordinator: str = "",
         generation: int = 0,
+        members: Sequence[int] | None = None,
+        serving: bool = True,
         settings: Settings | None = None,
     ) -> None:
         if not 0 <= process < count <= identity.MAX_PROCESSES:
             raise JoinError(f"Process {process} of {count} is not possible (at most {identity.MAX_PROCESSES}).")
         self.process, self.count = process, count
-        self._store, self._native, self._timeout_s = store, native, timeout_s
+        self.members = tuple(range(count)) if members is None else tuple(members)
+        self._store, self._timeout_s = store, timeout_s
+        self._gate = Gate(native)
+        self._native = cast("Native", self._gate)
         self._settings = environment_settings() if settings is None else settings
         self._prefix = f"jaxring/world/{generation}/"
         self._lock = threading.Lock()
@@ -68,9 +78,12 @@ class World:
         self._links: dict[tuple[int, int], concurrent.futures.Future[str]] = {}
         self._rings: dict[tuple[int, int], int] = {}
         self._accepted: set[tuple[int, int]] = set()
+        self._dialling: set[socket.socket] = set()
         self._secret = b""
+        self._load_tls()
         self._load_plugin()
-        self._rails = rdma.rails(native, self._settings)
+        # What RDMA carries is not encrypted.
+        self._rails = [] if self._settings.tls else rdma.rails(native, self._settings)
         self._listener = Listener(interfaces.choose(self._settings.socket_ifname, coordinator))
         try:
             self.own = identity.describe_self(
@@ -80,23 +93,40 @@ class World:
                 self._settings.hostid,
                 rdma.kinds(self._rails),
             )
-            if process == 0:
+            published = propose(store, f"{self._prefix}process/{process}", self.own.to_json())
+            if published != self.own.to_json():
+                raise JoinError(
+                    f"Process {process} has taken part in this job before, and was started again. Call "
+                    "jaxring.rebuild() in all processes before the first collective."
+                )
+            if process == self.members[0]:
                 self._secret = secrets.token_bytes(handshake.SECRET_BYTES)
                 store.set(self._prefix + "secret", self._secret)
                 if self._settings.topo_dump_file:
                     xml.write(detect.machine(self._settings), self._settings.topo_dump_file)
-            store.set(f"{self._prefix}process/{process}", self.own.to_json())
-            self._listener.start(self._acceptance, self._serve)
+            if serving:
+                self.serve()
         except BaseException:
             self._listener.close()
             raise
         logger.info("%s of %d listens on %s", self.own, count, self.own.addresses)
         logger.info("RDMA: %s", self._rails or "none")
 
+    def serve(self) -> None:
+        """Answer those who dial, from now on."""
+        self._listener.start(self._acceptance, self._serve)
+
+    def absent(self) -> tuple[int, ...]:
+        """Members that have not published themselves yet."""
+        there = self._store.list(self._prefix + "process/")
+        return tuple(p for p in self.members if str(p) not in there)
+
     def info(self, p: int) -> ProcessInfo:
         """What process `p` published, waiting for it. Raises JoinError: late, unreadable, or set up differently."""
         if not 0 <= p < self.count:
             raise JoinError(f"There is no process {p} among {self.count}.")
+        if p not in self.members:
+            raise JoinError(f"Process {p} is lost: the others have gone on without it.")
         if p == self.process:
             return self.own
         known = self._infos.get(p)
@@ -155,9 +185,19 @@ class World:
             )
         return "tcp"
 
-    def close(self) -> None:
-        """Stop listening. Links that exist are the engine's and stay."""
+    def close(self, deadline: float | None = None) -> None:
+        """Stop listening and dialling. Links that exist are the engine's and stay.
+
+        With a `deadline` (time.monotonic seconds) nothing reaches the engine any more when this returns; JoinError
+        where that takes longer.
+        """
         self._listener.close()
+        with self._lock:
+            for sock in self._dialling:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+        if deadline is not None:
+            self._gate.close(deadline)
 
     def _make(self, p: int, channel: int) -> str:
         peer = self.info(p)
@@ -171,9 +211,11 @@ class World:
             if how is None:  # a second try uses the first one's ring
                 how = self._rings[p, channel] = self._native.shm_create(p, channel)
         sock, session = self._connect(peer, channel, deadline)
-        with sock:
+        with sock, self._dials(sock):
             try:
-                words = links.dial(sock, session, self.own, peer, channel, self._native, how, deadline)
+                words = links.dial(
+                    sock, session, self.own, peer, channel, self._native, how, deadline, self._settings.tls
+                )
             except (OSError, ValueError) as error:
                 raise JoinError(f"The link to {peer} on channel {channel} failed: {error}.") from error
         if words:
@@ -185,12 +227,25 @@ class World:
         peer = self.info(p)
         deadline = time.monotonic() + self._timeout_s
         sock, session = self._connect(peer, 0, deadline)
-        with sock:
+        with sock, self._dials(sock):
             try:
-                links.dial_control(sock, session, self.own, peer, self._native, deadline)
+                links.dial_control(sock, session, self.own, peer, self._native, deadline, self._settings.tls)
             except (OSError, ValueError) as error:
                 raise JoinError(f"The control connection to {peer} failed: {error}.") from error
         return "control"
+
+    @contextlib.contextmanager
+    def _dials(self, sock: socket.socket) -> Iterator[None]:
+        """Has `close` end what waits for an answer on `sock`."""
+        with self._lock:
+            if self._listener.closed:
+                raise JoinError("This World is closed.")
+            self._dialling.add(sock)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._dialling.discard(sock)
 
     def _load_plugin(self) -> None:
         name = self._settings.net_plugin
@@ -206,6 +261,19 @@ class World:
         except RuntimeError as error:
             raise JoinError(f"JAXRING_NET_PLUGIN: {error}.") from error
 
+    def _load_tls(self) -> None:
+        if not self._settings.tls:
+            return
+        if self._settings.net == "ib" or self._settings.net_plugin:
+            raise JoinError(
+                "JAXRING_TLS=1 encrypts TCP, and JAXRING_NET=IB or JAXRING_NET_PLUGIN ask for another transport: "
+                "unset one of them."
+            )
+        try:
+            logger.info("TLS by %s", self._native.tls_load())
+        except RuntimeError as error:
+            raise JoinError(f"JAXRING_TLS=1 asks for TLS: {error}.") from error
+
     def _offering(self, transport: str, kind: str, channel: int) -> links.Offering | None:
         """This side of a link by an offering; None for the other transports. Channels take the rails in turn."""
         if transport == "plugin" and self._settings.net_plugin:
@@ -218,12 +286,12 @@ class World:
         return links.by_verbs(self._native, fitting[channel % len(fitting)], self._settings)
 
     def _connect(self, peer: ProcessInfo, channel: int, deadline: float) -> tuple[socket.socket, Session]:
-        secret = self._get_secret(self._timeout_s)
+        secret = self._get_secret()
         return connect(peer, self.process, secret, channel, self._timeout_s, deadline, lambda: self._listener.closed)
 
     def _acceptance(self) -> Acceptance:
         # Whoever may dial has read the secret, so it is there, unless a stranger comes before process 0 does.
-        return Acceptance(self._get_secret(self._timeout_s), self.process, self.count)
+        return Acceptance(self._get_secret(), self.process, self.count)
 
     def _serve(self, sock: socket.socket, session: Session) -> None:
         with sock:
@@ -250,7 +318,9 @@ class World:
             peer = self.info(session.peer)
             deadline = time.monotonic() + _REQUEST_S
             how = self._offering(request.transport, request.kind, request.channel)
-            words = links.accept(sock, session, request, self.own, peer, self._native, how, deadline)
+            words = links.accept(
+                sock, session, request, self.own, peer, self._native, how, deadline, self._settings.tls
+            )
         except BaseException:
             if sock.fileno() >= 0:  # otherwise the engine has the socket, and the link exists
                 with self._lock:
@@ -263,7 +333,7 @@ class World:
 
     def _fetch(self, p: int) -> ProcessInfo:
         try:
-            raw = self._store.get(f"{self._prefix}process/{p}", self._timeout_s)
+            raw = self._read(f"process/{p}")
         except JoinError as error:
             raise JoinError(f"Process {p} of {self.count} has not joined: {error}") from error
         try:
@@ -281,15 +351,26 @@ class World:
             raise JoinError(f"The settings differ. {info}: {theirs}. {self.own}: {ours}. Make them equal.")
         return info
 
-    def _get_secret(self, timeout_s: float) -> bytes:
-        deadline = time.monotonic() + timeout_s
-        while not self._secret:
+    def _read(self, key: str) -> bytes:
+        """What a member published, waiting for it until this World is closed or the time is over."""
+        began = time.monotonic()
+        slice_s = min(_SLICE_S, self._timeout_s)
+        while True:
+            asked = time.monotonic()
             try:
-                secret = self._store.get(self._prefix + "secret", min(_SECRET_SLICE_S, timeout_s))
-            except JoinError:
-                if self._listener.closed or time.monotonic() >= deadline:
-                    raise
-                continue
+                return self._store.get(self._prefix + key, slice_s)
+            except JoinError as error:
+                now = time.monotonic()
+                if self._listener.closed:
+                    raise JoinError("This World is closed.") from error
+                if now - asked < slice_s / 2:
+                    raise  # the store is lost
+                if now - began >= self._timeout_s:
+                    raise JoinError(f"Nobody published {self._prefix + key} within {self._timeout_s:g} s.") from error
+
+    def _get_secret(self) -> bytes:
+        if not self._secret:
+            secret = self._read("secret")
             if len(secret) != handshake.SECRET_BYTES:
                 raise JoinError(f"The job's secret has {len(secret)} bytes instead of {handshake.SECRET_BYTES}.")
             self._secret = secret

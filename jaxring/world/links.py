@@ -43,11 +43,20 @@ class Native(Protocol):
     def shm_attach(self, peer: int, channel: int, ring_path: str, bell_path: str) -> None:
         """Make a receiving link from the sender's ring and doorbell."""
 
-    def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool) -> None:
-        """Make a link of a connected non-blocking socket, and take it."""
+    def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
+        """Make a link of a connected non-blocking socket, and take it.
 
-    def control(self, peer: int, fd: int) -> None:
-        """Take the connection beside the data: signs of life, failures; its end means that the peer is dead."""
+        With a key the two ends speak TLS from now on: a handshake comes first. Raises RuntimeError where it fails.
+        """
+
+    def tls_load(self) -> str:
+        """Open OpenSSL's library, once; returns its version. Raises RuntimeError."""
+
+    def control(self, peer: int, fd: int, dialled: bool, key: bytes, timeout_s: float) -> None:
+        """Take the connection beside the data: signs of life, failures; its end means that the peer is dead.
+
+        `key` as for `tcp_attach`.
+        """
 
     def plugin_load(self, name: str) -> str:
         """Load a network plugin, once; returns it in words. Raises RuntimeError, as those below."""
@@ -131,6 +140,7 @@ def dial(
     native: Native,
     how: int | Offering | None,
     deadline: float,
+    tls: bool,
 ) -> str:
     """Ask `peer` for a link on an authenticated connection and complete this side of it. The socket is used up.
 
@@ -149,19 +159,40 @@ def dial(
         request |= {"transport": "shm", "pid": own.pid, "ring_fd": how, "bell_fd": native.bell_fd()}
     answer = _ask(sock, session, request, peer, channel, deadline)
     if how is None:
-        native.tcp_attach(peer.index, channel, _release(sock), True)
+        with _encrypting(peer):
+            native.tcp_attach(peer.index, channel, _release(sock), True, *_security(session, tls, deadline))
     else:
         native.shm_ring(peer.index, channel, memory_path(peer, answer.get("pid"), answer.get("bell_fd")))
     return ""
 
 
 def dial_control(
-    sock: socket.socket, session: Session, own: ProcessInfo, peer: ProcessInfo, native: Native, deadline: float
+    sock: socket.socket,
+    session: Session,
+    own: ProcessInfo,
+    peer: ProcessInfo,
+    native: Native,
+    deadline: float,
+    tls: bool,
 ) -> None:
     """Make an authenticated connection the one beside the data. Raises as `dial` does."""
     request = {"from": own.index, "token": own.token, "channel": 0, "transport": "control"}
     _ask(sock, session, request, peer, 0, deadline)
-    native.control(peer.index, _release(sock))
+    with _encrypting(peer):
+        native.control(peer.index, _release(sock), True, *_security(session, tls, deadline))
+
+
+def _security(session: Session, tls: bool, deadline: float) -> tuple[bytes, float]:
+    """What the engine needs for TLS: a key (b"" for none) and the seconds that are left."""
+    return (session.stream_key() if tls else b""), max(0.0, deadline - time.monotonic())
+
+
+@contextlib.contextmanager
+def _encrypting(peer: ProcessInfo) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise JoinError(f"The connection with {peer} cannot be encrypted: {error}.") from error
 
 
 @contextlib.contextmanager
@@ -211,6 +242,7 @@ def accept(
     native: Native,
     how: Offering | None,
     deadline: float,
+    tls: bool,
 ) -> str:
     """Make the receiving side of the link that `peer` asks for, and answer. The socket is used up.
 
@@ -230,10 +262,11 @@ def accept(
     if request.transport in ("tcp", "control"):
         # The answer goes first: from the moment when the engine has the socket, what is sent is data.
         session.send(sock, {"ok": True}, deadline)
-        if request.transport == "control":
-            native.control(peer.index, _release(sock))
-        else:
-            native.tcp_attach(peer.index, channel, _release(sock), False)
+        with _encrypting(peer):
+            if request.transport == "control":
+                native.control(peer.index, _release(sock), False, *_security(session, tls, deadline))
+            else:
+                native.tcp_attach(peer.index, channel, _release(sock), False, *_security(session, tls, deadline))
         return ""
     ring = memory_path(peer, request.pid, request.ring_fd)
     bell = memory_path(peer, request.pid, request.bell_fd)

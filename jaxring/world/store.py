@@ -13,13 +13,19 @@ SLICE_S = 2.0
 
 
 class Store(Protocol):
-    """What a World needs: each key is set once by one process and read by any. Both raise JoinError."""
+    """What the processes of a job meet by. Every method raises JoinError."""
 
     def set(self, key: str, value: bytes) -> None:
         """Publish `value`; a key can be set once."""
 
     def get(self, key: str, timeout_s: float) -> bytes:
         """The value, as soon as somebody has set it, waiting at most `timeout_s` seconds."""
+
+    def replace(self, key: str, value: bytes) -> None:
+        """Publish `value` in place of what may be there."""
+
+    def list(self, prefix: str) -> dict[str, bytes]:
+        """What there is now below `prefix`, which ends in a slash: the rest of each key, and its value."""
 
 
 class JaxStore:
@@ -40,6 +46,19 @@ class JaxStore:
         except Exception as error:
             raise JoinError(f"Cannot publish {key} in jax.distributed's store: {_first_line(error)}.") from error
 
+    def replace(self, key: str, value: bytes) -> None:
+        try:
+            self._client.key_value_set_bytes(key, value, allow_overwrite=True)
+        except Exception as error:
+            raise JoinError(f"Cannot publish {key} in jax.distributed's store: {_first_line(error)}.") from error
+
+    def list(self, prefix: str) -> dict[str, bytes]:
+        try:
+            found = self._client.key_value_dir_get_bytes(prefix)
+        except Exception as error:
+            raise JoinError(f"Cannot read {prefix} from jax.distributed's store: {_first_line(error)}.") from error
+        return {key.removeprefix(prefix): bytes(value) for key, value in found}
+
     def get(self, key: str, timeout_s: float) -> bytes:
         deadline = time.monotonic() + timeout_s
         while True:
@@ -53,6 +72,16 @@ class JaxStore:
                     continue
                 reason = f"nobody set it within {timeout_s:g} s" if late else _first_line(error)
                 raise JoinError(f"Cannot read {key} from jax.distributed's store: {reason}.") from error
+
+
+def propose(store: Store, key: str, value: bytes) -> bytes:
+    """What `key` holds for everybody: `value`, unless another was there first."""
+    try:
+        store.set(key, value)
+    except JoinError:
+        # Taken, or the store is lost, which reading tells.
+        return store.get(key, SLICE_S)
+    return value
 
 
 def _first_line(error: Exception) -> str:

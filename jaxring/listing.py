@@ -1,0 +1,113 @@
+"""The collectives of each program that this process has lowered, in order: what processes compare at its first use.
+
+A site of the engine knows its call's text only, so a program is found by that. Programs that are the same up to a call
+share its text: then there are several.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+from jaxring import _compat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Programs that are lowered at a time: one within another, by several threads.
+_MOST_OPEN = 64
+# Collectives of all programs that are remembered. Of older programs nothing is known then.
+_MOST_ENTRIES = 1 << 16
+# Beyond what every call has; where it is not this.
+_OPTIONS: Mapping[str, Any] = {"root": 0, "perm": [], "tag": 0, "half": "both", "algorithm": None, "protocol": None}
+
+
+class Listing:
+    """A program: ``name``, a line for each collective, and whether the main thread lowered it."""
+
+    def __init__(self, name: str, on_main_thread: bool) -> None:
+        self.name, self.on_main_thread = name, on_main_thread
+        self.entries: list[str] = []
+        self.calls: list[bytes] = []
+        self._hash = hashlib.blake2b(digest_size=8)
+
+    @property
+    def digest(self) -> str:
+        """The same for programs whose collectives are the same, of whatever data."""
+        return self._hash.hexdigest()
+
+    def add(self, entry: str) -> None:
+        self.entries.append(entry)
+        self._hash.update(entry.encode() + b"\n")
+
+
+_lock = threading.Lock()
+_open: collections.OrderedDict[int, tuple[object, Listing]] = collections.OrderedDict()
+_listings: collections.OrderedDict[int, Listing] = collections.OrderedDict()
+_by_call: dict[bytes, list[Listing]] = {}
+_entries = 0
+
+
+def describe(spec: Mapping[str, Any]) -> str:
+    """A call for messages: what, over which axes, and where in the source."""
+    what = f"{spec['collective']} {spec['op']}" if spec["op"] else spec["collective"]
+    shape = ",".join(str(n) for n in spec["shape"])
+    return f"jaxring.{what} of {spec['dtype']}[{shape}] over {spec['axes']} at {spec['site']}"
+
+
+def note(module_context: Any, spec: Mapping[str, Any], text: str) -> None:
+    """A collective is lowered: ``spec``, which its call carries as ``text``."""
+    global _entries
+    options = [f"{name} {spec[name]}" for name, usual in _OPTIONS.items() if spec[name] != usual]
+    entry = ", ".join([describe(spec), *options])
+    token = _compat.lowering_token(module_context)
+    call = _of(text)
+    with _lock:
+        found = _open.get(id(token))
+        if found is None:
+            name = str(module_context.module.operation.attributes["sym_name"]).strip('"')
+            listing = Listing(name, threading.current_thread() is threading.main_thread())
+            _open[id(token)] = (token, listing)
+            _listings[id(listing)] = listing
+            if len(_open) > _MOST_OPEN:
+                _open.popitem(last=False)
+        else:
+            listing = found[1]
+            _open.move_to_end(id(token))
+        listing.add(entry)
+        listing.calls.append(call)
+        _by_call.setdefault(call, []).append(listing)
+        _entries += 1
+        while _entries > _MOST_ENTRIES and len(_listings) > 1:
+            _forget(_listings.popitem(last=False)[1])
+
+
+def _forget(listing: Listing) -> None:
+    global _entries
+    _entries -= len(listing.entries)
+    for call in listing.calls:
+        _by_call[call].remove(listing)
+        if not _by_call[call]:
+            del _by_call[call]
+
+
+def of_call(text: str) -> list[Listing]:
+    """The programs that hold this call, the latest first; none if it was lowered elsewhere."""
+    with _lock:
+        latest = reversed(_by_call.get(_of(text), ()))
+        found: dict[str, Listing] = {}
+        for listing in latest:
+            found.setdefault(listing.digest, listing)
+        return list(found.values())
+
+
+def known(digests: frozenset[str]) -> bool:
+    """Whether this process has lowered one of these."""
+    with _lock:
+        return any(listing.digest in digests for listing in _listings.values())
+
+
+def _of(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()

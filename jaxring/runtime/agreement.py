@@ -1,0 +1,254 @@
+"""Whether the processes of a collective run the same program: asked when it is first used, before its first step.
+
+When a process plans a call it tells the processes that it is linked with for it: the call's key, and a digest of the
+list of its program's collectives. The call's first operations wait in the engine until those have told the same
+(`Gate`). Where the programs differ, both sides are told, with the first difference of their lists:
+
+* A call is the same in both, and the rest of its program is not.
+* Both wait for each other, each in a program that the other has never lowered. Threads may launch programs in any
+  order, so this is an error for programs of the main threads only, and after a moment; others meet their deadline.
+
+Each side says that it sees it so, and only then do they fail. Lists are not compared where a process does not have one:
+a program that was deserialised is known by its calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jaxring import listing
+from jaxring.errors import JoinError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from jaxring.listing import Listing
+    from jaxring.world.store import Store
+
+logger = logging.getLogger("jaxring.runtime")
+
+# How long two processes wait for each other in programs that differ before that is an error.
+CROSSED_S = 2.0
+# How long a process's word that it sees a difference counts; it repeats it.
+_OBJECTION_S = 5.0
+_INVALID_ARGUMENT = 3
+_STORE_S = 5.0
+_MOST_DIGESTS = 8
+_MOST_WHAT = 500  # characters, of four bytes at most: a note has room for 3072 bytes
+# None of these needs less than every rank, so that waiting for all of them before it begins delays nobody.
+WANT_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+
+
+class Native(Protocol):
+    """What the engine offers."""
+
+    def send_note(self, process: int, text: str) -> None: ...
+    def in_flight(self, key: int) -> bool: ...
+    def fail_plan(self, key: int, code: int, message: str) -> None: ...
+
+
+class Gate(Protocol):
+    """Of one plan."""
+
+    def confirm(self, process: int) -> None: ...
+
+
+@dataclasses.dataclass
+class Use:
+    """A call that this process plans: its ``listings``, latest first, and the ``names`` of a rank of each process."""
+
+    key: int
+    what: str
+    listings: list[Listing]
+    names: Mapping[int, str]
+    gate: Gate | None = None
+    missing: set[int] = dataclasses.field(default_factory=set)
+    told: set[int] = dataclasses.field(default_factory=set)
+    since: float = 0.0
+
+    @functools.cached_property
+    def digests(self) -> frozenset[str]:
+        found = frozenset(each.digest for each in self.listings)
+        return found if len(found) <= _MOST_DIGESTS else frozenset()
+
+    @property
+    def on_main_thread(self) -> bool:
+        return all(each.on_main_thread for each in self.listings)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Theirs:
+    """A call that another process said it has planned. ``digests``: its programs', the latest first."""
+
+    key: int
+    digests: tuple[str, ...]
+    on_main_thread: bool
+    what: str
+    since: float
+
+    def agrees(self, use: Use) -> bool:
+        if self.key != use.key:
+            return False
+        return not self.digests or not use.digests or not use.digests.isdisjoint(self.digests)
+
+
+class Agreement:
+    """What this process has told the others of its programs, and they it. ``store`` is asked for in a dispute only."""
+
+    def __init__(
+        self, native: Native, store: Callable[[], Store], process: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._native, self._store, self._process, self._clock = native, store, process, clock
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Use] = {}
+        self._planned: set[int] = set()
+        self._heard: dict[int, dict[int, _Theirs]] = {}  # what this process has not planned itself, by process
+        # When a process last said that programs differ, its call and ours.
+        self._objecting: dict[int, tuple[float, int, int]] = {}
+        self._published: set[str] = set()
+
+    def begin(self, use: Use, processes: set[int], gate: Callable[[list[int]], Gate] | None) -> None:
+        """A call is about to run for the first time; this process is linked with ``processes`` for it.
+
+        ``gate`` makes the gate that holds it back until some of them have said the same.
+        """
+        with self._lock:
+            self._planned.add(use.key)
+            use.since = self._clock()
+            use.missing = set(processes)
+            for process in use.names:
+                theirs = self._heard.get(process, {}).get(use.key)
+                if theirs is not None and theirs.agrees(use):
+                    del self._heard[process][use.key]
+                    use.missing.discard(process)
+            if use.missing:
+                self._waiting[use.key] = use
+                use.gate = gate(sorted(use.missing)) if gate is not None else None
+            for process in processes:
+                self._tell(process, use)
+
+    def hear(self, process: int, text: str) -> None:
+        """A note has come."""
+        try:
+            said = json.loads(text)
+            if "differs" in said:
+                objection = (self._clock(), int(said["differs"]), int(said["from"]))
+                with self._lock:
+                    self._objecting[process] = objection
+                return
+            digests = tuple(str(digest) for digest in said["digests"])
+            theirs = _Theirs(int(said["key"]), digests, bool(said["main"]), str(said["what"]), self._clock())
+        except (ValueError, TypeError, KeyError) as error:
+            logger.warning("process %d sent a note that cannot be read: %s", process, error)
+            return
+        with self._lock:
+            use = self._waiting.get(theirs.key)
+            if use is not None and theirs.agrees(use):
+                use.missing.discard(process)
+                if use.gate is not None:
+                    use.gate.confirm(process)
+                if not use.missing:
+                    del self._waiting[use.key]
+                return
+            if use is None and theirs.key in self._planned:
+                return  # all that this process waited for have agreed
+            self._heard.setdefault(process, {})[theirs.key] = theirs
+            for use in self._waiting.values():
+                # It may wait for this process, and not know in what this one is.
+                if process in use.names:
+                    self._tell(process, use)
+
+    def settle(self) -> None:
+        """Looks for programs that differ, and fails them. To be called now and then."""
+        now = self._clock()
+        with self._lock:
+            found = [(process, *pair) for process in self._heard if (pair := self._difference(process, now))]
+        for process, use, theirs in found:
+            self._publish(use)
+            self._native.send_note(process, json.dumps({"differs": str(use.key), "from": str(theirs.key)}))
+            with self._lock:
+                said_at, key, ours = self._objecting.get(process, (0.0, 0, 0))
+                objected = self._heard[process].get(key)
+                same = {other.key for other in self._waiting.values() if other.digests & use.digests}
+            if objected is None or ours not in same or now - said_at > _OBJECTION_S:
+                continue
+            if key != ours and not self._may_differ(objected, now):
+                continue
+            text = self._explain(process, use, objected)
+            logger.error("%s", text)
+            for each in same:
+                self._native.fail_plan(each, _INVALID_ARGUMENT, text)
+
+    def _difference(self, process: int, now: float) -> tuple[Use, _Theirs] | None:
+        """A call of each side that cannot be of one program, if this process waits for the other in it."""
+        heard = self._heard[process]
+        for key in heard.keys() & self._waiting.keys():
+            if process in self._waiting[key].names and self._native.in_flight(key):
+                return self._waiting[key], heard[key]
+        for use in self._waiting.values():
+            if not (use.digests and use.on_main_thread and process in use.names and now - use.since > CROSSED_S):
+                continue
+            if not self._native.in_flight(use.key):
+                continue
+            # The latest: what failed before is still among them.
+            theirs = next((each for each in reversed(heard.values()) if self._may_differ(each, now)), None)
+            return None if theirs is None else (use, theirs)
+        return None
+
+    @staticmethod
+    def _may_differ(theirs: _Theirs, now: float) -> bool:
+        crossed = bool(theirs.digests) and theirs.on_main_thread and now - theirs.since > CROSSED_S
+        return crossed and not listing.known(frozenset(theirs.digests))
+
+    def _tell(self, process: int, use: Use) -> None:
+        if process in use.told:
+            return
+        use.told.add(process)
+        told = {
+            "key": str(use.key),
+            "digests": [each.digest for each in use.listings] if use.digests else [],
+            "main": use.on_main_thread,
+            "what": use.what[:_MOST_WHAT],
+        }
+        self._native.send_note(process, json.dumps(told, ensure_ascii=False))
+
+    def _publish(self, use: Use) -> None:
+        for each in use.listings:
+            if each.digest in self._published:
+                continue
+            self._published.add(each.digest)
+            text = json.dumps({"name": each.name, "entries": each.entries})
+            with contextlib.suppress(JoinError):
+                self._store().set(f"jaxring/programs/{self._process}/{each.digest}", text.encode())
+
+    def _explain(self, process: int, use: Use, theirs: _Theirs) -> str:
+        head = f"{use.what}: the processes run different programs. "
+        hint = " Have all processes launch the same programs, with the same shapes, in the same order."
+        own, other = use.names[self._process], use.names[process]
+        try:
+            raw = self._store().get(f"jaxring/programs/{process}/{theirs.digests[0]}", _STORE_S)
+            there: dict[str, Any] = json.loads(raw)
+        except (JoinError, ValueError):
+            return f"{head}{own} is in {use.what}, {other} in {theirs.what}.{hint}"
+        here = use.listings[0]
+        ours, others = here.entries, there["entries"]
+        first = next((i for i, (a, b) in enumerate(zip(ours, others, strict=False)) if a != b), None)
+        if first is None:
+            first = min(len(ours), len(others))
+
+        def side(who: str, name: str, entries: list[str]) -> str:
+            if first >= len(entries):
+                return f"{who} runs '{name}', which has no more than {len(entries)}"
+            return f"{who} runs '{name}', where it is {entries[first]}"
+
+        return (
+            f"{head}They differ from collective {first + 1} on: {side(own, here.name, ours)}; "
+            f"{side(other, there['name'], others)}.{hint}"
+        )

@@ -1,0 +1,215 @@
+"""Which processes take part, and how they agree on that anew after some were lost or have come back.
+
+Each agreement begins a generation of the job, and its outcome stands in the store for good, set by whoever is first. So
+there is one outcome, whatever the processes know of each other; one that was late or left out reads it there. Keys:
+`jaxring/ready/G/P`: process P wants generation G; `jaxring/decision/G`: who is in it, or why nobody is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any
+
+from jaxring.errors import JoinError
+from jaxring.world import wire
+from jaxring.world.identity import MAX_PROCESSES
+from jaxring.world.store import propose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxring.world.store import Store
+
+_DECISIONS = "jaxring/decision/"
+_MAX_BYTES = 1 << 24
+_POLL_S = 0.02
+_SLICE_S = 0.3
+# Who is said to have ended may only have been heard of wrongly: so long it may still show up.
+_GRACE_S = 0.3
+# How much longer than its own timeout a process waits for the one that decides, whose timeout began later.
+_SLACK_S = 10.0
+REBUILD, SHRINK = "rebuild", "shrink"
+
+
+@dataclasses.dataclass(frozen=True)
+class Membership:
+    """The processes that take part: ``processes`` of those numbered below ``count``.
+
+    ``generation`` counts how often they have agreed on that.
+    """
+
+    generation: int
+    count: int
+    processes: tuple[int, ...]
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """The others."""
+        return tuple(p for p in range(self.count) if p not in self.processes)
+
+
+def first(count: int) -> Membership:
+    """How a job begins: with everybody."""
+    return Membership(0, count, tuple(range(count)))
+
+
+def agree(
+    store: Store,
+    process: int,
+    token: str,
+    fresh: bool,
+    current: Membership,
+    kind: str,
+    timeout_s: float,
+    gone: Callable[[], list[int]],
+) -> Membership:
+    """The next generation's members, as all of them find: everybody (REBUILD), or who comes (SHRINK).
+
+    ``token`` names this start of the process, ``fresh``: it has not taken part before. ``gone`` says which processes
+    have ended, as far as this one knows. Raises JoinError: somebody did not come, disagrees, or this one was left out.
+    """
+    began = time.monotonic()
+    while True:
+        generation = current.generation + 1
+        decided = _decisions(store)
+        while generation in decided and not _holds(decided[generation], process, token):
+            if kind == SHRINK and decided[generation]["members"]:
+                raise _left_out(process, generation, decided[generation])
+            generation += 1
+        decision = decided.get(generation)
+        if decision is None:
+            wish = {"kind": kind, "token": token, "fresh": fresh, "gone": gone()}
+            store.replace(f"jaxring/ready/{generation}/{process}", wire.encode(wish))
+            decision = _await(store, process, generation, current, kind, began, timeout_s, gone)
+        if _holds(decision, process, token):
+            return Membership(generation, current.count, tuple(sorted(decision["members"])))
+        if decision["error"]:
+            raise JoinError(decision["error"])
+        if kind == SHRINK:
+            raise _left_out(process, generation, decision)
+        # Somebody shrank: who wants to come back waits for the next.
+
+
+def waiting(store: Store, current: Membership) -> tuple[int, ...]:
+    """Processes that are not among the members and wait in `agree` to come back."""
+    decided = _decisions(store)
+    generation = current.generation + 1
+    while generation in decided:
+        generation += 1
+    return tuple(sorted(p for p in _ready(store, generation) if p not in current.processes))
+
+
+def has_begun(store: Store, process: int) -> bool:
+    """Whether the job has had another start of this process, or has been rebuilt already."""
+    return bool(store.list(_DECISIONS)) or str(process) in store.list("jaxring/world/0/process/")
+
+
+def _await(
+    store: Store,
+    process: int,
+    generation: int,
+    current: Membership,
+    kind: str,
+    began: float,
+    timeout_s: float,
+    gone: Callable[[], list[int]],
+) -> dict[str, Any]:
+    key = f"{_DECISIONS}{generation}"
+    possible = range(current.count) if kind == REBUILD else current.processes
+    since: dict[int, float] = {}
+    while True:
+        now = time.monotonic()
+        for p in gone():
+            since.setdefault(p, now)
+        leads = process == min(p for p in possible if p not in since or p == process)
+        if not leads:
+            try:
+                return _decision(store.get(key, _SLICE_S))
+            except JoinError as error:
+                if now - began > timeout_s + _SLACK_S:
+                    raise JoinError(f"Nobody has decided who takes part in generation {generation}: {error}") from error
+                continue
+        late = now - began > timeout_s
+        outcome = _outcome(kind, current, _ready(store, generation), since, now, late)
+        if outcome is not None:
+            return _decision(propose(store, key, wire.encode(outcome)))
+        found = _decisions(store).get(generation)
+        if found is not None:
+            return found
+        time.sleep(_POLL_S)
+
+
+def _outcome(
+    kind: str, current: Membership, ready: dict[int, dict[str, Any]], since: dict[int, float], now: float, late: bool
+) -> dict[str, Any] | None:
+    """What the one that leads decides, if it can by now."""
+    others = sorted(p for p, wish in ready.items() if wish["kind"] != kind and not wish["fresh"])
+    if others:
+        other = REBUILD if kind == SHRINK else SHRINK
+        return _failed(f"Processes {_listed(others)} called {other}() where others called {kind}(): all must call one.")
+    if kind == REBUILD:
+        missing = [p for p in range(current.count) if p not in ready]
+        if missing and late:
+            return _failed(
+                f"Processes {_listed(missing)} did not come to rebuild(). Start them again, or go on without them: "
+                "jaxring.shrink()."
+            )
+        return None if missing else {"members": {str(p): wish["token"] for p, wish in ready.items()}, "error": ""}
+    for wish in ready.values():
+        for p in wish["gone"]:
+            since.setdefault(p, now)
+    coming = {p: wish for p, wish in ready.items() if p in current.processes and wish["kind"] == SHRINK}
+    expected = [p for p in current.processes if p not in coming and now - since.get(p, now) <= _GRACE_S]
+    return None if expected and not late else {"members": {str(p): w["token"] for p, w in coming.items()}, "error": ""}
+
+
+def _left_out(process: int, generation: int, decision: dict[str, Any]) -> JoinError:
+    return JoinError(
+        f"The others have gone on without process {process} (generation {generation}: processes "
+        f"{_listed(decision['members'])}). Call jaxring.rebuild() to come back."
+    )
+
+
+def _failed(text: str) -> dict[str, Any]:
+    return {"members": {}, "error": text}
+
+
+def _holds(decision: dict[str, Any], process: int, token: str) -> bool:
+    return bool(decision["members"].get(process) == token)
+
+
+def _listed(processes: Any) -> str:
+    return ", ".join(str(p) for p in sorted(processes))
+
+
+def _decisions(store: Store) -> dict[int, dict[str, Any]]:
+    return {int(key): _decision(value) for key, value in store.list(_DECISIONS).items()}
+
+
+def _decision(raw: bytes) -> dict[str, Any]:
+    try:
+        value = wire.decode(raw, _MAX_BYTES)
+        members = {
+            wire.integer(int(p), "process", 0, MAX_PROCESSES): wire.text(token, "token", 64)
+            for p, token in value["members"].items()
+        }
+        return {"members": members, "error": wire.text(value["error"], "error", 1 << 16)}
+    except (ValueError, KeyError, AttributeError) as error:
+        raise JoinError(f"A decision on the members cannot be read ({error}): same jaxring version?") from error
+
+
+def _ready(store: Store, generation: int) -> dict[int, dict[str, Any]]:
+    ready = {}
+    for key, raw in store.list(f"jaxring/ready/{generation}/").items():
+        try:
+            wish = wire.decode(raw, _MAX_BYTES)
+            ready[int(key)] = {
+                "kind": wire.text(wish["kind"], "kind", 16),
+                "token": wire.text(wish["token"], "token", 64),
+                "fresh": wish["fresh"] is True,
+                "gone": [wire.integer(p, "process", 0, MAX_PROCESSES) for p in wish["gone"]],
+            }
+        except (ValueError, KeyError, TypeError) as error:
+            raise JoinError(f"What process {key} wants cannot be read ({error}): same jaxring version?") from error
+    return ready
