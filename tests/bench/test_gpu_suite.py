@@ -91,6 +91,7 @@ def test_the_summary_compares_with_what_was_asked_for():
         {"kind": "jnp", "what": "to_all", "ranks": 8, "bytes": big, "us": 1500.0},
         {"kind": "nccl", "left_out": "NCCL 22809 allows one rank on a GPU"},
     ]
+    rows.append({"kind": "nvls", "ranks": 8, "left_out": "the driver reports no multicast for GPU 0"})
     text = gpu_summary.summary([{"stage": "measure", "exit": 0, "seconds": 1.0}], rows)
     assert "8 ranks: at least 85% of a copy of as many bytes | 90% (direct/memory fused 1) |" in text
     # 256 MiB times 2 * 7 / 8 in a millisecond.
@@ -98,6 +99,7 @@ def test_the_summary_compares_with_what_was_asked_for():
     assert "one after another: at most 5 us over an empty launch | 4.0 us over 3.0 us |" in text
     assert "faster than jnp at every size | 1.50 times at worst" in text
     assert "NCCL 22809 allows one rank" in text
+    assert "| nvls | 8 |  | the driver reports no multicast" in text
 
 
 @pytest.mark.multiprocess
@@ -116,6 +118,13 @@ def test_it_measures_what_the_fake_gpu_does(tmp_path):
         "reduce_scatter",
         "broadcast",
         "all_to_all",
+    }
+    assert {r["collective"] for r in found[1:] if r["bulk"]} == {"all_reduce", "all_gather", "broadcast", "all_to_all"}
+    # The fake has two GPUs, so each rank has one of its own.
+    assert {r["collective"] for r in found[1:] if r["algorithm"] == "nvls"} == {
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
     }
     assert all(r["us"] > 0 and r["waited_us"] > 0 and r["copy_us"] > 0 and r["empty_us"] > 0 for r in found[1:])
 

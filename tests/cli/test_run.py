@@ -213,3 +213,22 @@ def test_a_silent_stream_keeps_its_end():
     stream.finish(sink)
     assert sink.getvalue().endswith(b"x\n[1] last\n")
     assert len(sink.getvalue()) < 9000
+
+
+FAILS = """
+import os, sys
+print("start of", os.environ["JAX_PROCESS_ID"], os.environ["JAX_ENABLE_RECOVERABILITY"])
+sys.exit(3 if os.environ["JAX_PROCESS_ID"] == sys.argv[1] else 0)
+"""
+
+
+def test_a_process_that_fails_is_started_again_so_often(run):
+    options = ("--no-init", "--restart", "1", "--restart-delay", "0")
+    code, out, err = run(FAILS, "-n", "2", *options, arguments=("1",))
+    assert code == 3
+    assert sorted(out) == ["[0] start of 0 1", "[1] start of 1 1", "[1] start of 1 1"]
+    assert err.count("process 1 failed with exit code 3; it is started again in 0 s") == 1
+    # Process 0 holds the coordination service.
+    code, out, err = run(FAILS, "-n", "1", *options, arguments=("0",))
+    assert (code, out) == (3, ["[0] start of 0 1"])
+    assert "started again" not in err

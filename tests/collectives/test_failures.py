@@ -186,34 +186,43 @@ def test_a_process_that_never_calls(tmp_path, devices, warm):
 
 @pytest.mark.multiprocess
 def test_processes_that_disagree(tmp_path):
-    """Other programs in two processes: an error on both sides in bounded time that shows both, not wrong data."""
+    """Other programs in one of three processes: all are told before the first step, with both sides' lines."""
     path = script(
         tmp_path,
-        f"""
-        import pathlib
-        folder = pathlib.Path({str(tmp_path)!r})
-        jax.block_until_ready(r.compile(lambda v: jaxring.all_reduce(v, "x"))(x))
-        first = r.compile(lambda v: jnp.sum(jaxring.all_reduce(v[:3], "x", timeout=3)))
-        second = r.compile(lambda v: jnp.sum(jaxring.all_gather(v[:4], "x", timeout=3)))
-        own, other = ("all_reduce sum of float32[3]", "all_gather of float32[4]")[:: 1 - 2 * me]
-        # What a process says of itself comes twice a second, on a busy machine later: then all try again.
-        for attempt in range(8):
-            texts, took = expect_error((first, second)[me])
-            assert took < 30, took
-            if all(word in texts[0] for word in (own, other, "failing.py:", "different programs")):
-                (folder / f"told{{me}}").touch()
-                print("both failed", flush=True)
-                break
-            if (folder / f"told{{1 - me}}").exists():
-                print("both failed", flush=True)
-                break
-        else:
-            sys.exit(texts[0])
+        """
+        import inspect
+        def reduced(v): return jnp.sum(jaxring.all_reduce(v, "x"))
+        def gathered(v): return jnp.sum(jaxring.all_gather(v, "x"))
+        def left(v): return gathered(v + reduced(v))
+        def right(v): return reduced(v + gathered(v))
+        def longer(v): return reduced(jnp.tile(v + reduced(3 * v), 2))
+        def other(v): return jnp.sum(jaxring.all_to_all(jnp.tile(v, 3), "x", 0, 0, tiled=True))
+        def line(f): return f"failing.py:{inspect.getsourcelines(f)[1]}"
+
+        # What the others run and what process 1 runs; words of both sides.
+        cases = {
+            "order": (lambda v: left(2 * v), lambda v: right(2 * v), "collective 1", line(reduced), line(gathered),
+                      "jaxring.all_reduce sum of float32[5]", "jaxring.all_gather of float32[5]"),
+            "shape": (lambda v: reduced(v + reduced(3 * v)), longer, "collective 2",
+                      "jaxring.all_reduce sum of float32[5]", "jaxring.all_reduce sum of float32[10]"),
+            "program": (lambda v: reduced(4 * v), other, "collective 1", line(reduced), line(other)),
+            "end": (lambda v: reduced(v + gathered(5 * v)), lambda v: gathered(5 * v), "collective 2",
+                    line(reduced), "no more than 1"),
+        }
+        for name, (here, there, *words) in cases.items():
+            texts, _ = expect_error(r.compile(there if me == 1 else here))
+            for text in texts:
+                wanted = ("different programs", "'jit_one'", "process 1", *words)
+                assert all(word in text for word in wanted), (name, text, wanted)
+                assert "INVALID_ARGUMENT" in text, text
+        whole = np.arange(r.n * 5, dtype=np.float32).sum()
+        assert np.asarray(r.compile(reduced)(x).addressable_shards[0].data) == whole
+        print("all told", flush=True)
         """,
     )
-    code, output = run_job(path, 2, 1, timeout_s=100)
+    code, output = run_job(path, 3, 1, timeout_s=100)
     assert code == 0, output[-5000:]
-    assert output.count("both failed") == 2
+    assert output.count("all told") == 3
 
 
 @pytest.mark.multiprocess

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxring
+from jaxring import _native
 from jaxring.world import launch
 
 launch.initialize()
@@ -35,5 +36,10 @@ with pytest.raises(TypeError, match="given for it is float64"):
     comm.all_reduce(np.zeros(4, np.float32), np.zeros(4))
 with pytest.raises(jaxring.JaxringError, match="do not fit the plan"):
     comm.all_reduce(np.zeros(4), np.zeros(5))
+with pytest.raises(
+    jaxring.JaxringError, match=r"operand of rank 1 \(process 1 on .*\) holds NaN, first at element 2\."
+):
+    comm.all_reduce(np.array([0, 1, np.nan if me == 1 else 2], np.float32))
+assert _native.counters()["injected_faults"] > 10
 if me == 0:
     print("all as NumPy has it")

@@ -43,8 +43,11 @@ primitives._for_cpus = lambda ctx: False
 
 
 def _devices(module) -> Devices:
+    """Dealt to the GPUs in turn; each process begins with the first, or with as many as there are behind the last's."""
     local = jax.local_devices(backend="cpu")
-    return Devices("cpu", {d.id: d.id for d in local}, {d.id: n % module.device_count() for n, d in enumerate(local)})
+    first = jax.process_index() * len(local) if module.device_count() > GPUS else 0
+    gpus = {d.id: (first + n) % module.device_count() for n, d in enumerate(local)}
+    return Devices("cpu", {d.id: d.id for d in local}, gpus)
 
 
 def configure(process: int, processes: int, devices: int, port: int, survive: bool) -> None:
@@ -56,9 +59,12 @@ def configure(process: int, processes: int, devices: int, port: int, survive: bo
         jax.distributed.initialize(f"127.0.0.1:{port}", processes, process)
 
 
-def start(**options) -> None:
-    """Starts the engine on a fake GPU that does what ``options`` say; after jax.distributed, before any collective."""
-    native.fake_options(devices=GPUS, **options)
+def start(apart=False, **options) -> None:
+    """Starts the engine on a fake GPU that does what ``options`` say; after jax.distributed, before any collective.
+
+    ``apart``: there is a GPU for each rank.
+    """
+    native.fake_options(devices=jax.device_count() if apart else GPUS, **options)
     cuda_service.ensure_started(native, _devices, THREADS)
 
 

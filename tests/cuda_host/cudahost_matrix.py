@@ -41,14 +41,14 @@ def expected(schedule, x, rank, op):
     return x[root]
 
 
-def check(ranks, collective, algorithm, protocol, dtype, block, op="sum", channels=1, fused=-1, copied=False):
+def check(ranks, collective, algorithm, protocol, dtype, block, op="sum", channels=1, **how):
     extra = {"root": ranks.count - 1} if collective in ("broadcast", "reduce", "gather", "scatter") else {}
     schedule = ranks.schedule(collective, algorithm, channels, **extra)
     if schedule.nlanes > ranks.lanes:
         return
     x = inputs_of(schedule, dtype, block, len(collective) + block)
     op = op if collective in REDUCING else None
-    outputs = ranks.run(schedule, protocol, list(x), op, fused=fused, copies=copied, launches=2).outputs
+    outputs = ranks.run(schedule, protocol, list(x), op, **how, launches=2).outputs
     for rank, output in enumerate(outputs):
         want = expected(schedule, x, rank, op)
         got = output.reshape(want.shape)
@@ -86,10 +86,30 @@ def matrix(native, counts, blocks, dtypes, threads):
         for collective in sorted(copies.COLLECTIVES - {"permute"}):
             for block in blocks:
                 for dtype in dtypes:
-                    check(ranks, collective, "direct", "memory", dtype, block, copied=True)
+                    check(ranks, collective, "direct", "memory", dtype, block, copies=True)
+        for dtype in (dtypes[0], np.int8):  # bytes: most blocks then begin at odd addresses
+            for collective, number in FUSED[2:]:
+                check(ranks, collective, "direct", "memory", dtype, blocks[-1], fused=number, bulk_bytes=16)
+            for collective in ("all_reduce", "all_gather"):
+                check(ranks, collective, "ring", "simple", dtype, blocks[-1], bulk_bytes=16)
         check(ranks, "all_reduce", "direct", "memory", np.int32, 99, "max")
         check(ranks, "all_reduce", "ring", "simple", ml_dtypes.bfloat16, 99, "mean")
         check(ranks, "all_reduce", "ring", "simple", np.float32, blocks[-1], channels=2)
+
+
+def through_the_switch(native, blocks, threads):
+    """Two ranks with a GPU each; why not, or ""."""
+    # Memory so small that the larger blocks come in several slices.
+    ranks = Ranks(native, 2, threads=threads, multicast_bytes=1 << 14)
+    if why_not := ranks.why_not_nvls():
+        return why_not
+    for collective in ("all_reduce", "reduce_scatter", "all_gather"):
+        for block in blocks:
+            for dtype in (np.float32, ml_dtypes.bfloat16, np.int64):
+                check(ranks, collective, "direct", "memory", dtype, block, nvls=True)
+    check(ranks, "all_reduce", "direct", "memory", np.int32, 99, "max", nvls=True)
+    check(ranks, "all_reduce", "direct", "memory", np.float32, blocks[-1], "mean", channels=2, nvls=True)
+    return ""
 
 
 ALL_DTYPES = (

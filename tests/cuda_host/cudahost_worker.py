@@ -84,6 +84,45 @@ def copied():
     assert {plan.algorithm for plan in jaxring.plans()} == {"copy_engine"}, jaxring.explain()
 
 
+def switched():
+    """What goes through the NVLink switch, and that it did."""
+    options = {"algorithm": "nvls"}
+    if not REAL and processes > 1:
+        # What one process cannot do is told to the others, by groups of their own.
+        engine.native.fake_options(devices=RANKS, no_bind=process == 1)
+        groups = [list(range(start, RANKS, devices)) for start in range(devices)]
+        rows = np.ones((RANKS, 4), np.float32)
+        told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", axis_index_groups=groups, **options), rows))
+        for part in ("rank 1 (process 1 on", "cannot bind memory to the multicast object", "JAXRING_NVLS_ENABLE=0"):
+            assert part in told, told
+        engine.native.fake_options(devices=RANKS)
+    before = len(jaxring.plans())
+    rows = np.arange(RANKS * 96, dtype=np.float32).reshape(RANKS, 96) % 17
+    every = np.broadcast_to(rows.reshape(1, -1), (RANKS, rows.size))
+    check(lambda v: jaxring.all_reduce(v, "d", **options), rows, np.broadcast_to(rows.sum(0), rows.shape))
+    check(lambda v: jaxring.all_gather(v[0], "d", **options).reshape(1, -1), rows, every)
+    blocks = rows.reshape(RANKS, RANKS, -1).astype(jnp.bfloat16)
+    total = blocks.astype(np.float32).sum(0).astype(blocks.dtype)
+    check(lambda v: jaxring.reduce_scatter(v[0], "d", **options)[None], blocks, total)
+    assert {(plan.algorithm, plan.transports) for plan in jaxring.plans()[before:]} == {("nvls", ("nvls",))}
+    check(lambda v: jaxring.all_reduce(v, "d"), rows, np.broadcast_to(rows.sum(0), rows.shape))
+    assert "since no hardware has run it (JAXRING_NVLS_ENABLE=1)" in jaxring.plans()[-1].reason, jaxring.explain()
+    told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", "max", **options), rows))
+    assert "switches have no max of float32" in told, told
+
+
+def not_switched():
+    """Ranks that share GPUs have no multicast memory."""
+    rows = np.ones((RANKS, 4), np.float32)
+    told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", algorithm="nvls"), rows))
+    assert "'nvls' cannot do this all_reduce: each rank needs a GPU of its own" in told, told
+
+
+def start_apart():
+    """Starts the engine with a GPU for each rank."""
+    engine.start(**({} if REAL else {"apart": True}))
+
+
 def loop(steps=20):
     """A site that runs again and again, as in training."""
     rows = np.arange(RANKS * 8, dtype=np.float32).reshape(RANKS, 8)
@@ -128,6 +167,9 @@ def matrix():
     else:
         engine.start()
         cudahost_matrix.matrix(engine.native, (3,), (1, 700), (np.float32, jnp.bfloat16), engine.THREADS)
+    if why_not := cudahost_matrix.through_the_switch(engine.native, (1, 7000), engine.THREADS):
+        assert REAL, why_not
+        print("nvls is left out:", why_not)
     apart = Ranks(engine.native, 4, placement=(0, 0, 1, 1), threads=engine.THREADS)
     cudahost_matrix.check(apart, "all_reduce", "hier_ring", "ll", np.float32, 3000)
     cudahost_matrix.check(apart, "all_to_all", "direct", "simple", np.int32, 3000)
@@ -135,11 +177,13 @@ def matrix():
 
 CASES = {}
 CASES["matrix"] = matrix
-CASES["collectives"] = lambda: (engine.start(), collectives(), loop())
+CASES["collectives"] = lambda: (engine.start(), collectives(), loop(), not_switched())
 CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol="ll"))
 CASES["network"] = lambda: (engine.start(), collectives(), explained("network"))
 CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), loop())
 CASES["copied"] = lambda: (engine.start(), copied())
+CASES["switched"] = lambda: (start_apart(), switched())
+CASES["copied_switched"] = lambda: (start_apart(), copied(), switched())
 CASES["replays"] = lambda: (engine.start(), replays())
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from jaxring.errors import JoinError
-from jaxring.plan import copies, cuda_tuner, tuner
+from jaxring.plan import copies, cuda_tuner, dtypes, tuner
 from jaxring.plan.schedule import Spec
+from jaxring.runtime import cuda_nvls
 from jaxring.runtime.cuda_cards import Card, nodes_of
+from jaxring.settings import load
 
 
 def card(gpus, reaches):
@@ -17,6 +19,8 @@ def card(gpus, reaches):
 def test_a_card_survives_its_journey():
     mine = card({0: "a", 7: "b"}, {"a": ("a", "b"), "b": ("b",)})
     assert Card.from_json(mine.to_json()) == mine
+    switched = Card(1, 3, 4, {0: "a"}, {"a": ("a",)}, 132, ("a",))
+    assert Card.from_json(switched.to_json()) == switched
     with pytest.raises(ValueError, match="lacks"):
         Card.from_json(b"{}")
 
@@ -75,6 +79,78 @@ def test_copy_engines_from_a_size_on():
     assert chosen("all_to_all", 1 << 30, copies_from=None) == "direct"
     assert chosen("all_to_all", 1 << 30, (0, 0, 1, 1)) != "copy_engine"
     assert chosen("all_reduce", 1 << 30) == "direct"
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
+def test_the_switch_is_taken_where_it_is_asked_for_or_allowed(collective):
+    def chosen(nbytes=1 << 28, nodes=(0, 0, 0, 0), **options):
+        return cuda_tuner.choose(collective, nodes, nbytes, "float32", 16, **options)
+
+    assert chosen(algorithm="nvls", no_nvls="").algorithm == "nvls"
+    default = chosen(no_nvls="")
+    assert default.algorithm != "nvls"
+    assert "JAXRING_NVLS_ENABLE=1" in default.reason
+    assert "nvls" not in chosen(no_nvls="there is no switch", take_nvls=True).reason
+    assert "nvls/memory" in dict(chosen(no_nvls="", take_nvls=True).candidates)
+    assert "nvls/memory" not in dict(chosen(no_nvls="", take_nvls=True, algorithm="direct").candidates)
+    with pytest.raises(ValueError, match=f"'nvls' cannot do this {collective}: there is no switch"):
+        chosen(algorithm="nvls", no_nvls="there is no switch")
+
+
+def test_large_sums_go_by_the_switch_where_it_is_allowed_and_deterministic_ones_never():
+    def chosen(nbytes, **options):
+        return cuda_tuner.choose("all_reduce", (0,) * 8, nbytes, "float32", 16, no_nvls="", take_nvls=True, **options)
+
+    assert chosen(1 << 28).algorithm == "nvls"
+    assert chosen(1024).algorithm == "direct"
+    assert chosen(1 << 28, algorithm="deterministic").algorithm == "deterministic"
+
+
+class Switches:
+    """In the place of the native module: switches add float32."""
+
+    def switch_reduces(self, dtype, op, mean):
+        return (dtype, op, mean) == (dtypes.dtype_code("float32"), dtypes.REDUCE_OPS["sum"], False)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, ""),
+        ({"collective": "all_gather", "op": None, "dtype": "int8"}, ""),
+        ({"collective": "all_to_all", "op": None}, "it serves all_reduce"),
+        ({"op": "mean"}, "no mean of float32"),
+        ({"dtype": "int8"}, "no sum of int8"),
+        ({"nodes": (0, 1)}, "all in one node"),
+        ({"devices": (0, 0)}, "ranks 0 and 1 share one"),
+        ({"multicast": ("a",)}, "no multicast for the GPU of rank 1"),
+    ],
+)
+def test_why_ranks_cannot_go_through_the_switch(change, reason):
+    case = {
+        "collective": "all_reduce",
+        "op": "sum",
+        "dtype": "float32",
+        "nodes": (0, 0),
+        "devices": (0, 1),
+        "multicast": ("a", "b"),
+        **change,
+    }
+    cards = [Card(1, 3, 4, {0: "a", 1: "b"}, {}, 132, tuple(case.pop("multicast")))] * 2
+    given = cuda_nvls.why_not(Switches(), **case, cards=cards)
+    assert reason in given if reason else given == ""
+
+
+def test_a_job_may_do_without_the_switch(monkeypatch):
+    monkeypatch.setattr(cuda_nvls, "settings", lambda: load({"JAXRING_NVLS_ENABLE": "0"}))
+    cards = [Card(1, 3, 4, {0: "a", 1: "b"}, {}, 132, ("a", "b"))] * 2
+    reason = cuda_nvls.why_not(Switches(), "all_reduce", "sum", "float32", (0, 0), (0, 1), cards)
+    assert reason == "JAXRING_NVLS_ENABLE is 0"
+
+
+def test_on_cpus_there_are_no_switches():
+    with pytest.raises(ValueError, match="is for ranks on GPUs"):
+        tuner.choose("all_reduce", (0, 0), (0, 0), 64, "float32", "nvls")
 
 
 def test_on_cpus_there_are_no_copy_engines():

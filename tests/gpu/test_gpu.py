@@ -47,6 +47,27 @@ def test_copy_engines():
     run_job("copied", 2, 1)
 
 
+def _why_no_switch() -> str:
+    if WHY_NOT:
+        return WHY_NOT
+    import jaxring._native_cuda as native
+
+    if native.device_count() < 2:
+        return "each rank needs a GPU of its own, and there is one"
+    return "" if native.has_multicast(0) and native.has_multicast(1) else "the driver reports no multicast (NVLS)"
+
+
+@pytest.mark.skipif(bool(_why_no_switch()), reason=_why_no_switch())
+def test_the_switch():
+    run_job("switched", 2, 1)
+
+
+@needs_gpu
+@pytest.mark.parametrize("case", ["shared", "replays", "messages"])
+def test_bulk_copies(case):
+    run_job(case, 2, 1, JAXRING_CUDA_BULK_BYTES="16")
+
+
 @needs_gpu
 def test_replays():
     run_job("replays", 2, 1)

@@ -51,6 +51,14 @@ def test_four_processes_of_one_host_take_shared_memory(tmp_path):
             assert not {"tcp", "memory", "shm+tcp"} & logged(result), str(result)
 
 
+def test_two_hosts_speak_tls_when_told_to(tmp_path):
+    with hosts(2) as made, Job(tmp_path) as job:
+        made.start(job, [WORKER, "core"], [0, 1], JAXRING_TLS="1")
+        for result in finish(job):
+            assert transports(result)[0] == ["tcp"], str(result)
+            assert "TLS by OpenSSL" in result.err, str(result)
+
+
 def test_two_hosts_of_two_processes_take_both(tmp_path):
     with hosts(2) as made, Job(tmp_path) as job:
         made.start(job, [WORKER, "core", "messages", "messages_of_one"], [0, 0, 1, 1])

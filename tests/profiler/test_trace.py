@@ -122,7 +122,8 @@ def test_nothing_is_added_without_operations(tmp_path):
 
 def test_overlapping_operations_are_on_lines_of_their_own():
     label = json.dumps({"collective": "barrier", "op": None, "nbytes": 4, "axes": "'r'", "transports": ["memory"]})
-    plan = dict.fromkeys(("dtype", "site", "ranks", "processes", "algorithm", "protocol", "channels"), "?")
+    plan = dict.fromkeys(("dtype", "site", "algorithm", "protocol"), "?")
+    plan |= dict.fromkeys(("ranks", "processes", "channels"), 1)
     label = json.dumps(json.loads(label) | plan)
     records = {
         1: (1, 0, label, 0, 10_000, 30_000, 1),

@@ -8,6 +8,7 @@ import random
 import signal
 import struct
 import sys
+import time
 
 import pytest
 from stress_jobs import Job, environment
@@ -89,19 +90,31 @@ signal.pause()
 def test_records_of_a_living_and_of_a_killed_process(tmp_path, capsys):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM, encoding="utf-8")
-    kept = tmp_path / "kept"
+    kept, asked = tmp_path / "kept", tmp_path / "asked"
+    asked.mkdir()
     with Job(tmp_path) as job:
         processes = [
-            job.start([sys.executable, str(script)], environment(2)),
+            job.start([sys.executable, str(script)], environment(2, TMPDIR=str(asked))),
             job.start([sys.executable, str(script)], environment(2, JAXRING_TRACE_DIR=str(kept))),
         ]
         for process in range(2):
             job.wait_for_line(process, "ran")
         assert main(["trace", "dump", "-o", str(tmp_path), str(processes[0].pid)]) == 0
+        # SIGUSR1 has a process write its record where that is not a file, and kills none.
         for process in processes:
+            process.send_signal(signal.SIGUSR1)
+        dumped = pathlib.Path(capsys.readouterr().out.strip())
+        deadline = time.monotonic() + 60
+        while [path.stat().st_size for path in asked.iterdir()] != [dumped.stat().st_size]:
+            assert time.monotonic() < deadline, list(asked.iterdir())
+            time.sleep(0.01)
+        for process in processes:
+            assert process.poll() is None
             process.kill()
         assert [result.code for result in job.wait(60)] == [-signal.SIGKILL] * 2
-    files = [pathlib.Path(capsys.readouterr().out.strip()), *kept.iterdir()]
+    (signalled,) = asked.iterdir()
+    assert read(signalled).records == read(dumped).records
+    files = [dumped, *kept.iterdir()]
     assert len(files) == 2
     for path, process in zip(files, processes, strict=True):
         assert path.stat().st_mode & 0o777 == 0o600

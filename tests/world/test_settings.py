@@ -24,6 +24,7 @@ def test_every_variable_is_read():
             "JAXRING_HOSTID": "h",
             "JAXRING_SOCKET_IFNAME": "^lo,docker",
             "JAXRING_SHM_DISABLE": "1",
+            "JAXRING_TLS": "1",
             "JAXRING_NET": "IB",
             "JAXRING_NET_PLUGIN": "ofi",
             "JAXRING_IB_DISABLE": "1",
@@ -46,20 +47,27 @@ def test_every_variable_is_read():
             "JAXRING_PROTO": "^LL",
             "JAXRING_FUSION_BYTES": "1024",
             "JAXRING_P2P_DISABLE": "1",
+            "JAXRING_NVLS_ENABLE": "1",
             "JAXRING_LOCAL_REGISTER": "0",
             "JAXRING_MIN_NCHANNELS": "2",
             "JAXRING_MAX_NCHANNELS": "8",
             "JAXRING_NTHREADS": "256",
             "JAXRING_CUDA_TRAP": "0",
+            "JAXRING_CUDA_BULK_BYTES": "65536",
             "JAXRING_TRACE_DIR": "/traces",
+            "JAXRING_CHECKSUM": "1",
+            "JAXRING_NAN_CHECK": "warn",
+            "JAXRING_FAULTS": "seed=3,drop=0.5, delay_us=20",
             "JAXRING_DEBUG": "info",
         }
     )
     rdma = ("ib", "ofi", True, "mlx5_0:1", 3, 14, 5, 2)
     topology = ("phb", "/a.xml", "/b.xml", True)
     protocols = ("memory", "simple", "ll128")
-    text = ("h", "^lo,docker", True, *rdma, *topology, 2.5, 7.0, 3, 4, 65536, False, ("ring",), protocols)
-    assert values == Settings(*text, 1024, True, False, 2, 8, 256, False, "/traces", "INFO")
+    faults = ("seed=3", "drop=0.5", "delay_us=20")
+    text = ("h", "^lo,docker", True, True, *rdma, *topology, 2.5, 7.0, 3, 4, 65536, False, ("ring",), protocols)
+    rest = (2, 8, 256, False, 65536, "/traces", True, "warn", faults, "INFO")
+    assert values == Settings(*text, 1024, True, 1, False, *rest)
     assert values.worker_threads == 3
 
 
@@ -89,6 +97,10 @@ def test_an_unknown_name_is_an_error_with_the_nearest_one():
         ("ALGO", "star"),
         ("PROTO", "^ll,memory,simple,ll128"),
         ("HOSTID", "x" * 300),
+        ("FAULTS", "drop"),
+        ("FAULTS", "drop=2"),
+        ("FAULTS", "seed=0.5"),
+        ("FAULTS", "lose=0.1"),
         ("DEBUG", "LOUD"),
     ],
 )

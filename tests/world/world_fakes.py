@@ -12,18 +12,33 @@ from jaxring.errors import JoinError
 
 
 class DirStore:
-    """Keys are files of one directory; set by rename, so a reader sees all of a value or nothing."""
+    """Keys are files of one directory; set whole, so a reader sees all of a value or nothing."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = pathlib.Path(path)
 
     def set(self, key: str, value: bytes) -> None:
-        target = self._path / key.replace("/", "@")
-        if target.exists():
-            raise JoinError(f"{key} is set already.")
-        part = target.with_suffix(".part")
+        part = self._part(key, value)
+        try:
+            os.link(part, self._path / key.replace("/", "@"))
+        except FileExistsError:
+            raise JoinError(f"{key} is set already.") from None
+        finally:
+            part.unlink()
+
+    def replace(self, key: str, value: bytes) -> None:
+        self._part(key, value).rename(self._path / key.replace("/", "@"))
+
+    def list(self, prefix: str) -> dict[str, bytes]:
+        begin = prefix.replace("/", "@")
+        names = [path.name for path in self._path.iterdir() if path.name.startswith(begin)]
+        found = [name for name in names if not name.endswith(".part")]
+        return {name.removeprefix(begin).replace("@", "/"): (self._path / name).read_bytes() for name in found}
+
+    def _part(self, key: str, value: bytes) -> pathlib.Path:
+        part = self._path / f"{key.replace('/', '@')}.{threading.get_ident()}.{os.getpid()}.part"
         part.write_bytes(value)
-        part.rename(target)
+        return part
 
     def get(self, key: str, timeout_s: float) -> bytes:
         deadline = time.monotonic() + timeout_s
@@ -38,6 +53,8 @@ class DirStore:
 
 class FakeNative:
     """Records each call; opens what it is told to open; owns and closes the descriptors it is given."""
+
+    fail_tls = ""  # why TLS cannot be had
 
     def __init__(self, ports=(), gids=()) -> None:
         self.calls: list[tuple[object, ...]] = []
@@ -92,19 +109,26 @@ class FakeNative:
         content = pathlib.Path(ring_path).read_bytes().rstrip(b"\0").decode()
         self._record("shm_attach", peer, channel, content)
 
-    def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool) -> None:
+    def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
         sock = socket.socket(fileno=fd)
         assert not os.get_blocking(fd)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         sock.settimeout(60)
         self._keep((peer, channel, sending), sock)
         self._record("tcp_attach", peer, channel, sending)
+        self._record("key", key)
 
-    def control(self, peer: int, fd: int) -> None:
+    def tls_load(self) -> str:
+        if self.fail_tls:
+            raise RuntimeError(self.fail_tls)
+        return "OpenSSL"
+
+    def control(self, peer: int, fd: int, dialled: bool, key: bytes, timeout_s: float) -> None:
         assert not os.get_blocking(fd)
         sock = socket.socket(fileno=fd)
         sock.settimeout(60)
         self.controls.append(sock)
+        self._record("key", key)
         self._record("control", peer)
 
     def verbs_ports(self):
