@@ -3,6 +3,7 @@
 #   PYTHON  the Python to start from (3.11 or later)     VENV  where its environment goes
 #   JAX     an exact jax version, e.g. 0.10.2            PYTEST_ARGS, DEMO_ARGS  handed on
 #   JOBS    tests that run side by side (2)
+#   FUZZ_SECONDS  how long each fuzz target runs (600)
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for machines with a GPU
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,6 +12,7 @@ PYTEST_ARGS ?=
 CUDA ?= OFF
 DEMO_ARGS ?=
 JOBS ?= 2
+FUZZ_SECONDS ?= 600
 CXX ?= g++
 
 SHELL := bash
@@ -29,7 +31,7 @@ unexport PYTHONPATH
 FIXED_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 FFI := $(shell find ffi cmake -type f -not -path 'ffi/tests/*' 2>/dev/null)
-CXX_FILES = $(shell git ls-files -co --exclude-standard 'ffi/*.cc' 'ffi/*.h')
+CXX_FILES = $(shell git ls-files -co --exclude-standard 'ffi/*.cc' 'ffi/*.h' 'fuzz/*.cc' 'fuzz/*.h')
 ENVIRONMENT := $(VENV)/.environment$(if $(JAX),-jax-$(JAX))
 BUILT := $(VENV)/.built$(if $(JAX),-jax-$(JAX))
 # What the native tests play; made by the planner.
@@ -37,7 +39,7 @@ SCHEDULES := build/schedules.bin
 export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo test test-rdma lint format types pytest native-test tsan asan ubsan cuda cuda-all package-test clean
+.PHONY: help demo fuzz test test-rdma lint format types pytest native-test counts tsan asan ubsan cuda cuda-all package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -85,6 +87,11 @@ test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iW
 	@cmake --build $(BUILD) --target verbs_guest engine_test engine_order_test engine_p2p_test engine_failure_test
 	@GUEST_TIMEOUT=900 tests/rdma/guest/run.sh build/rdma tests/rdma/lane.sh $(abspath $(BUILD))/native_tests
 
+counts: $(BUILT) $(SCHEDULES) ## instructions, accesses to memory and system calls of an all-reduce (needs valgrind, strace)
+	$(SAY) "counts"
+	@cmake --build $(BUILD) --target engine_counts
+	@python tools/engine_counts.py $(BUILD)/native_tests/engine_counts --table docs/engine-counts.txt
+
 tsan: $(ENVIRONMENT) $(SCHEDULES) ## the same under ThreadSanitizer
 	@$(call sanitized,tsan,thread)
 
@@ -93,6 +100,14 @@ asan: $(ENVIRONMENT) $(SCHEDULES) ## the same under AddressSanitizer and LeakSan
 
 ubsan: $(ENVIRONMENT) $(SCHEDULES) ## the same under UndefinedBehaviorSanitizer
 	@$(call sanitized,ubsan,undefined)
+
+fuzz: $(BUILT) ## every reader of what others write against inputs made to break it (needs clang; FUZZ_SECONDS each)
+	$(SAY) "fuzz targets, $(FUZZ_SECONDS) s each"
+	@python -c 'import atheris' 2>/dev/null || python -m pip install -q 'atheris==3.0.*'
+	@cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DJAXRING_PYTHON=OFF -DJAXRING_FUZZ=ON \
+	  -DJAXRING_WERROR=ON -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null
+	@cmake --build build/fuzz --target fuzz_targets
+	@python tools/fuzz.py build/fuzz $(FUZZ_SECONDS) --jobs $(JOBS)
 
 cuda: $(ENVIRONMENT) ## compile the CUDA engine for sm_90 and check its kernels' resources and machine code (needs nvcc)
 	@$(call cuda,cuda,90)

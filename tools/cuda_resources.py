@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 # A multiprocessor has 65536 registers, and a block of the engine's has it to itself: (threads at most) x registers.
-REGISTER_LIMITS = {"PlayKernel": 168, "FusedKernel": 168, "MailKernel": 168, "ExtentsKernel": 168}
+REGISTER_LIMITS = {
+    "PlayKernel": 168,
+    "FusedKernel": 168,
+    "MailKernel": 168,
+    "ExtentsKernel": 168,
+    "MulticastKernel": 168,
+}
 REGISTER_LIMIT_WIDE = 255  # accumulators of four vectors a pack: at most 256 threads
 SHARED_LIMIT = 8 * 1024
 
@@ -28,7 +34,7 @@ USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
 KERNEL = re.compile(r"(PlayKernel|FusedKernel)I(?:NS\d*_\d+([A-Za-z]\w*?)E)?Li(\d)E")
 # Without parameters, and their protocols.
-PLAIN = {"MailKernel": "Simple", "ExtentsKernel": ""}
+PLAIN = {"MailKernel": "Simple", "ExtentsKernel": "", "MulticastKernel": ""}
 
 # What has to be in a kernel's code, by protocol: whole vectors of memory and of slots, and what orders them.
 VECTORS = {"loads": r"LDG\.E\.(?:NA\.)?128", "stores": r"STG\.E\.128"}
@@ -40,6 +46,23 @@ ORDER = {
     },
     "LL": {"line loads": r"LDG\.E\.128\.STRONG\.SYS", "line stores": r"STG\.E\.128\.STRONG\.SYS"},
     "LL128": {"line loads": r"LDG\.E\.128\.STRONG\.SYS", "line stores": r"STG\.E\.128\.STRONG\.SYS"},
+}
+
+
+# What reaches all replicas of multicast memory, as vectors. (A fence between aliases is several of the usual ones.)
+MULTICAST = {
+    "reduced loads": r"LDGMC\.E\.ADD\.F32x4\.RN\.STRONG\.SYS",
+    "reduced halves": r"LDGMC\.E\.F32ADD\.F16x8\.RN\.STRONG\.SYS",
+    "stores to all": r"STG\.E\.128\.STRONG\.SYS",
+}
+# Of kernels that may copy in bulk: the copies, a thread's fence before them, and its wait for all that was stored, not
+# only read: with it the first-level cache is emptied.
+BULK = {
+    "bulk loads": r"UBLKCP\.S\.G",
+    "bulk stores": r"UBLKCP\.G\.S",
+    "bulk commits": r"UTMACMDFLUSH",
+    "bulk fence": r"FENCE\.VIEW\.ASYNC\.G",
+    "wait for bulk stores": r"DEPBAR\.LE SB0, 0x0 ;[^;]*;?[^;]*CCTL\.IVALL",
 }
 
 
@@ -141,8 +164,12 @@ def check_sass(build: Path, cuobjdump: str) -> list[str]:
             # Fused collectives pass gates as Simple's counters are passed; those that fold also push LL lines.
             if protocol:
                 wanted |= ORDER[protocol]
+            if protocol == "Simple" or (kind, width) == ("FusedKernel", 0):
+                wanted |= BULK
             elif kind == "FusedKernel":
                 wanted |= {key: ORDER["Simple"][key] for key in ("acquire", "release")} | (ORDER["LL"] if width else {})
+            elif kind == "MulticastKernel":
+                wanted |= {key: ORDER["Simple"][key] for key in ("acquire", "release")} | MULTICAST
             seen += 1
             for what, pattern in wanted.items():
                 if not re.search(pattern, part):

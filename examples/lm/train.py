@@ -58,7 +58,7 @@ def mean_by_psum(tree: Any) -> Any:
     return jax.tree.map(lambda x: jax.lax.psum(x, AXIS) / size, tree)
 
 
-def _step(settings: Settings, mean: Mean, state: model.State, text: jax.Array) -> tuple[model.State, jax.Array]:
+def train_step(settings: Settings, mean: Mean, state: model.State, text: jax.Array) -> tuple[model.State, jax.Array]:
     # Each device differentiates a copy of the parameters that is its own ("varying"): so JAX has no reason to put a
     # psum into the backward pass, and the sum over devices is ours to take.
     params = jax.tree.map(lambda p: jax.lax.pcast(p, AXIS, to="varying"), state.params)
@@ -90,7 +90,7 @@ def train(name: str, mean: Mean, mesh: Mesh, corpus: Corpus, settings: Settings)
         return place(corpus.batch(step, seed=settings.seed, rows=rows, length=length))
 
     shard_map = partial(jax.shard_map, mesh=mesh, in_specs=(P(), P(AXIS)), check_vma=True)
-    step = jax.jit(shard_map(partial(_step, settings, mean), out_specs=(P(), P())), donate_argnums=0)
+    step = jax.jit(shard_map(partial(train_step, settings, mean), out_specs=(P(), P())), donate_argnums=0)
     evaluate = jax.jit(shard_map(partial(_evaluate, mean), out_specs=P()))
 
     init = partial(model.init_state, settings.config, settings.seed)
