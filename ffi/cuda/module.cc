@@ -223,6 +223,12 @@ NB_MODULE(JAXRING_MODULE, m) {
           "map_multicast", [](Communicator& c, int rank) { c.multicast().Map(rank); }, nb::arg("rank"),
           nb::call_guard<nb::gil_scoped_release>())
       .def(
+          "probe_multicast", [](Communicator& c, int rank) { c.multicast().Probe(rank); }, nb::arg("rank"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "verify_multicast", [](Communicator& c, int rank) { c.multicast().Verify(rank); }, nb::arg("rank"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
           "connect_network",
           [](Communicator& c, int rank, int peer, int protocol) {
             c.ConnectNetwork(rank, peer, static_cast<cuda::Protocol>(protocol));
@@ -239,11 +245,12 @@ NB_MODULE(JAXRING_MODULE, m) {
   m.def(
       "fake_options",
       [](int devices, bool lose_writes, bool no_export, bool no_import, bool no_peer_access, bool no_multicast,
-         bool no_bind) {
-        fake::options() = {devices, lose_writes, no_export, false, no_import, no_peer_access, no_multicast, no_bind};
+         bool no_bind, bool lose_multicast) {
+        fake::options() = {devices,        lose_writes,  no_export, false,         no_import,
+                           no_peer_access, no_multicast, no_bind,   lose_multicast};
       },
       nb::arg("devices"), nb::arg("lose_writes") = false, nb::arg("no_export") = false, nb::arg("no_import") = false,
       nb::arg("no_peer_access") = false, nb::arg("no_multicast") = false, nb::arg("no_bind") = false,
-      "What the fake GPU is and does; before start.");
+      nb::arg("lose_multicast") = false, "What the fake GPU is and does; before start.");
 #endif
 }

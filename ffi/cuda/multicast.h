@@ -186,7 +186,23 @@ class MulticastPlayer {
   uint64_t part_, half_;    // where its part of the memory begins; bytes of a half
 };
 
+// One way of reaching all replicas, by one thread.
+JAXRING_DEVICE void Try(const Multicast& memory, const Args& args) {
+  if (ThreadIndex() != 0) return;
+  FenceAliases();
+  if (memory.kind == MulticastKind::kTryStore) {
+    StoreAll(memory.all + MulticastTrial::Stored(args.rank), LoadBound(memory.own + MulticastTrial::Own(args.ranks)));
+  } else {
+    const char* from[] = {memory.all + MulticastTrial::Part(args.ranks)};
+    Vec sum[1] = {};
+    LoadReduced({DType::kUInt32, CodeOf(DType::kUInt32, ReduceOp::kSum), 0}, from, sum);
+    StoreBound(memory.own + MulticastTrial::Sum(args.ranks), sum[0]);
+  }
+  FenceAliases();
+}
+
 JAXRING_DEVICE void PlayMulticast(const Multicast& memory, const Args& args, Shared& shared) {
+  if (memory.kind >= MulticastKind::kTryStore) return Try(memory, args);
   MulticastPlayer(memory, args, shared).Play();
 }
 

@@ -6,7 +6,25 @@
 
 namespace jaxring::cuda {
 
-enum class MulticastKind : uint8_t { kAllReduce = 0, kReduceScatter, kAllGather };
+enum class MulticastKind : uint8_t {
+  kAllReduce = 0,
+  kReduceScatter,
+  kAllGather,
+  // For trying memory out, by one lane, see MulticastTrial: what this rank stores to all, what it sums of all.
+  kTryStore,
+  kTrySum
+};
+
+// Lines of kPackBytes at the beginning of each replica, before it is used: what each rank stored to all, what this one
+// is about to store, its part of the sum, and the sum as it read it.
+struct MulticastTrial {
+  static constexpr uint64_t At(uint64_t line) { return line * kPackBytes; }
+  static constexpr uint64_t Stored(int rank) { return At(rank); }
+  static constexpr uint64_t Own(int ranks) { return At(ranks); }
+  static constexpr uint64_t Part(int ranks) { return At(ranks + 1); }
+  static constexpr uint64_t Sum(int ranks) { return At(ranks + 2); }
+  static constexpr uint64_t Bytes(int ranks) { return At(ranks + 3); }
+};
 
 // A rank's memory that is bound to a multicast object, as two addresses of the same bytes. All ranks have the same
 // `bytes` at the same offsets. Own memory of the communicator: no buffer of a program is bound, so what peers still

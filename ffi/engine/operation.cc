@@ -3,6 +3,13 @@
 namespace jaxring {
 namespace {
 
+uint64_t Mix(uint64_t x) {  // splitmix64's finaliser (Steele, Lea, Flood 2014)
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
 uint64_t RaggedTiles(const Plan& plan, const Extents& extents) {
   uint64_t longest = 0;
   for (uint64_t n : extents.in_length) longest = std::max(longest, n);
@@ -11,6 +18,8 @@ uint64_t RaggedTiles(const Plan& plan, const Extents& extents) {
 }
 
 }  // namespace
+
+uint64_t OperationKey(const Plan& plan, uint64_t sequence) { return Mix(plan.key ^ Mix(sequence)); }
 
 Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
                      Clock::time_point deadline)

@@ -25,6 +25,9 @@ inline constexpr const char* kLostHint =
     "A process that ends without a word was killed, ran out of memory or crashed: its log or the kernel's says why. "
     "Restart the job, or go on without that process: jaxring.shrink().";
 
+// Names an execution in all processes: the plan's key and the execution's number under it.
+uint64_t OperationKey(const Plan& plan, uint64_t sequence);
+
 using Completion = std::function<void(const Status&)>;
 
 // Where a ragged collective's blocks lie, in elements, for one rank; `expected` is what its user says will come.

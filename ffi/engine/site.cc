@@ -2,39 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 
 #include "engine/engine.h"
 
 namespace jaxring {
 namespace {
 
-uint64_t Mix(uint64_t x) {  // splitmix64's finaliser (Steele, Lea, Flood 2014)
-  x += 0x9E3779B97F4A7C15ull;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-  return x ^ (x >> 31);
-}
-
-uint64_t OperationKey(const Plan& plan, uint64_t sequence) { return Mix(plan.key ^ Mix(sequence)); }
-
-// A call that has no plan yet, for messages: the planner's JSON names it. Without that, the whole text.
-std::string Named(const std::string& spec) {
-  auto field = [&spec](const std::string& name) {
-    const std::string begins = "\"" + name + "\":\"";
-    const size_t at = spec.find(begins);
-    return at == spec.npos ? ""
-                           : spec.substr(at + begins.size(), spec.find('"', at + begins.size()) - at - begins.size());
-  };
-  const std::string collective = field("collective"), site = field("site");
-  return collective.empty() ? spec : "jaxring." + collective + " at " + site;
-}
-
 std::mutex ordinals_mutex;
 auto* ordinals = new std::map<std::string, uint64_t>;
-
-// How many executions that failed for want of ranks a group remembers for those ranks.
-constexpr size_t kFailedInstances = 64;
 
 }  // namespace
 
@@ -258,87 +233,6 @@ void Site::Reject(int group_index, Status status, uint64_t generation) {
   group.state = PlanState::kNone;
   for (Instance& instance : group.waiting) FailAll(instance, status);
   group.waiting.clear();
-}
-
-void Site::Expire(Group& group, Instance& instance) {
-  std::set<int> ranks;
-  for (const Arrival& arrival : instance.arrivals) ranks.insert(arrival.participant.rank);
-  std::string have;
-  for (int rank : ranks) have += (have.empty() ? "" : ", ") + std::to_string(rank);
-  std::string text = group.plan ? group.plan->what + ": only ranks " + have +
-                                      " of this process came within the deadline; the others did not reach this call"
-                                : "jaxring: no plan within the deadline for " + Named(spec_.spec);
-  instance.failure = Status::Error(Code::kDeadlineExceeded, text);
-  FailAll(instance, instance.failure);
-  if (!group.plan) return;
-  const uint64_t key = OperationKey(*group.plan, instance.sequence);
-  if (!group.plan->alone()) engine_->Spread(key, instance.failure, group.plan->process);
-  // What the other processes still send for it is for nobody.
-  engine_->stash().Discard(key);
-}
-
-bool Site::FailTold(Group& group, Instance& instance) {
-  if (!group.plan || group.plan->alone() || (group.plan->half != Half::kBoth && !instance.numbered)) return false;
-  const uint64_t key = OperationKey(*group.plan, instance.sequence);
-  std::optional<Status> told = engine_->Told(key);
-  if (!told) return false;
-  instance.failure = std::move(*told);
-  FailAll(instance, instance.failure);
-  engine_->stash().Discard(key);
-  return true;
-}
-
-void Site::Describe(Clock::time_point now, std::vector<Activity>* activities) {
-  std::lock_guard lock(mutex_);
-  for (const Group& group : groups_) {
-    for (const Instance& instance : group.waiting) {
-      if (!instance.failure.ok()) continue;
-      Activity activity;
-      activity.running = true;
-      activity.age_ms =
-          static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now - instance.begun).count());
-      if (group.plan) {
-        activity.key = OperationKey(*group.plan, instance.sequence);
-        activity.what = group.plan->what + ", execution " + std::to_string(instance.sequence) + " (" +
-                        std::to_string(instance.arrivals.size()) + " of its " +
-                        std::to_string(group.plan->locals.size()) + " ranks have come)";
-      } else {
-        activity.what = "the planning of " + Named(spec_.spec);
-      }
-      activities->push_back(std::move(activity));
-    }
-  }
-}
-
-bool Site::CheckDeadlines(Clock::time_point now, const std::string* abort_reason) {
-  std::lock_guard lock(mutex_);
-  bool waiting = false;
-  auto limit = std::chrono::duration<double>(spec_.timeout_s);
-  for (Group& group : groups_) {
-    size_t failed = 0;
-    for (auto it = group.waiting.begin(); it != group.waiting.end();) {
-      if (abort_reason != nullptr) {
-        FailAll(*it, Status::Error(Code::kAborted, "jaxring: " + *abort_reason));
-      } else if (it->failure.ok() && FailTold(group, *it)) {
-      } else if (it->failure.ok() && now - it->begun < limit) {
-        waiting = true;
-        ++it;
-        continue;
-      } else if (it->failure.ok()) {
-        Expire(group, *it);
-      }
-      // Its late ranks are to find it, lest they begin another that the other processes do not count.
-      const bool keep = abort_reason == nullptr && group.plan;
-      failed += keep;
-      it = keep ? std::next(it) : group.waiting.erase(it);
-    }
-    for (auto it = group.waiting.begin(); failed > kFailedInstances; --failed) {
-      while (it->failure.ok()) ++it;
-      it = group.waiting.erase(it);
-    }
-  }
-  watched_ = waiting;
-  return waiting;
 }
 
 }  // namespace jaxring

@@ -71,6 +71,25 @@ void Failures(Processes& here) {
   Refused([&] { sharing->multicast().Join(2, other); }, "rank 2 (process 0) cannot add its GPU");
 }
 
+// Memory that was mapped, but through which one GPU's instructions do not reach the others'.
+void Unreached(Processes& here) {
+  const std::vector<int> all(4, 0);
+  auto group = Join(here, ShapeOf(Find("all_reduce direct 1x4 x1"), all, all, cuda::Protocol::kSimple));
+  cuda::MulticastTeam& team = group->multicast();
+  const cuda::Location object = team.Offer(4096);
+  for (int r = 0; r < 4; ++r) team.Join(r, object);
+  for (int r = 0; r < 4; ++r) team.Bind(r);
+  for (int r = 0; r < 4; ++r) {
+    cuda::fake::options().lose_multicast = r == 1;
+    team.Map(r);
+  }
+  cuda::fake::options().lose_multicast = false;
+  for (int r = 0; r < 4; ++r) team.Probe(r);
+  Refused([&] { team.Verify(0); },
+          "rank 0 (process 0) cannot use the multicast object: what rank 1 (process 0) stored through it did not");
+  Refused([&] { team.Verify(1); }, "a sum that is read through it is not that of all GPUs");
+}
+
 // What setting it up had got so far is given back when it fails.
 void GivenBack(Processes&) {
   cuda::Gpu& gpu = cuda::ThisGpu();
@@ -103,6 +122,7 @@ int main(int argc, char** argv) {
   return PlayCases(argc, argv,
                    {{"multicast_death", 2, Death, kDeathEnds},
                     {"multicast_failures", 1, Failures},
+                    {"multicast_unreached", 1, Unreached},
                     {"multicast_given_back", 1, GivenBack},
                     {"multicast_descriptors", 2, Descriptors},
                     {"multicast_one_process", 1, Collectives},

@@ -138,6 +138,8 @@ inline void JoinMulticast(Processes& here, cuda::Communicator& group, const std:
   step(" added ", [&](int r) { team.Join(r, object); });
   step(" bound ", [&](int r) { team.Bind(r); });
   step(" mapped ", [&](int r) { team.Map(r); });
+  step(" probed ", [&](int r) { team.Probe(r); });
+  step(" verified ", [&](int r) { team.Verify(r); });
 }
 
 // Three rounds of launches, and with `replays` as many of graphs.

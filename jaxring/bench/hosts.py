@@ -171,8 +171,9 @@ class Hosts:
             client = self.command(0, folder, ["iperf3", "-J", "-t", str(_IPERF_S), "-c", self.address(1)])
             while True:
                 done = subprocess.run(client, check=False, capture_output=True, text=True, timeout=_IPERF_LIMIT_S)
-                if done.returncode == 0:
-                    said = json.loads(done.stdout)["end"]
+                # With -J it exits with 0 where it did not reach the server, too.
+                said = json.loads(done.stdout)["end"] if done.returncode == 0 else {}
+                if "sum_received" in said:
                     return said["sum_received"]["bits_per_second"] / 1e9, said.get("sender_tcp_congestion", "")
                 if time.monotonic() > deadline:
                     raise JaxringError(f"iperf3 failed: {done.stdout[-500:]}{done.stderr[-500:]}")

@@ -119,6 +119,8 @@ class Group:
             ("added", functools.partial(self._join_multicast, found)),
             ("bound", made.bind_multicast),
             ("mapped", made.map_multicast),
+            ("probed", made.probe_multicast),
+            ("verified", made.verify_multicast),
         ):
             for rank in self.local:
                 self._say(f"multicast/{step}/{rank}", functools.partial(_taken, take, rank))

@@ -9,7 +9,7 @@ import math
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -18,19 +18,15 @@ from jaxring.checks import SCHEDULED_AS
 from jaxring.errors import JoinError
 from jaxring.plan import copies, cuda_tuner, dtypes, nvls, tuner
 from jaxring.plan.schedule import COLLECTIVES, Spec
-from jaxring.runtime import common, cuda_copies, cuda_messages, cuda_nvls
+from jaxring.runtime import common, cuda_builder, cuda_copies, cuda_messages, cuda_nvls
 from jaxring.runtime.cuda_cards import Card, nodes_of, uuid_of
-from jaxring.runtime.cuda_groups import PROTOCOLS, Group, Shape
+from jaxring.runtime.cuda_groups import Group, Shape
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.places import device_owners, exchange_devices, known_devices
 from jaxring.settings import settings
 from jaxring.world.join import World
 from jaxring.world.links import memory_path
 from jaxring.world.store import JaxStore
-
-if TYPE_CHECKING:
-    from jaxring.plan.schedule import Schedule
-    from jaxring.plan.tuner import Choice
 
 logger = logging.getLogger("jaxring.runtime")
 
@@ -39,10 +35,6 @@ _GENERATION = 1_000_000
 _SLOTS = 8
 # Of simple, ll and ll128, and no more than a slot of BUFFSIZE, which is what the network carries in one message.
 _SLOT_BYTES = (1 << 26, 16 * 1024, 32 * 1024)
-# Inputs up to this size go by the one-shot kernel, which pushes them to every rank.
-ONE_SHOT_BYTES = 64 * 1024
-# The kernels' numbers of fused collectives, by collective; the one-shot all-reduce is 0.
-_FUSED = {"all_reduce": 1, "reduce_scatter": 2, "all_gather": 3, "broadcast": 4, "all_to_all": 5}
 
 
 class Devices(NamedTuple):
@@ -69,7 +61,7 @@ class CudaPlanner:
         self._shape = Shape(
             configured.max_nchannels,
             tuple((_SLOTS, min(size, configured.slot_bytes)) for size in _SLOT_BYTES),
-            2 * ONE_SHOT_BYTES,
+            2 * cuda_builder.ONE_SHOT_BYTES,
         )
         self._process, self._processes = jax.process_index(), jax.process_count()
         self._cards[self._process] = self._own_card()
@@ -149,7 +141,7 @@ class CudaPlanner:
         desk = None
         if half != "both":
             group, desk = self._queue(devices, owners, spec, choice.channels)
-        plan = self._builder(spec, schedule, choice, group, nbytes)
+        plan = cuda_builder.build(self._native, spec, schedule, choice, group.local, nbytes, self._threads)
         if ragged:
             plan.set_ragged(math.prod(spec["shape"][1:]))
         if desk is not None:
@@ -173,38 +165,6 @@ class CudaPlanner:
         record(decision)
         logger.info("%s", decision)
         return group.communicator, plan
-
-    def _builder(self, spec: dict[str, Any], schedule: Schedule, choice: Choice, group: Group, nbytes: int) -> Any:
-        ranks, op = schedule.spec.nranks, spec["op"]
-        plan = self._native.PlanBuilder()
-        plan.set_identity(common.describe(spec), spec["timeout"], spec["root"])
-        plan.set_range(
-            f"{spec['collective']}{' ' + op if op else ''} {nbytes}B over {spec['axes']}: "
-            f"{choice.algorithm}/{choice.protocol}"
-        )
-        code = -1 if op is None else dtypes.REDUCE_OPS[op]
-        plan.set_data(dtypes.dtype_code(spec["dtype"]), code, ranks if op == "mean" else 0, spec["block"])
-        configured = settings()
-        if choice.algorithm == copies.NAME:
-            cuda_copies.fill(plan, schedule, group.local, configured.cuda_trap)
-            return plan
-        threads = configured.nthreads or self._threads
-        if choice.algorithm == nvls.NAME:
-            cuda_nvls.fill(plan, schedule, group.local, choice.channels, threads, configured.cuda_trap)
-            return plan
-        in_blocks = 0 if spec["half"] == "recv" else schedule.in_blocks
-        out_blocks = 0 if spec["half"] == "send" else schedule.out_blocks
-        plan.set_shape(in_blocks, out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes)
-        fused = -1
-        if choice.protocol == "memory" and ranks > 1:
-            fused = _FUSED.get(schedule.spec.collective, -1)
-            if fused == 1 and nbytes <= ONE_SHOT_BYTES:
-                fused = 0
-        plan.set_kernel(PROTOCOLS[choice.protocol], fused, threads, configured.cuda_trap, configured.local_register)
-        plan.set_bulk(configured.cuda_bulk_bytes)
-        for rank in group.local:
-            plan.add_local(rank, *common.table(schedule, rank), schedule.uses_memory(rank))
-        return plan
 
     def _queue(self, devices: list[int], owners: list[int], spec: dict[str, Any], lanes: int) -> tuple[Group, Group]:
         """The communicators of a message's shape and of its queue, connected. All ranks come here for either half."""

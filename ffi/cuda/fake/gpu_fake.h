@@ -25,6 +25,8 @@ struct Options {
   bool no_peer_access = false;
   bool no_multicast = false;
   bool no_bind = false;  // memory to a multicast object
+  // What is mapped of one reaches no other device's memory.
+  bool lose_multicast = false;
 };
 Options& options();
 

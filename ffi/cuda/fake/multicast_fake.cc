@@ -70,6 +70,7 @@ class FakeMulticast final : public MulticastObject {
   char* Map(int device) override {
     std::vector<char*> replicas;
     for (int other = 0; other < kDevices; ++other) {
+      if (options().lose_multicast && other != device) continue;
       if ((page_->added.load() >> other & 1) != 0) replicas.push_back(Replica(other));
     }
     return all_[device] = simt::NewMulticast(std::move(replicas), bytes());

@@ -1,7 +1,8 @@
 // Multicast memory of a communicator's ranks, which have a GPU each and are in one node. Rank 0's process makes the
 // object, and every other process fetches its descriptor from there; then each rank adds its GPU, binds memory to it,
-// and maps what all have bound. A step is taken when all ranks are through the one before: Python sees to it, as to the
-// communicator's other offers.
+// and maps what all have bound; then each stores through the switch to all, and finds what they stored, and what the
+// switch makes of a part of each. A step is taken when all ranks are through the one before: Python sees to it, as to
+// the communicator's other offers.
 //
 // What is made here stays until the process ends, or goes when setting it up fails.
 #pragma once
@@ -29,6 +30,9 @@ class MulticastTeam {
   void Join(int rank, Location object);
   void Bind(int rank);
   void Map(int rank);
+  // Every rank's Probe comes before any rank's Verify, and every Verify before the first collective.
+  void Probe(int rank);
+  void Verify(int rank);
 
   // Throws std::invalid_argument where it was not mapped.
   Multicast At(int rank, MulticastKind kind) const;
@@ -39,6 +43,7 @@ class MulticastTeam {
     char *own = nullptr, *all = nullptr;
   };
   void Step(int rank, const char* what, const std::function<void()>& take);
+  void Try(int rank, MulticastKind kind);
 
   Gpu& gpu_;
   Regions& regions_;
