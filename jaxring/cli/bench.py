@@ -105,6 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
         if any(processes % arguments.hosts for processes, _ in arguments.jobs or [(1, 8)]):
             raise JaxringError(f"{arguments.hosts} hosts cannot share the processes of every -n equally.")
         made = Hosts(arguments.hosts, arguments.links, arguments.rate, arguments.congestion)
+        if arguments.links > 1:
+            interfaces = ",".join(Hosts.device(network) for network in range(arguments.links))
+            environment.setdefault("JAXRING_SOCKET_IFNAME", interfaces)
     with made or contextlib.nullcontext():
         if made is not None:
             console.print(made.describe(), highlight=False)

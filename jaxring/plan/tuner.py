@@ -19,6 +19,8 @@ MAX_CHANNELS = 4
 HALVING_CHANNELS = 8
 # A further channel pays where each still has this many bytes of a chunk.
 CHANNEL_BYTES = 512 * 1024
+# A further interface carries a part of it from so many bytes on.
+INTERFACE_BYTES = 64 * 1024
 ANY_CHANNELS = (1, 1 << 16)
 
 
@@ -45,14 +47,15 @@ def chunk_bytes(spec: Spec, nbytes: int, dtype: object) -> int:
     return per_chunk * (dtypes.accumulator_bytes(dtype) if folds else dtypes.element_bytes(dtype))
 
 
-def _channels(collective: str, algorithm: str, placement: tuple[int, ...], nbytes: int, dtype: object, ll: bool) -> int:
+def _channels(
+    collective: str, algorithm: str, placement: tuple[int, ...], nbytes: int, dtype: object, ll: bool, interfaces: int
+) -> int:
     """How many would pay, whatever the settings allow."""
-    if algorithm == "halving_doubling":
-        return min(1 << (len(placement).bit_length() - 1), HALVING_CHANNELS)
-    if ll:
-        return 1
     one = chunk_bytes(Spec(collective, len(placement), algorithm, placement=placement), nbytes, dtype)
-    return max(1, min(MAX_CHANNELS, one // CHANNEL_BYTES))
+    rails = 1 if ll else max(1, min(interfaces, one // INTERFACE_BYTES))
+    if algorithm == "halving_doubling":
+        return max(rails, min(1 << (len(placement).bit_length() - 1), HALVING_CHANNELS))
+    return 1 if ll else max(rails, min(MAX_CHANNELS, one // CHANNEL_BYTES))
 
 
 def _names(
@@ -120,12 +123,14 @@ def choose(
     ll_bytes: int = DEFAULT_LL_BYTES,
     channels: tuple[int, int] = ANY_CHANNELS,
     unwanted: Collection[str] = (),
+    interfaces: int = 1,
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
     ``placement`` and ``hosts`` are the node and host ids of the ranks. ``ll_bytes``: the longest message that the ll
     protocol carries (0: ll is not there). ``channels``: the fewest and the most of an algorithm that sends messages.
-    ``unwanted``: algorithms that are not taken unless asked for. ``algorithm`` and ``protocol`` restrict the choice;
+    ``unwanted``: algorithms that are not taken unless asked for. ``interfaces``: of every host, over which channels
+    between hosts are spread. ``algorithm`` and ``protocol`` restrict the choice;
     ValueError says why they cannot serve and what would. Same arguments give the same choice on every rank.
     """
     if collective not in COLLECTIVES:
@@ -154,7 +159,8 @@ def choose(
         for kind in ("memory",) if silent else ("ll", "simple"):
             if protocol not in (None, kind):
                 continue
-            natural = 1 if silent else _channels(collective, name, where, nbytes, dtype, kind == "ll")
+            ways = interfaces if len(set(hosts)) > 1 else 1
+            natural = 1 if silent else _channels(collective, name, where, nbytes, dtype, kind == "ll", ways)
             each = natural if silent else max(channels[0], min(channels[1], natural))
             if kind == "ll":
                 spec = Spec(collective, topology.nranks, name, channels=each, placement=where)

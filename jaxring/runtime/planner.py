@@ -77,6 +77,7 @@ class Planner:
         world = self._join(membership) if any(p.process != process for p in places) else None
         collective = SCHEDULED_AS.get(spec["collective"], spec["collective"])
         hosts = self._hosts(places, world)
+        interfaces = 1 if world is None else min(world.info(place.process).interfaces() for place in places)
         element = dtypes.element_bytes(spec["dtype"])
         in_blocks = COLLECTIVES[collective][0] or len(places)
         nbytes = spec["block"] * element * in_blocks
@@ -99,6 +100,7 @@ class Planner:
             channels=(settings().min_nchannels, settings().max_nchannels),
             # Nobody could gather messages whose sizes only their senders know.
             unwanted=("pxn",) if settings().pxn_disable or ragged else (),
+            interfaces=interfaces,
         )
         choice = _users_choice(collective, nodes, spec, root) or tuner.choose_among(
             pick,
@@ -123,7 +125,7 @@ class Planner:
             ),
         )
         local = [rank for rank, place in enumerate(places) if place.process == process]
-        links, transports, linked = self._connect(schedule, places, local, world)
+        links, transports, linked = self._connect(schedule, places, local, world, max(interfaces, settings().nsocks))
 
         plan = _native.PlanBuilder()
         what = common.describe(spec)
@@ -282,13 +284,13 @@ class Planner:
 
     @staticmethod
     def _connect(
-        schedule: Schedule, places: list[Place], local: list[int], world: World | None
+        schedule: Schedule, places: list[Place], local: list[int], world: World | None, most: int
     ) -> tuple[int, tuple[str, ...], set[int]]:
-        """Links to every process that this one sends to.
+        """Links to every process that this one sends to, at most ``most`` to each.
 
         Returns the number of channels, the transports in use, and the processes that there are links with or will be.
         """
-        channels = max(1, min(schedule.nlanes, settings().nsocks))
+        channels = max(1, min(schedule.nlanes, most))
         transports: set[str] = set()
         linked: set[int] = set()
         for rank in local:

@@ -43,7 +43,7 @@ VARIABLES: tuple[Variable, ...] = (
         "list",
         "",
         "Interfaces to listen on: comma list of name prefixes; a leading ^ excludes, a leading = makes names exact. "
-        "Channels take the interfaces in turn.",
+        "Channels take the interfaces in turn; large messages go over all.",
         kinds.names,
         nccl=True,
     ),

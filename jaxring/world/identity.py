@@ -44,6 +44,10 @@ class ProcessInfo:
     def __str__(self) -> str:
         return f"process {self.index} (pid {self.pid} on {self.hostname})"
 
+    def interfaces(self) -> int:
+        """How many interfaces it listens on."""
+        return len({name for name, _, _ in self.addresses})
+
     def to_json(self) -> bytes:
         """At most MAX_INFO_BYTES bytes that `from_json` reads back."""
         return wire.encode(dataclasses.asdict(self))

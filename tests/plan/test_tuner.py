@@ -34,6 +34,18 @@ def test_small_is_ll_and_large_is_simple() -> None:
         assert large.protocol == "simple"
 
 
+def test_large_messages_between_hosts_take_every_interface() -> None:
+    for algorithm in ("ring", "direct", "halving_doubling"):
+        for nbytes in (1 << 20, 1 << 26):
+            kwargs = {"algorithm": algorithm, "protocol": "simple", "interfaces": 9}
+            assert choose("all_reduce", (0, 1), (0, 1), nbytes, "float32", **kwargs).channels >= min(9, nbytes >> 17)
+            within = choose("all_reduce", (0, 1), (0, 0), nbytes, "float32", **kwargs)
+            kwargs["interfaces"] = 1
+            assert within == choose("all_reduce", (0, 1), (0, 0), nbytes, "float32", **kwargs)
+    assert choose("all_reduce", (0, 1), (0, 1), 1024, "float32", interfaces=9).channels == 1
+    assert choose("all_reduce", (0, 1), (0, 1), 1 << 26, "float32", channels=(1, 3), interfaces=9).channels == 3
+
+
 def test_nodes_of_several_ranks_compose() -> None:
     for nbytes in (256, 1 << 26):
         choice = choose("all_reduce", PAIRS, PAIRS, nbytes, "float32")
