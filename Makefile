@@ -2,7 +2,7 @@
 #
 #   PYTHON  the Python to start from (3.11 or later)     VENV  where its environment goes
 #   JAX     an exact jax version, e.g. 0.10.2            PYTEST_ARGS, DEMO_ARGS  handed on
-#   JOBS    tests that run side by side (2)
+#   JOBS    compilers and native tests that run side by side (2); Python's tests, which wait more than they work, one more
 #   FUZZ_SECONDS  how long each fuzz target runs (600)
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for machines with a GPU
 PYTHON ?= python3
@@ -73,7 +73,7 @@ pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 	@cmake --build $(BUILD) --target _native_cuda_fake net_plugin
 	@TEST_NET_PLUGIN="$(abspath $(BUILD))/libnet_plugin.so" \
 	  TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
-	  pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
+	  pytest -n $$(($(JOBS) + 1)) --dist worksteal $(PYTEST_ARGS)
 
 native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"
