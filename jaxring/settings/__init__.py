@@ -31,6 +31,7 @@ class Settings:
 
     hostid: str
     socket_ifname: str
+    socket_congestion: str
     shm_disable: bool
     tls: bool
     net: str

@@ -48,6 +48,14 @@ VARIABLES: tuple[Variable, ...] = (
         nccl=True,
     ),
     Variable(
+        "SOCKET_CONGESTION",
+        "name",
+        "",
+        "TCP's congestion control of connections that carry data, such as cubic; empty: the host's. bbr, which paces, "
+        "takes much of a core at 10 Gbit/s.",
+        kinds.text_line,
+    ),
+    Variable(
         "SHM_DISABLE",
         "flag",
         False,

@@ -151,7 +151,7 @@ def _host(host: Host) -> Iterator[Finding]:
         yield Finding(
             "TCP's congestion control is bbr.",
             "It paces what it sends, which within a data centre can cost half the bandwidth.",
-            "`sysctl net.ipv4.tcp_congestion_control=cubic` (or reno, dctcp).",
+            "JAXRING_SOCKET_CONGESTION=reno (or cubic, dctcp), or `sysctl net.ipv4.tcp_congestion_control=...`.",
         )
     if host.huge_pages == "never":
         yield Finding(

@@ -15,7 +15,7 @@ from jaxring.errors import JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
 from jaxring.topology import detect, xml
-from jaxring.world import handshake, identity, interfaces, links, rdma
+from jaxring.world import congestion, handshake, identity, interfaces, links, rdma
 from jaxring.world.dialling import connect
 from jaxring.world.gate import Gate
 from jaxring.world.handshake import Acceptance, Session
@@ -213,6 +213,8 @@ class World:
         sock, session = self._connect(peer, channel, deadline)
         with sock, self._dials(sock):
             try:
+                if transport == "tcp":
+                    congestion.choose(sock, self._settings.socket_congestion)
                 words = links.dial(
                     sock, session, self.own, peer, channel, self._native, how, deadline, self._settings.tls
                 )

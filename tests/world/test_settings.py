@@ -23,6 +23,7 @@ def test_every_variable_is_read():
         {
             "JAXRING_HOSTID": "h",
             "JAXRING_SOCKET_IFNAME": "^lo,docker",
+            "JAXRING_SOCKET_CONGESTION": "reno",
             "JAXRING_SHM_DISABLE": "1",
             "JAXRING_TLS": "1",
             "JAXRING_NET": "IB",
@@ -65,7 +66,7 @@ def test_every_variable_is_read():
     topology = ("phb", "/a.xml", "/b.xml", True)
     protocols = ("memory", "simple", "ll128")
     faults = ("seed=3", "drop=0.5", "delay_us=20")
-    text = ("h", "^lo,docker", True, True, *rdma, *topology, 2.5, 7.0, 3, 4, 65536, False, ("ring",), protocols)
+    text = ("h", "^lo,docker", "reno", True, True, *rdma, *topology, 2.5, 7.0, 3, 4, 65536, False, ("ring",), protocols)
     rest = (2, 8, 256, False, 65536, "/traces", True, "warn", faults, "INFO")
     assert values == Settings(*text, 1024, True, 1, False, *rest)
     assert values.worker_threads == 3
