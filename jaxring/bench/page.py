@@ -62,6 +62,8 @@ def page(rows: Sequence[Row], folder: pathlib.Path, beside: pathlib.Path) -> Ite
     lost: list[str] = []
     for row in rows:
         yield from (f"## {row.title}", "")
+        if wire := data[row.name]["machine"].get("wire"):
+            yield from (f"{wire}. `bus` is our bus bandwidth, as nccl-tests count it.", "")
         for collective in row.collectives:
             own = [r for r in results[row.name] if r.case.collective == collective]
             copy = data[row.name]["machine"]["copy_gbs"]
@@ -101,13 +103,14 @@ def _table(row: Row, collective: str, results: Sequence[Result], copy_gbs: float
     yield f"`{collective}`, {', '.join([how, *filter(None, more)])}. Ours: {PEERS[base].title}."
     yield ""
     titles = [f"{PEERS[name].title} / ours" for name in peers]
-    yield "| " + " | ".join(["size", "ours us", *titles, "light", "choice"]) + " |"
+    yield "| " + " | ".join(["size", "ours us", *titles, "bus Gbit/s" if row.network else "light", "choice"]) + " |"
     yield "|" + "---|" * (4 + len(titles))
     for ours in (r for r in results if r.peer == base and r.times_us):
         low, high = ours.spread
         cells = [shown(ours.case.moved(ours.ranks)), f"{ours.median_us:,.1f} ({low:,.1f}..{high:,.1f})"]
         cells += [_ratio(ours, next(r for r in results if r.peer == name and r.case == ours.case)) for name in peers]
-        yield "| " + " | ".join([*cells, f"{ours.light(copy_gbs):.0%}", ours.choice]) + " |"
+        share = f"{8 * ours.busbw:.3f}" if row.network else f"{ours.light(copy_gbs):.0%}"
+        yield "| " + " | ".join([*cells, share, ours.choice]) + " |"
     yield ""
 
 

@@ -63,8 +63,10 @@ def table(results: Sequence[Result], copy_gbs: float) -> Table:
     return rows
 
 
-def save(path: pathlib.Path, results: Sequence[Result], copy_gbs: float, command: Sequence[str]) -> None:
-    """Everything that was measured, with what it was measured on."""
+def save(
+    path: pathlib.Path, results: Sequence[Result], copy_gbs: float, command: Sequence[str], wire: str = ""
+) -> None:
+    """Everything that was measured, with what it was measured on. ``wire``: what joined hosts, in words."""
     data = {
         "command": ["jaxring", "bench", *command],
         "date": dt.date.today().isoformat(),
@@ -73,6 +75,7 @@ def save(path: pathlib.Path, results: Sequence[Result], copy_gbs: float, command
             "cores": len(os.sched_getaffinity(0)),
             "kernel": platform.release(),
             "copy_gbs": copy_gbs,
+            "wire": wire,
         },
         "versions": {
             "jaxring": version(),

@@ -115,6 +115,22 @@ def test_the_suite_and_its_page(tmp_path, monkeypatch):
     assert (saved / "tiny-permute.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.netns
+def test_a_row_between_hosts_says_what_joins_them(tmp_path, monkeypatch):
+    network = cpu_suite.Network(2, "200mbit", links=2)
+    row = cpu_suite.Row("apart", "Apart", 2, 1, ("all_reduce",), ("4", "64K"), ("gloo",), network=network)
+    monkeypatch.setattr(cpu_suite, "ROWS", (row,))
+    monkeypatch.setattr(cpu_suite, "ITERATIONS", 2)
+    monkeypatch.setattr(page, "ROWS", (row,))
+    saved, written = tmp_path / "cpu", tmp_path / "page.md"
+    assert main(["bench", "--suite", "cpu", "--out", str(saved)]) == 0
+    assert page.main([str(saved), str(written)]) == 0
+    text = written.read_text()
+    assert "2 hosts, 2 link(s) of 200mbit each" in text, text
+    assert "| bus Gbit/s |" in text, text
+    assert "/tcp |" in text, text
+
+
 def test_a_loss_is_listed():
     row = cpu_suite.Row("tiny", "A tiny row", 1, 4, ("all_reduce",), ("4", "64"), ("xla",))
     won = [result("jaxring", [10.0], nbytes=4), result("xla", [20.0], nbytes=4)]
