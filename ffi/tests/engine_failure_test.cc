@@ -7,49 +7,10 @@
 #include <vector>
 
 #include "ffi/tests/job.h"
-#include "ffi/tests/schedules.h"
-#include "ffi/tests/values.h"
+#include "ffi/tests/site4.h"
 
 namespace jaxring::test {
 namespace {
-
-bool Says(const Status& status, const std::string& text) {
-  const bool says = status.message.find(text) != std::string::npos;
-  if (!says) std::cerr << "'" << status.message << "' does not say '" << text << "'" << std::endl;
-  return says;
-}
-
-// A call that can be executed again and again, by some of its ranks or all.
-struct Site4 {
-  Site4(Job* job, const char* name, Settings settings, double site_timeout_s = 60)
-      : call(job, Find(name), settings, site_timeout_s), inputs(Inputs(call, 1)) {}
-  std::vector<Status> Run(const std::vector<int>& ranks) {
-    std::vector<Buffer> outputs = Outputs(call);
-    Ends ends(call.Describe());
-    for (int rank : ranks) call.Arrive(rank, run, inputs[rank].data(), outputs[rank].data(), ends.Expect());
-    ++run;
-    std::vector<Status> statuses = ends.Wait();
-    Reference reference(call, inputs);
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      if (statuses[i].ok()) reference.Check(ranks[i], outputs[ranks[i]]);
-    }
-    return statuses;
-  }
-  void RunOk() {
-    for (const Status& status : Run({0, 1, 2, 3})) CHECK(status.ok() || Says(status, "no failure"));
-  }
-  Call call;
-  std::vector<Buffer> inputs;
-  int run = 0;
-};
-
-Settings Sized(uint64_t block, double timeout_s = 60, Protocol protocol = Protocol::kSimple) {
-  Settings settings;
-  settings.block = block;
-  settings.timeout_s = timeout_s;
-  settings.protocol = protocol;
-  return settings;
-}
 
 void CheckAbsentHere() {
   Job job(1, Wire::kShared);
@@ -157,70 +118,6 @@ void CheckSpread(Wire wire) {
   for (int rank : {0, 1, 2}) next.call.Arrive(rank, 99, next.inputs[rank].data(), outputs[rank].data(), ends.Expect());
   job.CutControl(1, 3);
   for (const Status& status : ends.Wait()) CHECK(status.code == Code::kUnavailable && Says(status, "lost rank "));
-}
-
-// Operations of a plan with a gate do not begin before all that it waits for have been confirmed, have failed or ended.
-void CheckGate() {
-  Job job(2, Wire::kShared);
-  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1));
-  std::shared_ptr<Gate> gates[2] = {std::make_shared<Gate>(std::set<int>{1}), std::make_shared<Gate>(std::set<int>{0})};
-  job.Answer(site.call.site(0)->spec().spec, [&](int process, const PlanRequest& request) {
-    auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
-    plan->gate = gates[process];
-    request.site->Resolve(request.group, plan);
-  });
-  auto begin = [&](std::vector<Buffer>* outputs, Ends* ends) {
-    *outputs = Outputs(site.call);
-    for (int rank : {0, 1, 2, 3}) {
-      site.call.Arrive(rank, site.run, site.inputs[rank].data(), (*outputs)[rank].data(), ends->Expect());
-    }
-    ++site.run;
-  };
-  for (const Status& status : site.Run({0, 1, 2, 3})) {
-    CHECK(status.code == Code::kDeadlineExceeded);
-    CHECK(Says(status, "waits for rank 2 (process 1) to begin this program") ||
-          Says(status, "waits for rank 0 (process 0) to begin this program"));
-  }
-  // What Python is told, and what it does then. A note that is sent before there is a connection comes with it.
-  const uint64_t key = site.call.settings().key;
-  CHECK(!job.engine(0).InFlight(key));
-  std::vector<Buffer> outputs;
-  {
-    Ends ends("failed by its plan");
-    begin(&outputs, &ends);
-    while (!job.engine(0).InFlight(key)) std::this_thread::yield();
-    job.engine(0).SendNote(1, "they differ");
-    std::optional<std::pair<int, std::string>> note;
-    while (!(note = job.engine(1).NextNote())) std::this_thread::yield();
-    CHECK(*note == std::pair(0, std::string("they differ")) && !job.engine(1).NextNote());
-    job.engine(0).FailPlan(key, Status::Error(Code::kInvalidArgument, "they differ"));
-    for (const Status& status : ends.Wait())
-      CHECK(status.code == Code::kInvalidArgument && Says(status, "they differ"));
-  }
-  Ends ends("confirmed");
-  begin(&outputs, &ends);
-  job.engine(0).Confirm(*gates[0], 7);
-  CHECK(!gates[0]->open());
-  job.engine(0).Confirm(*gates[0], 1);
-  job.engine(1).Confirm(*gates[1], 0);
-  for (const Status& status : ends.Wait()) CHECK(status.ok());
-  site.RunOk();
-}
-
-// A process that has ended in good order is not waited for at a gate.
-void CheckGateOfTheGone() {
-  Job job(2, Wire::kTcp);
-  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 60));
-  auto gate = std::make_shared<Gate>(std::set<int>{1});
-  job.Answer(site.call.site(0)->spec().spec, [&](int process, const PlanRequest& request) {
-    auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
-    plan->gate = gate;
-    request.site->Resolve(request.group, plan);
-  });
-  job.engine(1).Abort("this process is ending", 2, true);
-  job.Cut(0, 1);
-  for (const Status& status : site.Run({0, 1})) CHECK(!status.ok() && status.code != Code::kDeadlineExceeded);
-  CHECK(gate->open());
 }
 
 // Who is late is described: alive and idle, or in another call.
@@ -396,6 +293,4 @@ int main() {
   }
   CheckLostPeer(Wire::kTcp, true);
   CheckDescriptions();
-  CheckGate();
-  CheckGateOfTheGone();
 }
