@@ -1,6 +1,8 @@
 """Eight CPU devices for the tests that use JAX in pytest's own process; set before JAX starts its backend."""
 
 import os
+import pathlib
+import sys
 
 DEVICES = 8
 
@@ -13,6 +15,10 @@ os.environ.setdefault("JAXRING_TIMEOUT", "60")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from leftovers import nothing_left  # noqa: E402, F401
 
 # Not by the environment, which processes that tests start would inherit.
 jax.config.update("jax_platforms", "cpu")

@@ -16,7 +16,7 @@ from jaxring.cli import main
 from jaxring.cli.job import Stream
 from jaxring.cli.run import environment
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
 PSUM = """
 import sys

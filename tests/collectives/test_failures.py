@@ -16,6 +16,8 @@ import jaxring
 from jaxring.plan import tuner
 from jaxring.plan.algorithms import serving
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 
 def call_ragged(t):
     return {

@@ -14,7 +14,7 @@ from stress_jobs import Job, coordinator_port, environment, member
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_hosts.py")
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 from coll_jobs import run_job
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
 HERE = pathlib.Path(__file__).parent
 
