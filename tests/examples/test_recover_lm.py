@@ -1,0 +1,27 @@
+"""The example that loses a process while it trains, goes on without it and then with it again, cut short."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+from coll_jobs import run_job
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "recover_lm.py"
+
+
+@pytest.mark.multiprocess
+@pytest.mark.usefixtures("nothing_left")
+def test_the_last_loss_is_that_of_an_undisturbed_run():
+    size = ("--steps", "6", "--width", "32", "--rows", "6")
+    restart = ("--restart", "1", "--restart-delay", "0")
+    # Most of its time goes into compiling, which need not be well here.
+    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    code, output = run_job(SCRIPT, 3, 1, *size, options=restart, timeout_s=150, XLA_FLAGS=quick)
+    assert code == 0, output[-6000:]
+    assert output.count("process 2 was ended by SIGKILL; it is started again") == 1, output
+    assert "generation 1: processes (0, 1) go on" in output, output
+    assert "generation 2: processes (0, 1, 2)" in output, output
+    # The example compares the losses itself, and fails where they are apart.
+    assert re.search(r"last loss \d+\.\d+ after 2 changes of members, \d+\.\d+ undisturbed", output), output
