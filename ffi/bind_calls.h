@@ -65,7 +65,7 @@ class BufferCall {
       ended.Wait();
       in_flight.fetch_sub(1, std::memory_order_relaxed);
     }
-    if (!ended.status.ok()) throw std::runtime_error(ended.status.message);
+    if (!ended.status.ok()) throw std::runtime_error(Running().InWords(ended.status));
   }
 
  private:

@@ -64,6 +64,9 @@ inline void BindLinks(nanobind::module_& m) {
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("ring_path"), nb::arg("bell_path"), "Maps a peer's sending link.");
   m.def(
+      "tcp_prepare", [](int peer, int channel, bool sending) { Running().links().Prepare(peer, channel, sending); },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), "Gets the memory of a link, before it is agreed on.");
+  m.def(
       "tcp_attach",
       [](int peer, int channel, int fd, bool sending, const nb::bytes& key, double timeout_s) {
         Running().AddTcp(peer, channel, MakeStream(fd, key, sending, timeout_s), sending);

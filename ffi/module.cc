@@ -159,10 +159,13 @@ NB_MODULE(_native, m) {
   m.def(
       "start",
       [](int threads, uint32_t slot_bytes, int64_t spin_us, const std::string& trace_file, bool checksums,
-         const std::map<std::string, double>& faults, const std::string& non_finite) {
+         const std::map<std::string, double>& faults, const std::string& non_finite, double link_timeout_s,
+         const std::string& record_hint) {
         EngineOptions options{threads, slot_bytes, spin_us};
         options.trace_file = trace_file;
         options.checksums = checksums;
+        options.link_timeout_s = link_timeout_s;
+        options.record_hint = record_hint;
         options.faults = FaultsFrom(faults);
         using NonFinite = EngineOptions::NonFinite;
         options.non_finite = non_finite == "error"  ? NonFinite::kFail
@@ -172,6 +175,7 @@ NB_MODULE(_native, m) {
       },
       nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), nb::arg("trace_file") = "",
       nb::arg("checksums") = false, nb::arg("faults") = std::map<std::string, double>(), nb::arg("non_finite") = "",
+      nb::arg("link_timeout_s") = 10.0, nb::arg("record_hint") = "",
       "Starts the engine, once. Its flight record is kept in a new file, or in unnamed memory without one. `faults`: "
       "JAXRING_FAULTS, a number by each name.");
   m.def(
@@ -184,6 +188,7 @@ NB_MODULE(_native, m) {
       "From now on SIGUSR1 writes the flight record to PREFIX0.trace, then PREFIX1.trace, ..., unless there is a "
       "handler "
       "for it. With an empty prefix it only does no harm.");
+  m.def("dump_now", &DumpNow, nb::call_guard<nb::gil_scoped_release>(), "Does what SIGUSR1 does.");
   m.def("allow_huge_pages", &AllowHugePages, nb::arg("allow"),
         "Whether large results in untouched memory ask the kernel for huge pages.");
   m.def(
@@ -226,6 +231,13 @@ NB_MODULE(_native, m) {
       .def(
           "resolve", [](const PlanRequest& r, PlanBuilder& builder) { r.site->Resolve(r.group, builder.Finish()); },
           nb::arg("plan"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "identify",
+          [](const PlanRequest& r, uint64_t key, int half, int process) {
+            r.site->Identify(r.group, key, static_cast<Half>(half), process);
+          },
+          nb::arg("key"), nb::arg("half"), nb::arg("process"),
+          "What the plan's identity will be: so the other processes are told where there will be none.")
       .def(
           "reject",
           [](const PlanRequest& r, int code, const std::string& message) {

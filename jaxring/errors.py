@@ -15,5 +15,9 @@ class JoinError(JaxringError, RuntimeError):
     """Processes of one job could not find, trust or reach each other."""
 
 
+class MemoryLimitError(JaxringError, MemoryError):
+    """Memory that this process needs and does not get."""
+
+
 class PlanError(JaxringError, ValueError):
     """A schedule that cannot be made, or does not do what it claims."""

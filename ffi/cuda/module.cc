@@ -101,8 +101,14 @@ NB_MODULE(JAXRING_MODULE, m) {
       },
       "The CUDA handlers as capsules for jax.ffi.register_ffi_target.");
   m.def(
-      "start", [](int process, uint32_t slot_bytes) { StartRuntime(StartEngine({1, slot_bytes, 0}), process); },
-      nb::arg("process"), nb::arg("slot_bytes"), "Starts the engine, once. `slot_bytes`: of a link's message.");
+      "start",
+      [](int process, uint32_t slot_bytes, double link_timeout_s) {
+        EngineOptions options{1, slot_bytes, 0};
+        options.link_timeout_s = link_timeout_s;
+        StartRuntime(StartEngine(options), process);
+      },
+      nb::arg("process"), nb::arg("slot_bytes"), nb::arg("link_timeout_s") = 10.0,
+      "Starts the engine, once. `slot_bytes`: of a link's message.");
   m.def(
       "abort",
       [](const std::string& reason, double timeout_s, bool goodbye) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 namespace jaxring {
@@ -19,6 +20,10 @@ constexpr auto kLookEvery = std::chrono::microseconds(500);
 constexpr int kQuietLooks = 20;
 
 }  // namespace
+
+CompletionPool::CompletionPool() {
+  threads_.emplace_back([this] { Run(); });
+}
 
 CompletionPool::~CompletionPool() {
   {
@@ -50,7 +55,13 @@ void CompletionPool::Share() {
   if (busy_ == 0) Summon(1);
   if (calls_ >= queue_.size() || looking_) return;
   looking_ = true;
-  if (!looker_.joinable()) looker_ = std::thread([this] { Look(); });
+  if (!looker_.joinable()) {
+    try {
+      looker_ = std::thread([this] { Look(); });
+    } catch (const std::system_error&) {
+      looking_ = false;
+    }
+  }
   look_.notify_one();
 }
 
@@ -60,9 +71,18 @@ void CompletionPool::Summon(size_t threads) {
   for (; calls_ < threads; ++calls_) {
     if (calls_ < idle_) {
       wake_.notify_one();
-    } else {
-      threads_.emplace_back([this] { Run(); });
+    } else if (!Another()) {
+      return;
     }
+  }
+}
+
+bool CompletionPool::Another() {
+  try {
+    threads_.emplace_back([this] { Run(); });
+    return true;
+  } catch (const std::system_error&) {  // a limit: those that there are have to do
+    return false;
   }
 }
 

@@ -20,7 +20,7 @@ namespace jaxring {
 class CompletionPool {
  public:
   using Work = std::function<void()>;
-  CompletionPool() = default;
+  CompletionPool();  // with the one thread that there is also where no other can be had
   ~CompletionPool();
   CompletionPool(const CompletionPool&) = delete;
   void Post(Work work);
@@ -35,6 +35,7 @@ class CompletionPool {
   void Share();
   bool Apart() const;  // each completion gets a thread of its own
   void Summon(size_t threads);
+  bool Another();  // one thread more; false where the system has none
 
   std::mutex mutex_;
   std::condition_variable wake_, look_;

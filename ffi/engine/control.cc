@@ -5,28 +5,39 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 
 namespace jaxring {
 namespace {
 
 constexpr size_t kMaxUnsent = 256 * 1024;
-// A cut cable sends no word: what the peer's kernel has not acknowledged for so long has no way to it. A process that
-// is stopped is not cut off, since its kernel goes on acknowledging.
-constexpr unsigned kUserTimeoutMs = 10000;
 
-}  // namespace
-
-ControlLink::ControlLink(std::unique_ptr<Stream> stream, Poller* poller, OnFrame on_frame, OnEnd on_end)
-    : stream_(std::move(stream)), poller_(poller), on_frame_(std::move(on_frame)), on_end_(std::move(on_end)) {
-  const int fd = stream_->fd();
-  // Fails on what is not TCP, where no cable can be cut.
-  const int yes = 1, idle = 5, interval = 2, count = 3;
+// Fails on what is not TCP, where no cable can be cut.
+void NoticeCut(int fd, double timeout_s) {
+  // Probes where nothing is sent: half of the time without any, then three. The kernel counts in seconds, 32767 at
+  // most.
+  const int idle = static_cast<int>(std::clamp(timeout_s / 2, 1.0, 30000.0));
+  const int interval = std::max(1, idle / 3), yes = 1, count = 3;
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs);
+  const auto limit = static_cast<unsigned>(timeout_s * 1000);
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
+}
+
+}  // namespace
+
+ControlLink::ControlLink(std::unique_ptr<Stream> stream, double timeout_s, Poller* poller, OnFrame on_frame,
+                         OnEnd on_end)
+    : stream_(std::move(stream)),
+      timeout_s_(timeout_s),
+      poller_(poller),
+      on_frame_(std::move(on_frame)),
+      on_end_(std::move(on_end)) {
+  NoticeCut(stream_->fd(), timeout_s);
 }
 
 void ControlLink::Send(const std::string& frame, bool dispensable) {
@@ -45,14 +56,16 @@ void ControlLink::Flush() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       // A connection that broke is seen by the poller's thread, which reads it.
-      if (errno != EAGAIN && errno != EWOULDBLOCK) unsent_.clear();
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      failed_ = errno;
+      unsent_.clear();
       return;
     }
     unsent_.erase(0, static_cast<size_t>(n));
   }
 }
 
-void ControlLink::End(const std::string& why) {
+void ControlLink::End(const std::string& why, Ending ending) {
   {
     std::lock_guard lock(mutex_);
     if (ended_) return;
@@ -60,22 +73,45 @@ void ControlLink::End(const std::string& why) {
   }
   poller_->Remove(fd());
   shutdown(fd(), SHUT_RDWR);  // the engine keeps this for good; the other side is to know
-  on_end_(why);
+  on_end_(why, ending);
 }
 
 void ControlLink::Read() {
   char bytes[4096];
   while (true) {
-    const ssize_t n = stream_->Read(bytes, sizeof bytes);
+    ssize_t n = stream_->Read(bytes, sizeof bytes);
+    if (n == 0) {
+      std::lock_guard lock(mutex_);
+      if (EndingOf(failed_) == Ending::kCut) {
+        errno = failed_;
+        n = -1;
+      }
+    }
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (n < 0) return End("the connection to its process broke: " + stream_->Why());
+    if (n < 0 && EndingOf(errno) == Ending::kCut) {
+      char limit[32];
+      std::snprintf(limit, sizeof limit, "%g", timeout_s_);
+      return End(std::string("its host has acknowledged nothing for ") + limit + " s (" + stream_->Why() + ")",
+                 Ending::kCut);
+    }
+    if (n < 0) {
+      const Ending ending = EndingOf(errno);
+      return End("the connection to its process broke: " + stream_->Why(), ending);
+    }
     if (n == 0) return End("its process ended");
     reader_.Feed(bytes, static_cast<size_t>(n));
     ControlFrame frame;
     FrameReader::Result result;
     while ((result = reader_.Next(&frame)) == FrameReader::Result::kFrame) on_frame_(frame);
-    if (result == FrameReader::Result::kGarbage) return End("its process sent what is no jaxring message");
+    if (result == FrameReader::Result::kGarbage) {
+      ControlFrame leaving;
+      leaving.kind = ControlFrame::Kind::kLeaving;
+      leaving.ending = Ending::kDamaged;
+      leaving.text = "what was sent to it beside the data arrived damaged, so it has closed the connection";
+      Send(EncodeFrame(leaving));
+      return End("what its process sent beside the data arrived damaged", Ending::kDamaged);
+    }
   }
 }
 

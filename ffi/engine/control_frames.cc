@@ -54,6 +54,7 @@ bool KnownFailure(uint32_t code) {
   switch (static_cast<Code>(code)) {
     case Code::kInvalidArgument:
     case Code::kDeadlineExceeded:
+    case Code::kResourceExhausted:
     case Code::kFailedPrecondition:
     case Code::kAborted:
     case Code::kInternal:
@@ -61,6 +62,18 @@ bool KnownFailure(uint32_t code) {
     case Code::kDataLoss:
       return true;
     case Code::kOk:
+      return false;
+  }
+  return false;
+}
+
+bool KnownLoss(uint32_t ending) {
+  switch (static_cast<Ending>(ending)) {
+    case Ending::kNoWord:
+    case Ending::kCut:
+    case Ending::kDamaged:
+      return true;
+    case Ending::kGoodbye:
       return false;
   }
   return false;
@@ -95,9 +108,14 @@ bool Decode(std::string_view bytes, ControlFrame* frame) {
       return fields.GetText(&frame->text, ControlFrame::kMaxText) && fields.empty();
     }
     case ControlFrame::Kind::kGone:
-      return fields.Get(&frame->process) && frame->process >= 0 &&
-             fields.GetText(&frame->text, ControlFrame::kMaxText) && fields.empty();
-    case ControlFrame::Kind::kLeaving:
+    case ControlFrame::Kind::kLeaving: {
+      const bool other = frame->kind == ControlFrame::Kind::kGone;
+      uint32_t ending;
+      if (other && (!fields.Get(&frame->process) || frame->process < 0)) return false;
+      if (!fields.Get(&ending) || !KnownLoss(ending)) return false;
+      frame->ending = static_cast<Ending>(ending);
+      return fields.GetText(&frame->text, ControlFrame::kMaxText) && fields.empty();
+    }
     case ControlFrame::Kind::kNote:
     case ControlFrame::Kind::kHalted:
       return fields.GetText(&frame->text, ControlFrame::kMaxText) && fields.empty();
@@ -131,10 +149,11 @@ std::string EncodeFrame(const ControlFrame& frame) {
       PutText(&body, frame.text, ControlFrame::kMaxText);
       break;
     case ControlFrame::Kind::kGone:
-      Put(&body, frame.process);
+    case ControlFrame::Kind::kLeaving:
+      if (frame.kind == ControlFrame::Kind::kGone) Put(&body, frame.process);
+      Put(&body, static_cast<uint32_t>(frame.ending));
       PutText(&body, frame.text, ControlFrame::kMaxText);
       break;
-    case ControlFrame::Kind::kLeaving:
     case ControlFrame::Kind::kNote:
     case ControlFrame::Kind::kHalted:
       PutText(&body, frame.text, ControlFrame::kMaxText);

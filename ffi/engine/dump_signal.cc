@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostDumps = 1000;
 
-// Written once, before the handler is installed, which may call nothing that takes a lock or memory.
+// Written once, before the handler is installed. That may call nothing that takes a lock or memory.
 struct Dump {
   const char* record = nullptr;
   size_t bytes = 0;
@@ -48,7 +48,9 @@ void Name(int number, char* out) {
 
 void Say(const char* text) { WriteAll(STDERR_FILENO, text, std::strlen(text)); }
 
-void OnSignal(int) {
+}  // namespace
+
+void DumpNow() {
   if (dump.prefix[0] == '\0') return;
   const int saved = errno;
   char path[sizeof dump.prefix + 32];
@@ -66,18 +68,16 @@ void OnSignal(int) {
   errno = saved;
 }
 
-}  // namespace
-
 void DumpOnSignal(const void* record, size_t bytes, const std::string& prefix) {
-  struct sigaction now;
-  if (dump.record != nullptr || sigaction(SIGUSR1, nullptr, &now) != 0) return;
-  if ((now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != SIG_DFL) return;
-  if (prefix.size() >= sizeof dump.prefix) return;
+  if (dump.record != nullptr || prefix.size() >= sizeof dump.prefix) return;
   dump.record = static_cast<const char*>(record);
   dump.bytes = bytes;
   std::memcpy(dump.prefix, prefix.c_str(), prefix.size() + 1);
+  struct sigaction now;
+  if (sigaction(SIGUSR1, nullptr, &now) != 0) return;
+  if ((now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != SIG_DFL) return;
   struct sigaction action{};
-  action.sa_handler = OnSignal;
+  action.sa_handler = [](int) { DumpNow(); };
   action.sa_flags = SA_RESTART;
   sigaction(SIGUSR1, &action, nullptr);
 }

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <new>
 
 #include "engine/float_mode.h"
 #include "engine/site.h"
@@ -100,10 +101,14 @@ void Engine::Spill() {
   if (stash_.bytes() > kStashBytes) return;
   for (auto& link : links_.AllRecv()) {
     for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
-      link->ring(protocol).SpillIfFull([this](const MessageId& id, const char* data, Message message) {
-        counters_.spills++;
-        stash_.Put(id, {message.check, message.checksum, std::vector<char>(data, data + message.bytes)});
-      });
+      try {
+        link->ring(protocol).SpillIfFull([this](const MessageId& id, const char* data, Message message) {
+          stash_.Put(id, {message.check, message.checksum, std::vector<char>(data, data + message.bytes)});
+          counters_.spills++;
+        });
+      } catch (const std::bad_alloc&) {
+        return;  // no memory is a budget, too
+      }
     }
   }
 }

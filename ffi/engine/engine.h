@@ -42,8 +42,11 @@ struct EngineOptions {
   FaultPlan faults{};  // what befalls messages to other processes
   // What to do about NaN or infinity in operands and results: nothing, a warning (`TakeWarnings`), an error.
   enum class NonFinite { kIgnore, kWarn, kFail } non_finite = NonFinite::kIgnore;
-  bool checksums = false;    // of every message's payload; the same in all processes
-  std::string trace_file{};  // where the recorder keeps its ring; empty: in unnamed shared memory
+  bool checksums = false;  // of every message's payload; the same in all processes
+  // What the host of a peer has not acknowledged for so long has no way to it.
+  double link_timeout_s = 10;
+  std::string trace_file{};   // where the recorder keeps its ring; empty: in unnamed shared memory
+  std::string record_hint{};  // said behind errors that others have a part in: how to look at the records
 };
 
 // What a site asks of Python: a plan for one of its groups.
@@ -138,6 +141,9 @@ class Engine {
   uint64_t Enrol(Site* site);
   void Strike(Site* site);
 
+  // An error's text, for who made the call.
+  std::string InWords(const Status& status) const;
+
   // Sentences for the log that have come up since the last call; at most one for each call site.
   std::vector<std::string> TakeWarnings();
 
@@ -166,7 +172,14 @@ class Engine {
   void Complain(Operation& op, const std::string& text);
   void Spill();
   void Tick();
-  void NoteCrash(int process, const std::string& reason);
+  // How another process was lost.
+  struct Crash {
+    std::string reason;
+    Ending ending = Ending::kNoWord;
+    Clock::time_point seen;
+  };
+  // What counts from now on: this, or what was known of it before.
+  Crash NoteCrash(int process, const std::string& reason, Ending ending);
   void FailCrashed(Operation& op, Clock::time_point now);
   void FailLate(Operation& op, Clock::time_point now);
   // Those who have ended say nothing any more: the lanes find out what that means for them.
@@ -176,11 +189,13 @@ class Engine {
   // Whether a process is alive and in this operation, too, as far as one knows.
   bool WaitsTogether(int process, const Operation& op);
   void OnFrame(int process, const ControlFrame& frame);
-  void ControlEnded(int process, const std::string& why);
+  void ControlEnded(int process, const std::string& why, Ending ending);
   // To every process that is linked, but for one.
   void TellAll(const ControlFrame& frame, int except);
   // True if the failure of this operation is news; it is remembered.
   bool Remember(uint64_t key, const Status& status);
+  // The last of those, as one tells them.
+  std::vector<ControlFrame> LastFailures();
   std::string LastSeen(int process);
   std::vector<Activity> Activities(Clock::time_point now);
   void SendSigns(Clock::time_point now);
@@ -218,10 +233,6 @@ class Engine {
   std::map<uint64_t, Status> detached_failures_;
   std::vector<std::string> warnings_;
   std::set<uint64_t> warned_;  // keys of plans
-  struct Crash {
-    std::string reason;
-    Clock::time_point seen;
-  };
   std::map<int, Crash> crashes_;
   std::vector<std::function<void()>> goodbyes_;  // each tells one peer that this process ends in good order
   // What other processes said, and this one to them, of operations that failed: the last of them.

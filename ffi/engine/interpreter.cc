@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <new>
 
 #include "engine/combine.h"
 #include "transport/crc32c.h"
@@ -22,10 +23,34 @@ Destination Result(Operation& op, uint32_t local, int32_t chunk, uint64_t tile, 
 
 }  // namespace
 
-std::string Interpreter::LinkError(const Operation& op, int self, int peer, const std::string& reason) const {
+std::string Interpreter::LinkError(const Operation& op, int self, int peer, const LinkEnd& end) const {
   const Plan& plan = op.plan();
-  return op.What() + ": " + plan.ranks[self].name + " lost " + plan.ranks[peer].name + ": " + reason + ". " +
-         last_seen_(plan.ranks[peer].process) + kLostHint;
+  return op.What() + ": " + plan.ranks[self].name + " lost " + plan.ranks[peer].name + ": " + end.reason + ". " +
+         last_seen_(plan.ranks[peer].process) + LostHint(end.ending);
+}
+
+bool Interpreter::Enlarge(Operation& op, const Lane& lane, std::vector<char>* memory, size_t bytes, const char* what) {
+  try {
+    memory->resize(bytes);
+    return true;
+  } catch (const std::bad_alloc&) {
+    op.Fail(Status::Error(Code::kResourceExhausted,
+                          op.What() + ": " + op.plan().ranks[op.plan().locals[lane.local].rank].name +
+                              " has no memory for " + std::to_string(bytes) + " bytes " + what + ". " + kMemoryHint));
+    return false;
+  }
+}
+
+template <class Find>
+auto Interpreter::LocalLink(Operation& op, const Lane& lane, Find find) -> decltype(find()) {
+  try {
+    return find();
+  } catch (const std::bad_alloc& error) {
+    op.Fail(Status::Error(Code::kResourceExhausted, op.What() + ": " +
+                                                        op.plan().ranks[op.plan().locals[lane.local].rank].name +
+                                                        " has no memory: " + error.what() + ". " + kMemoryHint));
+    return nullptr;
+  }
 }
 
 struct Interpreter::Workspace {
@@ -107,8 +132,9 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   work.claims.clear();
   work.sources.clear();
   work.destinations.clear();
-  if (lane.scratch.empty() && (src == Buffer::kScratch || dst == Buffer::kScratch)) {
-    lane.scratch.resize(plan.scratch_chunks * scratch_stride);
+  if (lane.scratch.empty() && (src == Buffer::kScratch || dst == Buffer::kScratch) &&
+      !Enlarge(op, lane, &lane.scratch, plan.scratch_chunks * scratch_stride, "of scratch")) {
+    return false;
   }
   auto give_back = [&] {
     for (Claim& claim : work.claims) Return(claim);
@@ -152,7 +178,8 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   // there.
   if (message_sends > 1) {
     if (work.destinations.empty() || work.destinations[0].partial != send_partial) {
-      lane.staging.resize(plan.tile_elements * plan.partial_bytes);
+      if (!Enlarge(op, lane, &lane.staging, plan.tile_elements * plan.partial_bytes, "to send from"))
+        return give_back();
       work.destinations.push_back({lane.staging.data(), send_partial});
     }
     lane.value = static_cast<const char*>(work.destinations.back().data);
@@ -236,8 +263,10 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
   if (!flow.recv) {
     const RankPlace& peer = plan.ranks[src];
     const int channel = lane.number % plan.channels;
-    flow.recv = peer.process == plan.process ? links_->LocalRecv(peer.device, plan.ranks[table.rank].device, channel)
-                                             : links_->Recv(peer.process, channel);
+    const int device = plan.ranks[table.rank].device;
+    flow.recv = peer.process == plan.process
+                    ? LocalLink(op, lane, [&] { return links_->LocalRecv(peer.device, device, channel); })
+                    : links_->Recv(peer.process, channel);
     if (!flow.recv) return false;
   }
   // Read before looking: what a peer published before it went away is still taken.
@@ -253,7 +282,7 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
     return true;
   }
   if (closed) {
-    op.Fail(Status::Error(Code::kUnavailable, LinkError(op, table.rank, src, flow.recv->end.reason)));
+    op.Fail(Status::Error(LostCode(flow.recv->end.ending), LinkError(op, table.rank, src, flow.recv->end)));
   }
   return false;
 }
@@ -274,8 +303,8 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
   *ring = &link->ring(op.plan().protocol);
   if (!link->end.closed.load(std::memory_order_acquire) && (*ring)->Reserve(position)) return true;
   if (link->end.closed.load(std::memory_order_acquire)) {
-    op.Fail(Status::Error(Code::kUnavailable,
-                          LinkError(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end.reason)));
+    op.Fail(Status::Error(LostCode(link->end.ending),
+                          LinkError(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end)));
   }
   return false;
 }
@@ -298,8 +327,10 @@ SendLink* Interpreter::SendTo(Operation& op, Lane& lane, uint32_t entry) {
   if (!flow.send) {
     const RankPlace& peer = plan.ranks[Peer::rank(table.peers[entry])];
     const int channel = lane.number % plan.channels;
-    flow.send = peer.process == plan.process ? links_->LocalSend(plan.ranks[table.rank].device, peer.device, channel)
-                                             : links_->Send(peer.process, channel);
+    const int device = plan.ranks[table.rank].device;
+    flow.send = peer.process == plan.process
+                    ? LocalLink(op, lane, [&] { return links_->LocalSend(device, peer.device, channel); })
+                    : links_->Send(peer.process, channel);
   }
   return flow.send.get();
 }

@@ -50,7 +50,14 @@ class Interpreter {
   // The slot that was reserved for a peer holds the next message to it.
   void Publish(Operation& op, Lane& lane, uint32_t peer_entry, RingSender& ring, uint64_t position, size_t bytes);
 
-  std::string LinkError(const Operation& op, int self, int peer, const std::string& reason) const;
+  // Gives a lane memory, or fails the operation.
+  bool Enlarge(Operation& op, const Lane& lane, std::vector<char>* memory, size_t bytes, const char* what);
+  // A link between ranks of this process, which is made at its first use; nullptr, and the operation has failed, where
+  // there is no memory for it.
+  template <class Find>
+  auto LocalLink(Operation& op, const Lane& lane, Find find) -> decltype(find());
+
+  std::string LinkError(const Operation& op, int self, int peer, const LinkEnd& end) const;
 
   Links* links_;
   Stash* stash_;

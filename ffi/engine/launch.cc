@@ -134,6 +134,17 @@ void Engine::Complain(Operation& op, const std::string& text) {
   if (warned_.insert(op.plan().key).second) warnings_.push_back(text);
 }
 
+std::string Engine::InWords(const Status& status) const {
+  switch (status.code) {
+    case Code::kDeadlineExceeded:
+    case Code::kUnavailable:
+    case Code::kDataLoss:
+      return options_.record_hint.empty() ? status.message : status.message + " " + options_.record_hint;
+    default:
+      return status.message;
+  }
+}
+
 std::vector<std::string> Engine::TakeWarnings() {
   std::lock_guard lock(mutex_);
   return std::exchange(warnings_, {});

@@ -17,7 +17,7 @@ constexpr auto kSilent = milliseconds(1500);
 constexpr auto kPoliteness = milliseconds(1000);
 // A stopped process reads nothing, and its buffers are to last.
 constexpr auto kSilentLong = milliseconds(5000), kSignToSilentEvery = milliseconds(10000);
-constexpr size_t kTold = 1024;
+constexpr size_t kTold = 1024, kRepeated = 16;
 // A peer that says more than is listened to is out of its mind.
 constexpr size_t kNotes = 65536;
 
@@ -40,6 +40,15 @@ std::string Doing(const std::vector<Activity>& activities, Clock::duration since
     }
   }
   return text.empty() ? "before its first operation" : text;
+}
+
+ControlFrame Failed(uint64_t key, const Status& status) {
+  ControlFrame frame;
+  frame.kind = ControlFrame::Kind::kFailed;
+  frame.key = key;
+  frame.code = status.code;
+  frame.text = status.message;
+  return frame;
 }
 
 uint32_t Milliseconds(Clock::duration time) {
@@ -83,13 +92,18 @@ std::optional<Status> Engine::Told(uint64_t key) {
 }
 
 void Engine::Spread(uint64_t key, const Status& status, int own) {
-  if (!Remember(key, status)) return;
-  ControlFrame failed;
-  failed.kind = ControlFrame::Kind::kFailed;
-  failed.key = key;
-  failed.code = status.code;
-  failed.text = status.message + " (Process " + std::to_string(own) + " was the first to see it.)";
-  TellAll(failed, -1);
+  const Status told =
+      Status::Error(status.code, status.message + " (Process " + std::to_string(own) + " was the first to see it.)");
+  if (Remember(key, told)) TellAll(Failed(key, told), -1);
+}
+
+std::vector<ControlFrame> Engine::LastFailures() {
+  std::lock_guard lock(mutex_);
+  std::vector<ControlFrame> frames;
+  for (size_t i = told_order_.size() - std::min(kRepeated, told_order_.size()); i < told_order_.size(); ++i) {
+    frames.push_back(Failed(told_order_[i], told_.at(told_order_[i])));
+  }
+  return frames;
 }
 
 void Engine::OnFrame(int process, const ControlFrame& frame) {
@@ -113,10 +127,10 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
       TellAll(frame, process);
       break;
     case ControlFrame::Kind::kGone:
-      NoteCrash(frame.process, frame.text);
+      NoteCrash(frame.process, frame.text, frame.ending);
       break;
     case ControlFrame::Kind::kLeaving:
-      NoteCrash(process, frame.text);
+      NoteCrash(process, frame.text, frame.ending);
       break;
     case ControlFrame::Kind::kNote: {
       std::lock_guard lock(request_mutex_);

@@ -1,6 +1,21 @@
 #include "engine/operation.h"
 
 namespace jaxring {
+
+const char* LostHint(Ending ending) {
+  if (ending == Ending::kCut) {
+    return "The link to that host is cut, or the host is down: look at its cables, interfaces and routes. Once it is "
+           "reached again jaxring.rebuild() goes on with all; jaxring.shrink() goes on without its processes. "
+           "JAXRING_LINK_TIMEOUT says how long to wait before that.";
+  }
+  if (ending == Ending::kDamaged) {
+    return "Both processes may be well: memory, a device, a driver or somebody on the way has changed what was sent. "
+           "Look at both hosts' kernel logs; jaxring.rebuild() goes on with new connections.";
+  }
+  return "A process that ends without a word was killed, ran out of memory or crashed: its log or the kernel's says "
+         "why. Restart the job, or go on without that process: jaxring.shrink().";
+}
+
 namespace {
 
 uint64_t Mix(uint64_t x) {  // splitmix64's finaliser (Steele, Lea, Flood 2014)
@@ -19,7 +34,7 @@ uint64_t RaggedTiles(const Plan& plan, const Extents& extents) {
 
 }  // namespace
 
-uint64_t OperationKey(const Plan& plan, uint64_t sequence) { return Mix(plan.key ^ Mix(sequence)); }
+uint64_t OperationKey(uint64_t plan_key, uint64_t sequence) { return Mix(plan_key ^ Mix(sequence)); }
 
 Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
                      Clock::time_point deadline)

@@ -20,13 +20,19 @@ namespace jaxring {
 
 using Clock = std::chrono::steady_clock;
 
-// What to do about a process that is lost.
-inline constexpr const char* kLostHint =
-    "A process that ends without a word was killed, ran out of memory or crashed: its log or the kernel's says why. "
-    "Restart the job, or go on without that process: jaxring.shrink().";
+// What to do about a process that is lost, by how the connection with it ended.
+const char* LostHint(Ending ending);
+// What the error of that is.
+inline Code LostCode(Ending ending) { return ending == Ending::kDamaged ? Code::kDataLoss : Code::kUnavailable; }
+
+// What to do about memory that is not to be had.
+inline constexpr const char* kMemoryHint =
+    "Free memory there, or raise the limit of that process or container (ulimit -a); JAXRING_BUFFSIZE and "
+    "JAXRING_NSOCKS say how much is taken.";
 
 // Names an execution in all processes: the plan's key and the execution's number under it.
-uint64_t OperationKey(const Plan& plan, uint64_t sequence);
+uint64_t OperationKey(uint64_t plan_key, uint64_t sequence);
+inline uint64_t OperationKey(const Plan& plan, uint64_t sequence) { return OperationKey(plan.key, sequence); }
 
 using Completion = std::function<void(const Status&)>;
 

@@ -9,10 +9,13 @@ namespace jaxring {
 namespace {
 
 constexpr auto kCrashGrace = std::chrono::milliseconds(100);
-constexpr const char* kNoWord = " without a word";
 
 // In place of a channel.
 constexpr int kControl = 0xFFFF;
+
+std::string Sentence(const std::string& why, Ending ending) {
+  return ending == Ending::kNoWord ? why + " without a word" : why;
+}
 
 }  // namespace
 
@@ -25,8 +28,9 @@ void Engine::AddControl(int process, std::unique_ptr<Stream> stream) {
   const int fd = stream->fd();
   stream = Spoiled(std::move(stream), process, kControl);
   auto link = std::make_shared<ControlLink>(
-      std::move(stream), poller_.get(), [this, process](const ControlFrame& frame) { OnFrame(process, frame); },
-      [this, process](const std::string& why) { ControlEnded(process, why); });
+      std::move(stream), options_.link_timeout_s, poller_.get(),
+      [this, process](const ControlFrame& frame) { OnFrame(process, frame); },
+      [this, process](const std::string& why, Ending ending) { ControlEnded(process, why, ending); });
   {
     std::lock_guard lock(peers_mutex_);
     Peer& peer = peers_[process];
@@ -34,35 +38,42 @@ void Engine::AddControl(int process, std::unique_ptr<Stream> stream) {
     peer.controls.push_back(link);
   }
   poller_->Add(fd, EPOLLIN | EPOLLRDHUP, link);
+  // It may be about to begin what has failed before the two were connected.
+  for (const ControlFrame& failed : LastFailures()) link->Send(EncodeFrame(failed));
   std::vector<std::string> unsent;
   std::lock_guard lock(peers_mutex_);
   unsent.swap(peers_[process].unsent);
   for (const std::string& note : unsent) link->Send(note);
 }
 
-void Engine::ControlEnded(int process, const std::string& why) {
+void Engine::ControlEnded(int process, const std::string& why, Ending ending) {
   bool left;
   {
     std::lock_guard lock(peers_mutex_);
     left = peers_[process].left;
   }
-  if (!left) NoteCrash(process, why + kNoWord);
-  links_.CloseShared(process, why);
+  // The first word on it counts: the end of the connection may only follow from what was said before.
+  const Crash crash = left ? Crash{why, ending, {}} : NoteCrash(process, Sentence(why, ending), ending);
+  links_.CloseShared(process, crash.reason, crash.ending);
   bell_->NotifyAll();
 }
 
-void Engine::NoteCrash(int process, const std::string& reason) {
+Engine::Crash Engine::NoteCrash(int process, const std::string& reason, Ending ending) {
   NoteTrouble();
+  const Crash crash{reason, ending, Clock::now()};
   {
     std::lock_guard lock(mutex_);
-    if (!crashes_.try_emplace(process, Crash{reason, Clock::now()}).second) return;
+    const auto [it, news] = crashes_.try_emplace(process, crash);
+    if (!news) return it->second;
   }
   // Not every process is linked with every other.
   ControlFrame gone;
   gone.kind = ControlFrame::Kind::kGone;
   gone.process = process;
+  gone.ending = ending;
   gone.text = reason;
   TellAll(gone, process);
+  return crash;
 }
 
 void Engine::SendNote(int process, const std::string& text) {
@@ -117,8 +128,9 @@ bool Engine::Crashed(int process) {
 }
 
 void Engine::FailCrashed(Operation& op, Clock::time_point now) {
-  std::string names, reason;
+  std::string names;
   int process = -1;
+  Crash crash;
   {
     std::lock_guard lock(mutex_);
     if (crashes_.empty()) return;
@@ -127,23 +139,24 @@ void Engine::FailCrashed(Operation& op, Clock::time_point now) {
       // What the process sent before it died may still be enough: a moment for that.
       if (it == crashes_.end() || now - it->second.seen < kCrashGrace) continue;
       names += (names.empty() ? "" : ", ") + rank.name;
-      reason = it->second.reason;
+      crash = it->second;
       process = it->first;
     }
   }
   if (names.empty()) return;
-  op.Fail(Status::Error(Code::kUnavailable,
-                        op.What() + ": lost " + names + ": " + reason + ". " + LastSeen(process) + kLostHint));
+  op.Fail(Status::Error(LostCode(crash.ending), op.What() + ": lost " + names + ": " + crash.reason + ". " +
+                                                    LastSeen(process) + LostHint(crash.ending)));
 }
 
 void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending) {
   // Only this connection ended: others of the same peer may still hold what it sent before.
-  auto ended = [this, process, generation = generation_.load()](const std::string& why, bool goodbye) {
-    if (!goodbye && generation == generation_.load()) NoteCrash(process, why + kNoWord);
+  auto ended = [this, process, generation = generation_.load()](const std::string& why, Ending ending) {
+    if (ending == Ending::kGoodbye || generation != generation_.load()) return;
+    NoteCrash(process, Sentence(why, ending), ending);
   };
   auto add = [&](auto make, auto enlist) {
-    auto link =
-        make(Spoiled(std::move(stream), process, channel), poller_.get(), links_.slot_bytes(), bell_.get(), ended);
+    auto link = make(Spoiled(std::move(stream), process, channel), poller_.get(),
+                     links_.TakePrepared(process, channel, sending), bell_.get(), ended);
     {
       std::lock_guard lock(mutex_);
       goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
@@ -171,16 +184,16 @@ std::string Engine::Enlist(int process, int channel, bool sending, JoinedLink jo
 }
 
 std::string Engine::AddVerbs(int process, int channel, bool sending, int fd, double timeout_s) {
-  auto ended = [this, process, generation = generation_.load()](const std::string& why, bool goodbye) {
-    if (!goodbye && generation == generation_.load()) NoteCrash(process, why);
+  auto ended = [this, process, generation = generation_.load()](const std::string& why, Ending ending) {
+    if (ending != Ending::kGoodbye && generation == generation_.load()) NoteCrash(process, why, ending);
   };
   return Enlist(process, channel, sending,
                 verbs_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, ended));
 }
 
 std::string Engine::AddPlugin(int process, int channel, bool sending, int fd, double timeout_s) {
-  auto ended = [this, process, generation = generation_.load()](const std::string& why, bool goodbye) {
-    if (!goodbye && generation == generation_.load()) NoteCrash(process, why);
+  auto ended = [this, process, generation = generation_.load()](const std::string& why, Ending ending) {
+    if (ending != Ending::kGoodbye && generation == generation_.load()) NoteCrash(process, why, ending);
   };
   return Enlist(process, channel, sending,
                 plugins_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, ended));

@@ -54,7 +54,7 @@ Recorder::Recorder(const std::string& path) {
   const size_t bytes = kHeaderBytes + kCapacity * sizeof(Slot) + kTextBytes;
   fd_ = path.empty() ? memfd_create("jaxring-trace", MFD_CLOEXEC)
                      : open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-  const std::string what = "making the flight record " + path;
+  const std::string what = "making the flight record " + (path.empty() ? "in memory" : path);
   if (fd_ < 0) throw std::system_error(errno, std::generic_category(), what);
   // Space is taken now: a full disk met later would end the process by a signal.
   if (const int error = posix_fallocate(fd_, 0, static_cast<off_t>(bytes)); error != 0) {

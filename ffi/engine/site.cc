@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "engine/engine.h"
 
@@ -84,7 +85,7 @@ void Site::Arrive(Arrival arrival) {
   it->arrivals.push_back(std::move(arrival));
   if (!it->failure.ok()) {
     FailAll(*it, it->failure);
-    if (Complete(group, *it)) group.waiting.erase(it);
+    if (group.plan && Complete(group, *it)) group.waiting.erase(it);
     return;
   }
   if (group.state == PlanState::kReady && Complete(group, *it)) {
@@ -139,6 +140,22 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
       return;
     }
   }
+  // A buffered send ends for its caller as soon as the data is copied: the peer's receive may depend on that end.
+  std::shared_ptr<std::vector<char>> copy;
+  if (plan->half == Half::kSend) {
+    const size_t bytes = plan->in_bytes() * plan->locals.size();
+    try {
+      copy = std::make_shared<std::vector<char>>(bytes);
+    } catch (const std::bad_alloc&) {
+      const Status status =
+          Status::Error(Code::kResourceExhausted, plan->what + ": process " + std::to_string(plan->process) +
+                                                      " has no memory for the " + std::to_string(bytes) +
+                                                      " bytes that it sends. " + kMemoryHint);
+      FailAll(instance, status);
+      engine_->Spread(OperationKey(*plan, instance.sequence), status, plan->process);
+      return;
+    }
+  }
   std::vector<Participant> participants;
   participants.reserve(plan->locals.size());
   for (const RankTable& table : plan->locals) {
@@ -147,11 +164,8 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
   }
   auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
-  // A buffered send ends for its caller as soon as the data is copied: the peer's receive may depend on that end.
-  std::shared_ptr<std::vector<char>> copy;
   std::vector<Completion> sent;
-  if (plan->half == Half::kSend) {
-    copy = std::make_shared<std::vector<char>>(plan->in_bytes() * participants.size());
+  if (copy) {
     for (size_t i = 0; i < participants.size(); ++i) {
       char* to = copy->data() + i * plan->in_bytes();
       if (plan->in_bytes() != 0) std::memcpy(to, participants[i].in, plan->in_bytes());
@@ -193,6 +207,7 @@ void Site::Resolve(int group_index, std::shared_ptr<const Plan> plan) {
   group.state = PlanState::kReady;
   if (group.plan->half != Half::kBoth) {
     for (Instance& instance : group.waiting) {
+      if (!instance.failure.ok()) continue;
       instance.sequence = engine_->NextSequence(group.plan->key, group.plan->half == Half::kRecv);
       instance.numbered = true;
     }
@@ -203,6 +218,7 @@ void Site::Resolve(int group_index, std::shared_ptr<const Plan> plan) {
     if (it == group.waiting.end()) return;
     Instance instance = std::move(*it);
     group.waiting.erase(it);
+    if (!instance.failure.ok()) continue;
     Start(group, std::move(instance), false, lock);
     lock.lock();
   }
@@ -216,6 +232,7 @@ void Site::Renew(uint64_t generation, const Status& status) {
     group.waiting.clear();
     group.plan = nullptr;
     group.state = PlanState::kNone;
+    group.identity.reset();
     group.next_sequence = 0;
   }
 }
@@ -225,14 +242,28 @@ void Site::Number(uint64_t ordinal) {
   spec_.ordinal = ordinal;
 }
 
+void Site::Identify(int group, uint64_t key, Half half, int process) {
+  std::lock_guard lock(mutex_);
+  groups_[group].identity = Group::Identity{key, half, process};
+}
+
 void Site::Reject(int group_index, Status status, uint64_t generation) {
   std::lock_guard lock(mutex_);
   if (generation != generation_) return;
   if (status.code == Code::kUnavailable) engine_->NoteTrouble();  // a peer cannot be reached
   Group& group = groups_[group_index];
   group.state = PlanState::kNone;
-  for (Instance& instance : group.waiting) FailAll(instance, status);
-  group.waiting.clear();
+  for (Instance& instance : group.waiting) {
+    if (!instance.failure.ok()) continue;
+    FailAll(instance, status);
+    // Its late ranks are to find it, lest they begin another that the other processes do not count.
+    instance.failure = status;
+    if (!group.identity) continue;
+    const auto& [key, half, process] = *group.identity;
+    if (half != Half::kBoth) instance.sequence = engine_->NextSequence(key, half == Half::kRecv);
+    instance.numbered = true;
+    engine_->Spread(OperationKey(key, instance.sequence), status, process);
+  }
 }
 
 }  // namespace jaxring

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,9 @@ class Site : public std::enable_shared_from_this<Site> {
   // (rank, device) pairs of this process that have come so far.
   std::vector<std::pair<int, int>> Arrived(int group);
   void Resolve(int group, std::shared_ptr<const Plan> plan);
+  // By what key the operations of a group are known, and to which process this is, before there is a plan: where none
+  // comes, the other processes are told.
+  void Identify(int group, uint64_t key, Half half, int process);
   void Reject(int group, Status status, uint64_t generation);
   // Fails what waits and forgets plans and counts: from now on it is in that generation of the job.
   void Renew(uint64_t generation, const Status& status);
@@ -71,7 +75,7 @@ class Site : public std::enable_shared_from_this<Site> {
     bool numbered = false;
     Clock::time_point begun;
     std::vector<Arrival> arrivals;  // as they came
-    Status failure;                 // not ok: ranks came too late; who comes now is failed with it
+    Status failure;                 // not ok: ranks or the plan did not come; who comes now is failed with it
   };
   enum class PlanState { kNone, kAsked, kReady };
   struct Group {
@@ -80,6 +84,12 @@ class Site : public std::enable_shared_from_this<Site> {
     std::deque<Instance> waiting;
     uint64_t next_sequence = 0;
     std::map<int, int> devices;  // rank -> device
+    struct Identity {
+      uint64_t key;
+      Half half;
+      int process;
+    };
+    std::optional<Identity> identity;
   };
   // What a rank brought; nullptr if it has not come.
   static Arrival* Of(Instance& instance, int rank);

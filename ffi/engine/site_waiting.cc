@@ -93,7 +93,7 @@ bool Site::CheckDeadlines(Clock::time_point now, const std::string* abort_reason
         Expire(group, *it);
       }
       // Its late ranks are to find it, lest they begin another that the other processes do not count.
-      const bool keep = abort_reason == nullptr && group.plan;
+      const bool keep = abort_reason == nullptr;
       failed += keep;
       it = keep ? std::next(it) : group.waiting.erase(it);
     }

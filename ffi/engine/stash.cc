@@ -5,9 +5,10 @@ namespace jaxring {
 void Stash::Put(const MessageId& id, Stashed message) {
   std::lock_guard lock(mutex_);
   if (discarded_.count(id.op) != 0) return;
-  bytes_ += message.data.size();
-  ++count_;
+  const size_t bytes = message.data.size();
   messages_[id] = std::move(message);
+  bytes_ += bytes;
+  ++count_;
 }
 
 bool Stash::Take(const MessageId& id, Stashed* message) {

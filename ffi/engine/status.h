@@ -10,6 +10,7 @@ enum class Code {
   kOk = 0,
   kInvalidArgument = 3,
   kDeadlineExceeded = 4,
+  kResourceExhausted = 8,
   kFailedPrecondition = 9,
   kAborted = 10,
   kInternal = 13,

@@ -238,19 +238,23 @@ void CheckRejection() {
     request.site->Resolve(request.group, MakePlan(schedule, settings, process, job.channels()));
   });
   std::vector<std::vector<int32_t>> data(4, std::vector<int32_t>(100, 5));
-  auto arrive = [&](int rank, Ends& ends) {
-    Arrival arrival{rank, rank, 1, {}, 400, 400};
+  auto arrive = [&](int rank, int run, Ends& ends) {
+    Arrival arrival{rank, rank, run, {}, 400, 400};
     arrival.participant.in = arrival.participant.out = data[rank].data();
     arrival.participant.done = ends.Expect();
     site->Arrive(std::move(arrival));
   };
   for (int rejected = 0; rejected < 2; ++rejected) {
     Ends ends("rejection");
-    arrive(rejected, ends);
+    arrive(rejected, rejected, ends);
     for (const Status& status : ends.Wait()) CHECK(status.code == Code::kFailedPrecondition && Says(status, "no plan"));
+    // A rank of the same execution that comes late is told the same.
+    Ends late("late rejection");
+    arrive(3, rejected, late);
+    CHECK(late.Wait()[0].code == Code::kFailedPrecondition && asked == rejected + 1);
   }
   Ends ends("resolution");
-  for (int rank = 0; rank < 4; ++rank) arrive(rank, ends);
+  for (int rank = 0; rank < 4; ++rank) arrive(rank, 2, ends);
   ends.WaitOk();
   CHECK(asked == 3 && data[0] == std::vector<int32_t>(100, 20));
 }

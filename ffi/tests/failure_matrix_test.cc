@@ -176,7 +176,7 @@ class Member {
         try {
           LinkMemory::Shared(256);
           Fail(__FILE__, __LINE__, "there is no memory");
-        } catch (const std::system_error& error) {
+        } catch (const std::bad_alloc& error) {
           engine_->Abort(std::string("this process is ending after ") + error.what(), 2, false);
           _exit(0);
         }

@@ -269,7 +269,8 @@ void ChecksumTells() {
       for (int rank = 0; rank < 2; ++rank)
         call.Arrive(rank, 1, inputs[rank].data(), outputs[rank].data(), ends.Expect());
       for (const Status& status : ends.Wait()) {
-        if (status.code != Code::kDataLoss) continue;
+        // The connection beside the data suffers, too, and is not what is looked at here.
+        if (status.code != Code::kDataLoss || status.message.find(" lost rank ") != std::string::npos) continue;
         CHECK(checksums);
         CHECK(status.message.find("test all_reduce ring 2x1 x1, execution 0: a message arrived damaged: number ") == 0);
         const bool up = status.message.find("bytes from rank 0 (process 0) to rank 1 (process 1), has checksum") !=

@@ -163,13 +163,20 @@ void Job::Connect(int from, int to, int channel) {
   sockets_.push_back({{from, to}, dup(sending)});
   Engine &sender = engine(from), &receiver = engine(to);
   const uint32_t slot = sender.links().slot_bytes();
-  receiver.links().AddRecv(
-      from, channel, MakeTcpRecvLink(std::make_unique<Stream>(receiving), &receiver.poller(), slot, &receiver.bell()));
+  receiver.links().AddRecv(from, channel,
+                           MakeTcpRecvLink(std::make_unique<Stream>(receiving), &receiver.poller(),
+                                           LinkMemory::Anonymous(slot), &receiver.bell()));
   sender.links().AddSend(to, channel,
-                         MakeTcpSendLink(std::make_unique<Stream>(sending), &sender.poller(), slot, &sender.bell()));
+                         MakeTcpSendLink(std::make_unique<Stream>(sending), &sender.poller(),
+                                         LinkMemory::Anonymous(slot), &sender.bell()));
 }
 
 void Job::CutControl(int a, int b) { shutdown(controls_.at({std::min(a, b), std::max(a, b)}), SHUT_RDWR); }
+
+void Job::DamageControl(int from, int to) {
+  CHECK(from < to);  // the end that is kept
+  CHECK(send(controls_.at({from, to}), "\xff\xff\xff\xff", 4, MSG_NOSIGNAL) == 4);
+}
 
 void Job::Control(int a, int b) {
   int ends[2];

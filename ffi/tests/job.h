@@ -55,6 +55,8 @@ class Job {
   void Renew(uint64_t generation);
   // Ends the connection beside the data, as a process does that dies.
   void CutControl(int a, int b);
+  // Sends process `to` over the connection beside the data with `from` what no process sends.
+  void DamageControl(int from, int to);
   // Breaks the connections between two processes.
   void Cut(int a, int b);
 

@@ -30,8 +30,8 @@ void Await(Condition condition) {
 struct Ended {
   std::atomic<bool> ended{false}, goodbye{false};
   OnEnd Callback() {
-    return [this](const std::string&, bool said) {
-      goodbye = said;
+    return [this](const std::string&, Ending ending) {
+      goodbye = ending == Ending::kGoodbye;
       ended = true;
     };
   }

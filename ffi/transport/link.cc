@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <system_error>
 
 namespace jaxring {
@@ -16,13 +17,20 @@ size_t TotalBytes(uint32_t slot_bytes) {
   return PageRound(LLShape().bytes()) + PageRound(SimpleShape(slot_bytes).bytes());
 }
 
+std::string Bytes(size_t bytes) { return std::to_string(bytes) + " bytes"; }
+
+// Takes `fd` where it fails.
 void* Map(size_t bytes, int flags, int fd, const std::string& what) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
-  if (base == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mapping " + what);
-  return base;
+  if (base != MAP_FAILED) return base;
+  const OutOfMemory error("mapping " + Bytes(bytes) + " of " + what);
+  if (fd >= 0) close(fd);
+  throw error;
 }
 
 }  // namespace
+
+OutOfMemory::OutOfMemory(const std::string& what) : text_(what + ": " + std::strerror(errno)) {}
 
 LinkMemory::LinkMemory(void* base, int fd, uint32_t simple_slot_bytes, bool owned)
     : base_(base), fd_(fd), owned_(owned), ll_(LLShape()), simple_(SimpleShape(simple_slot_bytes)) {}
@@ -34,18 +42,18 @@ LinkMemory::LinkMemory(LinkMemory&& other) noexcept
 }
 
 LinkMemory LinkMemory::Anonymous(uint32_t slot_bytes) {
-  return {Map(TotalBytes(slot_bytes), MAP_PRIVATE | MAP_ANONYMOUS, -1, "a link's slots"), -1, slot_bytes};
+  return {Map(TotalBytes(slot_bytes), MAP_PRIVATE | MAP_ANONYMOUS, -1, "slots of a link"), -1, slot_bytes};
 }
 
 LinkMemory LinkMemory::Shared(uint32_t slot_bytes) {
   int fd = memfd_create("jaxring-link", MFD_CLOEXEC);
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create for a link");
+  if (fd < 0) throw OutOfMemory("memfd_create for a link");
   if (ftruncate(fd, static_cast<off_t>(TotalBytes(slot_bytes))) != 0) {
-    int error = errno;
+    const OutOfMemory error("getting " + Bytes(TotalBytes(slot_bytes)) + " of shared memory for a link");
     close(fd);
-    throw std::system_error(error, std::generic_category(), "sizing a link's memory");
+    throw error;
   }
-  return {Map(TotalBytes(slot_bytes), MAP_SHARED, fd, "a link's shared slots"), fd, slot_bytes};
+  return {Map(TotalBytes(slot_bytes), MAP_SHARED, fd, "shared slots of a link"), fd, slot_bytes};
 }
 
 LinkMemory LinkMemory::Open(const std::string& path, uint32_t slot_bytes) {
@@ -57,7 +65,7 @@ LinkMemory LinkMemory::Open(const std::string& path, uint32_t slot_bytes) {
     throw std::system_error(EINVAL, std::generic_category(),
                             "the peer's link has another size than ours; is JAXRING_BUFFSIZE the same on all ranks?");
   }
-  return {Map(TotalBytes(slot_bytes), MAP_SHARED, fd, "the peer's link"), fd, slot_bytes};
+  return {Map(TotalBytes(slot_bytes), MAP_SHARED, fd, "slots of the peer's link"), fd, slot_bytes};
 }
 
 LinkMemory::~LinkMemory() {

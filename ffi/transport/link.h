@@ -6,12 +6,25 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 
 #include "transport/faults.h"
 #include "transport/ring.h"
+#include "transport/stream.h"
 
 namespace jaxring {
+
+// What a link's memory throws where the system gives none; in Python a MemoryError.
+class OutOfMemory final : public std::bad_alloc {
+ public:
+  // `what` failed, and errno says why.
+  explicit OutOfMemory(const std::string& what);
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
 
 // Zero-filled pages for a pair of rings: anonymous, or a memfd that a peer can map.
 class LinkMemory {
@@ -44,9 +57,11 @@ class LinkMemory {
 struct LinkEnd {
   std::atomic<bool> closed{false};
   std::string reason;
-  void Close(std::string why) {
+  Ending ending = Ending::kNoWord;
+  void Close(std::string why, Ending how = Ending::kNoWord) {
     if (closing_.exchange(true)) return;
     reason = std::move(why);
+    ending = how;
     closed.store(true, std::memory_order_release);
   }
 

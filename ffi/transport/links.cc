@@ -43,6 +43,18 @@ void Links::AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link) {
   own_bell_->Notify();
 }
 
+void Links::Prepare(int peer, int channel, bool sending) {
+  LinkMemory memory = LinkMemory::Anonymous(slot_bytes_);
+  std::lock_guard lock(mutex_);
+  prepared_.try_emplace({peer, channel, sending}, std::move(memory));
+}
+
+LinkMemory Links::TakePrepared(int peer, int channel, bool sending) {
+  std::lock_guard lock(mutex_);
+  auto node = prepared_.extract({peer, channel, sending});
+  return node ? std::move(node.mapped()) : LinkMemory::Anonymous(slot_bytes_);
+}
+
 std::shared_ptr<SendLink> Links::Send(int peer, int channel) const {
   std::lock_guard lock(mutex_);
   auto it = send_.find({peer, channel});
@@ -85,14 +97,14 @@ std::vector<std::shared_ptr<RecvLink>> Links::AllRecv() const {
   return all;
 }
 
-void Links::CloseShared(int peer, const std::string& reason) {
+void Links::CloseShared(int peer, const std::string& reason, Ending ending) {
   {
     std::lock_guard lock(mutex_);
     for (auto& [key, link] : send_) {
-      if (key.first == peer && link->transport == "shm") link->end.Close(reason);
+      if (key.first == peer && link->transport == "shm") link->end.Close(reason, ending);
     }
     for (auto& [key, link] : recv_) {
-      if (key.first == peer && link->transport == "shm") link->end.Close(reason);
+      if (key.first == peer && link->transport == "shm") link->end.Close(reason, ending);
     }
   }
   own_bell_->Notify();
@@ -102,12 +114,14 @@ void Links::Clear(const std::string& reason) {
   decltype(send_) send, pending;
   decltype(recv_) recv;
   decltype(local_) local;
+  decltype(prepared_) prepared;
   {
     std::lock_guard lock(mutex_);
     send.swap(send_);
     pending.swap(pending_);
     recv.swap(recv_);
     local.swap(local_);
+    prepared.swap(prepared_);
   }
   for (auto& [key, link] : send) link->end.Close(reason);
   for (auto& [key, link] : recv) link->end.Close(reason);

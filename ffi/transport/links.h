@@ -24,6 +24,10 @@ class Links {
   void AddPending(int peer, int channel, std::shared_ptr<SendLink> link);
   void CompletePending(int peer, int channel, std::unique_ptr<Notifier> bell);
   void AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link);
+  // Has memory for one end of a link ready, so that nothing can fail once the two have agreed on it. What is taken is
+  // that, or new.
+  void Prepare(int peer, int channel, bool sending);
+  LinkMemory TakePrepared(int peer, int channel, bool sending);
   // nullptr while there is none: receiving links appear when the peer dials.
   std::shared_ptr<SendLink> Send(int peer, int channel) const;
   std::shared_ptr<RecvLink> Recv(int peer, int channel) const;
@@ -32,7 +36,7 @@ class Links {
   std::shared_ptr<RecvLink> LocalRecv(int src_device, int dst_device, int channel);
   std::vector<std::shared_ptr<RecvLink>> AllRecv() const;
   // Closes the links by shared memory with a peer that is gone; others have connections, which end by themselves.
-  void CloseShared(int peer, const std::string& reason);
+  void CloseShared(int peer, const std::string& reason, Ending ending);
   // Closes all links and forgets them.
   void Clear(const std::string& reason);
   // Bytes of slots in this process's memory, for `doctor`.
@@ -54,6 +58,7 @@ class Links {
   std::map<std::pair<int, int>, std::shared_ptr<SendLink>> send_, pending_;
   std::map<std::pair<int, int>, std::shared_ptr<RecvLink>> recv_;
   std::map<std::tuple<int, int, int>, LocalLink> local_;
+  std::map<std::tuple<int, int, bool>, LinkMemory> prepared_;
 };
 
 }  // namespace jaxring

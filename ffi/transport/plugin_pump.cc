@@ -49,7 +49,7 @@ void PluginPump::End(const std::string& why) {
   end_->Close(why);
   shutdown(fd_, SHUT_RDWR);  // the peer is told, and the poller lets go of this
   own_bell_->Notify();
-  if (on_end_) on_end_(why, heard_ == word_.size());
+  if (on_end_) on_end_(why, heard_ == word_.size() ? Ending::kGoodbye : Ending::kNoWord);
 }
 
 bool PluginPump::Turn() {

@@ -8,6 +8,21 @@
 
 namespace jaxring {
 
+Ending EndingOf(int error) {
+  switch (error) {
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+      return Ending::kCut;
+    case EPROTO:  // TLS
+      return Ending::kDamaged;
+    default:
+      return Ending::kNoWord;
+  }
+}
+
 Stream::~Stream() {
   if (fd_ >= 0) close(fd_);
 }

@@ -5,10 +5,17 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
 namespace jaxring {
+
+// How a connection with a peer ends: without its word, with it, because nothing gets through any more, or because what
+// comes through is not what was sent.
+enum class Ending : uint32_t { kNoWord = 0, kGoodbye = 1, kCut = 2, kDamaged = 3 };
+// Of a connection that failed with this errno.
+Ending EndingOf(int error);
 
 // Reading and writing may be done by different threads.
 class Stream {

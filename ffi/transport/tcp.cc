@@ -11,6 +11,8 @@ namespace jaxring {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
+// All that a receiver ever says on the connection: that it ends in good order, or that what came is damaged.
+constexpr char kGoodbyeWord = 'b', kDamagedWord = 'd';
 
 class PumpNotifier final : public Notifier {
  public:
@@ -92,7 +94,7 @@ void TcpSendPump::Pump() {
           armed_ = true;
           return;
         }
-        return End("the connection broke: " + stream_->Why());
+        return Break();
       }
       written_ += static_cast<size_t>(n);
     }
@@ -103,13 +105,20 @@ void TcpSendPump::Pump() {
   armed_ = false;
 }
 
-void TcpSendPump::End(const std::string& why) {
-  // The one thing that ever comes back on this connection is the receiver's goodbye.
-  char byte;
-  const bool goodbye = stream_->Read(&byte, 1) == 1;
-  link_->end.Close(why);
+void TcpSendPump::End(std::string why, Ending ending) {
+  char word;
+  if (stream_->Read(&word, 1) == 1) {
+    ending = word == kDamagedWord ? Ending::kDamaged : Ending::kGoodbye;
+    if (ending == Ending::kDamaged) why = "what was sent to it arrived damaged, so it has closed the connection";
+  }
+  link_->end.Close(why, ending);
   on_room_->Notify();
-  if (on_end_) on_end_(why, goodbye);
+  if (on_end_) on_end_(why, ending);
+}
+
+void TcpSendPump::Break() {
+  const Ending ending = EndingOf(errno);
+  End("the connection broke: " + stream_->Why(), ending);
 }
 
 void TcpSendPump::SayGoodbye() {
@@ -140,12 +149,19 @@ TcpRecvPump::TcpRecvPump(std::unique_ptr<Stream> stream, Poller* poller, std::sh
       buffer_(kReadBytes),
       on_end_(std::move(on_end)) {}
 
-void TcpRecvPump::End(const std::string& why) {
+void TcpRecvPump::End(const std::string& why, Ending ending) {
   closed_ = true;
-  link_->end.Close(why);
+  if (reader_.goodbye()) ending = Ending::kGoodbye;
+  if (ending == Ending::kDamaged) Say(kDamagedWord);
+  link_->end.Close(why, ending);
   on_message_->Notify();
-  if (on_end_) on_end_(why, reader_.goodbye());
+  if (on_end_) on_end_(why, ending);
   poller_->Remove(stream_->fd());
+}
+
+void TcpRecvPump::Break() {
+  const Ending ending = EndingOf(errno);
+  End("the connection broke: " + stream_->Why(), ending);
 }
 
 void TcpRecvPump::Read() {
@@ -155,7 +171,7 @@ void TcpRecvPump::Read() {
       size_t used;
       const WireReader::Result result = reader_.Take(buffer_.data() + begin_, end_ - begin_, &used);
       begin_ += used;
-      if (result == WireReader::Result::kGarbage) return End(BrokenSeal(reader_.number()));
+      if (result == WireReader::Result::kGarbage) return End(BrokenSeal(reader_.number()), Ending::kDamaged);
       if (result == WireReader::Result::kFull) {
         // The ring's next release kicks the poller. Until then, level-triggered epoll would spin.
         paused_ = true;
@@ -184,16 +200,15 @@ void TcpRecvPump::Read() {
     if (n == 0) return End("the peer closed the connection");
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-    return End("the connection broke: " + stream_->Why());
+    return Break();
   }
 }
 
 void TcpRecvPump::OnEvents(uint32_t) { Read(); }
 
-void TcpRecvPump::SayGoodbye() {
-  const char byte = 'b';
-  [[maybe_unused]] ssize_t n = stream_->Write(&byte, 1);
-}
+void TcpRecvPump::Say(char word) { [[maybe_unused]] ssize_t n = stream_->Write(&word, 1); }
+
+void TcpRecvPump::SayGoodbye() { Say(kGoodbyeWord); }
 
 void TcpRecvPump::OnKick() {
   if (!paused_ || closed_) return;
@@ -201,10 +216,10 @@ void TcpRecvPump::OnKick() {
   Read();
 }
 
-std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller* poller, uint32_t slot_bytes,
+std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,
                                           Notifier* own_bell, OnEnd on_end) {
   const int fd = stream->fd();
-  auto link = std::make_shared<SendLink>("tcp", LinkMemory::Anonymous(slot_bytes), nullptr);
+  auto link = std::make_shared<SendLink>("tcp", std::move(memory), nullptr);
   auto pump = std::make_shared<TcpSendPump>(std::move(stream), poller, link, own_bell, std::move(on_end));
   link->notifier = std::make_unique<PumpNotifier>(pump);
   link->ll.set_on_publish(link->notifier.get());
@@ -213,11 +228,11 @@ std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller
   return link;
 }
 
-std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, uint32_t slot_bytes,
+std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,
                                           Notifier* own_bell, OnEnd on_end) {
   const int fd = stream->fd();
   auto notifier = std::make_unique<KickNotifier>(poller);
-  auto link = std::make_shared<RecvLink>("tcp", LinkMemory::Anonymous(slot_bytes), notifier.get());
+  auto link = std::make_shared<RecvLink>("tcp", std::move(memory), notifier.get());
   auto pump = std::make_shared<TcpRecvPump>(std::move(stream), poller, link, own_bell, std::move(on_end));
   notifier->set_pump(pump);
   link->notifier = std::move(notifier);

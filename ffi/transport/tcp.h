@@ -16,8 +16,8 @@
 
 namespace jaxring {
 
-// Called when a connection ends, with or without the peer's word that it would.
-using OnEnd = std::function<void(const std::string& why, bool goodbye)>;
+// Called when a connection ends.
+using OnEnd = std::function<void(const std::string& why, Ending ending)>;
 
 // The sending pump is the link's notifier: whoever publishes a message tries to write it out at once; what the socket
 // does not take goes out from the poller's thread.
@@ -33,7 +33,8 @@ class TcpSendPump final : public Poller::Handler {
 
  private:
   bool NextMessage();
-  void End(const std::string& why);
+  void End(std::string why, Ending ending = Ending::kNoWord);
+  void Break();  // by what errno says
 
   std::unique_ptr<Stream> stream_;
   Poller* poller_;
@@ -59,8 +60,10 @@ class TcpRecvPump final : public Poller::Handler {
   void SayGoodbye();
 
  private:
+  void Say(char word);
   void Read();
-  void End(const std::string& why);
+  void End(const std::string& why, Ending ending = Ending::kNoWord);
+  void Break();  // by what errno says
 
   std::unique_ptr<Stream> stream_;
   Poller* poller_;
@@ -74,9 +77,9 @@ class TcpRecvPump final : public Poller::Handler {
 };
 
 // Makes links over connected sockets. Both keep their pump alive through the poller.
-std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller* poller, uint32_t slot_bytes,
+std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,
                                           Notifier* own_bell, OnEnd on_end = nullptr);
-std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, uint32_t slot_bytes,
+std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,
                                           Notifier* own_bell, OnEnd on_end = nullptr);
 void SayTcpGoodbye(SendLink& link);
 void SayTcpGoodbye(RecvLink& link);

@@ -106,7 +106,7 @@ void VerbsPump::End(const std::string& why, bool tell) {
     shutdown(fd_, SHUT_WR);
   }
   own_bell_->Notify();
-  if (on_end_) on_end_(why, goodbye_);
+  if (on_end_) on_end_(why, goodbye_ ? Ending::kGoodbye : Ending::kNoWord);
   poller_->Remove(endpoint_->fd());
   poller_->Remove(fd_);
 }

@@ -69,7 +69,7 @@ Completion Completer(ffi::Promise promise) {
     if (status.ok()) {
       promise.SetAvailable();
     } else {
-      promise.SetError(ffi::Error(ToXla(status.code), status.message));
+      promise.SetError(ffi::Error(ToXla(status.code), RunningEngine()->InWords(status)));
     }
   };
 }

@@ -4,8 +4,9 @@
     jaxring trace diff FILE FILE ...         says who is behind whom, and where
     jaxring trace view FILE ... -o OUT.json  makes a timeline for ui.perfetto.dev
 
-A process keeps its record in memory, which goes with it. With JAXRING_TRACE_DIR=FOLDER it is a file there from the
-start, always up to date, that stays when the process is killed. Gather the hosts' files before `diff` and `view`.
+A process keeps its record in memory, which goes with it; one that ends by an error after a collective has failed leaves
+a copy in the temporary folder, and says so. With JAXRING_TRACE_DIR=FOLDER the record is a file there from the start,
+always up to date, that stays when the process is killed. Gather the hosts' files before `diff` and `view`.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def ensure_started(native: Any, find_devices: Any = cuda_devices, threads: int =
     with _lock:
         if _started is not None:
             return
-        native.start(jax.process_index(), settings().slot_bytes)
+        native.start(jax.process_index(), settings().slot_bytes, settings().link_timeout)
         planner = CudaPlanner(native, find_devices(native), threads)
         serve = threading.Thread(target=_serve, args=(native, planner), name="jaxring-cuda-planner", daemon=True)
         watch = threading.Thread(target=_report, args=(native,), name="jaxring-cuda-faults", daemon=True)

@@ -125,14 +125,13 @@ class Planner:
             ),
         )
         local = [rank for rank, place in enumerate(places) if place.process == process]
+        key = _key(request, spec, places, membership.generation)
+        request.identify(key, _HALVES[half], process)
         links, transports, linked = self._connect(schedule, places, local, world, max(interfaces, settings().nsocks))
 
         plan = _native.PlanBuilder()
         what = common.describe(spec)
-        key, check = (
-            _key(request, spec, places, membership.generation),
-            common.number(f"{spec['dtype']}{spec['shape']}", 4),
-        )
+        check = common.number(f"{spec['dtype']}{spec['shape']}", 4)
         plan.set_identity(what, key, check, _HALVES[half], spec["timeout"], process, membership.generation)
         op = spec["op"]
         divisor = len(places) if op == "mean" else 0

@@ -19,8 +19,8 @@ from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import cuda_service
 from jaxring.runtime.planner import Planner
-from jaxring.settings import announce, settings
-from jaxring.trace.live import new_file, new_prefix
+from jaxring.settings import Settings, announce, settings
+from jaxring.trace.live import hint, new_file, new_prefix
 from jaxring.world.identity import version
 
 logger = logging.getLogger("jaxring.runtime")
@@ -28,7 +28,7 @@ logger = logging.getLogger("jaxring.runtime")
 _POLL_S = 0.5
 _ABORT_S = 2.0
 # absl status codes, which reach the user as JaxRuntimeError's.
-_INVALID_ARGUMENT, _INTERNAL, _UNAVAILABLE = 3, 13, 14
+_INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL, _UNAVAILABLE = 3, 8, 13, 14
 # The custom calls that programs hold: the collectives, and the place where one that was started must be done.
 DONE = "jaxring_done"
 # On GPUs a collective that was started runs on a stream of its own, which is waited for where it is done.
@@ -67,22 +67,38 @@ def ensure_started() -> None:
         configured = settings()
         announce(os.environ, version())
         _native.allow_huge_pages(configured.huge_pages)
-        faults = {name: float(number) for name, number in (word.split("=") for word in configured.faults)}
-        if faults:
+        if configured.faults:
             logger.warning("JAXRING_FAULTS is set: messages are spoiled on purpose")
-        _native.start(
-            configured.worker_threads,
-            configured.slot_bytes,
-            _SPIN_US,
-            new_file(configured.trace_dir),
-            configured.checksum,
-            faults,
-            configured.nan_check,
-        )
-        _native.dump_on_signal(new_prefix(configured.trace_dir))
+        folder = configured.trace_dir
+        try:
+            _start(configured, new_file(folder))
+        except (OSError, RuntimeError) as error:
+            if not folder:
+                raise
+            # No reason to stop: a record in memory serves until the process ends.
+            logger.warning(
+                "JAXRING_TRACE_DIR=%s cannot hold the flight record, which is kept in memory instead: %s", folder, error
+            )
+            folder = ""
+            _start(configured, "")
+        _native.dump_on_signal(new_prefix(folder))
         _thread = threading.Thread(target=_serve, name="jaxring-planner", daemon=True)
         _thread.start()
         atexit.register(_end)
+
+
+def _start(configured: Settings, trace_file: str) -> None:
+    _native.start(
+        configured.worker_threads,
+        configured.slot_bytes,
+        _SPIN_US,
+        trace_file,
+        configured.checksum,
+        {name: float(number) for name, number in (word.split("=") for word in configured.faults)},
+        configured.nan_check,
+        configured.link_timeout,
+        hint(trace_file),
+    )
 
 
 # How long a launching or idle thread looks again before it sleeps. Ranks often outnumber cores, so it is short.
@@ -125,6 +141,7 @@ def _answer(planner: Planner, request: _native.PlanRequest) -> None:
         logger.warning("planning failed: %s", error, exc_info=not isinstance(error, JaxringError))
         code = _UNAVAILABLE if isinstance(error, JaxringError) else _INTERNAL
         code = _INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else code
+        code = _RESOURCE_EXHAUSTED if isinstance(error, MemoryError) else code
         request.reject(code, f"jaxring: {error}")
 
 
@@ -135,6 +152,8 @@ def _end() -> None:
     uncaught = getattr(sys, "last_type", None)
     why = "" if uncaught is None else f" after an uncaught {uncaught.__name__}: {str(sys.last_value)[:500]}"
     _warn()
+    if uncaught is not None and (_native.troubled() or _native.counters()["failures"]):
+        _native.dump_now()  # memory goes with the process
     _native.abort(f"this process is ending{why}", _ABORT_S, uncaught is None)
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)

@@ -48,6 +48,7 @@ class Settings:
     pxn_disable: bool
     timeout: float
     join_timeout: float
+    link_timeout: float
     threads: int
     nsocks: int
     buffsize: int

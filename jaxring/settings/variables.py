@@ -175,6 +175,14 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("TIMEOUT", "seconds", 300.0, "Longest wait for a peer inside a collective.", kinds.seconds),
     Variable("JOIN_TIMEOUT", "seconds", 300.0, "Longest wait for a peer to appear and to make a link.", kinds.seconds),
     Variable(
+        "LINK_TIMEOUT",
+        "seconds",
+        10.0,
+        "How long another host may acknowledge nothing before it counts as cut off (TCP_USER_TIMEOUT and keepalive of "
+        "the connections beside the data).",
+        kinds.seconds,
+    ),
+    Variable(
         "THREADS", "integer", 0, "Engine workers; 0: one per core, at most 4.", kinds.integer(0, 256), engines="CPU"
     ),
     Variable(

@@ -24,9 +24,19 @@ def new_file(folder: str) -> str:
     return str(pathlib.Path(folder) / f"jaxring-{socket.gethostname()}-{os.getpid()}-{time.time_ns()}.trace")
 
 
+def hint(file: str) -> str:
+    """What errors say of the record, which is that file or in memory."""
+    if file:
+        return f"The flight record is {file}: `jaxring trace diff` of all processes' says who is behind whom."
+    return (
+        f"`jaxring trace dump {os.getpid()}` on {socket.gethostname()} copies this process's flight record while it "
+        "lives, and JAXRING_TRACE_DIR keeps it: `jaxring trace diff` of all processes' says who is behind whom."
+    )
+
+
 def new_prefix(folder: str) -> str:
-    """What the names of copies that SIGUSR1 asks for begin with: in the system's temporary folder. "" where the record
-    itself is a file, in ``folder``."""
+    """What the names of copies begin with, which are made on SIGUSR1 and at the end by an error: in the system's
+    temporary folder. "" where the record itself is a file, in ``folder``."""
     if folder:
         return ""
     return str(pathlib.Path(tempfile.gettempdir()) / f"jaxring-{socket.gethostname()}-{os.getpid()}-")

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, cast
 
-from jaxring.errors import JoinError
+from jaxring.errors import JaxringError, JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
 from jaxring.topology import detect, xml
@@ -209,7 +209,8 @@ class World:
         elif transport == "shm":
             how = self._rings.get((p, channel))
             if how is None:  # a second try uses the first one's ring
-                how = self._rings[p, channel] = self._native.shm_create(p, channel)
+                with links.memory(self.own, peer, channel):
+                    how = self._rings[p, channel] = self._native.shm_create(p, channel)
         sock, session = self._connect(peer, channel, deadline)
         with sock, self._dials(sock):
             try:
@@ -303,7 +304,7 @@ class World:
                 logger.warning("no link from process %d: %s", session.peer, error)
                 if sock.fileno() < 0:
                     return  # the engine has the socket
-                what = str(error) if isinstance(error, JoinError) else f"{type(error).__name__}: {error}"
+                what = str(error) if isinstance(error, JaxringError) else f"{type(error).__name__}: {error}"
                 printable = "".join(c if c.isprintable() else " " for c in what)[:4096]
                 with contextlib.suppress(OSError):  # the peer may be what failed
                     session.send(sock, {"error": printable}, time.monotonic() + _REQUEST_S)

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from jaxring.errors import JoinError
+from jaxring.errors import JoinError, MemoryLimitError
 from jaxring.world import wire
 from jaxring.world.identity import ProcessInfo, namespace
 
@@ -25,6 +25,10 @@ MAX_CHANNELS = 4096
 NAMES = {"verbs": "RDMA", "plugin": "network plugin"}
 _MAX_FD = 1 << 30
 _MAX_OFFER = 4096
+_MEMORY = (
+    "Free memory there, or raise the limit of that process or container (ulimit -a); JAXRING_BUFFSIZE and "
+    "JAXRING_NSOCKS say how much is taken."
+)
 _MEND = "Run all processes of a host as the same user in one pid namespace, or set JAXRING_SHM_DISABLE=1 on all."
 
 
@@ -42,6 +46,9 @@ class Native(Protocol):
 
     def shm_attach(self, peer: int, channel: int, ring_path: str, bell_path: str) -> None:
         """Make a receiving link from the sender's ring and doorbell."""
+
+    def tcp_prepare(self, peer: int, channel: int, sending: bool) -> None:
+        """Get the memory of a link that `tcp_attach` will make, before the two ends agree on it."""
 
     def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
         """Make a link of a connected non-blocking socket, and take it.
@@ -157,6 +164,9 @@ def dial(
             return how.finish(peer.index, channel, True, _release(sock), max(0.0, deadline - time.monotonic()))
     if how is not None:
         request |= {"transport": "shm", "pid": own.pid, "ring_fd": how, "bell_fd": native.bell_fd()}
+    if how is None:
+        with memory(own, peer, channel):
+            native.tcp_prepare(peer.index, channel, True)
     answer = _ask(sock, session, request, peer, channel, deadline)
     if how is None:
         with _encrypting(peer):
@@ -193,6 +203,16 @@ def _encrypting(peer: ProcessInfo) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise JoinError(f"The connection with {peer} cannot be encrypted: {error}.") from error
+
+
+@contextlib.contextmanager
+def memory(own: ProcessInfo, peer: ProcessInfo, channel: int) -> Iterator[None]:
+    """Round the engine's getting memory for a link: MemoryLimitError where there is none."""
+    try:
+        yield
+    except MemoryError as error:
+        what = f"{own} has no memory for a link with {peer} on channel {channel}"
+        raise MemoryLimitError(f"{what}: {error}. {_MEMORY}") from error
 
 
 @contextlib.contextmanager
@@ -260,6 +280,9 @@ def accept(
             session.send(sock, {"ok": True, "offer": offer}, deadline)
             return how.finish(peer.index, channel, False, _release(sock), max(0.0, deadline - time.monotonic()))
     if request.transport in ("tcp", "control"):
+        if request.transport == "tcp":
+            with memory(own, peer, channel):
+                native.tcp_prepare(peer.index, channel, False)
         # The answer goes first: from the moment when the engine has the socket, what is sent is data.
         session.send(sock, {"ok": True}, deadline)
         with _encrypting(peer):
@@ -270,7 +293,8 @@ def accept(
         return ""
     ring = memory_path(peer, request.pid, request.ring_fd)
     bell = memory_path(peer, request.pid, request.bell_fd)
-    native.shm_attach(peer.index, channel, ring, bell)
+    with memory(own, peer, channel):
+        native.shm_attach(peer.index, channel, ring, bell)
     session.send(sock, {"ok": True, "pid": own.pid, "bell_fd": native.bell_fd()}, deadline)
     return ""
 

@@ -20,15 +20,19 @@ def run_job(
     devices: int,
     *arguments: str,
     options: tuple[str, ...] = (),
+    before: tuple[str, ...] = (),
     timeout_s: float = 240,
     **env: str,
 ) -> tuple[int, str]:
-    """`jaxring run` with `options` of a script with its arguments: (exit code, all its output)."""
+    """`jaxring run` with `options` of a script with its arguments: (exit code, all its output).
+
+    `before`: a command that runs the one behind it.
+    """
     base = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIXES)}
     path = os.pathsep.join(filter(None, [str(HERE.parent.parent), str(HERE), base.get("PYTHONPATH", "")]))
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", str(processes), "--devices-per-process", str(devices)]
     child = subprocess.Popen(
-        [*command, *options, str(script), *arguments],
+        [*before, *command, *options, str(script), *arguments],
         env=base | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "JAXRING_TIMEOUT": "60"} | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

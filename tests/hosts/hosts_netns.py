@@ -40,6 +40,14 @@ class Hosts(bench_hosts.Hosts):
             started.append(job.start(command, member(env, coordinator, len(placement), process)))
         return started
 
+    def cut(self, host: int) -> None:
+        """Pulls a host's cable, as it looks from both of its ends."""
+        bench_hosts.ip("-n", self.names[host], "link", "set", self.device(), "down")
+
+    def mend(self, host: int) -> None:
+        """Plugs it in again."""
+        bench_hosts.ip("-n", self.names[host], "link", "set", self.device(), "up")
+
 
 @contextlib.contextmanager
 def hosts(count: int, networks: int = 1):

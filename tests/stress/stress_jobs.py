@@ -77,12 +77,16 @@ class Job:
         """What process `index` has printed so far."""
         return pathlib.Path(f"{self.folder}/process{index}.out").read_text(errors="replace")
 
-    def wait_for_line(self, index: int, line: str, timeout_s: float = 100) -> None:
-        """Returns when process `index` has printed `line`."""
+    def wait_for_line(self, index: int, begin: str, timeout_s: float = 100) -> str:
+        """The first line of process `index` that begins so, once it is there whole."""
         deadline = time.monotonic() + timeout_s
-        while line not in self.text(index).splitlines():
-            assert self._processes[index].poll() is None, f"process {index} ended before it said {line!r}\n{self}"
-            assert time.monotonic() < deadline, f"process {index} did not say {line!r}\n{self}"
+        while True:
+            ended = self._processes[index].poll() is not None
+            for line in self.text(index).splitlines(keepends=True):
+                if line.startswith(begin) and line.endswith("\n"):
+                    return line.rstrip("\n")
+            assert not ended, f"process {index} ended before it said {begin!r}\n{self}"
+            assert time.monotonic() < deadline, f"process {index} did not say {begin!r}\n{self}"
             time.sleep(0.02)
 
     def wait(self, timeout_s: float = 150) -> list[Result]:

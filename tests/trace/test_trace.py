@@ -19,6 +19,8 @@ from jaxring.errors import JaxringError
 from jaxring.trace import diff
 from jaxring.trace.flight import parse, read
 
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
 BEGUN = [record(1, 10, 0, "all_reduce at a.py:1"), record(2, 11, 1, "all_reduce at a.py:1", "failed", 300, 303)]
 
 
@@ -132,3 +134,34 @@ def test_records_of_a_living_and_of_a_killed_process(tmp_path, capsys):
     assert {event["args"]["op"] for event in events if event["ph"] == "X"} == {"sum"}
     with pytest.raises(JaxringError, match="is no flight record"):
         read(out)
+
+
+FAILING = """
+import jax, numpy as np
+from jax.sharding import Mesh, PartitionSpec as P
+import jaxring
+mesh = Mesh(np.array(jax.devices()), ("x",))
+def body(v):
+    return jaxring.recv(jax.ShapeDtypeStruct(v.shape, v.dtype), "x", [(0, 1)], tag=7, timeout=1)[0] + v
+f = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False))
+f(np.ones(2, np.float32)).block_until_ready()
+"""
+
+
+def test_a_process_that_ends_by_an_error_leaves_its_record(tmp_path):
+    script, left = tmp_path / "program.py", tmp_path / "left"
+    script.write_text(FAILING, encoding="utf-8")
+    left.mkdir()
+    with Job(tmp_path) as job:
+        process = job.start([sys.executable, str(script)], environment(2, TMPDIR=str(left)))
+        (result,) = job.wait(60)
+    assert result.code == 1, str(result)
+    # The error says how to look at the record, and the end where it is.
+    assert f"`jaxring trace dump {process.pid}` on " in result.err
+    assert "JAXRING_TRACE_DIR keeps it" in result.err
+    (path,) = left.iterdir()
+    assert f"jaxring: flight record written to {path}\n" in result.err
+    assert path.stat().st_mode & 0o777 == 0o600
+    (found,) = read(path).records
+    assert found.state == "failed"
+    assert "recv" in found.what

@@ -61,7 +61,7 @@ class FakeNative:
         self.sockets: dict[tuple[int, int, bool], socket.socket] = {}
         self.controls: list[socket.socket] = []
         self.changed = threading.Condition()
-        self.fail_attach = ""
+        self.fail_attach = self.no_memory = ""
         # As jaxring._native lists RDMA ports; a link by them cannot be made where `fail_verbs` says why.
         self.ports, self.gids = list(ports), list(gids)
         self.fail_verbs = ""
@@ -108,6 +108,11 @@ class FakeNative:
         os.close(os.open(bell_path, os.O_RDWR))
         content = pathlib.Path(ring_path).read_bytes().rstrip(b"\0").decode()
         self._record("shm_attach", peer, channel, content)
+
+    def tcp_prepare(self, peer: int, channel: int, sending: bool) -> None:
+        if self.no_memory:
+            raise MemoryError(self.no_memory)
+        self._record("tcp_prepare", peer, channel, sending)
 
     def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
         sock = socket.socket(fileno=fd)
