@@ -7,7 +7,7 @@ from typing import Any
 import jaxring._native as _native
 from jaxring.runtime.cuda_service import native_module
 from jaxring.runtime.explain import Decision, explain, plans
-from jaxring.runtime.service import ensure_started, register_targets
+from jaxring.runtime.service import ensure_started, planner, register_targets
 
 __all__ = ["Decision", "build_info", "counters", "ensure_started", "explain", "plans"]
 
@@ -26,11 +26,13 @@ def build_info() -> dict[str, Any]:
 def counters() -> dict[str, int]:
     """What the engines have counted since they started: operations, failures, sleeps, bytes of links and stash.
 
-    The CUDA engine's names begin with ``cuda_``; they are there once it has started.
+    ``connections`` to this process's listener in this generation of the job, and ``refused`` ones among them, which
+    proved nothing. The CUDA engine's names begin with ``cuda_``; they are there once it has started.
     """
     cuda = native_module()
     counted = {} if cuda is None else {f"cuda_{name}": value for name, value in cuda.counters().items()}
-    return {**_native.counters(), **counted}
+    came, refused = planner().strangers()
+    return {**_native.counters(), "connections": came, "refused": refused, **counted}
 
 
 register_targets()

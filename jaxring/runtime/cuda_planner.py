@@ -274,7 +274,11 @@ class CudaPlanner:
             host = world.info(process).hostname if world is not None else "this host"
             ranks.append((process, gpu, node, f"rank {rank} (process {process} on {host}, device {device})"))
         here = {node for node, process in zip(nodes, owners, strict=True) if process == self._process}
-        for process in sorted(set(owners) - {self._process}):
+        others = sorted(set(owners) - {self._process})
+        if world is not None:
+            for process in others:
+                world.expect(process, 1)
+        for process in others:
             if world is None:
                 raise JoinError("there is no other process")
             world.link(process, 0)

@@ -215,6 +215,15 @@ class Planner:
                 self._membership = first(jax.process_count())
             return self._membership
 
+    def strangers(self) -> tuple[int, int]:
+        """Connections to this process since it joined its peers: those that were accepted, those of them refused."""
+        world = self._world
+        return (0, 0) if world is None else world.strangers()
+
+    def addresses(self) -> tuple[tuple[str, str, int], ...]:
+        """Where this process awaits its peers: (interface, address, port); nowhere before it has joined them."""
+        return () if self._world is None else self._world.own.addresses
+
     def joined(self) -> bool:
         """Whether this process has made itself known to the others."""
         return self._world is not None
@@ -292,6 +301,11 @@ class Planner:
         channels = max(1, min(schedule.nlanes, most))
         transports: set[str] = set()
         linked: set[int] = set()
+        sources = {places[peer].process for rank in local for peer in schedule.message_peers(rank)[1]}
+        if world is not None:
+            # Before this process waits for anybody: they may wait for it.
+            for process in sources - {places[rank].process for rank in local}:
+                world.expect(process, channels)
         for rank in local:
             sends, receives = schedule.message_peers(rank)
             if schedule.uses_memory(rank) or len(places) == 1:

@@ -16,6 +16,7 @@ from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
 from jaxring.topology import detect, xml
 from jaxring.world import congestion, handshake, identity, interfaces, links, rdma
+from jaxring.world.claims import CONTROL, Claims
 from jaxring.world.dialling import connect
 from jaxring.world.gate import Gate
 from jaxring.world.handshake import Acceptance, Session
@@ -35,8 +36,6 @@ logger = logging.getLogger("jaxring.world")
 _REQUEST_S = 30.0
 # A slice of a wait for the store, after which a closed World gives up.
 _SLICE_S = 1.0
-# In place of a channel: the connection beside the data, one to each process that this one sends to.
-_CONTROL = -1
 
 
 class World:
@@ -77,7 +76,7 @@ class World:
         self._infos: dict[int, ProcessInfo] = {}
         self._links: dict[tuple[int, int], concurrent.futures.Future[str]] = {}
         self._rings: dict[tuple[int, int], int] = {}
-        self._accepted: set[tuple[int, int]] = set()
+        self._claims = Claims()
         self._dialling: set[socket.socket] = set()
         self._secret = b""
         self._load_tls()
@@ -114,7 +113,17 @@ class World:
 
     def serve(self) -> None:
         """Answer those who dial, from now on."""
-        self._listener.start(self._acceptance, self._serve)
+        self._listener.start(self._acceptance, self._serve, self._claims.expecting)
+
+    def expect(self, p: int, channels: int) -> None:
+        """Process `p` is about to make sending links to this one on so many channels: nobody who knocks is put off."""
+        wanted = [(p, channel) for channel in (CONTROL, *range(channels))]
+        if self._claims.expect(wanted, time.monotonic() + self._timeout_s):
+            self._listener.wake()
+
+    def strangers(self) -> tuple[int, int]:
+        """How many connections were accepted so far, and how many of these refused."""
+        return self._listener.came, self._listener.refused
 
     def absent(self) -> tuple[int, ...]:
         """Members that have not published themselves yet."""
@@ -143,7 +152,7 @@ class World:
             raise JoinError(f"Process {p} needs no link to itself.")
         if not 0 <= channel < links.MAX_CHANNELS:
             raise JoinError(f"Channel {channel} is not in 0..{links.MAX_CHANNELS - 1}.")
-        self._once((p, _CONTROL), lambda: self._make_control(p))
+        self._once((p, CONTROL), lambda: self._make_control(p))
         return self._once((p, channel), lambda: self._make(p, channel))
 
     def _once(self, key: tuple[int, int], make: Callable[[], str]) -> str:
@@ -311,24 +320,14 @@ class World:
 
     def _answer(self, sock: socket.socket, session: Session) -> None:
         request = links.Request(session.receive(sock, time.monotonic() + _REQUEST_S), session)
-        claim = (session.peer, _CONTROL if request.transport == "control" else request.channel)
-        with self._lock:
-            if claim in self._accepted:
-                what = "control connection" if request.transport == "control" else f"link on channel {claim[1]}"
-                raise JoinError(f"Process {claim[0]} has a {what} already.")
-            self._accepted.add(claim)
-        try:
+        claim = (session.peer, CONTROL if request.transport == "control" else request.channel)
+        deadline = time.monotonic() + _REQUEST_S
+        with self._claims.making(claim, deadline):
             peer = self.info(session.peer)
-            deadline = time.monotonic() + _REQUEST_S
             how = self._offering(request.transport, request.kind, request.channel)
             words = links.accept(
                 sock, session, request, self.own, peer, self._native, how, deadline, self._settings.tls
             )
-        except BaseException:
-            if sock.fileno() >= 0:  # otherwise the engine has the socket, and the link exists
-                with self._lock:
-                    self._accepted.discard(claim)
-            raise
         if words:
             name = links.NAMES[request.transport]
             logger.info("%s link from %s, channel %d: %s", name, peer, request.channel, words)

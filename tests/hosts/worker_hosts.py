@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import socket
 import sys
 import time
 
@@ -13,6 +14,8 @@ import numpy as np
 from stress_ranks import AXIS, KINDS, check, collective, only, over, put, rows, same, start
 
 import jaxring
+from jaxring.runtime import service
+from jaxring.world import allowance, handshake
 
 
 def say(line: str) -> None:
@@ -130,6 +133,50 @@ def meet(mesh) -> None:
 
 def address(text: str) -> str:
     return ".".join(str(byte) for byte in reversed(bytes.fromhex(text.partition(":")[0])))
+
+
+def flooded() -> None:
+    """Collectives while strangers knock, until they have had all that they are granted; then one that needs new links.
+
+    Says where to knock, and what process 1 sends to prove to process 0 that it is of the job.
+    """
+    mesh = start()
+    a, whole = rows(mesh.size, 3000), rows(mesh.size, 1 << 20)
+    run = over(mesh, lambda x: jaxring.all_reduce(x, AXIS))
+    least = over(mesh, lambda x: jaxring.all_reduce(x, AXIS, "min"))
+    x = put(mesh, a)
+    check(run(x), same(a.sum(0), mesh.size))
+    world = service.planner()._world
+    say("door " + json.dumps([list(world.own.addresses[0][1:]), captured(world) if world.process == 1 else ""]))
+    meet(mesh)
+    say("ready")
+    enough = False
+    while not enough:
+        check(run(x), same(a.sum(0), mesh.size))
+        had = np.full((mesh.size, 1), jaxring.counters()["connections"] > allowance.BURST + 100, "int32")
+        enough = bool(np.asarray(least(put(mesh, had)).addressable_shards[0].data)[0, 0])
+    say("had " + json.dumps(jaxring.counters()["connections"]))
+    links = over(mesh, lambda x: jaxring.all_reduce(x, AXIS, algorithm="ring", protocol="simple"))
+    check(links(put(mesh, whole)), same(whole.sum(0), mesh.size))
+    assert jaxring.plans()[-1].channels > 1, jaxring.plans()[-1]
+    say("linked")
+    while not pathlib.Path(os.environ["FOLDER"], "over").exists():
+        time.sleep(0.02)
+    check(run(x), same(a.sum(0), mesh.size))
+
+
+def captured(world) -> str:
+    said = bytearray()
+
+    class Tapped(socket.socket):
+        def sendall(self, data, *flags):
+            said.extend(data)
+            super().sendall(data, *flags)
+
+    with Tapped() as sock:
+        sock.connect(world.info(0).addresses[0][1:])
+        handshake.authenticate(sock, world._get_secret(), world.process, 0, time.monotonic() + 60)
+    return said.hex()
 
 
 def survive() -> None:

@@ -1,9 +1,8 @@
-"""Worlds in one process over real sockets: links, refusals, and strangers at the door."""
+"""Worlds in one process over real sockets: links and refusals."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import json
 import os
@@ -16,7 +15,7 @@ import pytest
 from world_fakes import DirStore
 
 from jaxring.errors import JoinError
-from jaxring.world import dialling, handshake, join, listener
+from jaxring.world import dialling, join
 from jaxring.world.handshake import authenticate
 
 
@@ -200,84 +199,6 @@ def test_an_oversize_request_is_answered_with_an_error(dial):
     assert "exceeds" in dial(raw=struct.pack(">I", 1 << 31))["error"]
     deep = json.dumps({"from": "x" * 9000}).encode()
     assert "exceeds" in dial(raw=struct.pack(">I", len(deep)) + b"t" * 32 + deep)["error"]
-
-
-def test_a_dialler_with_another_secret_is_refused(make_world):
-    (zero, _), (_, native1) = make_world(0), make_world(1)
-    zero._secret = b"x" * 32
-    with pytest.raises(JoinError, match="process 1 does not hold this job's secret"):
-        zero.link(1, 0)
-    assert not native1.named("shm_attach")
-
-
-def test_strangers_neither_block_nor_enter(make_world, monkeypatch):
-    monkeypatch.setattr(listener, "MAX_STRANGERS", 8)
-    (zero, _), (one, native1) = make_world(0), make_world(1)
-    _, address, port = one.own.addresses[0]
-    strangers = [socket.create_connection((address, port), 60) for _ in range(40)]
-    try:
-        for number, sock in enumerate(strangers):
-            try:
-                if number % 4 == 1:
-                    sock.sendall(b"GET / HTTP/1.1\r\n" * 20)
-                elif number % 4 == 2:
-                    sock.sendall(handshake.MAGIC)
-                elif number % 4 == 3:
-                    sock.sendall(handshake._HELLO.pack(handshake.MAGIC, 0, 1, b"n" * 32) + b"p" * 32)
-            except OSError:
-                pass  # dropped already
-        assert zero.link(1, 0) == "shm"
-        assert len(native1.named("shm_attach")) == 1
-    finally:
-        for sock in strangers:
-            sock.close()
-
-
-def test_links_are_made_while_strangers_flood(make_world):
-    (zero, _), (one, native1) = make_world(0, SHM_DISABLE="1"), make_world(1, SHM_DISABLE="1")
-    _, address, port = one.own.addresses[0]
-    over, flooded = threading.Event(), threading.Event()
-
-    def flood(number):
-        kept = []
-        while not over.is_set():
-            with contextlib.suppress(OSError):
-                sock = socket.create_connection((address, port), 60)
-                sock.sendall(handshake._HELLO.pack(handshake.MAGIC, 0, 1, b"n" * 32) + b"p" * number)
-                kept.append(sock)
-            while len(kept) > 30:
-                flooded.set()
-                kept.pop(0).close()
-        for sock in kept:
-            sock.close()
-
-    threads = [threading.Thread(target=flood, args=(number,)) for number in (0, 40)]
-    for thread in threads:
-        thread.start()
-    try:
-        assert flooded.wait(60)
-        assert [zero.link(1, channel) for channel in range(8)] == ["tcp"] * 8
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-    assert len(native1.wait_for("tcp_attach", 8)) == 8
-
-
-def test_a_silent_stranger_is_dropped_at_its_deadline(make_world, monkeypatch):
-    monkeypatch.setattr(listener, "STRANGER_S", 0.05)
-    zero, _ = make_world(0)
-    _, address, port = zero.own.addresses[0]
-    with socket.create_connection((address, port), 60) as sock:
-        assert sock.recv(1) == b""
-
-
-def test_an_authenticated_peer_that_says_nothing_blocks_nobody(make_world):
-    (zero, _), (one, _) = make_world(0), make_world(1)
-    _, address, port = one.own.addresses[0]
-    with socket.create_connection((address, port), 60) as sock:
-        authenticate(sock, zero._secret, 0, 1, time.monotonic() + 60)
-        assert zero.link(1, 0) == "shm"
 
 
 def test_a_busy_acceptor_is_dialled_again(make_world):

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from jaxring.bench.work import expected, operand
+from jaxring.runtime import service
 from jaxring.world import launch
 
 if TYPE_CHECKING:
@@ -92,6 +93,10 @@ class Backend:
             return ""
         last = plans[-1]
         return f"{last.algorithm}/{last.protocol}/{'+'.join(last.transports)}"
+
+    def listens(self) -> list[str]:
+        """Where this process awaits its peers."""
+        return [f"{address}:{port}" for _, address, port in service.planner().addresses()]
 
     def _program(self, call: Callable[[Any], Any], **options: Any) -> Any:
         spec = P(_AXIS)

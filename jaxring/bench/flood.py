@@ -1,0 +1,104 @@
+"""Time what strangers cost a job: its collective while nobody knocks, and while somebody floods its listeners.
+
+    python -m jaxring.bench.flood -n 2 --bytes 64K --rate 2000
+
+A job of processes on this host works over TCP. Three kinds of turns alternate: "quiet"; "beside", where a stranger
+floods ports that have nothing to do with the job and that nobody serves; and "flooded", where he floods those of all
+its processes (`jaxring.bench.stranger`). He needs a core himself, so on a machine without one to spare "beside" is what
+his work costs, and flooded / beside is what the job's own costs. Ratios are taken turn by turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from jaxring.bench import stranger
+from jaxring.bench.fleet import Crew
+from jaxring.bench.peers import PEERS
+from jaxring.bench.work import Case
+from jaxring.sizes import size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_KINDS = ("quiet", "beside", "flooded")
+# What is replayed: it looks like a handshake, and its proof is wrong as a captured one's is.
+_REPLAY = (b"jaxring\x01" + bytes(3) + b"\x01" + bytes(4) + bytes(32) + bytes(32)).hex()
+
+
+@contextlib.contextmanager
+def _strangers(targets: list[str], rate: float) -> Iterator[None]:
+    """Somebody floods these, if there are any."""
+    if not targets:
+        yield
+        return
+    command = [sys.executable, "-I", "-S", str(pathlib.Path(stranger.__file__)), "--rate", str(rate), *targets]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        assert child.stdin is not None
+        child.stdin.write(_REPLAY.encode())
+        child.stdin.close()
+        time.sleep(0.3)  # he has begun, and his first connections are no surprise any more
+        yield
+    finally:
+        child.kill()
+        child.wait()
+
+
+def measure(processes: int, nbytes: int, rate: float, turns: int, seconds: float) -> dict[str, list[float]]:
+    """The median time in s of an all-reduce in each turn of each kind."""
+    times: dict[str, list[float]] = {kind: [] for kind in _KINDS}
+    case = Case("all_reduce", "sum", "float32", nbytes)
+    with contextlib.ExitStack() as stack:
+        crew = stack.enter_context(Crew(PEERS["jaxring"], processes, 1, {"JAXRING_SHM_DISABLE": "1"}))
+        crew.ask("prepare", case)
+        crew.ask("run", 20)
+        each = statistics.median(max(one) for one in zip(*crew.ask("run", 50), strict=True))
+        count = max(10, int(seconds / each))
+        doors = [stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024)) for _ in range(processes)]
+        targets = {
+            "quiet": [],
+            "beside": [f"127.0.0.1:{door.getsockname()[1]}" for door in doors],
+            "flooded": [name for names in crew.ask("listens") for name in names],
+        }
+        for turn in range(turns):
+            for kind in (*_KINDS[turn % 3 :], *_KINDS[: turn % 3]):
+                with _strangers(targets[kind], rate):
+                    found = crew.ask("run", count)
+                times[kind].append(statistics.median(max(one) for one in zip(*found, strict=True)))
+    return times
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and say."""
+    parser = argparse.ArgumentParser(prog="python -m jaxring.bench.flood", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("-n", dest="processes", type=int, default=2, help="processes of the job (default: 2)")
+    parser.add_argument("--bytes", type=size, default=size("64K"), help="operand per rank (default: 64K)")
+    parser.add_argument("--rate", type=float, default=0.0, help="connections a second (default: as fast as it goes)")
+    parser.add_argument("--turns", type=int, default=15, help="turns of each kind (default: 15)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, about (default: 1)")
+    arguments = parser.parse_args(argv)
+    times = measure(arguments.processes, arguments.bytes, arguments.rate, arguments.turns, arguments.seconds)
+    for kind, found in times.items():
+        print(f"{kind:8} {_spread([1e6 * each for each in found])} us")
+    for kind, other in (("beside", "quiet"), ("flooded", "quiet"), ("flooded", "beside")):
+        ratios = [a / b for a, b in zip(times[kind], times[other], strict=True)]
+        print(f"{kind} / {other}: {_spread(ratios)}")
+    return 0
+
+
+def _spread(values: list[float]) -> str:
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    return f"{middle:.4g} (quartiles {low:.4g} .. {high:.4g})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

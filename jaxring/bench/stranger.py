@@ -1,0 +1,121 @@
+"""Somebody who does not know a job's secret and knocks at its listeners, as often as they let him.
+
+    python stranger.py [--rate N] [--held N] ADDRESS:PORT [ADDRESS:PORT ...] < REPLAY
+
+Connections are made in turn to all addresses, `--rate` a second (default: as fast as it goes), `--held` of them open at
+a time, until the program is interrupted. One after the other they say nothing, say nonsense, begin a handshake and
+stay, or replay the handshake that standard input holds in hex: what a process of the job once sent. At the end one line
+of JSON counts what became of them.
+
+It needs nothing but Python, so that it can run where jaxring is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import errno
+import itertools
+import json
+import os
+import selectors
+import socket
+import sys
+import time
+
+# A handshake as jaxring/world/handshake.py has it: greeting, answer (nonce and proof), proof.
+_GREETING, _ANSWER = 48, 64
+_KINDS = ("silent", "garbage", "begun", "replayed")
+
+
+class Knocker:
+    """Connections of all kinds. ``counts``: made, closed by the other side, and led on beyond its question."""
+
+    def __init__(self, targets: list[tuple[str, int]], held: int, replay: bytes) -> None:
+        self.counts = {"made": 0, "refused": 0, "welcomed": 0}
+        self._targets, self._held, self._replay = targets, held, replay
+        self._number = 0
+        self._selector = selectors.DefaultSelector()
+        self._open: collections.OrderedDict[socket.socket, tuple[str, int]] = collections.OrderedDict()
+
+    def knock(self) -> None:
+        """One more."""
+        self._number += 1
+        kind = _KINDS[self._number % len(_KINDS)]
+        while len(self._open) >= self._held:
+            self._close(next(iter(self._open)))
+        address = self._targets[self._number // len(_KINDS) % len(self._targets)]
+        sock = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+        sock.setblocking(False)
+        if sock.connect_ex(address) not in (0, errno.EINPROGRESS):
+            sock.close()
+            return
+        self._open[sock] = (kind, 0)
+        self._selector.register(sock, selectors.EVENT_WRITE)
+
+    def listen(self, seconds: float) -> None:
+        """See to the answers that have come, and to those of so many seconds."""
+        for key, events in self._selector.select(seconds):
+            sock = key.fileobj
+            assert isinstance(sock, socket.socket)
+            try:
+                if events & selectors.EVENT_WRITE:
+                    self._greet(sock)
+                else:
+                    self._hear(sock)
+            except OSError:
+                self.counts["refused"] += 1
+                self._close(sock)
+
+    def _greet(self, sock: socket.socket) -> None:
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        self.counts["made"] += 1
+        kind = self._open[sock][0]
+        if kind == "garbage":
+            sock.send(os.urandom(200))
+        elif kind != "silent":
+            sock.send(self._replay[:_GREETING])
+        self._selector.modify(sock, selectors.EVENT_READ)
+
+    def _hear(self, sock: socket.socket) -> None:
+        data = sock.recv(4096)
+        if not data:
+            raise ConnectionResetError
+        kind, before = self._open[sock]
+        heard = before + len(data)
+        self._open[sock] = (kind, heard)
+        if heard > _ANSWER:
+            self.counts["welcomed"] += 1
+        if kind == "replayed" and before < _ANSWER <= heard:
+            sock.send(self._replay[_GREETING:])
+
+    def _close(self, sock: socket.socket) -> None:
+        del self._open[sock]
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(sock)
+        sock.close()
+
+
+def main() -> None:
+    """Knock."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rate", type=float, default=0.0, help="connections a second (default: as fast as it goes)")
+    parser.add_argument("--held", type=int, default=600, help="connections that are open at a time (default: 600)")
+    parser.add_argument("targets", nargs="+", metavar="ADDRESS:PORT")
+    arguments = parser.parse_args()
+    targets = [(name.rpartition(":")[0].strip("[]"), int(name.rpartition(":")[2])) for name in arguments.targets]
+    knocker = Knocker(targets, arguments.held, bytes.fromhex(sys.stdin.read()))
+    with contextlib.suppress(KeyboardInterrupt):
+        begun = time.monotonic()
+        for number in itertools.count(1):
+            knocker.knock()
+            ahead = number / arguments.rate - (time.monotonic() - begun) if arguments.rate else 0.0
+            knocker.listen(max(0.0, ahead))
+    print(json.dumps(knocker.counts))
+
+
+if __name__ == "__main__":
+    main()
