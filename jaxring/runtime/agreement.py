@@ -5,8 +5,10 @@ list of its program's collectives. The call's first operations wait in the engin
 (`Gate`). Where the programs differ, both sides are told, with the first difference of their lists:
 
 * A call is the same in both, and the rest of its program is not.
-* Both wait for each other, each in a program that the other has never lowered. Threads may launch programs in any
-  order, so this is an error for programs of the main threads only, and after a moment; others meet their deadline.
+* Both wait for each other, each in a program that the other has never lowered. XLA begins a program over several
+  devices when the one before it has ended, also where each process has one device, so neither can begin the other's any
+  more, however long it is given. Threads may launch programs in any order, so this is an error for programs of the main
+  threads only, and after a moment; others meet their deadline.
 
 Each side says that it sees it so, and only then do they fail. Lists are not compared where a process does not have one:
 a program that was deserialised is known by its calls.

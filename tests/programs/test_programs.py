@@ -10,6 +10,7 @@ import pytest
 from stress_jobs import Job, coordinator_port, environment, member, run_job
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_programs.py")
+ORDERS = str(pathlib.Path(__file__).parent / "worker_orders.py")
 
 layouts = pytest.mark.parametrize(
     ("processes", "devices"),
@@ -52,7 +53,12 @@ def test_programs_compiled_ahead_and_shapes(tmp_path, processes, devices):
 
 @pytest.mark.multiprocess
 def test_alike_programs_in_another_order_never_mix(tmp_path):
-    run(tmp_path, "alike", processes=4, devices=1)
+    run_job(tmp_path, [ORDERS, "alike"], 4)
+
+
+@pytest.mark.multiprocess
+def test_programs_in_opposite_orders_cannot_all_end_well(tmp_path):
+    run_job(tmp_path, [ORDERS, "opposite_orders"], 2)
 
 
 def test_import_is_clean_and_leaves_no_thread_that_keeps_the_process(tmp_path):

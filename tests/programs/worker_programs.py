@@ -43,28 +43,6 @@ def program(mesh):
     return over(mesh, local), reference
 
 
-def alike() -> None:
-    """Programs that differ in a constant only, in another order in every other process: no sum mixes the two."""
-    mesh = start()
-    a = rows(mesh.size, 100_000, "int32", 1)
-    x = put(mesh, a)
-
-    def scaled(factor):
-        return over(mesh, lambda v: jaxring.all_reduce(v * factor, AXIS, timeout=3))
-
-    programs = {factor: scaled(factor) for factor in (2, 3)}
-    started = {f: programs[f](x) for f in ((2, 3) if jax.process_index() % 2 == 0 else (3, 2))}
-    for factor, result in started.items():
-        try:
-            jax.block_until_ready(result)
-        except jax.errors.JaxRuntimeError as error:
-            said = str(error)
-        else:
-            said = ""
-            check(result, same(factor * a.sum(0, dtype=a.dtype), mesh.size))
-        assert not said or "DEADLINE_EXCEEDED" in said, said
-
-
 def cached(folder: str) -> None:
     """Runs with a persistent compilation cache and says how often it was hit and missed for its program."""
     jax.config.update("jax_compilation_cache_dir", folder)
