@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
+import time
 
 import jax
 import numpy as np
@@ -12,21 +14,26 @@ from stress_ranks import AXIS, KINDS, check, collective, over, put, rows, start
 
 import jaxring
 
+LINKS = 50  # of the chain of small all_reduces
+
 
 def every() -> None:
     """Every collective on exact data, small and large; then on random floats, of whose bits it says the hash."""
     mesh = start()
     n = mesh.size
     bits = hashlib.sha256()
-    for number, kind in enumerate(KINDS):
-        for length, protocol in ((n, "ll"), (400 * n, "ll"), (100_000 * n, "simple")):
-            function, reference = collective(kind, n, number, protocol=protocol)
-            a = rows(n, length, "float32", number)
-            run = over(mesh, function)
-            for _ in range(2):
-                check(run(put(mesh, a)), reference(a), (kind, length))
-            noise = np.random.default_rng(number).standard_normal((n, length)).astype("float32")
-            add(bits, run(put(mesh, noise)))
+    # All kinds in one program: compiling is what takes longest in an emulated machine.
+    for length, protocol in ((400 * n, "ll"), (100_000 * n, "simple")):
+        parts = [collective(kind, n, number, protocol=protocol) for number, kind in enumerate(KINDS)]
+        run = over(mesh, lambda *xs, parts=parts: tuple(part[0](x) for part, x in zip(parts, xs, strict=True)))
+        exact = [rows(n, length, "float32", number) for number in range(len(KINDS))]
+        for _ in range(2):
+            results = run(*(put(mesh, a) for a in exact))
+            for kind, part, a, result in zip(KINDS, parts, exact, results, strict=True):
+                check(result, part[1](a), (kind, length))
+        noise = np.random.default_rng(length).standard_normal((len(KINDS), n, length)).astype("float32")
+        for result in run(*(put(mesh, a) for a in noise)):
+            add(bits, result)
     sizes = np.array([[3, 5], [7, 2]], "int32")  # who sends how many rows to whom
     ragged = over(
         mesh,
@@ -67,6 +74,35 @@ def one() -> None:
         print("went well", flush=True)
     except jax.errors.JaxRuntimeError as error:
         print("raised", str(error).replace("\n", " "), flush=True)
+
+
+def speed() -> None:
+    """Seconds of an all_reduce of 16 MiB, and of one of 8 bytes in a chain, where JAX's own part weighs least."""
+    mesh = start()
+    large, small = rows(mesh.size, 4 << 20), rows(mesh.size, 2)
+
+    def chain(x):
+        for _ in range(LINKS):
+            x = jaxring.all_reduce(x, AXIS, "max")
+        return x
+
+    seconds = {
+        "large": best_of(6, over(mesh, lambda x: jaxring.all_reduce(x, AXIS)), put(mesh, large)),
+        "small": best_of(30, over(mesh, chain), put(mesh, small)) / LINKS,
+    }
+    (algorithm,) = {plan.algorithm for plan in jaxring.plans() if plan.op == "max"}
+    print("speed", json.dumps(seconds | {"algorithm": algorithm}), flush=True)
+
+
+def best_of(times: int, function, argument) -> float:
+    """The shortest of some runs, after one that compiles and joins."""
+    jax.block_until_ready(function(argument))
+    took = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        jax.block_until_ready(function(argument))
+        took.append(time.perf_counter() - begin)
+    return min(took)
 
 
 def explained() -> None:
