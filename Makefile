@@ -4,6 +4,7 @@
 #   JAX     an exact jax version, e.g. 0.10.2            PYTEST_ARGS, DEMO_ARGS  handed on
 #   JOBS    compilers and native tests that run side by side (2); Python's tests, which wait more than they work, one more
 #   FUZZ_SECONDS  how long each fuzz target runs (600)
+#   RDMA_ARGS  --short or --measure, for test-rdma
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for machines with a GPU
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,6 +12,7 @@ JAX ?=
 PYTEST_ARGS ?=
 CUDA ?= OFF
 DEMO_ARGS ?=
+RDMA_ARGS ?=
 JOBS ?= 2
 FUZZ_SECONDS ?= 600
 CXX ?= g++
@@ -80,12 +82,13 @@ native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	@cmake --build $(BUILD) --target native_tests
 	@ctest -j $(JOBS) --test-dir $(BUILD) --output-on-failure --no-tests=error
 
-test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iWARP, in a guest kernel (first time: builds it)
+test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iWARP, in a guest (RDMA_ARGS=--short, --measure)
 	$(SAY) "RDMA tests"
 	@tests/rdma/guest/make.sh build/rdma
 	@cmake $(BUILD) >/dev/null
-	@cmake --build $(BUILD) --target verbs_guest engine_test engine_order_test engine_p2p_test engine_failure_test
-	@GUEST_TIMEOUT=900 tests/rdma/guest/run.sh build/rdma tests/rdma/lane.sh $(abspath $(BUILD))/native_tests
+	@cmake --build $(BUILD) --target verbs_guest verbs_echo engine_test engine_order_test engine_p2p_test engine_failure_test
+	@GUEST_TIMEOUT=3600 tests/rdma/guest/run.sh build/rdma tests/rdma/lane.sh $(abspath $(BUILD))/native_tests \
+	  $(abspath build/rdma/pyverbs) $(RDMA_ARGS)
 
 counts: $(BUILT) $(SCHEDULES) ## instructions, accesses to memory and system calls of an all-reduce (needs valgrind, strace)
 	$(SAY) "counts"

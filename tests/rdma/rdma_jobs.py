@@ -23,6 +23,9 @@ SAID = {
     "siw": ("siw0 port 1 (10.78.0.1)", "queue pairs "),
 }
 
+# Seconds for a job, or for a line of one: the guest's processors are emulated, and importing JAX takes 20 s there.
+PATIENCE = 400
+
 every_kind = pytest.mark.parametrize("kind", DEVICES)
 
 
@@ -31,7 +34,7 @@ def begin(job, port, kind, cases, *, own=({}, {}), devices=1, **settings):
     started = []
     for process, device in enumerate(DEVICES[kind]):
         each = {"JAXRING_HOSTID": str(process), "JAXRING_NET": "IB", "JAXRING_IB_HCA": f"={device}", **own[process]}
-        env = environment(devices, **{"JAXRING_DEBUG": "INFO", **settings, **each})
+        env = environment(devices, **{"JAXRING_DEBUG": "INFO", "JAXRING_JOIN_TIMEOUT": "200", **settings, **each})
         env["PYTHONPATH"] += os.pathsep + str(HERE.parent / "hosts")
         python = [sys.executable, "-X", "faulthandler", WORKER, *cases]
         started.append(job.start(python, member(env, f"127.0.0.1:{port}", 2, process)))
@@ -42,7 +45,7 @@ def run(folder, kind, cases, **options):
     folder.mkdir(exist_ok=True)
     with coordinator_port() as port, Job(folder) as job:
         begin(job, port, kind, cases, **options)
-        results = job.wait(200)
+        results = job.wait(PATIENCE)
         assert all(result.code == 0 for result in results), str(job)
     return results
 
@@ -91,7 +94,7 @@ def test_a_killed_peer_is_named(tmp_path, kind):
     with coordinator_port() as port, Job(tmp_path) as job:
         _, victim = begin(job, port, kind, ["survive"], devices=2, ALGORITHM="ring", FOLDER=str(tmp_path))
         for process in range(2):
-            job.wait_for_line(process, "ready")
+            job.wait_for_line(process, "ready", PATIENCE)
         victim.kill()
         for attempt in range(2):
             job.wait_for_line(0, f"after {attempt}")
@@ -113,7 +116,7 @@ def test_a_killed_peer_is_named(tmp_path, kind):
 )
 def test_what_cannot_be_had_is_an_error_and_not_tcp(tmp_path, own, said):
     with coordinator_port() as port, Job(tmp_path) as job:
-        begin(job, port, "rxe", ["one"], own=own, JAXRING_JOIN_TIMEOUT="10")
-        results = job.wait(100)
+        begin(job, port, "rxe", ["one"], own=own, JAXRING_JOIN_TIMEOUT="30")
+        results = job.wait(PATIENCE)
     assert said in results[0].out + results[0].err, str(results[0])
     assert "went well" not in results[0].out + results[1].out

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# run.sh FOLDER COMMAND...: runs the command as root in the guest of FOLDER (see make.sh), in this folder, with this
-# machine's files; whatever it writes there is gone afterwards. The command's output and exit status are ours; 124: it
-# took longer than GUEST_TIMEOUT seconds; 125: the guest did not come up or died. The environment goes with it.
+# run.sh FOLDER COMMAND...: boots the guest of FOLDER (see make.sh) in QEMU, without any help by the processor, and runs
+# the command there as root, in this folder, with this machine's files; whatever it writes there is gone afterwards. The
+# command's output and exit status are ours; 124: it took longer than GUEST_TIMEOUT seconds; 125: the guest did not come
+# up or died. The environment goes with it.
 set -uo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 folder="$(cd "$1" && pwd)"
 shift
 exchange="$(mktemp -d)"
-trap 'rm -rf "$exchange"' EXIT
+guest=
+trap '[ -z "$guest" ] || kill "$guest" 2>/dev/null; rm -rf "$exchange"' EXIT
+trap 'exit 143' HUP INT TERM
 cp "$here/inside.sh" "$exchange/inside"
 {
   export -p
@@ -16,18 +19,28 @@ cp "$here/inside.sh" "$exchange/inside"
 } >"$exchange/command"
 : >"$exchange/output"
 
-timeout -k 5 "${GUEST_TIMEOUT:-300}" "$folder/linux" mem="${GUEST_MEMORY:-4G}" rootfstype=hostfs root=/dev/root \
-  rootflags=/ ro init="$here/init.sh" exchange="$exchange" con=null ssl=null con0=fd:0,fd:1 quiet panic=1 \
-  </dev/null >"$exchange/console" 2>&1 &
+# share TAG PATH [OPTIONS]: a folder of ours that the guest can mount.
+shares=()
+share() { shares+=(-virtfs "local,path=$2,mount_tag=$1,security_model=none,multidevs=remap${3:-}"); }
+share host / ,readonly=on
+share exchange "$exchange"
+
+timeout -k 5 "${GUEST_TIMEOUT:-300}" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
+  -machine pc -accel tcg,thread=multi -cpu max -smp 2 -m "${GUEST_MEMORY:-4G}" -device virtio-rng-pci "${shares[@]}" \
+  -kernel "$folder/kernel" -initrd "$folder/start" -append "console=ttyS0 quiet panic=-1 mitigations=off" \
+  -serial "file:$exchange/console" </dev/null >"$exchange/qemu" 2>&1 &
 guest=$!
-tail -q -n +1 -f --pid="$guest" -s 0.2 "$exchange/output"
+tail -q -n +1 -f --pid="$guest" -s 0.2 "$exchange/output" &
+reader=$!
 wait "$guest"
 ended=$?
+guest=
+wait "$reader"
 if [ -s "$exchange/status" ]; then exit "$(cat "$exchange/status")"; fi
 if [ "$ended" = 124 ] || [ "$ended" = 137 ]; then
   echo "the guest was stopped after ${GUEST_TIMEOUT:-300} s (GUEST_TIMEOUT)" >&2
   exit 124
 fi
 echo "the guest ended without a result; its console:" >&2
-tail -30 "$exchange/console" >&2
+tail -n 30 "$exchange/console" "$exchange/qemu" >&2
 exit 125
