@@ -40,14 +40,16 @@ ControlLink::ControlLink(std::unique_ptr<Stream> stream, double timeout_s, Polle
   NoticeCut(stream_->fd(), timeout_s);
 }
 
-void ControlLink::Send(const std::string& frame, bool dispensable) {
+bool ControlLink::Send(const std::string& frame, bool dispensable) {
   std::lock_guard lock(mutex_);
-  if (ended_ || (dispensable && !unsent_.empty()) || unsent_.size() + frame.size() > kMaxUnsent) return;
+  if (ended_) return false;
+  if ((dispensable && !unsent_.empty()) || unsent_.size() + frame.size() > kMaxUnsent) return true;
   const bool waits = !unsent_.empty();
   unsent_ += frame;
-  if (waits) return;
+  if (waits) return true;
   Flush();
   if (!unsent_.empty()) poller_->Change(fd(), EPOLLIN | EPOLLRDHUP | EPOLLOUT);
+  return true;
 }
 
 void ControlLink::Flush() {

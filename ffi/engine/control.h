@@ -25,8 +25,8 @@ class ControlLink final : public Poller::Handler {
   int fd() const { return stream_->fd(); }
   void OnEvents(uint32_t events) override;
   // Any thread. Never waits: what the socket does not take goes out later, and beyond a limit nothing is kept. A frame
-  // that is only of use now (`dispensable`) is not kept at all.
-  void Send(const std::string& frame, bool dispensable = false);
+  // that is only of use now (`dispensable`) is not kept at all. False where the connection has ended.
+  bool Send(const std::string& frame, bool dispensable = false);
 
  private:
   void Flush();

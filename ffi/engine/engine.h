@@ -246,6 +246,12 @@ class Engine {
     std::vector<Activity> doing;
     bool left = false;                // with a goodbye
     std::vector<std::string> unsent;  // notes, encoded, for when there is a connection
+    // By the first connection that has not ended.
+    void Say(const std::string& frame, bool dispensable = false) {
+      for (auto& control : controls) {
+        if (control->Send(frame, dispensable)) return;
+      }
+    }
   };
   std::mutex peers_mutex_;  // taken after mutex_, if both are
   std::map<int, Peer> peers_;

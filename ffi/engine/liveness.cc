@@ -64,9 +64,8 @@ void Engine::TellAll(const ControlFrame& frame, int except) {
   std::lock_guard lock(peers_mutex_);
   for (auto& [process, peer] : peers_) {
     if (process == except) continue;
-    for (size_t i = 0; i < (last ? peer.controls.size() : std::min<size_t>(1, peer.controls.size())); ++i) {
-      peer.controls[i]->Send(bytes);
-    }
+    if (!last) peer.Say(bytes);
+    for (size_t i = 0; last && i < peer.controls.size(); ++i) peer.controls[i]->Send(bytes);
   }
 }
 
@@ -187,7 +186,7 @@ void Engine::SendSigns(Clock::time_point now) {
   for (auto& [process, peer] : peers_) {
     if (!due(peer)) continue;
     peer.told = now;
-    peer.controls.front()->Send(bytes, true);
+    peer.Say(bytes, true);
   }
 }
 

@@ -16,6 +16,8 @@ namespace jaxring {
 enum class Ending : uint32_t { kNoWord = 0, kGoodbye = 1, kCut = 2, kDamaged = 3 };
 // Of a connection that failed with this errno.
 Ending EndingOf(int error);
+// In the reason why a connection ended: its two ends differ in what was said on it.
+inline constexpr const char* kAltered = "what came is not what the peer sent";
 
 // Reading and writing may be done by different threads.
 class Stream {

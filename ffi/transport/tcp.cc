@@ -107,7 +107,13 @@ void TcpSendPump::Pump() {
 
 void TcpSendPump::End(std::string why, Ending ending) {
   char word;
-  if (stream_->Read(&word, 1) == 1) {
+  const ssize_t n = stream_->Read(&word, 1);
+  // With TLS it may be an alert, too: what came there was not what was sent.
+  if (n < 0 && EndingOf(errno) == Ending::kDamaged) {
+    ending = Ending::kDamaged;
+    why = "the connection broke: " + stream_->Why();
+  }
+  if (n == 1) {
     ending = word == kDamagedWord ? Ending::kDamaged : Ending::kGoodbye;
     if (ending == Ending::kDamaged) why = "what was sent to it arrived damaged, so it has closed the connection";
   }

@@ -1,6 +1,5 @@
 #include "transport/tls.h"
 
-#include <dlfcn.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -13,65 +12,20 @@
 #include <stdexcept>
 #include <vector>
 
+#include "transport/openssl.h"
+
 namespace jaxring {
 namespace {
 
-// What is used of OpenSSL 1.1.1 and 3, declared as its manual pages do.
-struct Ssl;
-struct Context;
-struct Bio;
-struct BioMethod;
+using namespace openssl;
 
-constexpr int kMinProtocol = 123, kTls13 = 0x0304;             // SSL_CTX_ctrl
-constexpr int kErrorRead = 2, kErrorWrite = 3, kErrorEnd = 6;  // SSL_get_error
-constexpr int kVerifyPeer = 1;                                 // SSL_set_verify
-constexpr int kBioRead = 1, kBioWrite = 2, kBioRetry = 8;      // BIO_set_flags
-constexpr int kBioSourceSink = 0x0400, kBioFlush = 11;         // BIO_meth_new, its ctrl
 // A record's most. Keys are renewed long before AES-GCM's limit of 2^24.5 records.
 constexpr size_t kRecord = 16384;
 constexpr uint64_t kRecordsOfKey = uint64_t{1} << 22;
 constexpr const char* kIdentity = "jaxring";
 
-using PskClient = unsigned (*)(Ssl*, const char*, char*, unsigned, unsigned char*, unsigned);
-using PskServer = unsigned (*)(Ssl*, const char*, unsigned char*, unsigned);
-
-struct Api {
-  const void* (*TLS_method)();
-  Context* (*SSL_CTX_new)(const void*);
-  long (*SSL_CTX_ctrl)(Context*, int, long, void*);
-  int (*SSL_CTX_set_num_tickets)(Context*, size_t);
-  int (*SSL_CTX_set_ciphersuites)(Context*, const char*);
-  void (*SSL_CTX_set_psk_client_callback)(Context*, PskClient);
-  void (*SSL_CTX_set_psk_server_callback)(Context*, PskServer);
-  Ssl* (*SSL_new)(Context*);
-  void (*SSL_free)(Ssl*);
-  void (*SSL_set_bio)(Ssl*, Bio*, Bio*);
-  void (*SSL_set_verify)(Ssl*, int, void*);
-  int (*SSL_set_ex_data)(Ssl*, int, void*);
-  void* (*SSL_get_ex_data)(const Ssl*, int);
-  void (*SSL_set_connect_state)(Ssl*);
-  void (*SSL_set_accept_state)(Ssl*);
-  int (*SSL_do_handshake)(Ssl*);
-  int (*SSL_session_reused)(const Ssl*);
-  int (*SSL_read)(Ssl*, void*, int);
-  int (*SSL_write)(Ssl*, const void*, int);
-  int (*SSL_get_error)(const Ssl*, int);
-  int (*SSL_key_update)(Ssl*, int);
-  int (*BIO_get_new_index)();
-  BioMethod* (*BIO_meth_new)(int, const char*);
-  int (*BIO_meth_set_read)(BioMethod*, int (*)(Bio*, char*, int));
-  int (*BIO_meth_set_write)(BioMethod*, int (*)(Bio*, const char*, int));
-  int (*BIO_meth_set_ctrl)(BioMethod*, long (*)(Bio*, int, long, void*));
-  Bio* (*BIO_new)(const BioMethod*);
-  void (*BIO_set_data)(Bio*, void*);
-  void* (*BIO_get_data)(Bio*);
-  void (*BIO_set_init)(Bio*, int);
-  void (*BIO_set_flags)(Bio*, int);
-  void (*BIO_clear_flags)(Bio*, int);
-  unsigned long (*ERR_get_error)();
-  void (*ERR_clear_error)();
-  const char* (*ERR_reason_error_string)(unsigned long);
-  const char* (*OpenSSL_version)(int);
+// The library, and what every connection of this process begins with.
+struct Library final : Api {
   Context* context = nullptr;
   BioMethod* method = nullptr;
 };
@@ -101,7 +55,7 @@ class TlsStream final : public Stream {
   // -1 with errno for what SSL_get_error says of `result`.
   ssize_t Failed(int result);
 
-  const Api* api_ = nullptr;
+  const Library* api_ = nullptr;
   std::string key_;
   Ssl* ssl_ = nullptr;
   mutable std::mutex mutex_;  // OpenSSL's object serves one thread at a time
@@ -112,59 +66,11 @@ class TlsStream final : public Stream {
   std::string why_;
 };
 
-TlsStream* Of(const Api& api, const Ssl* ssl) { return static_cast<TlsStream*>(api.SSL_get_ex_data(ssl, 0)); }
+TlsStream* Of(const Library& api, const Ssl* ssl) { return static_cast<TlsStream*>(api.SSL_get_ex_data(ssl, 0)); }
 
-Api* Open() {
-  void* library = nullptr;
-  for (const char* name : {"libssl.so.3", "libssl.so.1.1"}) {
-    if (library == nullptr) library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  }
-  if (library == nullptr) {
-    throw std::runtime_error("there is no libssl.so.3 or libssl.so.1.1 here: install OpenSSL's libraries (libssl3)");
-  }
-  static Api api;
-  auto get = [library](auto* to, const char* name) {
-    *reinterpret_cast<void**>(to) = dlsym(library, name);
-    if (*to == nullptr) throw std::runtime_error(std::string("OpenSSL's library here has no ") + name);
-  };
-#define JAXRING_GET(name) get(&api.name, #name)
-  JAXRING_GET(TLS_method);
-  JAXRING_GET(SSL_CTX_new);
-  JAXRING_GET(SSL_CTX_ctrl);
-  JAXRING_GET(SSL_CTX_set_num_tickets);
-  JAXRING_GET(SSL_CTX_set_ciphersuites);
-  JAXRING_GET(SSL_CTX_set_psk_client_callback);
-  JAXRING_GET(SSL_CTX_set_psk_server_callback);
-  JAXRING_GET(SSL_new);
-  JAXRING_GET(SSL_free);
-  JAXRING_GET(SSL_set_bio);
-  JAXRING_GET(SSL_set_verify);
-  JAXRING_GET(SSL_set_ex_data);
-  JAXRING_GET(SSL_get_ex_data);
-  JAXRING_GET(SSL_set_connect_state);
-  JAXRING_GET(SSL_set_accept_state);
-  JAXRING_GET(SSL_do_handshake);
-  JAXRING_GET(SSL_session_reused);
-  JAXRING_GET(SSL_read);
-  JAXRING_GET(SSL_write);
-  JAXRING_GET(SSL_get_error);
-  JAXRING_GET(SSL_key_update);
-  JAXRING_GET(BIO_get_new_index);
-  JAXRING_GET(BIO_meth_new);
-  JAXRING_GET(BIO_meth_set_read);
-  JAXRING_GET(BIO_meth_set_write);
-  JAXRING_GET(BIO_meth_set_ctrl);
-  JAXRING_GET(BIO_new);
-  JAXRING_GET(BIO_set_data);
-  JAXRING_GET(BIO_get_data);
-  JAXRING_GET(BIO_set_init);
-  JAXRING_GET(BIO_set_flags);
-  JAXRING_GET(BIO_clear_flags);
-  JAXRING_GET(ERR_get_error);
-  JAXRING_GET(ERR_clear_error);
-  JAXRING_GET(ERR_reason_error_string);
-  JAXRING_GET(OpenSSL_version);
-#undef JAXRING_GET
+Library* Begin() {
+  static Library api;
+  static_cast<Api&>(api) = Open();
   api.method = api.BIO_meth_new(api.BIO_get_new_index() | kBioSourceSink, "jaxring");
   api.context = api.SSL_CTX_new(api.TLS_method());
   if (api.method == nullptr || api.context == nullptr) throw std::runtime_error("OpenSSL does not start");
@@ -193,8 +99,8 @@ Api* Open() {
   return &api;
 }
 
-const Api& Library() {
-  static const Api* const api = Open();  // tried again after an exception
+const Library& Loaded() {
+  static const Library* const api = Begin();  // tried again after an exception
   return *api;
 }
 
@@ -202,7 +108,7 @@ void TlsStream::Shake(bool dialled, double timeout_s) {
   using std::chrono::steady_clock;
   const auto deadline = steady_clock::now() +
                         std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(timeout_s));
-  api_ = &Library();
+  api_ = &Loaded();
   ssl_ = api_->SSL_new(api_->context);
   Bio* bio = ssl_ == nullptr ? nullptr : api_->BIO_new(api_->method);
   if (bio == nullptr) throw std::runtime_error("OpenSSL has no memory for a connection");
@@ -261,7 +167,7 @@ ssize_t TlsStream::Failed(int result) {
   if (ended_ || error == kErrorEnd) return 0;
   if (const unsigned long code = api_->ERR_get_error()) {
     const char* reason = api_->ERR_reason_error_string(code);
-    why_ = std::string("what came is not what the peer sent (TLS: ") + (reason == nullptr ? "unknown" : reason) + ")";
+    why_ = std::string(kAltered) + " (TLS: " + (reason == nullptr ? "unknown" : reason) + ")";
     errno = EPROTO;
   } else {
     errno = error_ == 0 ? EPROTO : error_;
@@ -299,7 +205,7 @@ ssize_t TlsStream::Read(void* to, size_t bytes) {
 
 }  // namespace
 
-std::string LoadTls() { return Library().OpenSSL_version(0); }
+std::string LoadTls() { return Loaded().OpenSSL_version(0); }
 
 std::unique_ptr<Stream> MakeTlsStream(int fd, const std::string& key, bool dialled, double timeout_s) {
   auto stream = std::make_unique<TlsStream>(fd, key);

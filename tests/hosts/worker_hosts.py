@@ -14,8 +14,9 @@ import numpy as np
 from stress_ranks import AXIS, KINDS, check, collective, only, over, put, rows, same, start
 
 import jaxring
+from jaxring.errors import JoinError
 from jaxring.runtime import service
-from jaxring.world import allowance, handshake
+from jaxring.world import allowance, handshake, join
 
 
 def say(line: str) -> None:
@@ -177,6 +178,53 @@ def captured(world) -> str:
         sock.connect(world.info(0).addresses[0][1:])
         handshake.authenticate(sock, world._get_secret(), world.process, 0, time.monotonic() + 60)
     return said.hex()
+
+
+def altered() -> None:
+    """Makes links to process 1 by way of somebody in the middle, and works until that one changes a byte."""
+    jax.config.update("jax_enable_recoverability", True)
+    hidden = join.Listener
+
+    class Behind(hidden):
+        """Others are told the port of who is in the middle."""
+
+        def __init__(self, where):
+            super().__init__(where)
+            ((name, address, port),) = self.addresses
+            say(f"port {port}")
+            say("listens")
+            self.addresses = [(name, address, int(os.environ["BETWEEN"]))]
+
+    mesh = start()
+    if jax.process_index() == 1:
+        join.Listener = Behind
+    world = service.planner()._join(service.planner().membership())
+    tries = []
+    while jax.process_index() == 0:
+        try:
+            world.link(1, 0)
+            break
+        except JoinError as error:
+            tries.append(str(error))
+    say("tries " + json.dumps(tries))
+    a = rows(mesh.size, 1 << 16)
+    run = over(mesh, lambda x: jaxring.all_reduce(x, AXIS, algorithm="ring"))
+    x = put(mesh, a)
+    check(run(x), same(a.sum(0), mesh.size))
+    say("ready")
+    texts = []
+    while not texts:
+        for shard in run(x).addressable_shards:
+            try:
+                np.asarray(shard.data)
+            except jax.errors.JaxRuntimeError as error:
+                texts.append(str(error))
+    say("errors " + json.dumps(texts))
+    say("raised")
+    while not pathlib.Path(os.environ["FOLDER"], "over").exists():
+        time.sleep(0.02)
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def survive() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+
 import pytest
 
 from jaxring.errors import JoinError
@@ -27,6 +29,24 @@ def test_there_is_no_key_unless_it_is_asked_for(make_world):
     zero.link(1, 0)
     native1.wait_for("key", 2)
     assert {*keys(native0), *keys(native1)} == {b""}
+
+
+@pytest.mark.parametrize("kind", ["control", "data"])
+def test_a_handshake_that_failed_can_be_tried_again(make_world, kind):
+    """Also while the other side is not through with the failure."""
+    (zero, native0), (_, native1) = (make_world(p, SHM_DISABLE="1", TLS="1") for p in (0, 1))
+    if kind == "data":
+        zero.link(1, 0)
+        native1.wait_for("tcp_attach")
+    native0.fail_handshakes = native1.fail_handshakes = 1
+    native1.hold.clear()
+    with pytest.raises(JoinError, match=r"process 1 .* cannot be encrypted: the TLS handshake failed"):
+        zero.link(1, 1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        again = pool.submit(zero.link, 1, 1)
+        native1.hold.set()
+        assert again.result(60) == "tcp"
+    assert ("tcp_attach", 0, 1, False) in native1.wait_for("tcp_attach", 1 + (kind == "data"))
 
 
 def test_processes_that_disagree_are_told(make_world):

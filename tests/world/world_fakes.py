@@ -62,6 +62,10 @@ class FakeNative:
         self.controls: list[socket.socket] = []
         self.changed = threading.Condition()
         self.fail_attach = self.no_memory = ""
+        # How many handshakes of TLS fail, and what they wait for before they do.
+        self.fail_handshakes = 0
+        self.hold = threading.Event()
+        self.hold.set()
         # As jaxring._native lists RDMA ports; a link by them cannot be made where `fail_verbs` says why.
         self.ports, self.gids = list(ports), list(gids)
         self.fail_verbs = ""
@@ -114,8 +118,18 @@ class FakeNative:
             raise MemoryError(self.no_memory)
         self._record("tcp_prepare", peer, channel, sending)
 
+    def _shake(self, sock: socket.socket) -> None:
+        with self.changed:
+            fails = self.fail_handshakes > 0
+            self.fail_handshakes -= fails
+        if fails:
+            sock.close()
+            self.hold.wait(60)
+            raise RuntimeError("the TLS handshake failed: nonsense")
+
     def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
         sock = socket.socket(fileno=fd)
+        self._shake(sock)
         assert not os.get_blocking(fd)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         sock.settimeout(60)
@@ -131,6 +145,7 @@ class FakeNative:
     def control(self, peer: int, fd: int, dialled: bool, key: bytes, timeout_s: float) -> None:
         assert not os.get_blocking(fd)
         sock = socket.socket(fileno=fd)
+        self._shake(sock)
         sock.settimeout(60)
         self.controls.append(sock)
         self._record("key", key)
