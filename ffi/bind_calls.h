@@ -35,6 +35,25 @@ class HeldBuffer {
   Py_buffer view_{};
 };
 
+// Waits for one rank's end.
+struct Ended {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::atomic<bool> is{false};
+  Status status;
+  void Set(const Status& s) {
+    // Under the lock to the end: the waiting thread destroys this as soon as it has it.
+    std::lock_guard lock(mutex);
+    status = s;
+    is.store(true, std::memory_order_release);
+    changed.notify_all();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [this] { return is.load(std::memory_order_acquire); });
+  }
+};
+
 // One rank's end of a collective that is called any number of times, by one thread at a time.
 class BufferCall {
  public:
@@ -69,28 +88,42 @@ class BufferCall {
   }
 
  private:
-  struct Ended {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::atomic<bool> is{false};
-    Status status;
-    void Set(const Status& s) {
-      // Under the lock to the end: the waiting thread destroys this as soon as it has it.
-      std::lock_guard lock(mutex);
-      status = s;
-      is.store(true, std::memory_order_release);
-      changed.notify_all();
-    }
-    void Wait() {
-      std::unique_lock lock(mutex);
-      changed.wait(lock, [this] { return is.load(std::memory_order_acquire); });
-    }
-  };
-
   int rank_, device_;
   int64_t run_ = 0;
   std::shared_ptr<Site> site_;
 };
+
+// Plays a plan whose ranks are all this process's.
+inline void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operands, const nanobind::list& results) {
+  std::vector<std::unique_ptr<HeldBuffer>> in, out;
+  for (nanobind::handle each : operands) in.push_back(std::make_unique<HeldBuffer>(each, false));
+  for (nanobind::handle each : results) out.push_back(std::make_unique<HeldBuffer>(each, true));
+  const size_t ranks = plan->locals.size();
+  bool fits = plan->alone() && in.size() == ranks && out.size() == ranks;
+  for (size_t i = 0; fits && i < ranks; ++i) {
+    fits = in[i]->bytes() == plan->in_bytes() && out[i]->bytes() == plan->out_bytes();
+  }
+  if (!fits) throw std::invalid_argument("the buffers do not fit the plan");
+  std::vector<Ended> ended(ranks);
+  std::vector<Participant> participants(ranks);
+  for (size_t i = 0; i < ranks; ++i) {
+    participants[i].rank = plan->locals[i].rank;
+    participants[i].in = in[i]->data();
+    participants[i].out = out[i]->data();
+    participants[i].done = [&ended, i](const Status& status) { ended[i].Set(status); };
+  }
+  {
+    nanobind::gil_scoped_release release;
+    const auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
+    const uint64_t key = plan->key;
+    Running().Launch(std::make_shared<Operation>(std::move(plan), key, std::move(participants), Clock::now() + limit),
+                     false);
+    for (Ended& each : ended) each.Wait();
+  }
+  for (const Ended& each : ended) {
+    if (!each.status.ok()) throw std::runtime_error(each.status.message);
+  }
+}
 
 inline void BindCalls(nanobind::module_& m) {
   namespace nb = nanobind;

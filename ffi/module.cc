@@ -160,12 +160,14 @@ NB_MODULE(_native, m) {
       "start",
       [](int threads, uint32_t slot_bytes, int64_t spin_us, const std::string& trace_file, bool checksums,
          const std::map<std::string, double>& faults, const std::string& non_finite, double link_timeout_s,
-         const std::string& record_hint) {
+         const std::string& record_hint, const std::string& operand_files, uint64_t operand_bytes) {
         EngineOptions options{threads, slot_bytes, spin_us};
         options.trace_file = trace_file;
         options.checksums = checksums;
         options.link_timeout_s = link_timeout_s;
         options.record_hint = record_hint;
+        options.operand_files = operand_files;
+        options.operand_bytes = operand_bytes;
         options.faults = FaultsFrom(faults);
         using NonFinite = EngineOptions::NonFinite;
         options.non_finite = non_finite == "error"  ? NonFinite::kFail
@@ -175,7 +177,8 @@ NB_MODULE(_native, m) {
       },
       nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), nb::arg("trace_file") = "",
       nb::arg("checksums") = false, nb::arg("faults") = std::map<std::string, double>(), nb::arg("non_finite") = "",
-      nb::arg("link_timeout_s") = 10.0, nb::arg("record_hint") = "",
+      nb::arg("link_timeout_s") = 10.0, nb::arg("record_hint") = "", nb::arg("operand_files") = "",
+      nb::arg("operand_bytes") = 0,
       "Starts the engine, once. Its flight record is kept in a new file, or in unnamed memory without one. `faults`: "
       "JAXRING_FAULTS, a number by each name.");
   m.def(
@@ -278,6 +281,17 @@ NB_MODULE(_native, m) {
           "set_label",
           [](PlanBuilder& b, const std::string& label) { b.plan->label = std::make_shared<const std::string>(label); },
           nb::arg("label"), "JSON that `records` gives back with each operation of this plan.")
+      .def(
+          "set_recipe",
+          [](PlanBuilder& b, const std::string& json) { b.plan->recipe = std::make_shared<const std::string>(json); },
+          nb::arg("recipe"), "JSON that is saved with the operands of an operation of this plan that fails.")
+      .def(
+          "play",
+          [](PlanBuilder& b, const nb::typed<nb::list, nb::object>& operands,
+             const nb::typed<nb::list, nb::object>& results) { PlayOnce(b.Finish(), operands, results); },
+          nb::arg("operands"), nb::arg("results"),
+          "Plays the plan once, if all its ranks are this process's, on their buffers; RuntimeError says why it "
+          "failed.")
       .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
            nb::arg("block_elements"))
       .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),

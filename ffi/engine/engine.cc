@@ -26,6 +26,9 @@ Engine::Engine(EngineOptions options)
       interpreter_(
           &links_, &stash_, [this](int process) { return LastSeen(process); }, options_.checksums),
       recorder_(options_.trace_file),
+      saver_(options_.operand_bytes == 0
+                 ? nullptr
+                 : std::make_unique<OperandSaver>(options_.operand_files, options_.operand_bytes)),
       verbs_(options_.slot_bytes, bell_.get()),
       plugins_(options_.slot_bytes, bell_.get()) {
   poller_ = std::make_unique<Poller>([this] { Tick(); });

@@ -17,6 +17,7 @@
 #include "engine/completion.h"
 #include "engine/control.h"
 #include "engine/interpreter.h"
+#include "engine/operands.h"
 #include "engine/operation.h"
 #include "engine/recorder.h"
 #include "engine/stash.h"
@@ -45,8 +46,10 @@ struct EngineOptions {
   bool checksums = false;  // of every message's payload; the same in all processes
   // What the host of a peer has not acknowledged for so long has no way to it.
   double link_timeout_s = 10;
-  std::string trace_file{};   // where the recorder keeps its ring; empty: in unnamed shared memory
-  std::string record_hint{};  // said behind errors that others have a part in: how to look at the records
+  std::string trace_file{};     // where the recorder keeps its ring; empty: in unnamed shared memory
+  std::string record_hint{};    // said behind errors that others have a part in: how to look at the records
+  std::string operand_files{};  // what the files' names begin with in which operands of failed operations are saved
+  uint64_t operand_bytes = 0;   // how much of them; 0: none
 };
 
 // What a site asks of Python: a plan for one of its groups.
@@ -212,6 +215,7 @@ class Engine {
   Interpreter interpreter_;
   CompletionPool completions_;
   Recorder recorder_;
+  const std::unique_ptr<OperandSaver> saver_;  // null unless asked for
   Counters counters_;
   std::atomic<bool> stop_{false}, aborted_{false};
 

@@ -26,6 +26,7 @@ thread_local std::vector<std::shared_ptr<Operation>>* kept_back = nullptr;
 }  // namespace
 
 void Engine::Launch(std::shared_ptr<Operation> op, bool help) {
+  if (saver_) saver_->Keep(*op);
   if (options_.non_finite != EngineOptions::NonFinite::kIgnore) Complain(*op, NonFiniteOperand(*op));
   if (kept_back != nullptr) {
     kept_back->push_back(std::move(op));
@@ -131,7 +132,9 @@ void Engine::Complain(Operation& op, const std::string& text) {
     return;
   }
   std::lock_guard lock(mutex_);
-  if (warned_.insert(op.plan().key).second) warnings_.push_back(text);
+  if (!warned_.insert(op.plan().key).second) return;
+  warnings_.push_back(text);
+  op.complaint = text;
 }
 
 std::string Engine::InWords(const Status& status) const {
@@ -162,6 +165,11 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     }
   }
   Status status = op->failed() ? op->status() : Status{};
+  if (saver_ && (op->failed() || !op->complaint.empty())) {
+    std::string trouble = saver_->Save(*op, op->failed() ? status.message : op->complaint);
+    std::lock_guard lock(mutex_);
+    if (!trouble.empty()) warnings_.push_back(std::move(trouble));
+  }
   recorder_.End(op->record, op->failed());
   if (op->failed()) {
     counters_.failures++;

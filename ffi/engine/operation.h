@@ -115,8 +115,11 @@ class Operation {
   Span Tile(uint32_t local, Buffer buffer, int32_t chunk, uint64_t tile) const;
 
   std::shared_ptr<void> owned_input;  // a buffered send's copy
-  uint64_t record = 0;                // its number in the recorder
-  uint64_t sequence = 0;              // counts the executions of its call site, or of a queue of messages
+  // Operands that results overwrite, and what is wrong with its data, where failures are saved (engine/operands.h).
+  std::vector<std::vector<char>> kept;
+  std::string complaint;
+  uint64_t record = 0;    // its number in the recorder
+  uint64_t sequence = 0;  // counts the executions of its call site, or of a queue of messages
 
  private:
   std::shared_ptr<const Plan> plan_;

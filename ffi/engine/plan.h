@@ -45,8 +45,9 @@ RankTable ReadTable(int rank, std::string_view steps, std::string_view lane_begi
 enum class Half : uint8_t { kBoth = 0, kSend = 1, kRecv = 2 };
 
 struct Plan {
-  std::string what;                          // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
-  std::shared_ptr<const std::string> label;  // JSON for the recorder's readers; opaque here
+  std::string what;                           // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
+  std::shared_ptr<const std::string> label;   // JSON for the recorder's readers; opaque here
+  std::shared_ptr<const std::string> recipe;  // JSON for `jaxring trace replay`; null where nothing is saved
   uint64_t key = 0;         // hash of what every participating process agrees on; sequence numbers count under it
   uint64_t generation = 0;  // of the job's links: a plan serves no other
   // Dtype and shape as the site sees them, part of every message's check. Two halves of a message are two sites.

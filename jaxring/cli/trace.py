@@ -3,10 +3,12 @@
     jaxring trace dump -o FOLDER [PID ...]   copies the records of processes that live
     jaxring trace diff FILE FILE ...         says who is behind whom, and where
     jaxring trace view FILE ... -o OUT.json  makes a timeline for ui.perfetto.dev
+    jaxring trace replay FOLDER              plays the operations that failed again, and says what was wrong
 
 A process keeps its record in memory, which goes with it; one that ends by an error after a collective has failed leaves
 a copy in the temporary folder, and says so. With JAXRING_TRACE_DIR=FOLDER the record is a file there from the start,
-always up to date, that stays when the process is killed. Gather the hosts' files before `diff` and `view`.
+always up to date, that stays when the process is killed. Gather the hosts' files before `diff`, `view` and `replay`. With
+JAXRING_SAVE_OPERANDS=BYTES, too, the operands of operations that fail are saved beside it; they are the program's data.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     view = actions.add_parser("view", help="make a timeline for Perfetto")
     for action in (diff, view):
         action.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE", help="flight records")
+    replay = actions.add_parser("replay", help="play the operations that failed again, from saved operands")
+    replay.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="what JAXRING_TRACE_DIR was")
     view.add_argument("-o", dest="out", type=pathlib.Path, required=True, metavar="OUT.json", help="the timeline")
 
 
@@ -43,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it. Raises JaxringError for files that are no records, and where there is nothing to dump."""
     if arguments.action == "dump":
         return _dump(pathlib.Path(arguments.folder), arguments.pids or None)
+    if arguments.action == "replay":
+        return _replay(arguments.folder)
     from jaxring.trace import diff, flight, view  # dumping needs neither
 
     flights = sorted((flight.read(path) for path in arguments.files), key=lambda f: (f.process, f.pid))
@@ -51,6 +57,19 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         arguments.out.write_text(json.dumps(view.timeline(flights)), encoding="utf-8")
         print(arguments.out)
+    return 0
+
+
+def _replay(folder: pathlib.Path) -> int:
+    from jaxring.trace import operands, replay
+
+    found = operands.failures(folder)
+    if not found:
+        raise JaxringError(
+            f"No operands are saved in {folder}: nothing failed, or JAXRING_SAVE_OPERANDS was not set or too small."
+        )
+    for failure in found:
+        print("\n  ".join(replay.explain(failure)))
     return 0
 
 

@@ -22,6 +22,7 @@ from jaxring.runtime import common, survivors
 from jaxring.runtime.agreement import WANT_ALL, Agreement, Use
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.places import Place, device_owners, exchange_devices, known_devices
+from jaxring.runtime.recipe import Recipe
 from jaxring.settings import settings
 from jaxring.world.join import World
 from jaxring.world.membership import Membership, first
@@ -32,15 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jaxring.runtime")
 
-_PROTOCOLS = {"memory": 0, "ll": 1, "simple": 2}
 _POLL_S = 0.02
 _HALVES = {"both": 0, "send": 1, "recv": 2}
-# A tile of a memory schedule: large enough to cost nothing per tile, small enough to share lanes fairly, and for pages
-# that are cleared at a tile's first touch to stay in the cache until it is written, in the results of 8 ranks too.
-_MEMORY_TILE_BYTES = 64 * 1024
-# Pieces of a block begin at multiples of this: at cache lines where they are messages; in memory a lane of less costs
-# more than what it moves.
-_PIECE_BYTES, _MEMORY_PIECE_BYTES = 64, 4096
 
 
 class Planner:
@@ -112,18 +106,20 @@ class Planner:
         if apart and choice.protocol == "memory":  # a message of a lone rank to itself
             choice = dataclasses.replace(choice, protocol="simple")
         channels = 1 if ragged or apart else choice.channels
-        schedule = common.schedule(
-            half,
-            Spec(
-                collective,
-                len(places),
-                choice.algorithm,
-                root=root,
-                channels=channels,
-                placement=nodes,
-                perm=tuple((s, t) for s, t in spec["perm"]),
-            ),
+        recipe = Recipe(
+            collective=collective,
+            half=half,
+            algorithm=choice.algorithm,
+            protocol=choice.protocol,
+            channels=channels,
+            nodes=nodes,
+            root=root,
+            perm=tuple((s, t) for s, t in spec["perm"]),
+            dtype=spec["dtype"],
+            op=spec["op"],
+            block=0 if ragged else spec["block"],
         )
+        schedule = recipe.schedule()
         local = [rank for rank, place in enumerate(places) if place.process == process]
         key = _key(request, spec, places, membership.generation)
         request.identify(key, _HALVES[half], process)
@@ -133,32 +129,24 @@ class Planner:
         what = common.describe(spec)
         check = common.number(f"{spec['dtype']}{spec['shape']}", 4)
         plan.set_identity(what, key, check, _HALVES[half], spec["timeout"], process, membership.generation)
-        op = spec["op"]
-        divisor = len(places) if op == "mean" else 0
-        block = 0 if ragged else spec["block"]
-        plan.set_data(dtypes.dtype_code(spec["dtype"]), -1 if op is None else dtypes.REDUCE_OPS[op], divisor, block)
-        plan.set_shape(
-            schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes
-        )
-        widest = element if op is None else max(element, dtypes.accumulator_bytes(spec["dtype"]))
-        tile = _tile_elements(choice.protocol, element, widest * schedule.group)
-        piece = _MEMORY_PIECE_BYTES if choice.protocol == "memory" else _PIECE_BYTES
-        plan.set_protocol(_PROTOCOLS[choice.protocol], tile, links, piece)
+        recipe.shape(plan, links)
         names: dict[int, str] = {}
+        everybody: list[str] = []
         for rank, place in enumerate(places):
             host = world.info(place.process).hostname if world is not None else "this host"
             name = f"rank {ranks[rank]} (process {place.process} on {host})"
             names.setdefault(place.process, name)
+            everybody.append(name)
             plan.add_rank(place.process, place.device, name)
-        for rank in local:
-            steps, lane_begin, peers = common.table(schedule, rank)
-            plan.add_local(rank, ranks[rank], steps, lane_begin, peers)
+        recipe.add_tables(plan, ((rank, ranks[rank]) for rank in local))
+        if settings().save_operands:
+            plan.set_recipe(recipe.to_json(everybody))
         if linked and not apart:
             use = Use(key, what, listing.of_call(request.spec), names)
             self._get_agreement().begin(use, linked, plan.set_gate if spec["collective"] in WANT_ALL else None)
         decision = Decision(
             collective=spec["collective"],
-            op=op,
+            op=spec["op"],
             dtype=spec["dtype"],
             nbytes=nbytes,
             axes=spec["axes"],
@@ -333,13 +321,6 @@ def _users_choice(collective: str, nodes: tuple[int, ...], spec: dict[str, Any],
     if messages and protocol == "memory":
         raise ValueError(f"algorithm {spec['algorithm']!r} sends messages, which protocol 'memory' does not carry")
     return tuner.Choice(spec["algorithm"], protocol, 1, f"algorithm {spec['algorithm']!r} of your own", [])
-
-
-def _tile_elements(protocol: str, element: int, widest: int) -> int:
-    if protocol == "memory":
-        return max(1, _MEMORY_TILE_BYTES // element)
-    payload = _native.ll_payload_bytes() if protocol == "ll" else settings().slot_bytes
-    return max(1, payload // widest)
 
 
 def _key(request: _native.PlanRequest, spec: dict[str, Any], places: list[Place], generation: int) -> int:

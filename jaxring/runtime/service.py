@@ -98,6 +98,8 @@ def _start(configured: Settings, trace_file: str) -> None:
         configured.nan_check,
         configured.link_timeout,
         hint(trace_file),
+        trace_file.removesuffix(".trace") + "-",
+        configured.save_operands if trace_file else 0,
     )
 
 

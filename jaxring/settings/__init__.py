@@ -65,6 +65,7 @@ class Settings:
     cuda_trap: bool
     cuda_bulk_bytes: int
     trace_dir: str
+    save_operands: int
     checksum: bool
     nan_check: str
     faults: tuple[str, ...]
@@ -109,6 +110,8 @@ def origins(environ: Mapping[str, str]) -> dict[str, Origin]:
     if low.value > high.value:
         low_name, high_name = low.name or PREFIX + "MIN_NCHANNELS", high.name or PREFIX + "MAX_NCHANNELS"
         raise SettingsError(f"{low_name} is {low.value}, which is more than {high_name}: {high.value}.")
+    if found["SAVE_OPERANDS"].value and not found["TRACE_DIR"].value:
+        raise SettingsError("JAXRING_SAVE_OPERANDS saves in JAXRING_TRACE_DIR, which is not set: name a folder.")
     return found
 
 

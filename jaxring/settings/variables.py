@@ -316,6 +316,15 @@ VARIABLES: tuple[Variable, ...] = (
         kinds.text_line,
     ),
     Variable(
+        "SAVE_OPERANDS",
+        "bytes",
+        0,
+        "With TRACE_DIR: save there the operands of operations that fail, up to so many bytes of each process, for "
+        "`jaxring trace replay`; 0: none.",
+        kinds.integer(0, 1 << 38),
+        engines="CPU",
+    ),
+    Variable(
         "CHECKSUM",
         "flag",
         False,

@@ -57,6 +57,7 @@ def test_every_variable_is_read():
             "JAXRING_CUDA_TRAP": "0",
             "JAXRING_CUDA_BULK_BYTES": "65536",
             "JAXRING_TRACE_DIR": "/traces",
+            "JAXRING_SAVE_OPERANDS": "4096",
             "JAXRING_CHECKSUM": "1",
             "JAXRING_NAN_CHECK": "warn",
             "JAXRING_FAULTS": "seed=3,drop=0.5, delay_us=20",
@@ -69,7 +70,7 @@ def test_every_variable_is_read():
     faults = ("seed=3", "drop=0.5", "delay_us=20")
     times = (2.5, 7.0, 5.0)
     text = ("h", "^lo,docker", "reno", True, True, *rdma, *topology, *times, 3, 4, 65536, False, ("ring",), protocols)
-    rest = (2, 8, 256, False, 65536, "/traces", True, "warn", faults, "INFO")
+    rest = (2, 8, 256, False, 65536, "/traces", 4096, True, "warn", faults, "INFO")
     assert values == Settings(*text, 1024, True, 1, False, *rest)
     assert values.worker_threads == 3
 
@@ -145,6 +146,8 @@ def test_what_nccl_calls_the_same_is_read_where_ours_is_not_set(caplog):
 def test_limits_that_cross_are_an_error():
     with pytest.raises(SettingsError, match="NCCL_MIN_NCHANNELS is 9, which is more than JAXRING_MAX_NCHANNELS: 4"):
         load({"NCCL_MIN_NCHANNELS": "9", "JAXRING_MAX_NCHANNELS": "4"})
+    with pytest.raises(SettingsError, match="JAXRING_SAVE_OPERANDS saves in JAXRING_TRACE_DIR, which is not set"):
+        load({"JAXRING_SAVE_OPERANDS": "9"})
 
 
 def test_the_documented_table_is_this_one():

@@ -1,0 +1,77 @@
+"""Reads the operands of a failed operation, which ffi/engine/operands.cc saves: a header, texts, the operands.
+
+A file may have been cut by a full disk or come from anywhere: every number is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxring.errors import JaxringError
+from jaxring.runtime.recipe import Recipe
+
+if TYPE_CHECKING:
+    import pathlib
+
+SUFFIX = ".operands"
+_MAGIC = b"JROPS001"
+_HEADER = struct.Struct("<8s3Qq4I")
+_MOST_OPERANDS, _MOST_TEXT = 1 << 12, 1 << 20
+
+
+@dataclasses.dataclass
+class Failure:
+    """An operation that failed: the ``operands`` of those ranks whose processes saved theirs, as they said ``why``."""
+
+    what: str
+    why: str
+    time_ns: int
+    recipe: Recipe
+    names: list[str]
+    operands: dict[int, bytes]
+
+
+def failures(folder: pathlib.Path) -> list[Failure]:
+    """All that are saved in a folder, the oldest first. Raises JaxringError where one cannot be read."""
+    found: dict[int, Failure] = {}
+    for path in sorted(folder.glob("*" + SUFFIX)):
+        try:
+            key, failure = parse(path.read_bytes())
+        except OSError as error:
+            raise JaxringError(f"Cannot read {path}: {error.strerror}.") from error
+        except ValueError as error:
+            raise JaxringError(f"{path} holds no operands of this version of jaxring: {error}.") from None
+        known = found.setdefault(key, failure)
+        if (known.recipe, known.names) != (failure.recipe, failure.names):
+            raise JaxringError(f"{path} says of {failure.what} what another file does not: are they of one job?")
+        known.operands |= failure.operands
+        if failure.time_ns < known.time_ns:
+            known.time_ns, known.why = failure.time_ns, failure.why
+    return sorted(found.values(), key=lambda failure: failure.time_ns)
+
+
+def parse(data: bytes) -> tuple[int, Failure]:
+    """The operation's key, and what one process saved of it. Raises ValueError."""
+    if len(data) < _HEADER.size or not data.startswith(_MAGIC):
+        raise ValueError("it does not begin as such a file")
+    _, key, sequence, size, time_ns, count, *texts = _HEADER.unpack_from(data)
+    if not 1 <= count <= _MOST_OPERANDS or max(texts) > _MOST_TEXT:
+        raise ValueError("its header makes no sense")
+    at = _HEADER.size + 4 * count
+    if len(data) != at + sum(texts) + count * size:
+        raise ValueError("its parts do not fit its length")
+    ranks = [int(rank) for rank in np.frombuffer(data, "<i4", count, _HEADER.size)]
+    parts = []
+    for length in texts:
+        parts.append(data[at : at + length])
+        at += length
+    recipe, names = Recipe.from_json(parts[0])
+    if len(set(ranks)) != count or not all(0 <= rank < len(names) for rank in ranks):
+        raise ValueError("its ranks make no sense")
+    what, why = ("".join(c if c.isprintable() else "?" for c in raw.decode("utf-8", "replace")) for raw in parts[1:])
+    operands = {rank: data[at + i * size : at + (i + 1) * size] for i, rank in enumerate(ranks)}
+    return key, Failure(f"{what}, execution {sequence}", why, time_ns, recipe, names, operands)

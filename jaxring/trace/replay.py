@@ -1,0 +1,164 @@
+"""Plays an operation that failed again, in this process, and says what is wrong with its operands or its result.
+
+Its schedule, protocol and arithmetic are those of the job; only its messages stay in this process. The result is
+compared with what NumPy makes of the operands in float64.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+import jaxring._native as _native
+from jaxring.bench.work import numpy_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jaxring.runtime.recipe import Recipe
+    from jaxring.trace.operands import Failure
+
+_TIMEOUT_S = 60.0
+_FOLDS = {
+    "sum": np.add,
+    "mean": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def explain(failure: Failure) -> Iterator[str]:
+    """Sentences about one operation."""
+    recipe, names = failure.recipe, failure.names
+    yield f"{failure.what} failed: {failure.why}"
+    dtype = numpy_dtype(recipe.dtype)
+    operands = {rank: np.frombuffer(raw, dtype) for rank, raw in sorted(failure.operands.items())}
+    wrong = False
+    for rank, operand in operands.items():
+        bad = np.flatnonzero(~_finite(operand))
+        if bad.size:
+            wrong = True
+            kind = "NaN" if np.isnan(_wide(operand[bad[:1]]))[0] else "infinity"
+            yield f"The operand of {names[rank]} holds {kind}, first at element {bad[0]}; {bad.size} are not finite."
+    missing = [name for rank, name in enumerate(names) if rank not in operands]
+    if missing:
+        yield f"It cannot be played: nothing is saved of {', '.join(missing)}. Gather the files of all processes."
+        return
+    how = f"Played again by {recipe.algorithm}, protocol {recipe.protocol}, {recipe.channels} channel(s)"
+    try:
+        results = play(recipe, list(operands.values()))
+    except (RuntimeError, ValueError) as error:
+        yield f"{how}, it fails here too: {error}"
+        return
+    differences = list(_compare(recipe, names, operands, results))
+    yield from (f"{how}: {text}" for text in differences)
+    if not differences and not wrong:
+        yield (
+            f"{how}, all results are what float64 gives: operands and arithmetic are well, and what failed lies "
+            "between the processes."
+        )
+    elif not differences:
+        yield f"{how}, all results are what float64 gives of these operands."
+
+
+def play(recipe: Recipe, operands: list[np.ndarray]) -> list[np.ndarray]:
+    """The results of all ranks. RuntimeError or ValueError where it cannot be played."""
+    plan = _native.PlanBuilder()
+    plan.set_identity("replay", 1, 0, 0, _TIMEOUT_S, 0, 0)
+    recipe.shape(plan, 1)
+    ranks = range(len(operands))
+    for rank in ranks:
+        plan.add_rank(0, rank, f"rank {rank}")
+    recipe.add_tables(plan, ((rank, rank) for rank in ranks))
+    length = recipe.block * recipe.schedule().out_blocks
+    results = [np.zeros(length, operand.dtype) for operand in operands]
+    plan.play([each.view(np.uint8) for each in operands], [each.view(np.uint8) for each in results])
+    return results
+
+
+def expected(recipe: Recipe, operands: list[np.ndarray]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """What each rank should have, and how far it may be off; ranks are left out of whose results nothing is said."""
+    n = len(operands)
+    rows = [_wide(operand) for operand in operands]
+    blocks = [row.reshape(-1, max(1, recipe.block)) for row in rows]
+    none = np.zeros(1)
+    if recipe.op is not None:
+        total, room = _fold(recipe, operands, rows)
+        if recipe.collective == "reduce_scatter":
+            return {r: (total.reshape(n, -1)[r], room.reshape(n, -1)[r]) for r in range(n)}
+        return dict.fromkeys([recipe.root] if recipe.collective == "reduce" else range(n), (total, room))
+    moved: dict[int, np.ndarray] = {}
+    if recipe.collective == "broadcast":
+        moved = dict.fromkeys(range(n), rows[recipe.root])
+    elif recipe.collective == "all_gather":
+        moved = dict.fromkeys(range(n), np.concatenate(rows))
+    elif recipe.collective == "gather":
+        moved = {recipe.root: np.concatenate(rows)}
+    elif recipe.collective == "scatter":
+        moved = dict(enumerate(blocks[recipe.root]))
+    elif recipe.collective == "all_to_all":
+        moved = {r: np.concatenate([blocks[s][r] for s in range(n)]) for r in range(n)}
+    elif recipe.collective == "permute":
+        moved = {r: np.zeros_like(rows[r]) for r in range(n)} | {t: rows[s] for s, t in recipe.perm}
+    return {rank: (value, none) for rank, value in moved.items()}
+
+
+def _fold(recipe: Recipe, operands: list[np.ndarray], rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    fold = _FOLDS[recipe.op or "sum"]
+    total, size = rows[0], np.abs(rows[0])
+    with np.errstate(all="ignore"):
+        for row in rows[1:]:
+            total = fold(total, row)
+            size = size * np.abs(row) if recipe.op == "prod" else size + np.abs(row)
+        if recipe.op == "mean":
+            total, size = total / len(rows), size / len(rows)
+        if not _inexact(operands[0].dtype):
+            # Whole numbers wrap around, as the engine's do.
+            return total.astype(operands[0].dtype), np.zeros(total.shape)
+        exact = recipe.op in ("min", "max")
+        room = size * 0 if exact else 4 * (len(rows) + 1) * _epsilon(operands[0].dtype) * size
+    return total, room
+
+
+def _compare(
+    recipe: Recipe, names: list[str], operands: dict[int, np.ndarray], results: list[np.ndarray]
+) -> Iterator[str]:
+    for rank, (reference, room) in expected(recipe, list(operands.values())).items():
+        got = _wide(results[rank])
+        apart = got != reference
+        if _inexact(got.dtype):
+            with np.errstate(all="ignore"):
+                apart &= ~((np.abs(got - reference) <= room) | (np.isnan(got) & np.isnan(reference)))
+        bad = np.flatnonzero(apart)
+        if not bad.size:
+            continue
+        first = bad[0]
+        text = f"the result of {names[rank]} is {got[first]} at element {first}, and float64 gives {reference[first]}"
+        over = _inexact(got.dtype) and not np.isfinite(got[first]) and np.isfinite(reference[first])
+        yield f"{text}: {recipe.dtype} overflows." if over else f"{text}; {bad.size} elements differ."
+
+
+def _inexact(dtype: np.dtype) -> bool:
+    return dtype.name.startswith(("float", "bfloat", "complex"))
+
+
+def _wide(values: np.ndarray) -> np.ndarray:
+    """Floating and complex numbers as float64 and complex128; others as they are."""
+    if not _inexact(values.dtype):
+        return values
+    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    return np.isfinite(_wide(values)) if _inexact(values.dtype) else np.ones(values.shape, bool)
+
+
+def _epsilon(dtype: np.dtype) -> float:
+    finfo: Any = ml_dtypes.finfo
+    return float(finfo(dtype).eps)

@@ -1,0 +1,30 @@
+"""What each process of a job runs whose operation fails: `python worker_replay.py CASE`."""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import numpy as np
+from stress_ranks import AXIS, over, put, start
+
+import jaxring
+
+
+def main(case: str) -> None:
+    mesh = start()
+    rows = np.repeat(np.arange(1, mesh.size + 1, dtype=np.float32)[:, None], 1000, axis=1)
+    if case == "nan":
+        rows[3, 7] = np.nan
+    run = over(mesh, lambda x: jaxring.all_reduce(x, AXIS), donate_argnums=0)
+    raised = 0
+    for shard in run(put(mesh, rows)).addressable_shards:
+        try:
+            np.asarray(shard.data)
+        except jax.errors.JaxRuntimeError:
+            raised += 1
+    assert raised == len(jax.local_devices()), raised
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
