@@ -7,8 +7,9 @@
 
 A process keeps its record in memory, which goes with it; one that ends by an error after a collective has failed leaves
 a copy in the temporary folder, and says so. With JAXRING_TRACE_DIR=FOLDER the record is a file there from the start,
-always up to date, that stays when the process is killed. Gather the hosts' files before `diff`, `view` and `replay`. With
-JAXRING_SAVE_OPERANDS=BYTES, too, the operands of operations that fail are saved beside it; they are the program's data.
+always up to date, that stays when the process is killed. Gather the hosts' files before `diff`, `view` and `replay`.
+With JAXRING_SAVE_OPERANDS=BYTES, too, the operands of operations that fail are saved beside it; they are the program's
+data.
 """
 
 from __future__ import annotations
