@@ -288,7 +288,10 @@ NB_MODULE(_native, m) {
       .def(
           "play",
           [](PlanBuilder& b, const nb::typed<nb::list, nb::object>& operands,
-             const nb::typed<nb::list, nb::object>& results) { PlayOnce(b.Finish(), operands, results); },
+             const nb::typed<nb::list, nb::object>& results) {
+            b.plan->generation = Running().generation();
+            PlayOnce(b.Finish(), operands, results);
+          },
           nb::arg("operands"), nb::arg("results"),
           "Plays the plan once, if all its ranks are this process's, on their buffers; RuntimeError says why it "
           "failed.")

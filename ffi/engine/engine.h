@@ -129,6 +129,8 @@ class Engine {
   // Fails everything in flight and all that comes, until Resume; with `tell` the processes that are linked are told,
   // and do so, too. False if this process was halted before; the first reason stays.
   bool Halt(const std::string& reason, bool tell = true, int except = -1);
+  // Of the job: see Renew.
+  uint64_t generation() const { return generation_.load(); }
   // Whether something has failed in this generation that others take part in.
   bool Troubled() const { return troubled_.load(std::memory_order_acquire); }
   void NoteTrouble() { troubled_.store(true, std::memory_order_release); }

@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import selectors
+import signal
 import socket
 import sys
 import time
@@ -107,6 +108,8 @@ def main() -> None:
     parser.add_argument("targets", nargs="+", metavar="ADDRESS:PORT")
     arguments = parser.parse_args()
     targets = [(name.rpartition(":")[0].strip("[]"), int(name.rpartition(":")[2])) for name in arguments.targets]
+    # Whoever is started in the background begins without a handler.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     knocker = Knocker(targets, arguments.held, bytes.fromhex(sys.stdin.read()))
     with contextlib.suppress(KeyboardInterrupt):
         begun = time.monotonic()
