@@ -51,7 +51,7 @@ void CheckToldLater() {
 }
 
 // Scratch of more bytes than there are addresses: a lane fails the operation for all, also for those that need none.
-void CheckScratch(Wire wire) {
+[[maybe_unused]] void CheckScratch(Wire wire) {
   Job job(4, wire);
   Site4 site(&job, "all_reduce halving_doubling 4x1 x1", Sized(50));  // fits a slot whole
   job.Answer(site.call.site(0)->spec().spec, [&](int process, const PlanRequest& request) {
