@@ -106,6 +106,8 @@ class Machine {
 
   // Runs all kernels of all streams, each stream in its order. False if all threads left wait at barriers for ever.
   bool Run(const std::vector<Stream>& streams, const Options& options = {});
+  // For a thread of the host that has waited for a stream: what its kernels did came before.
+  void See(uint32_t stream) { orders_[stream].load(std::memory_order_acquire); }
 
   const Kernel& kernel() const { return (*streams_)[current->block->stream][next_[current->block->stream] - 1]; }
   uint64_t now() const { return now_; }
