@@ -135,7 +135,7 @@ void Machine::Synchronize(int stream) {
   std::unique_lock lock(mutex_);
   const uint64_t until = queues_[stream].pushed;
   changed_.wait(lock, [&] { return queues_[stream].done >= until; });
-  machine_.See(static_cast<uint32_t>(stream));
+  if (until != 0) machine_.See(static_cast<uint32_t>(stream));  // before that, its thread may not have begun
   if (!queues_[stream].error.empty()) throw GpuError(queues_[stream].error);
 }
 
