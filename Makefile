@@ -120,9 +120,9 @@ cuda-all: $(ENVIRONMENT) ## the same for sm_80, sm_90, sm_100 and sm_120
 
 package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, import it
 	$(SAY) "package"
-	@rm -rf build/package && mkdir -p build/package
+	@rm -rf build/package build/package-cmake && mkdir -p build/package
 	@python -m pip wheel -q --no-deps -w build/package . -C cmake.define.JAXRING_CUDA=$(CUDA) \
-	  -C cmake.define.JAXRING_WERROR=ON -C build-dir=build/package/cmake
+	  -C cmake.define.JAXRING_WERROR=ON -C build-dir=build/package-cmake
 	@python -m venv build/package/venv
 	@build/package/venv/bin/python -m pip install -q build/package/*.whl $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
 	@cd build/package && venv/bin/python -I -X dev -W error -c 'import jaxring; print("jaxring", jaxring.__version__, "imports")'

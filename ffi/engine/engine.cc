@@ -37,7 +37,7 @@ Engine::Engine(EngineOptions options)
 
 Engine::~Engine() {
   stop_ = true;
-  WakeRequests();
+  CloseRequests();
   bell_->NotifyAll();
   idle_->NotifyAll();
   for (auto& worker : workers_) worker.join();
@@ -159,6 +159,7 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye) {
     abort_reason_ = reason;
     aborted_.store(true, std::memory_order_release);
   }
+  CloseRequests();
   const bool idle = active_count_.load(std::memory_order_acquire) == 0;
   if (!idle || !goodbye) {
     ControlFrame leaving;
@@ -202,7 +203,7 @@ void Engine::Ask(PlanRequest request) {
 bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
   std::unique_lock lock(request_mutex_);
   request_ready_.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                          [this] { return stop_ || !requests_.empty() || !notes_.empty(); });
+                          [this] { return requests_closed_ || !requests_.empty() || !notes_.empty(); });
   if (requests_.empty()) return false;
   *request = std::move(requests_.front());
   requests_.pop_front();
@@ -217,6 +218,12 @@ std::optional<std::pair<int, std::string>> Engine::NextNote() {
   return note;
 }
 
-void Engine::WakeRequests() { request_ready_.notify_all(); }
+void Engine::CloseRequests() {
+  {
+    std::lock_guard lock(request_mutex_);
+    requests_closed_ = true;
+  }
+  request_ready_.notify_all();
+}
 
 }  // namespace jaxring

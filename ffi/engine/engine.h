@@ -77,11 +77,11 @@ class Engine {
   CompletionPool& completions() { return completions_; }
   Recorder& recorder() { return recorder_; }
 
-  // Planning requests, served by one Python thread. False after `timeout_s` or Stop.
+  // Planning requests, served by one Python thread. False after `timeout_s`, and at once from Abort on.
   bool NextRequest(double timeout_s, PlanRequest* request);
   void Ask(PlanRequest request);
+  void CloseRequests();
   bool stopping() const { return stop_.load(std::memory_order_acquire); }
-  void WakeRequests();
   // What Python tells the Python of another process, in order; kept until the two are connected. At most
   // ControlFrame::kMaxText bytes. Lost where the process is gone.
   void SendNote(int process, const std::string& text);
@@ -265,6 +265,7 @@ class Engine {
 
   std::mutex request_mutex_;
   std::condition_variable request_ready_;
+  bool requests_closed_ = false;
   std::deque<PlanRequest> requests_;
   std::deque<std::pair<int, std::string>> notes_;
   uint64_t next_request_ = 1;

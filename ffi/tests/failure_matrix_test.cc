@@ -1,5 +1,9 @@
 // Processes that go wrong in every way at every time: all others are told, by the right name, and nobody hangs. Each
 // case is a job of four real processes without JAX; many run at once, because they mostly wait.
+//
+//   failure_matrix_test [STRIDE [AT_ONCE]]     every STRIDEth case, AT_ONCE at a time; default: all, 16
+//
+// With JAXRING_TEST_VERBS set (ffi/tests/verbs_wire.h) they are the cases of RDMA.
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -12,12 +16,12 @@
 #include <functional>
 
 #include "ffi/tests/forked.h"
+#include "ffi/tests/verbs_wire.h"
 
 namespace jaxring::test {
 namespace {
 
 constexpr int kProcesses = 4;
-constexpr int kAtOnce = 16;
 constexpr int kRounds = 12;
 
 enum class What { kKilled, kStopped, kExits, kRaises, kCut, kNoMemory };
@@ -33,7 +37,7 @@ struct Case {
     constexpr const char* whats[] = {"killed", "stopped", "exits", "raises", "cut", "no memory"};
     constexpr const char* whens[] = {"joining", "first operation", "inside", "idle", "finalising"};
     return schedule + ", process " + std::to_string(victim) + " " + whats[static_cast<int>(what)] + ", " +
-           whens[static_cast<int>(when)] + (wire == Wire::kShared ? ", shared memory" : ", sockets");
+           whens[static_cast<int>(when)] + (wire == Wire::kShared ? ", shared memory" : ", network");
   }
 };
 
@@ -261,6 +265,7 @@ std::vector<Case> Cases() {
   const std::vector<std::string> schedules = {"all_reduce ring 4x1 x1", "all_reduce tree 4x1 x1",
                                               "all_reduce direct 4x1 x1", "all_reduce halving_doubling 4x1 x1"};
   for (Wire wire : {Wire::kShared, Wire::kTcp}) {
+    if (wire == Wire::kShared && !VerbsDevices().empty()) continue;
     for (const std::string& schedule : schedules) {
       for (What what : {What::kKilled, What::kStopped, What::kExits, What::kRaises, What::kCut}) {
         for (When when : {When::kJoining, When::kFirst, When::kInside, When::kIdle, When::kFinalising}) {
@@ -280,7 +285,7 @@ std::vector<Case> Cases() {
 }  // namespace
 }  // namespace jaxring::test
 
-int main() {
+int main(int argc, char** argv) {
   using namespace jaxring::test;
   const std::vector<Case> cases = Cases();
   Find("all_reduce ring 4x1 x1");  // reads the schedules once, for all that are forked
@@ -293,15 +298,17 @@ int main() {
   };
   // Under a sanitizer everything takes longer, and races show in a part of the cases.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr size_t kStride = 5;
+  size_t stride = 5;
 #else
-  constexpr size_t kStride = 1;
+  size_t stride = 1;
 #endif
+  if (argc > 1) stride = std::stoul(argv[1]);
+  const int at_once = argc > 2 ? std::stoi(argv[2]) : 16;
   size_t begun = 0;
-  for (size_t i = 0; i < cases.size(); i += kStride) {
+  for (size_t i = 0; i < cases.size(); i += stride) {
     const Case& c = cases[i];
     ++begun;
-    if (running == kAtOnce) reap();
+    if (running == at_once) reap();
     const pid_t runner = fork();
     CHECK(runner >= 0);
     if (runner == 0) _exit(RunCase(c));

@@ -4,6 +4,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
+
+#include "ffi/tests/verbs_wire.h"
+
 namespace jaxring::test {
 namespace {
 
@@ -54,6 +58,7 @@ void ForkedJob::Begin(int process, Engine& engine) {
 }
 
 void ForkedJob::Link(int process, Engine& engine, Wire wire, int absent) {
+  if (wire == Wire::kTcp && !VerbsDevices().empty()) return LinkVerbs(process, engine, absent);
   const uint32_t slot = engine.links().slot_bytes();
   for (int p = 0; p < processes_; ++p) {
     if (p == process || p == absent) continue;
@@ -87,6 +92,34 @@ void ForkedJob::Link(int process, Engine& engine, Wire wire, int absent) {
     }
     return true;
   });
+}
+
+void ForkedJob::LinkVerbs(int process, Engine& engine, int absent) {
+  const auto devices = VerbsDevices();
+  const verbs::EndpointOptions& device = devices[process % devices.size()];
+  const auto offer = [&](int peer, bool sending) {
+    const std::string text = engine.verbs().Offer(peer, 0, sending, device);
+    CHECK(text.size() < sizeof board_->offers[0][0]);
+    std::strcpy(board_[process].offers[peer][sending ? 0 : 1], text.c_str());
+  };
+  for (int p = 0; p < processes_; ++p) {
+    if (p == process || p == absent) continue;
+    offer(p, true);
+    offer(p, false);
+  }
+  board_[process].offered = true;
+  // Each end waits for the other's word, so all are made at once.
+  std::vector<std::thread> joining;
+  for (int p = 0; p < processes_; ++p) {
+    if (p == process || p == absent) continue;
+    Until([&] { return board_[p].offered.load(); });
+    for (bool sending : {true, false}) {
+      engine.verbs().Prepare(p, 0, sending, board_[p].offers[process][sending ? 1 : 0]);
+      const int fd = sending ? this->sending(process, p) : receiving(process, p);
+      joining.emplace_back([=, &engine] { engine.AddVerbs(p, 0, sending, fd, 30); });
+    }
+  }
+  for (auto& each : joining) each.join();
 }
 
 }  // namespace jaxring::test

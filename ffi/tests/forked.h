@@ -30,7 +30,8 @@ class ForkedJob {
   void Keep(int process);
   // In a member: its engine is there, with the connections beside the data.
   void Begin(int process, Engine& engine);
-  // Links it with all others but `absent`, by one channel; returns when those have linked themselves, too.
+  // Links it with all others but `absent`, by one channel; returns when those have linked themselves, too. Where
+  // JAXRING_TEST_VERBS names devices, RDMA takes the place of TCP.
   void Link(int process, Engine& engine, Wire wire, int absent = -1);
   int pid(int process) const { return board_[process].pid; }
   // This process's ends.
@@ -43,7 +44,11 @@ class ForkedJob {
     std::atomic<int> pid, bell;
     std::atomic<int> ring[kMost];  // descriptors of its sending rings, plus 1
     std::atomic<bool> mapped;
+    // What its queue pairs with each peer are to be told: those that send, those that receive.
+    char offers[kMost][2][1024];
+    std::atomic<bool> offered;
   };
+  void LinkVerbs(int process, Engine& engine, int absent);
   const int processes_;
   Board* board_;
   int data_[kMost][kMost][2];  // [from][to]: the sender's end, the receiver's

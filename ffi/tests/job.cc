@@ -102,7 +102,7 @@ void Job::Renew(uint64_t generation) {
 
 Job::~Job() {
   stop_ = true;
-  for (auto& engine : engines_) engine->WakeRequests();
+  for (auto& engine : engines_) engine->CloseRequests();
   for (auto& planner : planners_) planner.join();
   engines_.clear();
   for (auto& [pair, fd] : sockets_) close(fd);

@@ -162,7 +162,7 @@ class Member {
     }
     engine->Abort("this generation is over", 2, false);
     stop = true;
-    engine->WakeRequests();
+    engine->CloseRequests();
     planner.join();
   }
 

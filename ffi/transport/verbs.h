@@ -142,7 +142,6 @@ class VerbsRecvPump final : public VerbsPump {
 
   std::array<Ring, 2> rings_;
   int credits_under_way_ = 0;
-  size_t next_queue_ = 0;
 };
 
 // Links in the making, from the offer that is made to a peer to the link.

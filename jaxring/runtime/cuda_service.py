@@ -53,7 +53,9 @@ def abort(reason: str) -> bool:
     """Ends the GPU engine's work, and its peers', for good; False where this process has not used it."""
     if _started is None:
         return False
+    _stop.set()  # the engine no longer lets its threads wait
     _started.abort(reason, 0, False)
+    _log_faults(_started, 0)
     return True
 
 
