@@ -90,28 +90,6 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   return result;
 }
 
-FaultPlan FaultsFrom(const std::map<std::string, double>& numbers) {
-  FaultPlan plan;
-  for (const auto& [name, number] : numbers) {
-    if (name == "seed") {
-      plan.seed = static_cast<uint64_t>(number);
-      continue;
-    }
-    double* const field = name == "drop"        ? &plan.drop
-                          : name == "delay"     ? &plan.delay
-                          : name == "duplicate" ? &plan.duplicate
-                          : name == "truncate"  ? &plan.truncate
-                          : name == "corrupt"   ? &plan.corrupt
-                          : name == "reorder"   ? &plan.reorder
-                          : name == "reset"     ? &plan.reset
-                          : name == "delay_us"  ? &plan.delay_us
-                                                : nullptr;
-    if (field == nullptr) throw std::invalid_argument("there is no fault named " + name);
-    *field = number;
-  }
-  return plan;
-}
-
 int64_t Nanoseconds(OperationRecord::Time time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
@@ -168,7 +146,7 @@ NB_MODULE(_native, m) {
         options.record_hint = record_hint;
         options.operand_files = operand_files;
         options.operand_bytes = operand_bytes;
-        options.faults = FaultsFrom(faults);
+        options.faults = FaultPlan::From(faults);
         using NonFinite = EngineOptions::NonFinite;
         options.non_finite = non_finite == "error"  ? NonFinite::kFail
                              : non_finite == "warn" ? NonFinite::kWarn

@@ -102,12 +102,16 @@ NB_MODULE(JAXRING_MODULE, m) {
       "The CUDA handlers as capsules for jax.ffi.register_ffi_target.");
   m.def(
       "start",
-      [](int process, uint32_t slot_bytes, double link_timeout_s) {
+      [](int process, uint32_t slot_bytes, double link_timeout_s, bool checksums,
+         const std::map<std::string, double>& faults) {
         EngineOptions options{1, slot_bytes, 0};
+        options.checksums = checksums;
+        options.faults = FaultPlan::From(faults);
         options.link_timeout_s = link_timeout_s;
         StartRuntime(StartEngine(options), process);
       },
-      nb::arg("process"), nb::arg("slot_bytes"), nb::arg("link_timeout_s") = 10.0,
+      nb::arg("process"), nb::arg("slot_bytes"), nb::arg("link_timeout_s") = 10.0, nb::arg("checksums") = false,
+      nb::arg("faults") = std::map<std::string, double>(),
       "Starts the engine, once. `slot_bytes`: of a link's message.");
   m.def(
       "abort",

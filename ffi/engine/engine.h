@@ -76,6 +76,7 @@ class Engine {
   Stash& stash() { return stash_; }
   CompletionPool& completions() { return completions_; }
   Recorder& recorder() { return recorder_; }
+  const EngineOptions& options() const { return options_; }
 
   // Planning requests, served by one Python thread. False after `timeout_s`, and at once from Abort on.
   bool NextRequest(double timeout_s, PlanRequest* request);

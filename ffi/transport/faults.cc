@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 namespace jaxring {
@@ -17,6 +18,28 @@ uint64_t Mix(uint64_t x) {
 }
 
 }  // namespace
+
+FaultPlan FaultPlan::From(const std::map<std::string, double>& numbers) {
+  FaultPlan plan;
+  for (const auto& [name, number] : numbers) {
+    if (name == "seed") {
+      plan.seed = static_cast<uint64_t>(number);
+      continue;
+    }
+    double* const field = name == "drop"        ? &plan.drop
+                          : name == "delay"     ? &plan.delay
+                          : name == "duplicate" ? &plan.duplicate
+                          : name == "truncate"  ? &plan.truncate
+                          : name == "corrupt"   ? &plan.corrupt
+                          : name == "reorder"   ? &plan.reorder
+                          : name == "reset"     ? &plan.reset
+                          : name == "delay_us"  ? &plan.delay_us
+                                                : nullptr;
+    if (field == nullptr) throw std::invalid_argument("there is no fault named " + name);
+    *field = number;
+  }
+  return plan;
+}
 
 Faults::Choice Faults::Next() {
   const uint64_t number = count_.fetch_add(1, std::memory_order_relaxed) + 1;

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,8 @@ struct FaultPlan {
   double drop = 0, delay = 0, duplicate = 0, truncate = 0, corrupt = 0;
   double reorder = 0, reset = 0;  // sockets only
   double delay_us = 1000;         // the longest delay, which whoever sends sits out
+  // By these names; throws std::invalid_argument for another one.
+  static FaultPlan From(const std::map<std::string, double>& numbers);
   bool any() const { return drop + delay + duplicate + truncate + corrupt + reorder + reset > 0; }
 };
 

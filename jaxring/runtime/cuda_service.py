@@ -16,7 +16,7 @@ import jax
 
 from jaxring.errors import JaxringError
 from jaxring.runtime.cuda_planner import CudaPlanner, Devices
-from jaxring.settings import settings
+from jaxring.settings import kinds, settings
 
 logger = logging.getLogger("jaxring.runtime")
 
@@ -89,7 +89,14 @@ def ensure_started(native: Any, find_devices: Any = cuda_devices, threads: int =
     with _lock:
         if _started is not None:
             return
-        native.start(jax.process_index(), settings().slot_bytes, settings().link_timeout)
+        configured = settings()
+        native.start(
+            jax.process_index(),
+            configured.slot_bytes,
+            configured.link_timeout,
+            configured.checksum,
+            kinds.fault_plan(configured.faults),
+        )
         planner = CudaPlanner(native, find_devices(native), threads)
         serve = threading.Thread(target=_serve, args=(native, planner), name="jaxring-cuda-planner", daemon=True)
         watch = threading.Thread(target=_report, args=(native,), name="jaxring-cuda-faults", daemon=True)

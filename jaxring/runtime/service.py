@@ -19,7 +19,7 @@ from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import cuda_service
 from jaxring.runtime.planner import Planner
-from jaxring.settings import Settings, announce, settings
+from jaxring.settings import Settings, announce, kinds, settings
 from jaxring.trace.live import hint, new_file, new_prefix
 from jaxring.world.identity import version
 
@@ -94,7 +94,7 @@ def _start(configured: Settings, trace_file: str) -> None:
         _SPIN_US,
         trace_file,
         configured.checksum,
-        {name: float(number) for name, number in (word.split("=") for word in configured.faults)},
+        kinds.fault_plan(configured.faults),
         configured.nan_check,
         configured.link_timeout,
         hint(trace_file),

@@ -110,6 +110,11 @@ def faults(text: str) -> tuple[str, ...]:
     return words
 
 
+def fault_plan(words: tuple[str, ...]) -> dict[str, float]:
+    """What `faults` has let pass, as the engines take it: a number by each name."""
+    return {name: float(number) for name, number in (word.split("=") for word in words)}
+
+
 def level(text: str) -> str:
     """A log level by NCCL's name."""
     if text.upper() not in ("", *LEVELS):

@@ -328,10 +328,10 @@ VARIABLES: tuple[Variable, ...] = (
         "CHECKSUM",
         "flag",
         False,
-        "1: every message carries a CRC-32C of its payload, whatever the transport; a wrong one is an error.",
+        "1: every message carries a CRC-32C of its payload, whatever the transport; a wrong one is an error. Between "
+        "GPUs: every message that goes over the network.",
         kinds.flag,
         shared=True,
-        engines="CPU",
     ),
     Variable(
         "NAN_CHECK",
@@ -349,7 +349,6 @@ VARIABLES: tuple[Variable, ...] = (
         "For tests: faults that befall messages between processes, as shares of them (drop=, delay=, duplicate=, "
         "truncate=, corrupt=; on sockets also reorder=, reset=), by seed=; delay_us= is the longest delay.",
         kinds.faults,
-        engines="CPU",
     ),
     Variable(
         "DEBUG",

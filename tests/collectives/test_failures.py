@@ -154,6 +154,7 @@ def script(tmp_path, text):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("warm", [False, True])

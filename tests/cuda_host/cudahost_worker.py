@@ -244,6 +244,16 @@ def gone():
 CASES["gone"] = gone
 
 
+def damaged():
+    """JAXRING_FAULTS spoils what goes over the network, and checksums tell."""
+    engine.start()
+    reported = Reported()
+    print(
+        error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", timeout=20), np.ones((RANKS, 50_000), np.float32)))
+    )
+    assert reported.seen.wait(60), "nothing was reported"
+
+
 def messages():
     import cudahost_messages
 
@@ -281,6 +291,7 @@ def beside():
         cudahost_beside.overlap(lambda: engine.native.counters()["in_flight"])
 
 
+CASES["damaged"] = damaged
 CASES["beside"] = beside
 CASES["messages"] = messages
 CASES["disagree"] = lambda: refused("disagree")

@@ -43,6 +43,14 @@ def test_memory_that_cannot_be_shared_is_an_error_that_names_the_pair(case):
     run_job(case, 2, 1)
 
 
+@needs_fake
+@pytest.mark.multiprocess
+def test_damaged_messages_are_an_error_on_both_sides():
+    faults = {"JAXRING_CHECKSUM": "1", "JAXRING_FAULTS": "corrupt=0.5,seed=1"}
+    outputs = run_job("damaged", 2, 1, JAXRING_P2P_DISABLE="1", **faults)
+    assert any("arrived damaged at rank" in output for output in outputs), outputs
+
+
 REFUSED = {
     "disagree": "disagree about the operation's shape or type",
     "ahead": "waited too long for room for a message of rank",

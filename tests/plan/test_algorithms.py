@@ -46,7 +46,7 @@ def perms(n: int) -> list[tuple[tuple[int, int], ...]]:
 def specs(algorithm: str, collective: str, n: int) -> Iterator[Spec]:
     """All combinations for small n; for larger n every root with one of the placements and channels, in turn.
 
-    Gather and the hierarchical algorithms take every seventh root beyond 24 ranks, and all of them at 32, 48 and 64.
+    Gather and the hierarchical algorithms take every seventh root beyond 24 ranks, and all of them at 32.
     """
     where = placements(n)
     roots = range(n) if collective in ROOTED else range(1)
@@ -57,7 +57,7 @@ def specs(algorithm: str, collective: str, n: int) -> Iterator[Spec]:
                     for perm in perms(n) if collective == "permute" else [()]:
                         yield Spec(collective, n, algorithm, root, channels, placement, perm)
         return
-    if len(roots) > 1 and n > 24 and n % 16 and (collective == "gather" or algorithm.startswith("hier")):
+    if len(roots) > 1 and n > 24 and n != 32 and (collective == "gather" or algorithm.startswith("hier")):
         roots = range(n % 7, n, 7)  # all of them would be cubic work
     if algorithm.startswith("hier"):
         where = where[2:]  # one node is direct, and nodes of one rank make it flat

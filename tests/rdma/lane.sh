@@ -27,8 +27,10 @@ if [ "$mode" = --short ]; then
     say "native, $devices"
     on "$devices" "$native/verbs_guest"
   done
+  say "a fifth of the matrix of failures, $roce"
+  on "$roce" "$native/failure_matrix_test" 5 6
   say "JAX jobs"
-  jobs -k 'rxe and (bits_of_tcp or killed)'
+  jobs -k 'rxe and bits_of_tcp'
   say "all passed"
   exit
 fi
@@ -45,6 +47,10 @@ for devices in "$roce" "$iwarp"; do
     on "$devices" "$native/$name"
   done
 done
+say "failure_matrix_test, $roce"
+on "$roce" "$native/failure_matrix_test" 1 8
+say "faults_test, $roce"
+on "$roce" "$native/faults_test" 0 200
 say "native, three queue pairs"
 JAXRING_TEST_VERBS_QPS=3 on "$roce" "$native/verbs_guest" flow goodbye loss
 say "JAX jobs"

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "ffi/transport/crc32c.h"
+
 namespace jaxring::cuda {
 namespace {
 
@@ -37,6 +39,7 @@ struct Carrier::Line {
   uint64_t sent = 0, received = 0, credited = 0, credit_messages = 0, credits = 0;
   std::shared_ptr<SendLink> send;
   std::shared_ptr<RecvLink> recv;
+  bool damaged = false;
 
   MessageId Id(bool outgoing, bool credit, uint64_t number) const {
     const uint64_t op = (what.name << 1) | (credit ? kCreditBit : 0);
@@ -100,6 +103,10 @@ void Carrier::FindLinks(Line& line) {
   line.recv = links.Recv(line.what.process, 0);  // there once the peer has dialled
 }
 
+uint32_t Carrier::Checksum(const void* data, uint32_t bytes) const {
+  return engine_.options().checksums ? Crc32c(data, bytes) : 0;
+}
+
 bool Carrier::Send(Line& line) {
   if (Load(line.counters[kTail]) == line.sent || !line.send) return false;
   uint64_t position;
@@ -109,7 +116,7 @@ bool Carrier::Send(Line& line) {
   const uint32_t bytes = __atomic_load_n(&line.sizes[slot], __ATOMIC_RELAXED);
   const uint32_t fits = bytes <= line.what.slot_bytes ? bytes : 0;  // the peer's kernel then finds no message
   std::memcpy(ring.payload(position), line.send_slots + slot * line.what.slot_bytes, fits);
-  ring.Publish(position, line.Id(true, false, line.sent), {fits, 0});
+  ring.Publish(position, line.Id(true, false, line.sent), {fits, 0, Checksum(ring.payload(position), fits)});
   ++line.sent;
   ++messages_;
   return true;
@@ -121,20 +128,29 @@ bool Carrier::SendCredit(Line& line) {
   uint64_t position;
   if (!line.send->ll.Reserve(&position)) return false;
   std::memcpy(line.send->ll.payload(position), &given, sizeof given);
-  line.send->ll.Publish(position, line.Id(true, true, line.credit_messages++), {sizeof given, 0});
+  line.send->ll.Publish(position, line.Id(true, true, line.credit_messages++),
+                        {sizeof given, 0, Checksum(&given, sizeof given)});
   line.credited = given;
   return true;
 }
 
 template <class Use>
 bool Carrier::Take(Line& line, const MessageId& id, Use use) {
+  if (line.damaged) return false;
+  const auto check = [&](const char* payload, uint32_t bytes, uint32_t checksum) {
+    line.damaged = engine_.options().checksums && Checksum(payload, bytes) != checksum;
+    if (!line.damaged) return use(payload, bytes);
+    if (line.what.damaged)
+      line.what.damaged("message " + std::to_string(id.index) + " of lane " + std::to_string(id.lane) + ", " +
+                        std::to_string(bytes) + " bytes,");
+  };
   if (line.recv) {
     for (RingReceiver* ring : {&line.recv->simple, &line.recv->ll}) {
       uint64_t position;
       const char* payload;
       Message message;
       if (!ring->Find(id, &position, &payload, &message)) continue;
-      use(payload, message.bytes);
+      check(payload, message.bytes, message.checksum);
       ring->Release(position);
       return true;
     }
@@ -142,7 +158,7 @@ bool Carrier::Take(Line& line, const MessageId& id, Use use) {
   // A worker of the engine moves what fills a ring to the stash.
   Stash::Stashed stashed;
   if (!engine_.stash().Take(id, &stashed)) return false;
-  use(stashed.data.data(), static_cast<uint32_t>(stashed.data.size()));
+  check(stashed.data.data(), static_cast<uint32_t>(stashed.data.size()), stashed.checksum);
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct Carried {
   uint32_t lane = 0;
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
+  // What to do, on the carrier's thread, when a message is not what was sent (EngineOptions::checksums).
+  std::function<void(const std::string&)> damaged;
 };
 
 class Carrier {
@@ -46,12 +49,14 @@ class Carrier {
  private:
   struct Line;
   void Run();
+  uint32_t Checksum(const void* data, uint32_t bytes) const;
   void FindLinks(Line& line);
   bool Send(Line& line);
   bool SendCredit(Line& line);
   bool Receive(Line& line);
   bool ReceiveCredit(Line& line);
   // Takes the message of that name, if it is there, and gives it to `use(payload, bytes)`.
+  // One that is damaged ends the line.
   template <class Use>
   bool Take(Line& line, const MessageId& id, Use use);
 

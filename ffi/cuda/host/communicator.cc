@@ -222,6 +222,11 @@ void Communicator::Bury(int process) {
   }
 }
 
+std::string Communicator::Damage() const {
+  std::lock_guard lock(mutex_);
+  return damage_;
+}
+
 bool Communicator::Broken(std::string* why) const {
   std::lock_guard lock(mutex_);
   *why = broken_;

@@ -93,6 +93,8 @@ class Communicator {
   // The first reason for which it is of no more use, if any; sets the abort word that ends its running launches.
   void Break(const std::string& why);
   bool Broken(std::string* why) const;
+  // What came to one of its ranks damaged, or nothing. Nothing more arrives at that rank from that peer.
+  std::string Damage() const;
   // A process is gone, and its kernels with it. Lanes that failed stay until their peers are done with their buffers:
   // its ranks are.
   void Bury(int process);
@@ -138,7 +140,7 @@ class Communicator {
   uint64_t landing_bytes_ = 0;
   uint32_t* abort_ = nullptr;
   mutable std::mutex mutex_;
-  std::string broken_;
+  std::string broken_, damage_;
 };
 
 }  // namespace jaxring::cuda

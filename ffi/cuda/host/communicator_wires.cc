@@ -64,6 +64,13 @@ void Communicator::ConnectNetwork(int rank, int peer, Protocol protocol) {
     carried.lane = lane;
     carried.slots = shape.slots;
     carried.slot_bytes = shape.slot_bytes;
+    carried.damaged = [this, rank, peer](const std::string& message) {
+      std::lock_guard lock(mutex_);
+      damage_ = spec_.name + ": " + message + " arrived damaged at " + spec_.ranks[rank].name + " from " +
+                spec_.ranks[peer].name +
+                ": its checksum is not the one that was sent. Memory, a device or a driver on "
+                "the way is at fault: look at both hosts' kernel logs. The job has to be restarted.";
+    };
     Connection connection = carrier_->Carry(carried);
     connection.peer = peer;
     gpu_.Copy(here.device, here.own + ConnectionIndex(protocol, lane, peer) * sizeof(Connection), &connection,

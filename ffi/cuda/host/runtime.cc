@@ -30,6 +30,7 @@ Runtime::Runtime(Gpu& gpu, Engine& engine, int process)
 Runtime::~Runtime() {
   stop_ = true;
   if (looker_.joinable()) looker_.join();
+  carrier_.Stop();  // it tells communicators of damage
 }
 
 std::shared_ptr<Communicator> Runtime::GetCommunicator(const CommunicatorSpec& spec) {
@@ -104,6 +105,11 @@ void Runtime::LookOnce() {
   }
   for (auto& [name, communicator] : communicators) {
     if (communicator->Broken(&why)) continue;
+    if (const std::string damage = communicator->Damage(); !damage.empty()) {
+      Report(damage);
+      communicator->Break(damage);
+      continue;
+    }
     for (int peer : communicator->peers()) {
       std::string end;
       if (auto link = engine_.links().Send(peer, 0); link && link->end.closed.load(std::memory_order_acquire)) {
