@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from jaxring import daemons
 from jaxring.errors import JaxringError
 from jaxring.runtime.cuda_planner import CudaPlanner, Devices
 from jaxring.settings import kinds, settings
@@ -111,7 +112,7 @@ def _serve(native: Any, planner: CudaPlanner) -> None:
         request = native.next_request(_POLL_S)
         if request is not None:
             # Every plan may wait for other processes, which may plan in another order.
-            threading.Thread(target=_answer, args=(planner, request), name="jaxring-cuda-plan", daemon=True).start()
+            daemons.start("jaxring-cuda-plan", _answer, planner, request)
         del request
 
 

@@ -15,6 +15,7 @@ import threading
 import jax
 
 import jaxring._native as _native
+from jaxring import daemons
 from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import cuda_service
@@ -124,7 +125,7 @@ def _serve() -> None:
             continue
         if _planner.asks_peers(request):
             # Waits until the peers reach this call, and they may be waiting in another one: not in line.
-            threading.Thread(target=_answer, args=(_planner, request), name="jaxring-plan", daemon=True).start()
+            daemons.start("jaxring-plan", _answer, _planner, request)
         else:
             _answer(_planner, request)
         # The request keeps its call site, and that the executable, alive.
@@ -159,3 +160,4 @@ def _end() -> None:
     _native.abort(f"this process is ending{why}", _ABORT_S, uncaught is None)
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)
+    daemons.join(2 * _POLL_S)

@@ -20,6 +20,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from jaxring import daemons
 from jaxring.errors import JoinError
 from jaxring.world.allowance import Allowance
 
@@ -207,12 +208,7 @@ class Listener:
             self._forget(stranger)
             self._allowance.give_back()
             stranger.sock.setblocking(True)
-            threading.Thread(
-                target=self._on_peer,
-                args=(stranger.sock, stranger.acceptance.session),
-                name="jaxring-link",
-                daemon=True,
-            ).start()
+            daemons.start("jaxring-link", self._on_peer, stranger.sock, stranger.acceptance.session)
 
     def _forget(self, stranger: _Stranger) -> None:
         del self._strangers[stranger.sock]
