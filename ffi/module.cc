@@ -82,6 +82,7 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   result["inline_operations"] = c.inline_operations.load();
   result["failures"] = c.failures.load();
   result["sleeps"] = c.sleeps.load();
+  result["moves"] = c.moves.load();
   result["wakes"] = Bell::wakes();
   result["injected_faults"] = Faults::injected();
   result["spilled_messages"] = c.spills.load();

@@ -155,7 +155,7 @@ class Engine {
 
   struct Counters {
     std::atomic<int64_t> sites{0}, in_flight{0};  // in_flight: local ranks that wait for the end of an operation
-    std::atomic<uint64_t> operations{0}, inline_operations{0}, failures{0}, sleeps{0}, spills{0};
+    std::atomic<uint64_t> operations{0}, inline_operations{0}, failures{0}, sleeps{0}, spills{0}, moves{0};
   };
   Counters& counters() { return counters_; }
 
@@ -167,6 +167,8 @@ class Engine {
   void Begin(std::span<Started> ops, bool help);
   // Plays operations on the thread that launches them, and waits a moment for their peers. True if all ended.
   bool PlayHere(std::span<Started> ops);
+  // The launching thread begins to wait: it says where, and leaves a processor that another process's waits on.
+  void TakeSeat(int process, Clock::time_point now);
   // Leaves those that have not ended to the workers.
   void HandOver(std::span<Started> ops);
   // Wakes up to `count` workers for what has become active.
@@ -263,6 +265,8 @@ class Engine {
   std::mutex peers_mutex_;  // taken after mutex_, if both are
   std::map<int, Peer> peers_;
   Clock::time_point signs_sent_{};  // the poller's thread only
+
+  std::atomic<Clock::time_point> moved_{Clock::time_point{}};
 
   std::mutex request_mutex_;
   std::condition_variable request_ready_;

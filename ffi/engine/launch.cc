@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 #include "engine/finite.h"
+#include "engine/seats.h"
 
 namespace jaxring {
 namespace {
@@ -17,6 +18,8 @@ constexpr uint64_t kSmallMemoryBytes = 1 << 20;
 constexpr uint64_t kSmallBytes = 64 << 10;
 // Looks before the first sched_yield (0.3 us and more): what a running peer sends arrives within these.
 constexpr int kLooks = 32;
+// A launching thread that has moved to another processor stays at least so long.
+constexpr auto kStay = std::chrono::milliseconds(5);
 
 // The operation that this thread is launching: its own participant may be completed without another thread.
 thread_local const Operation* launching = nullptr;
@@ -99,6 +102,12 @@ bool Engine::PlayHere(std::span<Started> ops) {
   }
   patient &= bytes <= kSmallBytes;
   Clock::time_point until{};
+  struct Seated {
+    Bell* bell = nullptr;
+    ~Seated() {
+      if (bell != nullptr) bell->Sit(-1);
+    }
+  } seated;
   for (int idle = 0;;) {
     bool moved = false, finished = true;
     for (Started& op : ops) {
@@ -114,11 +123,32 @@ bool Engine::PlayHere(std::span<Started> ops) {
     const auto now = Clock::now();
     if (until == Clock::time_point{}) {
       until = now + std::chrono::microseconds(patient ? options_.patience_us : options_.spin_us);
+      if (patient) {
+        seated.bell = bell_.get();
+        TakeSeat(ops[0]->plan().process, now);
+      }
     } else if (now >= until) {
       return false;
     }
     if (!moved) sched_yield();
   }
+}
+
+void Engine::TakeSeat(int process, Clock::time_point now) {
+  const int processor = sched_getcpu();
+  bell_->Sit(processor);
+  // A move costs some 50 us, and where others keep all processors busy it does not last.
+  if (now - moved_.load(std::memory_order_relaxed) < kStay) return;
+  const auto others = links_.Seats();
+  if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) return;
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  const int to = SeatApart(process, processor, others, allowed);
+  if (to < 0) return;
+  moved_.store(now, std::memory_order_relaxed);
+  counters_.moves++;
+  MoveTo(to, allowed);
+  bell_->Sit(to);
 }
 
 void Engine::WakeWorkers(int count) {

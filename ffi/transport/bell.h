@@ -37,6 +37,9 @@ class Bell final : public Notifier {
   uint32_t Value() const { return page_->value.load(std::memory_order_seq_cst); }
   void Wait(uint32_t seen, int64_t timeout_us);
   int fd() const { return fd_; }
+  // The processor on which the owner's launching thread looks for what peers send, or -1 while none does.
+  int Seat() const { return page_->seat.load(std::memory_order_relaxed) - 1; }
+  void Sit(int processor) { page_->seat.store(processor + 1, std::memory_order_relaxed); }
   // System calls that this process has made to wake others, by all bells. Whoever finds work by looking costs none.
   static uint64_t wakes() { return wakes_.load(std::memory_order_relaxed); }
 
@@ -44,6 +47,7 @@ class Bell final : public Notifier {
   struct Page {
     alignas(64) std::atomic<uint32_t> value;
     alignas(64) std::atomic<uint32_t> sleepers;
+    alignas(64) std::atomic<int32_t> seat;  // plus 1: new memory says none
   };
   Bell(int fd, Page* page) : fd_(fd), page_(page) {}
   static std::unique_ptr<Bell> Map(int fd);

@@ -9,6 +9,7 @@
 #include <new>
 #include <string>
 
+#include "transport/bell.h"
 #include "transport/faults.h"
 #include "transport/ring.h"
 #include "transport/stream.h"
@@ -82,6 +83,7 @@ struct SendLink {
   RingSender ll, simple;
   LinkEnd end;
   std::unique_ptr<Notifier> notifier;  // kept alive with the link: the peer's bell or a pump
+  const Bell* bell = nullptr;          // the same, if it is one
   std::unique_ptr<Faults> faults;      // what its rings' messages suffer, if anything
 };
 

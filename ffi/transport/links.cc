@@ -23,12 +23,13 @@ void Links::AddPending(int peer, int channel, std::shared_ptr<SendLink> link) {
   pending_[{peer, channel}] = std::move(link);
 }
 
-void Links::CompletePending(int peer, int channel, std::unique_ptr<Notifier> bell) {
+void Links::CompletePending(int peer, int channel, std::unique_ptr<Bell> bell) {
   std::lock_guard lock(mutex_);
   std::shared_ptr<SendLink> link = std::move(pending_.at({peer, channel}));
   pending_.erase({peer, channel});
   link->ll.set_on_publish(bell.get());
   link->simple.set_on_publish(bell.get());
+  link->bell = bell.get();
   link->notifier = std::move(bell);
   Spoil(*link, peer, channel);
   send_[{peer, channel}] = std::move(link);
@@ -95,6 +96,15 @@ std::vector<std::shared_ptr<RecvLink>> Links::AllRecv() const {
   for (const auto& entry : recv_) all.push_back(entry.second);
   for (const auto& entry : local_) all.push_back(entry.second.recv);
   return all;
+}
+
+std::vector<std::pair<int, int>> Links::Seats() const {
+  std::vector<std::pair<int, int>> seats;
+  std::lock_guard lock(mutex_);
+  for (const auto& [key, link] : send_) {
+    if (key.second == 0 && link->bell != nullptr) seats.emplace_back(key.first, link->bell->Seat());
+  }
+  return seats;
 }
 
 void Links::CloseShared(int peer, const std::string& reason, Ending ending) {

@@ -22,7 +22,7 @@ class Links {
   void AddSend(int peer, int channel, std::shared_ptr<SendLink> link);
   // A shared-memory link whose peer has not mapped it yet, and its completion by the peer's bell.
   void AddPending(int peer, int channel, std::shared_ptr<SendLink> link);
-  void CompletePending(int peer, int channel, std::unique_ptr<Notifier> bell);
+  void CompletePending(int peer, int channel, std::unique_ptr<Bell> bell);
   void AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link);
   // Has memory for one end of a link ready, so that nothing can fail once the two have agreed on it. What is taken is
   // that, or new.
@@ -35,6 +35,8 @@ class Links {
   std::shared_ptr<SendLink> LocalSend(int src_device, int dst_device, int channel);
   std::shared_ptr<RecvLink> LocalRecv(int src_device, int dst_device, int channel);
   std::vector<std::shared_ptr<RecvLink>> AllRecv() const;
+  // Processes that share memory with this one, each with its seat (`Bell::Seat`).
+  std::vector<std::pair<int, int>> Seats() const;
   // Closes the links by shared memory with a peer that is gone; others have connections, which end by themselves.
   void CloseShared(int peer, const std::string& reason, Ending ending);
   // Closes all links and forgets them.

@@ -26,6 +26,7 @@ def build_info() -> dict[str, Any]:
 def counters() -> dict[str, int]:
     """What the engines have counted since they started: operations, failures, sleeps, bytes of links and stash.
 
+    ``moves`` are those of a waiting thread to a processor on which no peer waits.
     ``connections`` to this process's listener in this generation of the job, and ``refused`` ones among them, which
     proved nothing. The CUDA engine's names begin with ``cuda_``; they are there once it has started.
     """

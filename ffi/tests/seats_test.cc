@@ -1,0 +1,55 @@
+// Waiting threads of processes that sit on one processor: who leaves it, where to, and that he may go on from there.
+#include "ffi/engine/seats.h"
+
+#include "ffi/tests/check.h"
+
+namespace jaxring::test {
+namespace {
+
+using Others = std::vector<std::pair<int, int>>;
+
+cpu_set_t Allowed(const std::vector<int>& processors) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int processor : processors) CPU_SET(processor, &set);
+  return set;
+}
+
+void TheHigherProcessLeaves() {
+  const cpu_set_t two = Allowed({0, 1});
+  CHECK_EQ(SeatApart(1, 0, Others{{0, 0}}, two), 1);
+  CHECK_EQ(SeatApart(0, 0, Others{{1, 0}}, two), -1);
+  CHECK_EQ(SeatApart(1, 0, Others{{0, 1}}, two), -1);
+  CHECK_EQ(SeatApart(1, 0, Others{{0, -1}}, two), -1);
+  CHECK_EQ(SeatApart(1, 1, Others{{0, 1}}, two), 0);
+}
+
+void NobodyLeavesWhereThereIsNoRoom() {
+  CHECK_EQ(SeatApart(1, 0, Others{{0, 0}}, Allowed({0})), -1);
+  // Three processes on two processors: one is shared in any case.
+  CHECK_EQ(SeatApart(2, 0, Others{{0, 0}, {1, -1}}, Allowed({0, 1})), -1);
+  // The next free one that is allowed, and none that another waits on.
+  CHECK_EQ(SeatApart(2, 5, Others{{0, 5}, {1, 7}}, Allowed({2, 5, 7})), 2);
+  CHECK_EQ(SeatApart(1, 3, Others{{0, 3}, {2, 8}, {3, -1}}, Allowed({1, 3, 8, 1000})), 1000);
+}
+
+void WhoMovesMayGoOn() {
+  cpu_set_t before, after;
+  CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (CPU_ISSET(processor, &before)) MoveTo(processor, before);
+  }
+  CHECK(sched_getaffinity(0, sizeof after, &after) == 0);
+  CHECK(CPU_EQUAL(&before, &after));
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  TheHigherProcessLeaves();
+  NobodyLeavesWhereThereIsNoRoom();
+  WhoMovesMayGoOn();
+  return 0;
+}
