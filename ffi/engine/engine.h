@@ -266,7 +266,7 @@ class Engine {
   std::map<int, Peer> peers_;
   Clock::time_point signs_sent_{};  // the poller's thread only
 
-  std::atomic<Clock::time_point> moved_{Clock::time_point{}};
+  std::atomic<Clock::time_point> considered_{Clock::time_point{}};  // when a launching thread last found its seat taken
 
   std::mutex request_mutex_;
   std::condition_variable request_ready_;

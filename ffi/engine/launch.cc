@@ -2,6 +2,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "engine/engine.h"
@@ -18,7 +19,7 @@ constexpr uint64_t kSmallMemoryBytes = 1 << 20;
 constexpr uint64_t kSmallBytes = 64 << 10;
 // Looks before the first sched_yield (0.3 us and more): what a running peer sends arrives within these.
 constexpr int kLooks = 32;
-// A launching thread that has moved to another processor stays at least so long.
+// How long a launching thread that shares a processor does not think of leaving it again.
 constexpr auto kStay = std::chrono::milliseconds(5);
 
 // The operation that this thread is launching: its own participant may be completed without another thread.
@@ -138,14 +139,15 @@ void Engine::TakeSeat(int process, Clock::time_point now) {
   const int processor = sched_getcpu();
   bell_->Sit(processor);
   // A move costs some 50 us, and where others keep all processors busy it does not last.
-  if (now - moved_.load(std::memory_order_relaxed) < kStay) return;
-  const auto others = links_.Seats();
+  if (now - considered_.load(std::memory_order_relaxed) < kStay) return;
+  std::array<std::pair<int, int>, 64> seats;
+  const auto others = std::span(seats).first(std::min(links_.Seats(seats), seats.size()));
   if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) return;
+  considered_.store(now, std::memory_order_relaxed);
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
   const int to = SeatApart(process, processor, others, allowed);
   if (to < 0) return;
-  moved_.store(now, std::memory_order_relaxed);
   counters_.moves++;
   MoveTo(to, allowed);
   bell_->Sit(to);

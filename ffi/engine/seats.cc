@@ -4,7 +4,7 @@
 
 namespace jaxring {
 
-int SeatApart(int process, int processor, const std::vector<std::pair<int, int>>& others, const cpu_set_t& allowed) {
+int SeatApart(int process, int processor, std::span<const std::pair<int, int>> others, const cpu_set_t& allowed) {
   const bool shared = std::any_of(others.begin(), others.end(), [&](const std::pair<int, int>& other) {
     return other.second == processor && other.first < process;
   });

@@ -8,14 +8,14 @@
 
 #include <sched.h>
 
+#include <span>
 #include <utility>
-#include <vector>
 
 namespace jaxring {
 
 // Where the thread of `process` on `processor` should go, or -1: it stays. `others`: the host's other processes and
 // their seats, -1 for none. Nobody moves where there are more processes than processors allowed.
-int SeatApart(int process, int processor, const std::vector<std::pair<int, int>>& others, const cpu_set_t& allowed);
+int SeatApart(int process, int processor, std::span<const std::pair<int, int>> others, const cpu_set_t& allowed);
 
 // Moves the calling thread to a processor; it may go on to others at once.
 void MoveTo(int processor, const cpu_set_t& allowed);

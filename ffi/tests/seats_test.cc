@@ -1,6 +1,8 @@
 // Waiting threads of processes that sit on one processor: who leaves it, where to, and that he may go on from there.
 #include "ffi/engine/seats.h"
 
+#include <vector>
+
 #include "ffi/tests/check.h"
 
 namespace jaxring::test {

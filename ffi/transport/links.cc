@@ -98,13 +98,15 @@ std::vector<std::shared_ptr<RecvLink>> Links::AllRecv() const {
   return all;
 }
 
-std::vector<std::pair<int, int>> Links::Seats() const {
-  std::vector<std::pair<int, int>> seats;
+size_t Links::Seats(std::span<std::pair<int, int>> seats) const {
+  size_t count = 0;
   std::lock_guard lock(mutex_);
   for (const auto& [key, link] : send_) {
-    if (key.second == 0 && link->bell != nullptr) seats.emplace_back(key.first, link->bell->Seat());
+    if (key.second != 0 || link->bell == nullptr) continue;
+    if (count < seats.size()) seats[count] = {key.first, link->bell->Seat()};
+    ++count;
   }
-  return seats;
+  return count;
 }
 
 void Links::CloseShared(int peer, const std::string& reason, Ending ending) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -35,8 +36,9 @@ class Links {
   std::shared_ptr<SendLink> LocalSend(int src_device, int dst_device, int channel);
   std::shared_ptr<RecvLink> LocalRecv(int src_device, int dst_device, int channel);
   std::vector<std::shared_ptr<RecvLink>> AllRecv() const;
-  // Processes that share memory with this one, each with its seat (`Bell::Seat`).
-  std::vector<std::pair<int, int>> Seats() const;
+  // Processes that share memory with this one, each with its seat (`Bell::Seat`): writes the first of them, and returns
+  // how many there are. Allocates nothing.
+  size_t Seats(std::span<std::pair<int, int>> seats) const;
   // Closes the links by shared memory with a peer that is gone; others have connections, which end by themselves.
   void CloseShared(int peer, const std::string& reason, Ending ending);
   // Closes all links and forgets them.
