@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # lane.sh NATIVE_TESTS PYVERBS [--short | --measure]: what `make test-rdma` runs in the guest, on soft-RoCE (rxe) and on
 # soft-iWARP (siw). PYVERBS is the folder that Python's verbs are in.
-#   --short    what CI has time for
+#   --short    a part of it, in some two minutes
 #   --measure  no tests: our bandwidth and latency beside those of perftest
 # The guest's processors are emulated, a tenth as fast as the machine's: the deadlines here are for that.
 set -euo pipefail
