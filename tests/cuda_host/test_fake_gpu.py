@@ -46,7 +46,7 @@ def test_memory_that_cannot_be_shared_is_an_error_that_names_the_pair(case):
 @needs_fake
 @pytest.mark.multiprocess
 def test_damaged_messages_are_an_error_on_both_sides():
-    faults = {"JAXRING_CHECKSUM": "1", "JAXRING_FAULTS": "corrupt=0.5,seed=1"}
+    faults = {"JAXRING_CHECKSUM": "1", "JAXRING_FAULTS": "corrupt=1,seed=1"}
     outputs = run_job("damaged", 2, 1, JAXRING_P2P_DISABLE="1", **faults)
     assert any("arrived damaged at rank" in output for output in outputs), outputs
 
