@@ -87,7 +87,7 @@ test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iW
 	@tests/rdma/guest/make.sh build/rdma
 	@cmake $(BUILD) >/dev/null
 	@cmake --build $(BUILD) --target verbs_guest verbs_echo engine_test engine_order_test engine_p2p_test engine_failure_test \
-	  failure_matrix_test faults_test
+	  failure_matrix_test memory_matrix_test faults_test
 	@GUEST_TIMEOUT=3600 tests/rdma/guest/run.sh build/rdma tests/rdma/lane.sh $(abspath $(BUILD))/native_tests \
 	  $(abspath build/rdma/pyverbs) $(RDMA_ARGS)
 

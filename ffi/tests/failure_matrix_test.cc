@@ -16,6 +16,7 @@
 #include <functional>
 
 #include "ffi/tests/forked.h"
+#include "ffi/tests/forked_call.h"
 #include "ffi/tests/verbs_wire.h"
 
 namespace jaxring::test {
@@ -23,6 +24,7 @@ namespace {
 
 constexpr int kProcesses = 4;
 constexpr int kRounds = 12;
+constexpr uint64_t kBlock = 700;
 // Seconds for an operation with a process that is stopped. RDMA's cases run where processors are emulated.
 const double kPatience = VerbsDevices().empty() ? 1 : 4;
 
@@ -67,10 +69,18 @@ class Member {
     job_->Begin(process_, *engine_);
     if (victim && case_.when == When::kJoining) Act();
     job_->Link(process_, *engine_, case_.wire, without_victim ? case_.victim : -1);
-    planner_ = std::thread([this] { Plan(); });
+    planner_ = Answering(engine_.get(), process_, [this](int process, const PlanRequest& request) {
+      Settings settings;
+      settings.block = kBlock;
+      settings.protocol = Protocol::kSimple;
+      settings.timeout_s = case_.what == What::kStopped ? kPatience : 60;
+      settings.key = 5;
+      request.site->Resolve(request.group, MakePlan(schedule_, settings, process, 1));
+    });
+    call_ = std::make_unique<ForkedCall>(engine_.get(), schedule_, process_, kBlock);
     // Those that come after the victim are at a loss in this operation.
     if (case_.when == When::kIdle || case_.when == When::kFinalising) {
-      const Status status = Operate();
+      const Status status = call_->Run();
       if (!status.ok()) return Complain("the first operation fails", status);
       own.first_done = true;
       Until([this] { return AllDone(); });
@@ -84,7 +94,7 @@ class Member {
           while (engine_->counters().operations == 0) std::this_thread::yield();
           Act();
         });
-        const Status status = Operate();
+        const Status status = call_->Run();
         inside.join();
         if (!Failed(status, "lost rank ")) return Complain("the victim is told", status);
       } else if (case_.when != When::kJoining) {
@@ -108,7 +118,7 @@ class Member {
     const bool stopped = case_.what == What::kStopped;
     Status status;
     for (int round = 0, right = 0; round < (stopped ? kRounds : 2) && right < 2; ++round) {
-      status = Operate();
+      status = call_->Run();
       if (status.ok()) return Complain("it fails", status);
       if ((status.code == Code::kDeadlineExceeded) != stopped)
         return Complain("only a stopped one is waited for", status);
@@ -190,45 +200,14 @@ class Member {
     }
   }
 
-  void Plan() {
-    PlanRequest request;
-    while (true) {
-      if (!engine_->NextRequest(1, &request)) continue;
-      Settings settings;
-      settings.block = 700;
-      settings.protocol = Protocol::kSimple;
-      settings.timeout_s = case_.what == What::kStopped ? kPatience : 60;
-      settings.key = 5;
-      request.site->Resolve(request.group, MakePlan(schedule_, settings, process_, 1));
-      request = {};
-    }
-  }
-
-  Status Operate() {
-    if (!site_) site_ = std::make_shared<Site>(engine_.get(), SiteSpec{"call", {0, 1, 2, 3}, kProcesses, 60, 0});
-    const size_t elements = 700;
-    std::vector<int32_t> data(elements * kProcesses, process_ + 1), out(elements * kProcesses);
-    Ends ends(case_.Describe());
-    Arrival arrival{
-        process_, process_, run_++, {}, schedule_.in_blocks * elements * 4, schedule_.out_blocks * elements * 4};
-    arrival.participant.in = data.data();
-    arrival.participant.out = out.data();
-    arrival.participant.done = ends.Expect();
-    site_->Arrive(std::move(arrival));
-    Status status = ends.Wait()[0];
-    if (status.ok() && out[0] != 10) return Status::Error(Code::kInternal, "a wrong sum");
-    return status;
-  }
-
   const Case& case_;
   const int process_;
   Board* board_;
   ForkedJob* job_;
   const Schedule& schedule_;
   std::unique_ptr<Engine> engine_;
-  std::shared_ptr<Site> site_;
+  std::unique_ptr<ForkedCall> call_;
   std::thread planner_;
-  int64_t run_ = 1;
 };
 
 // Runs in a process of its own: forks the members, and sees how they end.

@@ -49,6 +49,8 @@ for devices in "$roce" "$iwarp"; do
 done
 say "failure_matrix_test, $roce"
 on "$roce" "$native/failure_matrix_test" 1 8
+say "memory_matrix_test, $roce"
+on "$roce" "$native/memory_matrix_test"
 say "faults_test, $roce"
 on "$roce" "$native/faults_test" 0 200
 say "native, three queue pairs"

@@ -1,0 +1,33 @@
+# The native tests under a sanitizer: -DJAXRING_SANITIZE=address, thread or undefined, without Python.
+if(NOT JAXRING_SANITIZE MATCHES "^(address|thread|undefined)$")
+  message(FATAL_ERROR "JAXRING_SANITIZE is '${JAXRING_SANITIZE}': choose address, thread or undefined")
+endif()
+if(JAXRING_PYTHON)
+  message(FATAL_ERROR "JAXRING_SANITIZE is for the native tests: set JAXRING_PYTHON=OFF and JAXRING_BUILD_TESTS=ON")
+endif()
+# One set of flags for libraries and tests, so that they can share precompiled headers.
+set(CMAKE_CXX_FLAGS_RELEASE "-O1")
+set(CMAKE_POSITION_INDEPENDENT_CODE OFF)
+set(_sanitize -fsanitize=${JAXRING_SANITIZE} -fno-omit-frame-pointer -g1)
+if(JAXRING_SANITIZE STREQUAL "address")
+  list(APPEND _sanitize -fsanitize=undefined)  # they go well together
+endif()
+if(NOT JAXRING_SANITIZE STREQUAL "thread")
+  list(APPEND _sanitize -fno-sanitize-recover=undefined)
+endif()
+target_compile_options(jaxring_flags INTERFACE ${_sanitize})
+target_link_options(jaxring_flags INTERFACE ${_sanitize})
+
+# jaxring_precompile_headers(TARGET...): the standard library's, read once. Under a sanitizer they are a quarter of the
+# work, and no compiler cache knows these builds from elsewhere.
+function(jaxring_precompile_headers)
+  foreach(target IN LISTS ARGN)
+    if(target STREQUAL "jaxring_engine")
+      target_precompile_headers(${target} PRIVATE <algorithm> <array> <atomic> <chrono> <condition_variable> <cstring>
+        <deque> <fstream> <functional> <iostream> <map> <memory> <mutex> <optional> <random> <set> <sstream> <string>
+        <thread> <unordered_map> <vector>)
+    else()
+      target_precompile_headers(${target} REUSE_FROM jaxring_engine)
+    endif()
+  endforeach()
+endfunction()
