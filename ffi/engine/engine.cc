@@ -94,6 +94,7 @@ void Engine::Work() {
       seen_version = ~uint64_t{0};
     }
     counters_.sleeps++;
+    if (!ops.empty()) verbs_.Arm();
     ops.empty() ? idle_->Wait(called, kIdleUs) : bell_->Wait(rung, kSleepUs);
     last_progress = Clock::now();
   }

@@ -272,10 +272,12 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
   // Read before looking: what a peer published before it went away is still taken.
   const bool closed = flow.recv->end.closed.load(std::memory_order_acquire);
   RingReceiver& ring = flow.recv->ring(plan.protocol);
-  if (ring.Find(claim->id, &claim->position, &claim->data, &claim->message)) {
-    claim->ring = &ring;
-    return true;
-  }
+  do {
+    if (ring.Find(claim->id, &claim->position, &claim->data, &claim->message)) {
+      claim->ring = &ring;
+      return true;
+    }
+  } while (flow.recv->must_look && flow.recv->notifier->Look());
   if (stash_->Take(claim->id, &claim->stashed)) {
     claim->data = claim->stashed.data.data();
     claim->message = {static_cast<uint32_t>(claim->stashed.data.size()), claim->stashed.check, claim->stashed.checksum};

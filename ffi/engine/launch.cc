@@ -104,9 +104,11 @@ bool Engine::PlayHere(std::span<Started> ops) {
   patient &= bytes <= kSmallBytes;
   Clock::time_point until{};
   struct Seated {
-    Bell* bell = nullptr;
+    Engine* engine = nullptr;
     ~Seated() {
-      if (bell != nullptr) bell->Sit(-1);
+      if (engine == nullptr) return;
+      engine->bell_->Sit(-1);
+      engine->verbs_.EndLooking(engine->active_count_.load(std::memory_order_seq_cst) > 0);
     }
   } seated;
   for (int idle = 0;;) {
@@ -125,7 +127,8 @@ bool Engine::PlayHere(std::span<Started> ops) {
     if (until == Clock::time_point{}) {
       until = now + std::chrono::microseconds(patient ? options_.patience_us : options_.spin_us);
       if (patient) {
-        seated.bell = bell_.get();
+        seated.engine = this;
+        verbs_.BeginLooking();
         TakeSeat(ops[0]->plan().process, now);
       }
     } else if (now >= until) {

@@ -13,6 +13,9 @@ class Notifier {
  public:
   virtual ~Notifier() = default;
   virtual void Notify() = 0;
+  // For whoever waits for what comes by a link: looks himself, instead of the thread that would be woken for it.
+  // Whether anything came.
+  virtual bool Look() { return false; }
 };
 
 // A futex word in a memfd page. The owner hands the descriptor's number to peers, which map the same page; the memory

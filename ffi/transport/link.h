@@ -100,6 +100,7 @@ struct RecvLink {
   RingReceiver ll, simple;
   LinkEnd end;
   std::unique_ptr<Notifier> notifier;
+  bool must_look = false;  // what comes is seen sooner by `notifier->Look()`
 };
 
 // A link that both ends have made, to be put into service. One of the two is set; `description` is for people.

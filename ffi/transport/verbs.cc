@@ -42,14 +42,15 @@ class PeerEar final : public Poller::Handler {
 }  // namespace
 
 VerbsPump::VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                     LinkEnd* end, Notifier* own_bell, OnEnd on_end)
+                     LinkEnd* end, Notifier* own_bell, VerbsLookers* lookers, OnEnd on_end)
     : link_(std::move(link)),
       endpoint_(std::move(endpoint)),
       own_bell_(own_bell),
       fd_(fd),
       poller_(poller),
       end_(end),
-      on_end_(std::move(on_end)) {}
+      on_end_(std::move(on_end)),
+      lookers_(lookers) {}
 
 VerbsPump::~VerbsPump() { close(fd_); }
 
@@ -62,9 +63,31 @@ void VerbsPump::Start() {
 void VerbsPump::OnEvents(uint32_t) {
   std::lock_guard lock(mutex_);
   if (closed()) return;
+  if (lookers_->count.load(std::memory_order_relaxed) == 0) return ArmLocked();
+  endpoint_->TakeEvents();
+  armed_ = false;
+  // The last looker, who counts down first, sees this, or is seen to be gone here.
+  lookers_->unarmed.store(true, std::memory_order_seq_cst);
+  if (lookers_->count.load(std::memory_order_seq_cst) == 0) return ArmLocked();
+  PumpLocked();
+}
+
+void VerbsPump::Arm() {
+  std::lock_guard lock(mutex_);
+  if (!armed_ && !closed()) ArmLocked();
+}
+
+void VerbsPump::ArmLocked() {
+  armed_ = true;
   // Armed first and looked at afterwards, so that nothing falls in between.
   if (!endpoint_->Arm()) return End(endpoint_->error(), true);
   PumpLocked();
+}
+
+bool VerbsPump::Look() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || closed()) return false;
+  return PumpLocked();
 }
 
 void VerbsPump::Pump() {
@@ -72,8 +95,8 @@ void VerbsPump::Pump() {
   PumpLocked();
 }
 
-void VerbsPump::PumpLocked() {
-  bool good = !closed();
+bool VerbsPump::PumpLocked() {
+  bool good = !closed(), any = false;
   while (good) {
     events_.clear();
     good = endpoint_->Poll(&events_);
@@ -81,15 +104,20 @@ void VerbsPump::PumpLocked() {
     for (const Event& event : events_) good = Handle(event) && good;
     good = good && Advance();
     if (events_.empty()) break;
+    any = true;
   }
-  if (good || closed()) return;
+  if (good || closed()) return any;
   // A peer that ends takes its queue pairs along, which an iWARP device reports at once: what it said, or that it is
   // gone, is then on its way.
   pollfd word{fd_, POLLIN, 0};
   const bool leaving = endpoint_->closed_by_peer();
   if (leaving && heard_.empty()) poll(&word, 1, kLastWordMs);
-  if (Listen() || (leaving && !heard_.empty())) return End(LastWord(), false);
-  End(endpoint_->error(), true);
+  if (Listen() || (leaving && !heard_.empty())) {
+    End(LastWord(), false);
+  } else {
+    End(endpoint_->error(), true);
+  }
+  return any;
 }
 
 bool VerbsPump::Misbehaved() {
@@ -158,8 +186,9 @@ void VerbsPump::SayGoodbye() {
 }
 
 VerbsSendPump::VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                             const std::shared_ptr<SendLink>& link, Notifier* own_bell, OnEnd on_end)
-    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, std::move(on_end)),
+                             const std::shared_ptr<SendLink>& link, Notifier* own_bell, VerbsLookers* lookers,
+                             OnEnd on_end)
+    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, lookers, std::move(on_end)),
       rings_{Ring(link->memory.ring(Protocol::kLL), own_bell), Ring(link->memory.ring(Protocol::kSimple), own_bell)},
       queues_(endpoint_->queue_pairs()),
       signal_every_(std::max(1, kSignalEvery / endpoint_->queue_pairs())) {}
@@ -246,8 +275,9 @@ void VerbsSendPump::SayGoodbye() {
 }
 
 VerbsRecvPump::VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                             const std::shared_ptr<RecvLink>& link, Notifier* own_bell, OnEnd on_end)
-    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, std::move(on_end)),
+                             const std::shared_ptr<RecvLink>& link, Notifier* own_bell, VerbsLookers* lookers,
+                             OnEnd on_end)
+    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, lookers, std::move(on_end)),
       rings_{Ring{link->memory.ring(Protocol::kLL)}, Ring{link->memory.ring(Protocol::kSimple)}} {}
 
 bool VerbsRecvPump::Handle(const Event& event) {

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -33,11 +34,18 @@
 
 namespace jaxring {
 
+// Threads of an engine that look for completions themselves. While there are any, devices raise no events, each of
+// which would wake a thread for what has been taken by then.
+struct VerbsLookers {
+  std::atomic<int> count{0};
+  std::atomic<bool> unarmed{false};  // some pump's device raises no events
+};
+
 class VerbsPump : public Poller::Handler, public std::enable_shared_from_this<VerbsPump> {
  public:
   // `link` owns the memory that the endpoint has registered, and `end`.
   VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller, LinkEnd* end,
-            Notifier* own_bell, OnEnd on_end);
+            Notifier* own_bell, VerbsLookers* lookers, OnEnd on_end);
   ~VerbsPump() override;
   // Listens for completions and to the peer's word, from now on.
   void Start();
@@ -45,6 +53,10 @@ class VerbsPump : public Poller::Handler, public std::enable_shared_from_this<Ve
   void OnEvents(uint32_t events) override;
   // Does what can be done now; any thread.
   void Pump();
+  // The same for whoever waits for a message; whether anything was complete.
+  bool Look();
+  // Has the device raise an event for what comes from now on, and does what has come.
+  void Arm();
   // The peer said something over the connection, or is gone.
   void Hear();
   // Tells the peer that this process ends in good order.
@@ -60,7 +72,9 @@ class VerbsPump : public Poller::Handler, public std::enable_shared_from_this<Ve
   virtual bool Advance() = 0;
   // Something was sent whose completion is not known.
   virtual bool Waiting() const = 0;
-  void PumpLocked();
+  // Whether anything was complete.
+  bool PumpLocked();
+  void ArmLocked();
   void End(const std::string& why, bool tell);
   // Reads what the peer said; true if its side of the connection has ended.
   bool Listen();
@@ -81,6 +95,8 @@ class VerbsPump : public Poller::Handler, public std::enable_shared_from_this<Ve
   Poller* poller_;
   LinkEnd* end_;
   OnEnd on_end_;
+  VerbsLookers* const lookers_;
+  bool armed_ = true;
   bool goodbye_ = false;
   std::string heard_;
   std::vector<Event> events_;
@@ -90,7 +106,7 @@ class VerbsPump : public Poller::Handler, public std::enable_shared_from_this<Ve
 class VerbsSendPump final : public VerbsPump {
  public:
   VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                const std::shared_ptr<SendLink>& link, Notifier* own_bell, OnEnd on_end);
+                const std::shared_ptr<SendLink>& link, Notifier* own_bell, VerbsLookers* lookers, OnEnd on_end);
   // Waits for what has been sent to arrive, some seconds at most.
   void SayGoodbye() override;
 
@@ -128,7 +144,7 @@ class VerbsSendPump final : public VerbsPump {
 class VerbsRecvPump final : public VerbsPump {
  public:
   VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                const std::shared_ptr<RecvLink>& link, Notifier* own_bell, OnEnd on_end);
+                const std::shared_ptr<RecvLink>& link, Notifier* own_bell, VerbsLookers* lookers, OnEnd on_end);
 
  private:
   struct Ring {
@@ -157,6 +173,12 @@ class VerbsJoin {
   Joined Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end);
   // Has every link in service look at its port.
   void CheckPorts();
+  // A thread looks itself from now on.
+  void BeginLooking() { lookers_.count.fetch_add(1, std::memory_order_seq_cst); }
+  // It does so no more; `others_wait`: some sleep until there are events.
+  void EndLooking(bool others_wait);
+  // Before a thread sleeps that waits for a message: has all devices raise events again.
+  void Arm();
   void Forget(int peer, int channel, bool sending);
 
  private:
@@ -170,6 +192,9 @@ class VerbsJoin {
 
   uint32_t slot_bytes_;
   Notifier* own_bell_;
+  std::vector<std::shared_ptr<VerbsPump>> InService();
+
+  VerbsLookers lookers_;
   std::mutex mutex_;
   std::vector<std::weak_ptr<VerbsPump>> in_service_;
   std::map<Key, std::shared_ptr<Pending>> pending_;

@@ -91,6 +91,8 @@ class Endpoint {
   bool Poll(std::vector<Event>* events);
   // Has fd() become readable at the next completion. Poll once more afterwards: what came before counts not.
   bool Arm();
+  // Has fd() become unreadable, without asking for another event.
+  void TakeEvents();
   int fd() const { return channel_->fd; }
   int queue_pairs() const { return options_.queue_pairs; }
   // Why it failed: device, GID, queue pair, status and what to do.

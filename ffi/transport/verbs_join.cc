@@ -12,6 +12,10 @@ class PumpNotifier final : public Notifier {
   void Notify() override {
     if (auto pump = pump_.lock()) pump->Pump();
   }
+  bool Look() override {
+    auto pump = pump_.lock();
+    return pump && pump->Look();
+  }
 
  private:
   std::weak_ptr<VerbsPump> pump_;
@@ -58,16 +62,27 @@ void VerbsJoin::Prepare(int peer, int channel, bool sending, const std::string& 
   pending->endpoint->Prepare(verbs::FromHex(peer_offer));
 }
 
-void VerbsJoin::CheckPorts() {
+std::vector<std::shared_ptr<VerbsPump>> VerbsJoin::InService() {
   std::vector<std::shared_ptr<VerbsPump>> live;
-  {
-    std::lock_guard lock(mutex_);
-    std::erase_if(in_service_, [](const auto& pump) { return pump.expired(); });
-    for (const auto& pump : in_service_) {
-      if (auto kept = pump.lock()) live.push_back(std::move(kept));
-    }
+  std::lock_guard lock(mutex_);
+  std::erase_if(in_service_, [](const auto& pump) { return pump.expired(); });
+  for (const auto& pump : in_service_) {
+    if (auto kept = pump.lock()) live.push_back(std::move(kept));
   }
-  for (const auto& pump : live) pump->CheckPort();
+  return live;
+}
+
+void VerbsJoin::CheckPorts() {
+  for (const auto& pump : InService()) pump->CheckPort();
+}
+
+void VerbsJoin::EndLooking(bool others_wait) {
+  if (lookers_.count.fetch_sub(1, std::memory_order_seq_cst) == 1 && others_wait) Arm();
+}
+
+void VerbsJoin::Arm() {
+  if (!lookers_.unarmed.exchange(false, std::memory_order_seq_cst)) return;
+  for (const auto& pump : InService()) pump->Arm();
 }
 
 VerbsJoin::Joined VerbsJoin::Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s,
@@ -84,11 +99,12 @@ VerbsJoin::Joined VerbsJoin::Finish(Poller* poller, int peer, int channel, bool 
   Joined joined{pending->send, pending->recv, pending->endpoint->Describe(), nullptr};
   std::shared_ptr<VerbsPump> pump;
   if (sending) {
-    pump = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller, joined.send, own_bell_,
+    pump = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller, joined.send, own_bell_, &lookers_,
                                            std::move(on_end));
   } else {
-    pump = std::make_shared<VerbsRecvPump>(std::move(pending->endpoint), fd, poller, joined.recv, own_bell_,
+    pump = std::make_shared<VerbsRecvPump>(std::move(pending->endpoint), fd, poller, joined.recv, own_bell_, &lookers_,
                                            std::move(on_end));
+    joined.recv->must_look = true;
   }
   Notifier* notifier = sending ? joined.send->notifier.get() : joined.recv->notifier.get();
   static_cast<PumpNotifier*>(notifier)->set_pump(pump);

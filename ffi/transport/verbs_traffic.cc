@@ -139,10 +139,14 @@ bool Endpoint::Poll(std::vector<Event>* events) {
   return error_.empty();
 }
 
-bool Endpoint::Arm() {
+void Endpoint::TakeEvents() {
   Cq* cq;
   void* user;
   while (api_->get_cq_event(channel_.get(), &cq, &user) == 0) api_->ack_cq_events(cq, 1);
+}
+
+bool Endpoint::Arm() {
+  TakeEvents();
   if (context_->request_notify(cq_.get(), 0) == 0) return true;
   Fail(Place(-1) + ": asking for completion events failed");
   return false;

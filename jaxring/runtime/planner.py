@@ -252,9 +252,12 @@ class Planner:
         world = self._make_world(membership, False) if len(membership.processes) > 1 else None
         before = gone()  # maybe an earlier start of one that has come back
         try:
-            while world is not None and (absent := world.absent()):
-                ended = [p for p in absent if p in gone() and p not in before]
-                if ended:
+            while world is not None:
+                # In this order: who begins the generation sooner says goodbye to the old one, and has come before that.
+                left = gone()
+                if not (absent := world.absent()):
+                    break
+                if ended := [p for p in absent if p in left and p not in before]:
                     raise JoinError(f"Process {ended[0]} has ended meanwhile: try again.")
                 if time.monotonic() > deadline:
                     raise JoinError(f"Process {absent[0]} has agreed to take part, but does not come: try again.")

@@ -137,13 +137,14 @@ def test_launches_do_not_keep_memory(tmp_path, processes, devices, shm_disable):
     extra = {"JAXRING_SHM_DISABLE": shm_disable, "MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
     outputs = run_job(tmp_path, [WORKER, "launches_keep_memory"], processes, devices, **extra)
     for out in outputs:
-        assert int(out.splitlines()[-1]) < 100
+        assert int(out.splitlines()[-1]) < 60
 
 
+@pytest.mark.slow
 @layouts
 def test_programs_that_are_dropped_take_their_call_sites_along(tmp_path, processes, devices):
     for out in run(tmp_path, "programs_are_released", processes=processes, devices=devices):
         found = json.loads(out.splitlines()[-1])
-        assert found["grown"] < 100
+        assert found["grown"] < 60
         before, after = found["sites"]
         assert after <= before + 4, found

@@ -201,7 +201,7 @@ def resident() -> int:
 
 
 def launches_keep_memory() -> None:
-    """500 launches of a 4 MiB all_reduce: memory before and after."""
+    """200 launches of a 4 MiB all_reduce: memory before and after."""
     mesh = start()
     run = over(mesh, lambda x: jaxring.all_reduce(x, AXIS))
     donating = over(mesh, lambda x: jaxring.all_reduce(x, AXIS, "max"), donate_argnums=0)
@@ -218,13 +218,13 @@ def launches_keep_memory() -> None:
 
     launch(60)
     before = resident()
-    launch(500)
+    launch(200)
     gc.collect()
     say((resident() - before) >> 20)
 
 
 def programs_are_released() -> None:
-    """200 programs are made, run and dropped; the native call sites go with them."""
+    """100 programs are made, run and dropped; the native call sites go with them."""
     mesh = start()
     x = put(mesh, rows(mesh.size, 100, "int32"))
 
@@ -249,7 +249,7 @@ def programs_are_released() -> None:
     make(20)
     settled(sites + 4)
     before = resident()
-    make(200)
+    make(100)
     say(json.dumps({"sites": [sites, settled(sites + 4)], "grown": (resident() - before) >> 20}))
 
 
