@@ -29,7 +29,7 @@ Engine::Engine(EngineOptions options)
       saver_(options_.operand_bytes == 0
                  ? nullptr
                  : std::make_unique<OperandSaver>(options_.operand_files, options_.operand_bytes)),
-      verbs_(options_.slot_bytes, bell_.get()),
+      verbs_(options_.slot_bytes, bell_.get(), &lookers_),
       plugins_(options_.slot_bytes, bell_.get()) {
   poller_ = std::make_unique<Poller>([this] { Tick(); });
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
@@ -94,7 +94,7 @@ void Engine::Work() {
       seen_version = ~uint64_t{0};
     }
     counters_.sleeps++;
-    if (!ops.empty()) verbs_.Arm();
+    if (!ops.empty()) lookers_.Arm();
     ops.empty() ? idle_->Wait(called, kIdleUs) : bell_->Wait(rung, kSleepUs);
     last_progress = Clock::now();
   }

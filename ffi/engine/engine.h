@@ -107,6 +107,7 @@ class Engine {
   void AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending);
   // RDMA links in the making, and the end of it: the link is in service. Takes `fd`; returns the connection in words.
   VerbsJoin& verbs() { return verbs_; }
+  Lookers& lookers() { return lookers_; }
   std::string AddVerbs(int process, int channel, bool sending, int fd, double timeout_s);
   // The same by a network plugin.
   PluginLinks& plugins() { return plugins_; }
@@ -278,6 +279,7 @@ class Engine {
   std::vector<std::thread> workers_;
   std::string Enlist(int process, int channel, bool sending, JoinedLink joined);
 
+  Lookers lookers_;
   VerbsJoin verbs_;
   PluginLinks plugins_;
   std::unique_ptr<Poller> poller_;  // last: its thread uses everything above

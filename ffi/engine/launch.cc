@@ -108,7 +108,7 @@ bool Engine::PlayHere(std::span<Started> ops) {
     ~Seated() {
       if (engine == nullptr) return;
       engine->bell_->Sit(-1);
-      engine->verbs_.EndLooking(engine->active_count_.load(std::memory_order_seq_cst) > 0);
+      engine->lookers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
     }
   } seated;
   for (int idle = 0;;) {
@@ -128,7 +128,7 @@ bool Engine::PlayHere(std::span<Started> ops) {
       until = now + std::chrono::microseconds(patient ? options_.patience_us : options_.spin_us);
       if (patient) {
         seated.engine = this;
-        verbs_.BeginLooking();
+        lookers_.Begin();
         TakeSeat(ops[0]->plan().process, now);
       }
     } else if (now >= until) {

@@ -154,9 +154,9 @@ void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bo
     if (ending == Ending::kGoodbye || generation != generation_.load()) return;
     NoteCrash(process, Sentence(why, ending), ending);
   };
-  auto add = [&](auto make, auto enlist) {
-    auto link = make(Spoiled(std::move(stream), process, channel), poller_.get(),
-                     links_.TakePrepared(process, channel, sending), bell_.get(), ended);
+  stream = Spoiled(std::move(stream), process, channel);
+  LinkMemory memory = links_.TakePrepared(process, channel, sending);
+  auto add = [&](auto link, auto enlist) {
     {
       std::lock_guard lock(mutex_);
       goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
@@ -164,9 +164,10 @@ void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bo
     (links_.*enlist)(process, channel, std::move(link));
   };
   if (sending) {
-    add(MakeTcpSendLink, &Links::AddSend);
+    add(MakeTcpSendLink(std::move(stream), poller_.get(), std::move(memory), bell_.get(), ended), &Links::AddSend);
   } else {
-    add(MakeTcpRecvLink, &Links::AddRecv);
+    add(MakeTcpRecvLink(std::move(stream), poller_.get(), &lookers_, std::move(memory), bell_.get(), ended),
+        &Links::AddRecv);
   }
 }
 

@@ -164,7 +164,7 @@ void Job::Connect(int from, int to, int channel) {
   Engine &sender = engine(from), &receiver = engine(to);
   const uint32_t slot = sender.links().slot_bytes();
   receiver.links().AddRecv(from, channel,
-                           MakeTcpRecvLink(std::make_unique<Stream>(receiving), &receiver.poller(),
+                           MakeTcpRecvLink(std::make_unique<Stream>(receiving), &receiver.poller(), &receiver.lookers(),
                                            LinkMemory::Anonymous(slot), &receiver.bell()));
   sender.links().AddSend(to, channel,
                          MakeTcpSendLink(std::make_unique<Stream>(sending), &sender.poller(),

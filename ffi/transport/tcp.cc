@@ -32,6 +32,10 @@ class KickNotifier final : public Notifier {
  public:
   explicit KickNotifier(Poller* poller) : poller_(poller) {}
   void Notify() override { poller_->Kick(); }
+  bool Look() override {
+    auto pump = pump_.lock();
+    return pump && pump->Look();
+  }
   void set_pump(std::weak_ptr<TcpRecvPump> pump) { pump_ = std::move(pump); }
   void SayGoodbye() {
     if (auto pump = pump_.lock()) pump->SayGoodbye();
@@ -145,10 +149,11 @@ void TcpSendPump::OnEvents(uint32_t events) {
   Pump();
 }
 
-TcpRecvPump::TcpRecvPump(std::unique_ptr<Stream> stream, Poller* poller, std::shared_ptr<RecvLink> link,
-                         Notifier* on_message, OnEnd on_end)
+TcpRecvPump::TcpRecvPump(std::unique_ptr<Stream> stream, Poller* poller, Lookers* lookers,
+                         std::shared_ptr<RecvLink> link, Notifier* on_message, OnEnd on_end)
     : stream_(std::move(stream)),
       poller_(poller),
+      lookers_(lookers),
       link_(std::move(link)),
       reader_(link_->memory.ring(Protocol::kLL), link_->memory.ring(Protocol::kSimple), on_message),
       on_message_(on_message),
@@ -170,19 +175,23 @@ void TcpRecvPump::Break() {
   End("the connection broke: " + stream_->Why(), ending);
 }
 
-void TcpRecvPump::Read() {
+bool TcpRecvPump::Read() {
   paused_ = false;
+  bool any = false;
   while (!closed_) {
     if (end_ > begin_) {
       size_t used;
       const WireReader::Result result = reader_.Take(buffer_.data() + begin_, end_ - begin_, &used);
       begin_ += used;
-      if (result == WireReader::Result::kGarbage) return End(BrokenSeal(reader_.number()), Ending::kDamaged);
+      if (result == WireReader::Result::kGarbage) {
+        End(BrokenSeal(reader_.number()), Ending::kDamaged);
+        return true;
+      }
       if (result == WireReader::Result::kFull) {
         // The ring's next release kicks the poller. Until then, level-triggered epoll would spin.
         paused_ = true;
         poller_->Change(stream_->fd(), 0);
-        return;
+        return any;
       }
       std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
       end_ -= begin_;
@@ -194,30 +203,58 @@ void TcpRecvPump::Read() {
       n = stream_->Read(reader_.place(), reader_.missing());
       if (n > 0) {
         reader_.Filled(static_cast<size_t>(n));
+        any = true;
         continue;
       }
     } else {
       n = stream_->Read(buffer_.data() + end_, buffer_.size() - end_);
       if (n > 0) {
         end_ += static_cast<size_t>(n);
+        any = true;
         continue;
       }
     }
-    if (n == 0) return End("the peer closed the connection");
-    if (errno == EINTR) continue;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-    return Break();
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return any;
+    n == 0 ? End("the peer closed the connection") : Break();
   }
+  return true;
 }
 
-void TcpRecvPump::OnEvents(uint32_t) { Read(); }
+void TcpRecvPump::OnEvents(uint32_t) {
+  std::lock_guard lock(mutex_);
+  if (armed_ && !paused_ && !closed_ && lookers_->any()) {
+    armed_ = false;
+    if (lookers_->MayRest()) {
+      poller_->Change(stream_->fd(), EPOLLRDHUP);
+    } else {
+      armed_ = true;
+    }
+  }
+  Read();
+}
+
+void TcpRecvPump::Arm() {
+  std::lock_guard lock(mutex_);
+  if (armed_) return;
+  armed_ = true;
+  if (!closed_ && !paused_) poller_->Change(stream_->fd(), EPOLLIN);
+}
+
+bool TcpRecvPump::Look() {
+  if (!lookers_->any()) return false;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock && !closed_ && !paused_ && Read();
+}
 
 void TcpRecvPump::Say(char word) { [[maybe_unused]] ssize_t n = stream_->Write(&word, 1); }
 
 void TcpRecvPump::SayGoodbye() { Say(kGoodbyeWord); }
 
 void TcpRecvPump::OnKick() {
+  std::lock_guard lock(mutex_);
   if (!paused_ || closed_) return;
+  armed_ = true;
   poller_->Change(stream_->fd(), EPOLLIN);
   Read();
 }
@@ -234,13 +271,15 @@ std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller
   return link;
 }
 
-std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,
-                                          Notifier* own_bell, OnEnd on_end) {
+std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, Lookers* lookers,
+                                          LinkMemory memory, Notifier* own_bell, OnEnd on_end) {
   const int fd = stream->fd();
   auto notifier = std::make_unique<KickNotifier>(poller);
   auto link = std::make_shared<RecvLink>("tcp", std::move(memory), notifier.get());
-  auto pump = std::make_shared<TcpRecvPump>(std::move(stream), poller, link, own_bell, std::move(on_end));
+  auto pump = std::make_shared<TcpRecvPump>(std::move(stream), poller, lookers, link, own_bell, std::move(on_end));
   notifier->set_pump(pump);
+  lookers->Add(pump);
+  link->must_look = true;
   link->notifier = std::move(notifier);
   poller->Add(fd, EPOLLIN, std::move(pump));
   return link;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "transport/link.h"
+#include "transport/lookers.h"
 #include "transport/poller.h"
 #include "transport/stream.h"
 #include "transport/wire.h"
@@ -50,37 +51,43 @@ class TcpSendPump final : public Poller::Handler {
   size_t written_ = 0;                  // of header and payload together
 };
 
-class TcpRecvPump final : public Poller::Handler {
+class TcpRecvPump final : public Poller::Handler, public Lookers::Source {
  public:
-  TcpRecvPump(std::unique_ptr<Stream> stream, Poller* poller, std::shared_ptr<RecvLink> link, Notifier* on_message,
-              OnEnd on_end);
+  TcpRecvPump(std::unique_ptr<Stream> stream, Poller* poller, Lookers* lookers, std::shared_ptr<RecvLink> link,
+              Notifier* on_message, OnEnd on_end);
   void OnEvents(uint32_t events) override;
   void OnKick() override;
+  void Arm() override;
+  // For whoever waits for a message: whether anything came.
+  bool Look();
   // Tells the sender that this process ends in good order.
   void SayGoodbye();
 
  private:
   void Say(char word);
-  void Read();
+  // Whether anything came.
+  bool Read();
   void End(const std::string& why, Ending ending = Ending::kNoWord);
   void Break();  // by what errno says
 
   std::unique_ptr<Stream> stream_;
   Poller* poller_;
+  Lookers* const lookers_;
   std::shared_ptr<RecvLink> link_;
   WireReader reader_;
   Notifier* on_message_;
+  std::mutex mutex_;
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;
-  bool paused_ = false, closed_ = false;
+  bool armed_ = true, paused_ = false, closed_ = false;
   OnEnd on_end_;
 };
 
 // Makes links over connected sockets. Both keep their pump alive through the poller.
 std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,
                                           Notifier* own_bell, OnEnd on_end = nullptr);
-std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,
-                                          Notifier* own_bell, OnEnd on_end = nullptr);
+std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, Lookers* lookers,
+                                          LinkMemory memory, Notifier* own_bell, OnEnd on_end = nullptr);
 void SayTcpGoodbye(SendLink& link);
 void SayTcpGoodbye(RecvLink& link);
 

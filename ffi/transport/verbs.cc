@@ -42,7 +42,7 @@ class PeerEar final : public Poller::Handler {
 }  // namespace
 
 VerbsPump::VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                     LinkEnd* end, Notifier* own_bell, VerbsLookers* lookers, OnEnd on_end)
+                     LinkEnd* end, Notifier* own_bell, Lookers* lookers, OnEnd on_end)
     : link_(std::move(link)),
       endpoint_(std::move(endpoint)),
       own_bell_(own_bell),
@@ -63,12 +63,9 @@ void VerbsPump::Start() {
 void VerbsPump::OnEvents(uint32_t) {
   std::lock_guard lock(mutex_);
   if (closed()) return;
-  if (lookers_->count.load(std::memory_order_relaxed) == 0) return ArmLocked();
-  endpoint_->TakeEvents();
   armed_ = false;
-  // The last looker, who counts down first, sees this, or is seen to be gone here.
-  lookers_->unarmed.store(true, std::memory_order_seq_cst);
-  if (lookers_->count.load(std::memory_order_seq_cst) == 0) return ArmLocked();
+  endpoint_->TakeEvents();
+  if (!lookers_->MayRest()) return ArmLocked();
   PumpLocked();
 }
 
@@ -186,8 +183,7 @@ void VerbsPump::SayGoodbye() {
 }
 
 VerbsSendPump::VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                             const std::shared_ptr<SendLink>& link, Notifier* own_bell, VerbsLookers* lookers,
-                             OnEnd on_end)
+                             const std::shared_ptr<SendLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end)
     : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, lookers, std::move(on_end)),
       rings_{Ring(link->memory.ring(Protocol::kLL), own_bell), Ring(link->memory.ring(Protocol::kSimple), own_bell)},
       queues_(endpoint_->queue_pairs()),
@@ -275,8 +271,7 @@ void VerbsSendPump::SayGoodbye() {
 }
 
 VerbsRecvPump::VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                             const std::shared_ptr<RecvLink>& link, Notifier* own_bell, VerbsLookers* lookers,
-                             OnEnd on_end)
+                             const std::shared_ptr<RecvLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end)
     : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, lookers, std::move(on_end)),
       rings_{Ring{link->memory.ring(Protocol::kLL)}, Ring{link->memory.ring(Protocol::kSimple)}} {}
 

@@ -16,7 +16,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -28,24 +27,18 @@
 #include <vector>
 
 #include "transport/link.h"
+#include "transport/lookers.h"
 #include "transport/poller.h"
 #include "transport/tcp.h"
 #include "transport/verbs_endpoint.h"
 
 namespace jaxring {
 
-// Threads of an engine that look for completions themselves. While there are any, devices raise no events, each of
-// which would wake a thread for what has been taken by then.
-struct VerbsLookers {
-  std::atomic<int> count{0};
-  std::atomic<bool> unarmed{false};  // some pump's device raises no events
-};
-
-class VerbsPump : public Poller::Handler, public std::enable_shared_from_this<VerbsPump> {
+class VerbsPump : public Poller::Handler, public Lookers::Source, public std::enable_shared_from_this<VerbsPump> {
  public:
   // `link` owns the memory that the endpoint has registered, and `end`.
   VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller, LinkEnd* end,
-            Notifier* own_bell, VerbsLookers* lookers, OnEnd on_end);
+            Notifier* own_bell, Lookers* lookers, OnEnd on_end);
   ~VerbsPump() override;
   // Listens for completions and to the peer's word, from now on.
   void Start();
@@ -55,8 +48,7 @@ class VerbsPump : public Poller::Handler, public std::enable_shared_from_this<Ve
   void Pump();
   // The same for whoever waits for a message; whether anything was complete.
   bool Look();
-  // Has the device raise an event for what comes from now on, and does what has come.
-  void Arm();
+  void Arm() override;
   // The peer said something over the connection, or is gone.
   void Hear();
   // Tells the peer that this process ends in good order.
@@ -95,7 +87,7 @@ class VerbsPump : public Poller::Handler, public std::enable_shared_from_this<Ve
   Poller* poller_;
   LinkEnd* end_;
   OnEnd on_end_;
-  VerbsLookers* const lookers_;
+  Lookers* const lookers_;
   bool armed_ = true;
   bool goodbye_ = false;
   std::string heard_;
@@ -106,7 +98,7 @@ class VerbsPump : public Poller::Handler, public std::enable_shared_from_this<Ve
 class VerbsSendPump final : public VerbsPump {
  public:
   VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                const std::shared_ptr<SendLink>& link, Notifier* own_bell, VerbsLookers* lookers, OnEnd on_end);
+                const std::shared_ptr<SendLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end);
   // Waits for what has been sent to arrive, some seconds at most.
   void SayGoodbye() override;
 
@@ -144,7 +136,7 @@ class VerbsSendPump final : public VerbsPump {
 class VerbsRecvPump final : public VerbsPump {
  public:
   VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                const std::shared_ptr<RecvLink>& link, Notifier* own_bell, VerbsLookers* lookers, OnEnd on_end);
+                const std::shared_ptr<RecvLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end);
 
  private:
   struct Ring {
@@ -163,7 +155,8 @@ class VerbsRecvPump final : public VerbsPump {
 // Links in the making, from the offer that is made to a peer to the link.
 class VerbsJoin {
  public:
-  VerbsJoin(uint32_t slot_bytes, Notifier* own_bell) : slot_bytes_(slot_bytes), own_bell_(own_bell) {}
+  VerbsJoin(uint32_t slot_bytes, Notifier* own_bell, Lookers* lookers)
+      : slot_bytes_(slot_bytes), own_bell_(own_bell), lookers_(lookers) {}
   // Each throws std::runtime_error with a sentence, and forgets the link then. See jaxring/world/links.py for the
   // order.
   std::string Offer(int peer, int channel, bool sending, verbs::EndpointOptions options);
@@ -173,12 +166,6 @@ class VerbsJoin {
   Joined Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end);
   // Has every link in service look at its port.
   void CheckPorts();
-  // A thread looks itself from now on.
-  void BeginLooking() { lookers_.count.fetch_add(1, std::memory_order_seq_cst); }
-  // It does so no more; `others_wait`: some sleep until there are events.
-  void EndLooking(bool others_wait);
-  // Before a thread sleeps that waits for a message: has all devices raise events again.
-  void Arm();
   void Forget(int peer, int channel, bool sending);
 
  private:
@@ -192,9 +179,7 @@ class VerbsJoin {
 
   uint32_t slot_bytes_;
   Notifier* own_bell_;
-  std::vector<std::shared_ptr<VerbsPump>> InService();
-
-  VerbsLookers lookers_;
+  Lookers* const lookers_;
   std::mutex mutex_;
   std::vector<std::weak_ptr<VerbsPump>> in_service_;
   std::map<Key, std::shared_ptr<Pending>> pending_;

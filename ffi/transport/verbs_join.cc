@@ -62,27 +62,16 @@ void VerbsJoin::Prepare(int peer, int channel, bool sending, const std::string& 
   pending->endpoint->Prepare(verbs::FromHex(peer_offer));
 }
 
-std::vector<std::shared_ptr<VerbsPump>> VerbsJoin::InService() {
-  std::vector<std::shared_ptr<VerbsPump>> live;
-  std::lock_guard lock(mutex_);
-  std::erase_if(in_service_, [](const auto& pump) { return pump.expired(); });
-  for (const auto& pump : in_service_) {
-    if (auto kept = pump.lock()) live.push_back(std::move(kept));
-  }
-  return live;
-}
-
 void VerbsJoin::CheckPorts() {
-  for (const auto& pump : InService()) pump->CheckPort();
-}
-
-void VerbsJoin::EndLooking(bool others_wait) {
-  if (lookers_.count.fetch_sub(1, std::memory_order_seq_cst) == 1 && others_wait) Arm();
-}
-
-void VerbsJoin::Arm() {
-  if (!lookers_.unarmed.exchange(false, std::memory_order_seq_cst)) return;
-  for (const auto& pump : InService()) pump->Arm();
+  std::vector<std::shared_ptr<VerbsPump>> live;
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(in_service_, [](const auto& pump) { return pump.expired(); });
+    for (const auto& pump : in_service_) {
+      if (auto kept = pump.lock()) live.push_back(std::move(kept));
+    }
+  }
+  for (const auto& pump : live) pump->CheckPort();
 }
 
 VerbsJoin::Joined VerbsJoin::Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s,
@@ -99,16 +88,17 @@ VerbsJoin::Joined VerbsJoin::Finish(Poller* poller, int peer, int channel, bool 
   Joined joined{pending->send, pending->recv, pending->endpoint->Describe(), nullptr};
   std::shared_ptr<VerbsPump> pump;
   if (sending) {
-    pump = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller, joined.send, own_bell_, &lookers_,
+    pump = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller, joined.send, own_bell_, lookers_,
                                            std::move(on_end));
   } else {
-    pump = std::make_shared<VerbsRecvPump>(std::move(pending->endpoint), fd, poller, joined.recv, own_bell_, &lookers_,
+    pump = std::make_shared<VerbsRecvPump>(std::move(pending->endpoint), fd, poller, joined.recv, own_bell_, lookers_,
                                            std::move(on_end));
     joined.recv->must_look = true;
   }
   Notifier* notifier = sending ? joined.send->notifier.get() : joined.recv->notifier.get();
   static_cast<PumpNotifier*>(notifier)->set_pump(pump);
   pump->Start();
+  lookers_->Add(pump);
   {
     std::lock_guard lock(mutex_);
     in_service_.push_back(pump);
