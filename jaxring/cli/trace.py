@@ -14,9 +14,11 @@ data.
 
 from __future__ import annotations
 
+import importlib
 import json
 import pathlib
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JaxringError
@@ -41,6 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE", help="flight records")
     replay = actions.add_parser("replay", help="play the operations that failed again, from saved operands")
     replay.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="what JAXRING_TRACE_DIR was")
+    replay.add_argument(
+        "--import",
+        dest="modules",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this first: it registers algorithms of the job's own",
+    )
     view.add_argument("-o", dest="out", type=pathlib.Path, required=True, metavar="OUT.json", help="the timeline")
 
 
@@ -49,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "dump":
         return _dump(pathlib.Path(arguments.folder), arguments.pids or None)
     if arguments.action == "replay":
-        return _replay(arguments.folder)
+        return _replay(arguments.folder, arguments.modules)
     from jaxring.trace import diff, flight, view  # dumping needs neither
 
     flights = sorted((flight.read(path) for path in arguments.files), key=lambda f: (f.process, f.pid))
@@ -61,9 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _replay(folder: pathlib.Path) -> int:
+def _replay(folder: pathlib.Path, modules: list[str]) -> int:
     from jaxring.trace import operands, replay
 
+    sys.path.insert(0, "")  # as python -m has it
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise JaxringError(f"Cannot import {name}: {error}.") from error
     found = operands.failures(folder)
     if not found:
         raise JaxringError(

@@ -13,6 +13,8 @@ import numpy as np
 
 import jaxring._native as _native
 from jaxring.bench.work import numpy_dtype
+from jaxring.plan import user
+from jaxring.plan.algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +51,9 @@ def explain(failure: Failure) -> Iterator[str]:
     missing = [name for rank, name in enumerate(names) if rank not in operands]
     if missing:
         yield f"It cannot be played: nothing is saved of {', '.join(missing)}. Gather the files of all processes."
+        return
+    if recipe.algorithm not in ALGORITHMS and user.find(recipe.algorithm) is None:
+        yield f"It cannot be played: its algorithm {recipe.algorithm!r} is the job's own; --import what registers it."
         return
     how = f"Played again by {recipe.algorithm}, protocol {recipe.protocol}, {recipe.channels} channel(s)"
     try:

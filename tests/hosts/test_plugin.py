@@ -43,3 +43,11 @@ def test_a_broken_plugin_is_refused_with_its_reason(tmp_path, plugin):
     first, _ = run(tmp_path, ["messages"], **broken)
     assert first.code != 0
     assert "its ABI v12 is broken: it has no isend" in first.err, str(first)
+
+
+def test_what_a_plugin_damages_is_told(tmp_path, plugin):
+    damage = {"JAXRING_CHECKSUM": "1", "JAXRING_FAULTS": "seed=1,corrupt=1"}
+    for result in run(tmp_path, ["messages"], JAXRING_NET_PLUGIN=plugin, JAXRING_TIMEOUT="60", **damage):
+        assert result.code != 0, str(result)
+        assert "a message arrived damaged: number 0 of lane" in result.err, str(result)
+        assert "has checksum" in result.err, str(result)

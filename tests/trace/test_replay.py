@@ -12,6 +12,7 @@ from stress_jobs import Job, coordinator_port, environment, member
 
 from jaxring.cli import main
 from jaxring.errors import JaxringError
+from jaxring.plan import user
 from jaxring.plan.algorithms import serving
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, ROOTED
 from jaxring.runtime.recipe import Recipe
@@ -115,6 +116,23 @@ def test_a_nan_in_a_job(tmp_path, capsys):
     files[0].write_bytes(good[:-1])
     with pytest.raises(JaxringError, match="holds no operands of this version of jaxring: its parts do not fit"):
         operands.failures(folder)
+
+
+@pytest.mark.multiprocess
+def test_an_algorithm_of_the_users_own(tmp_path, capsys, monkeypatch):
+    folder = run(tmp_path, "own", JAXRING_NAN_CHECK="error", JAXRING_SAVE_OPERANDS="1000000")
+    assert main(["trace", "replay", str(folder), "--import", "no_such_module"]) == 1
+    assert "Cannot import no_such_module" in capsys.readouterr().err
+    monkeypatch.setattr(user, "_registered", {})
+    assert main(["trace", "replay", str(folder)]) == 0
+    assert "its algorithm 'test_chain' is the job's own; --import what registers it" in capsys.readouterr().out
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "user"))
+    monkeypatch.delitem(sys.modules, "test_user_algorithm", raising=False)
+    assert main(["trace", "replay", str(folder), "--import", "test_user_algorithm"]) == 0
+    said = capsys.readouterr().out
+    assert "holds infinity, first at element 7; 1 are not finite." in said
+    assert "Played again by test_chain" in said
+    assert "all results are what float64 gives of these operands" in said
 
 
 @pytest.mark.multiprocess

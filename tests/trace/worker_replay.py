@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pathlib
 import sys
 
 import jax
@@ -10,13 +12,20 @@ from stress_ranks import AXIS, over, put, start
 
 import jaxring
 
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "user"))
+
 
 def main(case: str) -> None:
     mesh = start()
     rows = np.repeat(np.arange(1, mesh.size + 1, dtype=np.float32)[:, None], 1000, axis=1)
     if case == "nan":
         rows[3, 7] = np.nan
-    run = over(mesh, lambda x: jaxring.all_reduce(x, AXIS), donate_argnums=0)
+    algorithm = None
+    if case == "own":
+        rows[3, 7] = np.inf
+        algorithm = "test_chain"
+        importlib.import_module("test_user_algorithm")
+    run = over(mesh, lambda x: jaxring.all_reduce(x, AXIS, algorithm=algorithm), donate_argnums=0)
     raised = 0
     for shard in run(put(mesh, rows)).addressable_shards:
         try:
