@@ -93,14 +93,38 @@ class BufferCall {
   std::shared_ptr<Site> site_;
 };
 
-// Plays a plan whose ranks are all this process's.
-inline void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operands, const nanobind::list& results) {
+// Where a ragged collective's blocks lie, of one rank: four numbers for each of its peers.
+inline std::unique_ptr<Extents> RaggedExtents(nanobind::handle numbers, size_t ranks, uint64_t in, uint64_t out) {
+  const HeldBuffer held(numbers, false);
+  if (held.bytes() != 4 * ranks * sizeof(uint64_t)) throw std::invalid_argument("the blocks do not fit the plan");
+  auto extents = std::make_unique<Extents>();
+  const auto* from = static_cast<const uint64_t*>(held.data());
+  for (auto* to : {&extents->in_offset, &extents->in_length, &extents->out_offset, &extents->out_length}) {
+    to->assign(from, from + ranks);
+    from += ranks;
+  }
+  const auto inside = [&](const std::vector<uint64_t>& offset, const std::vector<uint64_t>& length, uint64_t end) {
+    for (size_t i = 0; i < ranks; ++i) {
+      if (offset[i] > end || length[i] > end - offset[i])
+        throw std::invalid_argument("a block lies outside its buffer");
+    }
+  };
+  inside(extents->in_offset, extents->in_length, in);
+  inside(extents->out_offset, extents->out_length, out);
+  extents->expected = extents->out_length;
+  return extents;
+}
+
+// Plays a plan whose ranks are all this process's. `blocks`: of each rank, for a ragged collective.
+inline void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operands, const nanobind::list& results,
+                     const nanobind::list& blocks) {
   std::vector<std::unique_ptr<HeldBuffer>> in, out;
   for (nanobind::handle each : operands) in.push_back(std::make_unique<HeldBuffer>(each, false));
   for (nanobind::handle each : results) out.push_back(std::make_unique<HeldBuffer>(each, true));
   const size_t ranks = plan->locals.size();
-  bool fits = plan->alone() && in.size() == ranks && out.size() == ranks;
-  for (size_t i = 0; fits && i < ranks; ++i) {
+  const bool ragged = blocks.size() > 0;
+  bool fits = plan->alone() && in.size() == ranks && out.size() == ranks && (!ragged || blocks.size() == ranks);
+  for (size_t i = 0; fits && !ragged && i < ranks; ++i) {
     fits = in[i]->bytes() == plan->in_bytes() && out[i]->bytes() == plan->out_bytes();
   }
   if (!fits) throw std::invalid_argument("the buffers do not fit the plan");
@@ -110,6 +134,10 @@ inline void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& ope
     participants[i].rank = plan->locals[i].rank;
     participants[i].in = in[i]->data();
     participants[i].out = out[i]->data();
+    if (ragged) {
+      const uint64_t element = plan->element_bytes;
+      participants[i].extents = RaggedExtents(blocks[i], ranks, in[i]->bytes() / element, out[i]->bytes() / element);
+    }
     participants[i].done = [&ended, i](const Status& status) { ended[i].Set(status); };
   }
   {

@@ -267,13 +267,13 @@ NB_MODULE(_native, m) {
       .def(
           "play",
           [](PlanBuilder& b, const nb::typed<nb::list, nb::object>& operands,
-             const nb::typed<nb::list, nb::object>& results) {
+             const nb::typed<nb::list, nb::object>& results, const nb::typed<nb::list, nb::object>& blocks) {
             b.plan->generation = Running().generation();
-            PlayOnce(b.Finish(), operands, results);
+            PlayOnce(b.Finish(), operands, results, blocks);
           },
-          nb::arg("operands"), nb::arg("results"),
+          nb::arg("operands"), nb::arg("results"), nb::arg("blocks") = nb::list(),
           "Plays the plan once, if all its ranks are this process's, on their buffers; RuntimeError says why it "
-          "failed.")
+          "failed. `blocks`, of a ragged collective: of each rank 4 x ranks uint64, in elements.")
       .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
            nb::arg("block_elements"))
       .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),

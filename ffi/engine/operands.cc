@@ -3,18 +3,24 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 namespace jaxring {
 namespace {
 
-// A file, as jaxring/trace/operands.py reads it: this, the rank of each operand, three texts, and the operands.
+// A file, as jaxring/trace/operands.py reads it: this; of each operand its rank, its bytes and, if it is ragged, where
+// its blocks and those of the result lie (four numbers in elements for each peer); three texts; and the operands.
 struct Header {
-  char magic[8] = {'J', 'R', 'O', 'P', 'S', '0', '0', '1'};
-  uint64_t key, sequence, operand_bytes;
-  int64_t time_ns;  // since 1970
-  uint32_t operands, recipe_bytes, what_bytes, why_bytes;
+  char magic[8] = {'J', 'R', 'O', 'P', 'S', '0', '0', '2'};
+  uint64_t key, sequence;
+  int64_t time_ns;                  // since 1970
+  uint32_t operands, ragged_peers;  // 0 peers: not ragged
+  uint32_t recipe_bytes, what_bytes, why_bytes, unused;
+};
+struct OperandHeader {
+  uint64_t rank, bytes;
 };
 
 bool WriteAll(int fd, const void* data, size_t bytes) {
@@ -29,21 +35,44 @@ bool WriteAll(int fd, const void* data, size_t bytes) {
   return true;
 }
 
+uint64_t OperandBytes(const Plan& plan, const Participant& participant) {
+  if (!participant.extents) return plan.in_bytes();
+  const Extents& extents = *participant.extents;
+  uint64_t end = 0;
+  for (size_t i = 0; i < extents.in_offset.size(); ++i) {
+    end = std::max(end, extents.in_offset[i] + extents.in_length[i]);
+  }
+  return end * plan.element_bytes;
+}
+
+uint64_t AllBytes(Operation& op) {
+  uint64_t bytes = 0;
+  for (const Participant& participant : op.participants()) bytes += OperandBytes(op.plan(), participant);
+  return bytes;
+}
+
+// Whether all blocks lie inside the operands.
+bool Valid(Operation& op) {
+  for (const Participant& participant : op.participants()) {
+    if (participant.extents && !participant.extents->invalid.empty()) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-bool OperandSaver::Fits(const Operation& op) const {
+bool OperandSaver::Fits(Operation& op) const {
   const Plan& plan = op.plan();
-  return plan.half == Half::kBoth && plan.recipe != nullptr &&
-         plan.in_bytes() * plan.locals.size() <= left_.load(std::memory_order_relaxed);
+  return plan.half == Half::kBoth && plan.recipe != nullptr && AllBytes(op) <= left_.load(std::memory_order_relaxed);
 }
 
 void OperandSaver::Keep(Operation& op) const {
-  if (!Fits(op)) return;
-  const size_t bytes = op.plan().in_bytes();
+  if (!Valid(op) || !Fits(op)) return;
   op.kept.resize(op.participants().size());
   for (size_t i = 0; i < op.kept.size(); ++i) {
     const Participant& participant = op.participants()[i];
-    if (participant.in != participant.out || participant.extents || bytes == 0) continue;
+    const uint64_t bytes = OperandBytes(op.plan(), participant);
+    if (participant.in != participant.out || bytes == 0) continue;
     const char* from = static_cast<const char*>(participant.in);
     op.kept[i].assign(from, from + bytes);
   }
@@ -52,8 +81,8 @@ void OperandSaver::Keep(Operation& op) const {
 std::string OperandSaver::Save(Operation& op, const std::string& why) {
   const Plan& plan = op.plan();
   // What was not kept may be overwritten.
-  if (!Fits(op) || op.kept.size() != op.participants().size() || op.participants()[0].extents) return "";
-  const uint64_t bytes = plan.in_bytes() * plan.locals.size();
+  if (op.kept.size() != op.participants().size() || !Fits(op)) return "";
+  const uint64_t bytes = AllBytes(op);
   uint64_t left = left_.load(std::memory_order_relaxed);
   do {
     if (bytes > left) return "";
@@ -64,24 +93,30 @@ std::string OperandSaver::Save(Operation& op, const std::string& why) {
   Header header{};
   header.key = op.key();
   header.sequence = op.sequence;
-  header.operand_bytes = plan.in_bytes();
   header.time_ns =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   header.operands = static_cast<uint32_t>(plan.locals.size());
+  const auto& extents = op.participants()[0].extents;
+  header.ragged_peers = extents ? static_cast<uint32_t>(extents->in_offset.size()) : 0;
   header.recipe_bytes = static_cast<uint32_t>(plan.recipe->size());
   header.what_bytes = static_cast<uint32_t>(plan.what.size());
   header.why_bytes = static_cast<uint32_t>(why.size());
   bool good = WriteAll(fd, &header, sizeof header);
-  for (const RankTable& table : plan.locals) {
-    const int32_t rank = table.rank;
-    good = good && WriteAll(fd, &rank, sizeof rank);
+  for (const Participant& participant : op.participants()) {
+    const OperandHeader operand{static_cast<uint64_t>(participant.rank), OperandBytes(plan, participant)};
+    good = good && WriteAll(fd, &operand, sizeof operand);
+    if (!participant.extents) continue;
+    const Extents& blocks = *participant.extents;
+    for (const auto* numbers : {&blocks.in_offset, &blocks.in_length, &blocks.out_offset, &blocks.out_length}) {
+      good = good && WriteAll(fd, numbers->data(), numbers->size() * sizeof numbers->front());
+    }
   }
   for (const std::string* text : {plan.recipe.get(), &plan.what, &why}) {
     good = good && WriteAll(fd, text->data(), text->size());
   }
   for (size_t i = 0; i < op.kept.size(); ++i) {
     const void* from = op.kept[i].empty() ? op.participants()[i].in : op.kept[i].data();
-    good = good && WriteAll(fd, from, plan.in_bytes());
+    good = good && WriteAll(fd, from, OperandBytes(plan, op.participants()[i]));
   }
   const int error = errno;
   close(fd);

@@ -16,11 +16,11 @@ class OperandSaver {
   // Before an operation begins: keeps what its results will overwrite.
   void Keep(Operation& op) const;
   // At its end, before its buffers are given back. Returns a sentence if that could not be done, for the log. Messages
-  // between two ranks and operands of uneven parts are not saved.
+  // between two ranks are not saved.
   std::string Save(Operation& op, const std::string& why);
 
  private:
-  bool Fits(const Operation& op) const;
+  bool Fits(Operation& op) const;
 
   const std::string prefix_;
   std::atomic<uint64_t> left_, number_{0};

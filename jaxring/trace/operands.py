@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     import pathlib
 
 SUFFIX = ".operands"
-_MAGIC = b"JROPS001"
-_HEADER = struct.Struct("<8s3Qq4I")
-_MOST_OPERANDS, _MOST_TEXT = 1 << 12, 1 << 20
+_MAGIC = b"JROPS002"
+_HEADER = struct.Struct("<8s2Qq6I")
+_MOST_OPERANDS, _MOST_TEXT, _MOST_ELEMENTS = 1 << 12, 1 << 20, 1 << 48
 
 
 @dataclasses.dataclass
 class Failure:
-    """An operation that failed: the ``operands`` of those ranks whose processes saved theirs, as they said ``why``."""
+    """An operation that failed: the ``operands`` of those ranks whose processes saved theirs, as they said ``why``.
+
+    ``blocks``, of a ragged collective: four rows of uint64 for each of these ranks, a column for each peer, in
+    elements: where its blocks begin in the operand, how long they are, and the same in the result.
+    """
 
     what: str
     why: str
@@ -33,6 +37,7 @@ class Failure:
     recipe: Recipe
     names: list[str]
     operands: dict[int, bytes]
+    blocks: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 def failures(folder: pathlib.Path) -> list[Failure]:
@@ -49,6 +54,7 @@ def failures(folder: pathlib.Path) -> list[Failure]:
         if (known.recipe, known.names) != (failure.recipe, failure.names):
             raise JaxringError(f"{path} says of {failure.what} what another file does not: are they of one job?")
         known.operands |= failure.operands
+        known.blocks |= failure.blocks
         if failure.time_ns < known.time_ns:
             known.time_ns, known.why = failure.time_ns, failure.why
     return sorted(found.values(), key=lambda failure: failure.time_ns)
@@ -58,20 +64,28 @@ def parse(data: bytes) -> tuple[int, Failure]:
     """The operation's key, and what one process saved of it. Raises ValueError."""
     if len(data) < _HEADER.size or not data.startswith(_MAGIC):
         raise ValueError("it does not begin as such a file")
-    _, key, sequence, size, time_ns, count, *texts = _HEADER.unpack_from(data)
-    if not 1 <= count <= _MOST_OPERANDS or max(texts) > _MOST_TEXT:
+    _, key, sequence, time_ns, count, peers, *texts, _ = _HEADER.unpack_from(data)
+    if not 1 <= count <= _MOST_OPERANDS or peers > _MOST_OPERANDS or max(texts) > _MOST_TEXT:
         raise ValueError("its header makes no sense")
-    at = _HEADER.size + 4 * count
-    if len(data) != at + sum(texts) + count * size:
+    at = _HEADER.size
+    entry = 8 * (2 + 4 * peers)
+    if len(data) < at + count * entry:
         raise ValueError("its parts do not fit its length")
-    ranks = [int(rank) for rank in np.frombuffer(data, "<i4", count, _HEADER.size)]
+    table = np.frombuffer(data, "<u8", count * entry // 8, at).reshape(count, -1)
+    ranks, sizes = [int(rank) for rank in table[:, 0]], [int(size) for size in table[:, 1]]
+    at += count * entry
+    if len(data) != at + sum(texts) + sum(sizes):
+        raise ValueError("its parts do not fit its length")
     parts = []
-    for length in texts:
+    for length in (*texts, *sizes):
         parts.append(data[at : at + length])
         at += length
     recipe, names = Recipe.from_json(parts[0])
-    if len(set(ranks)) != count or not all(0 <= rank < len(names) for rank in ranks):
+    if len(set(ranks)) != count or not all(rank < len(names) for rank in ranks):
         raise ValueError("its ranks make no sense")
-    what, why = ("".join(c if c.isprintable() else "?" for c in raw.decode("utf-8", "replace")) for raw in parts[1:])
-    operands = {rank: data[at + i * size : at + (i + 1) * size] for i, rank in enumerate(ranks)}
-    return key, Failure(f"{what}, execution {sequence}", why, time_ns, recipe, names, operands)
+    if peers and (peers != len(names) or (table[:, 2:] > _MOST_ELEMENTS).any()):
+        raise ValueError("its blocks make no sense")
+    what, why = ("".join(c if c.isprintable() else "?" for c in raw.decode("utf-8", "replace")) for raw in parts[1:3])
+    operands = dict(zip(ranks, parts[3:], strict=True))
+    blocks = {rank: row[2:].reshape(4, peers) for rank, row in zip(ranks, table, strict=True)} if peers else {}
+    return key, Failure(f"{what}, execution {sequence}", why, time_ns, recipe, names, operands, blocks)

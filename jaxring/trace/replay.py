@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jaxring.runtime.recipe import Recipe
     from jaxring.trace.operands import Failure
 
+Blocks = dict[int, np.ndarray]
 _TIMEOUT_S = 60.0
 _FOLDS = {
     "sum": np.add,
@@ -57,11 +58,11 @@ def explain(failure: Failure) -> Iterator[str]:
         return
     how = f"Played again by {recipe.algorithm}, protocol {recipe.protocol}, {recipe.channels} channel(s)"
     try:
-        results = play(recipe, list(operands.values()))
-    except (RuntimeError, ValueError) as error:
+        results = play(recipe, list(operands.values()), failure.blocks)
+    except (RuntimeError, ValueError, MemoryError) as error:
         yield f"{how}, it fails here too: {error}"
         return
-    differences = list(_compare(recipe, names, operands, results))
+    differences = list(_compare(recipe, names, operands, results, failure.blocks))
     yield from (f"{how}: {text}" for text in differences)
     if not differences and not wrong:
         yield (
@@ -72,8 +73,12 @@ def explain(failure: Failure) -> Iterator[str]:
         yield f"{how}, all results are what float64 gives of these operands."
 
 
-def play(recipe: Recipe, operands: list[np.ndarray]) -> list[np.ndarray]:
-    """The results of all ranks. RuntimeError or ValueError where it cannot be played."""
+def play(recipe: Recipe, operands: list[np.ndarray], blocks: Blocks | None = None) -> list[np.ndarray]:
+    """The results of all ranks, 0 where nothing is written. RuntimeError or ValueError where it cannot be played.
+
+    ``blocks``, of a ragged collective: as in `Failure`.
+    """
+    blocks = blocks or {}
     plan = _native.PlanBuilder()
     plan.set_identity("replay", 1, 0, 0, _TIMEOUT_S, 0, 0)
     recipe.shape(plan, 1)
@@ -82,15 +87,24 @@ def play(recipe: Recipe, operands: list[np.ndarray]) -> list[np.ndarray]:
         plan.add_rank(0, rank, f"rank {rank}")
     recipe.add_tables(plan, ((rank, rank) for rank in ranks))
     length = recipe.block * recipe.schedule().out_blocks
-    results = [np.zeros(length, operand.dtype) for operand in operands]
-    plan.play([each.view(np.uint8) for each in operands], [each.view(np.uint8) for each in results])
+    lengths = [int((blocks[rank][2] + blocks[rank][3]).max()) if blocks else length for rank in ranks]
+    results = [np.zeros(lengths[rank], operands[rank].dtype) for rank in ranks]
+    plan.play(
+        [each.view(np.uint8) for each in operands],
+        [each.view(np.uint8) for each in results],
+        [np.ascontiguousarray(blocks[rank]).view(np.uint8) for rank in ranks] if blocks else [],
+    )
     return results
 
 
-def expected(recipe: Recipe, operands: list[np.ndarray]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+def expected(
+    recipe: Recipe, operands: list[np.ndarray], ragged: Blocks | None = None
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """What each rank should have, and how far it may be off; ranks are left out of whose results nothing is said."""
     n = len(operands)
     rows = [_wide(operand) for operand in operands]
+    if ragged:
+        return {r: (_ragged(rows, ragged, r), np.zeros(1)) for r in range(n)}
     blocks = [row.reshape(-1, max(1, recipe.block)) for row in rows]
     none = np.zeros(1)
     if recipe.op is not None:
@@ -114,6 +128,18 @@ def expected(recipe: Recipe, operands: list[np.ndarray]) -> dict[int, tuple[np.n
     return {rank: (value, none) for rank, value in moved.items()}
 
 
+def _ragged(rows: list[np.ndarray], blocks: Blocks, rank: int) -> np.ndarray:
+    _, _, offsets, lengths = blocks[rank].astype(np.int64)
+    result = np.zeros(int((offsets + lengths).max()), rows[rank].dtype)
+    for source, row in enumerate(rows):
+        begin, length = (int(number) for number in blocks[source][:2, rank])
+        to = int(offsets[source])
+        # What the two do not agree on the engine would not have begun.
+        length = min(length, int(lengths[source]))
+        result[to : to + length] = row[begin : begin + length]
+    return result
+
+
 def _fold(recipe: Recipe, operands: list[np.ndarray], rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     fold = _FOLDS[recipe.op or "sum"]
     total, size = rows[0], np.abs(rows[0])
@@ -132,9 +158,9 @@ def _fold(recipe: Recipe, operands: list[np.ndarray], rows: list[np.ndarray]) ->
 
 
 def _compare(
-    recipe: Recipe, names: list[str], operands: dict[int, np.ndarray], results: list[np.ndarray]
+    recipe: Recipe, names: list[str], operands: dict[int, np.ndarray], results: list[np.ndarray], blocks: Blocks
 ) -> Iterator[str]:
-    for rank, (reference, room) in expected(recipe, list(operands.values())).items():
+    for rank, (reference, room) in expected(recipe, list(operands.values()), blocks).items():
         got = _wide(results[rank])
         apart = got != reference
         if _inexact(got.dtype):

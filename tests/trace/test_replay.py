@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import random
 import sys
@@ -51,6 +52,30 @@ def test_every_collective_is_what_numpy_says(collective):
                 assert "operands and arithmetic are well" in said[1]
 
 
+def test_uneven_blocks():
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(0, 9, (RANKS, RANKS)).astype(np.uint64)  # [from, to]
+    lengths[1, 2] = 40
+    begins, lands = (np.arange(RANKS, dtype=np.uint64) * np.uint64(k) for k in (50, 45))
+    blocks = {r: np.stack([begins, lengths[r], lands, lengths[:, r]]) for r in range(RANKS)}
+    made = recipe("all_to_all", "direct", None, block=0)
+    rows = [rng.standard_normal(200).astype(np.float32) for _ in range(RANKS)]
+    said = dataclasses.replace(failure(made, rows), blocks=blocks)
+    results = replay.play(made, rows, blocks)
+    for r in range(RANKS):
+        for s in range(RANKS):
+            n = int(lengths[s, r])
+            np.testing.assert_array_equal(results[r][45 * s :][:n], rows[s][50 * r :][:n])
+    assert "operands and arithmetic are well" in " ".join(replay.explain(said))
+    rows[1][50 * 2 + 7] = np.inf
+    assert "The operand of rank 1 holds infinity, first at element 107" in " ".join(
+        replay.explain(dataclasses.replace(failure(made, rows), blocks=blocks))
+    )
+    blocks[1][0, 2] = 199
+    with pytest.raises(ValueError, match="a block lies outside its buffer"):
+        replay.play(made, rows, blocks)
+
+
 def test_who_holds_what_and_where_it_overflows(monkeypatch):
     made = recipe("all_reduce", "ring", "sum", "float16")
     rows = [np.full(6, 1, np.float16) for _ in range(RANKS)]
@@ -90,6 +115,19 @@ def run(tmp_path, case, **extra):
     return folder
 
 
+def damage(good):
+    """Whatever becomes of a file, reading it ends in what it holds or in ValueError."""
+    generator = random.Random(1)
+    for _ in range(300):
+        data = bytearray(good)
+        for _ in range(generator.randrange(1, 4)):
+            data[generator.randrange(400)] = generator.choice((0, 1, 127, 128, 255))
+        try:
+            operands.parse(bytes(data[: generator.choice((len(data), generator.randrange(len(data))))]))
+        except ValueError:
+            continue
+
+
 @pytest.mark.multiprocess
 def test_a_nan_in_a_job(tmp_path, capsys):
     folder = run(tmp_path, "nan", JAXRING_NAN_CHECK="error", JAXRING_SAVE_OPERANDS="1000000")
@@ -104,18 +142,23 @@ def test_a_nan_in_a_job(tmp_path, capsys):
     assert said.count("holds NaN, first") == 1 + said.split("\n")[0].count("holds NaN, first")
     assert "all results are what float64 gives of these operands" in said
     good = files[0].read_bytes()
-    generator = random.Random(1)
-    for _ in range(300):
-        data = bytearray(good)
-        for _ in range(generator.randrange(1, 4)):
-            data[generator.randrange(300)] = generator.choice((0, 1, 127, 128, 255))
-        try:
-            operands.parse(bytes(data[: generator.choice((len(data), generator.randrange(len(data))))]))
-        except ValueError:
-            continue
+    damage(good)
     files[0].write_bytes(good[:-1])
     with pytest.raises(JaxringError, match="holds no operands of this version of jaxring: its parts do not fit"):
         operands.failures(folder)
+
+
+@pytest.mark.multiprocess
+def test_uneven_blocks_of_a_job(tmp_path, capsys):
+    folder = run(tmp_path, "ragged", JAXRING_NAN_CHECK="error", JAXRING_SAVE_OPERANDS="1000000")
+    assert main(["trace", "replay", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "ragged_all_to_all of float32[500,2] over 'x' at worker_replay.py" in said
+    assert "The operand of rank 3 (process 1 on" in said
+    assert "holds NaN, first at element 40; 1 are not finite." in said
+    assert "all results are what float64 gives of these operands" in said
+    for path in folder.glob("*.operands"):
+        damage(path.read_bytes())
 
 
 @pytest.mark.multiprocess
