@@ -124,6 +124,9 @@ inline void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& ope
   const size_t ranks = plan->locals.size();
   const bool ragged = blocks.size() > 0;
   bool fits = plan->alone() && in.size() == ranks && out.size() == ranks && (!ragged || blocks.size() == ranks);
+  // A ragged plan's chunks are its blocks.
+  const int each_way = static_cast<int>(ranks);
+  if (ragged) fits = fits && plan->pieces == 1 && plan->in_blocks == each_way && plan->out_blocks == each_way;
   for (size_t i = 0; fits && !ragged && i < ranks; ++i) {
     fits = in[i]->bytes() == plan->in_bytes() && out[i]->bytes() == plan->out_bytes();
   }
@@ -139,6 +142,13 @@ inline void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& ope
       participants[i].extents = RaggedExtents(blocks[i], ranks, in[i]->bytes() / element, out[i]->bytes() / element);
     }
     participants[i].done = [&ended, i](const Status& status) { ended[i].Set(status); };
+  }
+  // What one rank copies from another's memory is as long as the receiver says.
+  for (size_t s = 0; ragged && s < ranks; ++s) {
+    for (size_t r = 0; r < ranks; ++r) {
+      if (participants[s].extents->in_length[r] != participants[r].extents->out_length[s])
+        throw std::invalid_argument("the ranks' blocks do not fit each other");
+    }
   }
   {
     nanobind::gil_scoped_release release;

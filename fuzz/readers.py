@@ -15,7 +15,7 @@ import atheris
 
 from jaxring.errors import JoinError
 from jaxring.topology import xml
-from jaxring.trace import diff, flight, view
+from jaxring.trace import diff, flight, operands, replay, view
 from jaxring.world import handshake, identity, links, wire
 
 
@@ -28,7 +28,7 @@ def _instrument(module: types.ModuleType) -> None:
                 atheris.instrument_func(function)
 
 
-for _module in (xml, diff, flight, view, handshake, identity, links, wire):
+for _module in (xml, diff, flight, operands, replay, view, handshake, identity, links, wire):
     _instrument(_module)
 
 _SECRET = b"s" * handshake.SECRET_BYTES
@@ -171,7 +171,19 @@ def trace(data: bytes) -> None:
         json.dumps(view.timeline(flights))
 
 
-TARGETS = {target.__name__: target for target in (stranger, request, topology, trace)}
+def saved(data: bytes) -> None:
+    """Operands of an operation that failed; what is small is played."""
+    try:
+        _, failure = operands.parse(data)
+    except ValueError as error:
+        _told(error)
+        return
+    ends = [int((blocks[2] + blocks[3]).max()) for blocks in failure.blocks.values()]
+    if len(failure.names) <= 8 and max([failure.recipe.block, *ends]) <= 4096:
+        assert all(sentence.isprintable() for sentence in replay.explain(failure))
+
+
+TARGETS = {target.__name__: target for target in (stranger, request, topology, trace, saved)}
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jaxring._native as _native
 from jaxring.plan import dtypes
-from jaxring.plan.schedule import Schedule, Spec
+from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Schedule, Spec
 from jaxring.runtime import common
 from jaxring.settings import settings
 from jaxring.world import wire
@@ -98,8 +98,23 @@ class Recipe:
                 raise ValueError("perm does not hold pairs")
             return wire.integer(entry[0], "source", 0, last), wire.integer(entry[1], "target", 0, last)
 
-        if raw["protocol"] not in PROTOCOLS or (raw["op"] is not None and raw["op"] not in dtypes.REDUCE_OPS):
-            raise ValueError("there is no such protocol or operation")
+        known = (
+            ("protocol", PROTOCOLS),
+            ("op", {None: 0} | dtypes.REDUCE_OPS),
+            ("dtype", dtypes.DTYPE_CODES),
+            ("collective", COLLECTIVES),
+            ("half", {"both": 0}),  # nothing else is saved
+        )
+        for field, values in known:
+            if not isinstance(raw[field], str | None) or raw[field] not in values:
+                raise ValueError(f"there is no such {field}")
+        try:
+            if raw["op"] is not None:
+                dtypes.check(raw["op"], raw["dtype"])
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+        if (raw["op"] is not None) != (raw["collective"] in REDUCTIONS):
+            raise ValueError("its operation is not one of its collective")
         recipe = cls(
             collective=wire.text(raw["collective"], "collective", 64),
             half=wire.text(raw["half"], "half", 8),

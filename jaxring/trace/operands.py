@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxring.errors import JaxringError
+from jaxring.plan import dtypes
 from jaxring.runtime.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ def parse(data: bytes) -> tuple[int, Failure]:
     recipe, names = Recipe.from_json(parts[0])
     if len(set(ranks)) != count or not all(rank < len(names) for rank in ranks):
         raise ValueError("its ranks make no sense")
+    element = dtypes.element_bytes(recipe.dtype)
+    if any(size % element for size in sizes):
+        raise ValueError("its operands are not of its dtype")
     if peers and (peers != len(names) or (table[:, 2:] > _MOST_ELEMENTS).any()):
         raise ValueError("its blocks make no sense")
     what, why = ("".join(c if c.isprintable() else "?" for c in raw.decode("utf-8", "replace")) for raw in parts[1:3])

@@ -79,6 +79,8 @@ def play(recipe: Recipe, operands: list[np.ndarray], blocks: Blocks | None = Non
     ``blocks``, of a ragged collective: as in `Failure`.
     """
     blocks = blocks or {}
+    if not blocks and any(operand.size != recipe.block * recipe.schedule().in_blocks for operand in operands):
+        raise ValueError("the operands are not of its shape")
     plan = _native.PlanBuilder()
     plan.set_identity("replay", 1, 0, 0, _TIMEOUT_S, 0, 0)
     recipe.shape(plan, 1)
@@ -134,8 +136,6 @@ def _ragged(rows: list[np.ndarray], blocks: Blocks, rank: int) -> np.ndarray:
     for source, row in enumerate(rows):
         begin, length = (int(number) for number in blocks[source][:2, rank])
         to = int(offsets[source])
-        # What the two do not agree on the engine would not have begun.
-        length = min(length, int(lengths[source]))
         result[to : to + length] = row[begin : begin + length]
     return result
 

@@ -71,6 +71,11 @@ def test_uneven_blocks():
     assert "The operand of rank 1 holds infinity, first at element 107" in " ".join(
         replay.explain(dataclasses.replace(failure(made, rows), blocks=blocks))
     )
+    with pytest.raises(ValueError, match="the buffers do not fit the plan"):
+        replay.play(dataclasses.replace(made, channels=2), rows, blocks)
+    blocks[1][1, 2] += np.uint64(1)
+    with pytest.raises(ValueError, match="the ranks' blocks do not fit each other"):
+        replay.play(made, rows, blocks)
     blocks[1][0, 2] = 199
     with pytest.raises(ValueError, match="a block lies outside its buffer"):
         replay.play(made, rows, blocks)
