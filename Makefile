@@ -132,10 +132,11 @@ package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an emp
 clean: ## remove environments, builds and outputs
 	rm -rf .venv* build dist out .mypy_cache .pytest_cache .ruff_cache jaxring/_native.pyi
 
-# $(call sanitized,NAME,SANITIZER): the engine and its tests without Python, in build/NAME.
+# $(call sanitized,NAME,SANITIZER): the engine and its tests without Python, in build/NAME. Warnings are no errors: what
+# sanitizers add to the code makes GCC see overruns that are none.
 define sanitized
 printf '\n\033[1m== %s\033[0m\n' "native tests, $(2) sanitizer"; \
-cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON -DJAXRING_WERROR=ON \
+cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON \
   -DJAXRING_SANITIZE=$(2) -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null; \
 cmake --build build/$(1) --target native_tests; \
 $(FIXED_ADDRESSES) ctest -j $(JOBS) --test-dir build/$(1) --output-on-failure --no-tests=error

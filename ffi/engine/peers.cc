@@ -26,7 +26,7 @@ std::unique_ptr<Stream> Engine::Spoiled(std::unique_ptr<Stream> stream, int proc
 
 void Engine::AddControl(int process, std::unique_ptr<Stream> stream) {
   const int fd = stream->fd();
-  stream = Spoiled(std::move(stream), process, kControl);
+  if (options_.faults.data_only == 0) stream = Spoiled(std::move(stream), process, kControl);
   auto link = std::make_shared<ControlLink>(
       std::move(stream), options_.link_timeout_s, poller_.get(),
       [this, process](const ControlFrame& frame) { OnFrame(process, frame); },

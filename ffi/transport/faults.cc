@@ -34,6 +34,7 @@ FaultPlan FaultPlan::From(const std::map<std::string, double>& numbers) {
                           : name == "reorder"   ? &plan.reorder
                           : name == "reset"     ? &plan.reset
                           : name == "delay_us"  ? &plan.delay_us
+                          : name == "data_only" ? &plan.data_only
                                                 : nullptr;
     if (field == nullptr) throw std::invalid_argument("there is no fault named " + name);
     *field = number;

@@ -23,6 +23,7 @@ struct FaultPlan {
   double drop = 0, delay = 0, duplicate = 0, truncate = 0, corrupt = 0;
   double reorder = 0, reset = 0;  // sockets only
   double delay_us = 1000;         // the longest delay, which whoever sends sits out
+  double data_only = 0;           // 1: the connections beside the data are spared
   // By these names; throws std::invalid_argument for another one.
   static FaultPlan From(const std::map<std::string, double>& numbers);
   bool any() const { return drop + delay + duplicate + truncate + corrupt + reorder + reset > 0; }

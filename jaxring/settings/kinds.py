@@ -90,13 +90,13 @@ def plugin(text: str) -> str:
     return "" if text == "none" else text_line(text)
 
 
-# What can be asked of fault injection, as ffi/transport/faults.h has it: shares of all messages, and two numbers.
+# What can be asked of fault injection, as ffi/transport/faults.h has it: shares of all messages, and some numbers.
 _SHARES = ("drop", "delay", "duplicate", "truncate", "corrupt", "reorder", "reset")
 
 
 def faults(text: str) -> tuple[str, ...]:
     """A comma list of name=number."""
-    rule = "a comma list of seed=, delay_us= and shares from 0 to 1: " + "=, ".join(_SHARES) + "="
+    rule = "a comma list of seed=, delay_us=, data_only= (0 or 1) and shares from 0 to 1: " + "=, ".join(_SHARES) + "="
     words = tuple(word.strip() for word in text.split(",") if word.strip())
     for word in words:
         name, _, number = word.partition("=")
@@ -104,7 +104,7 @@ def faults(text: str) -> tuple[str, ...]:
             value = float(number)
         except ValueError:
             raise ValueError(rule) from None
-        highest = 1.0 if name in _SHARES else {"seed": 2.0**32, "delay_us": 1e7}.get(name, -1.0)
+        highest = 1.0 if name in _SHARES else {"seed": 2.0**32, "delay_us": 1e7, "data_only": 1.0}.get(name, -1.0)
         if not 0 <= value <= highest or (name == "seed" and not number.isdecimal()):
             raise ValueError(rule)
     return words

@@ -347,7 +347,8 @@ VARIABLES: tuple[Variable, ...] = (
         "list",
         (),
         "For tests: faults that befall messages between processes, as shares of them (drop=, delay=, duplicate=, "
-        "truncate=, corrupt=; on sockets also reorder=, reset=), by seed=; delay_us= is the longest delay.",
+        "truncate=, corrupt=; on sockets also reorder=, reset=), by seed=; delay_us= is the longest delay; data_only=1 "
+        "spares the connections beside the data.",
         kinds.faults,
     ),
     Variable(

@@ -83,6 +83,8 @@ class Communicator {
   bool one_process() const { return processes_.empty(); }
   const std::set<int>& processes() const { return processes_; }  // others that share memory with this one
   const std::set<int>& peers() const { return peers_; }          // all other processes
+  // Under which processes tell each other that it has failed; its messages have others.
+  uint64_t key() const { return ~hash_; }
   std::vector<int> Members(int rank) const;
 
   // Fills what belongs to the communicator in a launch's arguments; buffers as Locate says.

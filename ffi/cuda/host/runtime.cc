@@ -101,6 +101,7 @@ void Runtime::LookOnce() {
       // Before anybody can fail by it, and end: the sentence is the cause of what they see.
       Report(fault);
       plan->Break(fault);
+      Tell(plan->communicator(), fault);
     }
   }
   for (auto& [name, communicator] : communicators) {
@@ -108,6 +109,13 @@ void Runtime::LookOnce() {
     if (const std::string damage = communicator->Damage(); !damage.empty()) {
       Report(damage);
       communicator->Break(damage);
+      Tell(*communicator, damage);
+      continue;
+    }
+    // Their kernels may wait for one that this process's was told not to begin.
+    if (const auto told = engine_.Told(communicator->key())) {
+      Report(told->message);
+      communicator->Break(told->message);
       continue;
     }
     for (int peer : communicator->peers()) {
@@ -116,6 +124,8 @@ void Runtime::LookOnce() {
         end = link->end.reason;
       } else if (auto back = engine_.links().Recv(peer, 0); back && back->end.closed.load(std::memory_order_acquire)) {
         end = back->end.reason;
+      } else if (engine_.Crashed(peer)) {
+        end = "the connection beside the data has ended";
       } else {
         continue;
       }
@@ -132,6 +142,10 @@ void Runtime::LookOnce() {
       break;
     }
   }
+}
+
+void Runtime::Tell(const Communicator& communicator, const std::string& fault) {
+  engine_.Spread(communicator.key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
 }
 
 void Runtime::Abort(const std::string& reason) {

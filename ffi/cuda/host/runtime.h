@@ -57,6 +57,8 @@ class Runtime {
   void Look();
   void LookOnce();
   void Report(const std::string& text);
+  // The other processes, whose kernels would wait for what this one's do not send any more.
+  void Tell(const Communicator& communicator, const std::string& fault);
 
   Gpu& gpu_;
   Engine& engine_;
