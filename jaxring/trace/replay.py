@@ -79,6 +79,8 @@ def play(recipe: Recipe, operands: list[np.ndarray], blocks: Blocks | None = Non
     ``blocks``, of a ragged collective: as in `Failure`.
     """
     blocks = blocks or {}
+    if blocks and len(blocks) != len(operands):
+        raise ValueError("the blocks of some ranks are not known")
     if not blocks and any(operand.size != recipe.block * recipe.schedule().in_blocks for operand in operands):
         raise ValueError("the operands are not of its shape")
     plan = _native.PlanBuilder()

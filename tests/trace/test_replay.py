@@ -76,6 +76,8 @@ def test_uneven_blocks():
     blocks[1][1, 2] += np.uint64(1)
     with pytest.raises(ValueError, match="the ranks' blocks do not fit each other"):
         replay.play(made, rows, blocks)
+    with pytest.raises(ValueError, match="the blocks of some ranks are not known"):
+        replay.play(made, rows, {r: blocks[r] for r in range(RANKS - 1)})
     blocks[1][0, 2] = 199
     with pytest.raises(ValueError, match="a block lies outside its buffer"):
         replay.play(made, rows, blocks)
