@@ -212,32 +212,21 @@ class Member {
 
 // Runs in a process of its own: forks the members, and sees how they end.
 int RunCase(const Case& c) {
-  alarm(90);  // a member that hangs is ended with this process, which the exit status then tells
   auto* board = new (SharedPages(sizeof(Board))) Board{};
   ForkedJob job(kProcesses);
-  std::array<pid_t, kProcesses> members;
-  for (int p = 0; p < kProcesses; ++p) {
-    members[p] = fork();
-    CHECK(members[p] >= 0);
-    if (members[p] != 0) continue;
-    job.Keep(p);
-    alarm(80);
-    _exit(Member(c, p, board, &job).Run());  // without destructors: threads still wait
-  }
-  job.Keep(-1);
+  // Without destructors: threads still wait.
+  const auto members = ForkMembers(job, [&](int p) -> int { _exit(Member(c, p, board, &job).Run()); });
   int failures = 0;
   for (int p = 0; p < kProcesses; ++p) {
-    if (p == c.victim) continue;
-    int status;
-    CHECK(waitpid(members[p], &status, 0) == members[p]);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-    if (WIFSIGNALED(status)) std::cerr << c.Describe() << ": process " << p << " hangs or crashes" << std::endl;
-    ++failures;
+    if (p != c.victim) failures += EndedWell(members[p], c.Describe() + ": process " + std::to_string(p)) ? 0 : 1;
   }
-  int status;
-  if (c.what != What::kCut) kill(members[c.victim], SIGKILL);
-  CHECK(waitpid(members[c.victim], &status, 0) == members[c.victim]);
-  if (c.what == What::kCut && !(WIFEXITED(status) && WEXITSTATUS(status) == 0)) ++failures;
+  // Only who is cut off ends by himself, and well.
+  if (c.what == What::kCut) {
+    failures += EndedWell(members[c.victim], c.Describe() + ": the victim") ? 0 : 1;
+  } else {
+    kill(members[c.victim], SIGKILL);
+    CHECK(waitpid(members[c.victim], nullptr, 0) == members[c.victim]);
+  }
   return failures == 0 ? 0 : 1;
 }
 
@@ -270,13 +259,6 @@ int main(int argc, char** argv) {
   using namespace jaxring::test;
   const std::vector<Case> cases = Cases();
   Find("all_reduce ring 4x1 x1");  // reads the schedules once, for all that are forked
-  int running = 0, failures = 0;
-  auto reap = [&] {
-    int status;
-    CHECK(wait(&status) > 0);
-    --running;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++failures;
-  };
   // Under a sanitizer everything takes longer, and races show in a part of the cases.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   size_t stride = 5;
@@ -285,17 +267,5 @@ int main(int argc, char** argv) {
 #endif
   if (argc > 1) stride = std::stoul(argv[1]);
   const int at_once = argc > 2 ? std::stoi(argv[2]) : 16;
-  size_t begun = 0;
-  for (size_t i = 0; i < cases.size(); i += stride) {
-    const Case& c = cases[i];
-    ++begun;
-    if (running == at_once) reap();
-    const pid_t runner = fork();
-    CHECK(runner >= 0);
-    if (runner == 0) _exit(RunCase(c));
-    ++running;
-  }
-  while (running > 0) reap();
-  std::cout << begun - failures << " of " << begun << " cases end as they should" << std::endl;
-  return failures == 0 ? 0 : 1;
+  return RunCases(cases.size(), stride, at_once, [&](size_t i) { return RunCase(cases[i]); });
 }

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -120,6 +121,50 @@ void ForkedJob::LinkVerbs(int process, Engine& engine, int absent) {
     }
   }
   for (auto& each : joining) each.join();
+}
+
+std::vector<pid_t> ForkMembers(ForkedJob& job, const std::function<int(int)>& run) {
+  alarm(90);
+  std::vector<pid_t> members;
+  for (int p = 0; p < job.processes(); ++p) {
+    members.push_back(fork());
+    CHECK(members[p] >= 0);
+    if (members[p] != 0) continue;
+    job.Keep(p);
+    alarm(80);
+    _exit(run(p));
+  }
+  job.Keep(-1);
+  return members;
+}
+
+bool EndedWell(pid_t pid, const std::string& what) {
+  int status;
+  CHECK(waitpid(pid, &status, 0) == pid);
+  if (WIFSIGNALED(status)) std::cerr << what << " hangs or crashes" << std::endl;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+int RunCases(size_t count, size_t stride, int at_once, const std::function<int(size_t)>& run) {
+  int running = 0, failures = 0;
+  size_t begun = 0;
+  const auto reap = [&] {
+    int status;
+    CHECK(wait(&status) > 0);
+    --running;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++failures;
+  };
+  for (size_t i = 0; i < count; i += stride) {
+    ++begun;
+    if (running == at_once) reap();
+    const pid_t runner = fork();
+    CHECK(runner >= 0);
+    if (runner == 0) _exit(run(i));
+    ++running;
+  }
+  while (running > 0) reap();
+  std::cout << begun - failures << " of " << begun << " cases end as they should" << std::endl;
+  return failures == 0 ? 0 : 1;
 }
 
 }  // namespace jaxring::test

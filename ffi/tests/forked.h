@@ -1,8 +1,11 @@
 // A job of real processes, forked from a test: its sockets, made before them, and how they link themselves.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -54,5 +57,14 @@ class ForkedJob {
   int data_[kMost][kMost][2];  // [from][to]: the sender's end, the receiver's
   int control_[kMost][kMost];  // [own][peer]
 };
+
+// Forks a job's members: each keeps what is his, and exits with what `run` returns, or by
+// `run` itself. Who hangs is ended, and this process later, which the exit status then tells.
+std::vector<pid_t> ForkMembers(ForkedJob& job, const std::function<int(int process)>& run);
+// Waits for a process; whether it exited with 0. Says so on stderr if it was ended by a signal.
+bool EndedWell(pid_t pid, const std::string& what);
+// Runs every STRIDEth of so many cases in a process of its own each, so many at once, and says how many ended well.
+// Returns main's exit status.
+int RunCases(size_t count, size_t stride, int at_once, const std::function<int(size_t index)>& run);
 
 }  // namespace jaxring::test

@@ -206,28 +206,15 @@ class Member {
 
 // Runs in a process of its own.
 int RunCase(const Case& c) {
-  alarm(90);
   auto* board = new (SharedPages(sizeof(Board))) Board{};
   ForkedJob job(kProcesses);
-  pid_t members[kProcesses];
-  for (int p = 0; p < kProcesses; ++p) {
-    members[p] = fork();
-    CHECK(members[p] >= 0);
-    if (members[p] != 0) continue;
-    job.Keep(p);
-    alarm(80);
-    _exit(Member(c, p, board, &job).Run());
-  }
-  job.Keep(-1);
+  const auto members = ForkMembers(job, [&](int p) -> int { _exit(Member(c, p, board, &job).Run()); });
   int failures = 0;
   for (int p = 0; p < kProcesses; ++p) {
-    int status;
-    CHECK(waitpid(members[p], &status, 0) == members[p]);
+    const bool well = EndedWell(members[p], c.Describe() + ": process " + std::to_string(p));
     // Any thread of who has no memory at all may end him before he has said so; the others are told by his name still.
-    if (p == c.victim && c.what == What::kStaging && c.when == When::kFinalising) continue;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-    if (WIFSIGNALED(status)) std::cerr << c.Describe() << ": process " << p << " hangs or crashes" << std::endl;
-    ++failures;
+    const bool bereft = p == c.victim && c.what == What::kStaging && c.when == When::kFinalising;
+    failures += well || bereft ? 0 : 1;
   }
   return failures == 0 ? 0 : 1;
 }
@@ -269,21 +256,5 @@ std::vector<Case> Cases() {
 int main() {
   using namespace jaxring::test;
   const std::vector<Case> cases = Cases();
-  size_t failures = 0, running = 0;
-  const auto reap = [&] {
-    int status;
-    CHECK(wait(&status) > 0);
-    --running;
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++failures;
-  };
-  for (const Case& c : cases) {
-    if (running == 8) reap();
-    const pid_t runner = fork();
-    CHECK(runner >= 0);
-    if (runner == 0) _exit(RunCase(c));
-    ++running;
-  }
-  while (running > 0) reap();
-  std::cout << cases.size() - failures << " of " << cases.size() << " cases end as they should" << std::endl;
-  return failures == 0 ? 0 : 1;
+  return RunCases(cases.size(), 1, 8, [&](size_t i) { return RunCase(cases[i]); });
 }
