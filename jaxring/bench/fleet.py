@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxring.bench.peers import Peer
 
 START_S = 120.0
-ANSWER_S = 300.0
+ANSWER_S = 120.0
 END_S = 10.0
 
 
@@ -39,6 +39,7 @@ class Crew:
     ) -> None:
         self.peer, self.processes = peer, processes
         self.ranks = 0
+        self.lost = ""  # why it was given up
         self._devices, self._extra, self._hosts = devices, extra, hosts
         self._children: list[subprocess.Popen[bytes]] = []
         self._members: list[Connection] = []
@@ -65,6 +66,14 @@ class Crew:
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
         self._stack.close()
+
+    def give_up(self, why: str) -> None:
+        """End its processes, which may be busy for nothing."""
+        self.lost = why
+        for child in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        self.__exit__()
 
     def ask(self, name: str, arguments: Any = None) -> list[Any]:
         """The answers of all processes, in their order. JaxringError where one has gone or says nothing."""

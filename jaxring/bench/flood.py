@@ -4,14 +4,16 @@
 
 A job of processes on this host works over TCP. Three kinds of turns alternate: "quiet"; "beside", where a stranger
 floods ports that have nothing to do with the job and that nobody serves; and "flooded", where he floods those of all
-its processes (`jaxring.bench.stranger`). He needs a core himself, so on a machine without one to spare "beside" is what
-his work costs, and flooded / beside is what the job's own costs. Ratios are taken turn by turn.
+its processes (`jaxring.bench.stranger`). A stranger has a machine of his own; here he has the last core for himself,
+and the job the others, in turns of every kind (`--share` lets both have all). What he costs by sharing memory and
+caches shows in "beside", so flooded / beside is what the job's own work for him costs. Ratios are taken turn by turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import pathlib
 import socket
 import statistics
@@ -35,14 +37,15 @@ _REPLAY = (b"jaxring\x01" + bytes(3) + b"\x01" + bytes(4) + bytes(32) + bytes(32
 
 
 @contextlib.contextmanager
-def _strangers(targets: list[str], rate: float) -> Iterator[None]:
-    """Somebody floods these, if there are any."""
+def _strangers(targets: list[str], rate: float, cores: set[int]) -> Iterator[None]:
+    """Somebody floods these, if there are any, from these cores."""
     if not targets:
         yield
         return
     command = [sys.executable, "-I", "-S", str(pathlib.Path(stranger.__file__)), "--rate", str(rate), *targets]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
+        os.sched_setaffinity(child.pid, cores)
         assert child.stdin is not None
         child.stdin.write(_REPLAY.encode())
         child.stdin.close()
@@ -53,11 +56,18 @@ def _strangers(targets: list[str], rate: float) -> Iterator[None]:
         child.wait()
 
 
-def measure(processes: int, nbytes: int, rate: float, turns: int, seconds: float) -> dict[str, list[float]]:
+def measure(
+    processes: int, nbytes: int, rate: float, turns: int, seconds: float, share: bool
+) -> dict[str, list[float]]:
     """The median time in s of an all-reduce in each turn of each kind."""
+    cores = sorted(os.sched_getaffinity(0))
+    ours, his = (cores, cores) if share or len(cores) == 1 else (cores[:-1], cores[-1:])
     times: dict[str, list[float]] = {kind: [] for kind in _KINDS}
     case = Case("all_reduce", "sum", "float32", nbytes)
     with contextlib.ExitStack() as stack:
+        # What this process starts inherits it.
+        os.sched_setaffinity(0, ours)
+        stack.callback(os.sched_setaffinity, 0, cores)
         crew = stack.enter_context(Crew(PEERS["jaxring"], processes, 1, {"JAXRING_SHM_DISABLE": "1"}))
         crew.ask("prepare", case)
         crew.ask("run", 20)
@@ -71,7 +81,7 @@ def measure(processes: int, nbytes: int, rate: float, turns: int, seconds: float
         }
         for turn in range(turns):
             for kind in (*_KINDS[turn % 3 :], *_KINDS[: turn % 3]):
-                with _strangers(targets[kind], rate):
+                with _strangers(targets[kind], rate, set(his)):
                     found = crew.ask("run", count)
                 times[kind].append(statistics.median(max(one) for one in zip(*found, strict=True)))
     return times
@@ -85,8 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=0.0, help="connections a second (default: as fast as it goes)")
     parser.add_argument("--turns", type=int, default=15, help="turns of each kind (default: 15)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, about (default: 1)")
-    arguments = parser.parse_args(argv)
-    times = measure(arguments.processes, arguments.bytes, arguments.rate, arguments.turns, arguments.seconds)
+    parser.add_argument("--share", action="store_true", help="the stranger and the job share all cores")
+    args = parser.parse_args(argv)
+    times = measure(args.processes, args.bytes, args.rate, args.turns, args.seconds, args.share)
     for kind, found in times.items():
         print(f"{kind:8} {_spread([1e6 * each for each in found])} us")
     for kind, other in (("beside", "quiet"), ("flooded", "quiet"), ("flooded", "beside")):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.bench import limits
 from jaxring.bench.fleet import Crew
-from jaxring.bench.peers import PEERS
+from jaxring.bench.peers import OURS, PEERS
+from jaxring.errors import JaxringError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -100,7 +101,8 @@ def measure(
     """All results, and the machine's copy bandwidth in GB/s (bytes read plus bytes written), measured in between.
 
     A peer makes ``iterations`` of each case, or stops when they took ``seconds``, but then not before a few are made.
-    ``progress(description=...)`` hears what happens. JaxringError where a peer's job does not start or breaks.
+    ``progress(description=...)`` hears what happens. JaxringError where a peer's job does not start, or ours breaks;
+    another peer whose job breaks has no more results from there on, but the reason.
     """
     names, _ = installed(job)
     results: list[Result] = []
@@ -126,18 +128,22 @@ def _one(
     progress: Callable[..., object],
     seconds: float,
 ) -> Iterator[Result]:
-    found = {crew: Result(crew.peer.name, case, job.processes, job.devices, crew.ranks, [], 0, "") for crew in crews}
+    found = {
+        crew: Result(crew.peer.name, case, job.processes, job.devices, crew.ranks, [], 0, "", crew.lost)
+        for crew in crews
+    }
     turns: dict[Crew, int] = {}
     for crew, result in found.items():
         progress(description=f"{case.collective} {case.nbytes} B: {crew.peer.name} prepares")
-        result.refused = next((answer for answer in crew.ask("prepare", case) if answer), "")
-        if result.refused:
-            continue
-        crew.ask("run", 1)  # compiles, plans and connects
-        begin = time.perf_counter()
-        crew.ask("run", warmup)
-        each = (time.perf_counter() - begin) / warmup
-        turns[crew] = max(1, min(iterations // LEAST_TURNS, int(TURN_S / max(each, 1e-6))))
+        with _may_break(crew, result):
+            result.refused = result.refused or next((answer for answer in crew.ask("prepare", case) if answer), "")
+            if result.refused:
+                continue
+            crew.ask("run", 1)  # compiles, plans and connects
+            begin = time.perf_counter()
+            crew.ask("run", warmup)
+            each = (time.perf_counter() - begin) / warmup
+            turns[crew] = max(1, min(iterations // LEAST_TURNS, int(TURN_S / max(each, 1e-6))))
     left = dict.fromkeys(turns, iterations)
     order = list(turns)
     while any(left.values()):
@@ -146,16 +152,33 @@ def _one(
             if count == 0:
                 continue
             progress(description=f"{case.collective} {case.nbytes} B: {crew.peer.name}")
-            times = crew.ask("run", count)
-            found[crew].times_us += [round(1e6 * max(each), 2) for each in zip(*times, strict=True)]
-            spent = sum(found[crew].times_us) / 1e6
-            left[crew] = 0 if spent > seconds and len(found[crew].times_us) >= LEAST else left[crew] - count
+            result = found[crew]
+            with _may_break(crew, result):
+                times = crew.ask("run", count)
+                result.times_us += [round(1e6 * max(each), 2) for each in zip(*times, strict=True)]
+            spent = sum(result.times_us) / 1e6
+            over = result.refused or (spent > seconds and len(result.times_us) >= LEAST)
+            left[crew] = 0 if over else left[crew] - count
         order = [*order[1:], *order[:1]]
-    for crew in turns:
-        result = found[crew]
-        found[crew].wrong = sum(crew.ask("wrong")) if check else 0
-        result.choice = crew.ask("choice")[0]
+    for crew, result in found.items():
+        if result.refused:
+            continue
+        with _may_break(crew, result):
+            result.wrong = sum(crew.ask("wrong")) if check else 0
+            result.choice = crew.ask("choice")[0]
     yield from found.values()
+
+
+@contextlib.contextmanager
+def _may_break(crew: Crew, result: Result) -> Iterator[None]:
+    """A peer that is not ours may break: its job is ended, and its result says so."""
+    try:
+        yield
+    except JaxringError as error:
+        if crew.peer.name in OURS:
+            raise
+        crew.give_up(" ".join(str(error).split()))
+        result.times_us, result.refused = [], crew.lost
 
 
 def as_json(results: Sequence[Result]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from jaxring import sizes
-from jaxring.bench import cpu_suite, page, peers, report, work
+from jaxring.bench import cpu_suite, page, peers, report, run, work
 from jaxring.bench.fleet import Crew
 from jaxring.bench.run import Job, Result, installed
 from jaxring.cli import main
@@ -182,3 +182,42 @@ def test_a_job_that_does_not_start_is_told(tmp_path):
 def test_bad_arguments(capsys, arguments, says):
     assert main(["bench", *arguments]) == 1
     assert says in capsys.readouterr().err
+
+
+class Fake:
+    """A crew of one process whose job breaks when it has been asked so often."""
+
+    def __init__(self, name, answers):
+        self.peer, self.ranks, self.lost, self.ended = peers.PEERS[name], 1, "", False
+        self._answers = answers
+
+    def ask(self, name, arguments=None):
+        if self._answers == 0:
+            raise JaxringError("It did not\nanswer.")
+        self._answers -= 1
+        return {"prepare": [""], "run": [[1.0] * (arguments or 0)] if name == "run" else [], "wrong": [0]}.get(
+            name, [""]
+        )
+
+    def give_up(self, why):
+        self.lost, self.ended = why, True
+
+
+@pytest.mark.parametrize("answers", [0, 1, 3, 5])
+def test_a_peer_that_breaks_is_left_out_from_there_on(answers):
+    crews = [Fake("jaxring", 1000), Fake("gloo", answers), Fake("mpi", 1000)]
+    for _ in range(2):
+        case = work.Case("all_reduce", "sum", "float32", 4)
+        found = list(run._one(Job(1, 1, ()), crews, case, 16, 1, True, lambda **_: None, 1e9))
+        assert [(each.peer, len(each.times_us), each.refused) for each in found] == [
+            ("jaxring", 16, ""),
+            ("gloo", 0, "It did not answer."),
+            ("mpi", 16, ""),
+        ]
+        assert [crew.ended for crew in crews] == [False, True, False]
+
+
+def test_ours_may_not_break():
+    case = work.Case("all_reduce", "sum", "float32", 4)
+    with pytest.raises(JaxringError, match="did not"):
+        list(run._one(Job(1, 1, ()), [Fake("jaxring", 4)], case, 16, 1, True, lambda **_: None, 1e9))
