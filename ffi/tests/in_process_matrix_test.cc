@@ -29,8 +29,8 @@ struct Case {
   When when;
   std::string schedule;
   std::string Describe() const {
-    constexpr const char* whats[] = {"killed", "stopped", "exits", "raises", "a rank is absent", "no memory",
-                                     "a full disk"};
+    constexpr const char* whats[] = {"killed",           "stopped",   "exits",      "raises",
+                                     "a rank is absent", "no memory", "a full disk"};
     constexpr const char* whens[] = {"first operation", "inside", "idle", "finalising"};
     return schedule + ", " + whats[static_cast<int>(what)] + ", " + whens[static_cast<int>(when)];
   }
@@ -67,8 +67,17 @@ class Process {
   }
 
   int Run() {
-    const Settings settings = Tried();
+    const bool late = case_.what == What::kAbsent || case_.what == What::kStopped;
+    Settings settings = Sized(late ? kPatience : 60);
+    if (case_.what == What::kNoMemory) settings.block = 50;  // fits a slot whole: tiles do not cut it
     Call good(&job_, schedule_, Sized(60)), tried(&job_, schedule_, settings, settings.timeout_s);
+    if (case_.what == What::kNoMemory) {
+      job_.Answer(tried.site(0)->spec().spec, [this, settings](int, const PlanRequest& request) {
+        auto plan = MakePlan(schedule_, settings, 0, job_.channels());
+        plan->tile_elements = uint64_t{1} << 50;  // scratch of more bytes than there are addresses
+        request.site->Resolve(request.group, std::move(plan));
+      });
+    }
     if (case_.when == When::kIdle || case_.when == When::kFinalising) {
       if (!Right(good)) return 1;
     }
@@ -89,13 +98,8 @@ class Process {
   Settings Sized(double timeout_s) const {
     Settings settings;
     settings.block = kBlock;
+    settings.protocol = schedule_.messages() ? Protocol::kSimple : Protocol::kMemory;
     settings.timeout_s = timeout_s;
-    return settings;
-  }
-  Settings Tried() const {
-    Settings settings = Sized(case_.what == What::kAbsent || case_.what == What::kStopped ? kPatience : 60);
-    // Scratch of more bytes than there are addresses.
-    if (case_.what == What::kNoMemory) settings.tile = uint64_t{1} << 50;
     return settings;
   }
 
@@ -154,7 +158,8 @@ class Process {
     if (case_.when == When::kFinalising) return !status.ok() && says("this process is ending");
     switch (case_.what) {
       case What::kRaises:
-        return !status.ok() && says("an uncaught ValueError: why");
+        // What needs nobody else any more may end first.
+        return (status.ok() && case_.when == When::kInside) || says("an uncaught ValueError: why");
       case What::kAbsent:
         return status.code == Code::kDeadlineExceeded && says("only ranks 0, 1, 2 of this process came");
       case What::kNoMemory:
@@ -251,7 +256,8 @@ std::vector<Case> Cases() {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
       continue;  // the allocators of sanitizers end the process instead
 #endif
-      const bool staged = Find(schedule).scratch_chunks > 0;
+      const auto& tables = Find(schedule).tables;
+      const bool staged = std::any_of(tables.begin(), tables.end(), Stages);
       if (staged && when != When::kFinalising) cases.push_back({What::kNoMemory, when, schedule});
     }
   }

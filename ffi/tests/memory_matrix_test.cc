@@ -219,12 +219,6 @@ int RunCase(const Case& c) {
   return failures == 0 ? 0 : 1;
 }
 
-bool Stages(const RankTable& table) {
-  constexpr auto kScratch = static_cast<uint8_t>(Buffer::kScratch);
-  return std::any_of(table.steps.begin(), table.steps.end(),
-                     [](const Step& step) { return step.src_buffer == kScratch || step.dst_buffer == kScratch; });
-}
-
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (Wire wire : {Wire::kShared, Wire::kTcp}) {

@@ -104,6 +104,12 @@ const std::array<std::vector<Schedule>, 2>& ScheduleLists() {
   return lists;
 }
 
+bool Stages(const RankTable& table) {
+  constexpr auto kScratch = static_cast<uint8_t>(Buffer::kScratch);
+  return std::any_of(table.steps.begin(), table.steps.end(),
+                     [](const Step& step) { return step.src_buffer == kScratch || step.dst_buffer == kScratch; });
+}
+
 const Schedule& Find(const std::string& name) {
   for (const auto& list : ScheduleLists()) {
     for (const Schedule& schedule : list) {

@@ -34,6 +34,9 @@ inline const std::vector<Schedule>& Schedules() { return ScheduleLists()[0]; }
 // All-reduces among 2 to 8 ranks.
 inline const std::vector<Schedule>& MatrixSchedules() { return ScheduleLists()[1]; }
 
+// Whether a rank needs memory of the engine's own.
+bool Stages(const RankTable& table);
+
 // By its name: "all_reduce ring 2x2 x1".
 const Schedule& Find(const std::string& name);
 
