@@ -5,6 +5,7 @@
 #   JOBS    compilers and native tests that run side by side (2); Python's tests, which wait more than they work, one more
 #   FUZZ_SECONDS  how long each fuzz target runs (600)
 #   RDMA_ARGS  --short or --measure, for test-rdma
+#   UNITY   OFF: every source by itself, which is what one wants who changes them (ON)
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for machines with a GPU
 PYTHON ?= python3
 VENV ?= .venv
@@ -15,6 +16,7 @@ DEMO_ARGS ?=
 RDMA_ARGS ?=
 JOBS ?= 2
 FUZZ_SECONDS ?= 600
+UNITY ?= ON
 CXX ?= g++
 
 SHELL := bash
@@ -88,7 +90,8 @@ test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iW
 	@cmake $(BUILD) >/dev/null
 	@cmake --build $(BUILD) --target verbs_guest verbs_echo engine_test engine_order_test engine_p2p_test engine_failure_test \
 	  failure_matrix_test memory_matrix_test faults_test
-	@GUEST_TIMEOUT=3600 tests/rdma/guest/run.sh build/rdma tests/rdma/lane.sh $(abspath $(BUILD))/native_tests \
+	@PYTHONPATH=tests/stress python tests/rdma/rdma_jobs.py build/rdma/bits.json
+	@TEST_TCP_BITS="$(abspath build/rdma/bits.json)" GUEST_TIMEOUT=3600 tests/rdma/guest/run.sh build/rdma tests/rdma/lane.sh $(abspath $(BUILD))/native_tests \
 	  $(abspath build/rdma/pyverbs) $(RDMA_ARGS)
 
 counts: $(BUILT) $(SCHEDULES) ## instructions, accesses to memory and system calls of an all-reduce (needs valgrind, strace)
@@ -109,6 +112,7 @@ fuzz: $(BUILT) ## every reader of what others write against inputs made to break
 	$(SAY) "fuzz targets, $(FUZZ_SECONDS) s each"
 	@python -c 'import atheris' 2>/dev/null || python -m pip install -q 'atheris==3.0.*'
 	@cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DJAXRING_PYTHON=OFF -DJAXRING_FUZZ=ON \
+	  -DJAXRING_UNITY=$(UNITY) \
 	  -DJAXRING_WERROR=ON -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null
 	@cmake --build build/fuzz --target fuzz_targets
 	@python tools/fuzz.py build/fuzz $(FUZZ_SECONDS) --jobs $(JOBS)
@@ -123,7 +127,7 @@ package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an emp
 	$(SAY) "package"
 	@rm -rf build/package build/package-cmake && mkdir -p build/package
 	@python -m pip wheel -q --no-deps -w build/package . -C cmake.define.JAXRING_CUDA=$(CUDA) \
-	  -C cmake.define.JAXRING_WERROR=ON -C build-dir=build/package-cmake
+	  -C cmake.define.JAXRING_UNITY=$(UNITY) -C cmake.define.JAXRING_WERROR=ON -C build-dir=build/package-cmake
 	@python -m venv build/package/venv
 	@build/package/venv/bin/python -m pip install -q build/package/*.whl $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
 	@cd build/package && venv/bin/python -I -X dev -W error -c 'import jaxring; print("jaxring", jaxring.__version__, "imports")'
@@ -137,7 +141,7 @@ clean: ## remove environments, builds and outputs
 define sanitized
 printf '\n\033[1m== %s\033[0m\n' "native tests, $(2) sanitizer"; \
 cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON \
-  -DJAXRING_SANITIZE=$(2) -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null; \
+  -DJAXRING_UNITY=$(UNITY) -DJAXRING_SANITIZE=$(2) -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null; \
 cmake --build build/$(1) --target native_tests; \
 $(FIXED_ADDRESSES) ctest -j $(JOBS) --test-dir build/$(1) --output-on-failure --no-tests=error
 endef
@@ -178,5 +182,5 @@ $(BUILT): $(ENVIRONMENT) CMakeLists.txt $(FFI)
 	@headers=$$(python tools/ffi_headers.py $(VENV)/headers); \
 	python -m pip install -q --no-build-isolation --no-deps --editable . -C build-dir=$(BUILD) \
 	  -C cmake.define.JAXRING_WERROR=ON -C cmake.define.JAXRING_BUILD_TESTS=ON -C cmake.define.JAXRING_CUDA=$(CUDA) \
-	  -C cmake.define.JAXRING_FFI_INCLUDE="$$headers"
+	  -C cmake.define.JAXRING_UNITY=$(UNITY) -C cmake.define.JAXRING_FFI_INCLUDE="$$headers"
 	@touch $@

@@ -17,17 +17,3 @@ if(NOT JAXRING_SANITIZE STREQUAL "thread")
 endif()
 target_compile_options(jaxring_flags INTERFACE ${_sanitize})
 target_link_options(jaxring_flags INTERFACE ${_sanitize})
-
-# jaxring_precompile_headers(TARGET...): the standard library's, read once. Under a sanitizer they are a quarter of the
-# work, and no compiler cache knows these builds from elsewhere.
-function(jaxring_precompile_headers)
-  foreach(target IN LISTS ARGN)
-    if(target STREQUAL "jaxring_engine")
-      target_precompile_headers(${target} PRIVATE <algorithm> <array> <atomic> <chrono> <condition_variable> <cstring>
-        <deque> <fstream> <functional> <iostream> <map> <memory> <mutex> <optional> <random> <set> <sstream> <string>
-        <thread> <unordered_map> <vector>)
-    else()
-      target_precompile_headers(${target} REUSE_FROM jaxring_engine)
-    endif()
-  endforeach()
-endfunction()

@@ -105,7 +105,7 @@ const std::array<std::vector<Schedule>, 2>& ScheduleLists() {
 }
 
 bool Stages(const RankTable& table) {
-  constexpr auto kScratch = static_cast<uint8_t>(Buffer::kScratch);
+  constexpr auto kScratch = static_cast<uint8_t>(jaxring::Buffer::kScratch);
   return std::any_of(table.steps.begin(), table.steps.end(),
                      [](const Step& step) { return step.src_buffer == kScratch || step.dst_buffer == kScratch; });
 }

@@ -14,9 +14,9 @@ constexpr size_t kReadBytes = 64 * 1024;
 // All that a receiver ever says on the connection: that it ends in good order, or that what came is damaged.
 constexpr char kGoodbyeWord = 'b', kDamagedWord = 'd';
 
-class PumpNotifier final : public Notifier {
+class TcpNotifier final : public Notifier {
  public:
-  explicit PumpNotifier(std::weak_ptr<TcpSendPump> pump) : pump_(std::move(pump)) {}
+  explicit TcpNotifier(std::weak_ptr<TcpSendPump> pump) : pump_(std::move(pump)) {}
   void Notify() override {
     if (auto pump = pump_.lock()) pump->Pump();
   }
@@ -264,7 +264,7 @@ std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller
   const int fd = stream->fd();
   auto link = std::make_shared<SendLink>("tcp", std::move(memory), nullptr);
   auto pump = std::make_shared<TcpSendPump>(std::move(stream), poller, link, own_bell, std::move(on_end));
-  link->notifier = std::make_unique<PumpNotifier>(pump);
+  link->notifier = std::make_unique<TcpNotifier>(pump);
   link->ll.set_on_publish(link->notifier.get());
   link->simple.set_on_publish(link->notifier.get());
   poller->Add(fd, EPOLLRDHUP, pump);
@@ -285,7 +285,7 @@ std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller
   return link;
 }
 
-void SayTcpGoodbye(SendLink& link) { static_cast<PumpNotifier*>(link.notifier.get())->SayGoodbye(); }
+void SayTcpGoodbye(SendLink& link) { static_cast<TcpNotifier*>(link.notifier.get())->SayGoodbye(); }
 
 void SayTcpGoodbye(RecvLink& link) { static_cast<KickNotifier*>(link.notifier.get())->SayGoodbye(); }
 

@@ -20,7 +20,7 @@ constexpr uint32_t kInlineBytes = 256;
 constexpr uint8_t kRnrRetries = 6;
 constexpr uint8_t kRnrTimer = 12;  // 0.64 ms
 
-const Api* Loaded() {
+const Api* ApiOrThrow() {
   std::string why;
   const Api* api = LoadApi(&why);
   if (api == nullptr) throw std::runtime_error(why);
@@ -63,7 +63,7 @@ Offer FromHex(const std::string& text) {
 Endpoint::Endpoint(EndpointOptions options, Role role, char* memory, size_t bytes)
     : options_(std::move(options)),
       role_(role),
-      api_(Loaded()),
+      api_(ApiOrThrow()),
       pd_(nullptr, api_->dealloc_pd),
       memory_(nullptr, api_->dereg_mr),
       notices_(nullptr, api_->dereg_mr),

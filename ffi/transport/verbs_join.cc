@@ -6,7 +6,7 @@
 namespace jaxring {
 namespace {
 
-class PumpNotifier final : public Notifier {
+class VerbsNotifier final : public Notifier {
  public:
   void set_pump(std::weak_ptr<VerbsPump> pump) { pump_ = std::move(pump); }
   void Notify() override {
@@ -26,7 +26,7 @@ class PumpNotifier final : public Notifier {
 std::string VerbsJoin::Offer(int peer, int channel, bool sending, verbs::EndpointOptions options) {
   Forget(peer, channel, sending);
   auto pending = std::make_shared<Pending>();
-  auto notifier = std::make_unique<PumpNotifier>();
+  auto notifier = std::make_unique<VerbsNotifier>();
   if (sending) {
     pending->send = std::make_shared<SendLink>("verbs", LinkMemory::Anonymous(slot_bytes_), notifier.get());
     pending->send->notifier = std::move(notifier);
@@ -96,7 +96,7 @@ VerbsJoin::Joined VerbsJoin::Finish(Poller* poller, int peer, int channel, bool 
     joined.recv->must_look = true;
   }
   Notifier* notifier = sending ? joined.send->notifier.get() : joined.recv->notifier.get();
-  static_cast<PumpNotifier*>(notifier)->set_pump(pump);
+  static_cast<VerbsNotifier*>(notifier)->set_pump(pump);
   pump->Start();
   lookers_->Add(pump);
   {

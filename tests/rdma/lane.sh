@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # lane.sh NATIVE_TESTS PYVERBS [--short | --measure]: what `make test-rdma` runs in the guest, on soft-RoCE (rxe) and on
 # soft-iWARP (siw). PYVERBS is the folder that Python's verbs are in.
-#   --short    a part of it, in some two minutes
+#   --short    a part of it, in less than two minutes
 #   --measure  no tests: our bandwidth and latency beside those of perftest
 # The guest's processors are emulated, a tenth as fast as the machine's: the deadlines here are for that.
 set -euo pipefail
@@ -13,7 +13,11 @@ say() { printf '\n== [%3d s] %s\n' "$SECONDS" "$*"; }
 on() { JAXRING_TEST_VERBS="$1" timeout 400 "${@:2}"; }
 # The peer is no part of the package and has a Python of its own: the one that pyverbs was built for.
 peer() { PYTHONPATH="$pyverbs" timeout 200 /usr/bin/python3 tests/rdma/verbs_peer.py "$native/verbs_echo"; }
-jobs() { python -m pytest -q -p no:cacheprovider --durations=0 --timeout=900 "$@" tests/rdma/rdma_jobs.py; }
+# Without conftest.py and plugins, which import JAX once more.
+jobs() {
+  PYTHONPATH="tests/stress:${PYTHONPATH:-}" PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -q -p pytest_timeout \
+    -p no:cacheprovider --noconftest --durations=0 --timeout=900 "$@" tests/rdma/rdma_jobs.py
+}
 
 rdma link
 if [ "$mode" = --measure ]; then exec python tests/rdma/measure.py; fi

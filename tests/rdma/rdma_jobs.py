@@ -1,6 +1,7 @@
 """JAX jobs of two processes whose data go by RDMA, on soft-RoCE and on soft-iWARP: run in the guest of test-rdma.
 
-Not named test_*: the guest's devices are needed, and nothing here is skipped.
+Not named test_*: the guest's devices are needed, and nothing here is skipped. What they are compared with needs none,
+and takes long there: `python rdma_jobs.py FILE` writes it, and TEST_TCP_BITS names the file.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import pathlib
 import signal
 import sys
+import tempfile
 
 import pytest
 from stress_jobs import Job, coordinator_port, environment, member
@@ -55,13 +57,17 @@ def line(result, word):
     return found
 
 
-@pytest.fixture(scope="module")
-def tcp_bits(tmp_path_factory):
+def over_tcp(folder):
     """What every process gets over TCP."""
     plain = {"JAXRING_NET": "Socket", "JAXRING_IB_HCA": ""}
-    results = run(tmp_path_factory.mktemp("tcp"), "rxe", ["every"], own=(plain, plain))
+    results = run(folder, "rxe", ["every"], own=(plain, plain))
     assert all(json.loads(line(result, "transports")) == ["tcp"] for result in results)
     return [line(result, "bits") for result in results]
+
+
+@pytest.fixture(scope="module")
+def tcp_bits():
+    return json.loads(pathlib.Path(os.environ["TEST_TCP_BITS"]).read_text(encoding="utf-8"))
 
 
 @every_kind
@@ -120,3 +126,8 @@ def test_what_cannot_be_had_is_an_error_and_not_tcp(tmp_path, own, said):
         results = job.wait(PATIENCE)
     assert said in results[0].out + results[0].err, str(results[0])
     assert "went well" not in results[0].out + results[1].out
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made:
+        pathlib.Path(sys.argv[1]).write_text(json.dumps(over_tcp(pathlib.Path(made))), encoding="utf-8")

@@ -8,7 +8,6 @@
 namespace jaxring::cuda {
 namespace {
 
-constexpr uint64_t kLineBytes = 128;
 enum Counter { kTail = 0, kArrived, kCredit, kGive, kCounters };
 // The last bit of a message's operation: data one way, counts of read slots the other.
 constexpr uint64_t kCreditBit = 1;

@@ -19,6 +19,9 @@
 
 namespace jaxring::cuda {
 
+// What a counter, or anything else that others poll, has for itself.
+inline constexpr uint64_t kLineBytes = 128;
+
 // The traffic of one lane with one peer. `name` is the same on both sides, as are slots and slot_bytes.
 struct Carried {
   uint64_t name = 0;

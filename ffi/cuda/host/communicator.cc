@@ -6,9 +6,7 @@
 namespace jaxring::cuda {
 namespace {
 
-constexpr uint64_t kLine = 128;
-
-uint64_t RoundUp(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+uint64_t RoundUp(uint64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
 
 uint64_t Hash(const std::string& text) {  // FNV-1a
   uint64_t hash = 0xcbf29ce484222325ull;
@@ -53,7 +51,7 @@ Communicator::Communicator(Gpu& gpu, Regions& regions, Carrier* carrier, int pro
     here.members.resize(Members(r).size());
     locals_.emplace(r, std::move(here));
   }
-  abort_ = reinterpret_cast<uint32_t*>(gpu_.AllocatePinned(kLine));
+  abort_ = reinterpret_cast<uint32_t*>(gpu_.AllocatePinned(kLineBytes));
 }
 
 // Only where setting it up failed: see above.
@@ -69,7 +67,7 @@ std::vector<int> Communicator::Members(int rank) const {
 
 uint64_t Communicator::GateOffset(int writer) const { return writer * spec_.lanes * sizeof(Gate); }
 uint64_t Communicator::ProbeOffset(int writer) const {
-  return GateOffset(static_cast<int>(spec_.ranks.size())) + writer * 3 * kLine;
+  return GateOffset(static_cast<int>(spec_.ranks.size())) + writer * 3 * kLineBytes;
 }
 uint64_t Communicator::StageOffset(int writer) const {
   return ProbeOffset(static_cast<int>(spec_.ranks.size())) + writer * RoundUp(2 * spec_.stage_bytes);
@@ -141,11 +139,11 @@ void Communicator::Probe(int rank) {
     char* own = here.arena + ProbeOffset(peer);
     char* theirs = reinterpret_cast<char*>(here.members[m].theirs) - GateOffset(rank) + ProbeOffset(rank);
     const uint64_t pattern = Pattern(rank, peer);
-    gpu_.Copy(here.device, own + kLine, &pattern, sizeof pattern);
-    gpu_.Copy(here.device, theirs, own + kLine, sizeof pattern);
-    gpu_.Copy(here.device, own + 2 * kLine, theirs, sizeof pattern);
+    gpu_.Copy(here.device, own + kLineBytes, &pattern, sizeof pattern);
+    gpu_.Copy(here.device, theirs, own + kLineBytes, sizeof pattern);
+    gpu_.Copy(here.device, own + 2 * kLineBytes, theirs, sizeof pattern);
     uint64_t back = 0;
-    gpu_.Copy(here.device, &back, own + 2 * kLine, sizeof back);
+    gpu_.Copy(here.device, &back, own + 2 * kLineBytes, sizeof back);
     if (back != pattern) {
       throw std::runtime_error(spec_.ranks[rank].name + " does not read from " + spec_.ranks[peer].name +
                                " what it wrote there. " + kMend);

@@ -5,7 +5,7 @@ namespace jaxring::cuda {
 namespace {
 
 // The counters of one lane of a wire, a line each: what we wait for as a sender, and as a receiver.
-constexpr uint64_t kLine = 128, kCredit = 0, kArrived = kLine, kCounters = 2 * kLine;
+constexpr uint64_t kCreditAt = 0, kArrivedAt = kLineBytes, kCountersEnd = 2 * kLineBytes;
 
 }  // namespace
 
@@ -14,7 +14,7 @@ Location Communicator::OfferWire(int rank, int peer, Protocol protocol) {
   const WireShape shape = spec_.wires[static_cast<int>(protocol)];
   Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
   if (wire.memory == nullptr) {
-    wire.memory = NewMemory(here.device, spec_.lanes * (shape.slots * shape.slot_bytes + kCounters));
+    wire.memory = NewMemory(here.device, spec_.lanes * (shape.slots * shape.slot_bytes + kCountersEnd));
     wire.offered = spec_.ranks[peer].process == process_ ? Location{0, reinterpret_cast<uint64_t>(wire.memory)}
                                                          : Offer(rank, wire.memory, 1);
   }
@@ -33,13 +33,13 @@ void Communicator::ConnectWire(int rank, int peer, Protocol protocol, Location t
     Connection connection{};
     connection.send_slots = far + lane * area;
     connection.recv_slots = wire.memory + lane * area;
-    char* ours = wire.memory + counters + lane * kCounters;
-    char* others = far + counters + lane * kCounters;
-    connection.credit = reinterpret_cast<uint64_t*>(ours + kCredit);
-    connection.give = reinterpret_cast<uint64_t*>(others + kCredit);
+    char* ours = wire.memory + counters + lane * kCountersEnd;
+    char* others = far + counters + lane * kCountersEnd;
+    connection.credit = reinterpret_cast<uint64_t*>(ours + kCreditAt);
+    connection.give = reinterpret_cast<uint64_t*>(others + kCreditAt);
     if (protocol == Protocol::kSimple) {
-      connection.arrived = reinterpret_cast<uint64_t*>(ours + kArrived);
-      connection.tail = reinterpret_cast<uint64_t*>(others + kArrived);
+      connection.arrived = reinterpret_cast<uint64_t*>(ours + kArrivedAt);
+      connection.tail = reinterpret_cast<uint64_t*>(others + kArrivedAt);
     }
     connection.peer = peer;
     gpu_.Copy(here.device, here.own + ConnectionIndex(protocol, lane, peer) * sizeof(Connection), &connection,
