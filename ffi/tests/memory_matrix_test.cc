@@ -1,6 +1,8 @@
 // Memory and space that one process of four does not get, at every time: all are told by the right name what was
 // wanted, or the operation ends right where nothing was; and the job goes on.
 //
+//   memory_matrix_test [STRIDE [AT_ONCE]]     every STRIDEth case, AT_ONCE at a time; default: all, 8
+//
 // With JAXRING_TEST_VERBS set (ffi/tests/verbs_wire.h) they are the cases of RDMA.
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -247,8 +249,10 @@ std::vector<Case> Cases() {
 }  // namespace
 }  // namespace jaxring::test
 
-int main() {
+int main(int argc, char** argv) {
   using namespace jaxring::test;
   const std::vector<Case> cases = Cases();
-  return RunCases(cases.size(), 1, 8, [&](size_t i) { return RunCase(cases[i]); });
+  const size_t stride = argc > 1 ? std::stoul(argv[1]) : 1;
+  const int at_once = argc > 2 ? std::stoi(argv[2]) : 8;
+  return RunCases(cases.size(), stride, at_once, [&](size_t i) { return RunCase(cases[i]); });
 }

@@ -31,8 +31,9 @@ if [ "$mode" = --short ]; then
     say "native, $devices"
     on "$devices" "$native/verbs_guest"
   done
-  say "a fifth of the matrix of failures, $roce"
+  say "a fifth of the matrices of failures and of lacking memory, $roce"
   on "$roce" "$native/failure_matrix_test" 5 6
+  on "$roce" "$native/memory_matrix_test" 5 6
   say "JAX jobs"
   jobs -k 'rxe and bits_of_tcp'
   say "all passed"
