@@ -261,11 +261,9 @@ int main(int argc, char** argv) {
   Find("all_reduce ring 4x1 x1");  // reads the schedules once, for all that are forked
   // Under a sanitizer everything takes longer, and races show in a part of the cases.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  size_t stride = 5;
+  constexpr size_t kStride = 5;
 #else
-  size_t stride = 1;
+  constexpr size_t kStride = 1;
 #endif
-  if (argc > 1) stride = std::stoul(argv[1]);
-  const int at_once = argc > 2 ? std::stoi(argv[2]) : 16;
-  return RunCases(cases.size(), stride, at_once, [&](size_t i) { return RunCase(cases[i]); });
+  return RunCases(argc, argv, cases.size(), kStride, 16, [&](size_t i) { return RunCase(cases[i]); });
 }

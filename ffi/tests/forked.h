@@ -63,8 +63,9 @@ class ForkedJob {
 std::vector<pid_t> ForkMembers(ForkedJob& job, const std::function<int(int process)>& run);
 // Waits for a process; whether it exited with 0. Says so on stderr if it was ended by a signal.
 bool EndedWell(pid_t pid, const std::string& what);
-// Runs every STRIDEth of so many cases in a process of its own each, so many at once, and says how many ended well.
-// Returns main's exit status.
-int RunCases(size_t count, size_t stride, int at_once, const std::function<int(size_t index)>& run);
+// Runs cases in a process of its own each, and says how many ended well; returns main's exit status. A program's
+// arguments are STRIDE (every STRIDEth case) and AT_ONCE (so many side by side); these are what it does without.
+int RunCases(int argc, char** argv, size_t count, size_t stride, int at_once,
+             const std::function<int(size_t index)>& run);
 
 }  // namespace jaxring::test

@@ -252,7 +252,5 @@ std::vector<Case> Cases() {
 int main(int argc, char** argv) {
   using namespace jaxring::test;
   const std::vector<Case> cases = Cases();
-  const size_t stride = argc > 1 ? std::stoul(argv[1]) : 1;
-  const int at_once = argc > 2 ? std::stoi(argv[2]) : 8;
-  return RunCases(cases.size(), stride, at_once, [&](size_t i) { return RunCase(cases[i]); });
+  return RunCases(argc, argv, cases.size(), 1, 8, [&](size_t i) { return RunCase(cases[i]); });
 }

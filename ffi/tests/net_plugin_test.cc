@@ -126,7 +126,7 @@ void Refuses() {
   }
   unsetenv("TEST_PLUGIN_BREAK");
   Says([] { NetPlugin::Load("/nowhere/at/all.so"); }, "cannot be loaded: /nowhere/at/all.so");
-  Says([] { NetPlugin::Load("libm.so.6"); }, "exports none of ncclNetPlugin_v8 to ncclNetPlugin_v12");
+  Says([] { NetPlugin::Load("libm.so.6"); }, "exports none of ncclNetPlugin_v6 to ncclNetPlugin_v12");
   auto bell = Bell::Create();
   PluginLinks links(kSlot, bell.get());
   Says([&] { links.Offer(0, 0, true); }, "no network plugin is loaded");

@@ -13,6 +13,15 @@ constexpr int kUndefined = -1;
 constexpr int kMostDevices = 1024;
 
 // The beginnings of the versions' properties, as far as they are used here.
+struct PropertiesV6 {
+  char* name;
+  char* pci_path;
+  uint64_t guid;
+  int pointer_support;
+  int speed, port;
+  float latency;
+  int most_connections, most_receives;
+};
 struct PropertiesV8 {
   char* name;
   char* pci_path;
@@ -78,11 +87,11 @@ std::shared_ptr<NetPlugin> NetPlugin::Load(const std::string& name, int only) {
     return plugin;
   }
   std::string others;
-  for (int version : {7, 6, 5, 13, 14}) {
+  for (int version : {5, 4, 13, 14}) {
     const std::string symbol = "ncclNetPlugin_v" + std::to_string(version);
     if (dlsym(library, symbol.c_str()) != nullptr) others += (others.empty() ? "; it has " : ", ") + symbol;
   }
-  throw std::runtime_error("the network plugin " + name + " exports none of ncclNetPlugin_v8 to ncclNetPlugin_v12" +
+  throw std::runtime_error("the network plugin " + name + " exports none of ncclNetPlugin_v6 to ncclNetPlugin_v12" +
                            others);
 }
 
@@ -116,9 +125,11 @@ void NetPlugin::Begin(const Table& table, int version, const std::string& file) 
     // Larger than any version's, so that a newer plugin's additions do no harm.
     alignas(16) std::array<char, 1024> properties{};
     Do(kProperties, "describing a device", device, static_cast<void*>(properties.data()));
+    const auto* oldest = reinterpret_cast<const PropertiesV6*>(properties.data());
     const auto* old = reinterpret_cast<const PropertiesV8*>(properties.data());
     const auto* now = reinterpret_cast<const PropertiesV9*>(properties.data());
-    const int support = now->pointer_support, receives = version >= 9 ? now->most_receives : old->most_receives;
+    const int support = now->pointer_support;
+    const int receives = version >= 9 ? now->most_receives : version == 8 ? old->most_receives : oldest->most_receives;
     if (!(support & kPointerHost)) refuse("device " + std::to_string(device) + " does not take host memory");
     if (receives < 1) refuse("device " + std::to_string(device) + " takes no receives");
     device_names_.push_back(now->name != nullptr ? now->name : std::to_string(device));
@@ -150,21 +161,34 @@ void* NetPlugin::Connect(int device, char* handle) {
     Do(kConnect, "connecting", context_, device, where, &comm, &offloaded);
   } else if (version_ == 10) {
     Do(kConnect, "connecting", device, &config, where, &comm, &offloaded);
-  } else {
+  } else if (version_ >= 7) {
     Do(kConnect, "connecting", device, where, &comm, &offloaded);
+  } else {
+    Do(kConnect, "connecting", device, where, &comm);
   }
   return comm;
 }
 
 void* NetPlugin::Accept(void* listen_comm) {
   void *comm = nullptr, *offloaded = nullptr;
-  Do(kAccept, "accepting", listen_comm, &comm, &offloaded);
+  if (version_ >= 7) {
+    Do(kAccept, "accepting", listen_comm, &comm, &offloaded);
+  } else {
+    Do(kAccept, "accepting", listen_comm, &comm);
+  }
   return comm;
 }
 
 void* NetPlugin::Register(void* comm, void* data, size_t bytes) {
   void* registration = nullptr;
-  Do(kRegister, "registering memory", comm, data, bytes, kPointerHost, &registration);
+  if (version_ >= 8) {
+    Do(kRegister, "registering memory", comm, data, bytes, kPointerHost, &registration);
+  } else if (bytes <= INT_MAX) {
+    Do(kRegister, "registering memory", comm, data, static_cast<int>(bytes), kPointerHost, &registration);
+  } else {
+    throw std::runtime_error("network plugin " + name_ + ": ABI v" + std::to_string(version_) +
+                             " registers less than 2 GiB: lower JAXRING_BUFFSIZE");
+  }
   return registration;
 }
 

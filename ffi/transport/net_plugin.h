@@ -1,6 +1,6 @@
 // NCCL's network plugins (libnccl-net*.so): loaded at run time, called through one interface whatever their version.
 //
-// A plugin exports a table of functions, ncclNetPlugin_v8 to _v12, which differ in a few arguments. What is common: no
+// A plugin exports a table of functions, ncclNetPlugin_v6 to _v12, which differ in a few arguments. What is common: no
 // call blocks; connections go one way; messages match in the order in which they are posted; a request that cannot be
 // started yet comes back as nullptr and is to be tried again.
 #pragma once
@@ -17,7 +17,7 @@ namespace jaxring {
 
 class NetPlugin {
  public:
-  static constexpr int kNewest = 12, kOldest = 8;
+  static constexpr int kNewest = 12, kOldest = 6;
   static constexpr size_t kHandleBytes = 128;
 
   // Loads `name`: a path, a file name, or what stands in libnccl-net-NAME.so. Takes the newest version that it exports,

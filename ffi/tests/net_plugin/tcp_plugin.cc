@@ -1,4 +1,4 @@
-// A small network plugin for tests, over TCP on 127.0.0.1, in versions 8 to 12 of NCCL's interface.
+// A small network plugin for tests, over TCP on 127.0.0.1, in versions 6 to 12 of NCCL's interface.
 //
 // It uses what the interface allows: connect and the first isend come back empty-handed, transfers move only when they
 // are tested. TEST_PLUGIN_BREAK makes it a bad one: the name of a function that its tables then lack, "host" (devices
@@ -110,6 +110,9 @@ int Register(void*, void* data, size_t, int type, void** registration) {
   *registration = data;
   return type == 1 ? kFine : kInvalidUsage;
 }
+int RegisterInt(void* comm, void* data, int bytes, int type, void** registration) {
+  return bytes < 0 ? kInvalidUsage : Register(comm, data, static_cast<size_t>(bytes), type, registration);
+}
 int RegisterDmaBuf(void*, void*, size_t, int, uint64_t, int, void**) { return kInvalidUsage; }
 int Deregister(void*, void*) { return kFine; }
 
@@ -218,17 +221,18 @@ int InitIn(void** context, uint64_t, void* config, void*, void*) {
   return config == nullptr ? kInvalidUsage : kFine;
 }
 
-template <bool kFlushField>
+// kMore: numbers that the version has between the pointers' kinds and the speed.
+template <size_t kMore>
 int Properties(int device, void* out) {
   static char names[2][6] = {"tcp0", "tcp1"};
   auto* bytes = static_cast<char*>(out);
   auto put = [&](size_t at, auto value) { std::memcpy(bytes + at, &value, sizeof value); };
-  const size_t later = kFlushField ? 4 : 0;  // one number more from v9 on
+  constexpr size_t kLater = kMore * sizeof(int);
   put(0, names[device]);
   put(24, Broken() == "host" ? 2 : 1);
-  put(36 + later, 1);
-  put(44 + later, 64);
-  put(48 + later, 1);
+  put(32 + kLater, 1);
+  put(40 + kLater, 64);
+  put(44 + kLater, 1);
   return kFine;
 }
 
@@ -243,17 +247,22 @@ void* P(F* function) {
 }
 
 Table Make(int version) {
-  const bool in = version >= 11, profiled = version >= 10, wide = version >= 9;
-  void* const connect = in ? P(ConnectIn) : version == 10 ? P(ConnectConfigured) : P(ConnectPlain);
+  const bool in = version >= 11, profiled = version >= 10, wide = version >= 9, offloads = version >= 7;
+  void* const connect = in              ? P(ConnectIn)
+                        : version == 10 ? P(ConnectConfigured)
+                        : offloads      ? P(ConnectPlain)
+                                        : P(Connect);
   std::array<void*, 21> calls = {in         ? P(InitIn)
                                  : profiled ? P(InitProfiled)
                                             : P(InitPlain),
                                  P(Devices),
-                                 wide ? P(Properties<true>) : P(Properties<false>),
+                                 wide           ? P(Properties<2>)
+                                 : version == 8 ? P(Properties<1>)
+                                                : P(Properties<0>),
                                  in ? P(ListenIn) : P(Listen),
                                  connect,
-                                 P(AcceptPlain),
-                                 P(Register),
+                                 offloads ? P(AcceptPlain) : P(Accept),
+                                 version >= 8 ? P(Register) : P(RegisterInt),
                                  P(RegisterDmaBuf),
                                  P(Deregister),
                                  profiled ? P(SendProfiled)
@@ -275,6 +284,8 @@ Table Make(int version) {
 
 #define EXPORT __attribute__((visibility("default")))
 extern "C" {
+EXPORT Table ncclNetPlugin_v6 = Make(6);
+EXPORT Table ncclNetPlugin_v7 = Make(7);
 EXPORT Table ncclNetPlugin_v8 = Make(8);
 EXPORT Table ncclNetPlugin_v9 = Make(9);
 EXPORT Table ncclNetPlugin_v10 = Make(10);

@@ -2,7 +2,8 @@
 # run.sh FOLDER COMMAND...: boots the guest of FOLDER (see make.sh) in QEMU, without any help by the processor, and runs
 # the command there as root, in this folder, with this machine's files; whatever it writes there is gone afterwards. The
 # command's output and exit status are ours; 124: it took longer than GUEST_TIMEOUT seconds; 125: the guest did not come
-# up or died. The environment goes with it.
+# up or died, twice: it has been seen to die once by itself, and no program of ours should be able to do that. The
+# environment goes with it.
 set -uo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 folder="$(cd "$1" && pwd)"
@@ -17,7 +18,6 @@ cp "$here/inside.sh" "$exchange/inside"
   printf 'cd %q\n' "$PWD"
   printf '%q ' "$@"
 } >"$exchange/command"
-: >"$exchange/output"
 
 # share TAG PATH [OPTIONS]: a folder of ours that the guest can mount.
 shares=()
@@ -25,22 +25,25 @@ share() { shares+=(-virtfs "local,path=$2,mount_tag=$1,security_model=none,multi
 share host / ,readonly=on
 share exchange "$exchange"
 
-timeout -k 5 "${GUEST_TIMEOUT:-300}" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
-  -machine pc -accel tcg,thread=multi -cpu max -smp 2 -m "${GUEST_MEMORY:-4G}" -device virtio-rng-pci "${shares[@]}" \
-  -kernel "$folder/kernel" -initrd "$folder/start" -append "console=ttyS0 quiet panic=-1 mitigations=off" \
-  -serial "file:$exchange/console" </dev/null >"$exchange/qemu" 2>&1 &
-guest=$!
-tail -q -n +1 -f --pid="$guest" -s 0.2 "$exchange/output" &
-reader=$!
-wait "$guest"
-ended=$?
-guest=
-wait "$reader"
-if [ -s "$exchange/status" ]; then exit "$(cat "$exchange/status")"; fi
-if [ "$ended" = 124 ] || [ "$ended" = 137 ]; then
-  echo "the guest was stopped after ${GUEST_TIMEOUT:-300} s (GUEST_TIMEOUT)" >&2
-  exit 124
-fi
-echo "the guest ended without a result; its console:" >&2
-tail -n 30 "$exchange/console" "$exchange/qemu" >&2
+for attempt in 1 2; do
+  : >"$exchange/output"
+  timeout -k 5 "${GUEST_TIMEOUT:-300}" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none \
+    -machine pc -accel tcg,thread=multi -cpu max -smp 2 -m "${GUEST_MEMORY:-4G}" -device virtio-rng-pci "${shares[@]}" \
+    -kernel "$folder/kernel" -initrd "$folder/start" -append "console=ttyS0 quiet panic=-1 mitigations=off" \
+    -serial "file:$exchange/console" </dev/null >"$exchange/qemu" 2>&1 &
+  guest=$!
+  tail -q -n +1 -f --pid="$guest" -s 0.2 "$exchange/output" &
+  reader=$!
+  wait "$guest"
+  ended=$?
+  guest=
+  wait "$reader"
+  if [ -s "$exchange/status" ]; then exit "$(cat "$exchange/status")"; fi
+  if [ "$ended" = 124 ] || [ "$ended" = 137 ]; then
+    echo "the guest was stopped after ${GUEST_TIMEOUT:-300} s (GUEST_TIMEOUT)" >&2
+    exit 124
+  fi
+  echo "the guest ended without a result (QEMU exited with $ended, attempt $attempt of 2); its console:" >&2
+  tail -n 40 "$exchange/console" "$exchange/qemu" >&2
+done
 exit 125
