@@ -122,7 +122,9 @@ class Member {
       if (status.ok()) return Complain("it fails", status);
       if ((status.code == Code::kDeadlineExceeded) != stopped)
         return Complain("only a stopped one is waited for", status);
-      board_->processes[process_].named[round] = Failed(status, name);
+      const bool named = Failed(status, name);
+      if (!named) Complain("round " + std::to_string(round) + " names " + name, status);
+      board_->processes[process_].named[round] = named;
       // Who ends before the others have been told would be named himself.
       AllTold(round + 1);
       bool all = true;
@@ -176,10 +178,13 @@ class Member {
         engine_->Abort("this process is ending after an uncaught ValueError: why", 2, false);
         _exit(0);
       case What::kCut:
+        // Those with the others first, and at once, as a cable goes: who hears of a second one only later is told
+        // meanwhile that the first is lost.
         for (int p = 0; p < kProcesses; ++p) {
-          if (p == process_) continue;
-          shutdown(job_->control(process_, p), SHUT_RDWR);
-          if (case_.wire == Wire::kShared) continue;
+          if (p != process_) shutdown(job_->control(process_, p), SHUT_RDWR);
+        }
+        for (int p = 0; p < kProcesses; ++p) {
+          if (p == process_ || case_.wire == Wire::kShared) continue;
           shutdown(job_->sending(process_, p), SHUT_RDWR);
           shutdown(job_->receiving(process_, p), SHUT_RDWR);
         }
