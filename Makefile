@@ -91,8 +91,8 @@ test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iW
 	@cmake --build $(BUILD) --target verbs_guest verbs_echo engine_test engine_order_test engine_p2p_test engine_failure_test \
 	  failure_matrix_test memory_matrix_test faults_test
 	@PYTHONPATH=tests/stress python tests/rdma/rdma_jobs.py build/rdma/bits.json
-	@TEST_TCP_BITS="$(abspath build/rdma/bits.json)" GUEST_TIMEOUT=3600 tests/rdma/guest/run.sh build/rdma tests/rdma/lane.sh $(abspath $(BUILD))/native_tests \
-	  $(abspath build/rdma/pyverbs) $(RDMA_ARGS)
+	@TEST_TCP_BITS="$(abspath build/rdma/bits.json)" GUEST_TIMEOUT=3600 tests/rdma/guest/run.sh build/rdma \
+	  tests/rdma/lane.sh $(abspath $(BUILD))/native_tests $(abspath build/rdma/pyverbs) $(RDMA_ARGS)
 
 counts: $(BUILT) $(SCHEDULES) ## instructions, accesses to memory and system calls of an all-reduce (needs valgrind, strace)
 	$(SAY) "counts"
