@@ -178,13 +178,10 @@ class Member {
         engine_->Abort("this process is ending after an uncaught ValueError: why", 2, false);
         _exit(0);
       case What::kCut:
-        // Those with the others first, and at once, as a cable goes: who hears of a second one only later is told
-        // meanwhile that the first is lost.
         for (int p = 0; p < kProcesses; ++p) {
-          if (p != process_) shutdown(job_->control(process_, p), SHUT_RDWR);
-        }
-        for (int p = 0; p < kProcesses; ++p) {
-          if (p == process_ || case_.wire == Wire::kShared) continue;
+          if (p == process_) continue;
+          shutdown(job_->control(process_, p), SHUT_RDWR);
+          if (case_.wire == Wire::kShared) continue;
           shutdown(job_->sending(process_, p), SHUT_RDWR);
           shutdown(job_->receiving(process_, p), SHUT_RDWR);
         }
@@ -262,7 +259,6 @@ std::vector<Case> Cases() {
 
 int main(int argc, char** argv) {
   using namespace jaxring::test;
-  const std::vector<Case> cases = Cases();
   Find("all_reduce ring 4x1 x1");  // reads the schedules once, for all that are forked
   // Under a sanitizer everything takes longer, and races show in a part of the cases.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -270,5 +266,5 @@ int main(int argc, char** argv) {
 #else
   constexpr size_t kStride = 1;
 #endif
-  return RunCases(argc, argv, cases.size(), kStride, 16, [&](size_t i) { return RunCase(cases[i]); });
+  return RunCases(argc, argv, Cases(), RunCase, kStride, 16);
 }

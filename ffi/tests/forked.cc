@@ -145,7 +145,7 @@ bool EndedWell(pid_t pid, const std::string& what) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-int RunCases(int argc, char** argv, size_t count, size_t stride, int at_once, const std::function<int(size_t)>& run) {
+int RunCases(int argc, char** argv, size_t count, const std::function<int(size_t)>& run, size_t stride, int at_once) {
   if (argc > 1) stride = std::stoul(argv[1]);
   if (argc > 2) at_once = std::stoi(argv[2]);
   int running = 0, failures = 0;

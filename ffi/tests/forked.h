@@ -65,7 +65,12 @@ std::vector<pid_t> ForkMembers(ForkedJob& job, const std::function<int(int proce
 bool EndedWell(pid_t pid, const std::string& what);
 // Runs cases in a process of its own each, and says how many ended well; returns main's exit status. A program's
 // arguments are STRIDE (every STRIDEth case) and AT_ONCE (so many side by side); these are what it does without.
-int RunCases(int argc, char** argv, size_t count, size_t stride, int at_once,
-             const std::function<int(size_t index)>& run);
+int RunCases(int argc, char** argv, size_t count, const std::function<int(size_t index)>& run, size_t stride,
+             int at_once);
+template <class Case>
+int RunCases(int argc, char** argv, const std::vector<Case>& cases, int (*run)(const Case&), size_t stride,
+             int at_once) {
+  return RunCases(argc, argv, cases.size(), [&](size_t i) { return run(cases[i]); }, stride, at_once);
+}
 
 }  // namespace jaxring::test

@@ -269,6 +269,5 @@ std::vector<Case> Cases() {
 
 int main(int argc, char** argv) {
   using namespace jaxring::test;
-  const std::vector<Case> cases = Cases();
-  return RunCases(argc, argv, cases.size(), 1, 8, [&](size_t i) { return RunCase(cases[i]); });
+  return RunCases(argc, argv, Cases(), RunCase, 1, 8);
 }
