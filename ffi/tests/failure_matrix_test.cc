@@ -178,10 +178,13 @@ class Member {
         engine_->Abort("this process is ending after an uncaught ValueError: why", 2, false);
         _exit(0);
       case What::kCut:
+        // Those with the others first, and at once, as a cable goes. FIXME: one after another, the process may tell the
+        // rest meanwhile that the first is lost, which is then named and not it.
         for (int p = 0; p < kProcesses; ++p) {
-          if (p == process_) continue;
-          shutdown(job_->control(process_, p), SHUT_RDWR);
-          if (case_.wire == Wire::kShared) continue;
+          if (p != process_) shutdown(job_->control(process_, p), SHUT_RDWR);
+        }
+        for (int p = 0; p < kProcesses; ++p) {
+          if (p == process_ || case_.wire == Wire::kShared) continue;
           shutdown(job_->sending(process_, p), SHUT_RDWR);
           shutdown(job_->receiving(process_, p), SHUT_RDWR);
         }
