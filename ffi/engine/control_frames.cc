@@ -112,6 +112,7 @@ bool Decode(std::string_view bytes, ControlFrame* frame) {
       const bool other = frame->kind == ControlFrame::Kind::kGone;
       uint32_t ending;
       if (other && (!fields.Get(&frame->process) || frame->process < 0)) return false;
+      if (other && (!fields.Get(&frame->witness) || frame->witness < -1)) return false;
       if (!fields.Get(&ending) || !KnownLoss(ending)) return false;
       frame->ending = static_cast<Ending>(ending);
       return fields.GetText(&frame->text, ControlFrame::kMaxText) && fields.empty();
@@ -150,7 +151,10 @@ std::string EncodeFrame(const ControlFrame& frame) {
       break;
     case ControlFrame::Kind::kGone:
     case ControlFrame::Kind::kLeaving:
-      if (frame.kind == ControlFrame::Kind::kGone) Put(&body, frame.process);
+      if (frame.kind == ControlFrame::Kind::kGone) {
+        Put(&body, frame.process);
+        Put(&body, frame.witness);
+      }
       Put(&body, static_cast<uint32_t>(frame.ending));
       PutText(&body, frame.text, ControlFrame::kMaxText);
       break;

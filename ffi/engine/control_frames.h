@@ -24,7 +24,7 @@ struct ControlFrame {
   enum class Kind : uint32_t {
     kAlive = 1,    // activities
     kFailed = 2,   // key, code, text: this operation is over for everybody
-    kGone = 3,     // process, ending, text: it ended, and not in good order
+    kGone = 3,     // process, witness, ending, text: it ended, and not in good order
     kLeaving = 4,  // ending, text: the sender is about to end, or to end the connection, and gives up what it is in
     kGoodbye = 5,  // the sender ends in good order, or leaves this generation of the job
     kNote = 6,     // text: from Python to Python
@@ -34,6 +34,7 @@ struct ControlFrame {
   uint64_t key = 0;
   Code code = Code::kOk;
   int32_t process = -1;
+  int32_t witness = -1;  // the process whose own connection with that one ended; -1: the sender
   Ending ending = Ending::kNoWord;
   std::string text;
   std::vector<Activity> activities;

@@ -186,9 +186,10 @@ class Engine {
     std::string reason;
     Ending ending = Ending::kNoWord;
     Clock::time_point seen;
+    int witness = -1;  // the process that says so; -1: this one saw it by itself
   };
   // What counts from now on: this, or what was known of it before.
-  Crash NoteCrash(int process, const std::string& reason, Ending ending);
+  Crash NoteCrash(int process, const std::string& reason, Ending ending, int witness = -1);
   void FailCrashed(Operation& op, Clock::time_point now);
   void FailLate(Operation& op, Clock::time_point now);
   // Those who have ended say nothing any more: the lanes find out what that means for them.

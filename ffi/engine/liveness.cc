@@ -126,7 +126,7 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
       TellAll(frame, process);
       break;
     case ControlFrame::Kind::kGone:
-      NoteCrash(frame.process, frame.text, frame.ending);
+      NoteCrash(frame.process, frame.text, frame.ending, frame.witness < 0 ? process : frame.witness);
       break;
     case ControlFrame::Kind::kLeaving:
       NoteCrash(process, frame.text, frame.ending);

@@ -17,6 +17,12 @@ std::string Sentence(const std::string& why, Ending ending) {
   return ending == Ending::kNoWord ? why + " without a word" : why;
 }
 
+std::string NameOf(const Plan& plan, int process) {
+  auto rank =
+      std::find_if(plan.ranks.begin(), plan.ranks.end(), [&](const RankPlace& r) { return r.process == process; });
+  return rank == plan.ranks.end() ? "process " + std::to_string(process) : rank->name;
+}
+
 }  // namespace
 
 std::unique_ptr<Stream> Engine::Spoiled(std::unique_ptr<Stream> stream, int process, int what) const {
@@ -53,23 +59,27 @@ void Engine::ControlEnded(int process, const std::string& why, Ending ending) {
     left = peers_[process].left;
   }
   // The first word on it counts: the end of the connection may only follow from what was said before.
-  const Crash crash = left ? Crash{why, ending, {}} : NoteCrash(process, Sentence(why, ending), ending);
+  const Crash crash = left ? Crash{why, ending, {}, -1} : NoteCrash(process, Sentence(why, ending), ending);
   links_.CloseShared(process, crash.reason, crash.ending);
   bell_->NotifyAll();
 }
 
-Engine::Crash Engine::NoteCrash(int process, const std::string& reason, Ending ending) {
+Engine::Crash Engine::NoteCrash(int process, const std::string& reason, Ending ending, int witness) {
   NoteTrouble();
-  const Crash crash{reason, ending, Clock::now()};
+  const Crash crash{reason, ending, Clock::now(), witness};
   {
     std::lock_guard lock(mutex_);
     const auto [it, news] = crashes_.try_emplace(process, crash);
-    if (!news) return it->second;
+    if (!news) {
+      if (witness < 0) it->second.witness = -1;
+      return it->second;
+    }
   }
   // Not every process is linked with every other.
   ControlFrame gone;
   gone.kind = ControlFrame::Kind::kGone;
   gone.process = process;
+  gone.witness = witness;
   gone.ending = ending;
   gone.text = reason;
   TellAll(gone, process);
@@ -128,9 +138,12 @@ bool Engine::Crashed(int process) {
 }
 
 void Engine::FailCrashed(Operation& op, Clock::time_point now) {
-  std::string names;
-  int process = -1;
-  Crash crash;
+  struct Lost {
+    int process;
+    std::string names;
+    Crash crash;
+  };
+  std::vector<Lost> lost;
   {
     std::lock_guard lock(mutex_);
     if (crashes_.empty()) return;
@@ -138,14 +151,27 @@ void Engine::FailCrashed(Operation& op, Clock::time_point now) {
       auto it = crashes_.find(rank.process);
       // What the process sent before it died may still be enough: a moment for that.
       if (it == crashes_.end() || now - it->second.seen < kCrashGrace) continue;
-      names += (names.empty() ? "" : ", ") + rank.name;
-      crash = it->second;
-      process = it->first;
+      auto known = std::find_if(lost.begin(), lost.end(), [&](const Lost& l) { return l.process == rank.process; });
+      if (known == lost.end()) {
+        lost.push_back({rank.process, rank.name, it->second});
+      } else {
+        known->names += ", " + rank.name;
+      }
     }
   }
-  if (names.empty()) return;
-  op.Fail(Status::Error(LostCode(crash.ending), op.What() + ": lost " + names + ": " + crash.reason + ". " +
-                                                    LastSeen(process) + LostHint(crash.ending)));
+  if (lost.empty()) return;
+  // What this process saw itself comes first: who is cut off says of all others that they are gone.
+  std::stable_partition(lost.begin(), lost.end(), [](const Lost& l) { return l.crash.witness < 0; });
+  std::string text = op.What() + ": lost ";
+  constexpr size_t kDescribed = 4;
+  for (size_t i = 0; i < std::min(lost.size(), kDescribed); ++i) {
+    text.append(i == 0 ? "" : "; ").append(lost[i].names).append(": ").append(lost[i].crash.reason);
+    if (lost[i].crash.witness >= 0)
+      text.append(", as ").append(NameOf(op.plan(), lost[i].crash.witness)).append(" says");
+  }
+  if (lost.size() > kDescribed) text += "; and " + std::to_string(lost.size() - kDescribed) + " more processes";
+  const Ending ending = lost.front().crash.ending;
+  op.Fail(Status::Error(LostCode(ending), text + ". " + LastSeen(lost.front().process) + LostHint(ending)));
 }
 
 void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending) {

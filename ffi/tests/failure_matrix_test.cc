@@ -122,7 +122,7 @@ class Member {
       if (status.ok()) return Complain("it fails", status);
       if ((status.code == Code::kDeadlineExceeded) != stopped)
         return Complain("only a stopped one is waited for", status);
-      const bool named = Failed(status, name);
+      const bool named = NamesVictim(status);
       if (!named) Complain("round " + std::to_string(round) + " names " + name, status);
       board_->processes[process_].named[round] = named;
       // Who ends before the others have been told would be named himself.
@@ -143,6 +143,12 @@ class Member {
   }
   bool Failed(const Status& status, const std::string& text) const {
     return !status.ok() && status.message.find(text) != std::string::npos;
+  }
+  // As the one that is lost, or as the one whose word is passed on.
+  bool NamesVictim(const Status& status) const {
+    const std::string victim = std::to_string(case_.victim);
+    return Failed(status, "rank " + victim + " (process " + victim + ")") ||
+           Failed(status, "(Process " + victim + " was the first to see it.)");
   }
   int Complain(const std::string& expected, const Status& status) const {
     std::cerr << case_.Describe() << ": process " << process_ << ": not so: " << expected << ": '" << status.message
@@ -178,13 +184,11 @@ class Member {
         engine_->Abort("this process is ending after an uncaught ValueError: why", 2, false);
         _exit(0);
       case What::kCut:
-        // Those with the others first, and at once, as a cable goes. FIXME: one after another, the process may tell the
-        // rest meanwhile that the first is lost, which is then named and not it.
+        // One connection after another: meanwhile this process tells those that are left that the others are gone.
         for (int p = 0; p < kProcesses; ++p) {
-          if (p != process_) shutdown(job_->control(process_, p), SHUT_RDWR);
-        }
-        for (int p = 0; p < kProcesses; ++p) {
-          if (p == process_ || case_.wire == Wire::kShared) continue;
+          if (p == process_) continue;
+          shutdown(job_->control(process_, p), SHUT_RDWR);
+          if (case_.wire == Wire::kShared) continue;
           shutdown(job_->sending(process_, p), SHUT_RDWR);
           shutdown(job_->receiving(process_, p), SHUT_RDWR);
         }
