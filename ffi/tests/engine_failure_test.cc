@@ -118,6 +118,10 @@ void CheckSpread(Wire wire) {
   for (int rank : {0, 1, 2}) next.call.Arrive(rank, 99, next.inputs[rank].data(), outputs[rank].data(), ends.Expect());
   job.CutControl(1, 3);
   for (const Status& status : ends.Wait()) CHECK(status.code == Code::kUnavailable && Says(status, "lost rank "));
+  // Who has it from others says from whom.
+  for (const Status& status : site.Run({0})) {
+    CHECK(Says(status, "rank 1 (process 1)") && Says(status, "rank 3 (process 3)") && Says(status, ") says"));
+  }
 }
 
 // Who is late is described: alive and idle, or in another call.
