@@ -20,6 +20,7 @@
 #include "engine/operands.h"
 #include "engine/operation.h"
 #include "engine/recorder.h"
+#include "engine/seats.h"
 #include "engine/stash.h"
 #include "transport/bell.h"
 #include "transport/faults.h"
@@ -268,6 +269,8 @@ class Engine {
   std::map<int, Peer> peers_;
   Clock::time_point signs_sent_{};  // the poller's thread only
 
+  const size_t processors_ = ProcessorsAllowed();
+  std::atomic<bool> crowded_{false};  // the host's processes outnumber them
   std::atomic<Clock::time_point> considered_{Clock::time_point{}};  // when a launching thread last found its seat taken
 
   std::mutex request_mutex_;

@@ -17,8 +17,13 @@ namespace {
 constexpr uint64_t kSmallMemoryBytes = 1 << 20;
 // between processes, one rank's:
 constexpr uint64_t kSmallBytes = 64 << 10;
-// Looks before the first sched_yield (0.3 us and more): what a running peer sends arrives within these.
-constexpr int kLooks = 32;
+// Looks before the first sched_yield (0.3 us and more): what a running peer sends arrives within these. Where processes
+// outnumber processors the peer may be waiting for this one's: 4 processes on 2 take half the time.
+constexpr int kLooks = 32, kLooksInCrowd = 2;
+// How many times as long a launching thread waits there. What goes through workers is woken three times, each time behind
+// peers that yield to each other (0.4 ms were seen), which makes them hand over, too: one delay would last for a thousand
+// operations.
+constexpr int kPatienceInCrowd = 10;
 // How long a launching thread that shares a processor does not think of leaving it again.
 constexpr auto kStay = std::chrono::milliseconds(5);
 
@@ -111,6 +116,9 @@ bool Engine::PlayHere(std::span<Started> ops) {
       engine->lookers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
     }
   } seated;
+  const bool crowded = crowded_.load(std::memory_order_relaxed);
+  const int looks = crowded ? kLooksInCrowd : kLooks;
+  const int64_t patience_us = crowded ? kPatienceInCrowd * options_.patience_us : options_.patience_us;
   for (int idle = 0;;) {
     bool moved = false, finished = true;
     for (Started& op : ops) {
@@ -120,12 +128,12 @@ bool Engine::PlayHere(std::span<Started> ops) {
     if (finished) return true;
     if (moved) {
       idle = 0;
-    } else if (++idle < kLooks) {
+    } else if (++idle < looks) {
       continue;
     }
     const auto now = Clock::now();
     if (until == Clock::time_point{}) {
-      until = now + std::chrono::microseconds(patient ? options_.patience_us : options_.spin_us);
+      until = now + std::chrono::microseconds(patient ? patience_us : options_.spin_us);
       if (patient) {
         seated.engine = this;
         lookers_.Begin();
@@ -144,7 +152,9 @@ void Engine::TakeSeat(int process, Clock::time_point now) {
   // A move costs some 50 us, and where others keep all processors busy it does not last.
   if (now - considered_.load(std::memory_order_relaxed) < kStay) return;
   std::array<std::pair<int, int>, 64> seats;
-  const auto others = std::span(seats).first(std::min(links_.Seats(seats), seats.size()));
+  const size_t count = links_.Seats(seats);
+  crowded_.store(count >= processors_, std::memory_order_relaxed);
+  const auto others = std::span(seats).first(std::min(count, seats.size()));
   if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) return;
   considered_.store(now, std::memory_order_relaxed);
   cpu_set_t allowed;

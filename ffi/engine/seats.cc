@@ -1,22 +1,38 @@
 #include "engine/seats.h"
 
-#include <algorithm>
+#include <array>
 
 namespace jaxring {
 
 int SeatApart(int process, int processor, std::span<const std::pair<int, int>> others, const cpu_set_t& allowed) {
-  const bool shared = std::any_of(others.begin(), others.end(), [&](const std::pair<int, int>& other) {
-    return other.second == processor && other.first < process;
-  });
-  if (!shared || static_cast<int>(others.size()) >= CPU_COUNT(&allowed)) return -1;
-  for (int step = 1; step < CPU_SETSIZE; ++step) {
-    const int candidate = (processor + step) % CPU_SETSIZE;
-    if (!CPU_ISSET(candidate, &allowed)) continue;
-    if (std::none_of(others.begin(), others.end(), [&](auto& other) { return other.second == candidate; })) {
-      return candidate;
+  std::array<int, CPU_SETSIZE> waiting{};
+  int elsewhere = 0, here = 1;
+  for (const auto& [other, seat] : others) {
+    if (seat < 0 || seat >= CPU_SETSIZE) {
+      ++elsewhere;
+    } else if (seat != processor) {
+      ++waiting[seat];
+    } else if (other > process) {
+      return -1;
+    } else {
+      ++here;
     }
   }
-  return -1;
+  // In a crowd who does not wait now soon will, and may sit anywhere.
+  const int unseen = others.size() >= static_cast<size_t>(CPU_COUNT(&allowed)) ? elsewhere : 0;
+  int best = -1, fewest = here - 1 - unseen;
+  for (int step = 1; step < CPU_SETSIZE; ++step) {
+    const int candidate = (processor + step) % CPU_SETSIZE;
+    if (!CPU_ISSET(candidate, &allowed) || waiting[candidate] >= fewest) continue;
+    best = candidate;
+    fewest = waiting[candidate];
+  }
+  return best;
+}
+
+size_t ProcessorsAllowed() {
+  cpu_set_t allowed;
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 }
 
 void MoveTo(int processor, const cpu_set_t& allowed) {

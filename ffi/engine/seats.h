@@ -3,7 +3,8 @@
 // Two that take turns on one processor hand it to each other within microseconds, so the kernel's balancer, which does
 // not move what ran a moment ago, leaves them there while others are idle: each exchange then costs two switches. So a
 // waiting thread says where it is (`Bell::Sit`), and where two are on one processor and there is a free one, the one of
-// the higher process moves.
+// the higher process moves. Where processes outnumber processors the balancer may leave three on one and one on the
+// other, which takes twice as long as two and two: so one also moves to where two fewer wait.
 #pragma once
 
 #include <sched.h>
@@ -14,8 +15,11 @@
 namespace jaxring {
 
 // Where the thread of `process` on `processor` should go, or -1: it stays. `others`: the host's other processes and
-// their seats, -1 for none. Nobody moves where there are more processes than processors allowed.
+// their seats, -1 for none. Of those on one processor only the highest process moves, so that not all do at once.
 int SeatApart(int process, int processor, std::span<const std::pair<int, int>> others, const cpu_set_t& allowed);
+
+// How many processors the calling thread may run on.
+size_t ProcessorsAllowed();
 
 // Moves the calling thread to a processor; it may go on to others at once.
 void MoveTo(int processor, const cpu_set_t& allowed);

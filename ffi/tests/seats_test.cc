@@ -35,6 +35,18 @@ void NobodyLeavesWhereThereIsNoRoom() {
   CHECK_EQ(SeatApart(1, 3, Others{{0, 3}, {2, 8}, {3, -1}}, Allowed({1, 3, 8, 1000})), 1000);
 }
 
+void ACrowdIsSpreadEvenly() {
+  const cpu_set_t two = Allowed({0, 1});
+  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, 1}, {2, 0}}, two), 1);
+  // Only the highest of those who are there goes.
+  CHECK_EQ(SeatApart(2, 0, Others{{0, 0}, {1, 1}, {3, 0}}, two), -1);
+  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, 1}, {2, 1}}, two), -1);
+  // Who does not wait counts as if he sat there.
+  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, -1}, {2, 0}}, two), 1);
+  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, -1}, {2, -1}}, two), -1);
+  CHECK_EQ(SeatApart(7, 2, Others{{0, 2}, {1, 2}, {2, 2}, {3, 4}, {4, 4}, {5, 6}}, Allowed({2, 4, 6})), 6);
+}
+
 void WhoMovesMayGoOn() {
   cpu_set_t before, after;
   CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
@@ -52,6 +64,7 @@ int main() {
   using namespace jaxring::test;
   TheHigherProcessLeaves();
   NobodyLeavesWhereThereIsNoRoom();
+  ACrowdIsSpreadEvenly();
   WhoMovesMayGoOn();
   return 0;
 }
