@@ -80,6 +80,8 @@ class BufferCall {
       arrival.participant.in = from.data();
       arrival.participant.out = to.data();
       arrival.participant.done = [&ended](const Status& status) { ended.Set(status); };
+      arrival.participant.done_is_quick = true;
+      arrival.participant.waits = true;
       site_->Arrive(std::move(arrival));
       ended.Wait();
       in_flight.fetch_sub(1, std::memory_order_relaxed);

@@ -102,11 +102,15 @@ bool Engine::PlayHere(std::span<Started> ops) {
   uint64_t bytes = 0;
   // With other ranks of this process in flight, their handlers may need this thread.
   bool patient = counters_.in_flight.load(std::memory_order_relaxed) <= 1;
+  // This thread can do nothing better than to play: its caller wants the end first, or others have the processors.
+  const bool crowded = crowded_.load(std::memory_order_relaxed);
+  bool free = true;
   for (Started& op : ops) {
     patient &= op->plan().locals.size() == 1;
+    free &= patient && op->participants().front().waits;
     bytes += std::max(op->plan().in_bytes(), op->plan().out_bytes());
   }
-  patient &= bytes <= kSmallBytes;
+  patient &= bytes <= kSmallBytes || free || crowded;
   Clock::time_point until{};
   struct Seated {
     Engine* engine = nullptr;
@@ -116,7 +120,6 @@ bool Engine::PlayHere(std::span<Started> ops) {
       engine->lookers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
     }
   } seated;
-  const bool crowded = crowded_.load(std::memory_order_relaxed);
   const int looks = crowded ? kLooksInCrowd : kLooks;
   const int64_t patience_us = crowded ? kPatienceInCrowd * options_.patience_us : options_.patience_us;
   for (int idle = 0;;) {
@@ -128,13 +131,14 @@ bool Engine::PlayHere(std::span<Started> ops) {
     if (finished) return true;
     if (moved) {
       idle = 0;
+      until = {};
     } else if (++idle < looks) {
       continue;
     }
     const auto now = Clock::now();
     if (until == Clock::time_point{}) {
       until = now + std::chrono::microseconds(patient ? patience_us : options_.spin_us);
-      if (patient) {
+      if (patient && seated.engine == nullptr) {
         seated.engine = this;
         lookers_.Begin();
         TakeSeat(ops[0]->plan().process, now);

@@ -51,6 +51,7 @@ struct Participant {
   std::unique_ptr<Extents> extents;
   Completion done;
   bool done_is_quick = false;        // whoever ends the operation may call it at once
+  bool waits = false;                // whoever brought it does nothing else until the end
   bool on_launching_thread = false;  // its handler has not returned yet: complete it there, without another thread
 };
 
