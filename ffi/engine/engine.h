@@ -270,7 +270,7 @@ class Engine {
   Clock::time_point signs_sent_{};  // the poller's thread only
 
   const size_t processors_ = ProcessorsAllowed();
-  std::atomic<bool> crowded_{false};  // the host's processes outnumber them
+  std::atomic<bool> crowded_{false};                                // the host's processes outnumber them
   std::atomic<Clock::time_point> considered_{Clock::time_point{}};  // when a launching thread last found its seat taken
 
   std::mutex request_mutex_;

@@ -6,6 +6,7 @@ void Lookers::Add(std::weak_ptr<Source> source) {
   std::lock_guard lock(mutex_);
   std::erase_if(sources_, [](const auto& known) { return known.expired(); });
   sources_.push_back(std::move(source));
+  has_sources_.store(true, std::memory_order_relaxed);
 }
 
 void Lookers::End(bool others_wait) {

@@ -18,6 +18,8 @@ class Lookers {
     virtual void Arm() = 0;
   };
   void Add(std::weak_ptr<Source> source);
+  // Whether there ever was one.
+  bool has_sources() const { return has_sources_.load(std::memory_order_relaxed); }
 
   // A thread looks from now on.
   void Begin() { count_.fetch_add(1, std::memory_order_seq_cst); }
@@ -32,6 +34,7 @@ class Lookers {
  private:
   std::atomic<int> count_{0};
   std::atomic<bool> resting_{false};  // some source may be
+  std::atomic<bool> has_sources_{false};
   std::mutex mutex_;
   std::vector<std::weak_ptr<Source>> sources_;
 };
