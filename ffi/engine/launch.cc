@@ -25,6 +25,8 @@ constexpr int kLooks = 8, kLooksAtConnections = 32, kLooksInCrowd = 2;
 // behind peers that yield to each other (0.4 ms were seen), which makes them hand over, too: one delay would last for a
 // thousand operations.
 constexpr int kPatienceInCrowd = 10;
+// Who looks after deadlines and failures that are told sees only what workers play.
+constexpr auto kLongestHere = std::chrono::seconds(1);
 // How long a launching thread that shares a processor does not think of leaving it again.
 constexpr auto kStay = std::chrono::milliseconds(5);
 
@@ -112,7 +114,7 @@ bool Engine::PlayHere(std::span<Started> ops) {
     bytes += std::max(op->plan().in_bytes(), op->plan().out_bytes());
   }
   patient &= bytes <= kSmallBytes || free || crowded;
-  Clock::time_point until{};
+  Clock::time_point until{}, longest = Clock::time_point::max();
   struct Seated {
     Engine* engine = nullptr;
     ~Seated() {
@@ -138,8 +140,9 @@ bool Engine::PlayHere(std::span<Started> ops) {
     }
     const auto now = Clock::now();
     if (until == Clock::time_point{}) {
-      until = now + std::chrono::microseconds(patient ? patience_us : options_.spin_us);
+      until = std::min(longest, now + std::chrono::microseconds(patient ? patience_us : options_.spin_us));
       if (patient && seated.engine == nullptr) {
+        longest = now + kLongestHere;
         seated.engine = this;
         lookers_.Begin();
         TakeSeat(ops[0]->plan().process, now);
