@@ -62,6 +62,8 @@ def page(rows: Sequence[Row], folder: pathlib.Path, beside: pathlib.Path) -> Ite
     lost: list[str] = []
     for row in rows:
         yield from (f"## {row.title}", "")
+        if data[row.name]["date"] != data[rows[0].name]["date"]:
+            yield from _machine(data[row.name])
         if wire := data[row.name]["machine"].get("wire"):
             yield from (f"{wire}. `bus` is our bus bandwidth, as nccl-tests count it.", "")
         for collective in row.collectives:
