@@ -119,6 +119,7 @@ void Engine::Spill() {
 
 void Engine::Tick() {
   auto now = Clock::now();
+  crowded_.store(links_.Seats({}) >= processors_, std::memory_order_relaxed);
   uint64_t version;
   bool late = false;
   const std::optional<std::string> halted = Halted();

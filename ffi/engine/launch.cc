@@ -160,9 +160,7 @@ void Engine::TakeSeat(int process, Clock::time_point now) {
   // A move costs some 50 us, and where others keep all processors busy it does not last.
   if (now - considered_.load(std::memory_order_relaxed) < kStay) return;
   std::array<std::pair<int, int>, 64> seats;
-  const size_t count = links_.Seats(seats);
-  crowded_.store(count >= processors_, std::memory_order_relaxed);
-  const auto others = std::span(seats).first(std::min(count, seats.size()));
+  const auto others = std::span(seats).first(std::min(links_.Seats(seats), seats.size()));
   if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) return;
   considered_.store(now, std::memory_order_relaxed);
   cpu_set_t allowed;

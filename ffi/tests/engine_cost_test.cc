@@ -108,10 +108,42 @@ void BetweenProcesses() {
   CHECK(Bell::wakes() - wakes <= 4 * 5);
 }
 
+// Processes that outnumber the processors play what is not small on the threads that bring it, too.
+void InACrowd() {
+  cpu_set_t allowed, one;
+  CPU_ZERO(&one);
+  CHECK(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+  CPU_SET(sched_getcpu(), &one);
+  CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+  Job job(4, Wire::kShared, 4096, 1, 60'000'000);
+  Settings settings = SmallSum(Protocol::kSimple);
+  settings.block = 64 << 10;
+  Call call(&job, Find("all_reduce direct 4x1 x1"), settings);
+  std::vector<std::thread> processes;
+  for (int rank = 0; rank < 4; ++rank) {
+    processes.emplace_back([&, rank] {
+      std::vector<float> in(call.schedule().in_blocks * settings.block, 1.0f), out = in;
+      // How many there are is looked at twenty times a second. The others wait for the last.
+      for (int round = 0; round < 100; ++round) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(rank == 3 ? 5 : 1));
+        Ends ends(call.Describe());
+        call.Arrive(rank, round, in.data(), out.data(), ends.Expect());
+        ends.WaitOk();
+        CHECK(out.front() == 4.0f && out.back() == 4.0f);
+      }
+    });
+  }
+  for (auto& process : processes) process.join();
+  CHECK(sched_setaffinity(0, sizeof allowed, &allowed) == 0);
+  for (int p = 0; p < 3; ++p)
+    CHECK(2 * job.engine(p).counters().inline_operations > job.engine(p).counters().operations);
+}
+
 }  // namespace
 }  // namespace jaxring::test
 
 int main() {
   jaxring::test::InOneProcess();
   jaxring::test::BetweenProcesses();
+  jaxring::test::InACrowd();
 }
