@@ -193,7 +193,7 @@ def test_a_message_that_was_damaged(tmp_path, capsys):
         "damaged",
         JAXRING_SAVE_OPERANDS="1000000",
         JAXRING_CHECKSUM="1",
-        JAXRING_FAULTS="seed=1,corrupt=1",
+        JAXRING_FAULTS="seed=1,corrupt=1,data_only=1",
     )
     assert main(["trace", "replay", str(folder)]) == 0
     said = capsys.readouterr().out
