@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <system_error>
 
 #include "ffi/tests/verbs_wire.h"
 
@@ -22,6 +24,41 @@ void* SharedPages(size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   CHECK(memory != MAP_FAILED);
   return memory;
+}
+
+bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Shown* const* shown,
+                const std::function<bool()>& over) {
+  const uint32_t slot = engine.links().slot_bytes();
+  for (int p : peers) {
+    auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
+    const int fd = send->memory.fd();
+    engine.links().AddPending(p, 0, std::move(send));
+    shown[process]->ring[p] = fd + 1;
+  }
+  for (int p : peers) {
+    const Shown& peer = *shown[p];
+    Until([&] { return peer.ring[process] != 0 || over(); });
+    try {
+      auto bell = Bell::Open(Path(peer.pid, peer.bell));
+      auto recv =
+          std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(peer.pid, peer.ring[process] - 1), slot), bell.get());
+      recv->notifier = std::move(bell);
+      engine.links().AddRecv(p, 0, std::move(recv));
+      engine.links().CompletePending(p, 0, Bell::Open(Path(peer.pid, peer.bell)));
+    } catch (const std::system_error&) {
+      // What a process showed is gone with it, a moment before anybody says so.
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      Until([&] { return over() || std::chrono::steady_clock::now() > until; });
+      if (!over()) throw;
+      return false;
+    }
+  }
+  // Nobody goes before all have mapped what is his.
+  shown[process]->mapped = true;
+  Until([&] {
+    return over() || std::all_of(peers.begin(), peers.end(), [&](int p) { return shown[p]->mapped.load(); });
+  });
+  return !over();
 }
 
 ForkedJob::ForkedJob(int processes)
@@ -51,8 +88,8 @@ void ForkedJob::Keep(int process) {
 }
 
 void ForkedJob::Begin(int process, Engine& engine) {
-  board_[process].bell = engine.bell().fd();
-  board_[process].pid = getpid();
+  board_[process].shown.bell = engine.bell().fd();
+  board_[process].shown.pid = getpid();
   for (int p = 0; p < processes_; ++p) {
     if (p != process) engine.AddControl(p, std::make_unique<Stream>(control_[process][p]));
   }
@@ -60,39 +97,20 @@ void ForkedJob::Begin(int process, Engine& engine) {
 
 void ForkedJob::Link(int process, Engine& engine, Wire wire, int absent) {
   if (wire == Wire::kTcp && !VerbsDevices().empty()) return LinkVerbs(process, engine, absent);
-  const uint32_t slot = engine.links().slot_bytes();
+  std::vector<int> peers;
+  Shown* shown[kMost];
   for (int p = 0; p < processes_; ++p) {
-    if (p == process || p == absent) continue;
-    if (wire == Wire::kTcp) {
-      engine.AddTcp(p, 0, std::make_unique<Stream>(sending(process, p)), true);
-      engine.AddTcp(p, 0, std::make_unique<Stream>(receiving(process, p)), false);
-      continue;
-    }
-    auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
-    const int fd = send->memory.fd();
-    engine.links().AddPending(p, 0, std::move(send));
-    board_[process].ring[p] = fd + 1;
+    shown[p] = &board_[p].shown;
+    if (p != process && p != absent) peers.push_back(p);
   }
-  if (wire == Wire::kTcp) return;
-  for (int p = 0; p < processes_; ++p) {
-    if (p == process || p == absent) continue;
-    Board& peer = board_[p];
-    Until([&] { return peer.ring[process] != 0; });
-    auto bell = Bell::Open(Path(peer.pid, peer.bell));
-    auto recv =
-        std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(peer.pid, peer.ring[process] - 1), slot), bell.get());
-    recv->notifier = std::move(bell);
-    engine.links().AddRecv(p, 0, std::move(recv));
-    engine.links().CompletePending(p, 0, Bell::Open(Path(peer.pid, peer.bell)));
+  if (wire != Wire::kTcp) {
+    LinkShared(process, engine, peers, shown, [] { return false; });
+    return;
   }
-  // Nobody goes before all have mapped what is his.
-  board_[process].mapped = true;
-  Until([&] {
-    for (int p = 0; p < processes_; ++p) {
-      if (!board_[p].mapped && p != absent) return false;
-    }
-    return true;
-  });
+  for (int p : peers) {
+    engine.AddTcp(p, 0, std::make_unique<Stream>(sending(process, p)), true);
+    engine.AddTcp(p, 0, std::make_unique<Stream>(receiving(process, p)), false);
+  }
 }
 
 void ForkedJob::LinkVerbs(int process, Engine& engine, int absent) {

@@ -23,9 +23,21 @@ void Until(Condition condition) {
 // Zero-filled memory that a process shares with those that it forks later, for good.
 void* SharedPages(size_t bytes);
 
+// What a process of a job shows the others, in memory that all share, so that they can map it. Zero-filled at first.
+struct Shown {
+  static constexpr int kMost = 8;
+  std::atomic<int> pid, bell;
+  std::atomic<int> ring[kMost];  // descriptors of its sending rings, plus 1
+  std::atomic<bool> mapped;
+};
+// Links a process with `peers` by shared memory, over one channel, and returns when these have done the same. False
+// where `over` ended it before, since one of them is gone. shown[p] is what process p shows.
+bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Shown* const* shown,
+                const std::function<bool()>& over);
+
 class ForkedJob {
  public:
-  static constexpr int kMost = 8;
+  static constexpr int kMost = Shown::kMost;
 
   explicit ForkedJob(int processes);
   int processes() const { return processes_; }
@@ -36,7 +48,7 @@ class ForkedJob {
   // Links it with all others but `absent`, by one channel; returns when those have linked themselves, too. Where
   // JAXRING_TEST_VERBS names devices, RDMA takes the place of TCP.
   void Link(int process, Engine& engine, Wire wire, int absent = -1);
-  int pid(int process) const { return board_[process].pid; }
+  int pid(int process) const { return board_[process].shown.pid; }
   // This process's ends.
   int control(int own, int peer) const { return control_[own][peer]; }
   int sending(int own, int peer) const { return data_[own][peer][0]; }
@@ -44,9 +56,7 @@ class ForkedJob {
 
  private:
   struct Board {
-    std::atomic<int> pid, bell;
-    std::atomic<int> ring[kMost];  // descriptors of its sending rings, plus 1
-    std::atomic<bool> mapped;
+    Shown shown;
     // What its queue pairs with each peer are to be told: those that send, those that receive.
     char offers[kMost][2][1024];
     std::atomic<bool> offered;

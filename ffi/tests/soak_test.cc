@@ -4,18 +4,18 @@
 //   soak_test [SECONDS [SEED]]     default: 5 seconds
 //
 // After a death everybody tears its engine down and makes a new one with the replacement: that is a generation. What
-// connects them comes from the parent, which lives through all of it, as a launcher's would.
+// connects them comes from the parent, which lives through all of it, as a launcher's would. Generations take turns:
+// one host, by shared memory; eight hosts, by TCP; two hosts of four.
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 
+#include "ffi/tests/descriptors.h"
 #include "ffi/tests/forked.h"
 #include "ffi/tests/values.h"
 
@@ -32,6 +32,7 @@ struct Report {
 struct Board {
   std::atomic<int> generation;  // which one is on
   std::atomic<bool> over;
+  Shown shown[kProcesses];  // by this generation
   Report processes[kProcesses];
 };
 
@@ -71,38 +72,6 @@ struct Choice {
   uint64_t delay_us;
 };
 
-// Sends or receives descriptors over a connection between processes; the first number is the generation.
-void SendDescriptors(int to, int generation, const std::vector<int>& descriptors) {
-  std::vector<char> control(CMSG_SPACE(descriptors.size() * sizeof(int)));
-  iovec part{&generation, sizeof generation};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
-  std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size() * sizeof(int));
-  CHECK(sendmsg(to, &message, MSG_NOSIGNAL) == sizeof generation);
-}
-
-std::vector<int> ReceiveDescriptors(int from, int* generation, size_t count) {
-  std::vector<char> control(CMSG_SPACE(count * sizeof(int)));
-  iovec part{generation, sizeof *generation};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  if (recvmsg(from, &message, MSG_CMSG_CLOEXEC) != sizeof *generation) return {};  // the parent has ended it
-  std::vector<int> descriptors(count);
-  CHECK_EQ(CMSG_FIRSTHDR(&message)->cmsg_len, CMSG_LEN(count * sizeof(int)));
-  std::memcpy(descriptors.data(), CMSG_DATA(CMSG_FIRSTHDR(&message)), count * sizeof(int));
-  return descriptors;
-}
-
 uint64_t RssKib() {
   std::ifstream file("/proc/self/statm");
   uint64_t size = 0, resident = 0;
@@ -138,22 +107,35 @@ class Member {
     EngineOptions options{1, 4096, 20, 20};
     options.checksums = generation % 2 == 0;
     auto engine = std::make_unique<Engine>(options);
+    Shown* shown[kProcesses];
+    for (int p = 0; p < kProcesses; ++p) shown[p] = &board_->shown[p];
+    shown[process_]->bell = engine->bell().fd();
+    shown[process_]->pid = getpid();
+    std::vector<int> beside;  // those on the same host
     size_t next = 0;
     for (int p = 0; p < kProcesses; ++p) {
       if (p == process_) continue;
-      engine->AddTcp(p, 0, std::make_unique<Stream>(descriptors[next]), true);
-      engine->AddTcp(p, 0, std::make_unique<Stream>(descriptors[next + 1]), false);
+      auto sending = std::make_unique<Stream>(descriptors[next]);
+      auto receiving = std::make_unique<Stream>(descriptors[next + 1]);
       engine->AddControl(p, std::make_unique<Stream>(descriptors[next + 2]));
       next += 3;
+      if (generation % 3 == 1 || (generation % 3 == 2 && p / kHalf == process_ / kHalf)) {
+        beside.push_back(p);
+        continue;
+      }
+      engine->AddTcp(p, 0, std::move(sending), true);
+      engine->AddTcp(p, 0, std::move(receiving), false);
     }
+    const auto over = [this, generation] { return board_->generation != generation || board_->over; };
+    const bool linked = LinkShared(process_, *engine, beside, shown, over);
     std::atomic<bool> stop{false};
     std::thread planner([&] { Plan(engine.get(), generation, &stop); });
     Status status;
-    for (uint64_t number = 0; status.ok(); ++number) status = Operate(engine.get(), generation, number);
+    for (uint64_t number = 0; linked && status.ok(); ++number) status = Operate(engine.get(), generation, number);
     // Only a death is a reason, or the end of all.
-    CHECK(status.code == Code::kUnavailable || status.code == Code::kAborted);
+    CHECK(!linked || status.code == Code::kUnavailable || status.code == Code::kAborted);
     const auto until = std::chrono::steady_clock::now() + kLimit;
-    while (board_->generation == generation && !board_->over) {
+    while (!over()) {
       if (std::chrono::steady_clock::now() > until) {
         std::cerr << "process " << process_ << ", though nobody died: " << status.message << std::endl;
         Fail(__FILE__, __LINE__, "nothing fails while all live");
@@ -239,6 +221,7 @@ struct Parent {
 
   void Begin() {
     ForkedJob job(kProcesses);
+    for (Shown& shown : board->shown) new (&shown) Shown{};  // all have left what was shown before
     for (int p = 0; p < kProcesses; ++p) {
       std::vector<int> own;
       for (int peer = 0; peer < kProcesses; ++peer) {

@@ -6,6 +6,7 @@ import os
 
 import jax
 import numpy as np
+import numpy.testing  # here: two threads that load it at its first use recurse without end
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
