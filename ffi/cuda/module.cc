@@ -81,9 +81,10 @@ NB_MODULE(JAXRING_MODULE, m) {
       "device",
       [](int device) {
         const DeviceInfo info = ThisGpu().Info(device);
-        return std::make_tuple(info.name, info.uuid, info.major * 10 + info.minor, info.multiprocessors);
+        return std::make_tuple(info.name, info.uuid, info.major * 10 + info.minor, info.multiprocessors, info.busid);
       },
-      nb::arg("device"), "(name, uuid, compute capability as 90 for 9.0, multiprocessors)");
+      nb::arg("device"),
+      "(name, uuid, compute capability as 90 for 9.0, multiprocessors, PCI bus id as in /sys or \"\")");
   m.def(
       "can_access", [](int device, int peer) { return ThisGpu().CanAccess(device, peer); }, nb::arg("device"),
       nb::arg("peer"), "Whether kernels of a device can address another one's memory.");
@@ -121,6 +122,10 @@ NB_MODULE(JAXRING_MODULE, m) {
       },
       nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::call_guard<nb::gil_scoped_release>(),
       "Fails every operation, now and from now on.");
+  m.def(
+      "allow_direct",
+      [](int device, std::vector<std::string> nics) { Cuda().carrier().AllowDirect(device, std::move(nics)); },
+      nb::arg("device"), nb::arg("nics"), "Names the NICs that may address the device's memory (GPUDirect RDMA).");
   m.def(
       "counters", [] { return RunningRuntime() == nullptr ? std::map<std::string, uint64_t>{} : Cuda().Counters(); },
       "What the engine has counted so far.");
@@ -241,7 +246,7 @@ NB_MODULE(JAXRING_MODULE, m) {
       .def(
           "connect_network",
           [](Communicator& c, int rank, int peer, int protocol) {
-            c.ConnectNetwork(rank, peer, static_cast<cuda::Protocol>(protocol));
+            return c.ConnectNetwork(rank, peer, static_cast<cuda::Protocol>(protocol));
           },
           nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"), nb::call_guard<nb::gil_scoped_release>());
   m.def("communicator", &MakeCommunicator, nb::arg("name"), nb::arg("ranks"), nb::arg("lanes"), nb::arg("wires"),
@@ -255,12 +260,12 @@ NB_MODULE(JAXRING_MODULE, m) {
   m.def(
       "fake_options",
       [](int devices, bool lose_writes, bool no_export, bool no_import, bool no_peer_access, bool no_multicast,
-         bool no_bind, bool lose_multicast) {
-        fake::options() = {devices,        lose_writes,  no_export, false,         no_import,
-                           no_peer_access, no_multicast, no_bind,   lose_multicast};
+         bool no_bind, bool lose_multicast, bool no_direct) {
+        fake::options() = {devices,        lose_writes,  no_export, false,          no_import,
+                           no_peer_access, no_multicast, no_bind,   lose_multicast, no_direct};
       },
       nb::arg("devices"), nb::arg("lose_writes") = false, nb::arg("no_export") = false, nb::arg("no_import") = false,
       nb::arg("no_peer_access") = false, nb::arg("no_multicast") = false, nb::arg("no_bind") = false,
-      nb::arg("lose_multicast") = false, "What the fake GPU is and does; before start.");
+      nb::arg("lose_multicast") = false, nb::arg("no_direct") = false, "What the fake GPU is and does; before start.");
 #endif
 }

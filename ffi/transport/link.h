@@ -10,6 +10,7 @@
 #include <string>
 
 #include "transport/bell.h"
+#include "transport/direct.h"
 #include "transport/faults.h"
 #include "transport/ring.h"
 #include "transport/stream.h"
@@ -85,6 +86,7 @@ struct SendLink {
   std::unique_ptr<Notifier> notifier;  // kept alive with the link: the peer's bell or a pump
   const Bell* bell = nullptr;          // the same, if it is one
   std::unique_ptr<Faults> faults;      // what its rings' messages suffer, if anything
+  std::weak_ptr<DirectSend> direct;    // set where bytes can go past the slots, which both ends then know
 };
 
 struct RecvLink {
@@ -101,6 +103,7 @@ struct RecvLink {
   LinkEnd end;
   std::unique_ptr<Notifier> notifier;
   bool must_look = false;  // what comes is seen sooner by `notifier->Look()`
+  std::weak_ptr<DirectMemory> direct;
 };
 
 // A link that both ends have made, to be put into service. One of the two is set; `description` is for people.

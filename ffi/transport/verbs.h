@@ -95,12 +95,15 @@ class VerbsPump : public Poller::Handler, public Lookers::Source, public std::en
   std::chrono::steady_clock::time_point checked_{}, down_since_{};
 };
 
-class VerbsSendPump final : public VerbsPump {
+class VerbsSendPump final : public VerbsPump, public DirectSend {
  public:
   VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
                 const std::shared_ptr<SendLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end);
   // Waits for what has been sent to arrive, some seconds at most.
   void SayGoodbye() override;
+  const std::string& device() const override { return endpoint_->device(); }
+  uint32_t Register(const DirectRegion& region) override { return endpoint_->RegisterMore(region); }
+  void Attach(uint64_t position, const DirectPiece& piece) override;
 
  private:
   struct Ring {
@@ -128,15 +131,19 @@ class VerbsSendPump final : public VerbsPump {
   bool Write(Ring& ring, uint32_t protocol);
 
   std::array<Ring, 2> rings_;
+  // What the LL ring's messages take along, by slot. A slot's flag orders both sides' turns at its entry.
+  std::vector<DirectPiece> pieces_;
   std::vector<Queue> queues_;
   size_t next_queue_ = 0;
   const int signal_every_;
 };
 
-class VerbsRecvPump final : public VerbsPump {
+class VerbsRecvPump final : public VerbsPump, public DirectMemory {
  public:
   VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
                 const std::shared_ptr<RecvLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end);
+  const std::string& device() const override { return endpoint_->device(); }
+  uint32_t Register(const DirectRegion& region) override { return endpoint_->RegisterMore(region); }
 
  private:
   struct Ring {

@@ -18,6 +18,10 @@ class Library {
     if (symbol == nullptr) why_ = std::string("it has no ") + name;
     *function = reinterpret_cast<F*>(symbol);
   }
+  template <class F>
+  void FindIfThere(const char* name, F** function) {
+    if (why_.empty()) *function = reinterpret_cast<F*>(dlsym(handle_, name));
+  }
   const std::string& why() const { return why_; }
 
  private:
@@ -44,6 +48,7 @@ Loaded<Api> Load() {
   library.Find("ibv_alloc_pd", &a.alloc_pd);
   library.Find("ibv_dealloc_pd", &a.dealloc_pd);
   library.Find("ibv_reg_mr", &a.reg_mr);
+  library.FindIfThere("ibv_reg_dmabuf_mr", &a.reg_dmabuf_mr);
   library.Find("ibv_dereg_mr", &a.dereg_mr);
   library.Find("ibv_create_comp_channel", &a.create_comp_channel);
   library.Find("ibv_destroy_comp_channel", &a.destroy_comp_channel);

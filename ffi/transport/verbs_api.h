@@ -22,6 +22,8 @@ struct Api {
   Pd* (*alloc_pd)(Context*);
   int (*dealloc_pd)(Pd*);
   Mr* (*reg_mr)(Pd*, void*, size_t, int access);
+  // nullptr where the library is older than rdma-core 34.
+  Mr* (*reg_dmabuf_mr)(Pd*, uint64_t offset, size_t, uint64_t iova, int fd, int access);
   int (*dereg_mr)(Mr*);
   CompletionChannel* (*create_comp_channel)(Context*);
   int (*destroy_comp_channel)(CompletionChannel*);

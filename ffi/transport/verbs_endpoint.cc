@@ -143,9 +143,7 @@ void Endpoint::QueryPort() {
 void Endpoint::Register(char* memory, size_t bytes) {
   pd_.reset(api_->alloc_pd(context_));
   if (!pd_) Throw("making a protection domain", errno);
-  // The receiver's memory is written by the peer, the sender's only read by the device.
-  const int access = role_ == Role::kReceiver ? kAccessLocalWrite | kAccessRemoteWrite : kAccessLocalWrite;
-  memory_.reset(api_->reg_mr(pd_.get(), memory, bytes, access));
+  memory_.reset(api_->reg_mr(pd_.get(), memory, bytes, AccessOfMemory()));
   if (!memory_) Throw("registering " + Kib(bytes) + " of memory", errno);
   offer_.memory = reinterpret_cast<uint64_t>(memory);
   offer_.bytes = bytes;
@@ -161,6 +159,25 @@ void Endpoint::Register(char* memory, size_t bytes) {
   const int entries = options_.queue_pairs * static_cast<int>(kSendQueue + kNotices);
   cq_.reset(api_->create_cq(context_, entries, nullptr, channel_.get(), 0));
   if (!cq_) Throw("making a completion queue of " + std::to_string(entries) + " entries", errno);
+}
+
+uint32_t Endpoint::RegisterMore(const DirectRegion& region) {
+  Handle<Mr> made(nullptr, api_->dereg_mr);
+  const std::string what = "registering " + Kib(region.bytes) + " of memory";
+  if (region.dmabuf < 0) {
+    made.reset(api_->reg_mr(pd_.get(), region.memory, region.bytes, AccessOfMemory()));
+    if (!made) Throw(what, errno);
+  } else {
+    if (api_->reg_dmabuf_mr == nullptr) Throw(what + " as a dma-buf (which rdma-core 34 and later can)", ENOSYS);
+    // Addressed as the memory is, and not from 0.
+    const auto at = reinterpret_cast<uint64_t>(region.memory);
+    made.reset(api_->reg_dmabuf_mr(pd_.get(), 0, region.bytes, at, region.dmabuf, AccessOfMemory()));
+    if (!made) Throw(what + " as a dma-buf", errno);
+  }
+  const uint32_t key = role_ == Role::kReceiver ? made->rkey : made->lkey;
+  std::lock_guard lock(more_mutex_);
+  more_.push_back(std::move(made));
+  return key;
 }
 
 QpInit Endpoint::Init() const {

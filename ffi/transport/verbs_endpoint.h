@@ -10,9 +10,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "transport/direct.h"
 #include "transport/verbs_device.h"
 
 namespace jaxring::verbs {
@@ -79,10 +81,17 @@ class Endpoint {
   // Can send and receive; blocks for iWARP, `timeout_s` at most. Throws std::runtime_error.
   void Finish(double timeout_s);
 
+  // More memory, which must outlive the endpoint; returns the key by which the sender's end reads it, or the peer
+  // writes to the receiver's. Any thread. Throws std::runtime_error.
+  uint32_t RegisterMore(const DirectRegion& region);
+  const std::string& device() const { return options_.device; }
+
   // The functions below are called under the pump's lock. They return false when the connection has failed.
   // Writes to the same place of the peer's memory, then a notice. The memory stays as it is until a later signaled
   // write of the same queue pair is complete.
   bool Write(int queue_pair, const char* data, uint32_t bytes, uint32_t notice, uint64_t id, bool signaled);
+  // Writes bytes of RegisterMore's memory; complete when a later signaled write of the same queue pair is.
+  bool WriteDirect(int queue_pair, const DirectPiece& piece);
   // Only a notice, signaled.
   bool Notify(int queue_pair, uint32_t notice);
   // A signaled write of nothing: when it is complete, so is what went before it on the queue pair.
@@ -113,6 +122,10 @@ class Endpoint {
   friend class CmConnector;
   void QueryPort();
   void Register(char* memory, size_t bytes);
+  // The receiver's memory is written by the peer, the sender's only read by the device.
+  int AccessOfMemory() const {
+    return role_ == Role::kReceiver ? kAccessLocalWrite | kAccessRemoteWrite : kAccessLocalWrite;
+  }
   QpInit Init() const;
   void CreateQueuePairs();
   void PostReceives(int queue_pair);
@@ -136,6 +149,8 @@ class Endpoint {
   // iWARP's notices: what was received per queue pair and entry, then what is being sent.
   std::unique_ptr<std::array<uint32_t, (kMaxQueuePairs + 1) * kNotices>> notice_buffer_;
   Handle<Mr> memory_, notices_;
+  std::mutex more_mutex_;
+  std::vector<Handle<Mr>> more_;
   Handle<CompletionChannel> channel_;
   Handle<Cq> cq_;
   std::vector<Handle<Qp>> owned_qps_;  // not for iWARP

@@ -88,12 +88,16 @@ VerbsJoin::Joined VerbsJoin::Finish(Poller* poller, int peer, int channel, bool 
   Joined joined{pending->send, pending->recv, pending->endpoint->Describe(), nullptr};
   std::shared_ptr<VerbsPump> pump;
   if (sending) {
-    pump = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller, joined.send, own_bell_, lookers_,
-                                           std::move(on_end));
+    auto made = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller, joined.send, own_bell_,
+                                                lookers_, std::move(on_end));
+    joined.send->direct = made;
+    pump = std::move(made);
   } else {
-    pump = std::make_shared<VerbsRecvPump>(std::move(pending->endpoint), fd, poller, joined.recv, own_bell_, lookers_,
-                                           std::move(on_end));
+    auto made = std::make_shared<VerbsRecvPump>(std::move(pending->endpoint), fd, poller, joined.recv, own_bell_,
+                                                lookers_, std::move(on_end));
+    joined.recv->direct = made;
     joined.recv->must_look = true;
+    pump = std::move(made);
   }
   Notifier* notifier = sending ? joined.send->notifier.get() : joined.recv->notifier.get();
   static_cast<VerbsNotifier*>(notifier)->set_pump(pump);

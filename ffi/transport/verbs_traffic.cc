@@ -75,6 +75,20 @@ bool Endpoint::Write(int queue_pair, const char* data, uint32_t bytes, uint32_t 
   return Post(queue_pair, &write);
 }
 
+bool Endpoint::WriteDirect(int queue_pair, const DirectPiece& piece) {
+  if (piece.bytes == 0) return true;
+  // Never inline: the processor may not read a GPU's memory.
+  Sge sge{reinterpret_cast<uint64_t>(piece.from), piece.bytes, piece.key};
+  SendWork write{};
+  write.id = uint64_t(queue_pair) << kQueuePairShift | kNoticeOnly;
+  write.sges = &sge;
+  write.sge_count = 1;
+  write.opcode = kWrite;
+  write.remote_address = piece.to;
+  write.rkey = piece.to_key;
+  return Post(queue_pair, &write);
+}
+
 void Endpoint::PrepareNotice(SendWork* work, Sge* sge, uint32_t notice) {
   // There are never more under way than the ring has entries, so none is overwritten before it has gone.
   uint32_t* word = notice_buffer_->data() + kMaxQueuePairs * kNotices + next_notice_++ % kNotices;

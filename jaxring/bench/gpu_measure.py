@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     native.start(0, _SLOT_BYTES)
     write = gpu_rows.writer(arguments.rows)
-    name, _, capability, multiprocessors = native.device(0)
+    name, _, capability, multiprocessors, _ = native.device(0)
     write({"kind": "device", "name": name, "capability": capability, "multiprocessors": multiprocessors})
     given = arguments
     bad = measure(native, given.ranks, given.sizes, given.lanes, given.threads, given.launches, write)

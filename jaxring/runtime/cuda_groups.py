@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxring.world.store import Store
+
+logger = logging.getLogger("jaxring.runtime")
 
 Location = tuple[int, int]
 # The kernels' numbers of protocols. Schedules without messages go by simple.
@@ -93,7 +96,8 @@ class Group:
             self._do(made.connect_wire, rank, peer, number, self._hear(f"wire/{protocol}/{peer}/{rank}"))
         for rank, peer in wires:
             if (rank, peer) not in near:
-                self._do(made.connect_network, rank, peer, number)
+                how = self._do(made.connect_network, rank, peer, number)
+                logger.info("slots of rank %d for rank %d, %s: %s", rank, peer, protocol, how)
 
     def land(self, nbytes: int) -> None:
         """Exchange the memory that copies of a node's ranks land in, once: ``nbytes`` of each."""

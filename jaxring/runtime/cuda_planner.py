@@ -24,6 +24,7 @@ from jaxring.runtime.cuda_groups import Group, Shape
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.places import device_owners, exchange_devices, known_devices
 from jaxring.settings import settings
+from jaxring.topology import detect, paths
 from jaxring.world.join import World
 from jaxring.world.links import memory_path
 from jaxring.world.store import JaxStore
@@ -65,6 +66,10 @@ class CudaPlanner:
         )
         self._process, self._processes = jax.process_index(), jax.process_count()
         self._cards[self._process] = self._own_card()
+        machine = detect.machine(configured)
+        for gpu in sorted(set(devices.gpus.values())):
+            near = paths.nics_near(machine, native.device(gpu)[4], configured.net_gdr_level)
+            native.allow_direct(gpu, near)
         if self._processes > 1:
             self._store = JaxStore()
             self._store.set(f"jaxring/cuda/card/{self._process}", self._cards[self._process].to_json())
@@ -304,5 +309,6 @@ class CudaPlanner:
                     settings().join_timeout,
                     coordinator=state.coordinator if state is not None else "",
                     generation=_GENERATION,
+                    gpus=[self._native.device(n)[4] for n in self._devices.gpus.values()],
                 )
             return self._world

@@ -139,8 +139,8 @@ VARIABLES: tuple[Variable, ...] = (
         "NET_GDR_LEVEL",
         "name",
         "pxb",
-        "How far a NIC may be from a GPU to count as near in `jaxring topo`: LOC, PIX, PXB, PHB or SYS. It changes no "
-        "transport: GPUs' data is staged in host memory on its way to a NIC, wherever that is.",
+        "How far a NIC may be from a GPU to address its memory (GPUDirect RDMA): LOC (never), PIX, PXB, PHB or SYS. "
+        "Data of a GPU that is farther off goes by pinned host memory.",
         kinds.one_of(*DISTANCES),
         nccl=True,
         engines="GPU",

@@ -132,7 +132,7 @@ def _gpus(host: Host, ports: Sequence[Port]) -> Iterator[Finding]:
     if host.gpus and ports and host.dmabuf and not host.peermem:
         yield Finding(
             f"NICs cannot reach GPU memory: no nvidia-peermem, and no dma-buf since {host.dmabuf}.",
-            "GPUDirect RDMA is not possible: GPUs' data goes through host memory, as jaxring's does in any case today.",
+            "GPUDirect RDMA is not possible: GPUs' data goes through host memory.",
             "`modprobe nvidia-peermem`, or the open kernel module of the NVIDIA driver with Linux 5.12 or later.",
         )
 

@@ -50,6 +50,22 @@ def _switches(machine: Machine) -> set[str]:
     return {busid for gpu in machine.gpus for busid, _ in gpu.nvlinks} - gpus
 
 
+def to_gpu(machine: Machine, nic: str, gpu: str) -> str:
+    """The level of two PCI devices by their bus ids; "sys" where one of them is not known."""
+    known = {pci.busid: pci.numa for pci in machine.pcis}
+    if nic not in known or gpu not in known:
+        return "sys"
+    return between(machine.path(nic, known[nic]), machine.path(gpu, known[gpu]))
+
+
+def nics_near(machine: Machine, gpu: str, level: str) -> list[str]:
+    """Names of the NICs that are no farther than `level` from the GPU with that bus id. LOC: none, as NCCL has it."""
+    if level == LEVELS[0]:
+        return []
+    near = LEVELS[: LEVELS.index(level) + 1]
+    return list(dict.fromkeys(net.name for net in machine.nets if to_gpu(machine, net.busid, gpu) in near))
+
+
 def to_cpus(machine: Machine, busid: str, cpus: Collection[int]) -> str:
     """The level of a PCI device and a thread that may run on `cpus`: "phb" beside its own CPU, "sys" elsewhere."""
     from jaxring.topology.machine import cpu_list

@@ -46,7 +46,7 @@ class World:
     `timeout_s` bounds each wait for a peer. `coordinator` ("host:port") tells which interface leads to the others.
     `generation` sets the keys of a World apart from those of an earlier one in the same store; `members` are the
     processes that are in it (default: all), the first of which makes the secret. With `serving` False nobody is
-    answered before `serve`.
+    answered before `serve`. `gpus`: bus ids of those whose data it carries; NICs near them come first.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class World:
         members: Sequence[int] | None = None,
         serving: bool = True,
         settings: Settings | None = None,
+        gpus: Sequence[str] = (),
     ) -> None:
         if not 0 <= process < count <= identity.MAX_PROCESSES:
             raise JoinError(f"Process {process} of {count} is not possible (at most {identity.MAX_PROCESSES}).")
@@ -82,7 +83,7 @@ class World:
         self._load_tls()
         self._load_plugin()
         # What RDMA carries is not encrypted.
-        self._rails = [] if self._settings.tls else rdma.rails(native, self._settings)
+        self._rails = [] if self._settings.tls else rdma.rails(native, self._settings, gpus)
         self._listener = Listener(interfaces.choose(self._settings.socket_ifname, coordinator))
         try:
             self.own = identity.describe_self(

@@ -84,10 +84,11 @@ def ports(native: Native) -> tuple[list[Port], str]:
     return found, why
 
 
-def rails(native: Native, settings: Settings) -> list[Rail]:
-    """The rails of this process, none where the settings rule RDMA out: first those beside its CPUs, then by device.
+def rails(native: Native, settings: Settings, gpus: Sequence[str] = ()) -> list[Rail]:
+    """The rails of this process, none where the settings rule RDMA out: nearest first, then by device.
 
-    Which are beside them is told by JAXRING_TOPO_FILE or by this machine.
+    Near what: the GPUs with those bus ids, or its CPUs where it has none. JAXRING_TOPO_FILE or this machine tells how
+    near they are.
 
     Raises JoinError where RDMA is asked for by JAXRING_NET, JAXRING_IB_HCA or JAXRING_IB_GID_INDEX and is not there.
     """
@@ -100,8 +101,14 @@ def rails(native: Native, settings: Settings) -> list[Rail]:
     fit = [(port, rail) for port in wanted if port.active and (rail := _rail(port, settings.ib_gid_index))]
     if len(fit) > 1:
         machine, cpus = detect.machine(settings), os.sched_getaffinity(0)
+
+        def distance(port: Port) -> int:
+            nic = detect.busid(port.pci)
+            levels = [paths.to_gpu(machine, nic, gpu) for gpu in gpus] or [paths.to_cpus(machine, nic, cpus)]
+            return min(map(paths.LEVELS.index, levels))
+
         # Sorting keeps the order of equals.
-        fit.sort(key=lambda each: paths.LEVELS.index(paths.to_cpus(machine, detect.busid(each[0].pci), cpus)))
+        fit.sort(key=lambda each: distance(each[0]))
     chosen = [rail for _, rail in fit]
     if not chosen and (settings.net == "ib" or settings.ib_hca or settings.ib_gid_index >= 0):
         listed = ", ".join(map(str, have)) or f"none; {why}"

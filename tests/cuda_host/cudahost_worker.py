@@ -291,6 +291,24 @@ def beside():
         cudahost_beside.overlap(lambda: engine.native.counters()["in_flight"])
 
 
+def over_rdma():
+    """Collectives between hosts, and how many messages NICs moved."""
+    engine.start()
+    rows = np.arange(RANKS * 30_000, dtype=np.float32).reshape(RANKS, -1) % 23
+    for size in (50, 30_000):
+        some, options = rows[:, :size], {"protocol": "simple"}
+        total = np.broadcast_to(some.sum(0), some.shape)
+        check(lambda v, how=options: jaxring.all_reduce(v, "d", **how), some, total)
+        check(lambda v: jaxring.all_reduce(v, "d", protocol="ll"), some, total)
+        every = np.broadcast_to(some.reshape(1, -1), (RANKS, some.size))
+        check(lambda v, how=options: jaxring.all_gather(v[0], "d", **how).reshape(1, -1), some, every)
+        blocks = some.reshape(RANKS, RANKS, -1)
+        check(lambda v, how=options: jaxring.all_to_all(v[0], "d", 0, 0, **how)[None], blocks, blocks.swapaxes(0, 1))
+    counted = engine.native.counters()
+    print("moved", *(counted[name] for name in ("carried_messages", "direct_messages", "gpu_direct_messages")))
+
+
+CASES["over_rdma"] = over_rdma
 CASES["damaged"] = damaged
 CASES["beside"] = beside
 CASES["messages"] = messages

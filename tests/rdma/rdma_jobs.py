@@ -18,6 +18,7 @@ from stress_jobs import Job, coordinator_port, environment, member
 
 HERE = pathlib.Path(__file__).parent
 WORKER = str(HERE / "worker_rdma.py")
+GPU_WORKER = HERE.parent / "cuda_host/cudahost_worker.py"
 DEVICES = {"rxe": ("rxe0", "rxe1"), "siw": ("siw0", "siw1")}
 # Of the connection of the first process to the second, in the log.
 SAID = {
@@ -110,6 +111,34 @@ def test_a_killed_peer_is_named(tmp_path, kind):
     told = [text for text in survivor.out.splitlines() if " raised " in text]
     assert len(told) == 2, str(survivor)
     assert all("all_reduce" in text and "process 1" in text for text in told), told
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "place"),
+    [
+        ("rxe", {"JAXRING_NET_GDR_LEVEL": "SYS"}, "GPU memory, by rxe0 by nvidia-peermem, since rxe0 port 1"),
+        ("siw", {"JAXRING_NET_GDR_LEVEL": "SYS"}, "GPU memory, by siw0 by nvidia-peermem, since siw0 port 1"),
+        ("rxe", {}, "rxe0 is farther from the GPU than JAXRING_NET_GDR_LEVEL says"),
+        ("rxe", {"JAXRING_NET_GDR_LEVEL": "SYS", "JAXRING_CHECKSUM": "1"}, "JAXRING_CHECKSUM has the processor read"),
+    ],
+)
+def test_the_gpu_engine_by_rdma(tmp_path, kind, settings, place):
+    """On the fake GPU, whose memory these devices take by its address."""
+    with coordinator_port() as port, Job(tmp_path) as job:
+        for process, device in enumerate(DEVICES[kind]):
+            own = {"JAXRING_HOSTID": str(process), "JAXRING_NET": "IB", "JAXRING_IB_HCA": f"={device}"}
+            env = environment(1, JAXRING_DEBUG="INFO", JAXRING_JOIN_TIMEOUT="200", **own, **settings)
+            env["PYTHONPATH"] += os.pathsep + str(GPU_WORKER.parent)
+            env["JAXRING_TIMEOUT"] = "200"
+            job.start([sys.executable, str(GPU_WORKER), "over_rdma", str(process), "2", "1", str(port)], env)
+        results = job.wait(PATIENCE)
+        assert all(result.code == 0 for result in results), str(job)
+    assert place in results[0].err, results[0].err[-4000:]
+    for result in results:
+        carried, direct, from_gpu = map(int, line(result, "moved").split())
+        # LL's messages are carried, all others are not.
+        assert 0 < direct < carried
+        assert from_gpu == (direct if "GPU memory, by" in place else 0)
 
 
 @pytest.mark.parametrize(

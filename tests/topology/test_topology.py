@@ -67,6 +67,16 @@ def test_distances_are_nccls(machine):
 
 
 @pytest.mark.parametrize(
+    ("level", "near"),
+    [("loc", []), ("pix", ["mlx5_0"]), ("pxb", ["mlx5_0", "mlx5_1"]), ("sys", ["mlx5_0", "mlx5_1", "eth0"])],
+)
+def test_the_nics_that_may_address_a_gpu(machine, level, near):
+    assert paths.nics_near(machine, machine.gpus[0].busid, level) == near
+    # Of a GPU that is in no file nothing is known.
+    assert paths.nics_near(machine, "0000:ff:00.0", level) == (near if level in ("loc", "sys") else [])
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [("<system><cpu", "unclosed token"), ("<html/>", "<html>"), ('<system><cpu numaid="x"/></system>', "'x'")],
 )

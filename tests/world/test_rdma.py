@@ -26,10 +26,10 @@ def port(device, layer="RoCE", number=1, state="active", interface="eth0"):
     return (device, number, state, layer, 4096, 100000, 7, interface, "")
 
 
-def rails(ports, tables=None, **variables):
+def rails(ports, tables=None, gpus=(), **variables):
     native = FakeNative(ports, tables or [TABLE] * len(ports))
     try:
-        return rdma.rails(native, load({"JAXRING_" + name: value for name, value in variables.items()}))
+        return rdma.rails(native, load({"JAXRING_" + name: value for name, value in variables.items()}), gpus)
     finally:
         native.close()
 
@@ -142,13 +142,16 @@ def test_what_fails_on_either_side_is_told_and_nothing_else_is_taken(make_world,
 def test_the_ports_beside_a_process_come_first(tmp_path):
     near, far = min(os.sched_getaffinity(0)), 4000
     cpus = "".join(
-        f'<cpu numaid="{numa}" affinity="{mask(cpu)}"><pci busid="0000:0{numa}:00.0" class="0x020700"/></cpu>'
+        f'<cpu numaid="{numa}" affinity="{mask(cpu)}"><pci busid="0000:0{numa}:00.0" class="0x020700"/>'
+        f'<pci busid="0000:0{numa}:01.0" class="0x030200"/></cpu>'
         for numa, cpu in enumerate((far, near))
     )
     file = tmp_path / "topology.xml"
     file.write_text(f'<system version="1">{cpus}</system>')
     have = [(*port(f"mlx5_{i}")[:8], f"/sys/devices/pci0000:00/0000:0{i}:00.0") for i in range(2)]
     assert names(rails(have, TOPO_FILE=str(file))) == [("mlx5_1", 1), ("mlx5_0", 1)]
+    # For a GPU's data, those beside the GPU.
+    assert names(rails(have, gpus=["0000:00:01.0"], TOPO_FILE=str(file))) == [("mlx5_0", 1), ("mlx5_1", 1)]
     with pytest.raises(SettingsError, match="is no topology in NCCL's XML"):
         rails(have, TOPO_FILE=__file__)
 

@@ -32,7 +32,7 @@ void CheckNotCapturing() {
 class FakeGpu final : public Gpu {
  public:
   int DeviceCount() override { return options().devices; }
-  DeviceInfo Info(int device) override { return {"fake", "fake-" + std::to_string(device), 9, 0, 8}; }
+  DeviceInfo Info(int device) override { return {"fake", "fake-" + std::to_string(device), 9, 0, 8, ""}; }
   bool CanAccess(int device, int peer) override { return device == peer || !options().no_peer_access; }
   void EnableAccess(int device, int peer) override {
     if (!CanAccess(device, peer)) throw GpuError("no peer access");
@@ -64,6 +64,15 @@ class FakeGpu final : public Gpu {
   }
   char* AllocatePinned(uint64_t bytes) override { return Allocate(-1, bytes); }
   void FreePinned(char* memory) override { Free(-1, memory); }
+
+  std::string WhyNotDirect(int) override { return options().no_direct ? "the driver reports no GPUDirect RDMA" : ""; }
+  char* AllocateDirect(int device, uint64_t bytes) override { return Allocate(device, bytes); }
+  // What no NIC's driver takes for a dma-buf, so that the memory is registered by its address.
+  int ExportDmaBuf(int, char* memory, uint64_t) override {
+    std::lock_guard lock(mutex_);
+    return fcntl(own_.at(memory).fd, F_DUPFD_CLOEXEC, 0);
+  }
+  void FlushDirect(int) override {}
 
   Allocation Find(const void* pointer) override {
     std::lock_guard lock(mutex_);

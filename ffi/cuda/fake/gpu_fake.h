@@ -27,6 +27,7 @@ struct Options {
   bool no_bind = false;  // memory to a multicast object
   // What is mapped of one reaches no other device's memory.
   bool lose_multicast = false;
+  bool no_direct = false;  // NICs do not address its memory
 };
 Options& options();
 

@@ -1,7 +1,9 @@
 #include "ffi/cuda/host/carrier.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "ffi/transport/crc32c.h"
 
@@ -11,6 +13,19 @@ namespace {
 enum Counter { kTail = 0, kArrived, kCredit, kGive, kCounters };
 // The last bit of a message's operation: data one way, counts of read slots the other.
 constexpr uint64_t kCreditBit = 1;
+
+// The first message of counts: where the receiver's slots are, and the key to write there.
+struct Invitation {
+  uint64_t slots;
+  uint64_t key;
+};
+static_assert(sizeof(Invitation) != sizeof(uint64_t));  // what a count is
+
+// Of a message that a NIC has written.
+struct Note {
+  uint32_t bytes;
+  uint32_t checksum;
+};
 
 uint64_t Load(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 void Store(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
@@ -32,6 +47,8 @@ void CopyLines(char* to, const char* from, uint64_t bytes) {
 // `credits` what came.
 struct Carrier::Line {
   Carried what;
+  uint32_t lane;
+  std::shared_ptr<Slots> slots;  // of all lanes
   char *send_slots, *recv_slots;
   uint64_t* counters[kCounters];
   uint32_t* sizes;
@@ -39,12 +56,15 @@ struct Carrier::Line {
   std::shared_ptr<SendLink> send;
   std::shared_ptr<RecvLink> recv;
   bool damaged = false;
+  // Where the peer's slots are, once it has said so; what we are to say, until we have.
+  std::optional<Invitation> invited, invitation;
 
+  bool direct() const { return what.counts && slots->direct(); }
   MessageId Id(bool outgoing, bool credit, uint64_t number) const {
     const uint64_t op = (what.name << 1) | (credit ? kCreditBit : 0);
     const auto src = static_cast<uint32_t>(outgoing ? what.src : what.dst);
     const auto dst = static_cast<uint32_t>(outgoing ? what.dst : what.src);
-    return {op, src, dst, static_cast<uint16_t>(what.lane), static_cast<uint16_t>(number)};
+    return {op, src, dst, static_cast<uint16_t>(lane), static_cast<uint16_t>(number)};
   }
 };
 
@@ -58,36 +78,64 @@ void Carrier::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-Connection Carrier::Carry(const Carried& carried) {
+void Carrier::AllowDirect(int device, std::vector<std::string> nics) {
+  std::lock_guard lock(mutex_);
+  near_[device] = std::move(nics);
+}
+
+std::string Carrier::WhyPinned(const Carried& carried, const SendLink* link) {
+  if (!carried.counts) return "ll's lines are read while they are written";
+  if (engine_.options().checksums) return "JAXRING_CHECKSUM has the processor read what is sent";
+  const auto sender = link == nullptr ? nullptr : link->direct.lock();
+  if (sender == nullptr) return "the link is not by RDMA";
+  std::lock_guard lock(mutex_);
+  const auto& near = near_[carried.device];
+  if (std::find(near.begin(), near.end(), sender->device()) != near.end()) return "";
+  return sender->device() + " is farther from the GPU than JAXRING_NET_GDR_LEVEL says";
+}
+
+std::vector<Connection> Carrier::Carry(const Carried& carried, std::string* how) {
   if (carried.slot_bytes > engine_.links().slot_bytes()) {
     throw std::invalid_argument("slots of " + std::to_string(carried.slot_bytes) +
                                 " bytes are longer than messages between processes: raise JAXRING_BUFFSIZE");
   }
-  if (carried.slots * 2 > 0x10000 || carried.lane > 0xFFFF) throw std::invalid_argument("too many slots or lanes");
-  auto line = std::make_unique<Line>();
-  line->what = carried;
+  if (carried.slots * 2 > 0x10000 || carried.lanes > 0x10000) throw std::invalid_argument("too many slots or lanes");
+  std::shared_ptr<SendLink> link;
+  if (carried.process != Carried::kHere) {
+    link = engine_.links().Send(carried.process, 0);
+    if (link == nullptr) throw std::runtime_error("there is no link to process " + std::to_string(carried.process));
+  }
   const uint64_t area = carried.slots * carried.slot_bytes;
   const uint64_t sizes = (carried.slots * sizeof(uint32_t) + kLineBytes - 1) / kLineBytes * kLineBytes;
-  char* memory = gpu_.AllocatePinned(2 * area + kCounters * kLineBytes + sizes);
-  line->send_slots = memory;
-  line->recv_slots = memory + area;
-  for (int c = 0; c < kCounters; ++c)
-    line->counters[c] = reinterpret_cast<uint64_t*>(memory + 2 * area + c * kLineBytes);
-  line->sizes = reinterpret_cast<uint32_t*>(memory + 2 * area + kCounters * kLineBytes);
-  Connection connection{};
-  connection.send_slots = line->send_slots;
-  connection.recv_slots = line->recv_slots;
-  connection.tail = line->counters[kTail];
-  connection.arrived = line->counters[kArrived];
-  connection.credit = line->counters[kCredit];
-  connection.give = line->counters[kGive];
-  connection.sizes = line->sizes;
-  {
+  const uint64_t counts = kCounters * kLineBytes + sizes;
+  const auto slots = std::make_shared<Slots>(gpu_, carried.device, carried.lanes * 2 * area,
+                                             carried.counts ? link.get() : nullptr, WhyPinned(carried, link.get()));
+  if (how != nullptr) *how = slots->description();
+  char* counted = gpu_.AllocatePinned(carried.lanes * counts);
+  std::vector<Connection> connections;
+  for (uint32_t lane = 0; lane < carried.lanes; ++lane, counted += counts) {
+    auto line = std::make_unique<Line>();
+    line->what = carried;
+    line->lane = lane;
+    line->slots = slots;
+    line->send_slots = slots->memory() + lane * 2 * area;
+    line->recv_slots = line->send_slots + area;
+    for (int c = 0; c < kCounters; ++c) line->counters[c] = reinterpret_cast<uint64_t*>(counted + c * kLineBytes);
+    line->sizes = reinterpret_cast<uint32_t*>(counted + kCounters * kLineBytes);
+    Connection connection{};
+    connection.send_slots = line->send_slots;
+    connection.recv_slots = line->recv_slots;
+    connection.tail = line->counters[kTail];
+    connection.arrived = line->counters[kArrived];
+    connection.credit = line->counters[kCredit];
+    connection.give = line->counters[kGive];
+    connection.sizes = line->sizes;
+    connections.push_back(connection);
     std::lock_guard lock(mutex_);
     lines_.push_back(std::move(line));
   }
   engine_.bell().NotifyAll();
-  return connection;
+  return connections;
 }
 
 void Carrier::FindLinks(Line& line) {
@@ -100,20 +148,55 @@ void Carrier::FindLinks(Line& line) {
   }
   line.send = links.Send(line.what.process, 0);
   line.recv = links.Recv(line.what.process, 0);  // there once the peer has dialled
+  if (line.recv) Invite(line);
+}
+
+// The peer's link to us is by RDMA as ours to it is, so it waits for this.
+void Carrier::Invite(Line& line) {
+  const auto receiver = line.recv->direct.lock();
+  if (!line.direct() || receiver == nullptr) return;
+  try {
+    line.invitation = {reinterpret_cast<uint64_t>(line.recv_slots), line.slots->Invite(*receiver)};
+  } catch (const std::runtime_error& error) {
+    line.damaged = true;
+    if (line.what.broken) line.what.broken("slots cannot be written " + line.what.where + ": " + error.what());
+  }
 }
 
 uint32_t Carrier::Checksum(const void* data, uint32_t bytes) const {
   return engine_.options().checksums ? Crc32c(data, bytes) : 0;
 }
 
+bool Carrier::SendDirect(Line& line, uint64_t slot, uint32_t bytes) {
+  const auto sender = line.send->direct.lock();
+  uint64_t position;
+  RingSender& ring = line.send->ll;
+  if (sender == nullptr || !line.invited || !ring.Reserve(&position)) return false;
+  const char* from = line.send_slots + slot * line.what.slot_bytes;
+  const Note note{bytes, Checksum(from, bytes)};
+  std::memcpy(ring.payload(position), &note, sizeof note);
+  sender->Attach(position, {from, line.slots->key(), static_cast<uint32_t>(line.invited->key),
+                            line.invited->slots + slot * line.what.slot_bytes, bytes});
+  ring.Publish(position, line.Id(true, false, line.sent), {sizeof note, 0, Checksum(&note, sizeof note)});
+  ++direct_messages_;
+  if (line.slots->on_gpu()) ++gpu_direct_messages_;
+  return true;
+}
+
 bool Carrier::Send(Line& line) {
   if (Load(line.counters[kTail]) == line.sent || !line.send) return false;
-  uint64_t position;
-  RingSender& ring = line.send->simple;
-  if (!ring.Reserve(&position)) return false;
   const uint64_t slot = line.sent % line.what.slots;
   const uint32_t bytes = __atomic_load_n(&line.sizes[slot], __ATOMIC_RELAXED);
   const uint32_t fits = bytes <= line.what.slot_bytes ? bytes : 0;  // the peer's kernel then finds no message
+  if (line.direct()) {
+    if (!SendDirect(line, slot, fits)) return false;
+    ++line.sent;
+    ++messages_;
+    return true;
+  }
+  uint64_t position;
+  RingSender& ring = line.send->simple;
+  if (!ring.Reserve(&position)) return false;
   std::memcpy(ring.payload(position), line.send_slots + slot * line.what.slot_bytes, fits);
   ring.Publish(position, line.Id(true, false, line.sent), {fits, 0, Checksum(ring.payload(position), fits)});
   ++line.sent;
@@ -123,14 +206,31 @@ bool Carrier::Send(Line& line) {
 
 bool Carrier::SendCredit(Line& line) {
   const uint64_t given = Load(line.counters[kGive]);
-  if (given == line.credited || !line.send) return false;
+  if ((given == line.credited && !line.invitation) || !line.send) return false;
   uint64_t position;
   if (!line.send->ll.Reserve(&position)) return false;
-  std::memcpy(line.send->ll.payload(position), &given, sizeof given);
-  line.send->ll.Publish(position, line.Id(true, true, line.credit_messages++),
-                        {sizeof given, 0, Checksum(&given, sizeof given)});
-  line.credited = given;
+  const auto publish = [&](const auto& what) {
+    std::memcpy(line.send->ll.payload(position), &what, sizeof what);
+    line.send->ll.Publish(position, line.Id(true, true, line.credit_messages++),
+                          {sizeof what, 0, Checksum(&what, sizeof what)});
+  };
+  // Nothing comes, and so nothing is given, before the invitation.
+  if (line.invitation) {
+    publish(*std::exchange(line.invitation, std::nullopt));
+  } else {
+    publish(given);
+    line.credited = given;
+  }
   return true;
+}
+
+void Carrier::Damaged(Line& line, const MessageId& id, uint32_t bytes) {
+  line.damaged = true;
+  if (!line.what.broken) return;
+  line.what.broken("message " + std::to_string(id.index) + " of lane " + std::to_string(id.lane) + ", " +
+                   std::to_string(bytes) + " bytes, arrived damaged " + line.what.where +
+                   ": its checksum is not the one that was sent. Memory, a device or a driver "
+                   "on the way is at fault: look at both hosts' kernel logs. The job has to be restarted.");
 }
 
 template <class Use>
@@ -138,10 +238,8 @@ bool Carrier::Take(Line& line, const MessageId& id, Use use) {
   if (line.damaged) return false;
   const auto check = [&](const char* payload, uint32_t bytes, uint32_t checksum) {
     line.damaged = engine_.options().checksums && Checksum(payload, bytes) != checksum;
-    if (!line.damaged) return use(payload, bytes);
-    if (line.what.damaged)
-      line.what.damaged("message " + std::to_string(id.index) + " of lane " + std::to_string(id.lane) + ", " +
-                        std::to_string(bytes) + " bytes,");
+    if (!line.damaged) use(payload, bytes);
+    if (line.damaged) Damaged(line, id, bytes);
   };
   if (line.recv) {
     for (RingReceiver* ring : {&line.recv->simple, &line.recv->ll}) {
@@ -164,8 +262,17 @@ bool Carrier::Take(Line& line, const MessageId& id, Use use) {
 bool Carrier::Receive(Line& line) {
   // The peer sends only into slots that were given back, so there is room for whatever comes.
   return Take(line, line.Id(false, false, line.received), [&](const char* payload, uint32_t bytes) {
-    const uint64_t slot = line.received % line.what.slots;
-    if (bytes <= line.what.slot_bytes) CopyLines(line.recv_slots + slot * line.what.slot_bytes, payload, bytes);
+    char* to = line.recv_slots + line.received % line.what.slots * line.what.slot_bytes;
+    if (line.direct()) {
+      Note note{};
+      if (bytes == sizeof note) std::memcpy(&note, payload, sizeof note);
+      line.damaged = bytes != sizeof note || note.bytes > line.what.slot_bytes ||
+                     (engine_.options().checksums && Checksum(to, note.bytes) != note.checksum);
+      if (line.damaged) return;
+      line.slots->Flush();
+    } else if (bytes <= line.what.slot_bytes) {
+      CopyLines(to, payload, bytes);
+    }
     Store(line.counters[kArrived], ++line.received);
   });
 }
@@ -173,6 +280,11 @@ bool Carrier::Receive(Line& line) {
 bool Carrier::ReceiveCredit(Line& line) {
   return Take(line, line.Id(false, true, line.credits), [&](const char* payload, uint32_t bytes) {
     uint64_t given = 0;
+    if (bytes == sizeof(Invitation)) {
+      Invitation invitation;
+      std::memcpy(&invitation, payload, sizeof invitation);
+      if (!line.invited) line.invited = invitation;
+    }
     if (bytes == sizeof given) std::memcpy(&given, payload, sizeof given);
     if (given > Load(line.counters[kCredit]) && given <= line.sent) Store(line.counters[kCredit], given);
     ++line.credits;

@@ -63,7 +63,8 @@ class Communicator {
   // peer's own offer. Called again they do nothing. Peers of other nodes need no exchange: they go by the carrier.
   Location OfferWire(int rank, int peer, Protocol protocol);
   void ConnectWire(int rank, int peer, Protocol protocol, Location theirs);
-  void ConnectNetwork(int rank, int peer, Protocol protocol);
+  // Returns in words who moves the bytes.
+  std::string ConnectNetwork(int rank, int peer, Protocol protocol);
   bool Connected(int rank, int peer, Protocol protocol);
   // The first lane's, on the rank's device.
   Connection* ConnectionOf(int rank, int peer, Protocol protocol) const;

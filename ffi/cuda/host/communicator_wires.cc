@@ -48,35 +48,37 @@ void Communicator::ConnectWire(int rank, int peer, Protocol protocol, Location t
   wire.connected = true;
 }
 
-void Communicator::ConnectNetwork(int rank, int peer, Protocol protocol) {
+std::string Communicator::ConnectNetwork(int rank, int peer, Protocol protocol) {
   Local& here = At(rank);
   Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
-  if (wire.connected) return;
+  if (wire.connected) return "";
   if (carrier_ == nullptr) throw std::runtime_error("there is nothing to carry messages to " + spec_.ranks[peer].name);
   if (protocol == Protocol::kLL128) throw std::runtime_error("the ll128 protocol does not go over the network");
   const WireShape shape = spec_.wires[static_cast<int>(protocol)];
+  Carried carried;
+  carried.name = hash_ + static_cast<uint64_t>(protocol);
+  carried.src = rank;
+  carried.dst = peer;
+  carried.process = local(peer) ? Carried::kHere : spec_.ranks[peer].process;
+  carried.device = here.device;
+  carried.lanes = spec_.lanes;
+  carried.slots = shape.slots;
+  carried.slot_bytes = shape.slot_bytes;
+  carried.counts = protocol == Protocol::kSimple;
+  carried.where = "at " + spec_.ranks[rank].name + " from " + spec_.ranks[peer].name;
+  carried.broken = [this](const std::string& why) {
+    std::lock_guard lock(mutex_);
+    damage_ = spec_.name + ": " + why;
+  };
+  std::string how;
+  std::vector<Connection> connections = carrier_->Carry(carried, &how);
   for (uint32_t lane = 0; lane < spec_.lanes; ++lane) {
-    Carried carried;
-    carried.name = hash_ + static_cast<uint64_t>(protocol);
-    carried.src = rank;
-    carried.dst = peer;
-    carried.process = local(peer) ? Carried::kHere : spec_.ranks[peer].process;
-    carried.lane = lane;
-    carried.slots = shape.slots;
-    carried.slot_bytes = shape.slot_bytes;
-    carried.damaged = [this, rank, peer](const std::string& message) {
-      std::lock_guard lock(mutex_);
-      damage_ = spec_.name + ": " + message + " arrived damaged at " + spec_.ranks[rank].name + " from " +
-                spec_.ranks[peer].name +
-                ": its checksum is not the one that was sent. Memory, a device or a driver on "
-                "the way is at fault: look at both hosts' kernel logs. The job has to be restarted.";
-    };
-    Connection connection = carrier_->Carry(carried);
-    connection.peer = peer;
-    gpu_.Copy(here.device, here.own + ConnectionIndex(protocol, lane, peer) * sizeof(Connection), &connection,
-              sizeof connection);
+    connections[lane].peer = peer;
+    gpu_.Copy(here.device, here.own + ConnectionIndex(protocol, lane, peer) * sizeof(Connection), &connections[lane],
+              sizeof(Connection));
   }
   wire.connected = true;
+  return how;
 }
 
 bool Communicator::Connected(int rank, int peer, Protocol protocol) {

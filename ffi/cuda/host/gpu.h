@@ -51,6 +51,7 @@ struct DeviceInfo {
   std::string uuid;  // the same in every process and container that sees the device; without spaces
   int major = 0, minor = 0;
   int multiprocessors = 0;
+  std::string busid;  // as in /sys/bus/pci; "" where it is no PCI device
 };
 
 // What several GPUs bind memory to, and get addresses from that stand for all of it: as one process holds it. Every GPU
@@ -87,6 +88,15 @@ class Gpu {
   virtual char* AllocateShared(int device, uint64_t bytes) = 0;
   virtual char* AllocatePinned(uint64_t bytes) = 0;
   virtual void FreePinned(char* memory) = 0;
+
+  // Why NICs cannot address the device's memory (GPUDirect RDMA), "" where they can.
+  virtual std::string WhyNotDirect(int device) = 0;
+  // Zeros of the device that NICs can be told of.
+  virtual char* AllocateDirect(int device, uint64_t bytes) = 0;
+  // A descriptor of AllocateDirect's memory for a NIC's driver; the caller closes it.
+  virtual int ExportDmaBuf(int device, char* memory, uint64_t bytes) = 0;
+  // What NICs have written to the device's memory is seen by kernels that learn of it after this.
+  virtual void FlushDirect(int device) = 0;
 
   virtual Allocation Find(const void* pointer) = 0;
   virtual IpcHandle Export(const Allocation& allocation) = 0;

@@ -1,5 +1,6 @@
 // The CUDA runtime as a Gpu. The runtime is linked statically and finds the driver by itself when it is first asked for
 // something, so the module imports on machines without one.
+#include <cctype>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "ffi/cuda/host/copy_gates_launch.h"
+#include "ffi/cuda/host/gpu_cuda_direct.h"
 #include "ffi/cuda/host/gpu_cuda_driver.h"
 #include "ffi/cuda/host/gpu_cuda_virtual.h"
 #include "ffi/cuda/host/guard.h"
@@ -33,7 +35,10 @@ class CudaGpu final : public Gpu {
       std::snprintf(text, sizeof text, "%02x", static_cast<unsigned char>(c));
       uuid += text;
     }
-    return {properties.name, uuid, properties.major, properties.minor, properties.multiProcessorCount};
+    char busid[32];
+    JAXRING_CUDA(cudaDeviceGetPCIBusId(busid, sizeof busid, device));
+    for (char* c = busid; *c != 0; ++c) *c = static_cast<char>(std::tolower(*c));
+    return {properties.name, uuid, properties.major, properties.minor, properties.multiProcessorCount, busid};
   }
   bool CanAccess(int device, int peer) override {
     if (device == peer) return true;
@@ -104,6 +109,22 @@ class CudaGpu final : public Gpu {
   void FreePinned(char* memory) override {
     ContextScope scope;
     JAXRING_CUDA(cudaFreeHost(memory));
+  }
+
+  std::string WhyNotDirect(int device) override { return cuda::WhyNotDirect(device); }
+  char* AllocateDirect(int device, uint64_t bytes) override {
+    char* memory = Allocate(device, (bytes + kDirectUnit - 1) / kDirectUnit * kDirectUnit);
+    ContextScope scope(device);
+    OrderCopies(memory);
+    return memory;
+  }
+  int ExportDmaBuf(int device, char* memory, uint64_t bytes) override {
+    ContextScope scope(device);
+    return cuda::ExportDmaBuf(memory, bytes);
+  }
+  void FlushDirect(int device) override {
+    ContextScope scope(device);
+    cuda::FlushDirect(device);
   }
 
   // Legacy IPC exports whole allocations of cudaMalloc and cuMemAlloc, descriptors what cuMemCreate made for them.

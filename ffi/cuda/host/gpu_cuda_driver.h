@@ -20,12 +20,14 @@ void Check(CUresult error, const char* what);
   F(cuDeviceGet)                    \
   F(cuDeviceGetAttribute)           \
   F(cuDevicePrimaryCtxRetain)       \
+  F(cuFlushGPUDirectRDMAWrites)     \
   F(cuGetErrorString)               \
   F(cuMemAddressFree)               \
   F(cuMemAddressReserve)            \
   F(cuMemCreate)                    \
   F(cuMemExportToShareableHandle)   \
   F(cuMemGetAllocationGranularity)  \
+  F(cuMemGetHandleForAddressRange)  \
   F(cuMemImportFromShareableHandle) \
   F(cuMemMap)                       \
   F(cuMemRelease)                   \
@@ -38,6 +40,7 @@ void Check(CUresult error, const char* what);
   F(cuMulticastGetGranularity)      \
   F(cuMulticastUnbind)              \
   F(cuPointerGetAttributes)         \
+  F(cuPointerSetAttribute)          \
   F(cuThreadExchangeStreamCaptureMode)
 
 struct Driver {

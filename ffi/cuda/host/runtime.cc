@@ -173,6 +173,8 @@ std::map<std::string, uint64_t> Runtime::Counters() {
           {"started", sides_.count()},
           {"in_flight", sides_.open()},
           {"carried_messages", carrier_.messages()},
+          {"direct_messages", carrier_.direct_messages()},
+          {"gpu_direct_messages", carrier_.gpu_direct_messages()},
           {"mapped_bytes", regions_.mapped_bytes()}};
 }
 

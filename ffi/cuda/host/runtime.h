@@ -32,6 +32,7 @@ class Runtime {
   Gpu& gpu() { return gpu_; }
   Engine& engine() { return engine_; }
   Regions& regions() { return regions_; }
+  Carrier& carrier() { return carrier_; }
   Sides& sides() { return sides_; }
   int process() const { return process_; }
 

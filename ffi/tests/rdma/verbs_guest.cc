@@ -1,11 +1,13 @@
 // The verbs transport on real verbs devices: run in the guest of `make test-rdma`, with JAXRING_TEST_VERBS naming a
 // device at each end of a cable (see tests/rdma/guest/inside.sh). Names of checks to run may be given.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -133,6 +135,60 @@ void CheckFlow(int times) {
   CHECK(!pair.send->end.closed && !pair.recv->end.closed);
 }
 
+// Bytes that go past the slots are in their place when the message that they go along with is found, whatever comes
+// before and behind it, and nothing beside them is touched.
+void CheckDirect() {
+  Pair pair;
+  constexpr uint64_t kPieces = 200, kRoom = 8, kMost = 40'000, kGuard = 64;
+  std::vector<char> from(kPieces * kMost), to(kRoom * (kMost + kGuard));
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i * 2654435761u >> 13);
+  const auto sender = pair.send->direct.lock();
+  const auto receiver = pair.recv->direct.lock();
+  CHECK(sender != nullptr && receiver != nullptr);
+  CHECK(sender->device() == Device(0).device && receiver->device() == Device(1).device);
+  const uint32_t key = sender->Register({from.data(), from.size()});
+  const uint32_t to_key = receiver->Register({to.data(), to.size()});
+  const auto size = [](uint64_t i) { return i % 11 == 0 ? 0 : static_cast<uint32_t>(i * 7919 % (kMost + 1)); };
+  std::atomic<uint64_t> read{0};
+  std::thread sending([&] {
+    for (uint64_t i = 0; i < kPieces; ++i) {
+      CHECK(Within(60, [&] { return read + kRoom > i; }));
+      uint64_t position;
+      CHECK(Within(60, [&] { return pair.send->ll.Reserve(&position); }));
+      const auto place = reinterpret_cast<uint64_t>(to.data()) + i % kRoom * (kMost + kGuard);
+      sender->Attach(position, {from.data() + i * kMost, key, to_key, place, size(i)});
+      pair.send->ll.Publish(position, {2 * i, 1, 2, 3, 4}, {0, 77});
+      Send(i % 3 == 0 ? pair.send->simple : pair.send->ll, 2 * i + 1, 100);
+    }
+  });
+  for (uint64_t i = 0; i < kPieces; ++i) {
+    char* place = to.data() + i % kRoom * (kMost + kGuard);
+    Receive(pair.recv->ll, 2 * i, 0);
+    CHECK(std::memcmp(place, from.data() + i * kMost, size(i)) == 0);
+    CHECK(std::all_of(place + kMost, place + kMost + kGuard, [](char c) { return c == 0; }));
+    std::memset(place, 0, kMost);
+    Receive(i % 3 == 0 ? pair.recv->simple : pair.recv->ll, 2 * i + 1, 100);
+    read = i + 1;
+  }
+  sending.join();
+  // A descriptor that is no dma-buf is refused in words.
+  const int file = memfd_create("no dma-buf", MFD_CLOEXEC);
+  try {
+    sender->Register({from.data(), 4096, file});
+    CHECK(false);
+  } catch (const std::runtime_error& error) {
+    Says(error.what(), {Device(0).device.c_str(), "registering 4 KiB of memory as a dma-buf"});
+  }
+  close(file);
+  CHECK(!pair.send->end.closed && !pair.recv->end.closed);
+  // A place that was not offered ends the connection, and nothing is written.
+  uint64_t position;
+  CHECK(pair.send->ll.Reserve(&position));
+  sender->Attach(position, {from.data(), key, to_key, reinterpret_cast<uint64_t>(to.data()) + to.size(), 64});
+  pair.send->ll.Publish(position, {1, 1, 2, 3, 4}, {0, 77});
+  CHECK(Within(60, [&] { return pair.send->end.closed && pair.recv->end.closed; }));
+}
+
 // A cable that drops packets: they are sent again, and nothing is lost, doubled or late for good.
 void CheckLoss() {
   Shell("tc qdisc add dev " + Interface(0) + " root netem loss 2%");
@@ -235,6 +291,7 @@ int main(int argc, char** argv) {
   CHECK_EQ(VerbsDevices().size(), 2u);
   const std::vector<std::pair<std::string, std::function<void()>>> checks = {
       {"memlock", CheckMemlock},    {"refusals", CheckRefusals}, {"flow", [] { CheckFlow(40); }},
+      {"direct", CheckDirect},
       {"goodbye", CheckGoodbye},    {"loss", CheckLoss},         {"down from the start", CheckDownFromTheStart},
       {"link down", CheckLinkDown},
   };
