@@ -89,7 +89,8 @@ test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iW
 	@tests/rdma/guest/make.sh build/rdma
 	@cmake $(BUILD) >/dev/null
 	@cmake --build $(BUILD) --target verbs_guest verbs_echo engine_test engine_order_test engine_p2p_test engine_failure_test \
-	  failure_matrix_test memory_matrix_test faults_test _native_cuda_fake
+	  failure_matrix_test memory_matrix_test faults_test \
+	  cuda_host_messages_test cuda_host_test _native_cuda_fake
 	@PYTHONPATH=tests/stress python tests/rdma/rdma_jobs.py build/rdma/bits.json
 	@TEST_TCP_BITS="$(abspath build/rdma/bits.json)" TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
 	  GUEST_TIMEOUT=3600 tests/rdma/guest/run.sh build/rdma \

@@ -21,6 +21,7 @@
 #include "ffi/tests/check.h"
 #include "ffi/tests/cuda_host_gpu.h"
 #include "ffi/tests/schedules.h"
+#include "ffi/tests/verbs_wire.h"
 
 #if defined(__SANITIZE_THREAD__)
 // Processes of these tests end without what it does at the end, so it has to speak at once.
@@ -62,7 +63,7 @@ class SharedStore {
   static constexpr uint32_t kEntries = 4096;
   struct Entry {
     std::atomic<uint32_t> ready;
-    char key[124], value[128];
+    char key[124], value[1024];
   };
   struct Page {
     std::atomic<uint32_t> taken;
@@ -87,7 +88,38 @@ struct Processes {
   std::map<std::pair<int, int>, std::array<int, 2>> sockets;  // (sender, receiver)
   std::unique_ptr<Engine> engine;
   std::unique_ptr<cuda::Runtime> runtime;
+  std::map<int, std::vector<std::string>> nics;  // those near each device: all
 };
+
+// By sockets, or by RDMA where JAXRING_TEST_VERBS names devices.
+inline void LinkProcesses(Processes& here) {
+  const auto key = [](int of, int with, bool sending) {
+    return "offer/" + std::to_string(of) + "/" + std::to_string(with) + (sending ? "/s" : "/r");
+  };
+  std::vector<int> peers;
+  for (int p = 0; p < here.count; ++p) {
+    if (p != here.own) peers.push_back(p);
+  }
+  for (auto& [pair, fds] : here.sockets) {
+    if (pair.first != here.own) close(fds[0]);
+    if (pair.second != here.own) close(fds[1]);
+  }
+  const auto fd = [&](int peer, bool sending) {
+    return sending ? here.sockets[{here.own, peer}][0] : here.sockets[{peer, here.own}][1];
+  };
+  if (!VerbsDevices().empty()) {
+    LinkByVerbs(
+        *here.engine, here.own, peers, fd,
+        [&](int peer, bool sending, const std::string& text) { here.store->Set(key(here.own, peer, sending), text); },
+        [&](int peer, bool sending) { return here.store->Get(key(peer, here.own, !sending)); });
+    return;
+  }
+  for (int p : peers) {
+    for (bool sending : {true, false}) {
+      here.engine->AddTcp(p, 0, std::make_unique<Stream>(fd(p, sending)), sending);
+    }
+  }
+}
 
 // Runs `body` in `count` processes of their own and returns their exit statuses (128 + signal).
 inline std::vector<int> RunProcesses(int count, const std::function<void(Processes&)>& body) {
@@ -111,19 +143,12 @@ inline std::vector<int> RunProcesses(int count, const std::function<void(Process
       alarm(200);
       processes.own = p;
       processes.engine = std::make_unique<Engine>(EngineOptions{1, 64 * 1024, 0});
-      for (auto& [pair, fds] : processes.sockets) {
-        if (pair.first == p) {
-          processes.engine->AddTcp(pair.second, 0, std::make_unique<Stream>(fds[0]), true);
-        } else {
-          close(fds[0]);
-        }
-        if (pair.second == p) {
-          processes.engine->AddTcp(pair.first, 0, std::make_unique<Stream>(fds[1]), false);
-        } else {
-          close(fds[1]);
-        }
-      }
+      LinkProcesses(processes);
       processes.runtime = std::make_unique<cuda::Runtime>(cuda::ThisGpu(), *processes.engine, p);
+      for (const auto& end : VerbsDevices()) {
+        for (int d = 0; d < cuda::ThisGpu().DeviceCount(); ++d) processes.nics[d].push_back(end.device);
+      }
+      for (const auto& [device, nics] : processes.nics) processes.runtime->carrier().AllowDirect(device, nics);
       cuda::Regions& regions = processes.runtime->regions();
       store.Set("board/" + std::to_string(p), std::to_string(getpid()) + " " + std::to_string(regions.board_fd()) +
                                                   " " + std::to_string(regions.bell_fd()));

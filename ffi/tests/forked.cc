@@ -96,7 +96,6 @@ void ForkedJob::Begin(int process, Engine& engine) {
 }
 
 void ForkedJob::Link(int process, Engine& engine, Wire wire, int absent) {
-  if (wire == Wire::kTcp && !VerbsDevices().empty()) return LinkVerbs(process, engine, absent);
   std::vector<int> peers;
   Shown* shown[kMost];
   for (int p = 0; p < processes_; ++p) {
@@ -107,38 +106,27 @@ void ForkedJob::Link(int process, Engine& engine, Wire wire, int absent) {
     LinkShared(process, engine, peers, shown, [] { return false; });
     return;
   }
+  if (!VerbsDevices().empty()) return LinkVerbs(process, engine, peers);
   for (int p : peers) {
     engine.AddTcp(p, 0, std::make_unique<Stream>(sending(process, p)), true);
     engine.AddTcp(p, 0, std::make_unique<Stream>(receiving(process, p)), false);
   }
 }
 
-void ForkedJob::LinkVerbs(int process, Engine& engine, int absent) {
-  const auto devices = VerbsDevices();
-  const verbs::EndpointOptions& device = devices[process % devices.size()];
-  const auto offer = [&](int peer, bool sending) {
-    const std::string text = engine.verbs().Offer(peer, 0, sending, device);
-    CHECK(text.size() < sizeof board_->offers[0][0]);
-    std::strcpy(board_[process].offers[peer][sending ? 0 : 1], text.c_str());
-  };
-  for (int p = 0; p < processes_; ++p) {
-    if (p == process || p == absent) continue;
-    offer(p, true);
-    offer(p, false);
-  }
-  board_[process].offered = true;
-  // Each end waits for the other's word, so all are made at once.
-  std::vector<std::thread> joining;
-  for (int p = 0; p < processes_; ++p) {
-    if (p == process || p == absent) continue;
-    Until([&] { return board_[p].offered.load(); });
-    for (bool sending : {true, false}) {
-      engine.verbs().Prepare(p, 0, sending, board_[p].offers[process][sending ? 1 : 0]);
-      const int fd = sending ? this->sending(process, p) : receiving(process, p);
-      joining.emplace_back([=, &engine] { engine.AddVerbs(p, 0, sending, fd, 30); });
-    }
-  }
-  for (auto& each : joining) each.join();
+void ForkedJob::LinkVerbs(int process, Engine& engine, const std::vector<int>& peers) {
+  int left = 2 * static_cast<int>(peers.size());
+  LinkByVerbs(
+      engine, process, peers,
+      [&](int peer, bool sends) { return sends ? sending(process, peer) : receiving(process, peer); },
+      [&](int peer, bool sends, const std::string& text) {
+        CHECK(text.size() < sizeof board_->offers[0][0]);
+        std::strcpy(board_[process].offers[peer][sends ? 0 : 1], text.c_str());
+        if (--left == 0) board_[process].offered = true;
+      },
+      [&](int peer, bool sends) {
+        Until([&] { return board_[peer].offered.load(); });
+        return std::string(board_[peer].offers[process][sends ? 1 : 0]);
+      });
 }
 
 std::vector<pid_t> ForkMembers(ForkedJob& job, const std::function<int(int)>& run) {

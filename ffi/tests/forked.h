@@ -61,7 +61,7 @@ class ForkedJob {
     char offers[kMost][2][1024];
     std::atomic<bool> offered;
   };
-  void LinkVerbs(int process, Engine& engine, int absent);
+  void LinkVerbs(int process, Engine& engine, const std::vector<int>& peers);
   const int processes_;
   Board* board_;
   int data_[kMost][kMost][2];  // [from][to]: the sender's end, the receiver's

@@ -57,4 +57,25 @@ inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int 
   return cut;
 }
 
+// Links of a process with all of `peers`, each over the connection fd(peer, sending). What its ends offer is put by
+// put(peer, sending, text), and what the peers' do is got by get(peer, sending), where `sending` is said of our end.
+template <class Fd, class Put, class Get>
+void LinkByVerbs(Engine& engine, int process, const std::vector<int>& peers, Fd fd, Put put, Get get) {
+  const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
+  for (int p : peers) {
+    for (bool sending : {true, false}) {
+      put(p, sending, engine.verbs().Offer(p, 0, sending, devices[process % devices.size()]));
+    }
+  }
+  // Each end waits for the other's word, so all are made at once.
+  std::vector<std::thread> joining;
+  for (int p : peers) {
+    for (bool sending : {true, false}) {
+      engine.verbs().Prepare(p, 0, sending, get(p, sending));
+      joining.emplace_back([=, &engine, own = fd(p, sending)] { engine.AddVerbs(p, 0, sending, own, 30); });
+    }
+  }
+  for (auto& each : joining) each.join();
+}
+
 }  // namespace jaxring::test

@@ -30,12 +30,14 @@ if [ "$mode" = --short ]; then
   for devices in "$roce" "$iwarp"; do
     say "native, $devices"
     on "$devices" "$native/verbs_guest"
+    say "messages of the GPU engine, $devices"
+    on "$devices" "$native/cuda_host_messages_test"
   done
   say "a fifth of the matrices of failures and of lacking memory, $roce"
   on "$roce" "$native/failure_matrix_test" 5 6
   on "$roce" "$native/memory_matrix_test" 5 6
   say "JAX jobs"
-  jobs -k 'rxe and (bits_of_tcp or gpu_engine and since)'
+  jobs -k 'rxe and bits_of_tcp'
   say "all passed"
   exit
 fi
@@ -43,7 +45,7 @@ fi
 for devices in "$roce" "$iwarp"; do
   say "native, $devices"
   on "$devices" "$native/verbs_guest"
-  names=(engine_order_test)
+  names=(engine_order_test cuda_host_messages_test cuda_host_test)
   # These have several engines in one process: a second one makes no queue pair on a device of soft-iWARP's (Invalid
   # argument). No job does that; jobs of four processes are below, on both.
   if [ "$devices" = "$roce" ]; then names+=(engine_failure_test engine_p2p_test engine_test); fi
