@@ -139,7 +139,19 @@ ROWS = tuple(
             ("gloo",),
             environment={"JAXRING_SOCKET_IFNAME": ",".join(Hosts.device(network) for network in range(2))},
             network=Network(2, "1gbit", links=2),
-        )
+        ),
+        Row(
+            "4-hosts-pxn",
+            "4 hosts of 2 devices, 10gbit links: PXN, and direct",
+            4,
+            2,
+            ("all_to_all",),
+            # What one rank has for another is an eighth of it: 4 bytes to 64 KiB.
+            ("32", "512", "4K", "8K", "16K", "32K", "64K", "128K", "512K"),
+            ("jaxring:JAXRING_ALGO=direct",),
+            environment={"JAXRING_ALGO": "pxn"},
+            network=Network(4, "10gbit"),
+        ),
     ]
 )
 
@@ -175,4 +187,4 @@ def _measure(row: Row, folder: pathlib.Path) -> int:
             wire = hosts.describe()
     command = ["--suite", "cpu", "--stages", row.name]
     report.save(folder / f"{row.name}.json", results, max(copies), command, wire)
-    return sum(result.wrong for result in results if result.peer in peers.OURS)
+    return sum(result.wrong for result in results if peers.is_ours(result.peer))

@@ -105,18 +105,18 @@ class Crew:
         reserved.bind(("127.0.0.1", 0))
         here = "127.0.0.1" if self._hosts is None else self._hosts.address(0)
         coordinator = f"{here}:{reserved.getsockname()[1]}"
-        if self.peer.name == "torch":
+        if self.peer.kind == "torch":
             reserved.close()  # torch listens without SO_REUSEPORT
         self._log = folder / "log"
-        base = os.environ | {ADDRESS: str(listener.address), KEY: key.hex()} | self._extra
-        command = [sys.executable, "-m", "jaxring.bench.member", self.peer.name]
+        base = os.environ | {ADDRESS: str(listener.address), KEY: key.hex()} | self._extra | dict(self.peer.environment)
+        command = [sys.executable, "-m", "jaxring.bench.member", self.peer.kind]
         with self._log.open("wb") as log:
             for process in range(1 if self.peer.mpirun else self.processes):
                 env = environment(base, coordinator, self.processes, process, self._devices)
                 argv = [*self._mpirun(folder), *command] if self.peer.mpirun else command
                 if self._hosts is not None:
                     argv = self._hosts.command(process * len(self._hosts.names) // self.processes, folder, argv)
-                if self.peer.name == "mpi":
+                if self.peer.kind == "mpi":
                     env["LD_PRELOAD"] = "libmpi.so.40"
                 self._children.append(
                     subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.bench import report
 from jaxring.bench.cpu_suite import ROWS, Row
-from jaxring.bench.peers import OURS, PEERS
+from jaxring.bench.peers import find, is_ours
 from jaxring.sizes import shown
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ All peers of a table were measured in one run, taking turns of about a tenth of 
 on the same work. A time is the median over iterations of the slowest process's time; in brackets the quartiles. A
 ratio is the peer's time over ours: above 1 we are faster. `light` is the share of our time that reading every operand
 once and writing every result once would take at the copy bandwidth measured in the same run. Sizes are nccl-tests':
-bytes per rank of the larger of operand and result. Results are used as a program uses them; nothing is donated where
-the title does not say so. Absolute times depend on the machine and its day: compare ratios.
+bytes per rank of the larger of operand and result; what one rank has for another in an all-to-all of n ranks is an n-th
+of it. Results are used as a program uses them; nothing is donated where the title does not say so. Absolute times
+depend on the machine and its day: compare ratios.
 """
 
 
@@ -97,14 +98,14 @@ def _table(row: Row, collective: str, results: Sequence[Result], copy_gbs: float
     names = [
         name for name in dict.fromkeys(r.peer for r in results) if any(r.times_us for r in results if r.peer == name)
     ]
-    base = PEERS[row.peers[0]].ours
-    peers = [name for name in names if PEERS[name].ours == base and name != base]
+    base = find(row.peers[0]).ours
+    peers = [name for name in names if find(name).ours == base and name != base]
     how = f"{row.dtype}, {row.processes} x {row.devices} ranks"
     more = [f"{row.chain} in a chain" * (row.chain > 1), "donated" * row.inplace]
     more += [f"`{name}={value}`" for name, value in row.environment.items()]
-    yield f"`{collective}`, {', '.join([how, *filter(None, more)])}. Ours: {PEERS[base].title}."
+    yield f"`{collective}`, {', '.join([how, *filter(None, more)])}. Ours: {find(base).title}."
     yield ""
-    titles = [f"{PEERS[name].title} / ours" for name in peers]
+    titles = [f"{find(name).title} / ours" for name in peers]
     yield "| " + " | ".join(["size", "ours us", *titles, "bus Gbit/s" if row.network else "light", "choice"]) + " |"
     yield "|" + "---|" * (4 + len(titles))
     for ours in (r for r in results if r.peer == base and r.times_us):
@@ -127,12 +128,12 @@ def _ratio(ours: Result, peer: Result) -> str:
 def losses(row: Row, results: Sequence[Result]) -> Iterator[str]:
     """A line for each case in which a peer took less time than we."""
     for peer in results:
-        base = PEERS[peer.peer].ours
+        base = find(peer.peer).ours
         ours = next((r for r in results if r.peer == base and r.case == peer.case and r.times_us), None)
-        if peer.peer in OURS or not peer.times_us or ours is None or peer.median_us >= ours.median_us:
+        if is_ours(peer.peer) or not peer.times_us or ours is None or peer.median_us >= ours.median_us:
             continue
         yield (
-            f"* {row.title}, {peer.case.collective} of {shown(peer.case.nbytes)}: {PEERS[peer.peer].title} takes "
+            f"* {row.title}, {peer.case.collective} of {shown(peer.case.nbytes)}: {find(peer.peer).title} takes "
             f"{peer.median_us / ours.median_us:.2f} of our time."
         )
 

@@ -1,4 +1,8 @@
-"""Who can be measured, how its processes are started, and whether it is installed here."""
+"""Who can be measured, how its processes are started, and whether it is installed here.
+
+`jaxring:JAXRING_ALGO=direct` is a peer, too: jaxring, with a variable that the processes of this peer alone have. Runs
+are interleaved, so this compares algorithms or settings with each other as they are compared with other libraries.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,17 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from jaxring.errors import JaxringError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
     """``backend``: the module of `jaxring.bench.backends`. ``missing(processes, devices)``: why it cannot run.
 
-    ``ours``: what of ours does the same work, for the ratio.
+    ``ours``: what of ours does the same work, for the ratio. ``environment``: over what all peers get.
     """
 
     name: str
@@ -25,6 +31,12 @@ class Peer:
     missing: Callable[[int, int], str]
     mpirun: bool = False
     ours: str = "jaxring"
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Its name in `PEERS`."""
+        return self.name.partition(":")[0]
 
 
 def _module(name: str) -> str:
@@ -86,8 +98,28 @@ PEERS = {
 OURS = frozenset(peer.ours for peer in PEERS.values())
 
 
+def find(name: str) -> Peer:
+    """The peer of a name, KIND or KIND:VARIABLE=VALUE. JaxringError where there is none."""
+    kind, colon, setting = name.partition(":")
+    variable, equals, value = setting.partition("=")
+    if kind not in PEERS or (colon and not (variable and equals)):
+        raise JaxringError(f"Unknown peer {name!r}: use {', '.join(PEERS)}, or as jaxring:JAXRING_ALGO=direct.")
+    peer = PEERS[kind]
+    if not colon:
+        return peer
+    # Ours with the variable is compared with ours without.
+    ours = kind if kind in OURS else peer.ours
+    title = f"{peer.title} with {setting}"
+    return dataclasses.replace(peer, name=name, title=title, ours=ours, environment={variable: value})
+
+
+def is_ours(name: str) -> bool:
+    """Whether it is this library, with whatever variable."""
+    return find(name).kind in OURS
+
+
 def with_ours(names: Iterable[str]) -> tuple[str, ...]:
-    """``names``, behind what of ours they are compared with; unknown ones stay."""
+    """``names``, behind what of ours they are compared with. JaxringError where one is unknown."""
     given = dict.fromkeys(names)
-    ours = dict.fromkeys(PEERS[name].ours for name in given if name in PEERS)
+    ours = dict.fromkeys(find(name).ours for name in given)
     return tuple({"jaxring": None} | ours | given)

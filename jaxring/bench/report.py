@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jax
 from rich.table import Table
 
-from jaxring.bench.peers import PEERS
+from jaxring.bench.peers import find
 from jaxring.bench.run import Result, as_json
 from jaxring.bench.work import Case
 from jaxring.sizes import shown
@@ -45,7 +45,7 @@ def table(results: Sequence[Result], copy_gbs: float) -> Table:
             rows.add_row(size, result.peer, *[""] * 8, result.refused)
             continue
         low, high = result.spread
-        base = known.get((PEERS[result.peer].ours, case))
+        base = known.get((find(result.peer).ours, case))
         ratio = f"{result.median_us / base.median_us:.2f}" if base else ""
         rows.add_row(
             size,
@@ -149,8 +149,8 @@ def _ratios(results: Sequence[Result]) -> dict[tuple[str, str], float]:
     known = {(r.peer, r.processes, r.devices, r.case): r.median_us for r in results if r.times_us}
     found = {}
     for r in results:
-        base = known.get((PEERS[r.peer].ours, r.processes, r.devices, r.case))
-        if r.peer != PEERS[r.peer].ours and base and r.times_us:
+        base = known.get((find(r.peer).ours, r.processes, r.devices, r.case))
+        if r.peer != find(r.peer).ours and base and r.times_us:
             how = ", in place" if r.case.inplace else ""
             name = (
                 f"{r.case.collective} {r.case.op} {r.case.dtype} {shown(r.case.nbytes)}{how}, {r.processes}x{r.devices}"

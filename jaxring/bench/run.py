@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.bench import limits
 from jaxring.bench.fleet import Crew
-from jaxring.bench.peers import OURS, PEERS
+from jaxring.bench.peers import find, is_ours
 from jaxring.errors import JaxringError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Job:
 
 def installed(job: Job) -> tuple[list[str], dict[str, str]]:
     """The peers that can run, and why the others cannot."""
-    reasons = {name: PEERS[name].missing(job.processes, job.devices) for name in job.peers}
+    reasons = {name: find(name).missing(job.processes, job.devices) for name in job.peers}
     return [name for name, reason in reasons.items() if not reason], {n: r for n, r in reasons.items() if r}
 
 
@@ -111,7 +111,7 @@ def measure(
         crews = []
         for name in names:
             progress(description=f"starting {name}")
-            crews.append(stack.enter_context(Crew(PEERS[name], job.processes, job.devices, job.environment, job.hosts)))
+            crews.append(stack.enter_context(Crew(find(name), job.processes, job.devices, job.environment, job.hosts)))
         for case in cases:
             results += _one(job, crews, case, iterations, warmup, check, progress, seconds)
             copies.append(limits.copy_bandwidth())
@@ -175,7 +175,7 @@ def _may_break(crew: Crew, result: Result) -> Iterator[None]:
     try:
         yield
     except JaxringError as error:
-        if crew.peer.name in OURS:
+        if is_ours(crew.peer.name):
             raise
         crew.give_up(" ".join(str(error).split()))
         result.times_us, result.refused = [], crew.lost

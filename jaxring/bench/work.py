@@ -11,7 +11,10 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "perm
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One measurement. ``nbytes`` is the larger of a rank's operand and result, as nccl-tests counts sizes."""
+    """One measurement. ``nbytes`` is the larger of a rank's operand and result, as nccl-tests counts sizes.
+
+    So a message of an all_to_all, what one rank has for another, is an n-th of it.
+    """
 
     collective: str
     op: str

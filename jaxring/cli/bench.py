@@ -4,7 +4,12 @@
 
 Options and columns are those of nccl-tests, but for -n, which is processes x devices. Peers that are not installed are
 named and left out. A time is the median over the iterations of the slowest rank's; the ratio is the peer's to ours.
-Exits with 1 where a result is wrong.
+Exits with 1 where a result is wrong. A size is the bytes of the larger of a rank's operand and result; what one rank
+has for another in an all_to_all of n ranks is an n-th of it.
+
+    jaxring bench all_to_all -n 4x2 --hosts 4 --env JAXRING_ALGO=pxn --peers jaxring:JAXRING_ALGO=direct
+
+compares two algorithms: behind a peer's name may stand a variable that its processes alone have.
 
     jaxring bench --suite cpu --out DIR
 
@@ -55,7 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-c", dest="check", type=int, choices=(0, 1), default=1, help="check results (default: 1)")
     add("--in-place", choices=("no", "yes", "both"), default="no", help="donate operands to results (default: no)")
     add("--chain", type=int, default=1, metavar="N", help="dependent collectives in one program (default: 1)")
-    add("--peers", default="xla,gloo,mpi", metavar="LIST", help="who else is measured (default: xla,gloo,mpi)")
+    add(
+        "--peers",
+        default="xla,gloo,mpi",
+        metavar="LIST",
+        help="who else is measured: PEER or PEER:NAME=VALUE (default: xla,gloo,mpi)",
+    )
     add("--hosts", type=int, default=0, metavar="N", help="on N hosts, made of network namespaces (needs root)")
     add("--rate", default="", metavar="RATE", help="of every host's link, as 1gbit (default: not shaped)")
     add("--congestion", default="", metavar="NAME", help="TCP's congestion control on those hosts (default: as here)")
@@ -89,13 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise JaxringError(f"Not a size, NAME=VALUE or JSON file: {error}") from None
     names = peers.with_ours(name for name in arguments.peers.split(",") if name)
-    for kind, given, known in (
-        ("collective", arguments.collectives, work.COLLECTIVES),
-        ("peer", names, tuple(peers.PEERS)),
-    ):
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise JaxringError(f"Unknown {kind} {unknown[0]!r}: use {', '.join(known)}.")
+    if unknown := [name for name in arguments.collectives if name not in work.COLLECTIVES]:
+        raise JaxringError(f"Unknown collective {unknown[0]!r}: use {', '.join(work.COLLECTIVES)}.")
     inplace = {"no": (False,), "yes": (True,), "both": (False, True)}[arguments.in_place]
     console = show.console()
     everything = []
@@ -131,4 +136,4 @@ def run(arguments: argparse.Namespace) -> int:
         report.plot(arguments.plot, everything)
     if older:
         console.print(report.compare(older, everything))
-    return int(any(result.wrong for result in everything if result.peer == "jaxring"))
+    return int(any(result.wrong for result in everything if peers.is_ours(result.peer)))

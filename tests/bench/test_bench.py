@@ -98,6 +98,50 @@ def test_a_run(tmp_path, capsys, layout, others):
     assert all(peer in shown for peer in others)
 
 
+def test_a_peer_with_a_variable():
+    """It is one of ours, compared with ours without it; of others', compared with what they are compared with."""
+    found = peers.find("jaxring:JAXRING_ALGO=direct")
+    assert (found.kind, found.ours, found.environment) == ("jaxring", "jaxring", {"JAXRING_ALGO": "direct"})
+    assert found.title == "jaxring with JAXRING_ALGO=direct"
+    assert peers.with_ours([found.name, "gloo:A=b=c"]) == ("jaxring", found.name, "gloo:A=b=c")
+    assert peers.with_ours(["communicator:A=1"]) == ("jaxring", "communicator", "communicator:A=1")
+    assert peers.with_ours(["raw-mpi:A=1"]) == ("jaxring", "communicator", "raw-mpi:A=1")
+    assert peers.find("gloo:A=b=c").environment == {"A": "b=c"}
+    assert [peers.is_ours(name) for name in (found.name, "communicator:A=1", "gloo:A=1")] == [True, True, False]
+    slower = [result("jaxring", [10.0], nbytes=4), result(found.name, [5.0], nbytes=4)]
+    row = cpu_suite.Row("tiny", "A tiny row", 1, 4, ("all_reduce",), ("4",), (found.name,))
+    assert list(page.losses(row, slower)) == []
+
+
+def compared(saved, layout, *options):
+    """The choices of PXN and of direct, each told to take it, where both are right."""
+    given = ["-n", layout, "-b", "64", "-e", "32K", "-f", "512", "-w", "1", "--iters", "2", "--env", "JAXRING_ALGO=pxn"]
+    direct = ["--peers", "jaxring:JAXRING_ALGO=direct"]
+    assert main(["bench", "all_to_all", *given, *direct, *options, "--json", str(saved)]) == 0
+    found = report.load(saved)
+    assert [(r.peer, r.case.nbytes, len(r.times_us), r.wrong, r.refused) for r in found] == [
+        (name, nbytes, 2, 0, "") for nbytes in (64, 32768) for name in ("jaxring", "jaxring:JAXRING_ALGO=direct")
+    ]
+    return [r.choice for r in found]
+
+
+@pytest.mark.multiprocess
+def test_two_algorithms_of_ours_take_turns(tmp_path, capsys):
+    choices = compared(tmp_path / "out.json", "2x2")
+    assert [choice.split("/")[0] for choice in choices] == ["pxn", "direct"] * 2
+    assert "jaxring:JAXRING_ALGO=direct" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.netns
+def test_pxn_and_direct_between_four_hosts(tmp_path):
+    choices = compared(tmp_path / "out.json", "4x2", "--hosts", "4")
+    assert [(choice.split("/")[0], "tcp" in choice, "shm" in choice) for choice in choices] == [
+        ("pxn", True, False),
+        ("direct", True, False),
+    ] * 2
+
+
 @pytest.mark.multiprocess
 def test_the_suite_and_its_page(tmp_path, monkeypatch):
     row = cpu_suite.Row("tiny", "A tiny row", 1, 2, ("all_reduce", "permute"), ("4", "64", "1K"), ("xla", "gloo"))
@@ -174,6 +218,7 @@ def test_a_job_that_does_not_start_is_told(tmp_path):
     [
         (["nothing"], "Unknown collective 'nothing'"),
         (["all_reduce", "--peers", "nccl"], "Unknown peer 'nccl'"),
+        (["all_reduce", "--peers", "jaxring:direct"], "Unknown peer 'jaxring:direct'"),
         (["all_reduce", "-b", "x"], "Not a size"),
         (["all_reduce", "--env", "x"], "Not a size"),
         (["all_reduce", "--compare", "/dev/null"], "is not a file of jaxring bench"),
