@@ -1,25 +1,14 @@
 #include "ffi/cuda/host/carrier.h"
 
-#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
 
+#include "ffi/cuda/host/carrier_line.h"
 #include "ffi/transport/crc32c.h"
 
 namespace jaxring::cuda {
 namespace {
-
-enum Counter { kTail = 0, kArrived, kCredit, kGive, kCounters };
-// The last bit of a message's operation: data one way, counts of read slots the other.
-constexpr uint64_t kCreditBit = 1;
-
-// The first message of counts: where the receiver's slots are, and the key to write there.
-struct Invitation {
-  uint64_t slots;
-  uint64_t key;
-};
-static_assert(sizeof(Invitation) != sizeof(uint64_t));  // what a count is
 
 // Of a message that a NIC has written.
 struct Note {
@@ -43,31 +32,6 @@ void CopyLines(char* to, const char* from, uint64_t bytes) {
 
 }  // namespace
 
-// Numbers count messages since the beginning. `sent` and `credited` are what went to the peer so far, `received` and
-// `credits` what came.
-struct Carrier::Line {
-  Carried what;
-  uint32_t lane;
-  std::shared_ptr<Slots> slots;  // of all lanes
-  char *send_slots, *recv_slots;
-  uint64_t* counters[kCounters];
-  uint32_t* sizes;
-  uint64_t sent = 0, received = 0, credited = 0, credit_messages = 0, credits = 0;
-  std::shared_ptr<SendLink> send;
-  std::shared_ptr<RecvLink> recv;
-  bool damaged = false;
-  // Where the peer's slots are, once it has said so; what we are to say, until we have.
-  std::optional<Invitation> invited, invitation;
-
-  bool direct() const { return what.counts && slots->direct(); }
-  MessageId Id(bool outgoing, bool credit, uint64_t number) const {
-    const uint64_t op = (what.name << 1) | (credit ? kCreditBit : 0);
-    const auto src = static_cast<uint32_t>(outgoing ? what.src : what.dst);
-    const auto dst = static_cast<uint32_t>(outgoing ? what.dst : what.src);
-    return {op, src, dst, static_cast<uint16_t>(lane), static_cast<uint16_t>(number)};
-  }
-};
-
 Carrier::Carrier(Gpu& gpu, Engine& engine) : gpu_(gpu), engine_(engine), thread_([this] { Run(); }) {}
 
 Carrier::~Carrier() { Stop(); }
@@ -76,66 +40,6 @@ void Carrier::Stop() {
   stop_ = true;
   engine_.bell().NotifyAll();
   if (thread_.joinable()) thread_.join();
-}
-
-void Carrier::AllowDirect(int device, std::vector<std::string> nics) {
-  std::lock_guard lock(mutex_);
-  near_[device] = std::move(nics);
-}
-
-std::string Carrier::WhyPinned(const Carried& carried, const SendLink* link) {
-  if (!carried.counts) return "ll's lines are read while they are written";
-  if (engine_.options().checksums) return "JAXRING_CHECKSUM has the processor read what is sent";
-  const auto sender = link == nullptr ? nullptr : link->direct.lock();
-  if (sender == nullptr) return "the link is not by RDMA";
-  std::lock_guard lock(mutex_);
-  const auto& near = near_[carried.device];
-  if (std::find(near.begin(), near.end(), sender->device()) != near.end()) return "";
-  return sender->device() + " is farther from the GPU than JAXRING_NET_GDR_LEVEL says";
-}
-
-std::vector<Connection> Carrier::Carry(const Carried& carried, std::string* how) {
-  if (carried.slot_bytes > engine_.links().slot_bytes()) {
-    throw std::invalid_argument("slots of " + std::to_string(carried.slot_bytes) +
-                                " bytes are longer than messages between processes: raise JAXRING_BUFFSIZE");
-  }
-  if (carried.slots * 2 > 0x10000 || carried.lanes > 0x10000) throw std::invalid_argument("too many slots or lanes");
-  std::shared_ptr<SendLink> link;
-  if (carried.process != Carried::kHere) {
-    link = engine_.links().Send(carried.process, 0);
-    if (link == nullptr) throw std::runtime_error("there is no link to process " + std::to_string(carried.process));
-  }
-  const uint64_t area = carried.slots * carried.slot_bytes;
-  const uint64_t sizes = (carried.slots * sizeof(uint32_t) + kLineBytes - 1) / kLineBytes * kLineBytes;
-  const uint64_t counts = kCounters * kLineBytes + sizes;
-  const auto slots = std::make_shared<Slots>(gpu_, carried.device, carried.lanes * 2 * area,
-                                             carried.counts ? link.get() : nullptr, WhyPinned(carried, link.get()));
-  if (how != nullptr) *how = slots->description();
-  char* counted = gpu_.AllocatePinned(carried.lanes * counts);
-  std::vector<Connection> connections;
-  for (uint32_t lane = 0; lane < carried.lanes; ++lane, counted += counts) {
-    auto line = std::make_unique<Line>();
-    line->what = carried;
-    line->lane = lane;
-    line->slots = slots;
-    line->send_slots = slots->memory() + lane * 2 * area;
-    line->recv_slots = line->send_slots + area;
-    for (int c = 0; c < kCounters; ++c) line->counters[c] = reinterpret_cast<uint64_t*>(counted + c * kLineBytes);
-    line->sizes = reinterpret_cast<uint32_t*>(counted + kCounters * kLineBytes);
-    Connection connection{};
-    connection.send_slots = line->send_slots;
-    connection.recv_slots = line->recv_slots;
-    connection.tail = line->counters[kTail];
-    connection.arrived = line->counters[kArrived];
-    connection.credit = line->counters[kCredit];
-    connection.give = line->counters[kGive];
-    connection.sizes = line->sizes;
-    connections.push_back(connection);
-    std::lock_guard lock(mutex_);
-    lines_.push_back(std::move(line));
-  }
-  engine_.bell().NotifyAll();
-  return connections;
 }
 
 void Carrier::FindLinks(Line& line) {
