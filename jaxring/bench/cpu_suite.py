@@ -106,7 +106,7 @@ ROWS = tuple(
             1,
             ("all_reduce",),
             (*SMALL, *MIDDLE, *LARGE),
-            ("raw-mpi",),
+            ("raw-mpi", "raw-mpich"),
         )
         for n in (2, 4)
     ]

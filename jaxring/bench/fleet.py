@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, Listener, wait
 from typing import TYPE_CHECKING, Any, Self
 
 from jaxring.bench.member import ADDRESS, KEY
+from jaxring.bench.peers import MPICH, mpich_library
 from jaxring.cli.run import environment
 from jaxring.errors import JaxringError
 
@@ -111,19 +112,27 @@ class Crew:
         base = os.environ | {ADDRESS: str(listener.address), KEY: key.hex()} | self._extra | dict(self.peer.environment)
         command = [sys.executable, "-m", "jaxring.bench.member", self.peer.kind]
         with self._log.open("wb") as log:
-            for process in range(1 if self.peer.mpirun else self.processes):
+            for process in range(1 if self.peer.launcher else self.processes):
                 env = environment(base, coordinator, self.processes, process, self._devices)
-                argv = [*self._mpirun(folder), *command] if self.peer.mpirun else command
+                argv = [*self._launcher(folder), *command] if self.peer.launcher else command
                 if self._hosts is not None:
                     argv = self._hosts.command(process * len(self._hosts.names) // self.processes, folder, argv)
                 if self.peer.kind == "mpi":
                     env["LD_PRELOAD"] = "libmpi.so.40"
+                if self.peer.launcher == MPICH:
+                    # By this name all of MPICH's interface ask for it; Debian has another.
+                    (folder / "libmpi.so.12").symlink_to(mpich_library())
+                    env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(folder), env.get("LD_LIBRARY_PATH"))))
                 self._children.append(
                     subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
                 )
         self._accept(listener)
 
-    def _mpirun(self, folder: pathlib.Path) -> list[str]:
+    def _launcher(self, folder: pathlib.Path) -> list[str]:
+        if self.peer.launcher == MPICH:
+            if self._hosts is not None:
+                raise JaxringError(f"{self.peer.title} is measured on one host.")
+            return [MPICH, "-n", str(self.processes)]
         if self._hosts is not None:
             return self._hosts.mpirun(self.processes, folder)
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []

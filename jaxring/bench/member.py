@@ -14,7 +14,7 @@ import time
 from multiprocessing.connection import Client
 from typing import Any
 
-from jaxring.bench.peers import PEERS
+from jaxring.bench.peers import MPICH, OPEN_MPI, PEERS
 
 ADDRESS, KEY = "BENCH_CONTROLLER", "BENCH_KEY"
 
@@ -22,9 +22,10 @@ ADDRESS, KEY = "BENCH_CONTROLLER", "BENCH_KEY"
 def main() -> None:
     """Answers requests until the controller ends the connection."""
     peer = PEERS[sys.argv[1]]
-    if peer.mpirun:
+    if peer.launcher:
         # What `jaxring run` would say, for those peers that JAX has to introduce to each other.
-        os.environ["JAX_PROCESS_ID"] = os.environ["OMPI_COMM_WORLD_RANK"]
+        rank = {OPEN_MPI: "OMPI_COMM_WORLD_RANK", MPICH: "PMI_RANK"}[peer.launcher]
+        os.environ["JAX_PROCESS_ID"] = os.environ[rank]
     with Client(os.environ[ADDRESS], authkey=bytes.fromhex(os.environ[KEY])) as controller:
         backend = importlib.import_module(f"jaxring.bench.backends.{peer.backend}").Backend(peer.name)
         controller.send((int(os.environ["JAX_PROCESS_ID"]), backend.ranks))

@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import re
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JaxringError
@@ -18,18 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
+# Debian calls MPICH's so where Open MPI is installed, too.
+OPEN_MPI, MPICH = "mpirun", "mpirun.mpich"
+
+
 @dataclasses.dataclass(frozen=True)
 class Peer:
     """``backend``: the module of `jaxring.bench.backends`. ``missing(processes, devices)``: why it cannot run.
 
     ``ours``: what of ours does the same work, for the ratio. ``environment``: over what all peers get.
+    ``launcher``: the program of MPI's that starts its processes, "" where we do.
     """
 
     name: str
     title: str
     backend: str
     missing: Callable[[int, int], str]
-    mpirun: bool = False
+    launcher: str = ""
     ours: str = "jaxring"
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -51,10 +58,14 @@ def _gloo(processes: int, _devices: int) -> str:
     return "" if processes > 1 else "it works between processes"
 
 
-def _mpirun(processes: int, devices: int) -> str:
+def _launched(launcher: str, processes: int, devices: int) -> str:
     if processes == 1 or devices != 1:
         return "it works between processes of one device each"
-    return "" if shutil.which("mpirun") else "there is no mpirun"
+    return "" if shutil.which(launcher) else f"there is no {launcher}"
+
+
+def _mpirun(processes: int, devices: int) -> str:
+    return _launched(OPEN_MPI, processes, devices)
 
 
 def _mpi(processes: int, devices: int) -> str:
@@ -75,6 +86,19 @@ def _raw_mpi(processes: int, devices: int) -> str:
     return _mpirun(processes, devices) or _module("mpi4py")
 
 
+def mpich_library() -> str:
+    """The path of MPICH's library, "" where the linker knows none."""
+    ldconfig = shutil.which("ldconfig") or "/sbin/ldconfig"
+    listed = subprocess.run([ldconfig, "-p"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"libmpich\.so\.12 .*=> (\S+)", listed)
+    return found[1] if found else ""
+
+
+def _raw_mpich(processes: int, devices: int) -> str:
+    missing = _launched(MPICH, processes, devices) or _module("mpi4py")
+    return missing or ("" if mpich_library() else "there is no libmpich.so.12")
+
+
 def _torch(processes: int, devices: int) -> str:
     if processes == 1 or devices != 1:
         return "it works between processes of one device each"
@@ -88,10 +112,13 @@ PEERS = {
         Peer("communicator", "jaxring.Communicator on NumPy buffers", "communicator", _communicator),
         Peer("xla", "XLA in one process (jax.lax)", "jax_programs", _one_process),
         Peer("gloo", "JAX's Gloo (jax.lax)", "jax_programs", _gloo),
-        Peer("mpi", "JAX's MPI backend (jax.lax)", "jax_programs", _mpi, mpirun=True),
-        Peer("mpi4jax", "mpi4jax", "mpi4jax_programs", _mpi4jax, mpirun=True),
+        Peer("mpi", "JAX's MPI backend (jax.lax)", "jax_programs", _mpi, launcher=OPEN_MPI),
+        Peer("mpi4jax", "mpi4jax", "mpi4jax_programs", _mpi4jax, launcher=OPEN_MPI),
         Peer("torch", "torch.distributed with Gloo", "torch_gloo", _torch),
-        Peer("raw-mpi", "mpi4py on NumPy buffers, no JAX", "raw_mpi", _raw_mpi, mpirun=True, ours="communicator"),
+        Peer("raw-mpi", "mpi4py on NumPy buffers, no JAX", "raw_mpi", _raw_mpi, launcher=OPEN_MPI, ours="communicator"),
+        Peer(
+            "raw-mpich", "the same with MPICH", "raw_mpi", _raw_mpich, MPICH, "communicator", {"MPI4PY_MPIABI": "mpich"}
+        ),
     )
 }
 
