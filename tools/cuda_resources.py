@@ -49,10 +49,12 @@ ORDER = {
 }
 
 
-# What reaches all replicas of multicast memory, as vectors. (A fence between aliases is several of the usual ones.)
+# What reaches all replicas of multicast memory, as vectors but for integers. (A fence between aliases is several of the
+# usual ones.)
 MULTICAST = {
     "reduced loads": r"LDGMC\.E\.ADD\.F32x4\.RN\.STRONG\.SYS",
     "reduced halves": r"LDGMC\.E\.F32ADD\.F16x8\.RN\.STRONG\.SYS",
+    "reduced keys": r"LDGMC\.E\.MIN\.S32\.STRONG\.SYS",
     "stores to all": r"STG\.E\.128\.STRONG\.SYS",
 }
 # Of kernels that may copy in bulk: the copies, a thread's fence before them, and its wait for all that was stored, not

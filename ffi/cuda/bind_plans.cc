@@ -124,11 +124,12 @@ void BindPlans(nb::module_& m) {
           "Has the rank's bytes copied: (block or -1 for zeros, rank, its block) of each move; blocks that others "
           "send.");
   m.def(
-      "switch_reduces",
-      [](int dtype, int op, bool mean) {
-        return SwitchReduces(static_cast<DType>(dtype), static_cast<ReduceOp>(op), mean);
+      "switch_widens",
+      [](int dtype, int op, bool mean) -> int {
+        return SwitchFormOf(static_cast<DType>(dtype), static_cast<ReduceOp>(op), mean).widen;
       },
-      nb::arg("dtype"), nb::arg("op"), nb::arg("mean"), "Whether NVLink switches do this with such elements.");
+      nb::arg("dtype"), nb::arg("op"), nb::arg("mean"),
+      "For each byte of such elements, how many an NVLink switch reduces; 0 where it cannot do that.");
   m.def(
       "run_trial",
       [](std::shared_ptr<Communicator> communicator, const PlanBuilder& builder, const std::vector<nb::bytes>& inputs,

@@ -7,9 +7,13 @@
 // reduced and stored k, and copied k - 1 on: so the half of k - 1 is free for k + 1.
 //
 // An element is reduced by one rank, once, and all are stored that value: all ranks have the same bits.
+//
+// Elements may have another form in the memory (SwitchForm): they take it on the way in from the user's buffer, and
+// lose it on the way out. Of those that are widened a pack's vectors lie as in scratch (VectorOffset).
 #pragma once
 
 #include "ffi/cuda/gates.h"
+#include "ffi/cuda/keys.h"
 #include "ffi/cuda/multicast_launch.h"
 #include "ffi/cuda/multimem.h"
 #include "ffi/cuda/packs.h"
@@ -23,14 +27,16 @@ class MulticastPlayer {
         args_(args),
         lane_(args, shared),
         how_{args.dtype, CodeOf(args.dtype, args.op), args.divisor},
+        form_(SwitchFormOf(args)),
+        switch_(ArithmeticOf(how_, form_)),
         block_(args.block_elements * BytesOf(args.dtype)),
-        slice_(MulticastSlice(memory.kind, memory.bytes, args.lanes, args.ranks)) {
+        slice_(MulticastSlice(memory.kind, memory.bytes, args.lanes, args.ranks, form_.widen)) {
     const uint64_t runs = (block_ + kRun - 1) / kRun;
     begin_ = Least(block_, runs * lane_.number / args.lanes * kRun);
     bytes_ = Least(block_, runs * (lane_.number + 1) / args.lanes * kRun) - begin_;
     const uint64_t blocks = memory.kind == MulticastKind::kAllReduce ? 1 : args.ranks;
-    part_ = 2 * lane_.number * blocks * slice_;
-    half_ = blocks * slice_;
+    half_ = blocks * slice_ * form_.widen;
+    part_ = 2 * lane_.number * half_;
   }
 
   JAXRING_DEVICE void Play() {
@@ -65,7 +71,7 @@ class MulticastPlayer {
   JAXRING_DEVICE static uint64_t Least(uint64_t a, uint64_t b) { return a < b ? a : b; }
   JAXRING_DEVICE uint64_t BytesOfSlice(uint64_t k) const { return Least(slice_, bytes_ - k * slice_); }
   // Block `b` of slice `k` in the memory.
-  JAXRING_DEVICE uint64_t At(uint64_t k, uint64_t b) const { return part_ + k % 2 * half_ + b * slice_; }
+  JAXRING_DEVICE uint64_t At(uint64_t k, uint64_t b) const { return part_ + k % 2 * half_ + b * slice_ * form_.widen; }
   JAXRING_DEVICE uint64_t InBlock(uint64_t k, uint64_t b) const { return b * block_ + begin_ + k * slice_; }
 
   // Before a release: all that the block did by one address comes before what others do by the other.
@@ -92,32 +98,39 @@ class MulticastPlayer {
   JAXRING_DEVICE void Fill(uint64_t k) {
     const uint32_t blocks = memory_.kind == MulticastKind::kAllReduce ? 1 : args_.ranks;
     for (uint32_t b = 0; b < blocks; ++b) {
-      Move<Place::kUser, Place::kOwn>(args_.in + InBlock(k, b), memory_.own + At(k, b), BytesOfSlice(k));
+      Convert<Place::kUser, Place::kOwn>(args_.in + InBlock(k, b), memory_.own + At(k, b), BytesOfSlice(k));
     }
   }
   JAXRING_DEVICE void Put(uint64_t k) {
-    Move<Place::kUser, Place::kAll>(args_.in + InBlock(k, 0), memory_.all + At(k, args_.rank), BytesOfSlice(k));
+    Move<Place::kUser, Place::kAll, 1>(args_.in + InBlock(k, 0), memory_.all + At(k, args_.rank), BytesOfSlice(k));
   }
   JAXRING_DEVICE void Reduce(uint64_t k) {
     if (memory_.kind == MulticastKind::kReduceScatter) {
-      Move<Place::kAll, Place::kUser>(memory_.all + At(k, args_.rank), args_.out + InBlock(k, 0), BytesOfSlice(k));
+      Convert<Place::kAll, Place::kUser>(memory_.all + At(k, args_.rank), args_.out + InBlock(k, 0), BytesOfSlice(k));
       return;
     }
     // What is behind the slice's end in the last pack is nobody's, and is reduced along.
-    const uint64_t runs = (BytesOfSlice(k) + kRun - 1) / kRun;
+    const uint64_t runs = (BytesOfSlice(k) + kRun - 1) / kRun * form_.widen;
     const uint64_t begin = runs * args_.rank / args_.ranks * kRun, end = runs * (args_.rank + 1) / args_.ranks * kRun;
     char* all = memory_.all + At(k, 0) + begin;
-    Move<Place::kAll, Place::kAll>(all, all, end - begin);
+    Move<Place::kAll, Place::kAll, 1>(all, all, end - begin);
   }
   JAXRING_DEVICE void Drain(uint64_t k) {
     const uint32_t blocks = memory_.kind == MulticastKind::kAllReduce ? 1 : args_.ranks;
     for (uint32_t b = 0; b < blocks; ++b) {
-      Move<Place::kOwn, Place::kUser>(memory_.own + At(k, b), args_.out + InBlock(k, b), BytesOfSlice(k));
+      Convert<Place::kOwn, Place::kUser>(memory_.own + At(k, b), args_.out + InBlock(k, b), BytesOfSlice(k));
     }
     SyncBlock();  // another thread may fill what this one has read
   }
 
   template <Place kFrom, Place kTo>
+  JAXRING_DEVICE void Convert(const char* from, char* to, uint64_t bytes) {
+    if (form_.widen == 1) return Move<kFrom, kTo, 1>(from, to, bytes);
+    Move<kFrom, kTo, 2>(from, to, bytes);
+  }
+
+  // `bytes`: of the user's side, where there is one.
+  template <Place kFrom, Place kTo, int kWiden>
   JAXRING_DEVICE void Move(const char* from, char* to, uint64_t bytes) {
     const uint64_t user = kFrom == Place::kUser ? reinterpret_cast<uint64_t>(from)
                           : kTo == Place::kUser ? reinterpret_cast<uint64_t>(to)
@@ -126,61 +139,102 @@ class MulticastPlayer {
     const uint32_t log2 = parts & 1 ? 0 : parts & 2 ? 1 : 2;
     const auto packs = static_cast<uint32_t>((bytes + kPackBytes - 1) / kPackBytes);
     const auto whole = user % kPackBytes == 0 ? static_cast<uint32_t>(bytes / kPackBytes) : 0;
-    Packs<kFrom, kTo, kAtOnce, false>(from, to, bytes, 0, whole, log2);
-    if (whole != packs) Packs<kFrom, kTo, 1, true>(from, to, bytes, whole, packs, log2);
+    Packs<kFrom, kTo, kWiden, kAtOnce / kWiden, false>(from, to, bytes, 0, whole, log2);
+    if (whole != packs) Packs<kFrom, kTo, kWiden, 1, true>(from, to, bytes, whole, packs, log2);
   }
 
-  template <Place kFrom, Place kTo, int kPacks, bool kEdge>
+  // Where vector `i` of a pack is on that side.
+  template <Place kPlace, int kWiden>
+  JAXRING_DEVICE static uint64_t Offset(uint32_t pack, int i) {
+    return kPlace == Place::kUser ? pack * uint64_t{kPackBytes} : VectorOffset<kWiden>(pack, i);
+  }
+
+  template <Place kFrom, Place kTo, int kWiden, int kPacks, bool kEdge>
   JAXRING_DEVICE void Packs(const char* from, char* to, uint64_t bytes, uint32_t begin, uint32_t end, uint32_t log2) {
     using Map = RunsOfPacks<kPacks>;
     for (uint32_t at = begin + WarpIndex() * Map::kPerWarp; at < end; at += Warps() * Map::kPerWarp) {
-      Vec v[kPacks] = {};
-      const char* source[kPacks];
-      JAXRING_UNROLL
-      for (int u = 0; u < kPacks; ++u) {
-        const uint64_t pack = Map::Pack(at, u);
-        source[u] = pack < end ? from + pack * kPackBytes : nullptr;
-      }
+      Vec v[kPacks][kWiden] = {};
       if constexpr (kFrom == Place::kAll) {
-        LoadReduced(how_, source, v);
-        if (args_.divisor != 0) Divide<1>(how_, v);
+        Reduced<kWiden>(from, at, end, v);
       } else {
         JAXRING_UNROLL
         for (int u = 0; u < kPacks; ++u) {
-          if (source[u] == nullptr) continue;
-          if constexpr (kFrom == Place::kOwn) {
-            v[u] = LoadBound(source[u]);
-          } else if constexpr (kEdge) {
-            v[u] = LoadEdge(source[u], BytesOfPack(bytes, source[u] - from), log2);
-          } else {
-            v[u] = Load(source[u]);
+          const uint32_t pack = Map::Pack(at, u);
+          if (pack >= end) continue;
+          JAXRING_UNROLL
+          for (int i = 0; i < (kFrom == Place::kUser ? 1 : kWiden); ++i) {
+            const char* source = from + Offset<kFrom, kWiden>(pack, i);
+            if constexpr (kFrom == Place::kOwn) {
+              v[u][i] = LoadBound(source);
+            } else if constexpr (kEdge) {
+              v[u][i] = LoadEdge(source, BytesOfPack(bytes, pack), log2);
+            } else {
+              v[u][i] = Load(source);
+            }
           }
         }
       }
       JAXRING_UNROLL
       for (int u = 0; u < kPacks; ++u) {
-        if (source[u] == nullptr) continue;
-        char* target = to + (source[u] - from);
-        if constexpr (kTo == Place::kAll) {
-          StoreAll(target, v[u]);
-        } else if constexpr (kTo == Place::kOwn) {
-          StoreBound(target, v[u]);
-        } else if constexpr (kEdge) {
-          StoreEdge(target, v[u], BytesOfPack(bytes, source[u] - from), log2, false);
-        } else {
-          Store(target, v[u]);
+        const uint32_t pack = Map::Pack(at, u);
+        if (pack >= end) continue;
+        if constexpr (kFrom == Place::kUser && kTo == Place::kOwn) Enter(v[u]);
+        if constexpr (kTo == Place::kUser) Leave(v[u]);
+        JAXRING_UNROLL
+        for (int i = 0; i < (kTo == Place::kUser ? 1 : kWiden); ++i) {
+          char* target = to + Offset<kTo, kWiden>(pack, i);
+          if constexpr (kTo == Place::kAll) {
+            StoreAll(target, v[u][i]);
+          } else if constexpr (kTo == Place::kOwn) {
+            StoreBound(target, v[u][i]);
+          } else if constexpr (kEdge) {
+            StoreEdge(target, v[u][i], BytesOfPack(bytes, pack), log2, false);
+          } else {
+            Store(target, v[u][i]);
+          }
         }
       }
     }
   }
-  JAXRING_DEVICE static uint32_t BytesOfPack(uint64_t bytes, uint64_t at) {
-    return static_cast<uint32_t>(Least(bytes - at, kPackBytes));
+
+  template <int kWiden, int kPacks>
+  JAXRING_DEVICE void Reduced(const char* from, uint32_t at, uint32_t end, Vec (&to)[kPacks][kWiden]) const {
+    const char* source[kPacks * kWiden];
+    Vec v[kPacks * kWiden] = {};
+    JAXRING_UNROLL
+    for (int i = 0; i < kPacks * kWiden; ++i) {
+      const uint32_t pack = RunsOfPacks<kPacks>::Pack(at, i / kWiden);
+      source[i] = pack < end ? from + VectorOffset<kWiden>(pack, i % kWiden) : nullptr;
+    }
+    LoadReduced(switch_, source, v);
+    if (args_.divisor != 0) Divide<1>(switch_, v);
+    JAXRING_UNROLL
+    for (int i = 0; i < kPacks * kWiden; ++i) to[i / kWiden][i % kWiden] = v[i];
+  }
+
+  // From the user's form, in the first vector, to the memory's, and back.
+  template <int kWiden>
+  JAXRING_DEVICE void Enter(Vec (&v)[kWiden]) const {
+    const Vec raw = v[0];
+    Widen<kWiden>(how_, raw, v);
+    if (form_.keys) ToKeys(how_, v);
+  }
+  template <int kWiden>
+  JAXRING_DEVICE void Leave(Vec (&v)[kWiden]) const {
+    if (form_.keys) FromKeys(how_, v);
+    v[0] = Narrow<kWiden>(how_, v);
+  }
+
+  JAXRING_DEVICE static uint32_t BytesOfPack(uint64_t bytes, uint32_t pack) {
+    return static_cast<uint32_t>(Least(bytes - pack * uint64_t{kPackBytes}, kPackBytes));
   }
 
   const Multicast& memory_;
   const Args& args_;
   Lane lane_;
   Arithmetic how_;
+  SwitchForm form_;
+  Arithmetic switch_;  // what it is asked for
   uint64_t block_, slice_;
   uint64_t begin_, bytes_;  // this lane's share of a block
   uint64_t part_, half_;    // where its part of the memory begins; bytes of a half

@@ -36,34 +36,51 @@ struct Multicast {
   MulticastKind kind;
 };
 
-// Bytes of a block that one half of a lane's part of the memory takes; 0 where it is too small. All-reduce has one
-// block in there, the others one of each rank.
-constexpr uint64_t MulticastSlice(MulticastKind kind, uint64_t bytes, uint32_t lanes, uint32_t ranks) {
+// Bytes of a block, as the program has it, that one half of a lane's part of the memory takes; 0 where it is too small.
+// All-reduce has one block in there, the others one of each rank. `widen`: SwitchForm's.
+constexpr uint64_t MulticastSlice(MulticastKind kind, uint64_t bytes, uint32_t lanes, uint32_t ranks, uint32_t widen) {
   constexpr uint64_t kRun = kWarp * kPackBytes;
-  return bytes / 2 / lanes / (kind == MulticastKind::kAllReduce ? 1 : ranks) / kRun * kRun;
+  return bytes / 2 / lanes / (kind == MulticastKind::kAllReduce ? 1 : ranks) / widen / kRun * kRun;
 }
 
-// Whether switches do this with these elements, and so that no more than the order of the sum differs from what we
-// promise. They have minimum and maximum of float16 and bfloat16 too, but nothing says that a NaN wins there. A mean is
-// a sum divided: of float16 and bfloat16 it would be rounded twice, and could overflow.
-constexpr bool SwitchReduces(DType dtype, ReduceOp op, bool mean) {
+// How elements lie in the memory for the switch to reduce them.
+struct SwitchForm {
+  uint8_t widen;  // bytes in there for each of the program's; 0: switches cannot do it
+  bool keys;      // as integers of the same order: keys.h
+};
+
+// So that no more than the order of a sum differs from what we promise. A mean of float16 and bfloat16 is one of
+// float32, rounded when it comes out: the sum that a switch makes of them is rounded already, and of float16 it could
+// overflow where the mean does not. Their minimum and maximum, which switches have, are done by keys as those of
+// float32 and float64, which they have not: nothing says that a NaN wins there and that -0 is below +0.
+constexpr SwitchForm SwitchFormOf(DType dtype, ReduceOp op, bool mean) {
+  constexpr SwitchForm kNone{0, false}, kSame{1, false};
   const bool word =
       dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kUInt32 || dtype == DType::kUInt64;
-  const bool full = dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kC64 || dtype == DType::kC128;
+  const bool half = dtype == DType::kF16 || dtype == DType::kBF16;
+  const bool real = dtype == DType::kF32 || dtype == DType::kF64;
+  const bool complex = dtype == DType::kC64 || dtype == DType::kC128;
   switch (op) {
     case ReduceOp::kSum:
-      return full || (!mean && (word || dtype == DType::kF16 || dtype == DType::kBF16));
+      if (half && mean) return {2, false};
+      return real || complex || (!mean && (word || half)) ? kSame : kNone;
     case ReduceOp::kMin:
     case ReduceOp::kMax:
-      return word;
+      if (half) return {2, true};
+      if (real) return {1, true};
+      return word ? kSame : kNone;
     case ReduceOp::kAnd:
     case ReduceOp::kOr:
     case ReduceOp::kXor:
-      return dtype <= DType::kUInt64;
+      return dtype <= DType::kUInt64 ? kSame : kNone;
     default:
-      return false;
+      return kNone;
   }
 }
+constexpr SwitchForm SwitchFormOf(const Args& args) {
+  return args.reduces ? SwitchFormOf(args.dtype, args.op, args.divisor != 0) : SwitchForm{1, false};
+}
+constexpr bool SwitchReduces(DType dtype, ReduceOp op, bool mean) { return SwitchFormOf(dtype, op, mean).widen != 0; }
 
 // Plays args.lanes lanes among ranks that are all each other's memory peers, as Launch does (launch.h). `in` and `out`
 // are touched by this rank only: their regions are not looked at. For devices of compute capability 9.0 and later.

@@ -91,7 +91,7 @@ JAXRING_DEVICE void LoadEach(const char* const (&from)[kN], Vec (&to)[kN]) {
 }
 
 // What the switch makes of all replicas, in an order of its own; an address that is nullptr is passed over. For what
-// SwitchReduces says.
+// SwitchFormOf says, in that form. There are min and max of float16 and bfloat16, too: see there why they are not used.
 template <int kN>
 JAXRING_DEVICE void LoadReduced(const Arithmetic& how, const char* const (&from)[kN], Vec (&to)[kN]) {
   if (how.dtype == DType::kF16 && how.code == Code::kSumF32) return LoadEach<SumF16>(from, to);

@@ -62,6 +62,12 @@ void Failures(Processes& here) {
   for (int r : {0, 1, 2, 3}) team.Map(r);
   Refused([&] { PlanOf(group, shape, schedule, DType::kInt8, 100, multicast); }, "switches do not reduce");
   PlanOf(group, shape, schedule, DType::kInt32, 100, multicast);
+  const auto mean = [&](cuda::LaunchPlanSpec& spec) {
+    multicast(spec);
+    spec.divisor = 4;
+  };
+  Refused([&] { PlanOf(group, shape, schedule, DType::kF8E5M2, 100, mean); }, "switches do not reduce");
+  PlanOf(group, shape, schedule, DType::kBF16, 100, mean);
 
   cuda::fake::options().devices = 2;
   const GroupShape shared = ShapeOf(schedule, all, all, cuda::Protocol::kSimple);

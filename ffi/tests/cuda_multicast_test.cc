@@ -2,7 +2,10 @@
 // several slices, by launches of differing kinds and lanes that share it; waits that end; and what orders them taken
 // away, so that it must show.
 #include <array>
+#include <cfloat>
+#include <cmath>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -53,7 +56,25 @@ struct What {
   uint32_t lanes = 1;
   bool in_place = false;
   uint64_t skew = 0;  // elements that the buffers are off a multiple of 16 bytes
+  bool special = false;
 };
+
+// Elements of a float's edges, each sign and NaN among them.
+Buffer SpecialInput(DType dtype, uint64_t elements, int rank, uint64_t seed) {
+  const bool half = dtype == DType::kF16;
+  const double most = half ? 65504 : dtype == DType::kF64 ? DBL_MAX : 0x1.fep127;
+  const double least = half ? 0x1p-24 : dtype == DType::kF64 ? 0x1p-1074 : 0x1p-133;
+  const double values[] = {0, 0, 1, most, most / 3, least, 5 * least, HUGE_VAL, NAN};
+  const size_t bytes = ElementBytes(dtype);
+  Buffer buffer(elements * bytes);
+  for (uint64_t i = 0; i < elements; ++i) {
+    const uint64_t random = Random(i ^ static_cast<uint64_t>(rank) << 40 ^ seed << 50) >> 20;
+    char* element = buffer.data() + i * bytes;
+    Write(dtype, element, {values[random / 2 % std::size(values)]});
+    if (random % 2 != 0) element[bytes - 1] = static_cast<char>(element[bytes - 1] ^ 0x80);
+  }
+  return buffer;
+}
 
 // One collective's buffers on all ranks, and what must come out.
 class Round {
@@ -67,7 +88,8 @@ class Round {
     const int out_blocks = what.kind == MulticastKind::kAllGather ? ranks : 1;
     const size_t skew = what.skew * element_;
     for (int r = 0; r < ranks; ++r) {
-      values_.push_back(Input(settings, in_blocks, r, seed));
+      values_.push_back(what.special ? SpecialInput(what.dtype, what.block * in_blocks, r, seed)
+                                     : Input(settings, in_blocks, r, seed));
       inputs_.emplace_back(skew + values_[r].size());
       if (values_[r].size() != 0) std::memcpy(inputs_[r].data() + skew, values_[r].data(), values_[r].size());
       outputs_.emplace_back(skew + what.block * element_ * out_blocks);
@@ -169,16 +191,21 @@ void CheckArithmetic() {
         what.kind = MulticastKind::kReduceScatter;
         what.block = 33;
         rounds.push_back(what);
+        what.special = what.dtype >= DType::kF16 && what.dtype <= DType::kF64;
+        if (!what.special) continue;
+        what.block = 1000;
+        rounds.push_back(what);
       }
     }
   }
-  CHECK_EQ(combinations, 49);
-  CHECK(!cuda::SwitchReduces(DType::kF32, ReduceOp::kMax, false));
-  CHECK(!cuda::SwitchReduces(DType::kF16, ReduceOp::kSum, true));
+  CHECK_EQ(combinations, 59);
+  CHECK(!cuda::SwitchReduces(DType::kF8E5M2, ReduceOp::kMax, false));
+  CHECK(!cuda::SwitchReduces(DType::kF32, ReduceOp::kProd, false));
+  CHECK(!cuda::SwitchReduces(DType::kInt32, ReduceOp::kSum, true));
   CHECK(Play(3, 16384, rounds, 1) == Outcome::kRight);
 }
 
-// Memory of one run of packs for each half of a lane's block, so that blocks come in many slices, and of several.
+// Memory of a run or two of packs for each half of a lane's block, so that blocks come in many slices, and of several.
 void CheckSizes() {
   for (int ranks : {2, 3, 8}) {
     for (uint64_t runs : {1, 3}) {
@@ -191,8 +218,12 @@ void CheckSizes() {
               {MulticastKind::kAllGather, DType::kInt8, ReduceOp::kSum, false, block, lanes, false, lanes});
           rounds.push_back({MulticastKind::kAllReduce, DType::kBF16, ReduceOp::kSum, false, block, lanes, true, 1});
           rounds.push_back({MulticastKind::kReduceScatter, DType::kF16, ReduceOp::kSum, false, block, lanes, false, 3});
+          // Twice as wide in the memory.
+          rounds.push_back({MulticastKind::kAllReduce, DType::kF16, ReduceOp::kSum, true, block, lanes, false, 5});
+          rounds.push_back({MulticastKind::kReduceScatter, DType::kBF16, ReduceOp::kMax, false, block, lanes, true, 2});
+          rounds.push_back({MulticastKind::kAllReduce, DType::kF64, ReduceOp::kMin, false, block, lanes, true, 1});
         }
-        CHECK(Play(ranks, 2 * kLanes * ranks * 512 * runs, rounds, block + 1) == Outcome::kRight);
+        CHECK(Play(ranks, 2 * kLanes * ranks * 1024 * runs, rounds, block + 1) == Outcome::kRight);
       }
     }
   }

@@ -55,6 +55,7 @@ def choose(
     fewest_lanes: int = 1,
     no_nvls: str = "it was not looked for",
     take_nvls: bool = False,
+    nvls_widening: int = 1,
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
@@ -63,6 +64,7 @@ def choose(
     ``copies_from``: bytes of a rank's larger buffer from which on copy_engine is chosen unasked, if ever.
     ``fewest_lanes``: where so many fit.
     ``no_nvls``: why the switch cannot do it, or ""; ``take_nvls``: where it can, it may be chosen unasked.
+    ``nvls_widening``: for each byte of data, how many go through the switch.
     ValueError says why ``algorithm`` and ``protocol`` cannot serve and what would.
     """
     if protocol is not None and protocol not in PROTOCOLS:
@@ -98,7 +100,8 @@ def choose(
             if not no_nvls and (take_nvls or algorithm is not None) and protocol in (None, "memory"):
                 total = nbytes * topology.nranks if collective == "all_gather" else nbytes
                 lanes = lanes_for(total, most_lanes, fewest_lanes)
-                found.append((_switch_price(collective, topology, nbytes, lanes), len(found), name, "memory", lanes))
+                price = _switch_price(collective, topology, nbytes * nvls_widening, lanes)
+                found.append((price, len(found), name, "memory", lanes))
             continue
         lanes = _lanes(collective, name, where, nbytes, most_lanes, fewest_lanes)
         if lanes == 0 or (name.startswith("hier_") and (topology.width == 1 or topology.nodes == 1) and not algorithm):
@@ -121,6 +124,8 @@ def choose(
     )
     why = "leaves the multiprocessors free" if name == copies.NAME else f"is the cheapest of {len(found)} candidates"
     reason = f"{name} by {kind} {why}, estimated {price:g} us"
+    if name == nvls.NAME and nvls_widening > 1:
+        reason += f"; its elements go through the switch {nvls_widening} times as wide"
     if not no_nvls and not take_nvls and algorithm is None:
         reason += "; nvls could do it, and is not chosen unasked since no hardware has run it (JAXRING_NVLS_ENABLE=1)"
     return Choice(

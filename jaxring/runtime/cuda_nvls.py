@@ -56,6 +56,13 @@ def why_not(
             return (
                 f"the driver reports no multicast for the GPU of rank {rank}: there is no NVLink switch, or it is off"
             )
-    if op is not None and not native.switch_reduces(dtypes.dtype_code(dtype), dtypes.REDUCE_OPS[op], op == "mean"):
+    if widening(native, op, dtype) == 0:
         return f"switches have no {op} of {dtype} as it is promised"
     return ""
+
+
+def widening(native: Any, op: str | None, dtype: str) -> int:
+    """For each byte of data, how many go through the switch; 0 where it cannot reduce so."""
+    if op is None:
+        return 1
+    return int(native.switch_widens(dtypes.dtype_code(dtype), dtypes.REDUCE_OPS[op], op == "mean"))

@@ -118,6 +118,7 @@ class CudaPlanner:
                 fewest_lanes=settings().min_nchannels,
                 no_nvls=cuda_nvls.why_not(self._native, collective, spec["op"], spec["dtype"], nodes, devices, cards),
                 take_nvls=settings().nvls_enable == nvls.CHOSEN,
+                nvls_widening=cuda_nvls.widening(self._native, spec["op"], spec["dtype"]),
             )
             asked = (spec["algorithm"], spec["protocol"])
             choice = tuner.choose_among(pick, settings().algo, settings().proto, *asked)

@@ -28,7 +28,9 @@ def expected(schedule, x, rank, op):
     n, root, what = schedule.spec.nranks, schedule.spec.root, schedule.spec.collective
     if what in REDUCING:
         wide = x.astype(np.float64)
-        folded = {"sum": wide.sum(0), "max": wide.max(0), "mean": wide.sum(0) / n}[op].astype(x.dtype)
+        folded = {"sum": wide.sum(0), "min": wide.min(0), "max": wide.max(0), "mean": wide.sum(0) / n}[op].astype(
+            x.dtype
+        )
         if what == "reduce" and rank != root:
             return np.zeros_like(folded)
         return folded[rank : rank + 1] if what == "reduce_scatter" else folded
@@ -109,6 +111,10 @@ def through_the_switch(native, blocks, threads):
                 check(ranks, collective, "direct", "memory", dtype, block, nvls=True)
     check(ranks, "all_reduce", "direct", "memory", np.int32, 99, "max", nvls=True)
     check(ranks, "all_reduce", "direct", "memory", np.float32, blocks[-1], "mean", channels=2, nvls=True)
+    for collective in ("all_reduce", "reduce_scatter"):
+        for dtype in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64):
+            for op in ("min", "max", "mean"):
+                check(ranks, collective, "direct", "memory", dtype, blocks[-1] + 1, op, nvls=True)
     return ""
 
 

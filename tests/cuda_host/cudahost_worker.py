@@ -86,6 +86,8 @@ def copied():
 
 def switched():
     """What goes through the NVLink switch, and that it did."""
+    import cudahost_floats
+
     options = {"algorithm": "nvls"}
     if not REAL and processes > 1:
         # What one process cannot do is told to the others, by groups of their own.
@@ -104,11 +106,13 @@ def switched():
     blocks = rows.reshape(RANKS, RANKS, -1).astype(jnp.bfloat16)
     total = blocks.astype(np.float32).sum(0).astype(blocks.dtype)
     check(lambda v: jaxring.reduce_scatter(v[0], "d", **options)[None], blocks, total)
+    cudahost_floats.floats(over, RANKS, **options)
     assert {(plan.algorithm, plan.transports) for plan in jaxring.plans()[before:]} == {("nvls", ("nvls",))}
+    assert any("2 times as wide" in plan.reason for plan in jaxring.plans()[before:]), jaxring.explain()
     check(lambda v: jaxring.all_reduce(v, "d"), rows, np.broadcast_to(rows.sum(0), rows.shape))
     assert "since no hardware has run it (JAXRING_NVLS_ENABLE=1)" in jaxring.plans()[-1].reason, jaxring.explain()
-    told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", "max", **options), rows))
-    assert "switches have no max of float32" in told, told
+    told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", "prod", **options), rows))
+    assert "switches have no prod of float32" in told, told
 
 
 def not_switched():

@@ -106,11 +106,25 @@ def test_large_sums_go_by_the_switch_where_it_is_allowed_and_deterministic_ones_
     assert chosen(1 << 28, algorithm="deterministic").algorithm == "deterministic"
 
 
-class Switches:
-    """In the place of the native module: switches add float32."""
+def test_elements_that_are_widened_for_the_switch_cost_as_many_bytes():
+    def chosen(nbytes, widening, **options):
+        return cuda_tuner.choose(
+            "all_reduce", (0,) * 8, nbytes, "bfloat16", 16, no_nvls="", nvls_widening=widening, **options
+        )
 
-    def switch_reduces(self, dtype, op, mean):
-        return (dtype, op, mean) == (dtypes.dtype_code("float32"), dtypes.REDUCE_OPS["sum"], False)
+    prices = [dict(chosen(n, w, take_nvls=True).candidates)["nvls/memory"] for n, w in ((1 << 28, 2), (1 << 29, 1))]
+    assert prices[0] == prices[1]
+    assert "2 times as wide" in chosen(1 << 20, 2, algorithm="nvls").reason
+    assert "as wide" not in chosen(1 << 20, 1, algorithm="nvls").reason
+    assert "as wide" not in chosen(1 << 20, 2, algorithm="direct").reason
+
+
+class Switches:
+    """In the place of the native module: switches add float32, and float16 in twice as many bytes."""
+
+    def switch_widens(self, dtype, op, mean):
+        widening = {dtypes.dtype_code("float32"): 1, dtypes.dtype_code("float16"): 2}.get(dtype, 0)
+        return 0 if mean or op != dtypes.REDUCE_OPS["sum"] else widening
 
 
 @pytest.mark.parametrize(
@@ -119,6 +133,7 @@ class Switches:
         ({}, ""),
         ({"collective": "all_gather", "op": None, "dtype": "int8"}, ""),
         ({"collective": "all_to_all", "op": None}, "it serves all_reduce"),
+        ({"dtype": "float16"}, ""),
         ({"op": "mean"}, "no mean of float32"),
         ({"dtype": "int8"}, "no sum of int8"),
         ({"nodes": (0, 1)}, "all in one node"),

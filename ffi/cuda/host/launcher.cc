@@ -123,7 +123,8 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   if (spec_.half != Half::kBoth) AddMail(local, table);
   if (spec_.multicast) {
     local.multicast = communicator_->multicast().At(rank, *spec_.multicast);
-    if (MulticastSlice(*spec_.multicast, local.multicast->bytes, args.lanes, args.ranks) == 0) {
+    const uint32_t widen = SwitchFormOf(args).widen;
+    if (MulticastSlice(*spec_.multicast, local.multicast->bytes, args.lanes, args.ranks, widen) == 0) {
       throw std::invalid_argument("multicast memory without room for a slice of each block");
     }
   }

@@ -57,4 +57,31 @@ Replicas ReplicasOf(const char* all) {
   std::abort();
 }
 
+void MustReduce(const Arithmetic& how) {
+  switch (how.code) {
+    case Code::kSumF32:
+      if (how.dtype == DType::kF8E4M3FN || how.dtype == DType::kF8E5M2) break;
+      return;
+    case Code::kSumF64:
+    case Code::kSum32:
+    case Code::kSum64:
+    case Code::kMinS32:
+    case Code::kMinU32:
+    case Code::kMinS64:
+    case Code::kMinU64:
+    case Code::kMaxS32:
+    case Code::kMaxU32:
+    case Code::kMaxS64:
+    case Code::kMaxU64:
+    case Code::kAnd:
+    case Code::kOr:
+    case Code::kXor:
+      return;
+    default:
+      break;
+  }
+  std::fputs("a multimem reduction that there is no instruction for\n", stderr);
+  std::abort();
+}
+
 }  // namespace jaxring::cuda::simt

@@ -21,6 +21,8 @@ struct Replicas {
 };
 // Ends the process where it is no multicast address.
 Replicas ReplicasOf(const char* all);
+// Ends the process where multimem.h has no instruction for it: what is folded here could do more than a switch.
+void MustReduce(const Arithmetic& how);
 
 }  // namespace simt
 
@@ -52,6 +54,7 @@ Vec Reduced(const Arithmetic& how, const char* from) {
 }
 template <int kN>
 void LoadReduced(const Arithmetic& how, const char* const (&from)[kN], Vec (&to)[kN]) {
+  simt::MustReduce(how);
   for (int i = 0; i < kN; ++i) {
     if (from[i] != nullptr)
       to[i] = Widening(how.dtype, true) == 2 ? Reduced<2>(how, from[i]) : Reduced<1>(how, from[i]);
