@@ -117,7 +117,13 @@ PEERS = {
         Peer("torch", "torch.distributed with Gloo", "torch_gloo", _torch),
         Peer("raw-mpi", "mpi4py on NumPy buffers, no JAX", "raw_mpi", _raw_mpi, launcher=OPEN_MPI, ours="communicator"),
         Peer(
-            "raw-mpich", "the same with MPICH", "raw_mpi", _raw_mpich, MPICH, "communicator", {"MPI4PY_MPIABI": "mpich"}
+            "raw-mpich",
+            "mpi4py with MPICH on NumPy buffers",
+            "raw_mpi",
+            _raw_mpich,
+            MPICH,
+            "communicator",
+            {"MPI4PY_MPIABI": "mpich"},
         ),
     )
 }
