@@ -290,9 +290,13 @@ int main(int argc, char** argv) {
   using namespace jaxring::test;
   CHECK_EQ(VerbsDevices().size(), 2u);
   const std::vector<std::pair<std::string, std::function<void()>>> checks = {
-      {"memlock", CheckMemlock},    {"refusals", CheckRefusals}, {"flow", [] { CheckFlow(40); }},
+      {"memlock", CheckMemlock},
+      {"refusals", CheckRefusals},
+      {"flow", [] { CheckFlow(40); }},
       {"direct", CheckDirect},
-      {"goodbye", CheckGoodbye},    {"loss", CheckLoss},         {"down from the start", CheckDownFromTheStart},
+      {"goodbye", CheckGoodbye},
+      {"loss", CheckLoss},
+      {"down from the start", CheckDownFromTheStart},
       {"link down", CheckLinkDown},
   };
   for (const auto& [name, check] : checks) {
