@@ -36,8 +36,8 @@ std::vector<Connection> Carrier::Carry(const Carried& carried, std::string* how)
   const uint64_t area = carried.slots * carried.slot_bytes;
   const uint64_t sizes = (carried.slots * sizeof(uint32_t) + kLineBytes - 1) / kLineBytes * kLineBytes;
   const uint64_t counts = kCounters * kLineBytes + sizes;
-  const auto slots = std::make_shared<Slots>(gpu_, carried.device, carried.lanes * 2 * area,
-                                             carried.counts ? link.get() : nullptr, WhyPinned(carried, link.get()));
+  const auto slots = std::make_shared<Slots>(gpu_, carried.device, carried.lanes * 2 * area, link.get(), carried.counts,
+                                             WhyPinned(carried, link.get()));
   if (how != nullptr) *how = slots->description();
   char* counted = gpu_.AllocatePinned(carried.lanes * counts);
   std::vector<Connection> connections;

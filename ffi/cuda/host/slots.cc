@@ -6,13 +6,14 @@
 
 namespace jaxring::cuda {
 
-Slots::Slots(Gpu& gpu, int device, uint64_t bytes, const SendLink* link, std::string why_pinned)
+Slots::Slots(Gpu& gpu, int device, uint64_t bytes, const SendLink* link, bool counts, std::string why_pinned)
     : gpu_(gpu), device_(device), bytes_(bytes) {
-  const std::shared_ptr<DirectSend> sender = link == nullptr ? nullptr : link->direct.lock();
+  const std::shared_ptr<DirectSend> sender = link == nullptr || !counts ? nullptr : link->direct.lock();
   if (sender != nullptr && why_pinned.empty()) why_pinned = PlaceOnGpu(*sender);
   if (on_gpu_) return;
   memory_ = gpu_.AllocatePinned(bytes);
-  description_ = "pinned memory, by " + (link == nullptr ? std::string("this process") : link->transport);
+  description_ = "pinned memory, copied to " +
+                 (link == nullptr ? std::string("ranks of this process") : "the link by " + link->transport);
   if (sender == nullptr) return;
   direct_ = true;
   key_ = sender->Register({memory_, bytes_});

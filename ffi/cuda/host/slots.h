@@ -22,9 +22,9 @@ namespace jaxring::cuda {
 class Slots {
  public:
   // `bytes` of zeros for both directions, for kernels of `device`; they stay until the process ends. `link`: the one to
-  // the peer. `why_pinned`: what speaks against the GPU's memory, "" where nothing does. Throws GpuError, and
-  // std::runtime_error where the NIC takes no memory at all.
-  Slots(Gpu& gpu, int device, uint64_t bytes, const SendLink* link, std::string why_pinned);
+  // the peer, nullptr for a rank of this process. `counts`: see Carried. `why_pinned`: what speaks against the GPU's
+  // memory, "" where nothing does. Throws GpuError, and std::runtime_error where the NIC takes no memory at all.
+  Slots(Gpu& gpu, int device, uint64_t bytes, const SendLink* link, bool counts, std::string why_pinned);
   ~Slots();
   Slots(const Slots&) = delete;
 
