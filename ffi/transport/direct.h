@@ -8,11 +8,13 @@
 
 namespace jaxring {
 
-// `dmabuf`: a descriptor by which NICs reach memory that is not the host's, from its first byte on; -1: by address.
+// `dmabuf`: a descriptor by which NICs reach memory that is not the host's; the region begins `offset` bytes behind its
+// first one. -1: by address.
 struct DirectRegion {
   char* memory;
   uint64_t bytes;
   int dmabuf = -1;
+  uint64_t offset = 0;
 };
 
 // From a place of a region of ours to one of the peer's, each with the key that its registration gave.

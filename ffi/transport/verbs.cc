@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <stdexcept>
-#include <thread>
 
 namespace jaxring {
 namespace {

@@ -171,7 +171,7 @@ uint32_t Endpoint::RegisterMore(const DirectRegion& region) {
     if (api_->reg_dmabuf_mr == nullptr) Throw(what + " as a dma-buf (which rdma-core 34 and later can)", ENOSYS);
     // Addressed as the memory is, and not from 0.
     const auto at = reinterpret_cast<uint64_t>(region.memory);
-    made.reset(api_->reg_dmabuf_mr(pd_.get(), 0, region.bytes, at, region.dmabuf, AccessOfMemory()));
+    made.reset(api_->reg_dmabuf_mr(pd_.get(), region.offset, region.bytes, at, region.dmabuf, AccessOfMemory()));
     if (!made) Throw(what + " as a dma-buf", errno);
   }
   const uint32_t key = role_ == Role::kReceiver ? made->rkey : made->lkey;

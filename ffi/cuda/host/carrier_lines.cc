@@ -36,7 +36,7 @@ std::vector<Connection> Carrier::Carry(const Carried& carried, std::string* how)
   const uint64_t area = carried.slots * carried.slot_bytes;
   const uint64_t sizes = (carried.slots * sizeof(uint32_t) + kLineBytes - 1) / kLineBytes * kLineBytes;
   const uint64_t counts = kCounters * kLineBytes + sizes;
-  const auto slots = std::make_shared<Slots>(gpu_, carried.device, carried.lanes * 2 * area, link.get(), carried.counts,
+  const auto slots = std::make_shared<Slots>(gpu_, carried.device, carried.lanes * area, link.get(), carried.counts,
                                              WhyPinned(carried, link.get()));
   if (how != nullptr) *how = slots->description();
   char* counted = gpu_.AllocatePinned(carried.lanes * counts);
@@ -46,8 +46,8 @@ std::vector<Connection> Carrier::Carry(const Carried& carried, std::string* how)
     line->what = carried;
     line->lane = lane;
     line->slots = slots;
-    line->send_slots = slots->memory() + lane * 2 * area;
-    line->recv_slots = line->send_slots + area;
+    line->send_slots = slots->sent() + lane * area;
+    line->recv_slots = slots->received() + lane * area;
     for (int c = 0; c < kCounters; ++c) line->counters[c] = reinterpret_cast<uint64_t*>(counted + c * kLineBytes);
     line->sizes = reinterpret_cast<uint32_t*>(counted + kCounters * kLineBytes);
     Connection connection{};

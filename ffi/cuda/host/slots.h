@@ -21,14 +21,16 @@ namespace jaxring::cuda {
 
 class Slots {
  public:
-  // `bytes` of zeros for both directions, for kernels of `device`; they stay until the process ends. `link`: the one to
+  // `bytes` of zeros for each direction, for kernels of `device`; they stay until the process ends. `link`: the one to
   // the peer, nullptr for a rank of this process. `counts`: see Carried. `why_pinned`: what speaks against the GPU's
   // memory, "" where nothing does. Throws GpuError, and std::runtime_error where the NIC takes no memory at all.
   Slots(Gpu& gpu, int device, uint64_t bytes, const SendLink* link, bool counts, std::string why_pinned);
   ~Slots();
   Slots(const Slots&) = delete;
 
-  char* memory() const { return memory_; }
+  // What is sent stands in the first half, and what comes in the second, which alone the peer may write.
+  char* sent() const { return memory_; }
+  char* received() const { return memory_ + half_; }
   // By whom its bytes move, for people: "GPU memory as a dma-buf, by mlx5_0".
   const std::string& description() const { return description_; }
   // Whether the NIC moves them by itself; then the key of what is sent.
@@ -45,7 +47,7 @@ class Slots {
 
   Gpu& gpu_;
   const int device_;
-  const uint64_t bytes_;
+  const uint64_t half_;
   char* memory_ = nullptr;
   int dmabuf_ = -1;
   bool on_gpu_ = false, direct_ = false;
