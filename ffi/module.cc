@@ -137,10 +137,11 @@ NB_MODULE(_native, m) {
       "The CPU handlers as capsules for jax.ffi.register_ffi_target.");
   m.def(
       "start",
-      [](int threads, uint32_t slot_bytes, int64_t spin_us, const std::string& trace_file, bool checksums,
-         const std::map<std::string, double>& faults, const std::string& non_finite, double link_timeout_s,
-         const std::string& record_hint, const std::string& operand_files, uint64_t operand_bytes) {
-        EngineOptions options{threads, slot_bytes, spin_us};
+      [](int threads, uint32_t slot_bytes, int64_t spin_us, int64_t patience_us, const std::string& trace_file,
+         bool checksums, const std::map<std::string, double>& faults, const std::string& non_finite,
+         double link_timeout_s, const std::string& record_hint, const std::string& operand_files,
+         uint64_t operand_bytes) {
+        EngineOptions options{threads, slot_bytes, spin_us, patience_us};
         options.trace_file = trace_file;
         options.checksums = checksums;
         options.link_timeout_s = link_timeout_s;
@@ -154,7 +155,7 @@ NB_MODULE(_native, m) {
                                                     : NonFinite::kIgnore;
         StartEngine(options);
       },
-      nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), nb::arg("trace_file") = "",
+      nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), nb::arg("patience_us"), nb::arg("trace_file") = "",
       nb::arg("checksums") = false, nb::arg("faults") = std::map<std::string, double>(), nb::arg("non_finite") = "",
       nb::arg("link_timeout_s") = 10.0, nb::arg("record_hint") = "", nb::arg("operand_files") = "",
       nb::arg("operand_bytes") = 0,

@@ -93,6 +93,7 @@ def _start(configured: Settings, trace_file: str) -> None:
         configured.worker_threads,
         configured.slot_bytes,
         _SPIN_US,
+        configured.patience,
         trace_file,
         configured.checksum,
         kinds.fault_plan(configured.faults),

@@ -50,6 +50,7 @@ class Settings:
     join_timeout: float
     link_timeout: float
     threads: int
+    patience: int
     nsocks: int
     buffsize: int
     huge_pages: bool

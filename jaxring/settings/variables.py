@@ -186,6 +186,15 @@ VARIABLES: tuple[Variable, ...] = (
         "THREADS", "integer", 0, "Engine workers; 0: one per core, at most 4.", kinds.integer(0, 256), engines="CPU"
     ),
     Variable(
+        "PATIENCE",
+        "integer",
+        300,
+        "Microseconds for which the thread that launches a small operation between processes waits for its messages "
+        "itself, before it leaves them to the engine's workers, which sleep. To be longer than a round trip.",
+        kinds.integer(0, 1_000_000),
+        engines="CPU",
+    ),
+    Variable(
         "NSOCKS",
         "integer",
         2,
