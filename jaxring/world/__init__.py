@@ -2,7 +2,7 @@
 
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.join import World
-from jaxring.world.links import Native
+from jaxring.world.native import Native
 from jaxring.world.store import JaxStore, Store
 
 __all__ = ["JaxStore", "Native", "ProcessInfo", "Store", "World"]

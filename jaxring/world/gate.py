@@ -18,7 +18,7 @@ _DESCRIPTOR = {"tcp_attach": 2, "control": 1, "plugin_finish": 3, "verbs_finish"
 
 
 class Gate:
-    """Has the functions of `jaxring.world.links.Native`. Once closed they raise JoinError."""
+    """Has the functions of `jaxring.world.native.Native`. Once closed they raise JoinError."""
 
     def __init__(self, native: Any) -> None:
         self._native = native

@@ -27,7 +27,7 @@ from jaxring.world.store import propose
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from jaxring.world.links import Native
+    from jaxring.world.native import Native
     from jaxring.world.store import Store
 
 logger = logging.getLogger("jaxring.world")

@@ -7,7 +7,7 @@ import os
 import pathlib
 import socket
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxring.errors import JoinError, MemoryLimitError
 from jaxring.world import wire
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from jaxring.settings import Settings
     from jaxring.world.handshake import Session
+    from jaxring.world.native import Native
     from jaxring.world.rdma import Rail
 
 MAX_CHANNELS = 4096
@@ -30,78 +31,6 @@ _MEMORY = (
     "JAXRING_NSOCKS say how much is taken."
 )
 _MEND = "Run all processes of a host as the same user in one pid namespace, or set JAXRING_SHM_DISABLE=1 on all."
-
-
-class Native(Protocol):
-    """What the native engine offers. Descriptors that it takes are its own from then on, also when it raises."""
-
-    def bell_fd(self) -> int:
-        """The memfd of this process's doorbell."""
-
-    def shm_create(self, peer: int, channel: int) -> int:
-        """Make the ring of a sending link; returns its memfd, which stays open and the engine's."""
-
-    def shm_ring(self, peer: int, channel: int, bell_path: str) -> None:
-        """Complete a sending link with the receiver's doorbell."""
-
-    def shm_attach(self, peer: int, channel: int, ring_path: str, bell_path: str) -> None:
-        """Make a receiving link from the sender's ring and doorbell."""
-
-    def tcp_prepare(self, peer: int, channel: int, sending: bool) -> None:
-        """Get the memory of a link that `tcp_attach` will make, before the two ends agree on it."""
-
-    def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
-        """Make a link of a connected non-blocking socket, and take it.
-
-        With a key the two ends speak TLS from now on: a handshake comes first. Raises RuntimeError where it fails.
-        """
-
-    def tls_load(self) -> str:
-        """Open OpenSSL's library, once; returns its version. Raises RuntimeError."""
-
-    def control(self, peer: int, fd: int, dialled: bool, key: bytes, timeout_s: float) -> None:
-        """Take the connection beside the data: signs of life, failures; its end means that the peer is dead.
-
-        `key` as for `tcp_attach`.
-        """
-
-    def plugin_load(self, name: str) -> str:
-        """Load a network plugin, once; returns it in words. Raises RuntimeError, as those below."""
-
-    def plugin_offer(self, peer: int, channel: int, sending: bool) -> str:
-        """Make this end of a link by the plugin; returns what the peer must know of it."""
-
-    def plugin_prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
-        """Tell this end of the other."""
-
-    def plugin_finish(self, peer: int, channel: int, sending: bool, fd: int, timeout_s: float) -> str:
-        """Connect, put the link into service, and take the connection beside it; returns the link in words."""
-
-    def verbs_ports(
-        self,
-    ) -> tuple[list[tuple[str, int, str, str, int, int, int, str, str]], list[list[tuple[int, str, str, str]]], str]:
-        """This host's RDMA ports, a list of GIDs for each, and what is wrong: see `jaxring.world.rdma`."""
-
-    def verbs_offer(
-        self,
-        peer: int,
-        channel: int,
-        sending: bool,
-        device: str,
-        port: int,
-        gid_index: int,
-        address: str,
-        queue_pairs: int,
-        timeout: int,
-        retry_count: int,
-    ) -> str:
-        """Make this end of an RDMA link; returns what the peer must know of it. Raises RuntimeError, as those below."""
-
-    def verbs_prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
-        """Tell this end of the other: from now on it can receive (iWARP: be dialled)."""
-
-    def verbs_finish(self, peer: int, channel: int, sending: bool, fd: int, timeout_s: float) -> str:
-        """Connect, put the link into service, and take the connection beside it; returns the link in words."""
 
 
 class Offering(NamedTuple):

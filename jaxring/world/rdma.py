@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxring.settings import Settings
-    from jaxring.world.links import Native
+    from jaxring.world.native import Native
 
 _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 _LINK_LOCAL = ipaddress.IPv6Network("fe80::/10")
