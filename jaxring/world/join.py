@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import logging
-import secrets
 import socket
 import threading
 import time
@@ -15,14 +14,15 @@ from jaxring.errors import JaxringError, JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
 from jaxring.topology import detect, xml
-from jaxring.world import congestion, handshake, identity, interfaces, links, rdma
+from jaxring.world import congestion, identity, interfaces, links, rdma
 from jaxring.world.claims import CONTROL, Claims
 from jaxring.world.dialling import connect
 from jaxring.world.gate import Gate
 from jaxring.world.handshake import Acceptance, Session
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.listener import Listener
-from jaxring.world.store import propose
+from jaxring.world.published import Published
+from jaxring.world.transports import Transports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +34,6 @@ logger = logging.getLogger("jaxring.world")
 
 # Longest wait of an acceptor for the request and the answer's delivery.
 _REQUEST_S = 30.0
-# A slice of a wait for the store, after which a closed World gives up.
-_SLICE_S = 1.0
 
 
 class World:
@@ -68,22 +66,16 @@ class World:
             raise JoinError(f"Process {process} of {count} is not possible (at most {identity.MAX_PROCESSES}).")
         self.process, self.count = process, count
         self.members = tuple(range(count)) if members is None else tuple(members)
-        self._store, self._timeout_s = store, timeout_s
+        self._timeout_s = timeout_s
         self._gate = Gate(native)
         self._native = cast("Native", self._gate)
         self._settings = environment_settings() if settings is None else settings
-        self._prefix = f"jaxring/world/{generation}/"
         self._lock = threading.Lock()
-        self._infos: dict[int, ProcessInfo] = {}
         self._links: dict[tuple[int, int], concurrent.futures.Future[str]] = {}
         self._rings: dict[tuple[int, int], int] = {}
         self._claims = Claims()
         self._dialling: set[socket.socket] = set()
-        self._secret = b""
-        self._load_tls()
-        self._load_plugin()
-        # What RDMA carries is not encrypted.
-        self._rails = [] if self._settings.tls else rdma.rails(native, self._settings, gpus)
+        self._transports = Transports(self._native, self._settings, gpus)
         self._listener = Listener(interfaces.choose(self._settings.socket_ifname, coordinator))
         try:
             self.own = identity.describe_self(
@@ -91,26 +83,22 @@ class World:
                 self._listener.addresses,
                 self._settings.fingerprint(),
                 self._settings.hostid,
-                rdma.kinds(self._rails),
+                rdma.kinds(self._transports.rails),
             )
-            published = propose(store, f"{self._prefix}process/{process}", self.own.to_json())
-            if published != self.own.to_json():
-                raise JoinError(
-                    f"Process {process} has taken part in this job before, and was started again. Call "
-                    "jaxring.rebuild() in all processes before the first collective."
-                )
-            if process == self.members[0]:
-                self._secret = secrets.token_bytes(handshake.SECRET_BYTES)
-                store.set(self._prefix + "secret", self._secret)
-                if self._settings.topo_dump_file:
-                    xml.write(detect.machine(self._settings), self._settings.topo_dump_file)
+            prefix = f"jaxring/world/{generation}/"
+            self._published = Published(
+                store, prefix, self.own, count, self.members, timeout_s, lambda: self._listener.closed
+            )
+            self._published.publish()
+            if process == self.members[0] and self._settings.topo_dump_file:
+                xml.write(detect.machine(self._settings), self._settings.topo_dump_file)
             if serving:
                 self.serve()
         except BaseException:
             self._listener.close()
             raise
         logger.info("%s of %d listens on %s", self.own, count, self.own.addresses)
-        logger.info("RDMA: %s", self._rails or "none")
+        logger.info("RDMA: %s", self._transports.rails or "none")
 
     def serve(self) -> None:
         """Answer those who dial, from now on."""
@@ -128,21 +116,15 @@ class World:
 
     def absent(self) -> tuple[int, ...]:
         """Members that have not published themselves yet."""
-        there = self._store.list(self._prefix + "process/")
-        return tuple(p for p in self.members if str(p) not in there)
+        return self._published.absent()
 
     def info(self, p: int) -> ProcessInfo:
         """What process `p` published, waiting for it. Raises JoinError: late, unreadable, or set up differently."""
-        if not 0 <= p < self.count:
-            raise JoinError(f"There is no process {p} among {self.count}.")
-        if p not in self.members:
-            raise JoinError(f"Process {p} is lost: the others have gone on without it.")
-        if p == self.process:
-            return self.own
-        known = self._infos.get(p)
-        if known is None:
-            known = self._infos[p] = self._fetch(p)
-        return known
+        return self._published.info(p)
+
+    def transport(self, p: int) -> str:
+        """How messages between this process and `p` travel, as `Transports.between` says."""
+        return self._transports.between(self.own, self.info(p))
 
     def link(self, p: int, channel: int) -> str:
         """Have a sending link from this process to `p` on `channel`; returns its transport. Idempotent.
@@ -175,26 +157,6 @@ class World:
         future.set_result(made)
         return made
 
-    def transport(self, p: int) -> str:
-        """How messages between this process and `p` travel: "shm" on one host, otherwise "plugin", "verbs" or "tcp".
-
-        Raises JoinError where JAXRING_NET=IB asks for RDMA and the two have no kind of it in common.
-        """
-        peer = self.info(p)
-        if peer.host_id == self.own.host_id and not self._settings.shm_disable:
-            return "shm"
-        if self._settings.net_plugin:
-            return "plugin"
-        if rdma.common(self.own.rdma, peer.rdma):
-            return "verbs"
-        if self._settings.net == "ib":
-            raise JoinError(
-                f"JAXRING_NET=IB asks for RDMA, and {self.own} and {peer} have no kind of it in common: "
-                f"{', '.join(self.own.rdma)} here, {', '.join(peer.rdma)} there. JAXRING_IB_HCA and "
-                "JAXRING_IB_GID_INDEX choose devices and addresses."
-            )
-        return "tcp"
-
     def close(self, deadline: float | None = None) -> None:
         """Stop listening and dialling. Links that exist are the engine's and stay.
 
@@ -215,7 +177,7 @@ class World:
         transport = self.transport(p)
         how: int | links.Offering | None = None
         if transport in links.NAMES:
-            how = self._offering(transport, rdma.common(self.own.rdma, peer.rdma), channel)
+            how = self._transports.offering(self.own, transport, rdma.common(self.own.rdma, peer.rdma), channel)
         elif transport == "shm":
             how = self._rings.get((p, channel))
             if how is None:  # a second try uses the first one's ring
@@ -260,51 +222,13 @@ class World:
             with self._lock:
                 self._dialling.discard(sock)
 
-    def _load_plugin(self) -> None:
-        name = self._settings.net_plugin
-        if not name:
-            return
-        if self._settings.net:
-            raise JoinError(
-                f"JAXRING_NET={self._settings.net.upper()} and JAXRING_NET_PLUGIN={name} ask for two transports: "
-                "unset one of them."
-            )
-        try:
-            logger.info("network plugin %s", self._native.plugin_load(name))
-        except RuntimeError as error:
-            raise JoinError(f"JAXRING_NET_PLUGIN: {error}.") from error
-
-    def _load_tls(self) -> None:
-        if not self._settings.tls:
-            return
-        if self._settings.net == "ib" or self._settings.net_plugin:
-            raise JoinError(
-                "JAXRING_TLS=1 encrypts TCP, and JAXRING_NET=IB or JAXRING_NET_PLUGIN ask for another transport: "
-                "unset one of them."
-            )
-        try:
-            logger.info("TLS by %s", self._native.tls_load())
-        except RuntimeError as error:
-            raise JoinError(f"JAXRING_TLS=1 asks for TLS: {error}.") from error
-
-    def _offering(self, transport: str, kind: str, channel: int) -> links.Offering | None:
-        """This side of a link by an offering; None for the other transports. Channels take the rails in turn."""
-        if transport == "plugin" and self._settings.net_plugin:
-            return links.by_plugin(self._native)
-        if transport != "verbs":
-            return None
-        fitting = [rail for rail in self._rails if rail.kind == kind]
-        if not fitting:
-            raise JoinError(f"{self.own} has no active RDMA port of kind {kind!r}.")
-        return links.by_verbs(self._native, fitting[channel % len(fitting)], self._settings)
-
     def _connect(self, peer: ProcessInfo, channel: int, deadline: float) -> tuple[socket.socket, Session]:
-        secret = self._get_secret()
+        secret = self._published.secret()
         return connect(peer, self.process, secret, channel, self._timeout_s, deadline, lambda: self._listener.closed)
 
     def _acceptance(self) -> Acceptance:
         # Whoever may dial has read the secret, so it is there, unless a stranger comes before process 0 does.
-        return Acceptance(self._get_secret(), self.process, self.count)
+        return Acceptance(self._published.secret(), self.process, self.count)
 
     def _serve(self, sock: socket.socket, session: Session) -> None:
         with sock:
@@ -325,7 +249,7 @@ class World:
         deadline = time.monotonic() + _REQUEST_S
         with self._claims.making(claim, deadline):
             peer = self.info(session.peer)
-            how = self._offering(request.transport, request.kind, request.channel)
+            how = self._transports.offering(self.own, request.transport, request.kind, request.channel)
             words = links.accept(
                 sock, session, request, self.own, peer, self._native, how, deadline, self._settings.tls
             )
@@ -333,54 +257,3 @@ class World:
             name = links.NAMES[request.transport]
             logger.info("%s link from %s, channel %d: %s", name, peer, request.channel, words)
         logger.debug("receiving link from %s, channel %d: %s", peer, request.channel, request.transport)
-
-    def _fetch(self, p: int) -> ProcessInfo:
-        try:
-            raw = self._read(f"process/{p}")
-        except JoinError as error:
-            raise JoinError(f"Process {p} of {self.count} has not joined: {error}") from error
-        try:
-            info = ProcessInfo.from_json(raw)
-        except ValueError as error:
-            raise JoinError(f"What process {p} published cannot be read ({error}): same jaxring version?") from error
-        if info.index != p:
-            raise JoinError(f"Process {p} published itself as process {info.index}.")
-        if info.version != self.own.version:
-            raise JoinError(
-                f"The jaxring versions differ. {info}: {info.version}. {self.own}: {self.own.version}. Make them equal."
-            )
-        if info.settings != self.own.settings:
-            theirs, ours = _differences(info.settings, self.own.settings)
-            raise JoinError(f"The settings differ. {info}: {theirs}. {self.own}: {ours}. Make them equal.")
-        return info
-
-    def _read(self, key: str) -> bytes:
-        """What a member published, waiting for it until this World is closed or the time is over."""
-        began = time.monotonic()
-        slice_s = min(_SLICE_S, self._timeout_s)
-        while True:
-            asked = time.monotonic()
-            try:
-                return self._store.get(self._prefix + key, slice_s)
-            except JoinError as error:
-                now = time.monotonic()
-                if self._listener.closed:
-                    raise JoinError("This World is closed.") from error
-                if now - asked < slice_s / 2:
-                    raise  # the store is lost
-                if now - began >= self._timeout_s:
-                    raise JoinError(f"Nobody published {self._prefix + key} within {self._timeout_s:g} s.") from error
-
-    def _get_secret(self) -> bytes:
-        if not self._secret:
-            secret = self._read("secret")
-            if len(secret) != handshake.SECRET_BYTES:
-                raise JoinError(f"The job's secret has {len(secret)} bytes instead of {handshake.SECRET_BYTES}.")
-            self._secret = secret
-        return self._secret
-
-
-def _differences(theirs: str, ours: str) -> tuple[str, str]:
-    """Of two fingerprints, what the other does not say."""
-    one, other = theirs.split(" "), ours.split(" ")
-    return " ".join(w for w in one if w not in other), " ".join(w for w in other if w not in one)

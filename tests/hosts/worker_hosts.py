@@ -176,7 +176,7 @@ def captured(world) -> str:
 
     with Tapped() as sock:
         sock.connect(world.info(0).addresses[0][1:])
-        handshake.authenticate(sock, world._get_secret(), world.process, 0, time.monotonic() + 60)
+        handshake.authenticate(sock, world._published.secret(), world.process, 0, time.monotonic() + 60)
     return said.hex()
 
 

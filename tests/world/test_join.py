@@ -142,7 +142,7 @@ def test_the_acceptors_failure_reaches_the_dialler(make_world):
 
 def test_memory_of_another_pid_namespace_says_how_to_mend_it(make_world):
     (zero, _), (one, _) = make_world(0), make_world(1)
-    one._infos[0] = dataclasses.replace(one.info(0), pid_namespace=7)
+    one._published._infos[0] = dataclasses.replace(one.info(0), pid_namespace=7)
     with pytest.raises(JoinError, match=r"another pid namespace\..*JAXRING_SHM_DISABLE=1"):
         zero.link(1, 0)
 
@@ -158,7 +158,7 @@ def dial(make_world):
         deadline = time.monotonic() + 60
         _, address, port = one.own.addresses[0]
         with socket.create_connection((address, port), 60) as sock:
-            session = authenticate(sock, zero._secret, 0, 1, deadline)
+            session = authenticate(sock, zero._published.secret(), 0, 1, deadline)
             if raw is None:
                 session.send(sock, request, deadline)
             else:
@@ -206,7 +206,7 @@ def test_a_busy_acceptor_is_dialled_again(make_world):
     with socket.create_server(("127.0.0.1", 0)) as door:
         real = one.own.addresses[0]
         info = dataclasses.replace(zero.info(1), addresses=(("lo", "127.0.0.1", door.getsockname()[1]), real))
-        zero._infos[1] = info
+        zero._published._infos[1] = info
         hang_up = threading.Thread(target=lambda: door.accept()[0].close())
         hang_up.start()
         assert zero.link(1, 0) == "shm"

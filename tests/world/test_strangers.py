@@ -16,7 +16,7 @@ from jaxring.world.handshake import authenticate
 
 def test_a_dialler_with_another_secret_is_refused(make_world):
     (zero, _), (_, native1) = make_world(0), make_world(1)
-    zero._secret = b"x" * 32
+    zero._published._secret = b"x" * 32
     with pytest.raises(JoinError, match="process 1 does not hold this job's secret"):
         zero.link(1, 0)
     assert not native1.named("shm_attach")
@@ -122,5 +122,5 @@ def test_an_authenticated_peer_that_says_nothing_blocks_nobody(make_world):
     (zero, _), (one, _) = make_world(0), make_world(1)
     _, address, port = one.own.addresses[0]
     with socket.create_connection((address, port), 60) as sock:
-        authenticate(sock, zero._secret, 0, 1, time.monotonic() + 60)
+        authenticate(sock, zero._published.secret(), 0, 1, time.monotonic() + 60)
         assert zero.link(1, 0) == "shm"

@@ -1,0 +1,86 @@
+"""How messages travel between two processes, and this one's side of links that are made by offerings."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from jaxring.errors import JoinError
+from jaxring.world import links, rdma
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.settings import Settings
+    from jaxring.world.identity import ProcessInfo
+    from jaxring.world.native import Native
+
+logger = logging.getLogger("jaxring.world")
+
+
+class Transports:
+    """Those of this process. JoinError where it lacks what its settings ask for, or they contradict each other."""
+
+    def __init__(self, native: Native, settings: Settings, gpus: Sequence[str]) -> None:
+        self._native, self._settings = native, settings
+        self._load_tls()
+        self._load_plugin()
+        # What RDMA carries is not encrypted.
+        self.rails = [] if settings.tls else rdma.rails(native, settings, gpus)
+
+    def between(self, own: ProcessInfo, peer: ProcessInfo) -> str:
+        """How messages between this process and `peer` travel: "shm" on one host, otherwise "plugin", "verbs" or "tcp".
+
+        Raises JoinError where JAXRING_NET=IB asks for RDMA and the two have no kind of it in common.
+        """
+        if peer.host_id == own.host_id and not self._settings.shm_disable:
+            return "shm"
+        if self._settings.net_plugin:
+            return "plugin"
+        if rdma.common(own.rdma, peer.rdma):
+            return "verbs"
+        if self._settings.net == "ib":
+            raise JoinError(
+                f"JAXRING_NET=IB asks for RDMA, and {own} and {peer} have no kind of it in common: "
+                f"{', '.join(own.rdma)} here, {', '.join(peer.rdma)} there. JAXRING_IB_HCA and "
+                "JAXRING_IB_GID_INDEX choose devices and addresses."
+            )
+        return "tcp"
+
+    def offering(self, own: ProcessInfo, transport: str, kind: str, channel: int) -> links.Offering | None:
+        """This side of a link by an offering; None for the other transports. Channels take the rails in turn."""
+        if transport == "plugin" and self._settings.net_plugin:
+            return links.by_plugin(self._native)
+        if transport != "verbs":
+            return None
+        fitting = [rail for rail in self.rails if rail.kind == kind]
+        if not fitting:
+            raise JoinError(f"{own} has no active RDMA port of kind {kind!r}.")
+        return links.by_verbs(self._native, fitting[channel % len(fitting)], self._settings)
+
+    def _load_tls(self) -> None:
+        if not self._settings.tls:
+            return
+        if self._settings.net == "ib" or self._settings.net_plugin:
+            raise JoinError(
+                "JAXRING_TLS=1 encrypts TCP, and JAXRING_NET=IB or JAXRING_NET_PLUGIN ask for another transport: "
+                "unset one of them."
+            )
+        try:
+            logger.info("TLS by %s", self._native.tls_load())
+        except RuntimeError as error:
+            raise JoinError(f"JAXRING_TLS=1 asks for TLS: {error}.") from error
+
+    def _load_plugin(self) -> None:
+        name = self._settings.net_plugin
+        if not name:
+            return
+        if self._settings.net:
+            raise JoinError(
+                f"JAXRING_NET={self._settings.net.upper()} and JAXRING_NET_PLUGIN={name} ask for two transports: "
+                "unset one of them."
+            )
+        try:
+            logger.info("network plugin %s", self._native.plugin_load(name))
+        except RuntimeError as error:
+            raise JoinError(f"JAXRING_NET_PLUGIN: {error}.") from error
