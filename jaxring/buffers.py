@@ -47,7 +47,7 @@ class Communicator:
         self.size, self.rank = len(first), jax.process_index()
         self._devices = [first[process] for process in range(self.size)]
         self._timeout = settings().timeout if timeout is None else timeout
-        generation = service.planner().membership().generation
+        generation = service.job().membership().generation
         self._name = f"communicator {generation}.{next(_made[generation])}"
         self._calls: dict[tuple[Any, ...], _native.BufferCall] = {}
 

@@ -70,7 +70,7 @@ def shrink(timeout: float | None = None) -> Membership:
 
 def members() -> Membership:
     """Who takes part now."""
-    return service.planner().membership()
+    return service.job().membership()
 
 
 def halted() -> str | None:
@@ -80,22 +80,22 @@ def halted() -> str | None:
 
 def restarted() -> bool:
     """Whether this process stands in for one that was lost, so that it has to call `rebuild` first."""
-    planner = service.planner()
-    if jax.process_count() == 1 or planner.joined():
+    job = service.job()
+    if jax.process_count() == 1 or job.joined():
         return False
-    return membership.has_begun(planner.store(), jax.process_index())
+    return membership.has_begun(job.store(), jax.process_index())
 
 
 def waiting() -> tuple[int, ...]:
     """Lost processes that have been started again and wait in `rebuild` for the others."""
-    planner = service.planner()
-    return membership.waiting(planner.store(), planner.membership()) if jax.process_count() > 1 else ()
+    job = service.job()
+    return membership.waiting(job.store(), job.membership()) if jax.process_count() > 1 else ()
 
 
 def _renew(kind: str, timeout: float | None) -> Membership:
     timeout_s = settings().join_timeout if timeout is None else timeout
     process = jax.process_index()
-    planner = service.planner()
+    job = service.job()
     with _lock:
         # Others may still be in what this process has ended. Unless something has failed, they come by themselves.
         text = f"process {process} called jaxring.{kind}()"
@@ -106,22 +106,22 @@ def _renew(kind: str, timeout: float | None) -> Membership:
                 "know, and a kernel that was given up may have taken the CUDA context with it: start the processes "
                 "again, from a checkpoint."
             )
-        current = planner.membership()
+        current = job.membership()
         deadline = time.monotonic() + timeout_s
         patience = threading.Timer(_PATIENCE_S, _native.halt, (text, True))
         patience.daemon = True
         patience.start()
         try:
-            fresh = not planner.joined()
+            fresh = not job.joined()
             # Links in the making end first.
-            planner.leave(deadline)
+            job.leave(deadline)
             if current.count == 1:
                 found = Membership(current.generation + 1, 1, (0,))
             else:
-                store, gone = planner.store(), _native.gone
+                store, gone = job.store(), _native.gone
                 found = membership.agree(store, process, _token, fresh, current, kind, timeout_s, gone)
         finally:
             patience.cancel()
             patience.join()  # what it does is for this generation
-        planner.enter(found, max(deadline, time.monotonic() + _ENTER_S), _native.gone)
+        job.enter(found, max(deadline, time.monotonic() + _ENTER_S), _native.gone)
         return found

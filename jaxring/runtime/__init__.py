@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import jaxring._native as _native
+from jaxring.runtime import service
 from jaxring.runtime.cuda_service import native_module
 from jaxring.runtime.explain import Decision, explain, plans
-from jaxring.runtime.service import ensure_started, planner, register_targets
+from jaxring.runtime.service import ensure_started, register_targets
 
 __all__ = ["Decision", "build_info", "counters", "ensure_started", "explain", "plans"]
 
@@ -32,7 +33,7 @@ def counters() -> dict[str, int]:
     """
     cuda = native_module()
     counted = {} if cuda is None else {f"cuda_{name}": value for name, value in cuda.counters().items()}
-    came, refused = planner().strangers()
+    came, refused = service.job().strangers()
     return {**_native.counters(), "connections": came, "refused": refused, **counted}
 
 

@@ -6,69 +6,53 @@ import dataclasses
 import functools
 import json
 import logging
-import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 import jaxring._native as _native
-from jaxring import _compat, listing
+from jaxring import listing
 from jaxring.checks import SCHEDULED_AS
-from jaxring.errors import JoinError
 from jaxring.plan import dtypes, tuner, user
 from jaxring.plan.schedule import COLLECTIVES, Schedule, Spec
 from jaxring.runtime import common, survivors
-from jaxring.runtime.agreement import WANT_ALL, Agreement, Use
+from jaxring.runtime.agreement import WANT_ALL, Use
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.places import Place, device_owners, exchange_devices, known_devices
 from jaxring.runtime.recipe import Recipe
 from jaxring.settings import settings
-from jaxring.world.join import World
-from jaxring.world.membership import Membership, first
-from jaxring.world.store import JaxStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from jaxring.runtime.job import Job
+    from jaxring.world.join import World
+    from jaxring.world.membership import Membership
 
 logger = logging.getLogger("jaxring.runtime")
 
-_POLL_S = 0.02
 _HALVES = {"both": 0, "send": 1, "recv": 2}
 
 
 class Planner:
-    """Answers planning requests. Joins the other processes when a plan first needs them."""
+    """Answers planning requests. Has `job` join the other processes when a plan first needs them."""
 
-    def __init__(self) -> None:
-        self._world: World | None = None
-        self._store: JaxStore | None = None
-        self._agreement: Agreement | None = None
-        self._membership: Membership | None = None
+    def __init__(self, job: Job) -> None:
+        self._job = job
         self._exchanged: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-        self._lock = threading.Lock()
 
     def asks_peers(self, request: _native.PlanRequest) -> bool:
         """Whether planning waits for other processes to reach the same call."""
         return jax.process_count() > 1 and (known_devices(request, json.loads(request.spec), request.arrived()) is None)
 
-    def converse(self) -> None:
-        """Hears what other processes say of their programs, and looks whether these differ."""
-        while (note := _native.next_note()) is not None:
-            self._get_agreement().hear(*note)
-        if self._agreement is not None:
-            self._agreement.settle()
-
     def plan(self, request: _native.PlanRequest) -> _native.PlanBuilder:
         """A native plan for the request. Raises JoinError, PlanError, or ValueError for what cannot be done."""
         spec = json.loads(request.spec)
         process = jax.process_index()
-        membership = self.membership()
+        membership = self._job.membership()
         places = self._places(request, spec, process, membership)
         ranks = survivors.present(spec, places, membership)
         places = [places[rank] for rank in ranks]
         root = ranks.index(spec["root"]) if spec["root"] in ranks else 0
-        world = self._join(membership) if any(p.process != process for p in places) else None
+        world = self._job.join(membership) if any(p.process != process for p in places) else None
         collective = SCHEDULED_AS.get(spec["collective"], spec["collective"])
         hosts = self._hosts(places, world)
         interfaces = 1 if world is None else min(world.info(place.process).interfaces() for place in places)
@@ -143,7 +127,7 @@ class Planner:
             plan.set_recipe(recipe.to_json(everybody))
         if linked and not apart:
             use = Use(key, what, listing.of_call(request.spec), names)
-            self._get_agreement().begin(use, linked, plan.set_gate if spec["collective"] in WANT_ALL else None)
+            self._job.agreement().begin(use, linked, plan.set_gate if spec["collective"] in WANT_ALL else None)
         decision = Decision(
             collective=spec["collective"],
             op=spec["op"],
@@ -179,101 +163,10 @@ class Planner:
             call = (request.spec, tuple(partitions))
             earlier = enumerate(self._exchanged.get(call, ()))
             lost = {rank: device for rank, device in earlier if owner[device] in membership.lost}
-            store, generation = self.store(), membership.generation
+            store, generation = self._job.store(), membership.generation
             devices = exchange_devices(store, request, spec, request.arrived, generation, lost)
             self._exchanged[call] = devices
         return [Place(owner[d], d) for d in devices]
-
-    def store(self) -> JaxStore:
-        """The job's store. JoinError where jax.distributed is not initialised."""
-        if self._store is None:
-            self._store = JaxStore()
-        return self._store
-
-    def _get_agreement(self) -> Agreement:
-        with self._lock:
-            if self._agreement is None:
-                self._agreement = Agreement(_native, self.store, jax.process_index())
-            return self._agreement
-
-    def membership(self) -> Membership:
-        """Who takes part now. Starts JAX's backend."""
-        with self._lock:
-            if self._membership is None:
-                self._membership = first(jax.process_count())
-            return self._membership
-
-    def strangers(self) -> tuple[int, int]:
-        """Connections to this process since it joined its peers: those that were accepted, those of them refused."""
-        world = self._world
-        return (0, 0) if world is None else world.strangers()
-
-    def addresses(self) -> tuple[tuple[str, str, int], ...]:
-        """Where this process awaits its peers: (interface, address, port); nowhere before it has joined them."""
-        return () if self._world is None else self._world.own.addresses
-
-    def joined(self) -> bool:
-        """Whether this process has made itself known to the others."""
-        return self._world is not None
-
-    def _join(self, membership: Membership) -> World:
-        with self._lock:
-            if self._membership != membership:
-                raise JoinError("The job has been rebuilt since this was asked for.")
-            if self._world is None:
-                self._world = self._make_world(membership, True)
-            return self._world
-
-    def _make_world(self, membership: Membership, serving: bool) -> World:
-        state = _compat.distributed_state()
-        return World(
-            self.store(),
-            jax.process_index(),
-            membership.count,
-            _native,
-            settings().join_timeout,
-            coordinator=state.coordinator if state is not None else "",
-            generation=membership.generation,
-            members=membership.processes,
-            serving=serving,
-        )
-
-    def leave(self, deadline: float) -> None:
-        """Give the World up: nothing of it reaches the engine any more. JoinError where that is not so in time."""
-        with self._lock:
-            if self._world is not None:
-                self._world.close(deadline)
-
-    def enter(self, membership: Membership, deadline: float, gone: Callable[[], list[int]]) -> None:
-        """Begin a generation: returns when all its members are there. The engine is halted, and resumes.
-
-        JoinError where a member does not come until `deadline` (time.monotonic seconds), or ends before.
-        """
-        world = self._make_world(membership, False) if len(membership.processes) > 1 else None
-        before = gone()  # maybe an earlier start of one that has come back
-        try:
-            while world is not None:
-                # In this order: who begins the generation sooner says goodbye to the old one, and has come before that.
-                left = gone()
-                if not (absent := world.absent()):
-                    break
-                if ended := [p for p in absent if p in left and p not in before]:
-                    raise JoinError(f"Process {ended[0]} has ended meanwhile: try again.")
-                if time.monotonic() > deadline:
-                    raise JoinError(f"Process {absent[0]} has agreed to take part, but does not come: try again.")
-                time.sleep(_POLL_S)
-            # Links of the new generation come after those of the old one are gone.
-            if not _native.renew(membership.generation, max(0.0, deadline - time.monotonic())):
-                raise JoinError("An operation of this process has not come to its end: try again.")
-        except BaseException:
-            if world is not None:
-                world.close()
-            raise
-        with self._lock:
-            self._world, self._membership, self._agreement = world, membership, None
-        if world is not None:
-            world.serve()
-        _native.resume()
 
     @staticmethod
     def _hosts(places: list[Place], world: World | None) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from jaxring import daemons
 from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import cuda_service
+from jaxring.runtime.job import Job
 from jaxring.runtime.planner import Planner
 from jaxring.settings import Settings, announce, kinds, settings
 from jaxring.trace.live import hint, new_file, new_prefix
@@ -41,7 +42,8 @@ TARGETS = (*COLLECTIVE_TARGETS, DONE)
 GPU_TARGETS = (*TARGETS, *STARTS.values(), JOIN)
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
-_planner = Planner()
+_job = Job()
+_planner = Planner(_job)
 _stop = threading.Event()
 
 
@@ -109,9 +111,9 @@ def _start(configured: Settings, trace_file: str) -> None:
 _SPIN_US = 20
 
 
-def planner() -> Planner:
-    """What answers the CPU engine's planning requests."""
-    return _planner
+def job() -> Job:
+    """This process's part in the job, as the CPU engine knows it."""
+    return _job
 
 
 def _serve() -> None:
@@ -119,7 +121,7 @@ def _serve() -> None:
         request = _native.next_request(_POLL_S)
         _warn()
         try:
-            _planner.converse()
+            _job.converse()
         except Exception:
             logger.exception("comparing programs with other processes failed")
         if request is None:

@@ -147,7 +147,7 @@ def flooded() -> None:
     least = over(mesh, lambda x: jaxring.all_reduce(x, AXIS, "min"))
     x = put(mesh, a)
     check(run(x), same(a.sum(0), mesh.size))
-    world = service.planner()._world
+    world = service.job()._world
     say("door " + json.dumps([list(world.own.addresses[0][1:]), captured(world) if world.process == 1 else ""]))
     meet(mesh)
     say("ready")
@@ -198,7 +198,7 @@ def altered() -> None:
     mesh = start()
     if jax.process_index() == 1:
         join.Listener = Behind
-    world = service.planner()._join(service.planner().membership())
+    world = service.job().join(service.job().membership())
     tries = []
     while jax.process_index() == 0:
         try:

@@ -96,7 +96,7 @@ class Backend:
 
     def listens(self) -> list[str]:
         """Where this process awaits its peers."""
-        return [f"{address}:{port}" for _, address, port in service.planner().addresses()]
+        return [f"{address}:{port}" for _, address, port in service.job().addresses()]
 
     def _program(self, call: Callable[[Any], Any], **options: Any) -> Any:
         spec = P(_AXIS)
