@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxring import batching, checks, differentiation  # noqa: F401  (the rules of jax.vmap and jax.grad)
+from jaxring import batching, blocks, checks, differentiation  # noqa: F401  (the rules of jax.vmap and jax.grad)
 from jaxring.axes import call_site, resolve
 from jaxring.casting import cast_varying
 from jaxring.primitives import apply
@@ -115,7 +115,7 @@ def all_gather(
     def one(leaf: Any) -> Any:
         checks.movable("all_gather", leaf)
         at = checks.dimension("all_gather", "axis", axis, leaf.ndim + (not tiled))
-        return _bind("all_gather", leaf, axes, options, lambda y: _join(y, at, tiled))
+        return _bind("all_gather", leaf, axes, options, lambda y: blocks.join(y, at, tiled))
 
     return _each(one, x)
 
@@ -143,8 +143,8 @@ def reduce_scatter(
     def one(leaf: Any) -> Any:
         leaf = checks.reducible("reduce_scatter", leaf, op)
         at = checks.dimension("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.ndim)
-        blocks = _split("reduce_scatter", leaf, at, axes.size, tiled)
-        return _bind("reduce_scatter", blocks, axes, options, lambda y: jnp.moveaxis(y, 0, at) if tiled else y)
+        parts = blocks.split("reduce_scatter", leaf, at, axes.size, tiled)
+        return _bind("reduce_scatter", parts, axes, options, lambda y: jnp.moveaxis(y, 0, at) if tiled else y)
 
     return _each(one, x)
 
@@ -169,10 +169,10 @@ def all_to_all(
         checks.movable("all_to_all", leaf)
         split = checks.dimension("all_to_all", "split_axis", split_axis, leaf.ndim)
         concat = checks.dimension("all_to_all", "concat_axis", concat_axis, leaf.ndim)
-        blocks = _split("all_to_all", leaf, split, axes.size, tiled)
+        parts = blocks.split("all_to_all", leaf, split, axes.size, tiled)
         if tiled:
-            blocks = jnp.moveaxis(blocks, 1, split + 1)
-        return _bind("all_to_all", blocks, axes, options, lambda y: _join(y, concat, tiled))
+            parts = jnp.moveaxis(parts, 1, split + 1)
+        return _bind("all_to_all", parts, axes, options, lambda y: blocks.join(y, concat, tiled))
 
     return _each(one, x)
 
@@ -243,7 +243,7 @@ def gather(
     y = _rooted("gather", x, axis_name, None, root, axis_index_groups, algorithm, protocol, timeout)
 
     def one(leaf: Any) -> Any:
-        return _join(leaf, checks.dimension("gather", "axis", axis, leaf.ndim - tiled), tiled)
+        return blocks.join(leaf, checks.dimension("gather", "axis", axis, leaf.ndim - tiled), tiled)
 
     return _each(one, y)
 
@@ -265,7 +265,7 @@ def scatter(
 
     def parts(leaf: Any) -> Any:
         at = checks.dimension("scatter", "axis", axis, leaf.ndim)
-        return _split("scatter", leaf, at, axes.size, tiled)
+        return blocks.split("scatter", leaf, at, axes.size, tiled)
 
     y = _rooted("scatter", _each(parts, x), axis_name, None, root, axis_index_groups, algorithm, protocol, timeout)
     return _each(lambda leaf: jnp.moveaxis(leaf, 0, axis), y) if tiled else y
@@ -302,31 +302,3 @@ def _rooted(
         return _bind(name, leaf, axes, options)
 
     return _each(one, x)
-
-
-def _split(what: str, x: Any, dimension: int, ranks: int, tiled: bool) -> Any:
-    """Blocks first: ``(ranks, ...)``. With ``tiled`` the rest of the split dimension follows as the second axis."""
-    size = x.shape[dimension]
-    if not tiled:
-        if size != ranks:
-            raise ValueError(
-                f"jaxring.{what}: dimension {dimension} of shape {x.shape} must have one entry for each of the "
-                f"{ranks} ranks, not {size}; pass tiled=True to split a longer dimension."
-            )
-        return jnp.moveaxis(x, dimension, 0)
-    if size % ranks != 0:
-        raise ValueError(
-            f"jaxring.{what}: dimension {dimension} of shape {x.shape} has {size} entries, which {ranks} ranks cannot "
-            f"share equally; pad it to a multiple of {ranks}."
-        )
-    split = x.reshape(*x.shape[:dimension], ranks, size // ranks, *x.shape[dimension + 1 :])
-    return jnp.moveaxis(split, (dimension, dimension + 1), (0, 1))
-
-
-def _join(y: Any, dimension: int, tiled: bool) -> Any:
-    """Undoes blocks first: a new dimension, or concatenation along an existing one."""
-    y = jnp.moveaxis(y, 0, dimension)
-    if not tiled:
-        return y
-    shape = y.shape
-    return y.reshape(*shape[:dimension], shape[dimension] * shape[dimension + 1], *shape[dimension + 2 :])
