@@ -16,7 +16,8 @@ import jax
 
 from jaxring import daemons
 from jaxring.errors import JaxringError
-from jaxring.runtime.cuda_planner import CudaPlanner, Devices
+from jaxring.runtime.cuda_communicators import Devices
+from jaxring.runtime.cuda_planner import CudaPlanner
 from jaxring.settings import kinds, settings
 
 logger = logging.getLogger("jaxring.runtime")

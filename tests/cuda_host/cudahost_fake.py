@@ -34,7 +34,7 @@ import jax.interpreters.mlir  # noqa: E402
 import jaxring  # noqa: E402
 from jaxring import primitives, startdone  # noqa: E402
 from jaxring.runtime import cuda_service, service  # noqa: E402
-from jaxring.runtime.cuda_planner import Devices  # noqa: E402
+from jaxring.runtime.cuda_communicators import Devices  # noqa: E402
 
 jax.ffi.register_ffi_target = _register
 jax.interpreters.mlir.register_lowering(startdone.done_p, startdone.lower_on_gpu, platform="cpu", cacheable=False)
