@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pathlib
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HERE = pathlib.Path(__file__).parent
 # Ours, and what one pytest process sets up for itself.
@@ -56,6 +60,22 @@ def tables(folder: pathlib.Path, processes: int, devices: int, *names: str, **en
     code, output = run_job(HERE / "coll_worker.py", processes, devices, str(folder), *names, **env)
     assert code == 0, f"exit code {code}\n{output[-6000:]}"
     return [json.loads((folder / f"{process}.json").read_text(encoding="utf-8")) for process in range(processes)]
+
+
+_known: dict[pathlib.Path, Any] = {}
+
+
+def once(folder: pathlib.Path, make: Callable[[], Any]) -> Any:
+    """What `make` returns, as JSON has it. Only the first process that asks calls it; the others wait and read."""
+    if folder not in _known:
+        folder.mkdir(exist_ok=True)
+        kept = folder / "result"
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                kept.write_text(json.dumps(make()), encoding="utf-8")
+        _known[folder] = json.loads(kept.read_text(encoding="utf-8"))
+    return _known[folder]
 
 
 def merged(reports: list[dict[str, Any]], table: str) -> tuple[int, list[str], dict[str, dict[str, str]]]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import tempfile
-from pathlib import Path
-
 import pytest
 from coll_algorithms import algorithms
-from coll_jobs import merged, tables
+from coll_jobs import merged, once, tables
 from coll_meshes import TABLES as MESH_TABLES
 from coll_ranks import Report
 from coll_tables import TABLES
@@ -29,11 +25,19 @@ LAYOUTS = {
 }
 
 
-@functools.cache
-def reports(layout):
-    """Of the job of a layout, which runs once for all tests."""
-    with tempfile.TemporaryDirectory() as folder:
-        return tables(Path(folder), *layout, *LAYOUTS[layout])
+@pytest.fixture
+def reports(tmp_path_factory, worker_id):
+    """reports(layout) -> those of its job, which runs once for all tests and all of pytest's workers."""
+    shared = tmp_path_factory.getbasetemp()
+    if worker_id != "master":
+        shared = shared.parent
+
+    def of(layout):
+        processes, devices = layout
+        folder = shared / f"tables-{processes}x{devices}"
+        return once(folder, lambda: tables(folder, processes, devices, *LAYOUTS[layout]))
+
+    return of
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,7 @@ def reports(layout):
     [(layout, table) for layout, names in LAYOUTS.items() for table in names],
     ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else value,
 )
-def test_table(layout, table):
+def test_table(reports, layout, table):
     checks, failures, digests = merged(reports(layout), table)
     assert checks > 0
     for name, found in digests.items():
@@ -53,7 +57,7 @@ def test_table(layout, table):
 
 
 @pytest.mark.parametrize("layout", [(8, 1), (2, 4), (4, 2)], ids=lambda layout: "x".join(map(str, layout)))
-def test_deterministic_gives_the_same_bits_in_one_process_and_in_several(ranks, layout):
+def test_deterministic_gives_the_same_bits_in_one_process_and_in_several(ranks, reports, layout):
     report = Report()
     algorithms(ranks(8), report)
     _, _, digests = merged(reports(layout), "algorithms")
@@ -63,6 +67,6 @@ def test_deterministic_gives_the_same_bits_in_one_process_and_in_several(ranks, 
     assert not differ
 
 
-def test_processes_of_one_host_use_shared_memory():
+def test_processes_of_one_host_use_shared_memory(reports):
     assert all("shm" in report["transports"] for report in reports((2, 2)))
     assert all("tcp" not in report["transports"] for report in reports((2, 2)))
