@@ -70,7 +70,7 @@ def ahead():
 
     engine.start()
     jax.block_until_ready(cudahost_messages.ahead(16, timeout=60)())
-    refused("ahead", 17, 5)
+    refused("ahead", 17, 1)
 
 
 def refused(which, *args):
