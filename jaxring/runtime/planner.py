@@ -113,7 +113,7 @@ class Planner:
         what = common.describe(spec)
         check = common.number(f"{spec['dtype']}{spec['shape']}", 4)
         plan.set_identity(what, key, check, _HALVES[half], spec["timeout"], process, membership.generation)
-        recipe.shape(plan, links)
+        recipe.shape(plan, links, across=len(set(hosts)) > 1 or settings().shm_disable)
         names: dict[int, str] = {}
         everybody: list[str] = []
         for rank, place in enumerate(places):

@@ -206,8 +206,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "BUFFSIZE",
         "bytes",
-        1 << 20,
-        f"Bytes of a link's buffer of the Simple protocol, which is {SLOTS} slots.",
+        1 << 21,
+        f"Bytes of a link's buffer of the Simple protocol, which is {SLOTS} slots. On the CPU, "
+        "messages that stay on their host take half a slot.",
         kinds.integer(SLOTS * 4096, 1 << 29, SLOTS * 4096),
         shared=True,
         nccl=True,

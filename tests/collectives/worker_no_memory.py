@@ -20,8 +20,8 @@ import jaxring
 ME = jax.process_index()
 SHARED = sys.argv[1] == "shm"
 MIB = 1 << 20
-# Links and scratch take 512 MiB and 64 MiB each (JAXRING_BUFFSIZE, and its eighth); all else takes less.
-LINK_ROOM, SCRATCH_ROOM = 200 * MIB, 40 * MIB
+# A link takes 512 MiB (JAXRING_BUFFSIZE), scratch an eighth of it, or a sixteenth on a host; all else takes less.
+LINK_ROOM, SCRATCH_ROOM = 200 * MIB, 20 * MIB
 r = Ranks(sorted(jax.devices(), key=lambda d: (d.process_index, d.id)))
 rows = np.arange(r.n * 5, dtype=np.float32).reshape(r.n, 5)
 x = r.put(rows)

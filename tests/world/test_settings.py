@@ -15,7 +15,7 @@ from jaxring.settings.variables import markdown
 def test_defaults_match_the_table():
     values = load({"PATH": "/bin", "NCCL_ALGO": "Ring", "NCCL_UNKNOWN": "1"})
     assert {v.name.lower(): v.default for v in VARIABLES} == vars(values)
-    assert (values.timeout, values.nsocks, values.slot_bytes) == (300.0, 2, 131072)
+    assert (values.timeout, values.nsocks, values.slot_bytes) == (300.0, 2, 262144)
 
 
 def test_every_variable_is_read():
