@@ -21,7 +21,7 @@ PROTOCOLS = {"memory": 0, "ll": 1, "simple": 2}
 # that are cleared at a tile's first touch to stay in the cache until it is written, in the results of 8 ranks too.
 _MEMORY_TILE_BYTES = 64 * 1024
 # A message that stays on its host takes half a slot, so that sender and receiver find it in the caches. Over a network
-# fewer wakes count more than that: whole slots take 10 to 25% off an all-reduce of 8 to 64 MiB between 4 hosts.
+# fewer wakes count more than that: whole slots took 10 to 22% off an all-reduce of 4 to 32 MiB between 4 hosts.
 _ON_HOST = 2
 # Pieces of a block begin at multiples of this: at cache lines where they are messages; in memory a lane of less costs
 # more than what it moves.
