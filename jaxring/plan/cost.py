@@ -34,14 +34,15 @@ LINKS: dict[str, Link] = {
 }
 # ll's first cache line holds flag, header and payload: one line less to wait for. The bytes are the same.
 LL_ALPHA, LL_BETA = 0.5, 1.0
-# The part of a chunk that moves in one step; a lane's steps start over for each tile.
+# The part of a chunk that moves in one step, by default and within a host (between hosts it is twice that, which does
+# not change the order of the candidates); a lane's steps start over for each tile.
 TILE_BYTES = 128 * 1024
 
 # Bytes of direct, in percent: many flows that meet at one receiver (incast) get less out of it than a single flow.
 CROWD_PERCENT = 125
-# Bytes of halving_doubling, in percent, from so many bytes of a vector on: there it reads back from memory what it
-# sends once more, where ring passes on what it has in hand. Measured with 4 processes on 2 cores: 7 to 13 more over
-# TCP, 10 to 30 in memory; storing those results through the caches instead of around them changes nothing.
+# Bytes of halving_doubling, in percent, from so many bytes of a vector on: it reads back from memory what it sends
+# once more, where ring passes on what it has in hand. Measured against ring (JAXRING_ALGO, in `jaxring bench --peers`)
+# with 4 processes on 2 cores: 7 to 13 more over TCP, 10 to 30 in memory.
 READ_BACK_BYTES, READ_BACK_PERCENT = 8 << 20, 110
 
 _FOLD, _SPREAD = "fold", "spread"
