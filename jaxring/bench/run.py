@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import random
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 
 # Iterations of a turn last about this long, so that the machine's moods meet all peers alike.
 TURN_S = 0.1
-# Short iterations have several turns, too. In each the first waits for the processes to have heard of it.
+# Short iterations have several turns, too.
 LEAST_TURNS = 8
+# A turn begins with iterations that do not count: there the processes have yet to hear of it, and caches, pages and
+# the processors' queues are as the peer before left them.
+UNCOUNTED = 1
 # Fewer iterations have no quartiles to speak of.
 LEAST = 7
 
@@ -146,7 +150,10 @@ def _one(
             turns[crew] = max(1, min(iterations // LEAST_TURNS, int(TURN_S / max(each, 1e-6))))
     left = dict.fromkeys(turns, iterations)
     order = list(turns)
+    # Nobody has always the same peer before it. The seed makes runs alike.
+    shuffle = random.Random(case.nbytes).shuffle
     while any(left.values()):
+        shuffle(order)
         for crew in order:
             count = min(turns[crew], left[crew])
             if count == 0:
@@ -154,12 +161,12 @@ def _one(
             progress(description=f"{case.collective} {case.nbytes} B: {crew.peer.name}")
             result = found[crew]
             with _may_break(crew, result):
-                times = crew.ask("run", count)
-                result.times_us += [round(1e6 * max(each), 2) for each in zip(*times, strict=True)]
+                times = crew.ask("run", UNCOUNTED + count)
+                slowest = [round(1e6 * max(each), 2) for each in zip(*times, strict=True)]
+                result.times_us += slowest[UNCOUNTED:]
             spent = sum(result.times_us) / 1e6
             over = result.refused or (spent > seconds and len(result.times_us) >= LEAST)
             left[crew] = 0 if over else left[crew] - count
-        order = [*order[1:], *order[:1]]
     for crew, result in found.items():
         if result.refused:
             continue
