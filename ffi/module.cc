@@ -174,6 +174,8 @@ NB_MODULE(_native, m) {
   m.def("dump_now", &DumpNow, nb::call_guard<nb::gil_scoped_release>(), "Does what SIGUSR1 does.");
   m.def("allow_huge_pages", &AllowHugePages, nb::arg("allow"),
         "Whether large results in untouched memory ask the kernel for huge pages.");
+  m.def("keep_freed_blocks", &KeepFreedBlocks, nb::arg("bytes"),
+        "From now on malloc keeps freed blocks of up to so many bytes. False where the C library cannot do it.");
   m.def(
       "abort",
       [](const std::string& reason, double timeout_s, bool goodbye) {

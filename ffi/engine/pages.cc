@@ -1,5 +1,6 @@
 #include "engine/pages.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels answer EINVAL
@@ -82,6 +84,24 @@ void PopulatePages(void* data, size_t bytes) {
   if (madvise(reinterpret_cast<void*>(begin), length, MADV_POPULATE_WRITE) != 0 && errno == EINVAL) {
     populate_works.store(false, std::memory_order_relaxed);
   }
+}
+
+bool KeepFreedBlocks(size_t bytes) {
+#ifdef __GLIBC__
+  // What a block has beside a result's bytes: malloc's header, and room to align it.
+  constexpr size_t kAround = 64 * 1024;
+  // Before 2.35 larger ones are refused.
+  constexpr size_t kOnceTheMost = 32 * 1024 * 1024;
+  constexpr size_t kMost = std::numeric_limits<int>::max() / 2;
+  const size_t wanted = std::min(bytes + kAround, kMost);
+  for (const size_t block : {wanted, std::min(wanted, kOnceTheMost)}) {
+    if (mallopt(M_MMAP_THRESHOLD, static_cast<int>(block)) == 0) continue;
+    return mallopt(M_TRIM_THRESHOLD, static_cast<int>(2 * block)) != 0;
+  }
+#else
+  static_cast<void>(bytes);
+#endif
+  return false;
 }
 
 void AllowHugePages(bool allow) { huge_allowed.store(allow, std::memory_order_relaxed); }

@@ -1,9 +1,12 @@
-// Untouched memory: what is found out about it, and that bringing its pages in changes nothing else.
+// Untouched memory: what is found out about it, that bringing its pages in changes nothing else, and that freed memory
+// stays.
 #include "ffi/engine/pages.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -83,6 +86,37 @@ void PopulatingKeepsWhatIsThere() {
   CHECK_EQ(memory.Present(13 * page, 51 * page), 0u);
 }
 
+size_t PresentInTheNextBlock(size_t bytes) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (bool again : {false, true}) {
+    void* block = std::malloc(bytes);
+    CHECK(block != nullptr);
+    if (again) {
+      const uintptr_t begin = (reinterpret_cast<uintptr_t>(block) + page - 1) / page * page;
+      std::vector<unsigned char> present(bytes / page - 1);
+      CHECK_EQ(mincore(reinterpret_cast<void*>(begin), present.size() * page, present.data()), 0);
+      std::free(block);
+      return static_cast<size_t>(std::count(present.begin(), present.end(), 1));
+    }
+    // A memset right before free would be left out.
+    for (size_t at = 0; at < bytes; at += page) static_cast<volatile char*>(block)[at] = 1;
+    std::free(block);
+  }
+  return 0;
+}
+
+void FreedBlocksAreKept() {
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they have a malloc of their own
+  // Freed blocks of 33 to 64 MiB go back to the system without it.
+  CHECK_EQ(PresentInTheNextBlock(48 * kMiB), 0u);
+  if (!KeepFreedBlocks(64 * kMiB)) return;  // not glibc
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  CHECK_EQ(PresentInTheNextBlock(16 * kMiB), 16 * kMiB / page - 1);
+  CHECK_EQ(PresentInTheNextBlock(64 * kMiB), 64 * kMiB / page - 1);
+  CHECK_EQ(PresentInTheNextBlock(80 * kMiB), 0u);
+#endif
+}
+
 }  // namespace
 }  // namespace jaxring::test
 
@@ -92,4 +126,5 @@ int main() {
   jaxring::test::UntouchedMemoryIsFoundAndNotTouched();
   jaxring::test::HalfTouchedMemoryIsFound();
   jaxring::test::PopulatingKeepsWhatIsThere();
+  jaxring::test::FreedBlocksAreKept();
 }

@@ -20,6 +20,7 @@ from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import cuda_service
 from jaxring.runtime.job import Job
+from jaxring.runtime.memory import keep_freed_blocks
 from jaxring.runtime.planner import Planner
 from jaxring.settings import Settings, announce, kinds, settings
 from jaxring.trace.live import hint, new_file, new_prefix
@@ -117,6 +118,7 @@ def job() -> Job:
 
 
 def _serve() -> None:
+    kept = False
     while not _stop.is_set():
         request = _native.next_request(_POLL_S)
         _warn()
@@ -126,6 +128,10 @@ def _serve() -> None:
             logger.exception("comparing programs with other processes failed")
         if request is None:
             continue
+        if not kept:
+            # Not at import: who uses no collective of ours finds malloc as it was.
+            keep_freed_blocks(settings().keep_bytes, os.environ)
+            kept = True
         if _planner.asks_peers(request):
             # Waits until the peers reach this call, and they may be waiting in another one: not in line.
             daemons.start("jaxring-plan", _answer, _planner, request)

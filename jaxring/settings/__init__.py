@@ -53,6 +53,7 @@ class Settings:
     patience: int
     nsocks: int
     buffsize: int
+    keep_bytes: int
     huge_pages: bool
     algo: tuple[str, ...]
     proto: tuple[str, ...]

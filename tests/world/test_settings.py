@@ -45,6 +45,7 @@ def test_every_variable_is_read():
             "JAXRING_PATIENCE": "2000",
             "JAXRING_NSOCKS": "4",
             "JAXRING_BUFFSIZE": "65536",
+            "JAXRING_KEEP_BYTES": "4096",
             "JAXRING_HUGE_PAGES": "0",
             "JAXRING_ALGO": "ring",
             "JAXRING_PROTO": "^LL",
@@ -70,7 +71,7 @@ def test_every_variable_is_read():
     protocols = ("memory", "simple", "ll128")
     faults = ("seed=3", "drop=0.5", "delay_us=20")
     times = (2.5, 7.0, 5.0)
-    engine = (3, 2000, 4, 65536, False, ("ring",), protocols)
+    engine = (3, 2000, 4, 65536, 4096, False, ("ring",), protocols)
     text = ("h", "^lo,docker", "reno", True, True, *rdma, *topology, *times, *engine)
     rest = (2, 8, 256, False, 65536, "/traces", 4096, True, "warn", faults, "INFO")
     assert values == Settings(*text, 1024, True, 1, False, *rest)
