@@ -96,7 +96,8 @@ bool KeepFreedBlocks(size_t bytes) {
   const size_t wanted = std::min(bytes + kAround, kMost);
   for (const size_t block : {wanted, std::min(wanted, kOnceTheMost)}) {
     if (mallopt(M_MMAP_THRESHOLD, static_cast<int>(block)) == 0) continue;
-    return mallopt(M_TRIM_THRESHOLD, static_cast<int>(2 * block)) != 0;
+    // Results come and go in turns, and a block may need the room of two to be aligned in.
+    return mallopt(M_TRIM_THRESHOLD, static_cast<int>(4 * block)) != 0;
   }
 #else
   static_cast<void>(bytes);

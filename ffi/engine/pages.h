@@ -26,9 +26,10 @@ Pages PreparePages(void* data, size_t bytes);
 // Brings in what is missing of the pages of [data, data + bytes), all of which is about to be written.
 void PopulatePages(void* data, size_t bytes);
 
-// From now on malloc keeps freed blocks of up to `bytes` for the next one of their size, and up to twice as much at the
-// end of its heap, rather than giving their pages back: what glibc does by itself up to 32 MiB, once a program has freed
-// a block of that size. Of the whole process, whatever is allocated. False where the C library cannot do it.
+// From now on malloc keeps freed blocks of up to `bytes` for the next one of their size, and up to four times as much at
+// the end of its heap, rather than giving their pages back. By itself glibc does so up to 32 MiB, with twice as much at
+// the end, once a program has freed a block of that size. It is about the whole process, whatever is allocated. False
+// where the C library cannot do it.
 bool KeepFreedBlocks(size_t bytes);
 
 // Whether PreparePages asks for huge pages (JAXRING_HUGE_PAGES); before the engine is used.
