@@ -218,8 +218,8 @@ VARIABLES: tuple[Variable, ...] = (
         "bytes",
         1 << 26,
         "From a process's first collective on, malloc keeps freed blocks of up to so many bytes for the next results, "
-        "and four times as much at the end of its heap; larger results come in fresh pages. 0, or where the environment "
-        "sets malloc's own thresholds: malloc is left alone.",
+        "and four times as much at the end of its heap; larger results come in fresh pages. 0, or where the "
+        "environment sets malloc's own thresholds: malloc is left alone.",
         kinds.integer(0, 1 << 29),
         engines="CPU",
     ),
