@@ -11,8 +11,8 @@ namespace jaxring {
 namespace {
 
 // From here on an operation's stores to its result go around the caches. The memory is that of an older result, which
-// has left them, and would be read into them first. Measured with 2 to 8 ranks on 2 cores, at 2
-// and 4 MiB: 1.0 to 2.4 times as fast, and 0.9 to 1.6 times where the program reads the result at once.
+// has left them, and would be read into them first. Measured with 2 to 8 ranks on 2 cores, at 2 and 4 MiB: 1.0 to 2.4
+// times as fast, and 0.9 to 1.6 times where the program reads the result at once.
 constexpr uint64_t kStreamBytes = 2u << 20;
 
 // A tile of a result in memory. Pages that come one by one were cleared in the caches just before, so stores that go

@@ -90,14 +90,14 @@ bool KeepFreedBlocks(size_t bytes) {
 #ifdef __GLIBC__
   // What a block has beside a result's bytes: malloc's header, and room to align it.
   constexpr size_t kAround = 64 * 1024;
-  // Before 2.35 larger ones are refused.
-  constexpr size_t kOnceTheMost = 32 * 1024 * 1024;
-  constexpr size_t kMost = std::numeric_limits<int>::max() / 2;
+  // What mallopt(3) promises to take; later versions take more.
+  constexpr size_t kPromised = 32 * 1024 * 1024;
+  constexpr size_t kMost = std::numeric_limits<int>::max();
   const size_t wanted = std::min(bytes + kAround, kMost);
-  for (const size_t block : {wanted, std::min(wanted, kOnceTheMost)}) {
+  for (const size_t block : {wanted, std::min(wanted, kPromised)}) {
     if (mallopt(M_MMAP_THRESHOLD, static_cast<int>(block)) == 0) continue;
     // Results come and go in turns, and a block may need the room of two to be aligned in.
-    return mallopt(M_TRIM_THRESHOLD, static_cast<int>(4 * block)) != 0;
+    return mallopt(M_TRIM_THRESHOLD, static_cast<int>(std::min(4 * block, kMost))) != 0;
   }
 #else
   static_cast<void>(bytes);
