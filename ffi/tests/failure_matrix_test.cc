@@ -136,10 +136,16 @@ class Member {
   }
   bool Lost() {
     if (case_.what == What::kCut) return board_->processes[case_.victim].acted.load();
-    if (case_.what != What::kStopped) return engine_->Crashed(case_.victim);
+    if (case_.what == What::kStopped) return VictimIs("T");
+    // Who raises says so first, and its engine's threads go on for a moment, in which the operation could still end.
+    return engine_->Crashed(case_.victim) && (case_.what != What::kRaises || VictimIs("ZX"));
+  }
+  // In one of these states of proc(5), or gone.
+  bool VictimIs(const std::string& states) const {
     std::ifstream file("/proc/" + std::to_string(job_->pid(case_.victim)) + "/stat");
     const std::string stat(std::istreambuf_iterator<char>(file), {});
-    return stat.find(") T ") != stat.npos;
+    const size_t name = stat.rfind(") ");
+    return name == stat.npos || states.find(stat[name + 2]) != states.npos;
   }
   bool Failed(const Status& status, const std::string& text) const {
     return !status.ok() && status.message.find(text) != std::string::npos;
