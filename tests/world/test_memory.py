@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 
@@ -11,9 +10,6 @@ import pytest
 from jaxring import _native
 from jaxring.runtime import memory
 
-needs_mallinfo2 = pytest.mark.skipif(
-    platform.libc_ver() < ("glibc", "2.33"), reason="needs glibc 2.33, which tells of large blocks and keeps them"
-)
 PROGRAM = pathlib.Path(__file__).with_name("worker_memory.py")
 
 
@@ -45,12 +41,10 @@ def mapped_blocks(extra):
     return [int(word) for word in run.stdout.split()]
 
 
-@needs_mallinfo2
 def test_large_blocks_come_from_the_heap_after_the_first_collective():
     assert mapped_blocks({}) == [4, 0]
 
 
-@needs_mallinfo2
 @pytest.mark.parametrize("extra", [{"JAXRING_KEEP_BYTES": "0"}, {"MALLOC_MMAP_THRESHOLD_": "131072"}])
 def test_malloc_is_left_alone_on_request(extra):
     assert mapped_blocks(extra) == [4, 4]
