@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -17,6 +16,16 @@ namespace {
 
 constexpr size_t kMiB = 1 << 20;
 
+// Pages of [begin, begin + bytes) that are there; begin is a page's.
+size_t Present(char* begin, size_t bytes) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> present((bytes + page - 1) / page);
+  CHECK_EQ(mincore(begin, bytes, present.data()), 0);
+  size_t count = 0;
+  for (unsigned char p : present) count += p & 1;
+  return count;
+}
+
 class Mapping {
  public:
   explicit Mapping(size_t bytes)
@@ -26,15 +35,7 @@ class Mapping {
   }
   ~Mapping() { munmap(base_, bytes_); }
   char* base() { return base_; }
-  // Pages of [begin, begin + bytes) that are there; begin is a page's.
-  size_t Present(size_t begin, size_t bytes) {
-    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    std::vector<unsigned char> present((bytes + page - 1) / page);
-    CHECK_EQ(mincore(base_ + begin, bytes, present.data()), 0);
-    size_t count = 0;
-    for (unsigned char p : present) count += p & 1;
-    return count;
-  }
+  size_t Present(size_t begin, size_t bytes) { return test::Present(base_ + begin, bytes); }
 
  private:
   size_t bytes_;
@@ -88,21 +89,16 @@ void PopulatingKeepsWhatIsThere() {
 
 size_t PresentInTheNextBlock(size_t bytes) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  for (bool again : {false, true}) {
-    void* block = std::malloc(bytes);
-    CHECK(block != nullptr);
-    if (again) {
-      const uintptr_t begin = (reinterpret_cast<uintptr_t>(block) + page - 1) / page * page;
-      std::vector<unsigned char> present(bytes / page - 1);
-      CHECK_EQ(mincore(reinterpret_cast<void*>(begin), present.size() * page, present.data()), 0);
-      std::free(block);
-      return static_cast<size_t>(std::count(present.begin(), present.end(), 1));
-    }
-    // A memset right before free would be left out.
-    for (size_t at = 0; at < bytes; at += page) static_cast<volatile char*>(block)[at] = 1;
-    std::free(block);
-  }
-  return 0;
+  char* first = static_cast<char*>(std::malloc(bytes));
+  CHECK(first != nullptr);
+  // A memset right before free would be left out.
+  for (size_t at = 0; at < bytes; at += page) static_cast<volatile char*>(first)[at] = 1;
+  std::free(first);
+  char* next = static_cast<char*>(std::malloc(bytes));
+  CHECK(next != nullptr);
+  const size_t present = Present(next + (page - reinterpret_cast<uintptr_t>(next) % page), bytes - page);
+  std::free(next);
+  return present;
 }
 
 void FreedBlocksAreKept() {
