@@ -70,8 +70,8 @@ def measure(
         stack.callback(os.sched_setaffinity, 0, cores)
         crew = stack.enter_context(Crew(PEERS["jaxring"], processes, 1, {"JAXRING_SHM_DISABLE": "1"}))
         crew.ask("prepare", case)
-        crew.ask("run", 20)
-        each = statistics.median(max(one) for one in zip(*crew.ask("run", 50), strict=True))
+        crew.ask("run", (20, 1))
+        each = statistics.median(max(one) for one in zip(*crew.ask("run", (50, 1)), strict=True))
         count = max(10, int(seconds / each))
         doors = [stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024)) for _ in range(processes)]
         targets = {
@@ -82,7 +82,7 @@ def measure(
         for turn in range(turns):
             for kind in (*_KINDS[turn % 3 :], *_KINDS[: turn % 3]):
                 with _strangers(targets[kind], rate, set(his)):
-                    found = crew.ask("run", count)
+                    found = crew.ask("run", (count, 1))
                 times[kind].append(statistics.median(max(one) for one in zip(*found, strict=True)))
     return times
 

@@ -44,17 +44,18 @@ def _answer(backend: Any, name: str, arguments: Any) -> Any:
     if name == "prepare":
         return backend.prepare(arguments)
     if name == "run":
-        return _times(backend.step, arguments)
+        return _times(backend.step, *arguments)
     return getattr(backend, name)()
 
 
-def _times(step: Any, iterations: int) -> list[float]:
-    """Seconds of each of the iterations."""
+def _times(step: Any, count: int, batch: int) -> list[float]:
+    """Seconds of an iteration, of each of ``count`` batches of so many one after another."""
     times = []
-    for _ in range(iterations):
+    for _ in range(count):
         begin = time.perf_counter()
-        step()
-        times.append(time.perf_counter() - begin)
+        for _ in range(batch):
+            step()
+        times.append((time.perf_counter() - begin) / batch)
     return times
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import math
 import random
 import statistics
-import time
 from typing import TYPE_CHECKING, Any
 
 from jaxring.bench import limits
@@ -23,9 +22,14 @@ if TYPE_CHECKING:
 
 # Iterations of a turn last about this long, so that the machine's moods meet all peers alike.
 TURN_S = 0.1
+# Shorter iterations are timed in batches that last about this long, as nccl-tests times all of its iterations: what
+# one process gains on another within them is no time of a collective, and as much of what is measured is its own.
+BATCH_S = 1e-3
+# Batches from which their length is told.
+LOOKS = 3
 # Short iterations have several turns, too.
 LEAST_TURNS = 8
-# A turn begins with iterations that do not count: there the processes have yet to hear of it, and caches, pages and
+# A turn begins with one that does not count: there the processes have yet to hear of it, and caches, pages and
 # the processors' queues are as the peer before left them.
 UNCOUNTED = 1
 # Fewer iterations have no quartiles to speak of.
@@ -34,7 +38,7 @@ LEAST = 7
 
 @dataclasses.dataclass
 class Result:
-    """One peer on one case. ``times_us``: of every iteration, the slowest process's time."""
+    """One peer on one case. ``times_us``: an iteration's, of every batch of them, by the slowest process's time."""
 
     peer: str
     case: Case
@@ -104,9 +108,9 @@ def measure(
 ) -> tuple[list[Result], float]:
     """All results, and the machine's copy bandwidth in GB/s (bytes read plus bytes written), measured in between.
 
-    A peer makes ``iterations`` of each case, or stops when they took ``seconds``, but then not before a few are made.
-    ``progress(description=...)`` hears what happens. JaxringError where a peer's job does not start, or ours breaks;
-    another peer whose job breaks has no more results from there on, but the reason.
+    A peer makes ``iterations`` of each case, batches of short ones, or stops when they took ``seconds``, but then not
+    before a few are made. ``progress(description=...)`` hears what happens. JaxringError where a peer's job does not
+    start, or ours breaks; another peer whose job breaks has no more results from there on, but the reason.
     """
     names, _ = installed(job)
     results: list[Result] = []
@@ -136,18 +140,16 @@ def _one(
         crew: Result(crew.peer.name, case, job.processes, job.devices, crew.ranks, [], 0, "", crew.lost)
         for crew in crews
     }
-    turns: dict[Crew, int] = {}
+    turns: dict[Crew, tuple[int, int]] = {}
     for crew, result in found.items():
         progress(description=f"{case.collective} {case.nbytes} B: {crew.peer.name} prepares")
         with _may_break(crew, result):
             result.refused = result.refused or next((answer for answer in crew.ask("prepare", case) if answer), "")
             if result.refused:
                 continue
-            crew.ask("run", 1)  # compiles, plans and connects
-            begin = time.perf_counter()
-            crew.ask("run", warmup)
-            each = (time.perf_counter() - begin) / warmup
-            turns[crew] = max(1, min(iterations // LEAST_TURNS, int(TURN_S / max(each, 1e-6))))
+            crew.ask("run", (1, 1))  # compiles, plans and connects
+            batch, lasts = _pace(crew, warmup)
+            turns[crew] = max(1, min(iterations // LEAST_TURNS, int(TURN_S / lasts))), batch
     left = dict.fromkeys(turns, iterations)
     order = list(turns)
     # Nobody has always the same peer before it. The seed makes runs alike.
@@ -155,16 +157,17 @@ def _one(
     while any(left.values()):
         shuffle(order)
         for crew in order:
-            count = min(turns[crew], left[crew])
+            count, batch = turns[crew]
+            count = min(count, left[crew])
             if count == 0:
                 continue
             progress(description=f"{case.collective} {case.nbytes} B: {crew.peer.name}")
             result = found[crew]
             with _may_break(crew, result):
-                times = crew.ask("run", UNCOUNTED + count)
+                times = crew.ask("run", (UNCOUNTED + count, batch))
                 slowest = [round(1e6 * max(each), 2) for each in zip(*times, strict=True)]
                 result.times_us += slowest[UNCOUNTED:]
-            spent = sum(result.times_us) / 1e6
+            spent = batch * sum(result.times_us) / 1e6
             over = result.refused or (spent > seconds and len(result.times_us) >= LEAST)
             left[crew] = 0 if over else left[crew] - count
     for crew, result in found.items():
@@ -174,6 +177,15 @@ def _one(
             result.wrong = sum(crew.ask("wrong")) if check else 0
             result.choice = crew.ask("choice")[0]
     yield from found.values()
+
+
+def _pace(crew: Crew, warmup: int) -> tuple[int, float]:
+    """How many iterations make a batch, and how long it lasts, in s. The first ones are slow: so it looks twice."""
+    batch, count = 1, warmup
+    for _ in range(2):
+        each = max(1e-7, *map(statistics.median, crew.ask("run", (count, batch))))
+        batch, count = max(1, round(BATCH_S / each)), LOOKS
+    return batch, batch * each
 
 
 @contextlib.contextmanager

@@ -3,9 +3,9 @@
     jaxring bench all_reduce -n 2x1 -b 4 -e 64M -f 4 --peers xla,gloo,mpi
 
 Options and columns are those of nccl-tests, but for -n, which is processes x devices. Peers that are not installed are
-named and left out. A time is the median over the iterations of the slowest rank's; the ratio is the peer's to ours.
-Exits with 1 where a result is wrong. A size is the bytes of the larger of a rank's operand and result; what one rank
-has for another in an all_to_all of n ranks is an n-th of it.
+named and left out. A time is the median over the iterations (batches of short ones) of the slowest rank's; the ratio
+is the peer's to ours. Exits with 1 where a result is wrong. A size is the bytes of the larger of a rank's operand and
+result; what one rank has for another in an all_to_all of n ranks is an n-th of it.
 
     jaxring bench all_to_all -n 4x2 --hosts 4 --env JAXRING_ALGO=pxn --peers jaxring:JAXRING_ALGO=direct
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-d", dest="dtype", default="float32", metavar="TYPE", help="data type (default: float32)")
     add("-o", dest="op", default="sum", metavar="OP", help="operation of reductions (default: sum)")
     add("-w", dest="warmup", type=int, default=5, metavar="N", help="iterations that do not count (default: 5)")
-    add("--iters", type=int, default=40, metavar="N", help="iterations that count (default: 40)")
+    add("--iters", type=int, default=40, metavar="N", help="iterations, or batches of 1 ms, that count (default: 40)")
     add("-r", dest="repeat", type=int, default=1, metavar="N", help="run it all so many times (default: 1)")
     add("-c", dest="check", type=int, choices=(0, 1), default=1, help="check results (default: 1)")
     add("--in-place", choices=("no", "yes", "both"), default="no", help="donate operands to results (default: no)")

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from jaxring import sizes
-from jaxring.bench import cpu_suite, page, peers, report, run, work
+from jaxring.bench import cpu_suite, member, page, peers, report, run, work
 from jaxring.bench.fleet import Crew
 from jaxring.bench.run import Job, Result, installed
 from jaxring.cli import main
@@ -232,23 +232,25 @@ def test_bad_arguments(capsys, arguments, says):
 class Fake:
     """A crew of one process whose job breaks when it has been asked so often."""
 
-    def __init__(self, name, answers):
+    def __init__(self, name, answers, seconds=1.0):
         self.peer, self.ranks, self.lost, self.ended = peers.PEERS[name], 1, "", False
-        self._answers = answers
+        self.runs = []
+        self._answers, self._seconds = answers, seconds
 
     def ask(self, name, arguments=None):
         if self._answers == 0:
             raise JaxringError("It did not\nanswer.")
         self._answers -= 1
-        return {"prepare": [""], "run": [[1.0] * (arguments or 0)] if name == "run" else [], "wrong": [0]}.get(
-            name, [""]
-        )
+        if name == "run":
+            self.runs.append(arguments)
+            return [[self._seconds] * arguments[0]]
+        return {"prepare": [""], "wrong": [0]}.get(name, [""])
 
     def give_up(self, why):
         self.lost, self.ended = why, True
 
 
-@pytest.mark.parametrize("answers", [0, 1, 3, 5])
+@pytest.mark.parametrize("answers", [0, 1, 3, 4, 6])
 def test_a_peer_that_breaks_is_left_out_from_there_on(answers):
     crews = [Fake("jaxring", 1000), Fake("gloo", answers), Fake("mpi", 1000)]
     for _ in range(2):
@@ -260,6 +262,24 @@ def test_a_peer_that_breaks_is_left_out_from_there_on(answers):
             ("mpi", 16, ""),
         ]
         assert [crew.ended for crew in crews] == [False, True, False]
+
+
+def test_short_iterations_are_timed_in_batches():
+    crews = [Fake("jaxring", 1000, 1e-5), Fake("gloo", 1000, 4e-3)]
+    case = work.Case("all_reduce", "sum", "float32", 4)
+    ours, gloo = run._one(Job(1, 1, ()), crews, case, 16, 5, True, lambda **_: None, 1e9)
+    # Compiled, paced by single ones and by batches, then the turns: each begins with one that does not count.
+    assert crews[0].runs == [(1, 1), (5, 1), (3, 100)] + [(3, 100)] * 8
+    assert crews[1].runs == [(1, 1), (5, 1), (3, 1)] + [(3, 1)] * 8
+    assert (ours.times_us, gloo.times_us) == ([10.0] * 16, [4000.0] * 16)
+
+
+def test_a_batch_of_steps_is_one_time(monkeypatch):
+    clock = iter([0.0, 7.0, 10.0, 24.0])
+    monkeypatch.setattr(member.time, "perf_counter", lambda: next(clock))
+    steps = []
+    assert member._times(lambda: steps.append(None), 2, 7) == [1.0, 2.0]
+    assert len(steps) == 14
 
 
 def test_ours_may_not_break():
