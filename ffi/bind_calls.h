@@ -11,6 +11,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bind_links.h"
@@ -37,18 +38,27 @@ class HeldBuffer {
 
 // Waits for one rank's end.
 struct Ended {
+  const std::thread::id caller = std::this_thread::get_id();
   std::mutex mutex;
   std::condition_variable changed;
   std::atomic<bool> is{false};
+  bool here = false;  // set by that thread itself
   Status status;
   void Set(const Status& s) {
+    if (std::this_thread::get_id() == caller) {
+      status = s;
+      here = true;
+      return;
+    }
     // Under the lock to the end: the waiting thread destroys this as soon as it has it.
     std::lock_guard lock(mutex);
     status = s;
     is.store(true, std::memory_order_release);
     changed.notify_all();
   }
+  // By the thread that made this.
   void Wait() {
+    if (here) return;
     std::unique_lock lock(mutex);
     changed.wait(lock, [this] { return is.load(std::memory_order_acquire); });
   }

@@ -89,6 +89,7 @@ void Engine::HandOver(std::span<Started> ops) {
     std::lock_guard lock(mutex_);
     for (Started& op : ops) {
       if (op->finished()) continue;
+      op->handed_over = true;
       lanes += op->lanes().size();
       // A failure that is told from now on finds the operation among the active ones.
       if (auto told = told_.find(op->key()); told != told_.end()) op->Fail(told->second);
@@ -135,9 +136,9 @@ bool Engine::PlayHere(std::span<Started> ops) {
     if (moved) {
       idle = 0;
       until = {};
-    } else if (++idle < looks) {
       continue;
     }
+    if (++idle < looks) continue;
     const auto now = Clock::now();
     if (until == Clock::time_point{}) {
       until = std::min(longest, now + std::chrono::microseconds(patient ? patience_us : options_.spin_us));
@@ -150,7 +151,7 @@ bool Engine::PlayHere(std::span<Started> ops) {
     } else if (now >= until) {
       return false;
     }
-    if (!moved) sched_yield();
+    sched_yield();
   }
 }
 
@@ -206,14 +207,11 @@ std::vector<std::string> Engine::TakeWarnings() {
 
 void Engine::Finish(const std::shared_ptr<Operation>& op) {
   if (options_.non_finite != EngineOptions::NonFinite::kIgnore && !op->failed()) Complain(*op, NonFiniteResult(*op));
-  {
+  if (op->handed_over) {
     std::lock_guard lock(mutex_);
-    auto it = std::find(active_.begin(), active_.end(), op);
-    if (it != active_.end()) {
-      active_.erase(it);
-      version_.fetch_add(1, std::memory_order_release);
-      active_count_.fetch_sub(1, std::memory_order_release);
-    }
+    std::erase(active_, op);
+    version_.fetch_add(1, std::memory_order_release);
+    active_count_.fetch_sub(1, std::memory_order_release);
   }
   Status status = op->failed() ? op->status() : Status{};
   if (saver_ && (op->failed() || !op->complaint.empty())) {

@@ -1,5 +1,7 @@
 #include "engine/operation.h"
 
+#include <algorithm>
+
 namespace jaxring {
 
 const char* LostHint(Ending ending) {
@@ -25,6 +27,9 @@ uint64_t Mix(uint64_t x) {  // splitmix64's finaliser (Steele, Lea, Flood 2014)
   return x ^ (x >> 31);
 }
 
+// What a lane keeps of its memory from one execution to the next.
+constexpr size_t kKeptBytes = 16 * 1024;
+
 uint64_t RaggedTiles(const Plan& plan, const Extents& extents) {
   uint64_t longest = 0;
   for (uint64_t n : extents.in_length) longest = std::max(longest, n);
@@ -39,7 +44,6 @@ uint64_t OperationKey(uint64_t plan_key, uint64_t sequence) { return Mix(plan_ke
 Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
                      Clock::time_point deadline)
     : plan_(std::move(plan)), key_(key), deadline_(deadline), participants_(std::move(participants)) {
-  const uint64_t tiles = plan_->Tiles();
   for (uint32_t l = 0; l < plan_->locals.size(); ++l) {
     const RankTable& table = plan_->locals[l];
     const Extents* extents = participants_[l].extents.get();
@@ -50,9 +54,33 @@ Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector
       lane->number = static_cast<uint16_t>(i);
       lane->step = table.lane_begin[i];
       lane->step_end = table.lane_begin[i + 1];
-      lane->tiles = extents != nullptr ? RaggedTiles(*plan_, *extents) : tiles;
+      lane->tiles = extents != nullptr ? RaggedTiles(*plan_, *extents) : plan_->tiles;
       lane->flows.resize(table.flow_rank.size());
       lanes_.push_back(std::move(lane));
+    }
+  }
+  lanes_left_ = static_cast<int>(lanes_.size());
+}
+
+bool Operation::MayServeAgain() const {
+  return !handed_over && finished() && !failed() && !owned_input && kept.empty() && complaint.empty() &&
+         std::none_of(participants_.begin(), participants_.end(),
+                      [](const Participant& p) { return p.extents != nullptr; });
+}
+
+void Operation::Again(uint64_t key, Clock::time_point deadline) {
+  key_ = key;
+  deadline_ = deadline;
+  for (auto& lane : lanes_) {
+    lane->step = plan_->locals[lane->local].lane_begin[lane->number];
+    lane->tile = 0;
+    lane->made = lane->done = lane->waits_to_send = false;
+    lane->sends_done = 0;
+    lane->value = nullptr;
+    lane->waits_for = -1;
+    for (Flow& flow : lane->flows) flow.sent = flow.received = 0;
+    for (auto* memory : {&lane->staging, &lane->scratch}) {
+      if (memory->size() > kKeptBytes) std::vector<char>().swap(*memory);
     }
   }
   lanes_left_ = static_cast<int>(lanes_.size());
@@ -111,9 +139,9 @@ Operation::Span Operation::Tile(uint32_t local, Buffer buffer, int32_t chunk, ui
     begin = offset[chunk];
     length = lengths[chunk];
   } else {
-    uint64_t block = chunk / plan.pieces, piece = chunk % plan.pieces;
-    begin = block * plan.block_elements + plan.PieceBegin(piece);
-    length = plan.PieceBegin(piece + 1) - plan.PieceBegin(piece);
+    const int32_t block = chunk / plan.pieces, piece = chunk % plan.pieces;
+    begin = static_cast<uint64_t>(block) * plan.block_elements + plan.bounds[piece];
+    length = plan.bounds[piece + 1] - plan.bounds[piece];
   }
   uint64_t skip = tile * plan.tile_elements;
   if (skip >= length) return {base, 0};

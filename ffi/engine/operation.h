@@ -84,6 +84,11 @@ class Operation {
  public:
   Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
             Clock::time_point deadline);
+  // Whether it has ended rightly on the thread that launched it, unseen by any other: then it can be the next execution
+  // of its plan, too, which finds its lanes and their links made. The caller holds the only reference.
+  bool MayServeAgain() const;
+  // Is that. The participants are the caller's to exchange before.
+  void Again(uint64_t key, Clock::time_point deadline);
 
   const Plan& plan() const { return *plan_; }
   uint64_t key() const { return key_; }
@@ -119,8 +124,9 @@ class Operation {
   // Operands that results overwrite, and what is wrong with its data, where failures are saved (engine/operands.h).
   std::vector<std::vector<char>> kept;
   std::string complaint;
-  uint64_t record = 0;    // its number in the recorder
-  uint64_t sequence = 0;  // counts the executions of its call site, or of a queue of messages
+  uint64_t record = 0;       // its number in the recorder
+  uint64_t sequence = 0;     // counts the executions of its call site, or of a queue of messages
+  bool handed_over = false;  // other threads know it; set before they do
 
  private:
   std::shared_ptr<const Plan> plan_;

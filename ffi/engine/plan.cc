@@ -49,6 +49,9 @@ void RankTable::NumberFlows() {
 }
 
 void Plan::Seal() {
+  bounds.clear();
+  for (int p = 0; p <= pieces; ++p) bounds.push_back(PieceBegin(p));
+  tiles = Tiles();
   local_of_rank.assign(ranks.size(), -1);
   for (size_t i = 0; i < locals.size(); ++i) local_of_rank.at(locals[i].rank) = static_cast<int>(i);
   auto empty = [this](uint8_t buffer, int32_t chunk) {
@@ -56,7 +59,7 @@ void Plan::Seal() {
     if (where == Buffer::kNone) return true;
     const uint64_t piece = static_cast<uint64_t>(chunk) % pieces;
     // A scratch chunk's length is not known here.
-    return where != Buffer::kScratch && PieceBegin(piece) == PieceBegin(piece + 1);
+    return where != Buffer::kScratch && bounds[piece] == bounds[piece + 1];
   };
   for (RankTable& table : locals) {
     table.idle.assign(nlanes, 1);

@@ -68,6 +68,8 @@ struct Plan {
   std::vector<RankPlace> ranks;
   std::vector<RankTable> locals;
   std::vector<int> local_of_rank;  // -1: another process
+  std::vector<uint64_t> bounds;    // pieces + 1: `PieceBegin` of each
+  uint64_t tiles = 0;              // `Tiles()`
   std::shared_ptr<Gate> gate;      // may be null
   // The recorder's, under its lock: where it wrote `what` and `label`, and their length.
   mutable uint64_t text_at = 0;

@@ -109,8 +109,8 @@ uint64_t Recorder::Write(const Plan& plan) {
   return written + 1;
 }
 
-uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, OperationRecord::Time arrived) {
-  const int64_t now = Nanoseconds(std::chrono::steady_clock::now());
+uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, OperationRecord::Time arrived,
+                         OperationRecord::Time launched) {
   std::lock_guard lock(mutex_);
   const uint64_t written = header_->written.load(std::memory_order_relaxed);
   if (plan.text_at == 0 || written - (plan.text_at - 1) > kTextBytes) plan.text_at = Write(plan);
@@ -123,7 +123,7 @@ uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, Oper
   s.text_at = plan.text_at;
   s.text_bytes = plan.text_bytes;
   s.arrived = Nanoseconds(arrived);
-  s.launched = now;
+  s.launched = Nanoseconds(launched);
   s.ended = 0;
   s.state = static_cast<uint32_t>(OperationState::kRunning);
   s.number.store(number, std::memory_order_release);

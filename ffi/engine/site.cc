@@ -70,7 +70,17 @@ void Site::Arrive(Arrival arrival) {
     return;
   }
   Group& group = groups_[group_index];
-  group.devices[rank] = arrival.device;
+  const bool ready = group.state == PlanState::kReady;
+  if (ready && group.plan->locals.size() == 1 && group.waiting.empty()) {
+    const auto now = Clock::now();
+    Instance instance{arrival.run_id, group.next_sequence++, false, now, {}, {}};
+    CountMessage(group, instance);
+    arrival.participant.on_launching_thread = true;
+    instance.arrivals.push_back(std::move(arrival));
+    Start(group, std::move(instance), true, now, lock);
+    return;
+  }
+  if (!ready) group.devices[rank] = arrival.device;
   auto it = group.waiting.begin();
   while (it != group.waiting.end() && (it->run_id != arrival.run_id || Of(*it, rank) != nullptr)) ++it;
   if (it == group.waiting.end()) {
@@ -78,21 +88,18 @@ void Site::Arrive(Arrival arrival) {
     it = std::prev(group.waiting.end());
     if (group.plan) it->arrivals.reserve(group.plan->locals.size());
   }
-  if (group.state == PlanState::kReady && !it->numbered && group.plan->half != Half::kBoth) {
-    it->sequence = engine_->NextSequence(group.plan->key, group.plan->half == Half::kRecv);
-    it->numbered = true;
-  }
+  if (ready) CountMessage(group, *it);
   it->arrivals.push_back(std::move(arrival));
   if (!it->failure.ok()) {
     FailAll(*it, it->failure);
     if (group.plan && Complete(group, *it)) group.waiting.erase(it);
     return;
   }
-  if (group.state == PlanState::kReady && Complete(group, *it)) {
+  if (ready && Complete(group, *it)) {
     Instance instance = std::move(*it);
     group.waiting.erase(it);
     instance.arrivals.back().participant.on_launching_thread = true;
-    Start(group, std::move(instance), true, lock);
+    Start(group, std::move(instance), true, Clock::now(), lock);
     return;
   }
   if (group.state == PlanState::kNone) {
@@ -115,8 +122,16 @@ bool Site::Complete(const Group& group, const Instance& instance) const {
   return instance.arrivals.size() == group.plan->locals.size();
 }
 
-void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<std::mutex>& lock) {
+void Site::CountMessage(const Group& group, Instance& instance) {
+  if (instance.numbered || group.plan->half == Half::kBoth) return;
+  instance.sequence = engine_->NextSequence(group.plan->key, group.plan->half == Half::kRecv);
+  instance.numbered = true;
+}
+
+void Site::Start(Group& group, Instance instance, bool help, Clock::time_point now,
+                 std::unique_lock<std::mutex>& lock) {
   std::shared_ptr<const Plan> plan = group.plan;
+  std::shared_ptr<Operation> op = std::move(group.spare);
   lock.unlock();
   if (plan->half != Half::kBoth) {
     if (Status failure = engine_->TakeDetachedFailure(plan->key); !failure.ok()) {
@@ -156,14 +171,15 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
       return;
     }
   }
-  std::vector<Participant> participants;
-  participants.reserve(plan->locals.size());
-  for (const RankTable& table : plan->locals) {
-    participants.push_back(std::move(Of(instance, table.site_rank())->participant));
-    participants.back().rank = table.rank;
+  std::vector<Participant> fresh(op ? 0 : plan->locals.size());
+  std::vector<Participant>& participants = op ? op->participants() : fresh;
+  for (size_t i = 0; i < plan->locals.size(); ++i) {
+    participants[i] = std::move(Of(instance, plan->locals[i].site_rank())->participant);
+    participants[i].rank = plan->locals[i].rank;
   }
-  auto deadline =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
+  const auto deadline =
+      now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
+  const uint64_t key = OperationKey(*plan, instance.sequence);
   std::vector<Completion> sent;
   if (copy) {
     for (size_t i = 0; i < participants.size(); ++i) {
@@ -175,11 +191,14 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
       participants[i].on_launching_thread = false;
     }
   }
-  auto op =
-      std::make_shared<Operation>(plan, OperationKey(*plan, instance.sequence), std::move(participants), deadline);
+  if (op) {
+    op->Again(key, deadline);
+  } else {
+    op = std::make_shared<Operation>(plan, key, std::move(fresh), deadline);
+  }
   op->owned_input = copy;
   op->sequence = instance.sequence;
-  op->record = engine_->recorder().Begin(*plan, op->key(), instance.sequence, instance.begun);
+  op->record = engine_->recorder().Begin(*plan, key, instance.sequence, instance.begun, now);
   for (const Participant& participant : op->participants()) {
     if (participant.extents && !participant.extents->invalid.empty()) {
       op->Fail(Status::Error(Code::kInvalidArgument, plan->what + ": " + plan->ranks[participant.rank].name + ": " +
@@ -188,6 +207,10 @@ void Site::Start(Group& group, Instance instance, bool help, std::unique_lock<st
   }
   engine_->Launch(op, help);
   for (Completion& done : sent) engine_->completions().Post([done = std::move(done)] { done(Status{}); });
+  if (op.use_count() != 1 || !op->MayServeAgain()) return;
+  lock.lock();
+  if (group.plan == plan) group.spare = std::move(op);
+  lock.unlock();
 }
 
 void Site::FailAll(Instance& instance, const Status& status) {
@@ -205,12 +228,8 @@ void Site::Resolve(int group_index, std::shared_ptr<const Plan> plan) {
   if (plan->generation != generation_ || group.state == PlanState::kReady) return;
   group.plan = std::move(plan);
   group.state = PlanState::kReady;
-  if (group.plan->half != Half::kBoth) {
-    for (Instance& instance : group.waiting) {
-      if (!instance.failure.ok()) continue;
-      instance.sequence = engine_->NextSequence(group.plan->key, group.plan->half == Half::kRecv);
-      instance.numbered = true;
-    }
+  for (Instance& instance : group.waiting) {
+    if (instance.failure.ok()) CountMessage(group, instance);
   }
   while (true) {
     auto it = group.waiting.begin();
@@ -219,7 +238,7 @@ void Site::Resolve(int group_index, std::shared_ptr<const Plan> plan) {
     Instance instance = std::move(*it);
     group.waiting.erase(it);
     if (!instance.failure.ok()) continue;
-    Start(group, std::move(instance), false, lock);
+    Start(group, std::move(instance), false, Clock::now(), lock);
     lock.lock();
   }
 }
@@ -231,6 +250,7 @@ void Site::Renew(uint64_t generation, const Status& status) {
     for (Instance& instance : group.waiting) FailAll(instance, status);
     group.waiting.clear();
     group.plan = nullptr;
+    group.spare = nullptr;
     group.state = PlanState::kNone;
     group.identity.reset();
     group.next_sequence = 0;

@@ -83,7 +83,8 @@ class Site : public std::enable_shared_from_this<Site> {
     std::shared_ptr<const Plan> plan;
     std::deque<Instance> waiting;
     uint64_t next_sequence = 0;
-    std::map<int, int> devices;  // rank -> device
+    std::map<int, int> devices;        // rank -> device; complete once there is a plan
+    std::shared_ptr<Operation> spare;  // of the plan, and nobody else's: the next execution's
     struct Identity {
       uint64_t key;
       Half half;
@@ -94,7 +95,11 @@ class Site : public std::enable_shared_from_this<Site> {
   // What a rank brought; nullptr if it has not come.
   static Arrival* Of(Instance& instance, int rank);
   bool Complete(const Group& group, const Instance& instance) const;
-  void Start(Group& group, Instance instance, bool on_this_thread, std::unique_lock<std::mutex>& lock);
+  // Counts an execution whose plan says that its call's number is not its own.
+  void CountMessage(const Group& group, Instance& instance);
+  // Leaves the lock open.
+  void Start(Group& group, Instance instance, bool on_this_thread, Clock::time_point now,
+             std::unique_lock<std::mutex>& lock);
   void Expire(Group& group, Instance& instance);
   // Fails what another process says is over; false if none does.
   bool FailTold(Group& group, Instance& instance);

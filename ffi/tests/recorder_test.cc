@@ -33,7 +33,8 @@ void CheckStates() {
   Recorder recorder;
   CHECK(recorder.After(0).empty());
   const Clock::time_point before = Clock::now();
-  const uint64_t a = recorder.Begin(Labelled("a"), 70, 7, before), b = recorder.Begin(Labelled("b"), 71, 0, before);
+  const uint64_t a = recorder.Begin(Labelled("a"), 70, 7, before, Clock::now()),
+                 b = recorder.Begin(Labelled("b"), 71, 0, before, Clock::now());
   recorder.End(b, true);
   recorder.End(0, false);
   std::vector<OperationRecord> records = recorder.After(0);
@@ -51,10 +52,10 @@ void CheckStates() {
 
 void CheckOldOnesGo() {
   Recorder recorder;
-  const uint64_t first = recorder.Begin(Labelled("first"), 0, 0, Clock::now());
+  const uint64_t first = recorder.Begin(Labelled("first"), 0, 0, Clock::now(), Clock::now());
   uint64_t last = first;
   const Plan later = Labelled(std::string(500, 'l'));
-  for (uint64_t i = 0; i < Recorder::kCapacity; ++i) last = recorder.Begin(later, 1, i, Clock::now());
+  for (uint64_t i = 0; i < Recorder::kCapacity; ++i) last = recorder.Begin(later, 1, i, Clock::now(), Clock::now());
   std::vector<OperationRecord> records = recorder.After(0);
   CHECK_EQ(records.size(), Recorder::kCapacity);
   CHECK(records.front().number == first + 1 && records.back().number == last);
@@ -67,7 +68,7 @@ void CheckOldOnesGo() {
 void CheckOldTextsGo() {
   Recorder recorder;
   for (uint64_t i = 0; i < 2200; ++i) {
-    recorder.Begin(Labelled(std::to_string(i) + std::string(1000, '.')), i, i, Clock::now());
+    recorder.Begin(Labelled(std::to_string(i) + std::string(1000, '.')), i, i, Clock::now(), Clock::now());
   }
   size_t kept = 0;
   for (const OperationRecord& record : recorder.After(0)) {
@@ -112,7 +113,7 @@ void InChild(Work work) {
 void CheckSignal() {
   const std::string prefix = "recorder_test.signal." + std::to_string(getpid()) + ".";
   Recorder recorder;
-  recorder.End(recorder.Begin(Labelled("dumped"), 1, 2, Clock::now()), false);
+  recorder.End(recorder.Begin(Labelled("dumped"), 1, 2, Clock::now(), Clock::now()), false);
   const auto [memory, bytes] = recorder.memory();
   InChild([&, memory = memory, bytes = bytes] {
     DumpOnSignal(memory, bytes, prefix);
@@ -158,7 +159,7 @@ void CheckManyThreads() {
   std::vector<std::thread> writers;
   for (int t = 0; t < 4; ++t) {
     writers.emplace_back([&, x = Labelled("x")] {
-      for (int i = 0; i < 3000; ++i) recorder.End(recorder.Begin(x, 0, i, Clock::now()), false);
+      for (int i = 0; i < 3000; ++i) recorder.End(recorder.Begin(x, 0, i, Clock::now(), Clock::now()), false);
     });
   }
   for (std::thread& writer : writers) writer.join();

@@ -87,12 +87,17 @@ bool RingReceiver::FindNext(uint64_t* position, MessageId* id, const char** payl
 }
 
 bool RingReceiver::Claim(const MessageId* wanted, uint64_t* position, const char** payload, Message* message) {
+  // Who looks again and again does so without the lock. He may know an old head, but only of a slot that was filled
+  // again since does its flag say so, and whoever filled it rings afterwards.
+  const uint64_t oldest = head_.load(std::memory_order_relaxed);
+  if (memory_.header(oldest).flag.load(std::memory_order_acquire) != oldest + 1) return false;
   std::lock_guard lock(mutex_);
   const uint32_t slots = memory_.shape().slots;
-  for (uint64_t p = head_; p < head_ + slots; ++p) {
+  const uint64_t head = head_.load(std::memory_order_relaxed);
+  for (uint64_t p = head; p < head + slots; ++p) {
     SlotHeader& slot = memory_.header(p);
     if (slot.flag.load(std::memory_order_acquire) != p + 1) return false;
-    uint64_t bit = uint64_t{1} << (p % slots);
+    const uint64_t bit = memory_.bit(p);
     if ((claimed_ & bit) || (wanted != nullptr && !(slot.header.id() == *wanted))) continue;
     claimed_ |= bit;
     *position = p;
@@ -110,21 +115,21 @@ void RingReceiver::Release(uint64_t position) {
 
 void RingReceiver::Unclaim(uint64_t position) {
   std::lock_guard lock(mutex_);
-  claimed_ &= ~(uint64_t{1} << (position % memory_.shape().slots));
+  claimed_ &= ~memory_.bit(position);
 }
 
 void RingReceiver::ReleaseLocked(uint64_t position) {
-  const uint32_t slots = memory_.shape().slots;
-  consumed_ |= uint64_t{1} << (position % slots);
-  uint64_t head = head_;
-  while (consumed_ & (uint64_t{1} << (head % slots))) {
-    uint64_t bit = uint64_t{1} << (head % slots);
+  consumed_ |= memory_.bit(position);
+  const uint64_t before = head_.load(std::memory_order_relaxed);
+  uint64_t head = before;
+  while (consumed_ & memory_.bit(head)) {
+    const uint64_t bit = memory_.bit(head);
     consumed_ &= ~bit;
     claimed_ &= ~bit;
     ++head;
   }
-  if (head == head_) return;
-  head_ = head;
+  if (head == before) return;
+  head_.store(head, std::memory_order_relaxed);
   RingControl& control = memory_.control();
   control.head.store(head, std::memory_order_seq_cst);
   if (control.sender_waits.load(std::memory_order_seq_cst) != 0 &&

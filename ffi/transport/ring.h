@@ -33,7 +33,7 @@ struct MessageId {
 };
 
 struct RingShape {
-  uint32_t slots;          // at most 64
+  uint32_t slots;          // a power of two, at most 64
   uint32_t payload_bytes;  // per slot, a multiple of 64
   uint32_t payload_offset;
   size_t slot_stride() const { return (payload_offset + size_t{payload_bytes} + 63) / 64 * 64; }
@@ -86,18 +86,22 @@ struct RingControl {
 class RingMemory {
  public:
   RingMemory() = default;
-  RingMemory(void* base, RingShape shape) : base_(static_cast<char*>(base)), shape_(shape) {}
+  RingMemory(void* base, RingShape shape)
+      : base_(static_cast<char*>(base)), shape_(shape), stride_(shape.slot_stride()) {}
   RingControl& control() const { return *reinterpret_cast<RingControl*>(base_); }
   SlotHeader& header(uint64_t position) const { return *reinterpret_cast<SlotHeader*>(slot(position)); }
   char* payload(uint64_t position) const { return slot(position) + shape_.payload_offset; }
   const RingShape& shape() const { return shape_; }
+  // A bit for each slot.
+  uint64_t bit(uint64_t position) const { return uint64_t{1} << (position & (shape_.slots - 1)); }
 
  private:
   char* slot(uint64_t position) const {
-    return base_ + sizeof(RingControl) + position % shape_.slots * shape_.slot_stride();
+    return base_ + sizeof(RingControl) + (position & (shape_.slots - 1)) * stride_;
   }
   char* base_ = nullptr;
   RingShape shape_{};
+  size_t stride_ = 0;
 };
 
 // The sending side. Threads may use it together: a slot is reserved under the lock and filled outside it.
@@ -150,9 +154,9 @@ class RingReceiver {
   RingMemory memory_;
   Notifier* on_release_;
   std::mutex mutex_;
-  uint64_t head_ = 0;
-  uint64_t claimed_ = 0;   // a bit per slot: somebody reads it, or it is consumed and waits for its elders
-  uint64_t consumed_ = 0;  // a bit per slot
+  std::atomic<uint64_t> head_{0};  // changes under the lock
+  uint64_t claimed_ = 0;           // a bit per slot: somebody reads it, or it is consumed and waits for its elders
+  uint64_t consumed_ = 0;          // a bit per slot
 };
 
 template <class Take>
@@ -163,7 +167,7 @@ void RingReceiver::SpillIfFull(Take take) {
   while (end < head_ + slots && memory_.header(end).flag.load(std::memory_order_acquire) == end + 1) ++end;
   if (end < head_ + slots) return;
   for (uint64_t p = head_; p < end; ++p) {
-    uint64_t bit = uint64_t{1} << (p % slots);
+    const uint64_t bit = memory_.bit(p);
     // Freeing a slot may move the head past younger ones that were consumed before; their bits are gone by then.
     if (p < head_ || (claimed_ & bit)) continue;
     const MessageHeader& header = memory_.header(p).header;

@@ -3,7 +3,10 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "engine/joint.h"
@@ -12,9 +15,29 @@
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxring {
-namespace {
 
 namespace ffi = xla::ffi;
+
+// What a handler returns: a future of its end, or its end.
+struct CallOutcome {
+  std::optional<ffi::Future> later;
+  ffi::Error now;
+};
+
+}  // namespace jaxring
+
+// How XLA's header lets a handler return a type of its own (xla/ffi/api/api.h).
+template <xla::ffi::ExecutionStage stage>
+struct xla::ffi::ResultEncoding<stage, jaxring::CallOutcome> {
+  static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context,
+                                                              jaxring::CallOutcome outcome) {
+    if (outcome.later) return ResultEncoding<stage, Future>::Encode(api, context, std::move(*outcome.later));
+    return ResultEncoding<stage, Error>::Encode(api, context, std::move(outcome.now));
+  }
+};
+
+namespace jaxring {
+namespace {
 
 // What INSTANTIATE leaves with the executable: its identity is the call site's identity. A call of several collectives
 // has a site for each.
@@ -60,19 +83,48 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
 
 ffi::ErrorCode ToXla(Code code) { return static_cast<ffi::ErrorCode>(static_cast<int>(code)); }
 
-// Keeps count of what is in flight from here to the completion.
-Completion Completer(ffi::Promise promise) {
-  std::atomic<int64_t>* in_flight = &RunningEngine()->counters().in_flight;
-  in_flight->fetch_add(1, std::memory_order_relaxed);
-  return [promise = std::move(promise), in_flight](const Status& status) mutable {
-    in_flight->fetch_sub(1, std::memory_order_relaxed);
-    if (status.ok()) {
-      promise.SetAvailable();
-    } else {
-      promise.SetError(ffi::Error(ToXla(status.code), RunningEngine()->InWords(status)));
-    }
-  };
+ffi::Error ToXla(const Status& status) {
+  return status.ok() ? ffi::Error::Success() : ffi::Error(ToXla(status.code), RunningEngine()->InWords(status));
 }
+
+// The end of a call, which comes before its handler returns, or later: then there is a future of it, which costs XLA
+// and us as much as all the rest of a small operation. Counts what is in flight until then. It belongs to its two ends,
+// the completion and the handler; the second deletes it.
+class CallEnd {
+ public:
+  CallEnd() { InFlight().fetch_add(1, std::memory_order_relaxed); }
+  // Called once.
+  Completion completion() {
+    return [this](const Status& status) { Set(status); };
+  }
+  // What the handler returns, called once.
+  CallOutcome Take() {
+    if (state_.load(std::memory_order_acquire) == State::kEnded) return Ended();
+    ffi::Future future(promise_.emplace());
+    if (state_.exchange(State::kAwaited, std::memory_order_acq_rel) == State::kEnded) return Ended();
+    return CallOutcome{std::move(future), ffi::Error::Success()};
+  }
+
+ private:
+  enum class State { kBegun, kAwaited, kEnded };
+  static std::atomic<int64_t>& InFlight() { return RunningEngine()->counters().in_flight; }
+  void Set(const Status& status) {
+    InFlight().fetch_sub(1, std::memory_order_relaxed);
+    status_ = status;
+    if (state_.exchange(State::kEnded, std::memory_order_acq_rel) != State::kAwaited) return;
+    status_.ok() ? promise_->SetAvailable() : promise_->SetError(ToXla(status_));
+    delete this;
+  }
+  CallOutcome Ended() {
+    CallOutcome outcome{std::nullopt, ToXla(status_)};
+    delete this;
+    return outcome;
+  }
+
+  std::atomic<State> state_{State::kBegun};
+  Status status_;
+  std::optional<ffi::Promise> promise_;
+};
 
 Arrival MakeArrival(ffi::RunId run, int32_t device, const ffi::AnyBuffer& partition) {
   Arrival arrival;
@@ -83,11 +135,10 @@ Arrival MakeArrival(ffi::RunId run, int32_t device, const ffi::AnyBuffer& partit
 }
 
 // Several collectives: operand and result i are those of site i; the last operand is the partition id.
-ffi::Future Joined(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
-  ffi::Promise promise;
-  ffi::Future future(promise);
+CallOutcome Joined(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  auto* end = new CallEnd;
   const ffi::AnyBuffer partition = *args.get<ffi::AnyBuffer>(args.size() - 1);
-  JointCompletion joint(&RunningEngine()->completions(), Completer(std::move(promise)));
+  JointCompletion joint(&RunningEngine()->completions(), end->completion());
   {
     LaunchTogether together(RunningEngine());
     for (size_t i = 0; i < state->sites.size(); ++i) {
@@ -104,16 +155,14 @@ ffi::Future Joined(SiteState* state, ffi::RunId run, int32_t device, ffi::Remain
     }
   }
   joint.Close();
-  return future;
+  return end->Take();
 }
 
 // Operands: the data (absent for a pure receive), then maybe a token, last the partition id. Results: the data (absent
 // for a pure send), then maybe the token, whose buffer is the operand's.
-ffi::Future Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
+CallOutcome Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
                        ffi::RemainingRets rets, ffi::Dictionary) {
   if (state->sites.size() > 1) return Joined(state, run, device, args, rets);
-  ffi::Promise promise;
-  ffi::Future future(promise);
   Arrival arrival = MakeArrival(run, device, *args.get<ffi::AnyBuffer>(args.size() - 1));
   if (state->has_input) {
     ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(0);
@@ -125,9 +174,10 @@ ffi::Future Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::Re
     arrival.participant.out = out->untyped_data();
     arrival.out_bytes = out->size_bytes();
   }
-  arrival.participant.done = Completer(std::move(promise));
+  auto* end = new CallEnd;
+  arrival.participant.done = end->completion();
   state->sites[0]->Arrive(std::move(arrival));
-  return future;
+  return end->Take();
 }
 
 std::vector<uint64_t> Numbers(const ffi::AnyBuffer& buffer, uint64_t scale, bool* negative) {
@@ -143,12 +193,10 @@ std::vector<uint64_t> Numbers(const ffi::AnyBuffer& buffer, uint64_t scale, bool
 
 // Operands: data, output (aliased with the result), input offsets, send sizes, receive offsets, receive sizes, the
 // sizes that the peers say they send, partition id. Offsets and sizes count rows of `row_elements` elements.
-ffi::Future Ragged(SiteState* state, ffi::RunId run, int32_t device, ffi::AnyBuffer in, ffi::AnyBuffer,
+CallOutcome Ragged(SiteState* state, ffi::RunId run, int32_t device, ffi::AnyBuffer in, ffi::AnyBuffer,
                    ffi::AnyBuffer in_offset, ffi::AnyBuffer in_size, ffi::AnyBuffer out_offset, ffi::AnyBuffer out_size,
                    ffi::AnyBuffer peer_size, ffi::AnyBuffer partition, ffi::Result<ffi::AnyBuffer> out,
                    ffi::Dictionary) {
-  ffi::Promise promise;
-  ffi::Future future(promise);
   Arrival arrival = MakeArrival(run, device, partition);
   auto extents = std::make_unique<Extents>();
   const uint64_t scale = static_cast<uint64_t>(state->row_elements);
@@ -175,9 +223,10 @@ ffi::Future Ragged(SiteState* state, ffi::RunId run, int32_t device, ffi::AnyBuf
   arrival.participant.in = in.untyped_data();
   arrival.participant.out = out->untyped_data();
   arrival.participant.extents = std::move(extents);
-  arrival.participant.done = Completer(std::move(promise));
+  auto* end = new CallEnd;
+  arrival.participant.done = end->completion();
   state->sites[0]->Arrive(std::move(arrival));
-  return future;
+  return end->Take();
 }
 
 // JAX cannot register a type together with a stateful target before the backend starts, so the first call frame, whose
