@@ -116,14 +116,14 @@ bool Engine::PlayHere(std::span<Started> ops) {
   }
   patient &= bytes <= kSmallBytes || free || crowded;
   Clock::time_point until{}, longest = Clock::time_point::max();
-  struct Seated {
-    Engine* engine = nullptr;
-    ~Seated() {
-      if (engine == nullptr) return;
-      engine->bell_->Sit(-1);
-      engine->lookers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
+  struct Waiting {
+    Engine* engine;
+    bool looks = false, sits = false;
+    ~Waiting() {
+      if (sits) engine->bell_->Sit(-1);
+      if (looks) engine->lookers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
     }
-  } seated;
+  } waiting{this};
   const int looks = crowded ? kLooksInCrowd : lookers_.has_sources() ? kLooksAtConnections : kLooks;
   const int64_t patience_us = crowded ? kPatienceInCrowd * options_.patience_us : options_.patience_us;
   for (int idle = 0;;) {
@@ -138,14 +138,17 @@ bool Engine::PlayHere(std::span<Started> ops) {
       until = {};
       continue;
     }
+    if (patient && !waiting.looks && lookers_.has_sources()) {
+      waiting.looks = true;
+      lookers_.Begin();
+    }
     if (++idle < looks) continue;
     const auto now = Clock::now();
     if (until == Clock::time_point{}) {
       until = std::min(longest, now + std::chrono::microseconds(patient ? patience_us : options_.spin_us));
-      if (patient && seated.engine == nullptr) {
+      if (patient && !waiting.sits) {
         longest = now + kLongestHere;
-        seated.engine = this;
-        lookers_.Begin();
+        waiting.sits = true;
         TakeSeat(ops[0]->plan().process, now);
       }
     } else if (now >= until) {

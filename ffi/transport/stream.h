@@ -31,6 +31,8 @@ class Stream {
   // told to try again does so with the same bytes in front.
   virtual ssize_t Write(const iovec* parts, int count);
   virtual ssize_t Read(void* to, size_t bytes);
+  // Whether bytes that have come may wait in here, where no event tells of them; then it is read until there are none.
+  virtual bool holds_bytes() const { return false; }
   // What errno says, or what is known beyond it.
   virtual std::string Why() const;
   ssize_t Write(const void* data, size_t bytes);

@@ -177,7 +177,7 @@ void TcpRecvPump::Break() {
 
 bool TcpRecvPump::Read() {
   paused_ = false;
-  bool any = false;
+  bool any = false, drained = false;
   while (!closed_) {
     if (end_ > begin_) {
       size_t used;
@@ -197,6 +197,7 @@ bool TcpRecvPump::Read() {
       end_ -= begin_;
       begin_ = 0;
     }
+    if (drained) return any;
     ssize_t n;
     if (end_ == 0 && reader_.missing() >= buffer_.size()) {
       // Large payloads go straight into their slot.
@@ -207,10 +208,13 @@ bool TcpRecvPump::Read() {
         continue;
       }
     } else {
-      n = stream_->Read(buffer_.data() + end_, buffer_.size() - end_);
+      const size_t room = buffer_.size() - end_;
+      n = stream_->Read(buffer_.data() + end_, room);
       if (n > 0) {
         end_ += static_cast<size_t>(n);
         any = true;
+        // Less than there was room for is all, so far: another call would only say so.
+        drained = static_cast<size_t>(n) < room && !stream_->holds_bytes();
         continue;
       }
     }

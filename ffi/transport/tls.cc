@@ -41,6 +41,7 @@ class TlsStream final : public Stream {
   using Stream::Write;
   ssize_t Write(const iovec* parts, int count) override;
   ssize_t Read(void* to, size_t bytes) override;
+  bool holds_bytes() const override { return true; }  // the rest of a record
   std::string Why() const override { return why_.empty() ? Stream::Why() : why_; }
   unsigned Key(unsigned char* to, unsigned room) const {
     if (key_.size() > room) return 0;
