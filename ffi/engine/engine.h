@@ -167,6 +167,8 @@ class Engine {
   using Started = std::shared_ptr<Operation>;
   // Begins operations; with `help` this thread takes part. Changes their order.
   void Begin(std::span<Started> ops, bool help);
+  // Those that may serve again go back to their sites.
+  void GiveBack(std::span<Started> ops);
   // Plays operations on the thread that launches them, and waits a moment for their peers. True if all ended.
   bool PlayHere(std::span<Started> ops);
   // The launching thread begins to wait: it says where, and leaves a processor that another process's waits on.

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/finite.h"
 #include "engine/seats.h"
+#include "engine/site.h"
 
 namespace jaxring {
 namespace {
@@ -47,6 +48,14 @@ void Engine::Launch(std::shared_ptr<Operation> op, bool help) {
   launching = help ? op.get() : nullptr;
   Begin({&op, 1}, help);
   launching = nullptr;
+  GiveBack({&op, 1});
+}
+
+void Engine::GiveBack(std::span<Started> ops) {
+  for (Started& op : ops) {
+    const auto [site, group] = op->home;
+    if (site != nullptr && op.use_count() == 1 && op->MayServeAgain()) site->TakeBack(group, std::move(op));
+  }
 }
 
 LaunchTogether::LaunchTogether(Engine* engine) : engine_(engine) { kept_back = &operations_; }
@@ -54,6 +63,7 @@ LaunchTogether::LaunchTogether(Engine* engine) : engine_(engine) { kept_back = &
 LaunchTogether::~LaunchTogether() {
   kept_back = nullptr;
   engine_->Begin(operations_, true);
+  engine_->GiveBack(operations_);
 }
 
 void Engine::Begin(std::span<Started> ops, bool help) {
@@ -112,7 +122,7 @@ bool Engine::PlayHere(std::span<Started> ops) {
   for (Started& op : ops) {
     patient &= op->plan().locals.size() == 1;
     free &= patient && op->participants().front().waits;
-    bytes += std::max(op->plan().in_bytes(), op->plan().out_bytes());
+    bytes = std::max({bytes, op->plan().in_bytes(), op->plan().out_bytes()});
   }
   patient &= bytes <= kSmallBytes || free || crowded;
   Clock::time_point until{}, longest = Clock::time_point::max();
@@ -154,6 +164,8 @@ bool Engine::PlayHere(std::span<Started> ops) {
     } else if (now >= until) {
       return false;
     }
+    // Of several, each rank may have filled its peers' rings with messages of those that they have yet to send for.
+    if (ops.size() > 1) Spill();
     sched_yield();
   }
 }

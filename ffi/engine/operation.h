@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/pages.h"
@@ -17,6 +18,8 @@
 #include "transport/link.h"
 
 namespace jaxring {
+
+class Site;
 
 using Clock = std::chrono::steady_clock;
 
@@ -85,7 +88,7 @@ class Operation {
   Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
             Clock::time_point deadline);
   // Whether it has ended rightly on the thread that launched it, unseen by any other: then it can be the next execution
-  // of its plan, too, which finds its lanes and their links made. The caller holds the only reference.
+  // of its plan, too, which finds its lanes and their links made.
   bool MayServeAgain() const;
   // Is that. The participants are the caller's to exchange before.
   void Again(uint64_t key, Clock::time_point deadline);
@@ -127,6 +130,8 @@ class Operation {
   uint64_t record = 0;       // its number in the recorder
   uint64_t sequence = 0;     // counts the executions of its call site, or of a queue of messages
   bool handed_over = false;  // other threads know it; set before they do
+  // Who takes it back for its plan's next execution, once it has ended so that it may serve again; outlives the launch.
+  std::pair<Site*, int> home{nullptr, 0};
 
  private:
   std::shared_ptr<const Plan> plan_;

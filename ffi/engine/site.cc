@@ -77,7 +77,7 @@ void Site::Arrive(Arrival arrival) {
     CountMessage(group, instance);
     arrival.participant.on_launching_thread = true;
     instance.arrivals.push_back(std::move(arrival));
-    Start(group, std::move(instance), true, now, lock);
+    Start(group_index, std::move(instance), true, now, lock);
     return;
   }
   if (!ready) group.devices[rank] = arrival.device;
@@ -99,7 +99,7 @@ void Site::Arrive(Arrival arrival) {
     Instance instance = std::move(*it);
     group.waiting.erase(it);
     instance.arrivals.back().participant.on_launching_thread = true;
-    Start(group, std::move(instance), true, Clock::now(), lock);
+    Start(group_index, std::move(instance), true, Clock::now(), lock);
     return;
   }
   if (group.state == PlanState::kNone) {
@@ -128,8 +128,14 @@ void Site::CountMessage(const Group& group, Instance& instance) {
   instance.numbered = true;
 }
 
-void Site::Start(Group& group, Instance instance, bool help, Clock::time_point now,
+void Site::TakeBack(int group, std::shared_ptr<Operation> op) {
+  std::lock_guard lock(mutex_);
+  if (groups_[group].plan.get() == &op->plan()) groups_[group].spare = std::move(op);
+}
+
+void Site::Start(int group_index, Instance instance, bool help, Clock::time_point now,
                  std::unique_lock<std::mutex>& lock) {
+  Group& group = groups_[group_index];
   std::shared_ptr<const Plan> plan = group.plan;
   std::shared_ptr<Operation> op = std::move(group.spare);
   lock.unlock();
@@ -196,6 +202,7 @@ void Site::Start(Group& group, Instance instance, bool help, Clock::time_point n
   } else {
     op = std::make_shared<Operation>(plan, key, std::move(fresh), deadline);
   }
+  op->home = {this, group_index};
   op->owned_input = copy;
   op->sequence = instance.sequence;
   op->record = engine_->recorder().Begin(*plan, key, instance.sequence, instance.begun, now);
@@ -205,12 +212,8 @@ void Site::Start(Group& group, Instance instance, bool help, Clock::time_point n
                                                          participant.extents->invalid));
     }
   }
-  engine_->Launch(op, help);
+  engine_->Launch(std::move(op), help);
   for (Completion& done : sent) engine_->completions().Post([done = std::move(done)] { done(Status{}); });
-  if (op.use_count() != 1 || !op->MayServeAgain()) return;
-  lock.lock();
-  if (group.plan == plan) group.spare = std::move(op);
-  lock.unlock();
 }
 
 void Site::FailAll(Instance& instance, const Status& status) {
@@ -238,7 +241,7 @@ void Site::Resolve(int group_index, std::shared_ptr<const Plan> plan) {
     Instance instance = std::move(*it);
     group.waiting.erase(it);
     if (!instance.failure.ok()) continue;
-    Start(group, std::move(instance), false, Clock::now(), lock);
+    Start(group_index, std::move(instance), false, Clock::now(), lock);
     lock.lock();
   }
 }

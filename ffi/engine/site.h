@@ -65,6 +65,8 @@ class Site : public std::enable_shared_from_this<Site> {
   // nothing waits any more.
   bool CheckDeadlines(Clock::time_point now, const std::string* abort_reason);
   void Number(uint64_t ordinal);
+  // An operation of a group that has ended and may serve again.
+  void TakeBack(int group, std::shared_ptr<Operation> op);
   // Adds what waits here for local ranks or a plan.
   void Describe(Clock::time_point now, std::vector<Activity>* activities);
 
@@ -98,7 +100,7 @@ class Site : public std::enable_shared_from_this<Site> {
   // Counts an execution whose plan says that its call's number is not its own.
   void CountMessage(const Group& group, Instance& instance);
   // Leaves the lock open.
-  void Start(Group& group, Instance instance, bool on_this_thread, Clock::time_point now,
+  void Start(int group, Instance instance, bool on_this_thread, Clock::time_point now,
              std::unique_lock<std::mutex>& lock);
   void Expire(Group& group, Instance& instance);
   // Fails what another process says is over; false if none does.
