@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <new>
 
-#include "engine/float_mode.h"
 #include "engine/site.h"
 
 namespace jaxring {
@@ -53,7 +52,6 @@ std::vector<std::shared_ptr<Operation>> Engine::Active(uint64_t* version) {
 bool Engine::Play(const std::shared_ptr<Operation>& op) {
   if (op->plan().held_back() && !op->failed()) return false;
   bool moved = false;
-  IeeeFloatMode mode;
   for (auto& lane : op->lanes()) {
     if (lane->busy.load(std::memory_order_relaxed) || lane->busy.exchange(true, std::memory_order_acquire)) continue;
     if (lane->done) {

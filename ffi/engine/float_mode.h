@@ -1,5 +1,6 @@
-// The processor's floating-point mode while lanes are played. XLA's threads flush subnormals to zero and ours do not;
-// results must not depend on the thread that made them, so every lane runs in the IEEE default mode.
+// The processor's floating-point mode while values are made. XLA's threads flush subnormals to zero and ours do not;
+// results must not depend on the thread that made them, so every reduction runs in the IEEE default mode. To switch
+// costs some 20 ns twice: nothing that only looks or copies does so.
 #pragma once
 
 #include <cstdint>
