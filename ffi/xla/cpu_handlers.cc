@@ -87,9 +87,9 @@ ffi::Error ToXla(const Status& status) {
   return status.ok() ? ffi::Error::Success() : ffi::Error(ToXla(status.code), RunningEngine()->InWords(status));
 }
 
-// The end of a call, which comes before its handler returns, or later: then there is a future of it, which costs XLA
-// and us as much as all the rest of a small operation. Counts what is in flight until then. It belongs to its two ends,
-// the completion and the handler; the second deletes it.
+// The end of a call, which comes before its handler returns, or later: only then is there a future of it, with all that
+// XLA and its header allocate and lock for one. Counts what is in flight until the end. It belongs to two, the
+// completion and the handler; the second to be done with it deletes it.
 class CallEnd {
  public:
   CallEnd() { InFlight().fetch_add(1, std::memory_order_relaxed); }
