@@ -41,7 +41,7 @@ struct Ended {
   const std::thread::id caller = std::this_thread::get_id();
   std::mutex mutex;
   std::condition_variable changed;
-  std::atomic<bool> is{false};
+  bool is = false;    // under the lock
   bool here = false;  // set by that thread itself
   Status status;
   void Set(const Status& s) {
@@ -53,14 +53,14 @@ struct Ended {
     // Under the lock to the end: the waiting thread destroys this as soon as it has it.
     std::lock_guard lock(mutex);
     status = s;
-    is.store(true, std::memory_order_release);
+    is = true;
     changed.notify_all();
   }
   // By the thread that made this.
   void Wait() {
     if (here) return;
     std::unique_lock lock(mutex);
-    changed.wait(lock, [this] { return is.load(std::memory_order_acquire); });
+    changed.wait(lock, [this] { return is; });
   }
 };
 

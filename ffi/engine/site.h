@@ -97,7 +97,7 @@ class Site : public std::enable_shared_from_this<Site> {
   // What a rank brought; nullptr if it has not come.
   static Arrival* Of(Instance& instance, int rank);
   bool Complete(const Group& group, const Instance& instance) const;
-  // Counts an execution whose plan says that its call's number is not its own.
+  // Numbers an execution of a message's half: several sites count those together.
   void CountMessage(const Group& group, Instance& instance);
   // Leaves the lock open.
   void Start(int group, Instance instance, bool on_this_thread, Clock::time_point now,
