@@ -1,7 +1,8 @@
 """Which processes take part, and how they agree on that anew after some were lost or have come back.
 
 Each agreement begins a generation of the job, and its outcome stands in the store for good, set by whoever is first. So
-there is one outcome, whatever the processes know of each other; one that was late or left out reads it there. Keys:
+there is one outcome, whatever the processes know of each other; one that was late or left out reads it there. Where
+their calls differ nobody is in it, and each that had not called by then is told so by its next call. Keys:
 `jaxring/ready/G/P`: process P wants generation G; `jaxring/decision/G`: who is in it, or why nobody is.
 """
 
@@ -76,11 +77,14 @@ def agree(
         while generation in decided and not _holds(decided[generation], process, token):
             if kind == SHRINK and decided[generation]["members"]:
                 raise _left_out(process, generation, decided[generation])
+            if decided[generation]["differ"] and not fresh and process not in _ready(store, generation):
+                break
             generation += 1
         decision = decided.get(generation)
+        # Also where it is too late to count: who has called in a generation is told of its outcome once.
+        wish = {"kind": kind, "token": token, "fresh": fresh, "gone": gone()}
+        store.replace(f"jaxring/ready/{generation}/{process}", wire.encode(wish))
         if decision is None:
-            wish = {"kind": kind, "token": token, "fresh": fresh, "gone": gone()}
-            store.replace(f"jaxring/ready/{generation}/{process}", wire.encode(wish))
             decision = _await(store, process, generation, current, kind, began, timeout_s, gone)
         if _holds(decision, process, token):
             return Membership(generation, current.count, tuple(sorted(decision["members"])))
@@ -147,7 +151,9 @@ def _outcome(
     others = sorted(p for p, wish in ready.items() if wish["kind"] != kind and not wish["fresh"])
     if others:
         other = REBUILD if kind == SHRINK else SHRINK
-        return _failed(f"Processes {_listed(others)} called {other}() where others called {kind}(): all must call one.")
+        return _failed(
+            f"Processes {_listed(others)} called {other}() where others called {kind}(): all must call one.", True
+        )
     if kind == REBUILD:
         missing = [p for p in range(current.count) if p not in ready]
         if missing and late:
@@ -155,13 +161,13 @@ def _outcome(
                 f"Processes {_listed(missing)} did not come to rebuild(). Start them again, or go on without them: "
                 "jaxring.shrink()."
             )
-        return None if missing else {"members": {str(p): wish["token"] for p, wish in ready.items()}, "error": ""}
+        return None if missing else _members(ready)
     for wish in ready.values():
         for p in wish["gone"]:
             since.setdefault(p, now)
     coming = {p: wish for p, wish in ready.items() if p in current.processes and wish["kind"] == SHRINK}
     expected = [p for p in current.processes if p not in coming and now - since.get(p, now) <= _GRACE_S]
-    return None if expected and not late else {"members": {str(p): w["token"] for p, w in coming.items()}, "error": ""}
+    return None if expected and not late else _members(coming)
 
 
 def _left_out(process: int, generation: int, decision: dict[str, Any]) -> JoinError:
@@ -171,8 +177,12 @@ def _left_out(process: int, generation: int, decision: dict[str, Any]) -> JoinEr
     )
 
 
-def _failed(text: str) -> dict[str, Any]:
-    return {"members": {}, "error": text}
+def _members(coming: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    return {"members": {str(p): wish["token"] for p, wish in coming.items()}, "error": "", "differ": False}
+
+
+def _failed(text: str, differ: bool = False) -> dict[str, Any]:
+    return {"members": {}, "error": text, "differ": differ}
 
 
 def _holds(decision: dict[str, Any], process: int, token: str) -> bool:
@@ -194,7 +204,8 @@ def _decision(raw: bytes) -> dict[str, Any]:
             wire.integer(int(p), "process", 0, MAX_PROCESSES): wire.text(token, "token", 64)
             for p, token in value["members"].items()
         }
-        return {"members": members, "error": wire.text(value["error"], "error", 1 << 16)}
+        error = wire.text(value["error"], "error", 1 << 16)
+        return {"members": members, "error": error, "differ": value["differ"] is True}
     except (ValueError, KeyError, AttributeError) as error:
         raise JoinError(f"A decision on the members cannot be read ({error}): same jaxring version?") from error
 

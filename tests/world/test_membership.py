@@ -101,6 +101,26 @@ def test_calls_that_differ_are_told(call):
             c.result(60)
 
 
+def test_who_calls_after_calls_that_differed_is_told_so_once(call):
+    expected = r"Processes 1 called rebuild\(\) where others called shrink\(\)"
+    for c in [call(0, SHRINK), call(1, REBUILD)]:
+        with pytest.raises(JoinError, match=expected):
+            c.result(60)
+    with pytest.raises(JoinError, match=expected):
+        call(2, SHRINK, timeout_s=600).result(60)
+    calls = [call(p, SHRINK) for p in range(3)]
+    assert [c.result(60) for c in calls] == [Membership(2, 3, (0, 1, 2))] * 3
+
+
+def test_a_new_start_has_no_part_in_what_differed_before(call):
+    for c in [call(0, SHRINK), call(1, REBUILD)]:
+        with pytest.raises(JoinError, match="Processes 1 called"):
+            c.result(60)
+    back = call(2, REBUILD, token="second start", fresh=True)
+    calls = [call(p, REBUILD) for p in range(2)]
+    assert [c.result(60) for c in [*calls, back]] == [Membership(2, 3, (0, 1, 2))] * 3
+
+
 def test_a_lost_decider_is_not_waited_for_without_end(call, monkeypatch):
     monkeypatch.setattr(membership, "_SLACK_S", 0.2)
     with pytest.raises(JoinError, match="Nobody has decided who takes part in generation 1"):
