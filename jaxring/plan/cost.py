@@ -40,10 +40,16 @@ TILE_BYTES = 128 * 1024
 
 # Bytes of direct, in percent: many flows that meet at one receiver (incast) get less out of it than a single flow.
 CROWD_PERCENT = 125
-# Bytes of halving_doubling, in percent, from so many bytes of a vector on: it reads back from memory what it sends
-# once more, where ring passes on what it has in hand. Measured against ring (JAXRING_ALGO, in `jaxring bench --peers`)
-# with 4 processes on 2 cores: 7 to 13 more over TCP, 10 to 30 in memory.
-READ_BACK_BYTES, READ_BACK_PERCENT = 8 << 20, 110
+# Bytes of halving_doubling, in percent, where a vector leaves the caches: it reads back from memory what it sends once
+# more, where ring passes on what it has in hand. Measured against ring (JAXRING_ALGO, in `jaxring bench --peers`) with
+# 4 processes on 2 cores: 7 to 13 more over TCP, 10 to 30 in memory.
+READ_BACK_PERCENT = 110
+# Between hosts flows always crowd, and a vector of so many bytes leaves the caches of its host.
+READ_BACK_BYTES = 8 << 20
+# On one host neither is so while what all ranks write in a phase stays in the caches. Measured with 3, 4, 8 and 16
+# processes on 2 cores: direct is 1.1 to 2 times as fast as the others from 64 KiB up to there, ring 1.1 to 1.6 times
+# as fast as direct above, but for 4 processes, with which they are level.
+CACHE_BYTES = 32 << 20
 
 _FOLD, _SPREAD = "fold", "spread"
 PHASES: dict[str, tuple[str, ...]] = {
@@ -94,7 +100,14 @@ def _log2(n: int) -> int:
     return (n - 1).bit_length()
 
 
-def _phase(collective: str, pattern: str, count: int, per_host: int, total: int, channels: int) -> tuple[int, int, int]:
+def _cached(topology: Topology, count: int, total: int) -> bool:
+    """Whether a phase of ``count`` participants over ``total`` bytes stays in the caches."""
+    return total * (count - 1) < CACHE_BYTES if topology.hosts == 1 else total < READ_BACK_BYTES
+
+
+def _phase(
+    collective: str, pattern: str, count: int, per_host: int, total: int, channels: int, cached: bool
+) -> tuple[int, int, int]:
     """(hops, messages, bytes) of one phase among ``count`` ranks or nodes, ``per_host`` of them behind one network.
 
     ``total`` bytes is the whole vector, of which every participant ends with, or starts from, one count-th, unless the
@@ -111,7 +124,7 @@ def _phase(collective: str, pattern: str, count: int, per_host: int, total: int,
         p = 1 << (count.bit_length() - 1)
         # Chunks of a lane go one after the other; a lane per chunk leaves the tree's depth.
         hops = max(_log2(p), p // channels) + (count > p)
-        percent = READ_BACK_PERCENT if total >= READ_BACK_BYTES else 100
+        percent = 100 if cached else READ_BACK_PERCENT
         across = total * outside // count * crossing * percent // 100
         return hops, p - 1 + (count > p) * p, across + (count > p) * total
     if collective == "permute":
@@ -149,11 +162,13 @@ def shape(
         # Everybody folds the whole vector, where direct's ranks fold a share: half a byte more for each that comes.
         folded = total * (n - 1) // 2
         return Shape(1, n - 1, (wire * CROWD_PERCENT // 100 if n > 2 else wire) + folded, 0)
+    cached = _cached(topology, count, total)
+    crowded = count > 2 and collective != "permute" and not (cached and topology.hosts == 1)
     hops = messages = wire = 0
     for phase in PHASES.get(collective, (_SPREAD,)):
-        h, m, b = _phase(collective, pattern, count, per_host, total, channels)
+        h, m, b = _phase(collective, pattern, count, per_host, total, channels, cached)
         wide = widening if phase == _FOLD and pattern != "direct" else 1
-        if pattern == "direct" and count > 2 and collective != "permute":
+        if pattern == "direct" and crowded:
             b = b * CROWD_PERCENT // 100
         hops, messages, wire = hops + h, messages + m, wire + b * wide
     rails = channels * (topology.width if hier else 1)
