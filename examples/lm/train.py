@@ -78,9 +78,19 @@ def count_collectives(hlo: str) -> tuple[int, int]:
     return len(xla), len(re.findall(r'custom_call_target="jaxring', hlo))
 
 
-def train(name: str, mean: Mean, mesh: Mesh, corpus: Corpus, settings: Settings) -> Run:
-    devices, length = mesh.size, settings.config.context
-    rows = settings.rows_per_device * devices
+@dataclass
+class Prepared:
+    """A compiled training step ``step(state, text) -> (state, loss)``, and what it is called with."""
+
+    step: Any
+    state: model.State
+    batch: Callable[[int], jax.Array]  # the text of a step, by its number
+    evaluate: Callable[[model.Params], jax.Array]  # the loss on text held out
+
+
+def prepare(mean: Mean, mesh: Mesh, corpus: Corpus, settings: Settings) -> Prepared:
+    length = settings.config.context
+    rows = settings.rows_per_device * mesh.size
     by_row = NamedSharding(mesh, P(AXIS))
 
     def place(text: np.ndarray) -> jax.Array:
@@ -89,31 +99,36 @@ def train(name: str, mean: Mean, mesh: Mesh, corpus: Corpus, settings: Settings)
     def batch(step: int) -> jax.Array:
         return place(corpus.batch(step, seed=settings.seed, rows=rows, length=length))
 
+    def evaluate(params: model.Params) -> jax.Array:
+        f = jax.jit(shard_map(partial(_evaluate, mean), out_specs=P()))
+        return f(params, place(corpus.held_out_batch(rows=8 * rows, length=length)))
+
     shard_map = partial(jax.shard_map, mesh=mesh, in_specs=(P(), P(AXIS)), check_vma=True)
     step = jax.jit(shard_map(partial(train_step, settings, mean), out_specs=(P(), P())), donate_argnums=0)
-    evaluate = jax.jit(shard_map(partial(_evaluate, mean), out_specs=P()))
-
     init = partial(model.init_state, settings.config, settings.seed)
     state = jax.jit(init, out_shardings=NamedSharding(mesh, P()))()
-    compiled = step.lower(state, batch(0)).compile()
+    return Prepared(step.lower(state, batch(0)).compile(), state, batch, evaluate)
 
+
+def train(name: str, mean: Mean, mesh: Mesh, corpus: Corpus, settings: Settings) -> Run:
+    tokens = settings.rows_per_device * mesh.size * settings.config.context
+    prepared = prepare(mean, mesh, corpus, settings)
+    state = prepared.state
     losses = []
     with Progress(name, settings.steps) as progress:
         seconds = 0.0
         for index in range(settings.steps):
-            text = batch(index)
+            text = prepared.batch(index)
             begin = time.perf_counter()
-            state, loss = compiled(state, text)
+            state, loss = prepared.step(state, text)
             losses.append(float(loss))
             seconds += (time.perf_counter() - begin) if index else 0.0
-            progress.advance(losses[-1], index * rows * length / seconds if index else 0.0)
-
-    held_out = place(corpus.held_out_batch(rows=8 * rows, length=length))
+            progress.advance(losses[-1], index * tokens / seconds if index else 0.0)
     return Run(
         name,
         losses,
-        float(evaluate(state.params, held_out)),
+        float(prepared.evaluate(state.params)),
         seconds,
-        (settings.steps - 1) * rows * length,
-        *count_collectives(compiled.as_text()),
+        (settings.steps - 1) * tokens,
+        *count_collectives(prepared.step.as_text()),
     )

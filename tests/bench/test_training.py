@@ -1,0 +1,47 @@
+"""The demo's training step in profiles: what is taken from them, and a short run."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jaxring.bench.training import last_arrivals_and_ends, main
+
+JOB = "-m jaxring.cli run -n 2 --devices-per-process 2 --output rank0 -m jaxring.bench.training".split()
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+
+
+def test_a_collective_lasts_from_the_last_arrival_to_the_last_end():
+    # Two steps of three local ranks.
+    found = [(10, 25), (12, 25), (20, 30), (50, 71), (55, 70), (56, 70)]
+    np.testing.assert_array_equal(last_arrivals_and_ends(found, 2), [[20, 30], [56, 71]])
+    for wrong in [found[1:], []]:
+        with pytest.raises(RuntimeError, match="collectives in a profile of 2 steps"):
+            last_arrivals_and_ends(wrong, 2)
+
+
+def test_both_programs_of_a_job_are_measured():
+    done = subprocess.run(
+        [sys.executable, *JOB, "--examples", str(EXAMPLES), "--turns", "2", "--steps", "2"],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    times = {name: float(ms) for name, ms in re.findall(r"(jaxring.all_reduce|lax.psum) +│ +([\d.]+)", done.stdout)}
+    assert times.keys() == {"jaxring.all_reduce", "lax.psum"}
+    # A collective takes time, and is a part of a step.
+    steps = dict(re.findall(r"(jaxring.all_reduce|lax.psum)\s+([\d.]+)\s+ms", done.stdout.split("whole steps")[1]))
+    for name, ms in times.items():
+        assert 0 < ms < float(steps[name])
+
+
+def test_without_the_demo_it_says_what_to_give(tmp_path, capsys):
+    assert main(["--examples", str(tmp_path)]) == 1
+    assert "--examples takes" in capsys.readouterr().err
