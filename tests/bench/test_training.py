@@ -11,7 +11,19 @@ import pytest
 
 from jaxring.bench.training import last_arrivals_and_ends, main
 
-JOB = "-m jaxring.cli run -n 2 --devices-per-process 2 --output rank0 -m jaxring.bench.training".split()
+JOB = [
+    "-m",
+    "jaxring.cli",
+    "run",
+    "-n",
+    "2",
+    "--devices-per-process",
+    "2",
+    "--output",
+    "rank0",
+    "-m",
+    "jaxring.bench.training",
+]
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
