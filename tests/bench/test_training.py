@@ -11,19 +11,7 @@ import pytest
 
 from jaxring.bench.training import last_arrivals_and_ends, main
 
-JOB = [
-    "-m",
-    "jaxring.cli",
-    "run",
-    "-n",
-    "2",
-    "--devices-per-process",
-    "2",
-    "--output",
-    "rank0",
-    "-m",
-    "jaxring.bench.training",
-]
+JOB = ["-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "2", "--output", "rank0", "-m"]
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
@@ -38,7 +26,7 @@ def test_a_collective_lasts_from_the_last_arrival_to_the_last_end():
 
 def test_both_programs_of_a_job_are_measured():
     done = subprocess.run(
-        [sys.executable, *JOB, "--examples", str(EXAMPLES), "--turns", "2", "--steps", "2"],
+        [sys.executable, *JOB, "jaxring.bench.training", "--examples", str(EXAMPLES), "--turns", "2", "--steps", "2"],
         env=os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"},
         capture_output=True,
         text=True,
