@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # Gives a command the hostname $0 and the file $1 as /etc/hosts: `ip netns exec` makes a mount namespace.
 _BEGIN = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-# What tbf lets pass at once must last from one tick of the kernel's clock to the next, and hold a large segment.
-_TICK_S = 0.005
+# What tbf lets pass at once: as little as lets it keep to the rate, and no less than a large segment.
+_BUCKET_S = 0.001
 _SEGMENT_BYTES = 128 * 1024
 _IPERF_S, _IPERF_LIMIT_S = 3, 30
 
@@ -96,9 +96,17 @@ class Hosts:
                 if self._rate:
                     self._shape(name, device)
 
-    def _shape(self, name: str, device: str) -> None:
+    @property
+    def bucket_s(self) -> float:
+        """How long a link that was idle is as fast as the machine, at most: what goes at once is on top of its rate."""
+        return max(_BUCKET_S, _SEGMENT_BYTES / self._bytes_per_second()) if self._rate else 0.0
+
+    def _bytes_per_second(self) -> float:
         number, unit = re.findall(r"[0-9]+|[a-z]+", self._rate)
-        burst = max(_SEGMENT_BYTES, int(int(number) * _UNITS[unit] / 8 * _TICK_S))
+        return int(number) * _UNITS[unit] / 8
+
+    def _shape(self, name: str, device: str) -> None:
+        burst = round(self.bucket_s * self._bytes_per_second())
         shape = ["tbf", "rate", self._rate, "burst", str(burst), "latency", "50ms"]
         done = subprocess.run(
             ["tc", "-n", name, "qdisc", "add", "dev", device, "root", *shape],

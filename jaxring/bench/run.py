@@ -25,6 +25,9 @@ TURN_S = 0.1
 # Shorter iterations are timed in batches that last about this long, as nccl-tests times all of its iterations: what
 # one process gains on another within them is no time of a collective, and as much of what is measured is its own.
 BATCH_S = 1e-3
+# A shaped link lets an idle moment's bytes pass at once, so that a batch of less than this many such buckets shows a
+# faster link than there is, and the faster the less a peer sends in it.
+BUCKETS = 20
 # Batches from which their length is told.
 LOOKS = 3
 # Short iterations have several turns, too.
@@ -141,6 +144,7 @@ def _one(
         for crew in crews
     }
     turns: dict[Crew, tuple[int, int]] = {}
+    batch_s = max(BATCH_S, BUCKETS * job.hosts.bucket_s) if job.hosts else BATCH_S
     for crew, result in found.items():
         progress(description=f"{case.collective} {case.nbytes} B: {crew.peer.name} prepares")
         with _may_break(crew, result):
@@ -148,7 +152,7 @@ def _one(
             if result.refused:
                 continue
             crew.ask("run", (1, 1))  # compiles, plans and connects
-            batch, lasts = _pace(crew, warmup)
+            batch, lasts = _pace(crew, warmup, batch_s)
             turns[crew] = max(1, min(iterations // LEAST_TURNS, int(TURN_S / lasts))), batch
     left = dict.fromkeys(turns, iterations)
     order = list(turns)
@@ -179,12 +183,12 @@ def _one(
     yield from found.values()
 
 
-def _pace(crew: Crew, warmup: int) -> tuple[int, float]:
+def _pace(crew: Crew, warmup: int, batch_s: float) -> tuple[int, float]:
     """How many iterations make a batch, and how long it lasts, in s. The first ones are slow: so it looks twice."""
     batch, count = 1, warmup
     for _ in range(2):
         each = max(1e-7, *map(statistics.median, crew.ask("run", (count, batch))))
-        batch, count = max(1, round(BATCH_S / each)), LOOKS
+        batch, count = max(1, round(batch_s / each)), LOOKS
     return batch, batch * each
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from jaxring import sizes
 from jaxring.bench import cpu_suite, member, page, peers, report, run, work
 from jaxring.bench.fleet import Crew
+from jaxring.bench.hosts import Hosts
 from jaxring.bench.run import Job, Result, installed
 from jaxring.cli import main
 from jaxring.errors import JaxringError
@@ -272,6 +273,14 @@ def test_short_iterations_are_timed_in_batches():
     assert crews[0].runs == [(1, 1), (5, 1), (3, 100)] + [(3, 100)] * 8
     assert crews[1].runs == [(1, 1), (5, 1), (3, 1)] + [(3, 1)] * 8
     assert (ours.times_us, gloo.times_us) == ([10.0] * 16, [4000.0] * 16)
+
+
+def test_batches_outlast_what_a_shaped_link_lets_pass_at_once():
+    case = work.Case("all_reduce", "sum", "float32", 4)
+    for rate, batch in [("1gbit", 2097), ("10gbit", 2000), ("", 100)]:
+        crew = Fake("jaxring", 1000, 1e-5)
+        list(run._one(Job(1, 1, (), {}, Hosts(2, 1, rate)), [crew], case, 16, 5, True, lambda **_: None, 1e9))
+        assert {count for _, count in crew.runs[2:]} == {batch}
 
 
 def test_a_batch_of_steps_is_one_time(monkeypatch):
