@@ -46,10 +46,11 @@ CROWD_PERCENT = 125
 READ_BACK_PERCENT = 110
 # Between hosts flows always crowd, and a vector of so many bytes leaves the caches of its host.
 READ_BACK_BYTES = 8 << 20
-# On one host neither is so while what all ranks write in a phase stays in the caches. Measured with 3, 4, 8 and 16
-# processes on 2 cores: direct is 1.1 to 2 times as fast as the others from 64 KiB up to there, ring 1.1 to 1.6 times
-# as fast as direct above, but for 4 processes, with which they are level.
-CACHE_BYTES = 32 << 20
+# On one host neither is so while what all ranks write in a phase stays in the caches. With more than CACHE_RANKS that
+# is less by the square of their number, since each pair of them has rings of its own, whose slots take turns. Measured
+# with 3, 4, 8 and 16 processes on 2 cores: direct is 1.1 to 2 times as fast as the others from 64 KiB up to there, ring
+# 1.1 to 1.6 times as fast as direct above, but for 4 processes, with which they are level.
+CACHE_BYTES, CACHE_RANKS = 32 << 20, 8
 
 _FOLD, _SPREAD = "fold", "spread"
 PHASES: dict[str, tuple[str, ...]] = {
@@ -102,7 +103,9 @@ def _log2(n: int) -> int:
 
 def _cached(topology: Topology, count: int, total: int) -> bool:
     """Whether a phase of ``count`` participants over ``total`` bytes stays in the caches."""
-    return total * (count - 1) < CACHE_BYTES if topology.hosts == 1 else total < READ_BACK_BYTES
+    if topology.hosts > 1:
+        return total < READ_BACK_BYTES
+    return total * (count - 1) * max(count, CACHE_RANKS) ** 2 < CACHE_BYTES * CACHE_RANKS**2
 
 
 def _phase(

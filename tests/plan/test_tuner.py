@@ -35,12 +35,12 @@ def test_small_is_ll_and_large_is_simple() -> None:
 
 
 def test_on_one_host_direct_leads_while_the_caches_hold_it() -> None:
-    for n, last, first in [(3, 8, 16), (4, 8, 16), (8, 4, 8), (16, 2, 4)]:
+    for n, last, first in [(3, 8192, 16384), (4, 8192, 16384), (8, 4096, 8192), (16, 512, 2048)]:
         apart = tuple(range(n))
-        for mebibytes in (1, last):
-            assert choose("all_reduce", apart, (0,) * n, mebibytes << 20, "float32").algorithm == "direct"
-        for mebibytes in (first, 64):
-            assert choose("all_reduce", apart, (0,) * n, mebibytes << 20, "float32").algorithm == "ring"
+        for kibibytes in (64, last):
+            assert choose("all_reduce", apart, (0,) * n, kibibytes << 10, "float32").algorithm == "direct"
+        for kibibytes in (first, 65536):
+            assert choose("all_reduce", apart, (0,) * n, kibibytes << 10, "float32").algorithm == "ring"
         assert choose("all_reduce", apart, apart, 1 << 20, "float32").algorithm in ("ring", "halving_doubling")
     assert choose("all_reduce", PAIRS, ONE_HOST, 1 << 20, "float32").algorithm == "hier_direct"
 
