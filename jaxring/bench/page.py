@@ -36,7 +36,8 @@ above 1 we are faster. `light` is the share of our time that reading every opera
 would take at the copy bandwidth measured in the same run. Sizes are nccl-tests': bytes per rank of the larger of
 operand and result; what one rank has for another in an all-to-all of n ranks is an n-th of it. Results are used as a
 program uses them; nothing is donated where the title does not say so. Absolute times depend on the machine and its
-day: compare ratios. """
+day: compare ratios.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
