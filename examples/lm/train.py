@@ -92,6 +92,7 @@ def prepare(mean: Mean, mesh: Mesh, corpus: Corpus, settings: Settings) -> Prepa
     length = settings.config.context
     rows = settings.rows_per_device * mesh.size
     by_row = NamedSharding(mesh, P(AXIS))
+    shard_map = partial(jax.shard_map, mesh=mesh, in_specs=(P(), P(AXIS)), check_vma=True)
 
     def place(text: np.ndarray) -> jax.Array:
         return jax.make_array_from_callback(text.shape, by_row, lambda index: text[index])
@@ -103,7 +104,6 @@ def prepare(mean: Mean, mesh: Mesh, corpus: Corpus, settings: Settings) -> Prepa
         f = jax.jit(shard_map(partial(_evaluate, mean), out_specs=P()))
         return f(params, place(corpus.held_out_batch(rows=8 * rows, length=length)))
 
-    shard_map = partial(jax.shard_map, mesh=mesh, in_specs=(P(), P(AXIS)), check_vma=True)
     step = jax.jit(shard_map(partial(train_step, settings, mean), out_specs=(P(), P())), donate_argnums=0)
     init = partial(model.init_state, settings.config, settings.seed)
     state = jax.jit(init, out_shardings=NamedSharding(mesh, P()))()

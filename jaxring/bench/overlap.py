@@ -61,12 +61,11 @@ def programs(mesh: Mesh, products: int) -> dict[str, Callable[[jax.Array, jax.Ar
 
 def measure(nbytes: int, products: int, iterations: int) -> turns.Times:
     """Times in s of each program, one after another in every iteration. ``nbytes``: the operand's, per rank."""
-    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
-    mesh = Mesh(np.array(devices), ("r",))
+    mesh = turns.mesh("r")
 
     def array(shape: tuple[int, ...]) -> jax.Array:
         whole = np.random.default_rng(0).standard_normal((1, *shape[1:]), np.float32) / SIDE
-        block = np.broadcast_to(whole, (shape[0] // len(devices), *shape[1:])) if len(shape) > 1 else None
+        block = np.broadcast_to(whole, (shape[0] // mesh.size, *shape[1:])) if len(shape) > 1 else None
 
         def part(index: Any) -> np.ndarray:
             first = index[0].indices(shape[0])
@@ -74,7 +73,7 @@ def measure(nbytes: int, products: int, iterations: int) -> turns.Times:
 
         return jax.make_array_from_callback(shape, NamedSharding(mesh, P("r")), part)
 
-    x, a = array((len(devices) * max(1, nbytes // 4),)), array((len(devices) * SIDE, SIDE))
+    x, a = array((mesh.size * max(1, nbytes // 4),)), array((mesh.size * SIDE, SIDE))
     every = programs(mesh, products)
     results = {name: [np.asarray(s.data) for y in f(x, a) for s in y.addressable_shards] for name, f in every.items()}
     for one, other in zip(results["after"], results["overlapped"], strict=True):

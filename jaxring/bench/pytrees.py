@@ -51,11 +51,10 @@ def programs(mesh: Mesh, tree: Sequence[jax.Array]) -> dict[str, Callable[..., A
 
 def measure(leaves: int, nbytes: int, iterations: int) -> turns.Times:
     """Times in s of one mean of all leaves. ``nbytes``: the largest leaf's, per rank."""
-    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
-    mesh = Mesh(np.array(devices), ("r",))
+    mesh = turns.mesh("r")
     counts = [max(1, round(nbytes / 4 * 0.01 ** (i / max(1, leaves - 1)))) for i in range(leaves)]
     rng = np.random.default_rng(0)
-    whole = [rng.standard_normal(len(devices) * count, np.float32) for count in counts]
+    whole = [rng.standard_normal(mesh.size * count, np.float32) for count in counts]
     sharding = NamedSharding(mesh, P("r"))
     tree = [jax.make_array_from_callback(x.shape, sharding, x.__getitem__) for x in whole]
     every = programs(mesh, tree)

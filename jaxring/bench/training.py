@@ -15,13 +15,11 @@ import pathlib
 import sys
 import tempfile
 import time
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh
 
 import jaxring.profiler
 from jaxring.bench import turns
@@ -39,9 +37,8 @@ def intervals(profile: pathlib.Path, name: str) -> list[tuple[int, int]]:
     """Begin and end in ns since 1970 of the collectives that a profile shows, of whatever local rank, by beginning."""
     began = xplane.start_time_ns(profile)
     found: list[tuple[int, int]] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        for plane in jax.profiler.ProfileData.from_file(str(profile)).planes:
+    with xplane.opened(profile) as opened:
+        for plane in opened.planes:
             if (plane.name == xplane.PLANE) != (name == OURS):
                 continue
             for line in plane.lines:
@@ -64,7 +61,7 @@ def last_arrivals_and_ends(found: Sequence[tuple[int, int]], steps: int) -> NDAr
 class Program:
     """One of the two training steps, and where it stands."""
 
-    def __init__(self, name: str, mesh: Mesh) -> None:
+    def __init__(self, name: str, mesh: jax.sharding.Mesh) -> None:
         # The demo's own modules: they are no part of the package.
         from lm import train
         from lm.data import Corpus
@@ -96,7 +93,9 @@ class Program:
 
 def measure(turn_count: int, steps: int) -> tuple[turns.Times, turns.Times]:
     """Times in s of a step's collective, and of a step."""
-    mesh = Mesh(np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id))), ("data",))
+    from lm.train import AXIS
+
+    mesh = turns.mesh(AXIS)
     programs = [Program(name, mesh) for name in (OURS, XLA)]
     for program in programs:
         program.run(steps)

@@ -9,11 +9,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Times = dict[str, list[float]]
+
+
+def mesh(axis: str) -> Mesh:
+    """All devices of the job along one axis, those of a process beside each other."""
+    return Mesh(np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id))), (axis,))
 
 
 def measure_in_turns(programs: Mapping[str, Callable[..., Any]], operands: tuple[Any, ...], iterations: int) -> Times:

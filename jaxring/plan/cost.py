@@ -38,7 +38,7 @@ LL_ALPHA, LL_BETA = 0.5, 1.0
 # not change the order of the candidates); a lane's steps start over for each tile.
 TILE_BYTES = 128 * 1024
 
-# Bytes of direct, in percent: many flows that meet at one receiver (incast) get less out of it than a single flow.
+# Bytes of direct and oneshot, in percent: many flows that meet at one receiver (incast) get less out of it than one.
 CROWD_PERCENT = 125
 # Bytes of halving_doubling, in percent, where a vector leaves the caches: it reads back from memory what it sends once
 # more, where ring passes on what it has in hand. Measured against ring (JAXRING_ALGO, in `jaxring bench --peers`) with
@@ -46,10 +46,11 @@ CROWD_PERCENT = 125
 READ_BACK_PERCENT = 110
 # Between hosts flows always crowd, and a vector of so many bytes leaves the caches of its host.
 READ_BACK_BYTES = 8 << 20
-# On one host neither is so while what all ranks write in a phase stays in the caches. With more than CACHE_RANKS that
-# is less by the square of their number, since each pair of them has rings of its own, whose slots take turns. Measured
-# with 3, 4, 8 and 16 processes on 2 cores: direct is 1.1 to 2 times as fast as the others from 64 KiB up to there, ring
-# 1.1 to 1.6 times as fast as direct above, but for 4 processes, with which they are level.
+# On one host neither is so of direct and halving_doubling while what all ranks write in a phase stays in the caches.
+# With more than CACHE_RANKS that is less by the square of their number, since each pair of them has rings of its own,
+# whose slots take turns. Measured with 3, 4, 8 and 16 processes on 2 cores: direct is 1.1 to 2 times as fast as the
+# others from 64 KiB up to there, ring 1.1 to 1.6 times as fast as direct above, but for 4 processes, with which they
+# are level.
 CACHE_BYTES, CACHE_RANKS = 32 << 20, 8
 
 _FOLD, _SPREAD = "fold", "spread"

@@ -6,6 +6,7 @@ an XSpace that holds only them. The few fields in use are written here, without 
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import jax
 
 if TYPE_CHECKING:
     import pathlib
+    from collections.abc import Iterator
 
     from jaxring.profiler.spans import Span
 
@@ -20,12 +22,19 @@ if TYPE_CHECKING:
 PLANE = "/device:CUSTOM:jaxring"
 
 
-def start_time_ns(path: pathlib.Path) -> int:
-    """When the profile began, in ns since 1970; its events count from there."""
+@contextlib.contextmanager
+def opened(path: pathlib.Path) -> Iterator[jax.profiler.ProfileData]:
+    """The profile in a file, to be read inside the context."""
     with warnings.catch_warnings():
         # jaxlib 0.11.2 ends the process where Python's warning about one of its types is made an error.
         warnings.simplefilter("ignore", DeprecationWarning)
-        for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+        yield jax.profiler.ProfileData.from_file(str(path))
+
+
+def start_time_ns(path: pathlib.Path) -> int:
+    """When the profile began, in ns since 1970; its events count from there."""
+    with opened(path) as profile:
+        for plane in profile.planes:
             for name, value in plane.stats:
                 if name == "profile_start_time":
                     return int(value)
