@@ -48,9 +48,9 @@ READ_BACK_PERCENT = 110
 READ_BACK_BYTES = 8 << 20
 # On one host neither is so of direct and halving_doubling while what all ranks write in a phase stays in the caches.
 # With more than CACHE_RANKS that is less by the square of their number, since each pair of them has rings of its own,
-# whose slots take turns. Measured with 3, 4, 8 and 16 processes on 2 cores: direct is 1.1 to 2 times as fast as the
-# others from 64 KiB up to there, ring 1.1 to 1.6 times as fast as direct above, but for 4 processes, with which they
-# are level.
+# whose slots take turns. Measured with 3, 4, 8 and 16 processes on 2 cores: from 64 KiB up to there direct is level
+# with the better of ring and halving_doubling or up to 1.7 times as fast, above ring is 1.1 to 1.7 times as fast as
+# direct, but for 4 processes, with which they are level.
 CACHE_BYTES, CACHE_RANKS = 32 << 20, 8
 
 _FOLD, _SPREAD = "fold", "spread"
