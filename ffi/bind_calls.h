@@ -71,7 +71,7 @@ class BufferCall {
       : rank_(rank),
         device_(device),
         site_(std::make_shared<Site>(
-            &Running(), SiteSpec{spec, ranks, static_cast<int>(ranks.size()), timeout_s, NextOrdinal(spec)})) {}
+            &Running(), SiteSpec{{spec}, ranks, static_cast<int>(ranks.size()), timeout_s, {NextOrdinal(spec)}})) {}
 
   // Returns when this rank's part is done and nothing touches the buffers any more.
   void Run(nanobind::handle in, nanobind::handle out) {
@@ -166,8 +166,8 @@ inline void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& ope
     nanobind::gil_scoped_release release;
     const auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
     const uint64_t key = plan->key;
-    Running().Launch(std::make_shared<Operation>(std::move(plan), key, std::move(participants), Clock::now() + limit),
-                     false);
+    auto op = std::make_shared<Operation>(std::move(plan), key, std::move(participants), Clock::now() + limit);
+    Running().Launch({&op, 1}, false);
     for (Ended& each : ended) each.Wait();
   }
   for (const Ended& each : ended) {

@@ -206,7 +206,7 @@ NB_MODULE(_native, m) {
   m.def("clock", [] { return Nanoseconds(std::chrono::steady_clock::now()); }, "Now, in ns of the recorder's clock.");
 
   nb::class_<PlanRequest>(m, "PlanRequest", "A call site's wish for a plan for one of its groups.")
-      .def_prop_ro("spec", [](const PlanRequest& r) { return r.site->spec().spec; })
+      .def_prop_ro("spec", [](const PlanRequest& r) { return r.spec(); })
       .def_prop_ro("ordinal", [](const PlanRequest& r) { return r.ordinal; })
       .def_prop_ro("group", [](const PlanRequest& r) { return r.group; })
       .def_prop_ro("partitions", [](const PlanRequest& r) { return r.site->GroupPartitions(r.group); })
@@ -214,19 +214,19 @@ NB_MODULE(_native, m) {
           "arrived", [](const PlanRequest& r) { return r.site->Arrived(r.group); },
           "(rank, device id) of this process's participants that have come so far.")
       .def(
-          "resolve", [](const PlanRequest& r, PlanBuilder& builder) { r.site->Resolve(r.group, builder.Finish()); },
-          nb::arg("plan"), nb::call_guard<nb::gil_scoped_release>())
+          "resolve", [](const PlanRequest& r, PlanBuilder& builder) { r.Resolve(builder.Finish()); }, nb::arg("plan"),
+          nb::call_guard<nb::gil_scoped_release>())
       .def(
           "identify",
           [](const PlanRequest& r, uint64_t key, int half, int process) {
-            r.site->Identify(r.group, key, static_cast<Half>(half), process);
+            r.Identify(key, static_cast<Half>(half), process);
           },
           nb::arg("key"), nb::arg("half"), nb::arg("process"),
           "What the plan's identity will be: so the other processes are told where there will be none.")
       .def(
           "reject",
           [](const PlanRequest& r, int code, const std::string& message) {
-            r.site->Reject(r.group, Status::Error(static_cast<Code>(code), message), r.generation);
+            r.Reject(Status::Error(static_cast<Code>(code), message));
           },
           nb::arg("code"), nb::arg("message"), nb::call_guard<nb::gil_scoped_release>());
   m.def(

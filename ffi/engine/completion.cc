@@ -10,8 +10,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What lasts longer is worth a thread of its own: a few wake-ups across cores, of 18 us each.
-constexpr auto kLong = std::chrono::microseconds(50);
+// What lasts longer is worth a thread of its own: a few wake-ups across cores, of 18 us each. The end of a program with
+// fifty results is no such case.
+constexpr auto kLong = std::chrono::microseconds(100);
 // A long completion weighs as much as so many short ones. Two near each other say that the programs are of this kind;
 // a single one may be a thread that lost its core for a while.
 constexpr int kWeight = 8, kMostWeight = 128;
@@ -19,7 +20,19 @@ constexpr auto kLookEvery = std::chrono::microseconds(500);
 // Looks without any completion after which nobody looks until one is posted.
 constexpr int kQuietLooks = 20;
 
+// Of what this thread completes now: how much of the time so far was the collective's own. Negative: it completes
+// nothing.
+thread_local Clock::duration playing{-1};
+
 }  // namespace
+
+CompletionPool::Playing::Playing() {
+  if (playing >= Clock::duration::zero()) begun_ = Clock::now();
+}
+
+CompletionPool::Playing::~Playing() {
+  if (begun_ != Clock::time_point{}) playing += Clock::now() - begun_;
+}
 
 CompletionPool::CompletionPool() {
   threads_.emplace_back([this] { Run(); });
@@ -101,9 +114,10 @@ void CompletionPool::Run() {
       ++taken_;
       lock.unlock();
       const auto begin = Clock::now();
+      playing = Clock::duration::zero();
       work();
       work = nullptr;
-      const bool is_long = Clock::now() - begin > kLong;
+      const bool is_long = Clock::now() - begin - playing > kLong;
       lock.lock();
       weight_ = is_long ? std::min(weight_ + kWeight, kMostWeight) : std::max(weight_ - 1, 0);
       if (is_long && Apart()) Summon(queue_.size());

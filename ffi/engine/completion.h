@@ -7,6 +7,7 @@
 // ones do they share one again.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -26,6 +27,18 @@ class CompletionPool {
   void Post(Work work);
   // All of one operation together; leaves `works` empty.
   void PostAll(std::vector<Work>* works);
+
+  // While it lives, its thread plays a collective, for whose end all devices wait: that holds up nobody, and is no
+  // reason to give the completions behind it threads of their own.
+  class Playing {
+   public:
+    Playing();
+    ~Playing();
+    Playing(const Playing&) = delete;
+
+   private:
+    std::chrono::steady_clock::time_point begun_{};
+  };
 
  private:
   void Run();

@@ -58,7 +58,14 @@ struct PlanRequest {
   uint64_t id = 0;
   std::shared_ptr<Site> site;
   int group = 0;
-  uint64_t ordinal = 0, generation = 0;  // of the site, when it asked
+  size_t collective = 0;                 // of those of the site
+  uint64_t ordinal = 0, generation = 0;  // of the collective and the site, when it asked
+
+  const std::string& spec() const;
+  // See Site.
+  void Resolve(std::shared_ptr<const Plan> plan) const;
+  void Identify(uint64_t key, Half half, int process) const;
+  void Reject(Status status) const;
 };
 
 class Engine {
@@ -67,9 +74,11 @@ class Engine {
   ~Engine();
   Engine(const Engine&) = delete;
 
-  // Starts an operation whose participants are all here. The launching thread plays its lanes as far as they go
-  // without waiting long; the workers do the rest.
-  void Launch(std::shared_ptr<Operation> op, bool help);
+  using Started = std::shared_ptr<Operation>;
+  // Starts the operations of a call, whose participants are all here: all send before any waits for its peers. With
+  // `help` this thread, which brought the last participant, plays their lanes as far as they go without waiting long;
+  // the workers do the rest. Changes their order, and takes those back that may serve again.
+  void Launch(std::span<Started> ops, bool help);
 
   Bell& bell() { return *bell_; }
   Links& links() { return links_; }
@@ -118,6 +127,8 @@ class Engine {
   // An operation failed here, in process `own`, that others take part in: they are told, and fail it too, with the same
   // words.
   void Spread(uint64_t key, const Status& status, int own);
+  // The same with what was told of another operation of the same call.
+  void PassOn(uint64_t key, const Status& told);
   // What another process said of an operation that it made fail.
   std::optional<Status> Told(uint64_t key);
   // What is known of a process that an operation waits for: "rank 3 (process 1 on b) has not moved for 4.1 s, last seen
@@ -163,12 +174,7 @@ class Engine {
 
  private:
   void Work();
-  friend class LaunchTogether;
-  using Started = std::shared_ptr<Operation>;
-  // Begins operations; with `help` this thread takes part. Changes their order.
   void Begin(std::span<Started> ops, bool help);
-  // Those that may serve again go back to their sites.
-  void GiveBack(std::span<Started> ops);
   // Plays operations on the thread that launches them, and waits a moment for their peers. True if all ended.
   bool PlayHere(std::span<Started> ops);
   // The launching thread begins to wait: it says where, and leaves a processor that another process's waits on.
@@ -289,19 +295,6 @@ class Engine {
   VerbsJoin verbs_;
   PluginLinks plugins_;
   std::unique_ptr<Poller> poller_;  // last: its thread uses everything above
-};
-
-// While it lives, operations that this thread launches are kept back. They begin together when it ends: all send before
-// any waits for its peers.
-class LaunchTogether {
- public:
-  explicit LaunchTogether(Engine* engine);
-  ~LaunchTogether();
-  LaunchTogether(const LaunchTogether&) = delete;
-
- private:
-  Engine* engine_;
-  std::vector<std::shared_ptr<Operation>> operations_;
 };
 
 }  // namespace jaxring

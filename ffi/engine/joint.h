@@ -1,51 +1,58 @@
-// The completion of a call that holds several operations: it follows the last of them.
+// The end of an execution that holds several operations: it follows the last of them.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "engine/completion.h"
 #include "engine/operation.h"
 
 namespace jaxring {
 
-class JointCompletion {
+class Joint {
  public:
-  JointCompletion(CompletionPool* pool, Completion done) : state_(std::make_shared<State>()) {
-    state_->pool = pool;
-    state_->done = std::move(done);
+  // `others`: of the ranks whose handlers wait for a future; `own`: of the rank whose thread launches, if one's does.
+  Joint(CompletionPool* pool, size_t operations, std::vector<Completion> others, Completion own)
+      : pool_(pool), left_(operations + 1), others_(std::move(others)), own_(std::move(own)) {}
+
+  // An operation has ended, on any thread.
+  void End(const Status& status) {
+    if (!status.ok()) {
+      std::lock_guard lock(mutex_);
+      if (status_.ok()) status_ = status;
+    }
+    if (!Last()) return;
+    if (own_) others_.push_back(std::move(own_));
+    CompleteOthers();
   }
 
-  // The completion of one more operation. It does nothing that takes time.
-  Completion Part() {
-    state_->left.fetch_add(1, std::memory_order_relaxed);
-    return [state = state_](const Status& status) {
-      if (!status.ok()) {
-        std::lock_guard lock(state->mutex);
-        if (state->status.ok()) state->status = status;
-      }
-      if (!state->Last()) return;
-      state->pool->Post([state] { state->done(state->status); });
-    };
-  }
-
-  // No more operations. If all have ended by now, the call is completed on this thread.
-  void Close() {
-    if (state_->Last()) state_->done(state_->status);
+  // The launching thread has nothing more to do for them; called once. If all have ended by now, its own rank is
+  // completed there, without another thread.
+  void Launched() {
+    if (!Last()) return;
+    CompleteOthers();
+    if (own_) own_(status_);
   }
 
  private:
-  struct State {
-    bool Last() { return left.fetch_sub(1, std::memory_order_acq_rel) == 1; }
-    CompletionPool* pool;
-    Completion done;
-    std::atomic<int> left{1};  // the caller counts until Close
-    std::mutex mutex;
-    Status status;  // the first failure
-  };
-  std::shared_ptr<State> state_;
+  bool Last() { return left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+  void CompleteOthers() {
+    std::vector<CompletionPool::Work> works;
+    works.reserve(others_.size());
+    for (Completion& done : others_) works.push_back([done = std::move(done), status = status_] { done(status); });
+    pool_->PostAll(&works);
+  }
+
+  CompletionPool* pool_;
+  std::atomic<size_t> left_;  // the launching thread counts until Launched
+  std::vector<Completion> others_;
+  Completion own_;
+  std::mutex mutex_;
+  Status status_;  // the first failure
 };
 
 }  // namespace jaxring

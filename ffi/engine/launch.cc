@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 #include "engine/finite.h"
+#include "engine/joint.h"
 #include "engine/seats.h"
 #include "engine/site.h"
 
@@ -33,37 +34,25 @@ constexpr auto kStay = std::chrono::milliseconds(5);
 
 // The operation that this thread is launching: its own participant may be completed without another thread.
 thread_local const Operation* launching = nullptr;
-// Where this thread's launches go while a LaunchTogether lives.
-thread_local std::vector<std::shared_ptr<Operation>>* kept_back = nullptr;
 
 }  // namespace
 
-void Engine::Launch(std::shared_ptr<Operation> op, bool help) {
-  if (saver_) saver_->Keep(*op);
-  if (options_.non_finite != EngineOptions::NonFinite::kIgnore) Complain(*op, NonFiniteOperand(*op));
-  if (kept_back != nullptr) {
-    kept_back->push_back(std::move(op));
-    return;
-  }
-  launching = help ? op.get() : nullptr;
-  Begin({&op, 1}, help);
-  launching = nullptr;
-  GiveBack({&op, 1});
-}
-
-void Engine::GiveBack(std::span<Started> ops) {
+void Engine::Launch(std::span<Started> ops, bool help) {
   for (Started& op : ops) {
-    const auto [site, group] = op->home;
-    if (site != nullptr && op.use_count() == 1 && op->MayServeAgain()) site->TakeBack(group, std::move(op));
+    if (saver_) saver_->Keep(*op);
+    if (options_.non_finite != EngineOptions::NonFinite::kIgnore) Complain(*op, NonFiniteOperand(*op));
   }
-}
-
-LaunchTogether::LaunchTogether(Engine* engine) : engine_(engine) { kept_back = &operations_; }
-
-LaunchTogether::~LaunchTogether() {
-  kept_back = nullptr;
-  engine_->Begin(operations_, true);
-  engine_->GiveBack(operations_);
+  const Operation::Home home = ops[0]->home;
+  const std::shared_ptr<Joint> joint = ops[0]->joint;  // before it ends
+  launching = help && !joint ? ops[0].get() : nullptr;
+  {
+    CompletionPool::Playing playing;
+    Begin(ops, help);
+  }
+  launching = nullptr;
+  // Before the ranks are let go on: the next execution finds them.
+  if (home.site != nullptr) home.site->TakeBack(home.group, ops);
+  if (joint) joint->Launched();
 }
 
 void Engine::Begin(std::span<Started> ops, bool help) {
@@ -265,6 +254,7 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
   }
   completions_.PostAll(&elsewhere);
   if (own) own(status);
+  if (op->joint) std::exchange(op->joint, nullptr)->End(status);
 }
 
 }  // namespace jaxring

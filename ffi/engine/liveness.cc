@@ -17,7 +17,7 @@ constexpr auto kSilent = milliseconds(1500);
 constexpr auto kPoliteness = milliseconds(1000);
 // A stopped process reads nothing, and its buffers are to last.
 constexpr auto kSilentLong = milliseconds(5000), kSignToSilentEvery = milliseconds(10000);
-constexpr size_t kTold = 1024, kRepeated = 16;
+constexpr size_t kTold = 1024, kRepeated = 64;
 // A peer that says more than is listened to is out of its mind.
 constexpr size_t kNotes = 65536;
 
@@ -91,8 +91,11 @@ std::optional<Status> Engine::Told(uint64_t key) {
 }
 
 void Engine::Spread(uint64_t key, const Status& status, int own) {
-  const Status told =
-      Status::Error(status.code, status.message + " (Process " + std::to_string(own) + " was the first to see it.)");
+  PassOn(key, Status::Error(status.code,
+                            status.message + " (Process " + std::to_string(own) + " was the first to see it.)"));
+}
+
+void Engine::PassOn(uint64_t key, const Status& told) {
   if (Remember(key, told)) TellAll(Failed(key, told), -1);
 }
 

@@ -19,6 +19,7 @@
 
 namespace jaxring {
 
+class Joint;
 class Site;
 
 using Clock = std::chrono::steady_clock;
@@ -131,7 +132,13 @@ class Operation {
   uint64_t sequence = 0;     // counts the executions of its call site, or of a queue of messages
   bool handed_over = false;  // other threads know it; set before they do
   // Who takes it back for its plan's next execution, once it has ended so that it may serve again; outlives the launch.
-  std::pair<Site*, int> home{nullptr, 0};
+  struct Home {
+    Site* site = nullptr;
+    int group = 0;
+    size_t collective = 0;
+  } home;
+  // Has the participants' completions where several operations are one call's; until it has ended.
+  std::shared_ptr<Joint> joint;
 
  private:
   std::shared_ptr<const Plan> plan_;

@@ -1,8 +1,6 @@
 #include "engine/site.h"
 
 #include <algorithm>
-#include <cstring>
-#include <new>
 
 #include "engine/engine.h"
 
@@ -22,8 +20,22 @@ uint64_t NextOrdinal(const std::string& spec) {
 void RenumberSites(const std::vector<std::shared_ptr<Site>>& sites) {
   std::lock_guard lock(ordinals_mutex);
   ordinals->clear();
-  for (const auto& site : sites) site->Number((*ordinals)[site->spec().spec]++);
+  for (const auto& site : sites) {
+    std::vector<uint64_t> numbers;
+    for (const std::string& spec : site->spec().specs) numbers.push_back((*ordinals)[spec]++);
+    site->Number(std::move(numbers));
+  }
 }
+
+const std::string& PlanRequest::spec() const { return site->spec().specs[collective]; }
+
+void PlanRequest::Resolve(std::shared_ptr<const Plan> plan) const { site->Resolve(group, collective, std::move(plan)); }
+
+void PlanRequest::Identify(uint64_t key, Half half, int process) const {
+  site->Identify(group, collective, key, half, process);
+}
+
+void PlanRequest::Reject(Status status) const { site->Reject(group, collective, std::move(status), generation); }
 
 Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), spec_(std::move(spec)) {
   generation_ = engine_->Enrol(this);
@@ -31,6 +43,7 @@ Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), spec_(std::move(spe
     place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};
   }
   groups_.resize(spec_.groups.size() / spec_.group_size);
+  for (Group& group : groups_) group.parts.resize(spec_.specs.size());
   engine_->counters().sites++;
 }
 
@@ -62,6 +75,9 @@ void Site::Arrive(Arrival arrival) {
   if (arrival.participant.out != arrival.participant.in) {
     arrival.participant.pages = PreparePages(arrival.participant.out, arrival.out_bytes);
   }
+  for (Arrival::Buffers& each : arrival.further) {
+    if (each.out != each.in) each.pages = PreparePages(each.out, each.out_bytes);
+  }
   std::unique_lock lock(mutex_);
   if (std::optional<std::string> why = engine_->Halted()) {
     engine_->completions().Post([done = std::move(arrival.participant.done), text = "jaxring: " + *why] {
@@ -70,45 +86,50 @@ void Site::Arrive(Arrival arrival) {
     return;
   }
   Group& group = groups_[group_index];
-  const bool ready = group.state == PlanState::kReady;
-  if (ready && group.plan->locals.size() == 1 && group.waiting.empty()) {
+  if (group.ready && group.locals() == 1 && group.waiting.empty()) {
     const auto now = Clock::now();
-    Instance instance{arrival.run_id, group.next_sequence++, false, now, {}, {}};
+    Instance instance{arrival.run_id, group.next_sequence++, false, now, {}, {}, {}};
     CountMessage(group, instance);
     arrival.participant.on_launching_thread = true;
     instance.arrivals.push_back(std::move(arrival));
-    Start(group_index, std::move(instance), true, now, lock);
+    Start(group_index, instance, true, now, lock);
     return;
   }
-  if (!ready) group.devices[rank] = arrival.device;
+  if (!group.ready) group.devices[rank] = arrival.device;
   auto it = group.waiting.begin();
   while (it != group.waiting.end() && (it->run_id != arrival.run_id || Of(*it, rank) != nullptr)) ++it;
   if (it == group.waiting.end()) {
-    group.waiting.push_back({arrival.run_id, group.next_sequence++, false, Clock::now(), {}, {}});
+    group.waiting.push_back({arrival.run_id, group.next_sequence++, false, Clock::now(), {}, {}, {}});
     it = std::prev(group.waiting.end());
-    if (group.plan) it->arrivals.reserve(group.plan->locals.size());
+    if (group.ready) it->arrivals.reserve(group.locals());
   }
-  if (ready) CountMessage(group, *it);
+  if (group.ready) CountMessage(group, *it);
   it->arrivals.push_back(std::move(arrival));
   if (!it->failure.ok()) {
     FailAll(*it, it->failure);
-    if (group.plan && Complete(group, *it)) group.waiting.erase(it);
+    if (group.ready && Complete(group, *it)) group.waiting.erase(it);
     return;
   }
-  if (ready && Complete(group, *it)) {
+  if (group.ready && Complete(group, *it)) {
     Instance instance = std::move(*it);
     group.waiting.erase(it);
     instance.arrivals.back().participant.on_launching_thread = true;
-    Start(group_index, std::move(instance), true, Clock::now(), lock);
+    Start(group_index, instance, true, Clock::now(), lock);
     return;
   }
-  if (group.state == PlanState::kNone) {
-    group.state = PlanState::kAsked;
-    engine_->Ask({0, shared_from_this(), group_index, spec_.ordinal, generation_});
-  }
+  Ask(group_index);
   if (!watched_) {
     watched_ = true;
     engine_->Watch(weak_from_this());
+  }
+}
+
+void Site::Ask(int group) {
+  for (size_t i = 0; i < spec_.specs.size(); ++i) {
+    Part& part = groups_[group].parts[i];
+    if (part.plan || part.asked) continue;
+    part.asked = true;
+    engine_->Ask({0, shared_from_this(), group, i, spec_.ordinals[i], generation_});
   }
 }
 
@@ -119,118 +140,27 @@ Arrival* Site::Of(Instance& instance, int rank) {
 }
 
 bool Site::Complete(const Group& group, const Instance& instance) const {
-  return instance.arrivals.size() == group.plan->locals.size();
+  return instance.arrivals.size() == group.locals();
 }
 
 void Site::CountMessage(const Group& group, Instance& instance) {
-  if (instance.numbered || group.plan->half == Half::kBoth) return;
-  instance.sequence = engine_->NextSequence(group.plan->key, group.plan->half == Half::kRecv);
+  const Plan& plan = *group.parts[0].plan;
+  if (instance.numbered || plan.half == Half::kBoth) return;
+  instance.sequence = engine_->NextSequence(plan.key, plan.half == Half::kRecv);
   instance.numbered = true;
 }
 
-void Site::TakeBack(int group, std::shared_ptr<Operation> op) {
-  std::lock_guard lock(mutex_);
-  if (groups_[group].plan.get() == &op->plan()) groups_[group].spare = std::move(op);
-}
-
-void Site::Start(int group_index, Instance instance, bool help, Clock::time_point now,
-                 std::unique_lock<std::mutex>& lock) {
-  Group& group = groups_[group_index];
-  std::shared_ptr<const Plan> plan = group.plan;
-  std::shared_ptr<Operation> op = std::move(group.spare);
-  lock.unlock();
-  if (plan->half != Half::kBoth) {
-    if (Status failure = engine_->TakeDetachedFailure(plan->key); !failure.ok()) {
-      failure.message = "an earlier buffered send failed: " + failure.message;
-      FailAll(instance, failure);
-      return;
-    }
-  }
-  for (const RankTable& table : plan->locals) {
-    const Arrival* came = Of(instance, table.site_rank());
-    if (came == nullptr) {
-      FailAll(instance, Status::Error(Code::kInternal, plan->what + ": the plan names a local rank that is not here"));
-      return;
-    }
-    const Arrival& arrival = *came;
-    if (!arrival.participant.extents && ((plan->half != Half::kRecv && arrival.in_bytes != plan->in_bytes()) ||
-                                         (plan->half != Half::kSend && arrival.out_bytes != plan->out_bytes()))) {
-      FailAll(instance,
-              Status::Error(Code::kInternal, plan->what + ": buffers of " + std::to_string(arrival.in_bytes) + " and " +
-                                                 std::to_string(arrival.out_bytes) + " bytes do not fit the plan"));
-      return;
-    }
-  }
-  // A buffered send ends for its caller as soon as the data is copied: the peer's receive may depend on that end.
-  std::shared_ptr<std::vector<char>> copy;
-  if (plan->half == Half::kSend) {
-    const size_t bytes = plan->in_bytes() * plan->locals.size();
-    try {
-      copy = std::make_shared<std::vector<char>>(bytes);
-    } catch (const std::bad_alloc&) {
-      const Status status =
-          Status::Error(Code::kResourceExhausted, plan->what + ": process " + std::to_string(plan->process) +
-                                                      " has no memory for the " + std::to_string(bytes) +
-                                                      " bytes that it sends. " + kMemoryHint);
-      FailAll(instance, status);
-      engine_->Spread(OperationKey(*plan, instance.sequence), status, plan->process);
-      return;
-    }
-  }
-  std::vector<Participant> fresh(op ? 0 : plan->locals.size());
-  std::vector<Participant>& participants = op ? op->participants() : fresh;
-  for (size_t i = 0; i < plan->locals.size(); ++i) {
-    participants[i] = std::move(Of(instance, plan->locals[i].site_rank())->participant);
-    participants[i].rank = plan->locals[i].rank;
-  }
-  const auto deadline =
-      now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
-  const uint64_t key = OperationKey(*plan, instance.sequence);
-  std::vector<Completion> sent;
-  if (copy) {
-    for (size_t i = 0; i < participants.size(); ++i) {
-      char* to = copy->data() + i * plan->in_bytes();
-      if (plan->in_bytes() != 0) std::memcpy(to, participants[i].in, plan->in_bytes());
-      participants[i].in = to;
-      sent.push_back(std::move(participants[i].done));
-      participants[i].done = nullptr;
-      participants[i].on_launching_thread = false;
-    }
-  }
-  if (op) {
-    op->Again(key, deadline);
-  } else {
-    op = std::make_shared<Operation>(plan, key, std::move(fresh), deadline);
-  }
-  op->home = {this, group_index};
-  op->owned_input = copy;
-  op->sequence = instance.sequence;
-  op->record = engine_->recorder().Begin(*plan, key, instance.sequence, instance.begun, now);
-  for (const Participant& participant : op->participants()) {
-    if (participant.extents && !participant.extents->invalid.empty()) {
-      op->Fail(Status::Error(Code::kInvalidArgument, plan->what + ": " + plan->ranks[participant.rank].name + ": " +
-                                                         participant.extents->invalid));
-    }
-  }
-  engine_->Launch(std::move(op), help);
-  for (Completion& done : sent) engine_->completions().Post([done = std::move(done)] { done(Status{}); });
-}
-
-void Site::FailAll(Instance& instance, const Status& status) {
-  for (Arrival& arrival : instance.arrivals) {
-    if (!arrival.participant.done) continue;
-    engine_->completions().Post([done = std::move(arrival.participant.done), status] { done(status); });
-    arrival.participant.done = nullptr;
-  }
-}
-
-void Site::Resolve(int group_index, std::shared_ptr<const Plan> plan) {
+void Site::Resolve(int group_index, size_t collective, std::shared_ptr<const Plan> plan) {
   std::unique_lock lock(mutex_);
   Group& group = groups_[group_index];
+  Part& part = group.parts[collective];
   // One that was asked for before the job was rebuilt is of no use, and a second one of no need.
-  if (plan->generation != generation_ || group.state == PlanState::kReady) return;
-  group.plan = std::move(plan);
-  group.state = PlanState::kReady;
+  if (plan->generation != generation_ || part.plan) return;
+  Identified(group, part, {plan->key, plan->half, plan->process});
+  part.plan = std::move(plan);
+  part.asked = false;
+  group.ready = std::all_of(group.parts.begin(), group.parts.end(), [](const Part& each) { return each.plan; });
+  if (!group.ready) return;
   for (Instance& instance : group.waiting) {
     if (instance.failure.ok()) CountMessage(group, instance);
   }
@@ -241,7 +171,7 @@ void Site::Resolve(int group_index, std::shared_ptr<const Plan> plan) {
     Instance instance = std::move(*it);
     group.waiting.erase(it);
     if (!instance.failure.ok()) continue;
-    Start(group_index, std::move(instance), false, Clock::now(), lock);
+    Start(group_index, instance, false, Clock::now(), lock);
     lock.lock();
   }
 }
@@ -252,40 +182,50 @@ void Site::Renew(uint64_t generation, const Status& status) {
   for (Group& group : groups_) {
     for (Instance& instance : group.waiting) FailAll(instance, status);
     group.waiting.clear();
-    group.plan = nullptr;
-    group.spare = nullptr;
-    group.state = PlanState::kNone;
-    group.identity.reset();
+    group.parts = std::vector<Part>(spec_.specs.size());
+    group.ready = false;
     group.next_sequence = 0;
   }
 }
 
-void Site::Number(uint64_t ordinal) {
+void Site::Number(std::vector<uint64_t> ordinals) {
   std::lock_guard lock(mutex_);
-  spec_.ordinal = ordinal;
+  spec_.ordinals = std::move(ordinals);
 }
 
-void Site::Identify(int group, uint64_t key, Half half, int process) {
+void Site::Identify(int group, size_t collective, uint64_t key, Half half, int process) {
   std::lock_guard lock(mutex_);
-  groups_[group].identity = Group::Identity{key, half, process};
+  Identified(groups_[group], groups_[group].parts[collective], {key, half, process});
 }
 
-void Site::Reject(int group_index, Status status, uint64_t generation) {
+void Site::Identified(Group& group, Part& part, const Part::Identity& identity) {
+  part.identity = identity;
+  if (group.parts.size() == 1) return;
+  // What failed for want of another's plan.
+  for (const Instance& instance : group.waiting) {
+    if (instance.failure.ok()) continue;
+    engine_->Spread(OperationKey(identity.key, instance.sequence), instance.failure, identity.process);
+  }
+}
+
+void Site::Reject(int group_index, size_t collective, Status status, uint64_t generation) {
   std::lock_guard lock(mutex_);
   if (generation != generation_) return;
   if (status.code == Code::kUnavailable) engine_->NoteTrouble();  // a peer cannot be reached
   Group& group = groups_[group_index];
-  group.state = PlanState::kNone;
+  group.parts[collective].asked = false;
   for (Instance& instance : group.waiting) {
     if (!instance.failure.ok()) continue;
     FailAll(instance, status);
     // Its late ranks are to find it, lest they begin another that the other processes do not count.
     instance.failure = status;
-    if (!group.identity) continue;
-    const auto& [key, half, process] = *group.identity;
-    if (half != Half::kBoth) instance.sequence = engine_->NextSequence(key, half == Half::kRecv);
-    instance.numbered = true;
-    engine_->Spread(OperationKey(key, instance.sequence), status, process);
+    for (const Part& part : group.parts) {
+      if (!part.identity) continue;
+      const auto& [key, half, process] = *part.identity;
+      if (half != Half::kBoth) instance.sequence = engine_->NextSequence(key, half == Half::kRecv);
+      instance.numbered = true;
+      engine_->Spread(OperationKey(key, instance.sequence), status, process);
+    }
   }
 }
 

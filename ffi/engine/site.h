@@ -1,8 +1,9 @@
 // A call site: one custom call of one compiled program. It brings together the participants of each execution.
 //
-// Participants of one process meet by (run, site, group), first come first served for each rank, because a loop runs a
-// site again within one run. Operations of different processes meet by the plan's key and a sequence number that counts
-// a site's executions.
+// A call may hold several collectives, of the same ranks: each has a plan of its own, and an execution begins all of
+// them at once. Participants of one process meet by (run, site, group), first come first served for each rank, because
+// a loop runs a site again within one run. Operations of different processes meet by the plan's key and a sequence
+// number that counts a site's executions.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,23 +25,31 @@ namespace jaxring {
 class Engine;
 
 struct SiteSpec {
-  std::string spec;             // JSON for the planner; opaque here
-  std::vector<int32_t> groups;  // partition ids, group after group
+  std::vector<std::string> specs;  // of each collective, JSON for the planner; opaque here
+  std::vector<int32_t> groups;     // partition ids, group after group
   int group_size = 1;
   double timeout_s = 300;
-  uint64_t ordinal = 0;  // how many sites with the same spec were made before this one
+  std::vector<uint64_t> ordinals;  // of each collective: how many with the same spec were made before it
 };
 
 struct Arrival {
   int partition = 0;
   int device = 0;
   int64_t run_id = 0;
-  Participant participant;
+  Participant participant;  // its buffers are the first collective's
   uint64_t in_bytes = 0, out_bytes = 0;
+  struct Buffers {
+    const void* in;
+    void* out;
+    uint64_t in_bytes, out_bytes;
+    Pages pages = Pages::kPresent;  // of `out`
+  };
+  std::vector<Buffers> further{};  // of the other collectives
 };
 
-// How many sites with this spec were made before: counts up with each call. Sites with equal specs (an inner jit called
-// twice, a program compiled again) are told apart by the order in which they are made, which is one in all processes.
+// How many collectives with this spec were made before: counts up with each call. Those with equal specs (an inner jit
+// called twice, a program compiled again) are told apart by the order in which they are made, which is one in all
+// processes.
 uint64_t NextOrdinal(const std::string& spec);
 
 class Site : public std::enable_shared_from_this<Site> {
@@ -54,19 +64,20 @@ class Site : public std::enable_shared_from_this<Site> {
   std::vector<int32_t> GroupPartitions(int group) const;
   // (rank, device) pairs of this process that have come so far.
   std::vector<std::pair<int, int>> Arrived(int group);
-  void Resolve(int group, std::shared_ptr<const Plan> plan);
-  // By what key the operations of a group are known, and to which process this is, before there is a plan: where none
-  // comes, the other processes are told.
-  void Identify(int group, uint64_t key, Half half, int process);
-  void Reject(int group, Status status, uint64_t generation);
+  // What a group waits for: the plan of one of its collectives.
+  void Resolve(int group, size_t collective, std::shared_ptr<const Plan> plan);
+  // By what key the operations of a group's collective are known, and to which process this is, before there is a plan:
+  // where none comes, the other processes are told.
+  void Identify(int group, size_t collective, uint64_t key, Half half, int process);
+  void Reject(int group, size_t collective, Status status, uint64_t generation);
   // Fails what waits and forgets plans and counts: from now on it is in that generation of the job.
   void Renew(uint64_t generation, const Status& status);
   // Fails what waits too long for participants or a plan, or all that waits if there is a reason to abort; false when
   // nothing waits any more.
   bool CheckDeadlines(Clock::time_point now, const std::string* abort_reason);
-  void Number(uint64_t ordinal);
-  // An operation of a group that has ended and may serve again.
-  void TakeBack(int group, std::shared_ptr<Operation> op);
+  void Number(std::vector<uint64_t> ordinals);
+  // Operations of an execution of a group, which has begun: those that have ended and may serve again are kept.
+  void TakeBack(int group, std::span<std::shared_ptr<Operation>> ops);
   // Adds what waits here for local ranks or a plan.
   void Describe(Clock::time_point now, std::vector<Activity>* activities);
 
@@ -78,14 +89,12 @@ class Site : public std::enable_shared_from_this<Site> {
     Clock::time_point begun;
     std::vector<Arrival> arrivals;  // as they came
     Status failure;                 // not ok: ranks or the plan did not come; who comes now is failed with it
+    std::vector<Completion> sent;   // of buffered sends, which end once these have begun
   };
-  enum class PlanState { kNone, kAsked, kReady };
-  struct Group {
-    PlanState state = PlanState::kNone;
+  // A collective of a group.
+  struct Part {
+    bool asked = false;  // for a plan, and not answered yet
     std::shared_ptr<const Plan> plan;
-    std::deque<Instance> waiting;
-    uint64_t next_sequence = 0;
-    std::map<int, int> devices;        // rank -> device; complete once there is a plan
     std::shared_ptr<Operation> spare;  // of the plan, and nobody else's: the next execution's
     struct Identity {
       uint64_t key;
@@ -94,14 +103,37 @@ class Site : public std::enable_shared_from_this<Site> {
     };
     std::optional<Identity> identity;
   };
+  struct Group {
+    std::vector<Part> parts;
+    bool ready = false;  // all of them have plans
+    std::deque<Instance> waiting;
+    uint64_t next_sequence = 0;
+    std::map<int, int> devices;  // rank -> device; complete once it is ready
+    // How many ranks are this process's; once it is ready.
+    size_t locals() const { return parts[0].plan->locals.size(); }
+  };
   // What a rank brought; nullptr if it has not come.
   static Arrival* Of(Instance& instance, int rank);
+  // Once the group is ready.
   bool Complete(const Group& group, const Instance& instance) const;
   // Numbers an execution of a message's half: several sites count those together.
   void CountMessage(const Group& group, Instance& instance);
+  // Asks for the plans that a group lacks.
+  void Ask(int group);
+  // From now on a failure is told to the other processes; those that waited for another part's plan are told now.
+  void Identified(Group& group, Part& part, const Part::Identity& identity);
   // Leaves the lock open.
-  void Start(int group, Instance instance, bool on_this_thread, Clock::time_point now,
+  void Start(int group, Instance& instance, bool on_this_thread, Clock::time_point now,
              std::unique_lock<std::mutex>& lock);
+  // Whether what the ranks brought fits a plan; otherwise they are failed.
+  bool Fits(const Plan& plan, size_t collective, Instance& instance);
+  // A buffered send ends for its caller as soon as the data is copied: the peer's receive may depend on that end. False
+  // if it has failed the ranks instead.
+  bool Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy);
+  // The operation of one of the call's collectives; nullptr if it has failed the ranks instead.
+  std::shared_ptr<Operation> Prepare(Group& group, size_t collective, Instance& instance, Clock::time_point now);
+  // The ranks end with the last of several operations.
+  void Join(Instance& instance, std::span<std::shared_ptr<Operation>> ops);
   void Expire(Group& group, Instance& instance);
   // Fails what another process says is over; false if none does.
   bool FailTold(Group& group, Instance& instance);

@@ -1,4 +1,5 @@
 // What a site does about executions whose ranks do not come: deadlines, failures told by others, what is said of them.
+#include <algorithm>
 #include <chrono>
 #include <set>
 
@@ -30,26 +31,44 @@ void Site::Expire(Group& group, Instance& instance) {
   for (const Arrival& arrival : instance.arrivals) ranks.insert(arrival.participant.rank);
   std::string have;
   for (int rank : ranks) have += (have.empty() ? "" : ", ") + std::to_string(rank);
-  std::string text = group.plan ? group.plan->what + ": only ranks " + have +
-                                      " of this process came within the deadline; the others did not reach this call"
-                                : "jaxring: no plan within the deadline for " + Named(spec_.spec);
+  std::string text;
+  if (group.ready) {
+    text = group.parts[0].plan->what + ": only ranks " + have +
+           " of this process came within the deadline; the others did not reach this call";
+  } else {
+    const auto lacking =
+        std::find_if(group.parts.begin(), group.parts.end(), [](const Part& part) { return !part.plan; });
+    text = "jaxring: no plan within the deadline for " + Named(spec_.specs[lacking - group.parts.begin()]);
+  }
   instance.failure = Status::Error(Code::kDeadlineExceeded, text);
   FailAll(instance, instance.failure);
-  if (!group.plan) return;
-  const uint64_t key = OperationKey(*group.plan, instance.sequence);
-  if (!group.plan->alone()) engine_->Spread(key, instance.failure, group.plan->process);
-  // What the other processes still send for it is for nobody.
-  engine_->stash().Discard(key);
+  for (const Part& part : group.parts) {
+    if (!part.plan) continue;
+    const uint64_t key = OperationKey(*part.plan, instance.sequence);
+    if (!part.plan->alone()) engine_->Spread(key, instance.failure, part.plan->process);
+    // What the other processes still send for it is for nobody.
+    engine_->stash().Discard(key);
+  }
 }
 
 bool Site::FailTold(Group& group, Instance& instance) {
-  if (!group.plan || group.plan->alone() || (group.plan->half != Half::kBoth && !instance.numbered)) return false;
-  const uint64_t key = OperationKey(*group.plan, instance.sequence);
-  std::optional<Status> told = engine_->Told(key);
+  auto key = [&instance](const Part& part) { return OperationKey(*part.plan, instance.sequence); };
+  auto shared = [&instance](const Part& part) {
+    return part.plan && !part.plan->alone() && (part.plan->half == Half::kBoth || instance.numbered);
+  };
+  std::optional<Status> told;
+  for (const Part& part : group.parts) {
+    if (!told && shared(part)) told = engine_->Told(key(part));
+  }
   if (!told) return false;
   instance.failure = std::move(*told);
   FailAll(instance, instance.failure);
-  engine_->stash().Discard(key);
+  // The others of the call do not begin here either.
+  for (const Part& part : group.parts) {
+    if (!shared(part)) continue;
+    engine_->PassOn(key(part), instance.failure);
+    engine_->stash().Discard(key(part));
+  }
   return true;
 }
 
@@ -58,19 +77,22 @@ void Site::Describe(Clock::time_point now, std::vector<Activity>* activities) {
   for (const Group& group : groups_) {
     for (const Instance& instance : group.waiting) {
       if (!instance.failure.ok()) continue;
-      Activity activity;
-      activity.running = true;
-      activity.age_ms =
-          static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now - instance.begun).count());
-      if (group.plan) {
-        activity.key = OperationKey(*group.plan, instance.sequence);
-        activity.what = group.plan->what + ", execution " + std::to_string(instance.sequence) + " (" +
-                        std::to_string(instance.arrivals.size()) + " of its " +
-                        std::to_string(group.plan->locals.size()) + " ranks have come)";
-      } else {
-        activity.what = "the planning of " + Named(spec_.spec);
+      for (size_t i = 0; i < group.parts.size(); ++i) {
+        const Plan* plan = group.parts[i].plan.get();
+        Activity activity;
+        activity.running = true;
+        activity.age_ms =
+            static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now - instance.begun).count());
+        if (plan != nullptr) {
+          activity.key = OperationKey(*plan, instance.sequence);
+          activity.what = plan->what + ", execution " + std::to_string(instance.sequence) + " (" +
+                          std::to_string(instance.arrivals.size()) + " of its " + std::to_string(plan->locals.size()) +
+                          " ranks have come)";
+        } else {
+          activity.what = "the planning of " + Named(spec_.specs[i]);
+        }
+        activities->push_back(std::move(activity));
       }
-      activities->push_back(std::move(activity));
     }
   }
 }

@@ -233,13 +233,11 @@ void CheckRejection() {
   Job job(1, Wire::kShared);
   const Schedule& schedule = Find("all_reduce direct 1x4 x1");
   Settings settings = Sized(100, 60, Protocol::kMemory);
-  auto site = std::make_shared<Site>(&job.engine(0), SiteSpec{"rejected", {0, 1, 2, 3}, 4, 60, 0});
+  auto site = std::make_shared<Site>(&job.engine(0), SiteSpec{{"rejected"}, {0, 1, 2, 3}, 4, 60, {0}});
   std::atomic<int> asked{0};
   job.Answer("rejected", [&](int process, const PlanRequest& request) {
-    if (asked++ < 2)
-      return request.site->Reject(request.group, Status::Error(Code::kFailedPrecondition, "no plan"),
-                                  request.generation);
-    request.site->Resolve(request.group, MakePlan(schedule, settings, process, job.channels()));
+    if (asked++ < 2) return request.Reject(Status::Error(Code::kFailedPrecondition, "no plan"));
+    request.Resolve(MakePlan(schedule, settings, process, job.channels()));
   });
   std::vector<std::vector<int32_t>> data(4, std::vector<int32_t>(100, 5));
   auto arrive = [&](int rank, int run, Ends& ends) {

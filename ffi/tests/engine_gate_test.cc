@@ -15,10 +15,10 @@ void CheckGate() {
   Job job(2, Wire::kShared);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1));
   std::shared_ptr<Gate> gates[2] = {std::make_shared<Gate>(std::set<int>{1}), std::make_shared<Gate>(std::set<int>{0})};
-  job.Answer(site.call.site(0)->spec().spec, [&](int process, const PlanRequest& request) {
+  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
     auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
     plan->gate = gates[process];
-    request.site->Resolve(request.group, plan);
+    request.Resolve(plan);
   });
   auto begin = [&](std::vector<Buffer>* outputs, Ends* ends) {
     *outputs = Outputs(site.call);
@@ -63,10 +63,10 @@ void CheckGateOfTheGone() {
   Job job(2, Wire::kTcp);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 60));
   auto gate = std::make_shared<Gate>(std::set<int>{1});
-  job.Answer(site.call.site(0)->spec().spec, [&](int process, const PlanRequest& request) {
+  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
     auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
     plan->gate = gate;
-    request.site->Resolve(request.group, plan);
+    request.Resolve(plan);
   });
   job.engine(1).Abort("this process is ending", 2, true);
   job.Cut(0, 1);

@@ -15,14 +15,13 @@ void CheckLinks(Wire wire) {
   Job job(2, wire);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100));
   std::atomic<bool> none{true};
-  job.Answer(site.call.site(0)->spec().spec, [&](int process, const PlanRequest& request) {
+  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
     const Settings& settings = site.call.settings();
-    request.site->Identify(request.group, settings.key, Half::kBoth, process);
+    request.Identify(settings.key, Half::kBoth, process);
     if (process == 1 && none) {
-      return request.site->Reject(request.group, Status::Error(Code::kResourceExhausted, "no memory for a link"),
-                                  request.generation);
+      return request.Reject(Status::Error(Code::kResourceExhausted, "no memory for a link"));
     }
-    request.site->Resolve(request.group, MakePlan(site.call.schedule(), settings, process, job.channels()));
+    request.Resolve(MakePlan(site.call.schedule(), settings, process, job.channels()));
   });
   for (int again = 0; again < 3; ++again) {
     for (const Status& status : site.Run({0, 1, 2, 3})) {
@@ -54,10 +53,10 @@ void CheckToldLater() {
 [[maybe_unused]] void CheckScratch(Wire wire) {
   Job job(4, wire);
   Site4 site(&job, "all_reduce halving_doubling 4x1 x1", Sized(50));  // fits a slot whole
-  job.Answer(site.call.site(0)->spec().spec, [&](int process, const PlanRequest& request) {
+  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
     auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
     plan->tile_elements = uint64_t{1} << 50;
-    request.site->Resolve(request.group, plan);
+    request.Resolve(plan);
   });
   for (const Status& status : site.Run({0, 1, 2, 3})) {
     CHECK(status.code == Code::kResourceExhausted && Says(status, "has no memory for ") && Says(status, " of scratch"));

@@ -150,7 +150,7 @@ void CheckLatePlan() {
   Call call(&job, schedule, settings);
   std::mutex mutex;
   std::vector<PlanRequest> asked;
-  job.Answer(call.site(0)->spec().spec, [&](int, const PlanRequest& request) {
+  job.Answer(call.site(0)->spec().specs[0], [&](int, const PlanRequest& request) {
     std::lock_guard lock(mutex);
     asked.push_back(request);
   });
@@ -161,7 +161,7 @@ void CheckLatePlan() {
   auto answer = [&](const PlanRequest& request) {
     auto plan = MakePlan(schedule, settings, 0, job.channels());
     plan->generation = request.generation;
-    request.site->Resolve(request.group, plan);
+    request.Resolve(plan);
   };
   Execution first(&call, 0, 1);
   first.Arrive({0, 1, 2, 3});
@@ -173,7 +173,7 @@ void CheckLatePlan() {
   second.Arrive({0, 1, 2, 3});
   Until([&] { return requests() == 2; }, "a plan is asked for again");
   answer(asked[0]);
-  asked[0].site->Reject(asked[0].group, Status::Error(Code::kInternal, "of no concern"), asked[0].generation);
+  asked[0].Reject(Status::Error(Code::kInternal, "of no concern"));
   answer(asked[1]);
   second.ends.WaitOk();
   asked.clear();
@@ -183,15 +183,15 @@ void CheckLatePlan() {
 void CheckOrdinals() {
   Job job(1, Wire::kShared);
   auto make = [&] {
-    return std::make_shared<Site>(&job.engine(0), SiteSpec{"alike", {0}, 1, 60, NextOrdinal("alike")});
+    return std::make_shared<Site>(&job.engine(0), SiteSpec{{"alike"}, {0}, 1, 60, {NextOrdinal("alike")}});
   };
   auto gone = make(), one = make(), two = make();
-  CHECK_EQ(two->spec().ordinal, 2u);
+  CHECK_EQ(two->spec().ordinals[0], 2u);
   gone = nullptr;
   job.engine(0).Halt("rebuilding");
   job.Renew(1);
-  CHECK(one->spec().ordinal == 0 && two->spec().ordinal == 1);
-  CHECK_EQ(make()->spec().ordinal, 2u);
+  CHECK(one->spec().ordinals[0] == 0 && two->spec().ordinals[0] == 1);
+  CHECK_EQ(make()->spec().ordinals[0], 2u);
 }
 
 void CheckNothingIsLeft(Wire wire) {

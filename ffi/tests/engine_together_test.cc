@@ -1,13 +1,10 @@
-// Many operations that begin together, as those of a joined call: more messages than a ring has slots for. Where each
+// Many operations that begin together, those of a joined call: more messages than a ring has slots for. Where each
 // rank's fill its peers' rings before these have sent theirs, the launching threads put them aside themselves.
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "ffi/tests/job.h"
-#include "ffi/tests/schedules.h"
-#include "ffi/tests/values.h"
+#include "ffi/tests/joined_call.h"
 
 namespace jaxring::test {
 namespace {
@@ -21,10 +18,7 @@ void CheckTogether(Protocol protocol, uint64_t block) {
   Settings settings;
   settings.protocol = protocol;
   settings.block = block;
-  std::vector<std::unique_ptr<Call>> calls;
-  for (int i = 0; i < kOperations; ++i) {
-    calls.push_back(std::make_unique<Call>(&job, Find("all_reduce direct 4x1 x1"), settings));
-  }
+  JoinedCall call(&job, Find("all_reduce direct 4x1 x1"), settings, kOperations);
   int at_once = 0;
   uint64_t spills = 0;
   for (int round = 0; round < kRounds; ++round) {
@@ -33,22 +27,11 @@ void CheckTogether(Protocol protocol, uint64_t block) {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < kProcesses; ++rank) {
       threads.emplace_back([&, rank] {
-        std::vector<std::vector<int32_t>> data(kOperations);
+        JoinedCall::Data data = call.Values(rank, round);
         Ends ends("rank " + std::to_string(rank));
-        {
-          LaunchTogether together(&job.engine(rank));
-          for (int i = 0; i < kOperations; ++i) {
-            data[i].resize(block);
-            for (uint64_t k = 0; k < block; ++k) data[i][k] = static_cast<int32_t>(k) * 8 + round * (rank + 1) + i;
-            calls[i]->Arrive(rank, round, data[i].data(), data[i].data(), ends.Expect());
-          }
-        }
+        call.Arrive(rank, round, data, ends.Expect());
         ends.WaitOk();
-        for (int i = 0; i < kOperations; ++i) {
-          for (uint64_t k = 0; k < block; ++k) {
-            CHECK_EQ(data[i][k], static_cast<int32_t>(k) * 8 * 4 + round * 10 + i * 4);
-          }
-        }
+        call.Check(data, round);
       });
     }
     for (std::thread& thread : threads) thread.join();

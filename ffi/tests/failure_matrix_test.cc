@@ -75,7 +75,7 @@ class Member {
       settings.protocol = Protocol::kSimple;
       settings.timeout_s = case_.what == What::kStopped ? kPatience : 60;
       settings.key = 5;
-      request.site->Resolve(request.group, MakePlan(schedule_, settings, process, 1));
+      request.Resolve(MakePlan(schedule_, settings, process, 1));
     });
     call_ = std::make_unique<ForkedCall>(engine_.get(), schedule_, process_, kBlock);
     // Those that come after the victim are at a loss in this operation.

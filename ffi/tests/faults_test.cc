@@ -115,7 +115,7 @@ class Member {
     std::thread planner([this] { Plan(); });
     for (size_t i = 0; i < scenario_.operations.size(); ++i) {
       const int n = scenario_.operations[i].schedule->ranks();
-      SiteSpec spec{std::to_string(i), {}, n, 30, 0};
+      SiteSpec spec{{std::to_string(i)}, {}, n, 30, {0}};
       for (int rank = 0; rank < n; ++rank) spec.groups.push_back(rank);
       sites_.push_back(std::make_shared<Site>(engine_.get(), spec));
     }
@@ -136,8 +136,8 @@ class Member {
     PlanRequest request;
     while (!stop_) {
       if (!engine_->NextRequest(0.02, &request)) continue;
-      const Scenario::Operation& op = scenario_.operations[std::stoul(request.site->spec().spec)];
-      request.site->Resolve(request.group, MakePlan(*op.schedule, op.settings, process_, 1));
+      const Scenario::Operation& op = scenario_.operations[std::stoul(request.spec())];
+      request.Resolve(MakePlan(*op.schedule, op.settings, process_, 1));
       request = {};
     }
   }

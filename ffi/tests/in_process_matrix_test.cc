@@ -72,10 +72,10 @@ class Process {
     if (case_.what == What::kNoMemory) settings.block = 50;  // fits a slot whole: tiles do not cut it
     Call good(&job_, schedule_, Sized(60)), tried(&job_, schedule_, settings, settings.timeout_s);
     if (case_.what == What::kNoMemory) {
-      job_.Answer(tried.site(0)->spec().spec, [this, settings](int, const PlanRequest& request) {
+      job_.Answer(tried.site(0)->spec().specs[0], [this, settings](int, const PlanRequest& request) {
         auto plan = MakePlan(schedule_, settings, 0, job_.channels());
         plan->tile_elements = uint64_t{1} << 50;  // scratch of more bytes than there are addresses
-        request.site->Resolve(request.group, std::move(plan));
+        request.Resolve(std::move(plan));
       });
     }
     if (case_.when == When::kIdle || case_.when == When::kFinalising) {

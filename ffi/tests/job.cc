@@ -193,7 +193,7 @@ void Job::Plan(int process) {
     Planner planner;
     {
       std::lock_guard lock(mutex_);
-      planner = answers_.at(request.site->spec().spec);
+      planner = answers_.at(request.spec());
     }
     planner(process, request);
   }
@@ -238,14 +238,14 @@ Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_ti
     : schedule_(schedule), settings_(settings) {
   if (settings_.key == 0) settings_.key = job->NextKey();
   const std::string spec = "call " + std::to_string(job->NextKey());
-  SiteSpec site{spec, {}, schedule.ranks(), site_timeout_s, 0};
+  SiteSpec site{{spec}, {}, schedule.ranks(), site_timeout_s, {0}};
   for (int rank = 0; rank < schedule.ranks(); ++rank) site.groups.push_back(rank);
   for (int p = 0; p < schedule.processes(); ++p) sites_.push_back(std::make_shared<Site>(&job->engine(p), site));
   job->Answer(spec, [plans = schedule, s = settings_, job](int p, const PlanRequest& request) {
     auto plan = MakePlan(plans, s, p, job->channels());
     plan->generation = request.generation;
     CheckPlan(*plan, job->engine(p).links().slot_bytes());
-    request.site->Resolve(request.group, std::move(plan));
+    request.Resolve(std::move(plan));
   });
 }
 

@@ -148,7 +148,7 @@ class Member {
   }
 
   void Plan(const PlanRequest& request) {
-    const bool wanting = request.site->spec().spec == "wanting";
+    const bool wanting = request.spec() == "wanting";
     Settings settings;
     settings.block = kBlock;
     settings.protocol = Protocol::kSimple;
@@ -156,7 +156,7 @@ class Member {
     settings.key = wanting ? 5 : 6;
     if (wanting && victim_ && case_.what == What::kSharedMemory) {
       // As Python's planner where a link cannot be made.
-      request.site->Identify(request.group, settings.key, Half::kBoth, process_);
+      request.Identify(settings.key, Half::kBoth, process_);
       rlimit before;
       CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0);
       signal(SIGXFSZ, SIG_IGN);
@@ -166,10 +166,8 @@ class Member {
         LinkMemory::Shared(256);
         Fail(__FILE__, __LINE__, "there is no space");
       } catch (const std::bad_alloc& error) {
-        request.site->Reject(request.group,
-                             Status::Error(Code::kResourceExhausted,
-                                           "process " + std::to_string(process_) + " has no memory: " + error.what()),
-                             request.generation);
+        request.Reject(Status::Error(Code::kResourceExhausted,
+                                     "process " + std::to_string(process_) + " has no memory: " + error.what()));
       }
       CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
       return;
@@ -177,7 +175,7 @@ class Member {
     auto plan = MakePlan(schedule_, settings, process_, 1);
     // Scratch of more bytes than there are addresses.
     if (wanting && victim_) plan->tile_elements = uint64_t{1} << 50;
-    request.site->Resolve(request.group, plan);
+    request.Resolve(plan);
   }
 
   void Watch() {

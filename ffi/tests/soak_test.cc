@@ -152,14 +152,14 @@ class Member {
     PlanRequest request;
     while (!*stop) {
       if (!engine->NextRequest(0.05, &request)) continue;
-      const Choice choice(seed_, generation, std::stoull(request.site->spec().spec), process_);
+      const Choice choice(seed_, generation, std::stoull(request.spec()), process_);
       auto plan = MakePlan(*choice.schedule, choice.settings, process_ - choice.first, 1);
       plan->process += choice.first;
       for (RankPlace& rank : plan->ranks) {
         rank.process += choice.first;
         rank.device += choice.first;
       }
-      request.site->Resolve(request.group, std::move(plan));
+      request.Resolve(std::move(plan));
       request = {};
     }
   }
@@ -169,7 +169,7 @@ class Member {
     const auto& [schedule, first, settings, delay_us] = choice;
     std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
     const int n = schedule->ranks(), rank = process_ - first;
-    SiteSpec spec{std::to_string(number), {}, n, 30, 0};
+    SiteSpec spec{{std::to_string(number)}, {}, n, 30, {0}};
     for (int r = 0; r < n; ++r) spec.groups.push_back(r);
     auto site = std::make_shared<Site>(engine, spec);
     const uint64_t block = settings.block * ElementBytes(settings.dtype);

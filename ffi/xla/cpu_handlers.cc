@@ -9,7 +9,6 @@
 #include <variant>
 #include <vector>
 
-#include "engine/joint.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
 #include "xla/ffi/api/ffi.h"
@@ -39,11 +38,10 @@ struct xla::ffi::ResultEncoding<stage, jaxring::CallOutcome> {
 namespace jaxring {
 namespace {
 
-// What INSTANTIATE leaves with the executable: its identity is the call site's identity. A call of several collectives
-// has a site for each.
+// What INSTANTIATE leaves with the executable: its identity is the call site's identity.
 struct SiteState {
   static ffi::TypeId id;
-  std::vector<std::shared_ptr<Site>> sites;
+  std::shared_ptr<Site> site;
   bool has_input, has_output;
   int64_t row_elements;  // ragged only
 };
@@ -66,19 +64,16 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
     return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition,
                                       "jaxring's engine is not running: import jaxring before this program is loaded"));
   }
-  auto state = std::make_unique<SiteState>(SiteState{{}, *has_input, *has_output, *row_elements});
+  SiteSpec site{{}, {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, {}};
+  // A line for each collective.
   for (std::string_view rest = *spec; !rest.empty();) {
     const size_t end = rest.find('\n');
-    SiteSpec one{std::string(rest.substr(0, end)),
-                 {groups->begin(), groups->end()},
-                 static_cast<int>(*group_size),
-                 *timeout_s,
-                 0};
-    one.ordinal = NextOrdinal(one.spec);
-    state->sites.push_back(std::make_shared<Site>(engine, std::move(one)));
+    site.specs.emplace_back(rest.substr(0, end));
+    site.ordinals.push_back(NextOrdinal(site.specs.back()));
     rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
   }
-  return state;
+  return std::make_unique<SiteState>(
+      SiteState{std::make_shared<Site>(engine, std::move(site)), *has_input, *has_output, *row_elements});
 }
 
 ffi::ErrorCode ToXla(Code code) { return static_cast<ffi::ErrorCode>(static_cast<int>(code)); }
@@ -134,36 +129,13 @@ Arrival MakeArrival(ffi::RunId run, int32_t device, const ffi::AnyBuffer& partit
   return arrival;
 }
 
-// Several collectives: operand and result i are those of site i; the last operand is the partition id.
-CallOutcome Joined(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
-  auto* end = new CallEnd;
-  const ffi::AnyBuffer partition = *args.get<ffi::AnyBuffer>(args.size() - 1);
-  JointCompletion joint(&RunningEngine()->completions(), end->completion());
-  {
-    LaunchTogether together(RunningEngine());
-    for (size_t i = 0; i < state->sites.size(); ++i) {
-      Arrival arrival = MakeArrival(run, device, partition);
-      ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(i);
-      ffi::Result<ffi::AnyBuffer> out = *rets.get<ffi::AnyBuffer>(i);
-      arrival.participant.in = in.untyped_data();
-      arrival.in_bytes = in.size_bytes();
-      arrival.participant.out = out->untyped_data();
-      arrival.out_bytes = out->size_bytes();
-      arrival.participant.done = joint.Part();
-      arrival.participant.done_is_quick = true;
-      state->sites[i]->Arrive(std::move(arrival));
-    }
-  }
-  joint.Close();
-  return end->Take();
-}
-
 // Operands: the data (absent for a pure receive), then maybe a token, last the partition id. Results: the data (absent
-// for a pure send), then maybe the token, whose buffer is the operand's.
+// for a pure send), then maybe the token, whose buffer is the operand's. Of several collectives operand and result i
+// are those of collective i, and there is no token.
 CallOutcome Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
                        ffi::RemainingRets rets, ffi::Dictionary) {
-  if (state->sites.size() > 1) return Joined(state, run, device, args, rets);
   Arrival arrival = MakeArrival(run, device, *args.get<ffi::AnyBuffer>(args.size() - 1));
+  const size_t collectives = state->site->spec().specs.size();
   if (state->has_input) {
     ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(0);
     arrival.participant.in = in.untyped_data();
@@ -174,9 +146,15 @@ CallOutcome Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::Re
     arrival.participant.out = out->untyped_data();
     arrival.out_bytes = out->size_bytes();
   }
+  arrival.further.reserve(collectives - 1);
+  for (size_t i = 1; i < collectives; ++i) {
+    ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(i);
+    ffi::Result<ffi::AnyBuffer> out = *rets.get<ffi::AnyBuffer>(i);
+    arrival.further.push_back({in.untyped_data(), out->untyped_data(), in.size_bytes(), out->size_bytes()});
+  }
   auto* end = new CallEnd;
   arrival.participant.done = end->completion();
-  state->sites[0]->Arrive(std::move(arrival));
+  state->site->Arrive(std::move(arrival));
   return end->Take();
 }
 
@@ -225,7 +203,7 @@ CallOutcome Ragged(SiteState* state, ffi::RunId run, int32_t device, ffi::AnyBuf
   arrival.participant.extents = std::move(extents);
   auto* end = new CallEnd;
   arrival.participant.done = end->completion();
-  state->sites[0]->Arrive(std::move(arrival));
+  state->site->Arrive(std::move(arrival));
   return end->Take();
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import statistics
 import sys
 import time
@@ -24,12 +25,16 @@ def mesh(axis: str) -> Mesh:
 
 
 def measure_in_turns(programs: Mapping[str, Callable[..., Any]], operands: tuple[Any, ...], iterations: int) -> Times:
-    """Times in s of each program, one after another in every iteration. They must have run once before."""
+    """Times in s of each program, one after another in every iteration. They must have run once before.
+
+    Who comes first is another one each time, since what one leaves behind (caches, threads awake) is the next one's.
+    """
     times: Times = {name: [] for name in programs}
-    for _ in range(iterations):
-        for name, program in programs.items():
+    order = itertools.cycle(itertools.permutations(programs))
+    for names in itertools.islice(order, iterations):
+        for name in names:
             begun = time.perf_counter()
-            jax.block_until_ready(program(*operands))
+            jax.block_until_ready(programs[name](*operands))
             times[name].append(time.perf_counter() - begun)
     return times
 

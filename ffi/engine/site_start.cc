@@ -1,0 +1,168 @@
+// How an execution begins once its participants and plans are here: an operation for each collective of the call.
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "engine/engine.h"
+#include "engine/joint.h"
+#include "engine/site.h"
+
+namespace jaxring {
+
+bool Site::Fits(const Plan& plan, size_t collective, Instance& instance) {
+  for (const RankTable& table : plan.locals) {
+    const Arrival* came = Of(instance, table.site_rank());
+    if (came == nullptr) {
+      FailAll(instance, Status::Error(Code::kInternal, plan.what + ": the plan names a local rank that is not here"));
+      return false;
+    }
+    if (came->participant.extents) continue;
+    const auto [in, out] =
+        collective == 0 ? std::pair(came->in_bytes, came->out_bytes)
+                        : std::pair(came->further[collective - 1].in_bytes, came->further[collective - 1].out_bytes);
+    if ((plan.half != Half::kRecv && in != plan.in_bytes()) || (plan.half != Half::kSend && out != plan.out_bytes())) {
+      FailAll(instance, Status::Error(Code::kInternal, plan.what + ": buffers of " + std::to_string(in) + " and " +
+                                                           std::to_string(out) + " bytes do not fit the plan"));
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Site::Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy) {
+  const size_t bytes = plan.in_bytes() * plan.locals.size();
+  try {
+    *copy = std::make_shared<std::vector<char>>(bytes);
+  } catch (const std::bad_alloc&) {
+    const Status status = Status::Error(
+        Code::kResourceExhausted, plan.what + ": process " + std::to_string(plan.process) + " has no memory for the " +
+                                      std::to_string(bytes) + " bytes that it sends. " + kMemoryHint);
+    FailAll(instance, status);
+    engine_->Spread(OperationKey(plan, instance.sequence), status, plan.process);
+    return false;
+  }
+  char* to = (*copy)->data();
+  for (const RankTable& table : plan.locals) {
+    Participant& participant = Of(instance, table.site_rank())->participant;
+    if (plan.in_bytes() != 0) std::memcpy(to, participant.in, plan.in_bytes());
+    participant.in = to;
+    to += plan.in_bytes();
+    instance.sent.push_back(std::move(participant.done));
+    participant.done = nullptr;
+    participant.on_launching_thread = false;
+  }
+  return true;
+}
+
+std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Instance& instance, Clock::time_point now) {
+  Part& part = group.parts[collective];
+  const std::shared_ptr<const Plan>& plan = part.plan;
+  std::shared_ptr<std::vector<char>> copy;
+  if (plan->half == Half::kSend && !Buffer(*plan, instance, &copy)) return nullptr;
+  std::shared_ptr<Operation> op = std::move(part.spare);
+  std::vector<Participant> fresh(op ? 0 : plan->locals.size());
+  std::vector<Participant>& participants = op ? op->participants() : fresh;
+  for (size_t i = 0; i < plan->locals.size(); ++i) {
+    Arrival& arrival = *Of(instance, plan->locals[i].site_rank());
+    Participant& participant = participants[i];
+    if (group.parts.size() == 1) {
+      participant = std::move(arrival.participant);
+    } else if (collective == 0) {
+      participant.in = arrival.participant.in;
+      participant.out = arrival.participant.out;
+      participant.pages = arrival.participant.pages;
+    } else {
+      const Arrival::Buffers& buffers = arrival.further[collective - 1];
+      participant.in = buffers.in;
+      participant.out = buffers.out;
+      participant.pages = buffers.pages;
+    }
+    participant.rank = plan->locals[i].rank;
+  }
+  const auto deadline =
+      now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
+  const uint64_t key = OperationKey(*plan, instance.sequence);
+  if (op) {
+    op->Again(key, deadline);
+  } else {
+    op = std::make_shared<Operation>(plan, key, std::move(fresh), deadline);
+  }
+  op->owned_input = std::move(copy);
+  op->sequence = instance.sequence;
+  op->record = engine_->recorder().Begin(*plan, key, instance.sequence, instance.begun, now);
+  for (const Participant& participant : op->participants()) {
+    if (participant.extents && !participant.extents->invalid.empty()) {
+      op->Fail(Status::Error(Code::kInvalidArgument, plan->what + ": " + plan->ranks[participant.rank].name + ": " +
+                                                         participant.extents->invalid));
+    }
+  }
+  return op;
+}
+
+void Site::Start(int group_index, Instance& instance, bool help, Clock::time_point now,
+                 std::unique_lock<std::mutex>& lock) {
+  Group& group = groups_[group_index];
+  const Plan& first = *group.parts[0].plan;
+  if (first.half != Half::kBoth) {
+    if (Status failure = engine_->TakeDetachedFailure(first.key); !failure.ok()) {
+      failure.message = "an earlier buffered send failed: " + failure.message;
+      FailAll(instance, failure);
+      lock.unlock();
+      return;
+    }
+  }
+  for (size_t i = 0; i < group.parts.size(); ++i) {
+    if (Fits(*group.parts[i].plan, i, instance)) continue;
+    lock.unlock();
+    return;
+  }
+  // Most calls hold one, for which nothing is allocated.
+  std::shared_ptr<Operation> one;
+  std::vector<std::shared_ptr<Operation>> several(group.parts.size() == 1 ? 0 : group.parts.size());
+  const std::span ops = several.empty() ? std::span(&one, 1) : std::span(several);
+  for (size_t i = 0; i < ops.size(); ++i) {
+    ops[i] = Prepare(group, i, instance, now);
+    if (ops[i] == nullptr) {
+      lock.unlock();
+      return;
+    }
+    ops[i]->home = {this, group_index, i};
+  }
+  if (!several.empty()) Join(instance, ops);
+  lock.unlock();
+  engine_->Launch(ops, help);
+  for (Completion& done : instance.sent) engine_->completions().Post([done = std::move(done)] { done(Status{}); });
+}
+
+void Site::Join(Instance& instance, std::span<std::shared_ptr<Operation>> ops) {
+  std::vector<Completion> others;
+  others.reserve(instance.arrivals.size());
+  Completion own;
+  for (Arrival& arrival : instance.arrivals) {
+    if (arrival.participant.on_launching_thread) {
+      own = std::move(arrival.participant.done);
+    } else {
+      others.push_back(std::move(arrival.participant.done));
+    }
+  }
+  const auto joint = std::make_shared<Joint>(&engine_->completions(), ops.size(), std::move(others), std::move(own));
+  for (std::shared_ptr<Operation>& op : ops) op->joint = joint;
+}
+
+void Site::TakeBack(int group, std::span<std::shared_ptr<Operation>> ops) {
+  std::lock_guard lock(mutex_);
+  for (std::shared_ptr<Operation>& op : ops) {
+    Part& part = groups_[group].parts[op->home.collective];
+    if (op.use_count() == 1 && op->MayServeAgain() && part.plan.get() == &op->plan()) part.spare = std::move(op);
+  }
+}
+
+void Site::FailAll(Instance& instance, const Status& status) {
+  for (Arrival& arrival : instance.arrivals) {
+    if (!arrival.participant.done) continue;
+    engine_->completions().Post([done = std::move(arrival.participant.done), status] { done(status); });
+    arrival.participant.done = nullptr;
+  }
+}
+
+}  // namespace jaxring
