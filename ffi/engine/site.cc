@@ -75,8 +75,9 @@ void Site::Arrive(Arrival arrival) {
   if (arrival.participant.out != arrival.participant.in) {
     arrival.participant.pages = PreparePages(arrival.participant.out, arrival.out_bytes);
   }
-  for (Arrival::Buffers& each : arrival.further) {
-    if (each.out != each.in) each.pages = PreparePages(each.out, each.out_bytes);
+  for (size_t i = 1; i < spec_.specs.size(); ++i) {
+    Arrival::Buffers& buffers = arrival.further[i - 1];
+    if (buffers.out != buffers.in) buffers.pages = PreparePages(buffers.out, buffers.out_bytes);
   }
   std::unique_lock lock(mutex_);
   if (std::optional<std::string> why = engine_->Halted()) {
@@ -88,7 +89,7 @@ void Site::Arrive(Arrival arrival) {
   Group& group = groups_[group_index];
   if (group.ready && group.locals() == 1 && group.waiting.empty()) {
     const auto now = Clock::now();
-    Instance instance{arrival.run_id, group.next_sequence++, false, now, {}, {}, {}};
+    Instance instance{arrival.run_id, group.next_sequence++, false, now, {}, {}};
     CountMessage(group, instance);
     arrival.participant.on_launching_thread = true;
     instance.arrivals.push_back(std::move(arrival));
@@ -99,7 +100,7 @@ void Site::Arrive(Arrival arrival) {
   auto it = group.waiting.begin();
   while (it != group.waiting.end() && (it->run_id != arrival.run_id || Of(*it, rank) != nullptr)) ++it;
   if (it == group.waiting.end()) {
-    group.waiting.push_back({arrival.run_id, group.next_sequence++, false, Clock::now(), {}, {}, {}});
+    group.waiting.push_back({arrival.run_id, group.next_sequence++, false, Clock::now(), {}, {}});
     it = std::prev(group.waiting.end());
     if (group.ready) it->arrivals.reserve(group.locals());
   }
@@ -117,7 +118,7 @@ void Site::Arrive(Arrival arrival) {
     Start(group_index, instance, true, Clock::now(), lock);
     return;
   }
-  Ask(group_index);
+  if (!group.ready) Ask(group_index);
   if (!watched_) {
     watched_ = true;
     engine_->Watch(weak_from_this());

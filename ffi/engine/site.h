@@ -44,7 +44,7 @@ struct Arrival {
     uint64_t in_bytes, out_bytes;
     Pages pages = Pages::kPresent;  // of `out`
   };
-  std::vector<Buffers> further{};  // of the other collectives
+  std::unique_ptr<Buffers[]> further{};  // of the other collectives; null where there is none
 };
 
 // How many collectives with this spec were made before: counts up with each call. Those with equal specs (an inner jit
@@ -89,7 +89,6 @@ class Site : public std::enable_shared_from_this<Site> {
     Clock::time_point begun;
     std::vector<Arrival> arrivals;  // as they came
     Status failure;                 // not ok: ranks or the plan did not come; who comes now is failed with it
-    std::vector<Completion> sent;   // of buffered sends, which end once these have begun
   };
   // A collective of a group.
   struct Part {
@@ -127,11 +126,13 @@ class Site : public std::enable_shared_from_this<Site> {
              std::unique_lock<std::mutex>& lock);
   // Whether what the ranks brought fits a plan; otherwise they are failed.
   bool Fits(const Plan& plan, size_t collective, Instance& instance);
-  // A buffered send ends for its caller as soon as the data is copied: the peer's receive may depend on that end. False
-  // if it has failed the ranks instead.
-  bool Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy);
+  // A buffered send ends for its caller as soon as the data is copied: the peer's receive may depend on that end.
+  // Leaves whom to tell, once it has begun, in `sent`. False if it has failed the ranks instead.
+  bool Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy,
+              std::vector<Completion>* sent);
   // The operation of one of the call's collectives; nullptr if it has failed the ranks instead.
-  std::shared_ptr<Operation> Prepare(Group& group, size_t collective, Instance& instance, Clock::time_point now);
+  std::shared_ptr<Operation> Prepare(Group& group, size_t collective, Instance& instance, Clock::time_point now,
+                                     std::vector<Completion>* sent);
   // The ranks end with the last of several operations.
   void Join(Instance& instance, std::span<std::shared_ptr<Operation>> ops);
   void Expire(Group& group, Instance& instance);

@@ -29,7 +29,8 @@ bool Site::Fits(const Plan& plan, size_t collective, Instance& instance) {
   return true;
 }
 
-bool Site::Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy) {
+bool Site::Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy,
+                  std::vector<Completion>* sent) {
   const size_t bytes = plan.in_bytes() * plan.locals.size();
   try {
     *copy = std::make_shared<std::vector<char>>(bytes);
@@ -47,18 +48,19 @@ bool Site::Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vec
     if (plan.in_bytes() != 0) std::memcpy(to, participant.in, plan.in_bytes());
     participant.in = to;
     to += plan.in_bytes();
-    instance.sent.push_back(std::move(participant.done));
+    sent->push_back(std::move(participant.done));
     participant.done = nullptr;
     participant.on_launching_thread = false;
   }
   return true;
 }
 
-std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Instance& instance, Clock::time_point now) {
+std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Instance& instance, Clock::time_point now,
+                                         std::vector<Completion>* sent) {
   Part& part = group.parts[collective];
   const std::shared_ptr<const Plan>& plan = part.plan;
   std::shared_ptr<std::vector<char>> copy;
-  if (plan->half == Half::kSend && !Buffer(*plan, instance, &copy)) return nullptr;
+  if (plan->half == Half::kSend && !Buffer(*plan, instance, &copy, sent)) return nullptr;
   std::shared_ptr<Operation> op = std::move(part.spare);
   std::vector<Participant> fresh(op ? 0 : plan->locals.size());
   std::vector<Participant>& participants = op ? op->participants() : fresh;
@@ -116,12 +118,13 @@ void Site::Start(int group_index, Instance& instance, bool help, Clock::time_poi
     lock.unlock();
     return;
   }
+  std::vector<Completion> sent;
   // Most calls hold one, for which nothing is allocated.
   std::shared_ptr<Operation> one;
   std::vector<std::shared_ptr<Operation>> several(group.parts.size() == 1 ? 0 : group.parts.size());
   const std::span ops = several.empty() ? std::span(&one, 1) : std::span(several);
   for (size_t i = 0; i < ops.size(); ++i) {
-    ops[i] = Prepare(group, i, instance, now);
+    ops[i] = Prepare(group, i, instance, now, &sent);
     if (ops[i] == nullptr) {
       lock.unlock();
       return;
@@ -131,7 +134,7 @@ void Site::Start(int group_index, Instance& instance, bool help, Clock::time_poi
   if (!several.empty()) Join(instance, ops);
   lock.unlock();
   engine_->Launch(ops, help);
-  for (Completion& done : instance.sent) engine_->completions().Post([done = std::move(done)] { done(Status{}); });
+  for (Completion& done : sent) engine_->completions().Post([done = std::move(done)] { done(Status{}); });
 }
 
 void Site::Join(Instance& instance, std::span<std::shared_ptr<Operation>> ops) {

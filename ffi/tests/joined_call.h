@@ -63,8 +63,9 @@ class JoinedCall {
     const uint64_t bytes = settings_.block * sizeof(int32_t);
     Arrival arrival{rank, rank, run, {}, bytes, bytes, {}};
     arrival.participant.in = arrival.participant.out = data[0].data();
+    arrival.further = std::make_unique<Arrival::Buffers[]>(data.size() - 1);
     for (size_t i = 1; i < data.size(); ++i) {
-      arrival.further.push_back({data[i].data(), data[i].data(), bytes, bytes});
+      arrival.further[i - 1] = {data[i].data(), data[i].data(), bytes, bytes};
     }
     arrival.participant.done = std::move(done);
     sites_[schedule_.placement[rank]]->Arrive(std::move(arrival));

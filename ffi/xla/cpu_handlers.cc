@@ -146,11 +146,11 @@ CallOutcome Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::Re
     arrival.participant.out = out->untyped_data();
     arrival.out_bytes = out->size_bytes();
   }
-  arrival.further.reserve(collectives - 1);
+  if (collectives > 1) arrival.further = std::make_unique<Arrival::Buffers[]>(collectives - 1);
   for (size_t i = 1; i < collectives; ++i) {
     ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(i);
     ffi::Result<ffi::AnyBuffer> out = *rets.get<ffi::AnyBuffer>(i);
-    arrival.further.push_back({in.untyped_data(), out->untyped_data(), in.size_bytes(), out->size_bytes()});
+    arrival.further[i - 1] = {in.untyped_data(), out->untyped_data(), in.size_bytes(), out->size_bytes()};
   }
   auto* end = new CallEnd;
   arrival.participant.done = end->completion();
