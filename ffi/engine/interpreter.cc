@@ -200,6 +200,11 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     }
   }
 
+  // A huge page that this lane fills tile after tile is still in the caches where it was cleared; where more results or
+  // blocks take turns it has left them. At 64 MiB on 2 cores: one result 1.2 times as fast, two 1.1, four 0.85.
+  if (plan.out_blocks == 1 && work.destinations.size() <= 2) {
+    for (Destination& destination : work.destinations) destination.stream = destination.stream && !destination.fresh;
+  }
   Combine(plan, work.sources, work.destinations, elements, step.flags & StepFlag::kFinal);
   for (Claim& claim : work.claims) {
     ++lane.flows[claim.flow].received;
