@@ -33,18 +33,22 @@ struct SiteSpec {
 };
 
 struct Arrival {
-  int partition = 0;
-  int device = 0;
-  int64_t run_id = 0;
-  Participant participant;  // its buffers are the first collective's
-  uint64_t in_bytes = 0, out_bytes = 0;
   struct Buffers {
     const void* in;
     void* out;
     uint64_t in_bytes, out_bytes;
     Pages pages = Pages::kPresent;  // of `out`
   };
+  int partition = 0;
+  int device = 0;
+  int64_t run_id = 0;
+  Participant participant;  // its buffers are the first collective's
+  uint64_t in_bytes = 0, out_bytes = 0;
   std::unique_ptr<Buffers[]> further{};  // of the other collectives; null where there is none
+  Buffers Of(size_t collective) const {
+    if (collective != 0) return further[collective - 1];
+    return {participant.in, participant.out, in_bytes, out_bytes, participant.pages};
+  }
 };
 
 // How many collectives with this spec were made before: counts up with each call. Those with equal specs (an inner jit

@@ -17,12 +17,12 @@ bool Site::Fits(const Plan& plan, size_t collective, Instance& instance) {
       return false;
     }
     if (came->participant.extents) continue;
-    const auto [in, out] =
-        collective == 0 ? std::pair(came->in_bytes, came->out_bytes)
-                        : std::pair(came->further[collective - 1].in_bytes, came->further[collective - 1].out_bytes);
-    if ((plan.half != Half::kRecv && in != plan.in_bytes()) || (plan.half != Half::kSend && out != plan.out_bytes())) {
-      FailAll(instance, Status::Error(Code::kInternal, plan.what + ": buffers of " + std::to_string(in) + " and " +
-                                                           std::to_string(out) + " bytes do not fit the plan"));
+    const Arrival::Buffers buffers = came->Of(collective);
+    if ((plan.half != Half::kRecv && buffers.in_bytes != plan.in_bytes()) ||
+        (plan.half != Half::kSend && buffers.out_bytes != plan.out_bytes())) {
+      FailAll(instance,
+              Status::Error(Code::kInternal, plan.what + ": buffers of " + std::to_string(buffers.in_bytes) + " and " +
+                                                 std::to_string(buffers.out_bytes) + " bytes do not fit the plan"));
       return false;
     }
   }
@@ -69,12 +69,8 @@ std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Instan
     Participant& participant = participants[i];
     if (group.parts.size() == 1) {
       participant = std::move(arrival.participant);
-    } else if (collective == 0) {
-      participant.in = arrival.participant.in;
-      participant.out = arrival.participant.out;
-      participant.pages = arrival.participant.pages;
     } else {
-      const Arrival::Buffers& buffers = arrival.further[collective - 1];
+      const Arrival::Buffers buffers = arrival.Of(collective);
       participant.in = buffers.in;
       participant.out = buffers.out;
       participant.pages = buffers.pages;

@@ -55,7 +55,7 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   auto has_input = attributes.get<bool>("has_input");
   auto has_output = attributes.get<bool>("has_output");
   auto row_elements = attributes.get<int64_t>("row_elements");
-  if (!spec || !groups || !group_size || !timeout_s || !has_input || !has_output || !row_elements) {
+  if (!spec || spec->empty() || !groups || !group_size || !timeout_s || !has_input || !has_output || !row_elements) {
     return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kInvalidArgument,
                                       "this program was lowered by another version of jaxring: lower it again"));
   }
