@@ -1,5 +1,5 @@
 # The extension module jaxring._native and its type stub.
-find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module OPTIONAL_COMPONENTS Development.SABIModule)
+find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module NumPy OPTIONAL_COMPONENTS Development.SABIModule)
 execute_process(COMMAND ${Python_EXECUTABLE} -m nanobind --cmake_dir
                 OUTPUT_STRIP_TRAILING_WHITESPACE OUTPUT_VARIABLE nanobind_ROOT COMMAND_ERROR_IS_FATAL ANY)
 find_package(nanobind CONFIG REQUIRED)
@@ -29,7 +29,7 @@ file(GLOB_RECURSE module_sources CONFIGURE_DEPENDS ffi/xla/*.cc)
 list(FILTER module_sources EXCLUDE REGEX "/cuda_[a-z]*\\.cc$")
 nanobind_add_module(_native NB_STATIC STABLE_ABI NOMINSIZE ffi/module.cc ${module_sources})
 target_link_libraries(_native PRIVATE jaxring_engine)
-target_include_directories(_native SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include")
+target_include_directories(_native SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include" ${Python_NumPy_INCLUDE_DIRS})
 install(TARGETS _native LIBRARY DESTINATION jaxring COMPONENT python)
 
 nanobind_add_stub(_native_stub MODULE _native OUTPUT _native.pyi

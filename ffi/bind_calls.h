@@ -76,6 +76,10 @@ class BufferCall {
   // Returns when this rank's part is done and nothing touches the buffers any more.
   void Run(nanobind::handle in, nanobind::handle out) {
     HeldBuffer from(in, false), to(out, true);
+    Run(from.data(), from.bytes(), to.data(), to.bytes());
+  }
+  // The caller holds what the buffers lie in.
+  void Run(const void* in, uint64_t in_bytes, void* out, uint64_t out_bytes) {
     Ended ended;
     {
       nanobind::gil_scoped_release release;
@@ -85,10 +89,10 @@ class BufferCall {
       arrival.partition = rank_;
       arrival.device = device_;
       arrival.run_id = run_++;
-      arrival.in_bytes = from.bytes();
-      arrival.out_bytes = to.bytes();
-      arrival.participant.in = from.data();
-      arrival.participant.out = to.data();
+      arrival.in_bytes = in_bytes;
+      arrival.out_bytes = out_bytes;
+      arrival.participant.in = in;
+      arrival.participant.out = out;
       arrival.participant.done = [&ended](const Status& status) { ended.Set(status); };
       arrival.participant.done_is_quick = true;
       arrival.participant.waits = true;
@@ -180,8 +184,8 @@ inline void BindCalls(nanobind::module_& m) {
   nb::class_<BufferCall>(m, "BufferCall", "One rank's end of a collective on host buffers, for repeated calls.")
       .def(nb::init<const std::string&, const std::vector<int32_t>&, int, int, double>(), nb::arg("spec"),
            nb::arg("ranks"), nb::arg("rank"), nb::arg("device"), nb::arg("timeout_s"))
-      .def("__call__", &BufferCall::Run, nb::arg("operand"), nb::arg("result"),
-           "Runs it once, to its end, on contiguous buffers; RuntimeError says why it failed.");
+      .def("__call__", nb::overload_cast<nb::handle, nb::handle>(&BufferCall::Run), nb::arg("operand"),
+           nb::arg("result"), "Runs it once, to its end, on contiguous buffers; RuntimeError says why it failed.");
 }
 
 }  // namespace jaxring

@@ -14,6 +14,7 @@
 
 #include "bind_calls.h"
 #include "bind_links.h"
+#include "bind_recent.h"
 #include "bind_tables.h"
 #include "engine/dump_signal.h"
 #include "engine/pages.h"
@@ -323,4 +324,5 @@ NB_MODULE(_native, m) {
   m.def("ll_payload_bytes", [] { return LLShape().payload_bytes; }, "Payload of an LL slot.");
   BindLinks(m);
   BindCalls(m);
+  BindRecent(m);
 }

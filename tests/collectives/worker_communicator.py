@@ -30,6 +30,33 @@ for dtype in (np.float32, np.int64, ml_dtypes.bfloat16):
         again = mine.copy()
         assert comm.all_reduce(again, again, op="max") is again
         assert np.array_equal(again, np.max(np.stack(rows).astype(np.float64), 0).astype(dtype))
+# With both arrays given a call is found again by them: other arrays must not find it, nor these after a change.
+x, out = np.full(5, me + 1, np.float32), np.zeros(5, np.float32)
+for turn in range(3):
+    x += turn
+    assert comm.all_reduce(x, out) is out
+    assert np.array_equal(out, np.full(5, 6 + 3 * sum(range(turn + 1))))
+assert np.array_equal(comm.all_reduce(x, out, "max"), np.full(5, 6))
+assert np.array_equal(comm.all_reduce(np.full(5, me, np.int32), out.view(np.int32)), np.full(5, 3))
+assert np.array_equal(comm.all_reduce(np.ones((1, 5), np.float32), np.zeros((1, 5), np.float32)), np.full((1, 5), 3))
+assert np.array_equal(comm.broadcast(x, out, 2), np.full(5, 6))
+assert np.array_equal(comm.broadcast(x, out, 0), np.full(5, 4))
+for count in range(1, 12):  # more shapes than are remembered
+    for _ in range(2):
+        assert np.array_equal(comm.all_reduce(np.full(count, me), np.zeros(count, int)), np.full(count, 3))
+wide = np.zeros((5, 2), np.float32)
+assert np.array_equal(comm.all_reduce(x, out), np.full(5, 15))
+for strided in ((wide[:, 0], out), (x, wide[:, 0])):
+    with pytest.raises(ValueError, match="not C-contiguous"):
+        comm.all_reduce(*strided)
+constant = np.zeros(5, np.float32)
+constant.flags.writeable = False
+with pytest.raises(ValueError, match="read-only"):
+    comm.all_reduce(x, constant)
+assert not wide.any()
+assert not constant.any()
+with pytest.raises(TypeError, match=r"of the other byte order; convert by x\.astype\('float32'\)"):
+    comm.all_reduce(np.ones(5, ">f4"))
 with pytest.raises(ValueError, match="one block for each of the 3 ranks"):
     comm.all_to_all(np.zeros(4))
 with pytest.raises(TypeError, match="given for it is float64"):
