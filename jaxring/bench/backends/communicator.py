@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,8 @@ from jaxring.bench.work import expected, operand
 from jaxring.world import launch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxring.bench.work import Case
 
 
@@ -34,6 +37,7 @@ class Backend:
             self._in = self._in.reshape(self.ranks, -1)
         shape = (self.ranks, -1) if case.collective in ("all_gather", "all_to_all") else (-1,)
         self._out = self._in if case.inplace else np.zeros_like(self._expected).reshape(shape)
+        self._call = self._made()
         return ""
 
     def step(self) -> None:
@@ -41,14 +45,15 @@ class Backend:
         for _ in range(self._case.chain):
             self._call()
 
-    def _call(self) -> None:
-        case, x, out = self._case, self._in, self._out
+    def _made(self) -> Callable[[], object]:
+        case, x, out, comm = self._case, self._in, self._out, self._comm
         if case.collective in ("all_reduce", "reduce_scatter"):
-            getattr(self._comm, case.collective)(x, out, case.op)
-        elif case.collective == "permute":
-            self._comm.permute(x, [(rank, (rank + 1) % self.ranks) for rank in range(self.ranks)], out)
-        else:
-            getattr(self._comm, case.collective)(x, out)
+            return functools.partial(getattr(comm, case.collective), x, out, case.op)
+        if case.collective == "permute":
+            return functools.partial(
+                comm.permute, x, [(rank, (rank + 1) % self.ranks) for rank in range(self.ranks)], out
+            )
+        return functools.partial(getattr(comm, case.collective), x, out)
 
     def wrong(self) -> int:
         """Elements of this process's result that are not what they should be."""

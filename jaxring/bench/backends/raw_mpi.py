@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from mpi4py import MPI
 from jaxring.bench.work import expected, operand
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxring.bench.work import Case
 
 OPS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN, "prod": MPI.PROD}
@@ -35,6 +38,7 @@ class Backend:
         self._out = np.zeros_like(expected(case, self.ranks, self._rank))
         if case.inplace and self._in.shape != self._out.shape:
             return "operand and result differ in size"
+        self._call = self._made()
         return ""
 
     def step(self) -> None:
@@ -42,24 +46,26 @@ class Backend:
         for _ in range(self._case.chain):
             self._call()
 
-    def _call(self) -> None:
-        case, out, world = self._case, self._out, self._world
+    def _made(self) -> Callable[[], object]:
+        case, world, out = self._case, self._world, self._out
         x: Any = MPI.IN_PLACE if case.inplace else self._in
         if case.collective == "all_reduce":
-            world.Allreduce(x, out, OPS[case.op])
-        elif case.collective == "reduce_scatter":
-            world.Reduce_scatter_block(self._in, out, OPS[case.op])
-        elif case.collective == "all_gather":
-            world.Allgather(self._in, out)
-        elif case.collective == "all_to_all":
-            world.Alltoall(x, out)
-        elif case.collective == "broadcast":
-            if self._rank == 0:
-                out[:] = self._in
-            world.Bcast(out)
-        else:
-            to, of = (self._rank + 1) % self.ranks, (self._rank - 1) % self.ranks
-            world.Sendrecv(self._in, to, recvbuf=out, source=of)
+            return functools.partial(world.Allreduce, x, out, OPS[case.op])
+        if case.collective == "reduce_scatter":
+            return functools.partial(world.Reduce_scatter_block, self._in, out, OPS[case.op])
+        if case.collective == "all_gather":
+            return functools.partial(world.Allgather, self._in, out)
+        if case.collective == "all_to_all":
+            return functools.partial(world.Alltoall, x, out)
+        if case.collective == "broadcast":
+            return self._broadcast
+        to, of = (self._rank + 1) % self.ranks, (self._rank - 1) % self.ranks
+        return functools.partial(world.Sendrecv, self._in, to, recvbuf=out, source=of)
+
+    def _broadcast(self) -> None:
+        if self._rank == 0:
+            self._out[:] = self._in
+        self._world.Bcast(self._out)
 
     def wrong(self) -> int:
         """Elements of this process's result that are not what they should be."""
