@@ -28,8 +28,9 @@ BATCH_S = 1e-3
 # A shaped link lets an idle moment's bytes pass at once, so that a batch of less than this many such buckets shows a
 # faster link than there is, and the faster the less a peer sends in it.
 BUCKETS = 20
-# Batches from which their length is told.
+# Batches from which their length is told, and how often at most.
 LOOKS = 3
+MOST_LOOKS = 8
 # Short iterations have several turns, too.
 LEAST_TURNS = 8
 # A turn begins with one that does not count: there the processes have yet to hear of it, and caches, pages and
@@ -184,11 +185,17 @@ def _one(
 
 
 def _pace(crew: Crew, warmup: int, batch_s: float) -> tuple[int, float]:
-    """How many iterations make a batch, and how long it lasts, in s. The first ones are slow: so it looks twice."""
+    """How many iterations make a batch, and how long it lasts, in s.
+
+    The first ones are slow, so it looks twice at least, and on while that makes batches longer: too short ones would
+    measure how processes are woken.
+    """
     batch, count = 1, warmup
-    for _ in range(2):
+    for look in range(MOST_LOOKS):
         each = max(1e-7, *map(statistics.median, crew.ask("run", (count, batch))))
-        batch, count = max(1, round(batch_s / each)), LOOKS
+        before, batch, count = batch, max(1, round(batch_s / each)), LOOKS
+        if look and batch <= 1.25 * before:
+            break
     return batch, batch * each
 
 
