@@ -8,7 +8,7 @@ add_library(jaxring_fuzzed STATIC EXCLUDE_FROM_ALL
   ffi/engine/combine.cc ffi/engine/control_frames.cc ffi/engine/grouped.cc ffi/engine/interpreter.cc
   ffi/engine/operation.cc ffi/engine/pages.cc ffi/engine/plan.cc ffi/engine/plan_check.cc ffi/engine/stash.cc
   ffi/reduce/copy.cc ffi/reduce/dispatch.cc ffi/reduce/kernels_baseline.cc
-  ffi/transport/bell.cc ffi/transport/crc32c.cc ffi/transport/faults.cc ffi/transport/link.cc ffi/transport/links.cc ffi/transport/ring.cc ffi/transport/stream.cc ffi/transport/wire.cc)
+  ffi/transport/bell.cc ffi/transport/crc32c.cc ffi/transport/faults.cc ffi/transport/link.cc ffi/transport/links.cc ffi/transport/ring.cc ffi/transport/shared_memory.cc ffi/transport/stream.cc ffi/transport/wire.cc)
 target_link_libraries(jaxring_fuzzed PUBLIC jaxring_flags)
 # The kernels of other instruction sets come from the same templates, and take long to compile.
 target_compile_definitions(jaxring_fuzzed PRIVATE JAXRING_BASELINE_ONLY)

@@ -36,6 +36,9 @@ inline void BindLinks(nanobind::module_& m) {
   namespace nb = nanobind;
   m.def("bell_fd", [] { return Running().bell().fd(); }, "The memfd of this process's doorbell.");
   m.def(
+      "blocks_fd", [] { return Running().links().Blocks()->fd(); },
+      "The memfd of what this process has for several others of its host, which it keeps.");
+  m.def(
       "shm_create",
       [](int peer, int channel) {
         Engine& engine = Running();
@@ -54,15 +57,18 @@ inline void BindLinks(nanobind::module_& m) {
       nb::arg("peer"), nb::arg("channel"), nb::arg("bell_path"), "The peer has mapped the link: puts it into service.");
   m.def(
       "shm_attach",
-      [](int peer, int channel, const std::string& ring_path, const std::string& bell_path) {
+      [](int peer, int channel, const std::string& ring_path, const std::string& blocks_path,
+         const std::string& bell_path) {
         Engine& engine = Running();
+        const uint32_t slot_bytes = engine.links().slot_bytes();
         auto bell = Bell::Open(bell_path);
-        auto link =
-            std::make_shared<RecvLink>("shm", LinkMemory::Open(ring_path, engine.links().slot_bytes()), bell.get());
+        auto link = std::make_shared<RecvLink>("shm", LinkMemory::Open(ring_path, slot_bytes), bell.get());
+        link->Map(BlockPool::Open(blocks_path, slot_bytes));
         link->notifier = std::move(bell);
         engine.links().AddRecv(peer, channel, std::move(link));
       },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("ring_path"), nb::arg("bell_path"), "Maps a peer's sending link.");
+      nb::arg("peer"), nb::arg("channel"), nb::arg("ring_path"), nb::arg("blocks_path"), nb::arg("bell_path"),
+      "Maps a peer's sending link.");
   m.def(
       "tcp_prepare", [](int peer, int channel, bool sending) { Running().links().Prepare(peer, channel, sending); },
       nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), "Gets the memory of a link, before it is agreed on.");

@@ -125,7 +125,7 @@ def request(data: bytes) -> None:
         assert json.loads(wire.encode(message)) is not None
     try:
         asked = links.Request(message, _ACCEPTED)
-        for fd in (asked.ring_fd, asked.bell_fd):
+        for fd in (asked.ring_fd, asked.blocks_fd, asked.bell_fd):
             links.memory_path(_INFO, asked.pid, fd)
         raise AssertionError("there is no such process")
     except (ValueError, JoinError) as error:

@@ -66,6 +66,7 @@ Progress Interpreter::Advance(Operation& op, Lane& lane, int budget) {
   bool moved = false;
   while (true) {
     if (op.failed() || lane.tile >= lane.tiles) {
+      if (lane.block >= 0) LeaveBlock(lane);
       lane.done = true;
       return Progress::kDone;
     }
@@ -169,16 +170,20 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   RingSender* ring = nullptr;
   uint64_t position = 0;
   uint32_t send_entry = 0;
+  const bool in_block = message_sends > 1 && TakeBlock(op, lane, step, message_sends);
   // What several messages are sent from is read again at once.
-  const bool stream = message_sends <= 1 && plan.out_bytes() >= kStreamBytes;
+  const bool stream = (message_sends <= 1 || in_block) && plan.out_bytes() >= kStreamBytes;
   if (dst == Buffer::kScratch) {
     work.destinations.push_back({lane.scratch.data() + step.dst_chunk * scratch_stride, true});
   } else if (dst != Buffer::kNone) {
     work.destinations.push_back(Result(op, lane.local, step.dst_chunk, lane.tile, stream));
   }
-  // Several messages: the value is made in the local destination, or aside if that has another form, and sent from
-  // there.
-  if (message_sends > 1) {
+  // Several messages: the value is made in a block, in the local destination, or aside if that has another form, and
+  // sent from there.
+  if (in_block) {
+    work.destinations.push_back({lane.blocks->data(lane.block), send_partial});
+    lane.value = lane.blocks->data(lane.block);
+  } else if (message_sends > 1) {
     if (work.destinations.empty() || work.destinations[0].partial != send_partial) {
       if (!Enlarge(op, lane, &lane.staging, plan.tile_elements * plan.partial_bytes, "to send from"))
         return give_back();
@@ -252,10 +257,40 @@ bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t
     RingSender* ring;
     uint64_t position;
     if (!Reserve(op, lane, entry, &ring, &position)) return false;
-    std::memcpy(ring->payload(position), lane.value, bytes);
-    Publish(op, lane, entry, *ring, position, bytes);
+    const bool in_block = lane.block >= 0 && lane.flows[table.flow[entry]].send->blocks == lane.blocks;
+    if (!in_block) std::memcpy(ring->payload(position), lane.value, bytes);
+    Publish(op, lane, entry, *ring, position, bytes, in_block);
+    if (in_block) --lane.holds;  // it is the receiver's
   }
+  if (lane.block >= 0) LeaveBlock(lane);
   return true;
+}
+
+bool Interpreter::TakeBlock(Operation& op, Lane& lane, const Step& step, uint32_t messages) {
+  const RankTable& table = op.plan().locals[lane.local];
+  if (op.plan().protocol != Protocol::kSimple) return false;
+  std::shared_ptr<BlockPool> blocks;
+  uint32_t readers = 0;
+  for (uint32_t i = 0; i < step.send_count; ++i) {
+    const uint32_t entry = step.send_begin + i;
+    if (Peer::memory(table.peers[entry])) continue;
+    const SendLink* link = SendTo(op, lane, entry);
+    if (link == nullptr || !link->blocks) continue;
+    blocks = link->blocks;
+    ++readers;
+  }
+  if (readers < 2) return false;
+  lane.block = blocks->Take(messages + 1);
+  if (lane.block < 0) return false;
+  lane.holds = messages + 1;
+  lane.blocks = std::move(blocks);
+  return true;
+}
+
+void Interpreter::LeaveBlock(Lane& lane) {
+  lane.blocks->Leave(lane.block, lane.holds);
+  lane.blocks.reset();
+  lane.block = -1;
 }
 
 bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* claim) {
@@ -318,15 +353,19 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
   return false;
 }
 
-void Interpreter::Publish(Operation& op, Lane& lane, uint32_t entry, RingSender& ring, uint64_t position,
-                          size_t bytes) {
+void Interpreter::Publish(Operation& op, Lane& lane, uint32_t entry, RingSender& ring, uint64_t position, size_t bytes,
+                          bool in_block) {
   const Plan& plan = op.plan();
   const RankTable& table = plan.locals[lane.local];
   const MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[entry])),
                      lane.number, lane.flows[table.flow[entry]].sent++};
   Message message{static_cast<uint32_t>(bytes), plan.check};
-  if (checksums_) message.checksum = Crc32c(ring.payload(position), bytes);
-  ring.Publish(position, id, message);
+  if (checksums_) message.checksum = Crc32c(in_block ? lane.value : ring.payload(position), bytes);
+  if (in_block) {
+    ring.PublishBlock(position, static_cast<uint32_t>(lane.block), id, message);
+  } else {
+    ring.Publish(position, id, message);
+  }
 }
 
 SendLink* Interpreter::SendTo(Operation& op, Lane& lane, uint32_t entry) {

@@ -37,6 +37,10 @@ class Interpreter {
 
   bool TryStep(Operation& op, Lane& lane, const Step& step);
   bool Make(Operation& op, Lane& lane, const Step& step, uint64_t elements, uint32_t message_sends);
+  // A block for the value of a step with so many messages, where several of their receivers can read one. True if the
+  // lane holds one from now on.
+  bool TakeBlock(Operation& op, Lane& lane, const Step& step, uint32_t messages);
+  static void LeaveBlock(Lane& lane);
   bool SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements);
   bool Receive(Operation& op, Lane& lane, uint32_t peer_entry, Claim* claim);
   // Whether a message is what the step expects of rank `from`; otherwise the operation has failed.
@@ -47,8 +51,9 @@ class Interpreter {
   void Return(Claim& claim);
   SendLink* SendTo(Operation& op, Lane& lane, uint32_t peer_entry);
   bool Reserve(Operation& op, Lane& lane, uint32_t peer_entry, RingSender** ring, uint64_t* position);
-  // The slot that was reserved for a peer holds the next message to it.
-  void Publish(Operation& op, Lane& lane, uint32_t peer_entry, RingSender& ring, uint64_t position, size_t bytes);
+  // The slot that was reserved for a peer holds the next message to it, unless that lies in the lane's block.
+  void Publish(Operation& op, Lane& lane, uint32_t peer_entry, RingSender& ring, uint64_t position, size_t bytes,
+               bool in_block = false);
 
   // Gives a lane memory, or fails the operation.
   bool Enlarge(Operation& op, const Lane& lane, std::vector<char>* memory, size_t bytes, const char* what);

@@ -70,10 +70,14 @@ struct Lane {
   uint16_t number = 0;
   uint32_t step = 0, step_end = 0;
   uint64_t tile = 0, tiles = 0;
-  // Progress inside a step that sends to several peers: the value is made once, then copied to one after another.
+  // Progress inside a step that sends to several peers: the value is made once, then copied to one after another. Where
+  // it was made in a block, those who can read that are told of it instead.
   bool made = false;
   uint32_t sends_done = 0;
   const char* value = nullptr;
+  std::shared_ptr<BlockPool> blocks;
+  int block = -1;
+  uint32_t holds = 0;  // of the block: one for itself, and one for each message that it has yet to send
   std::vector<char> staging, scratch;
   std::vector<uint64_t> scratch_elements;
   std::vector<Flow> flows;

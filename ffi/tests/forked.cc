@@ -29,6 +29,7 @@ void* SharedPages(size_t bytes) {
 bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Shown* const* shown,
                 const std::function<bool()>& over) {
   const uint32_t slot = engine.links().slot_bytes();
+  shown[process]->blocks = engine.links().Blocks()->fd();
   for (int p : peers) {
     auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
     const int fd = send->memory.fd();
@@ -42,6 +43,7 @@ bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Show
       auto bell = Bell::Open(Path(peer.pid, peer.bell));
       auto recv =
           std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(peer.pid, peer.ring[process] - 1), slot), bell.get());
+      recv->Map(BlockPool::Open(Path(peer.pid, peer.blocks), slot));
       recv->notifier = std::move(bell);
       engine.links().AddRecv(p, 0, std::move(recv));
       engine.links().CompletePending(p, 0, Bell::Open(Path(peer.pid, peer.bell)));

@@ -26,7 +26,7 @@ void* SharedPages(size_t bytes);
 // What a process of a job shows the others, in memory that all share, so that they can map it. Zero-filled at first.
 struct Shown {
   static constexpr int kMost = 8;
-  std::atomic<int> pid, bell;
+  std::atomic<int> pid, bell, blocks;
   std::atomic<int> ring[kMost];  // descriptors of its sending rings, plus 1
   std::atomic<bool> mapped;
 };

@@ -124,14 +124,17 @@ void Job::Share(int from, int to, int channel) {
   Engine &sender = engine(from), &receiver = engine(to);
   const uint32_t slot = sender.links().slot_bytes();
   auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
+  const std::shared_ptr<BlockPool> blocks = sender.links().Blocks();
   auto bell = Bell::Open(Path(sender.bell().fd()));
   std::shared_ptr<RecvLink> recv;
 #if defined(__SANITIZE_THREAD__)
   // ThreadSanitizer knows memory by its address, so it must see one mapping to see what is ordered and what is not.
   recv = std::shared_ptr<RecvLink>(new RecvLink("shm", send->memory.View(), bell.get()),
-                                   [send](RecvLink* link) { delete link; });
+                                   [send, blocks](RecvLink* link) { delete link; });
+  recv->Map(blocks->View());
 #else
   recv = std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(send->memory.fd()), slot), bell.get());
+  recv->Map(BlockPool::Open(Path(blocks->fd()), slot));
 #endif
   recv->notifier = std::move(bell);
   sender.links().AddPending(to, channel, std::move(send));

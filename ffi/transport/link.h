@@ -6,27 +6,18 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <new>
 #include <string>
+#include <utility>
 
 #include "transport/bell.h"
+#include "transport/block_pool.h"
 #include "transport/direct.h"
 #include "transport/faults.h"
 #include "transport/ring.h"
+#include "transport/shared_memory.h"
 #include "transport/stream.h"
 
 namespace jaxring {
-
-// What a link's memory throws where the system gives none; in Python a MemoryError.
-class OutOfMemory final : public std::bad_alloc {
- public:
-  // `what` failed, and errno says why.
-  explicit OutOfMemory(const std::string& what);
-  const char* what() const noexcept override { return text_.c_str(); }
-
- private:
-  std::string text_;
-};
 
 // Zero-filled pages for a pair of rings: anonymous, or a memfd that a peer can map.
 class LinkMemory {
@@ -36,22 +27,18 @@ class LinkMemory {
   // Maps a peer's; the size must be what our own settings give, so ranks with different BUFFSIZE are told.
   static LinkMemory Open(const std::string& path, uint32_t simple_slot_bytes);
   // The same memory without owning it.
-  LinkMemory View() const { return {base_, -1, simple_.payload_bytes, false}; }
-  LinkMemory(LinkMemory&& other) noexcept;
-  LinkMemory& operator=(LinkMemory&&) = delete;
-  ~LinkMemory();
+  LinkMemory View() const { return {memory_.View(), simple_.payload_bytes}; }
 
   RingMemory ring(Protocol protocol) const;
-  int fd() const { return fd_; }
+  int fd() const { return memory_.fd(); }
   // All of it, for a device that is to know it.
-  char* data() const { return static_cast<char*>(base_); }
-  size_t bytes() const;
+  char* data() const { return memory_.data(); }
+  size_t bytes() const { return memory_.bytes(); }
 
  private:
-  LinkMemory(void* base, int fd, uint32_t simple_slot_bytes, bool owned = true);
-  void* base_;
-  int fd_;
-  bool owned_;
+  LinkMemory(SharedMemory memory, uint32_t simple_slot_bytes)
+      : memory_(std::move(memory)), ll_(LLShape()), simple_(SimpleShape(simple_slot_bytes)) {}
+  SharedMemory memory_;
   RingShape ll_, simple_;
 };
 
@@ -86,6 +73,7 @@ struct SendLink {
   std::unique_ptr<Notifier> notifier;  // kept alive with the link: the peer's bell or a pump
   const Bell* bell = nullptr;          // the same, if it is one
   std::unique_ptr<Faults> faults;      // what its rings' messages suffer, if anything
+  std::shared_ptr<BlockPool> blocks;   // this process's, where the peer has mapped them
   std::weak_ptr<DirectSend> direct;    // set where bytes can go past the slots, which both ends then know
 };
 
@@ -96,12 +84,18 @@ struct RecvLink {
         ll(memory.ring(Protocol::kLL), on_release),
         simple(memory.ring(Protocol::kSimple), on_release) {}
   RingReceiver& ring(Protocol protocol) { return protocol == Protocol::kLL ? ll : simple; }
+  // The sender's blocks, before the first message.
+  void Map(BlockPool pool) {
+    blocks = std::make_unique<BlockPool>(std::move(pool));
+    simple.set_blocks(blocks.get());
+  }
 
   std::string transport;
   LinkMemory memory;
   RingReceiver ll, simple;
   LinkEnd end;
   std::unique_ptr<Notifier> notifier;
+  std::unique_ptr<BlockPool> blocks;
   bool must_look = false;  // what comes is seen sooner by `notifier->Look()`
   std::weak_ptr<DirectMemory> direct;
 };

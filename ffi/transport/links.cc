@@ -32,6 +32,8 @@ void Links::CompletePending(int peer, int channel, std::unique_ptr<Bell> bell) {
   link->bell = bell.get();
   link->notifier = std::move(bell);
   Spoil(*link, peer, channel);
+  // Faults are of what lies in slots.
+  if (!link->faults) link->blocks = blocks_;
   send_[{peer, channel}] = std::move(link);
   own_bell_->Notify();
 }
@@ -54,6 +56,12 @@ LinkMemory Links::TakePrepared(int peer, int channel, bool sending) {
   std::lock_guard lock(mutex_);
   auto node = prepared_.extract({peer, channel, sending});
   return node ? std::move(node.mapped()) : LinkMemory::Anonymous(slot_bytes_);
+}
+
+std::shared_ptr<BlockPool> Links::Blocks() {
+  std::lock_guard lock(mutex_);
+  if (!blocks_) blocks_ = std::make_shared<BlockPool>(BlockPool::Create(slot_bytes_));
+  return blocks_;
 }
 
 std::shared_ptr<SendLink> Links::Send(int peer, int channel) const {
@@ -134,6 +142,7 @@ void Links::Clear(const std::string& reason) {
     recv.swap(recv_);
     local.swap(local_);
     prepared.swap(prepared_);
+    blocks_.reset();
   }
   for (auto& [key, link] : send) link->end.Close(reason);
   for (auto& [key, link] : recv) link->end.Close(reason);
@@ -142,7 +151,8 @@ void Links::Clear(const std::string& reason) {
 
 size_t Links::MemoryBytes() const {
   std::lock_guard lock(mutex_);
-  return (send_.size() + recv_.size() + local_.size()) * (LLShape().bytes() + SimpleShape(slot_bytes_).bytes());
+  return (send_.size() + recv_.size() + local_.size()) * (LLShape().bytes() + SimpleShape(slot_bytes_).bytes()) +
+         (blocks_ ? blocks_->bytes() : 0);
 }
 
 }  // namespace jaxring

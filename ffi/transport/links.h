@@ -29,6 +29,8 @@ class Links {
   // that, or new.
   void Prepare(int peer, int channel, bool sending);
   LinkMemory TakePrepared(int peer, int channel, bool sending);
+  // What this process has for several of its host, made at first use; the same until Clear.
+  std::shared_ptr<BlockPool> Blocks();
   // nullptr while there is none: receiving links appear when the peer dials.
   std::shared_ptr<SendLink> Send(int peer, int channel) const;
   std::shared_ptr<RecvLink> Recv(int peer, int channel) const;
@@ -63,6 +65,7 @@ class Links {
   std::map<std::pair<int, int>, std::shared_ptr<RecvLink>> recv_;
   std::map<std::tuple<int, int, int>, LocalLink> local_;
   std::map<std::tuple<int, int, bool>, LinkMemory> prepared_;
+  std::shared_ptr<BlockPool> blocks_;
 };
 
 }  // namespace jaxring

@@ -43,6 +43,12 @@ void RingSender::Put(uint64_t position, const MessageHeader& header) {
   if (on_publish_ != nullptr) on_publish_->Notify();
 }
 
+void RingSender::PublishBlock(uint64_t position, uint32_t block, const MessageId& id, Message message) {
+  std::memcpy(payload(position), &block, sizeof block);
+  message.bytes |= Message::kInBlock;
+  Put(position, MessageHeader(id, message));
+}
+
 void RingSender::PutFaulty(uint64_t position, MessageHeader header) {
   constexpr uint64_t kNobodys = ~uint64_t{0};
   const auto [fault, random] = faults_->Next();
@@ -101,11 +107,30 @@ bool RingReceiver::Claim(const MessageId* wanted, uint64_t* position, const char
     if ((claimed_ & bit) || (wanted != nullptr && !(slot.header.id() == *wanted))) continue;
     claimed_ |= bit;
     *position = p;
-    *payload = memory_.payload(p);
-    *message = slot.header.message();
+    *message = Read(p, payload);
     return true;
   }
   return false;
+}
+
+uint32_t RingReceiver::Block(uint64_t position) const {
+  if (blocks_ == nullptr || !(memory_.header(position).header.bytes & Message::kInBlock)) return BlockPool::kBlocks;
+  uint32_t block;
+  std::memcpy(&block, memory_.payload(position), sizeof block);
+  return std::min(block, BlockPool::kBlocks);
+}
+
+Message RingReceiver::Read(uint64_t position, const char** payload) const {
+  Message message = memory_.header(position).header.message();
+  const uint32_t block = Block(position);
+  *payload = memory_.payload(position);
+  if (block < BlockPool::kBlocks) {
+    message.bytes &= ~Message::kInBlock;
+    *payload = blocks_->data(block);
+  }
+  // What says that it is longer fits nothing that anybody expects.
+  if (message.bytes > memory_.shape().payload_bytes) message.bytes = 0;
+  return message;
 }
 
 void RingReceiver::Release(uint64_t position) {
@@ -119,6 +144,7 @@ void RingReceiver::Unclaim(uint64_t position) {
 }
 
 void RingReceiver::ReleaseLocked(uint64_t position) {
+  if (const uint32_t block = Block(position); block < BlockPool::kBlocks) blocks_->Leave(block, 1);
   consumed_ |= memory_.bit(position);
   const uint64_t before = head_.load(std::memory_order_relaxed);
   uint64_t head = before;

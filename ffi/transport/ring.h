@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "transport/bell.h"
+#include "transport/block_pool.h"
 
 namespace jaxring {
 
@@ -46,6 +47,8 @@ RingShape SimpleShape(uint32_t slot_bytes);
 
 // What a message says of itself besides its name.
 struct Message {
+  // Of a message whose slot holds only the number of the block where its payload lies.
+  static constexpr uint32_t kInBlock = uint32_t{1} << 31;
   uint32_t bytes = 0;
   uint32_t check = 0;     // what sender and receiver must agree on beyond the name; see Plan::check
   uint32_t checksum = 0;  // of the payload, where the engine makes them
@@ -113,6 +116,8 @@ class RingSender {
   char* payload(uint64_t position) const { return memory_.payload(position); }
   // A reserved slot must be published, soon: the receiver does not look past an unfilled one.
   void Publish(uint64_t position, const MessageId& id, Message message);
+  // The same, of a payload in a block, which the receiver leaves once. Its end of the link knows this process's blocks.
+  void PublishBlock(uint64_t position, uint32_t block, const MessageId& id, Message message);
   const RingMemory& memory() const { return memory_; }
   void set_on_publish(Notifier* notifier) { on_publish_ = notifier; }
   // From now on messages suffer; before the first one. `faults` outlives this.
@@ -145,14 +150,21 @@ class RingReceiver {
   template <class Take>
   void SpillIfFull(Take take);
   const RingMemory& memory() const { return memory_; }
+  // Of the sender, which outlive this; before the first message.
+  void set_blocks(BlockPool* blocks) { blocks_ = blocks; }
 
  private:
   // The oldest unclaimed message, of that name if one is given.
   bool Claim(const MessageId* wanted, uint64_t* position, const char** payload, Message* message);
+  // The message at a position, of at most as many bytes as there are.
+  Message Read(uint64_t position, const char** payload) const;
+  // The block of a message that lies in one, or kBlocks.
+  uint32_t Block(uint64_t position) const;
   void ReleaseLocked(uint64_t position);
 
   RingMemory memory_;
   Notifier* on_release_;
+  BlockPool* blocks_ = nullptr;
   std::mutex mutex_;
   std::atomic<uint64_t> head_{0};  // changes under the lock
   uint64_t claimed_ = 0;           // a bit per slot: somebody reads it, or it is consumed and waits for its elders
@@ -170,10 +182,9 @@ void RingReceiver::SpillIfFull(Take take) {
     const uint64_t bit = memory_.bit(p);
     // Freeing a slot may move the head past younger ones that were consumed before; their bits are gone by then.
     if (p < head_ || (claimed_ & bit)) continue;
-    const MessageHeader& header = memory_.header(p).header;
-    Message message = header.message();
-    if (message.bytes > memory_.shape().payload_bytes) message.bytes = 0;
-    take(header.id(), memory_.payload(p), message);
+    const char* payload;
+    const Message message = Read(p, &payload);
+    take(memory_.header(p).header.id(), payload, message);
     claimed_ |= bit;
     ReleaseLocked(p);
   }

@@ -48,10 +48,12 @@ READ_BACK_PERCENT = 110
 READ_BACK_BYTES = 8 << 20
 # On one host neither is so of direct and halving_doubling while what all ranks write in a phase stays in the caches.
 # With more than CACHE_RANKS that is less by the square of their number, since each pair of them has rings of its own,
-# whose slots take turns. Measured with 3, 4, 8 and 16 processes on 2 cores: from 64 KiB up to there direct is level
-# with the better of ring and halving_doubling or up to 1.7 times as fast, above ring is 1.1 to 1.7 times as fast as
-# direct, but for 4 processes, with which they are level.
+# whose slots take turns. Up to CLOSE_RANKS direct is never crowded: its ranks write what they spread once, for all of
+# them. Measured with 3, 4, 8 and 16 processes on 2 cores: from 64 KiB up to there direct is level with the better of
+# ring and halving_doubling or up to 1.7 times as fast, above ring is 1.2 to 1.7 times as fast as direct; with 3 and 4
+# direct is level or up to 1.15 times as fast everywhere.
 CACHE_BYTES, CACHE_RANKS = 32 << 20, 8
+CLOSE_RANKS = 4
 
 _FOLD, _SPREAD = "fold", "spread"
 PHASES: dict[str, tuple[str, ...]] = {
@@ -167,7 +169,8 @@ def shape(
         folded = total * (n - 1) // 2
         return Shape(1, n - 1, (wire * CROWD_PERCENT // 100 if n > 2 else wire) + folded, 0)
     cached = _cached(topology, count, total)
-    crowded = count > 2 and collective != "permute" and not (cached and topology.hosts == 1)
+    few = topology.hosts == 1 and (cached or count <= CLOSE_RANKS)
+    crowded = count > 2 and collective != "permute" and not few
     hops = messages = wire = 0
     for phase in PHASES.get(collective, (_SPREAD,)):
         h, m, b = _phase(collective, pattern, count, per_host, total, channels, cached)

@@ -208,7 +208,8 @@ VARIABLES: tuple[Variable, ...] = (
         "bytes",
         1 << 21,
         f"Bytes of a link's buffer of the Simple protocol, which is {SLOTS} slots. On the CPU, "
-        "messages that stay on their host take half a slot.",
+        "messages that stay on their host take half a slot, and a process has 32 more of a slot's size for what "
+        "it sends to several others there.",
         kinds.integer(SLOTS * 4096, 1 << 29, SLOTS * 4096),
         shared=True,
         nccl=True,

@@ -92,7 +92,9 @@ def dial(
             how.prepare(peer.index, channel, True, wire.text(answer.get("offer"), "offer", _MAX_OFFER))
             return how.finish(peer.index, channel, True, _release(sock), max(0.0, deadline - time.monotonic()))
     if how is not None:
-        request |= {"transport": "shm", "pid": own.pid, "ring_fd": how, "bell_fd": native.bell_fd()}
+        with memory(own, peer, channel):
+            shown = {"ring_fd": how, "blocks_fd": native.blocks_fd(), "bell_fd": native.bell_fd()}
+        request |= {"transport": "shm", "pid": own.pid, **shown}
     if how is None:
         with memory(own, peer, channel):
             native.tcp_prepare(peer.index, channel, True)
@@ -179,7 +181,8 @@ class Request:
             raise ValueError("transport is none of shm, tcp, verbs, plugin and control")
         self.kind = wire.text(message.get("kind", ""), "kind", 64)
         self.offer = wire.text(message.get("offer", ""), "offer", _MAX_OFFER)
-        self.pid, self.ring_fd, self.bell_fd = (message.get(name) for name in ("pid", "ring_fd", "bell_fd"))
+        names = ("pid", "ring_fd", "blocks_fd", "bell_fd")
+        self.pid, self.ring_fd, self.blocks_fd, self.bell_fd = (message.get(name) for name in names)
 
 
 def accept(
@@ -220,10 +223,9 @@ def accept(
             else:
                 native.tcp_attach(peer.index, channel, _release(sock), False, *_security(session, tls, deadline))
         return ""
-    ring = memory_path(peer, request.pid, request.ring_fd)
-    bell = memory_path(peer, request.pid, request.bell_fd)
+    paths = [memory_path(peer, request.pid, fd) for fd in (request.ring_fd, request.blocks_fd, request.bell_fd)]
     with memory(own, peer, channel):
-        native.shm_attach(peer.index, channel, ring, bell)
+        native.shm_attach(peer.index, channel, *paths)
     session.send(sock, {"ok": True, "pid": own.pid, "bell_fd": native.bell_fd()}, deadline)
     return ""
 

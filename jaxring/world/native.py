@@ -14,11 +14,14 @@ class Native(Protocol):
     def shm_create(self, peer: int, channel: int) -> int:
         """Make the ring of a sending link; returns its memfd, which stays open and the engine's."""
 
+    def blocks_fd(self) -> int:
+        """The memfd of what this process has for several others of its host, made at first use; it is the engine's."""
+
     def shm_ring(self, peer: int, channel: int, bell_path: str) -> None:
         """Complete a sending link with the receiver's doorbell."""
 
-    def shm_attach(self, peer: int, channel: int, ring_path: str, bell_path: str) -> None:
-        """Make a receiving link from the sender's ring and doorbell."""
+    def shm_attach(self, peer: int, channel: int, ring_path: str, blocks_path: str, bell_path: str) -> None:
+        """Make a receiving link from the sender's ring, blocks and doorbell."""
 
     def tcp_prepare(self, peer: int, channel: int, sending: bool) -> None:
         """Get the memory of a link that `tcp_attach` will make, before the two ends agree on it."""

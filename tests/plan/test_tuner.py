@@ -34,8 +34,11 @@ def test_small_is_ll_and_large_is_simple() -> None:
         assert large.protocol == "simple"
 
 
-def test_on_one_host_direct_leads_while_the_caches_hold_it() -> None:
-    for n, last, first in [(3, 8192, 16384), (4, 8192, 16384), (8, 4096, 8192), (16, 512, 2048)]:
+def test_on_one_host_direct_leads_among_few_or_while_the_caches_hold_it() -> None:
+    for n in (3, 4):
+        for kibibytes in (64, 16384, 65536):
+            assert choose("all_reduce", tuple(range(n)), (0,) * n, kibibytes << 10, "float32").algorithm == "direct"
+    for n, last, first in [(5, 6144, 16384), (8, 4096, 8192), (16, 512, 2048)]:
         apart = tuple(range(n))
         for kibibytes in (64, last):
             assert choose("all_reduce", apart, (0,) * n, kibibytes << 10, "float32").algorithm == "direct"

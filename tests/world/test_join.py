@@ -154,7 +154,7 @@ def dial(make_world):
 
     def send(change=None, raw=None):
         request = {"from": 0, "token": zero.own.token, "channel": 0, "transport": "shm", "pid": os.getpid()}
-        request |= {"ring_fd": native0.bell_fd(), "bell_fd": native0.bell_fd()} | (change or {})
+        request |= {f"{what}_fd": native0.bell_fd() for what in ("ring", "blocks", "bell")} | (change or {})
         deadline = time.monotonic() + 60
         _, address, port = one.own.addresses[0]
         with socket.create_connection((address, port), 60) as sock:
@@ -176,6 +176,7 @@ def dial(make_world):
         ({"ring_fd": 0}, "not shared memory"),
         ({"ring_fd": 1 << 20}, "opening /proc/.*JAXRING_SHM_DISABLE=1"),
         ({"ring_fd": -1}, "descriptor is not an integer"),
+        ({"blocks_fd": 0}, "not shared memory"),
         ({"bell_fd": None}, "descriptor is not an integer"),
         ({"from": 1}, "from is not an integer from 0 to 0"),
         ({"token": "old"}, "has been restarted"),

@@ -71,7 +71,7 @@ class FakeNative:
         self.fail_verbs = ""
         self._fds: list[int] = []
         self._closed = False
-        self._bell = self._memory("bell")
+        self._bell, self._blocks = self._memory("bell"), self._memory("blocks")
 
     def _memory(self, name: str) -> int:
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
@@ -106,10 +106,14 @@ class FakeNative:
         os.close(os.open(bell_path, os.O_RDWR))
         self._record("shm_ring", peer, channel)
 
-    def shm_attach(self, peer: int, channel: int, ring_path: str, bell_path: str) -> None:
+    def blocks_fd(self) -> int:
+        return self._blocks
+
+    def shm_attach(self, peer: int, channel: int, ring_path: str, blocks_path: str, bell_path: str) -> None:
         if self.fail_attach:
             raise RuntimeError(self.fail_attach)
-        os.close(os.open(bell_path, os.O_RDWR))
+        for path in (blocks_path, bell_path):
+            os.close(os.open(path, os.O_RDWR))
         content = pathlib.Path(ring_path).read_bytes().rstrip(b"\0").decode()
         self._record("shm_attach", peer, channel, content)
 
