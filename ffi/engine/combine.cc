@@ -59,8 +59,11 @@ void Combine(const Plan& plan, const std::vector<Source>& sources, const std::ve
   }
   const bool narrow = plan.partial_bytes == plan.element_bytes || (AllRaw(sources) && AllRaw(destinations));
   if (!narrow) return CombineWide(plan, sources, destinations, elements, divisor);
-  thread_local std::vector<const void*> in;
-  thread_local std::vector<void*> kept, streamed;
+  thread_local struct {
+    std::vector<const void*> in;
+    std::vector<void*> kept, streamed;
+  } pointers;
+  auto& [in, kept, streamed] = pointers;
   in.clear();
   kept.clear();
   streamed.clear();

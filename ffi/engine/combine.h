@@ -22,7 +22,7 @@ struct Destination {
 
 // Folds the sources from left to right. With `final`, mean's division is applied. Sources and destinations hold
 // `elements`; a destination may be exactly one of the sources.
-void Combine(const Plan& plan, const std::vector<Source>& sources, const std::vector<Destination>& destinations,
-             uint64_t elements, bool final);
+[[gnu::hot]] void Combine(const Plan& plan, const std::vector<Source>& sources,
+                          const std::vector<Destination>& destinations, uint64_t elements, bool final);
 
 }  // namespace jaxring

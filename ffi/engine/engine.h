@@ -78,7 +78,7 @@ class Engine {
   // Starts the operations of a call, whose participants are all here: all send before any waits for its peers. With
   // `help` this thread, which brought the last participant, plays their lanes as far as they go without waiting long;
   // the workers do the rest. Changes their order, and takes those back that may serve again.
-  void Launch(std::span<Started> ops, bool help);
+  [[gnu::hot]] void Launch(std::span<Started> ops, bool help);
 
   Bell& bell() { return *bell_; }
   Links& links() { return links_; }
@@ -174,18 +174,18 @@ class Engine {
 
  private:
   void Work();
-  void Begin(std::span<Started> ops, bool help);
+  [[gnu::hot]] void Begin(std::span<Started> ops, bool help);
   // Plays operations on the thread that launches them, and waits a moment for their peers. True if all ended.
-  bool PlayHere(std::span<Started> ops);
+  [[gnu::hot]] bool PlayHere(std::span<Started> ops);
   // The launching thread begins to wait: it says where, and leaves a processor that another process's waits on.
   void TakeSeat(int process, Clock::time_point now);
   // Leaves those that have not ended to the workers.
-  void HandOver(std::span<Started> ops);
+  [[gnu::hot]] void HandOver(std::span<Started> ops);
   // Wakes up to `count` workers for what has become active.
   void WakeWorkers(int count);
   // One look at every lane of an operation; true if any moved.
-  bool Play(const std::shared_ptr<Operation>& op);
-  void Finish(const std::shared_ptr<Operation>& op);
+  [[gnu::hot]] bool Play(const std::shared_ptr<Operation>& op);
+  [[gnu::hot]] void Finish(const std::shared_ptr<Operation>& op);
   // Does about `text` what the options say, if there is any.
   void Complain(Operation& op, const std::string& text);
   void Spill();

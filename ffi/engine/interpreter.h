@@ -21,7 +21,7 @@ class Interpreter {
   Interpreter(Links* links, Stash* stash, LastSeen last_seen, bool checksums)
       : links_(links), stash_(stash), last_seen_(std::move(last_seen)), checksums_(checksums) {}
   // The caller holds the lane's busy flag. `budget` steps at most, so one lane cannot starve the others.
-  Progress Advance(Operation& op, Lane& lane, int budget);
+  [[gnu::hot]] Progress Advance(Operation& op, Lane& lane, int budget);
 
  private:
   struct Claim {
@@ -35,25 +35,25 @@ class Interpreter {
   };
   struct Workspace;
 
-  bool TryStep(Operation& op, Lane& lane, const Step& step);
-  bool Make(Operation& op, Lane& lane, const Step& step, uint64_t elements, uint32_t message_sends);
+  [[gnu::hot]] bool TryStep(Operation& op, Lane& lane, const Step& step);
+  [[gnu::hot]] bool Make(Operation& op, Lane& lane, const Step& step, uint64_t elements, uint32_t message_sends);
   // A block for the value of a step with so many messages, where several of their receivers can read one. True if the
   // lane holds one from now on.
   bool TakeBlock(Operation& op, Lane& lane, const Step& step, uint32_t messages);
   static void LeaveBlock(Lane& lane);
-  bool SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements);
-  bool Receive(Operation& op, Lane& lane, uint32_t peer_entry, Claim* claim);
+  [[gnu::hot]] bool SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements);
+  [[gnu::hot]] bool Receive(Operation& op, Lane& lane, uint32_t peer_entry, Claim* claim);
   // Whether a message is what the step expects of rank `from`; otherwise the operation has failed.
-  bool Expect(Operation& op, const RankTable& table, int from, const Claim& claim, uint64_t bytes);
+  [[gnu::hot]] bool Expect(Operation& op, const RankTable& table, int from, const Claim& claim, uint64_t bytes);
   // Steps with a message of several chunks.
   bool Gather(Operation& op, Lane& lane, const Step& step, uint64_t elements);
   bool Spread(Operation& op, Lane& lane, const Step& step, uint64_t elements);
   void Return(Claim& claim);
-  SendLink* SendTo(Operation& op, Lane& lane, uint32_t peer_entry);
-  bool Reserve(Operation& op, Lane& lane, uint32_t peer_entry, RingSender** ring, uint64_t* position);
+  [[gnu::hot]] SendLink* SendTo(Operation& op, Lane& lane, uint32_t peer_entry);
+  [[gnu::hot]] bool Reserve(Operation& op, Lane& lane, uint32_t peer_entry, RingSender** ring, uint64_t* position);
   // The slot that was reserved for a peer holds the next message to it, unless that lies in the lane's block.
-  void Publish(Operation& op, Lane& lane, uint32_t peer_entry, RingSender& ring, uint64_t position, size_t bytes,
-               bool in_block = false);
+  [[gnu::hot]] void Publish(Operation& op, Lane& lane, uint32_t peer_entry, RingSender& ring, uint64_t position,
+                            size_t bytes, bool in_block = false);
 
   // Gives a lane memory, or fails the operation.
   bool Enlarge(Operation& op, const Lane& lane, std::vector<char>* memory, size_t bytes, const char* what);

@@ -19,10 +19,10 @@ namespace {
 constexpr uint64_t kSmallMemoryBytes = 1 << 20;
 // between processes, one rank's:
 constexpr uint64_t kSmallBytes = 64 << 10;
-// Looks before the first sched_yield (0.3 us and more): what a running peer sends arrives within these, by a connection
-// later than by memory. Where processes outnumber processors the peer may be waiting for this one's: 4 processes on 2
-// take half the time.
-constexpr int kLooks = 8, kLooksAtConnections = 32, kLooksInCrowd = 2;
+// Looks before the first sched_yield (0.3 us and more): what a running peer sends arrives within these, 5 us or so, and
+// is seen a little sooner than between two yields. Where processes outnumber processors the peer may be waiting for
+// this one's: 4 processes on 2 take half the time.
+constexpr int kLooks = 128, kLooksInCrowd = 2;
 // How many times as long a launching thread waits there. What goes through workers is woken three times, each time
 // behind peers that yield to each other (0.4 ms were seen), which makes them hand over, too: one delay would last for a
 // thousand operations.
@@ -123,7 +123,7 @@ bool Engine::PlayHere(std::span<Started> ops) {
       if (looks) engine->lookers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
     }
   } waiting{this};
-  const int looks = crowded ? kLooksInCrowd : lookers_.has_sources() ? kLooksAtConnections : kLooks;
+  const int looks = crowded ? kLooksInCrowd : kLooks;
   const int64_t patience_us = crowded ? kPatienceInCrowd * options_.patience_us : options_.patience_us;
   for (int idle = 0;;) {
     bool moved = false, finished = true;

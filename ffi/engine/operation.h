@@ -35,7 +35,7 @@ inline constexpr const char* kMemoryHint =
     "JAXRING_NSOCKS say how much is taken.";
 
 // Names an execution in all processes: the plan's key and the execution's number under it.
-uint64_t OperationKey(uint64_t plan_key, uint64_t sequence);
+[[gnu::hot]] uint64_t OperationKey(uint64_t plan_key, uint64_t sequence);
 inline uint64_t OperationKey(const Plan& plan, uint64_t sequence) { return OperationKey(plan.key, sequence); }
 
 using Completion = std::function<void(const Status&)>;
@@ -94,9 +94,9 @@ class Operation {
             Clock::time_point deadline);
   // Whether it has ended rightly on the thread that launched it, unseen by any other: then it can be the next execution
   // of its plan, too, which finds its lanes and their links made.
-  bool MayServeAgain() const;
+  [[gnu::hot]] bool MayServeAgain() const;
   // Is that. The participants are the caller's to exchange before.
-  void Again(uint64_t key, Clock::time_point deadline);
+  [[gnu::hot]] void Again(uint64_t key, Clock::time_point deadline);
 
   const Plan& plan() const { return *plan_; }
   uint64_t key() const { return key_; }
@@ -109,7 +109,7 @@ class Operation {
   std::vector<Participant>& participants() { return participants_; }
 
   // The first failure wins; lanes notice at their next step.
-  void Fail(Status status);
+  [[gnu::cold]] void Fail(Status status);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   Status status() const;
   // True for the lane that was last.
@@ -119,14 +119,14 @@ class Operation {
   // waited for.
   std::string DescribeWaits(std::map<int, int>* rank_of_process);
   // The call and which execution of it, for messages.
-  std::string What() const { return plan_->what + ", execution " + std::to_string(sequence); }
+  [[gnu::cold]] std::string What() const { return plan_->what + ", execution " + std::to_string(sequence); }
 
   // Tile `tile` of a chunk of one of this process's ranks. Empty tiles have no elements.
   struct Span {
     char* data = nullptr;
     uint64_t elements = 0;
   };
-  Span Tile(uint32_t local, Buffer buffer, int32_t chunk, uint64_t tile) const;
+  [[gnu::hot]] Span Tile(uint32_t local, Buffer buffer, int32_t chunk, uint64_t tile) const;
 
   std::shared_ptr<void> owned_input;  // a buffered send's copy
   // Operands that results overwrite, and what is wrong with its data, where failures are saved (engine/operands.h).

@@ -21,7 +21,7 @@ enum class Pages : uint8_t {
 
 // Looks at a few pages of [data, data + bytes) and asks for huge ones if any is missing. Never fails: where the kernel
 // refuses, pages come one by one, as they would without it.
-Pages PreparePages(void* data, size_t bytes);
+[[gnu::hot]] Pages PreparePages(void* data, size_t bytes);
 
 // Brings in what is missing of the pages of [data, data + bytes), all of which is about to be written.
 void PopulatePages(void* data, size_t bytes);

@@ -40,10 +40,10 @@ class Recorder {
   // The whole of it, as it is in a file.
   std::pair<const void*, size_t> memory() const;
   // Returns the operation's number. A plan belongs to one recorder.
-  uint64_t Begin(const Plan& plan, uint64_t key, uint64_t sequence, OperationRecord::Time arrived,
-                 OperationRecord::Time launched);
+  [[gnu::hot]] uint64_t Begin(const Plan& plan, uint64_t key, uint64_t sequence, OperationRecord::Time arrived,
+                              OperationRecord::Time launched);
   // Does nothing for 0, or for an operation whose record has been overwritten.
-  void End(uint64_t number, bool failed);
+  [[gnu::hot]] void End(uint64_t number, bool failed);
   // The records with greater numbers that are still there, oldest first.
   std::vector<OperationRecord> After(uint64_t number) const;
   std::optional<OperationRecord> Last() const;

@@ -62,7 +62,7 @@ class Site : public std::enable_shared_from_this<Site> {
   ~Site();
 
   // Takes one participant. Its completion is called exactly once, maybe before this returns.
-  void Arrive(Arrival arrival);
+  [[gnu::hot]] void Arrive(Arrival arrival);
 
   const SiteSpec& spec() const { return spec_; }
   std::vector<int32_t> GroupPartitions(int group) const;
@@ -81,7 +81,7 @@ class Site : public std::enable_shared_from_this<Site> {
   bool CheckDeadlines(Clock::time_point now, const std::string* abort_reason);
   void Number(std::vector<uint64_t> ordinals);
   // Operations of an execution of a group, which has begun: those that have ended and may serve again are kept.
-  void TakeBack(int group, std::span<std::shared_ptr<Operation>> ops);
+  [[gnu::hot]] void TakeBack(int group, std::span<std::shared_ptr<Operation>> ops);
   // Adds what waits here for local ranks or a plan.
   void Describe(Clock::time_point now, std::vector<Activity>* activities);
 
@@ -116,33 +116,33 @@ class Site : public std::enable_shared_from_this<Site> {
     size_t locals() const { return parts[0].plan->locals.size(); }
   };
   // What a rank brought; nullptr if it has not come.
-  static Arrival* Of(Instance& instance, int rank);
+  [[gnu::hot]] static Arrival* Of(Instance& instance, int rank);
   // Once the group is ready.
   bool Complete(const Group& group, const Instance& instance) const;
   // Numbers an execution of a message's half: several sites count those together.
-  void CountMessage(const Group& group, Instance& instance);
+  [[gnu::hot]] void CountMessage(const Group& group, Instance& instance);
   // Asks for the plans that a group lacks.
   void Ask(int group);
   // From now on a failure is told to the other processes; those that waited for another part's plan are told now.
   void Identified(Group& group, Part& part, const Part::Identity& identity);
   // Leaves the lock open.
-  void Start(int group, Instance& instance, bool on_this_thread, Clock::time_point now,
-             std::unique_lock<std::mutex>& lock);
+  [[gnu::hot]] void Start(int group, Instance& instance, bool on_this_thread, Clock::time_point now,
+                          std::unique_lock<std::mutex>& lock);
   // Whether what the ranks brought fits a plan; otherwise they are failed.
-  bool Fits(const Plan& plan, size_t collective, Instance& instance);
+  [[gnu::hot]] bool Fits(const Plan& plan, size_t collective, Instance& instance);
   // A buffered send ends for its caller as soon as the data is copied: the peer's receive may depend on that end.
   // Leaves whom to tell, once it has begun, in `sent`. False if it has failed the ranks instead.
   bool Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy,
               std::vector<Completion>* sent);
   // The operation of one of the call's collectives; nullptr if it has failed the ranks instead.
-  std::shared_ptr<Operation> Prepare(Group& group, size_t collective, Instance& instance, Clock::time_point now,
-                                     std::vector<Completion>* sent);
+  [[gnu::hot]] std::shared_ptr<Operation> Prepare(Group& group, size_t collective, Instance& instance,
+                                                  Clock::time_point now, std::vector<Completion>* sent);
   // The ranks end with the last of several operations.
   void Join(Instance& instance, std::span<std::shared_ptr<Operation>> ops);
   void Expire(Group& group, Instance& instance);
   // Fails what another process says is over; false if none does.
   bool FailTold(Group& group, Instance& instance);
-  void FailAll(Instance& instance, const Status& status);
+  [[gnu::cold]] void FailAll(Instance& instance, const Status& status);
 
   Engine* engine_;
   SiteSpec spec_;

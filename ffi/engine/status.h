@@ -22,7 +22,8 @@ struct Status {
   Code code = Code::kOk;
   std::string message;
   bool ok() const { return code == Code::kOk; }
-  static Status Error(Code code, std::string message) { return {code, std::move(message)}; }
+  // Whatever leads to a call of it is compiled apart from what all operations run through.
+  [[gnu::cold]] static Status Error(Code code, std::string message) { return {code, std::move(message)}; }
 };
 
 }  // namespace jaxring

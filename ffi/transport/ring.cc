@@ -82,6 +82,27 @@ void RingSender::PutFaulty(uint64_t position, MessageHeader header) {
   if (twice) Put(again, intact);
 }
 
+uint32_t RingReceiver::Block(uint64_t position) const {
+  if (!(memory_.header(position).header.bytes & Message::kInBlock)) return BlockPool::kBlocks;
+  uint32_t block;
+  std::memcpy(&block, memory_.payload(position), sizeof block);
+  return std::min(block, BlockPool::kBlocks);
+}
+
+Message RingReceiver::Read(uint64_t position, const char** payload) const {
+  Message message = memory_.header(position).header.message();
+  *payload = memory_.payload(position);
+  if (blocks_ != nullptr) {
+    if (const uint32_t block = Block(position); block < BlockPool::kBlocks) {
+      message.bytes &= ~Message::kInBlock;
+      *payload = blocks_->data(block);
+    }
+  }
+  // What says that it is longer fits nothing that anybody expects.
+  if (message.bytes > memory_.shape().payload_bytes) message.bytes = 0;
+  return message;
+}
+
 bool RingReceiver::Find(const MessageId& id, uint64_t* position, const char** payload, Message* message) {
   return Claim(&id, position, payload, message);
 }
@@ -113,26 +134,6 @@ bool RingReceiver::Claim(const MessageId* wanted, uint64_t* position, const char
   return false;
 }
 
-uint32_t RingReceiver::Block(uint64_t position) const {
-  if (blocks_ == nullptr || !(memory_.header(position).header.bytes & Message::kInBlock)) return BlockPool::kBlocks;
-  uint32_t block;
-  std::memcpy(&block, memory_.payload(position), sizeof block);
-  return std::min(block, BlockPool::kBlocks);
-}
-
-Message RingReceiver::Read(uint64_t position, const char** payload) const {
-  Message message = memory_.header(position).header.message();
-  const uint32_t block = Block(position);
-  *payload = memory_.payload(position);
-  if (block < BlockPool::kBlocks) {
-    message.bytes &= ~Message::kInBlock;
-    *payload = blocks_->data(block);
-  }
-  // What says that it is longer fits nothing that anybody expects.
-  if (message.bytes > memory_.shape().payload_bytes) message.bytes = 0;
-  return message;
-}
-
 void RingReceiver::Release(uint64_t position) {
   std::lock_guard lock(mutex_);
   ReleaseLocked(position);
@@ -144,7 +145,9 @@ void RingReceiver::Unclaim(uint64_t position) {
 }
 
 void RingReceiver::ReleaseLocked(uint64_t position) {
-  if (const uint32_t block = Block(position); block < BlockPool::kBlocks) blocks_->Leave(block, 1);
+  if (blocks_ != nullptr) {
+    if (const uint32_t block = Block(position); block < BlockPool::kBlocks) blocks_->Leave(block, 1);
+  }
   consumed_ |= memory_.bit(position);
   const uint64_t before = head_.load(std::memory_order_relaxed);
   uint64_t head = before;

@@ -112,10 +112,10 @@ class RingSender {
  public:
   RingSender(RingMemory memory, Notifier* on_publish) : memory_(memory), on_publish_(on_publish) {}
   // A free slot's position, or false. After false the receiver's next release notifies the sender's side.
-  bool Reserve(uint64_t* position);
+  [[gnu::hot]] bool Reserve(uint64_t* position);
   char* payload(uint64_t position) const { return memory_.payload(position); }
   // A reserved slot must be published, soon: the receiver does not look past an unfilled one.
-  void Publish(uint64_t position, const MessageId& id, Message message);
+  [[gnu::hot]] void Publish(uint64_t position, const MessageId& id, Message message);
   // The same, of a payload in a block, which the receiver leaves once. Its end of the link knows this process's blocks.
   void PublishBlock(uint64_t position, uint32_t block, const MessageId& id, Message message);
   const RingMemory& memory() const { return memory_; }
@@ -124,7 +124,7 @@ class RingSender {
   void set_faults(Faults* faults) { faults_ = faults; }
 
  private:
-  void Put(uint64_t position, const MessageHeader& header);
+  [[gnu::hot]] void Put(uint64_t position, const MessageHeader& header);
   void PutFaulty(uint64_t position, MessageHeader header);
 
   RingMemory memory_;
@@ -139,10 +139,10 @@ class RingSender {
 class RingReceiver {
  public:
   RingReceiver(RingMemory memory, Notifier* on_release) : memory_(memory), on_release_(on_release) {}
-  bool Find(const MessageId& id, uint64_t* position, const char** payload, Message* message);
+  [[gnu::hot]] bool Find(const MessageId& id, uint64_t* position, const char** payload, Message* message);
   // The oldest unclaimed message, for whoever carries a ring's messages on in their order.
   bool FindNext(uint64_t* position, MessageId* id, const char** payload, Message* message);
-  void Release(uint64_t position);
+  [[gnu::hot]] void Release(uint64_t position);
   // Gives a claimed message back unread.
   void Unclaim(uint64_t position);
   // Hands every unclaimed message to `take(id, payload, message)` and frees its slot, if the ring is full: what stands
@@ -155,12 +155,12 @@ class RingReceiver {
 
  private:
   // The oldest unclaimed message, of that name if one is given.
-  bool Claim(const MessageId* wanted, uint64_t* position, const char** payload, Message* message);
+  [[gnu::hot]] bool Claim(const MessageId* wanted, uint64_t* position, const char** payload, Message* message);
   // The message at a position, of at most as many bytes as there are.
-  Message Read(uint64_t position, const char** payload) const;
-  // The block of a message that lies in one, or kBlocks.
-  uint32_t Block(uint64_t position) const;
-  void ReleaseLocked(uint64_t position);
+  [[gnu::hot]] Message Read(uint64_t position, const char** payload) const;
+  // The block of a message that lies in one, or kBlocks; where the sender has blocks.
+  [[gnu::hot]] uint32_t Block(uint64_t position) const;
+  [[gnu::hot]] void ReleaseLocked(uint64_t position);
 
   RingMemory memory_;
   Notifier* on_release_;

@@ -132,8 +132,8 @@ Arrival MakeArrival(ffi::RunId run, int32_t device, const ffi::AnyBuffer& partit
 // Operands: the data (absent for a pure receive), then maybe a token, last the partition id. Results: the data (absent
 // for a pure send), then maybe the token, whose buffer is the operand's. Of several collectives operand and result i
 // are those of collective i, and there is no token.
-CallOutcome Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
-                       ffi::RemainingRets rets, ffi::Dictionary) {
+[[gnu::hot]] CallOutcome Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
+                                    ffi::RemainingRets rets, ffi::Dictionary) {
   Arrival arrival = MakeArrival(run, device, *args.get<ffi::AnyBuffer>(args.size() - 1));
   const size_t collectives = state->site->spec().specs.size();
   if (state->has_input) {
