@@ -177,8 +177,9 @@ class Engine {
   [[gnu::hot]] void Begin(std::span<Started> ops, bool help);
   // Plays operations on the thread that launches them, and waits a moment for their peers. True if all ended.
   [[gnu::hot]] bool PlayHere(std::span<Started> ops);
-  // The launching thread begins to wait: it says where, and leaves a processor that another process's waits on.
-  void TakeSeat(int process, Clock::time_point now);
+  // The launching thread begins to wait: it says where, and leaves a processor that another process's waits on. Returns
+  // the one that it is on.
+  int TakeSeat(const Operation& op, Clock::time_point now);
   // Leaves those that have not ended to the workers.
   [[gnu::hot]] void HandOver(std::span<Started> ops);
   // Wakes up to `count` workers for what has become active.

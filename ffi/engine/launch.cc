@@ -27,6 +27,9 @@ constexpr int kLooks = 128, kLooksInCrowd = 2;
 // behind peers that yield to each other (0.4 ms were seen), which makes them hand over, too: one delay would last for a
 // thousand operations.
 constexpr int kPatienceInCrowd = 10;
+// How long at most it keeps its processor there where all who share that have sent their part of the operation, too,
+// and wait: to yield to them costs two switches, and nobody is further.
+constexpr auto kKeep = std::chrono::microseconds(50);
 // Who looks after deadlines and failures that are told sees only what workers play.
 constexpr auto kLongestHere = std::chrono::seconds(1);
 // How long a launching thread that shares a processor does not think of leaving it again.
@@ -114,12 +117,13 @@ bool Engine::PlayHere(std::span<Started> ops) {
     bytes = std::max({bytes, op->plan().in_bytes(), op->plan().out_bytes()});
   }
   patient &= bytes <= kSmallBytes || free || crowded;
-  Clock::time_point until{}, longest = Clock::time_point::max();
+  Clock::time_point until{}, longest = Clock::time_point::max(), yielded{};
   struct Waiting {
     Engine* engine;
-    bool looks = false, sits = false;
+    bool looks = false;
+    int seat = -1;
     ~Waiting() {
-      if (sits) engine->bell_->Sit(-1);
+      if (seat >= 0) engine->bell_->Rise();
       if (looks) engine->lookers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
     }
   } waiting{this};
@@ -145,36 +149,44 @@ bool Engine::PlayHere(std::span<Started> ops) {
     const auto now = Clock::now();
     if (until == Clock::time_point{}) {
       until = std::min(longest, now + std::chrono::microseconds(patient ? patience_us : options_.spin_us));
-      if (patient && !waiting.sits) {
+      if (patient && waiting.seat < 0) {
         longest = now + kLongestHere;
-        waiting.sits = true;
-        TakeSeat(ops[0]->plan().process, now);
+        waiting.seat = TakeSeat(*ops[0], now);
+        yielded = now;
       }
     } else if (now >= until) {
       return false;
     }
     // Of several, each rank may have filled its peers' rings with messages of those that they have yet to send for.
     if (ops.size() > 1) Spill();
+    if (crowded && now - yielded < kKeep && waiting.seat >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
+        !links_.AnyWants(waiting.seat, ops[0]->key())) {
+      continue;
+    }
     sched_yield();
+    yielded = now;
   }
 }
 
-void Engine::TakeSeat(int process, Clock::time_point now) {
-  const int processor = sched_getcpu();
-  bell_->Sit(processor);
+int Engine::TakeSeat(const Operation& op, Clock::time_point now) {
+  const int processor = sched_getcpu(), process = op.plan().process;
+  bell_->Sit(processor, op.key());
   // A move costs some 50 us, and where others keep all processors busy it does not last.
-  if (now - considered_.load(std::memory_order_relaxed) < kStay) return;
+  if (now - considered_.load(std::memory_order_relaxed) < kStay) return processor;
   std::array<std::pair<int, int>, 64> seats;
   const auto others = std::span(seats).first(std::min(links_.Seats(seats), seats.size()));
-  if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) return;
+  if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) {
+    return processor;
+  }
   considered_.store(now, std::memory_order_relaxed);
   cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return processor;
   const int to = SeatApart(process, processor, others, allowed);
-  if (to < 0) return;
+  if (to < 0) return processor;
   counters_.moves++;
   MoveTo(to, allowed);
-  bell_->Sit(to);
+  bell_->Sit(to, op.key());
+  return to;
 }
 
 void Engine::WakeWorkers(int count) {

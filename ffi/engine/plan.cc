@@ -1,5 +1,6 @@
 #include "engine/plan.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <stdexcept>
@@ -61,7 +62,20 @@ void Plan::Seal() {
     // A scratch chunk's length is not known here.
     return where != Buffer::kScratch && bounds[piece] == bounds[piece + 1];
   };
+  sends_first = tiles == 1;
   for (RankTable& table : locals) {
+    auto any_message = [&table](uint32_t begin, uint32_t count) {
+      const auto first = table.peers.begin() + begin;
+      return std::any_of(first, first + count, [](int32_t peer) { return !Peer::memory(peer); });
+    };
+    for (int lane = 0; lane < nlanes; ++lane) {
+      bool received = false;
+      for (uint32_t i = table.lane_begin[lane]; i < table.lane_begin[lane + 1]; ++i) {
+        const Step& step = table.steps[i];
+        received |= any_message(step.recv_begin, step.recv_count);
+        if (received && any_message(step.send_begin, step.send_count)) sends_first = false;
+      }
+    }
     table.idle.assign(nlanes, 1);
     for (int lane = 0; lane < nlanes; ++lane) {
       for (uint32_t i = table.lane_begin[lane]; i < table.lane_begin[lane + 1]; ++i) {

@@ -70,6 +70,7 @@ struct Plan {
   std::vector<int> local_of_rank;  // -1: another process
   std::vector<uint64_t> bounds;    // pieces + 1: `PieceBegin` of each
   uint64_t tiles = 0;              // `Tiles()`
+  bool sends_first = false;        // its ranks send all that they have to before they need anything
   std::shared_ptr<Gate> gate;      // may be null
   // The recorder's, under its lock: where it wrote `what` and `label`, and their length.
   mutable uint64_t text_at = 0;

@@ -4,7 +4,10 @@
 // not move what ran a moment ago, leaves them there while others are idle: each exchange then costs two switches. So a
 // waiting thread says where it is (`Bell::Sit`), and where two are on one processor and there is a free one, the one of
 // the higher process moves. Where processes outnumber processors the balancer may leave three on one and one on the
-// other, which takes twice as long as two and two: so one also moves to where two fewer wait.
+// other, which takes twice as long as two and two: so one also moves to where two fewer wait. There who waits yields to
+// those that share his processor, but not to one that waits in the same operation and has sent all that it has to
+// (`Bell::Wants`): with 4 processes on 2 a small all-reduce in a program then takes one switch for each, not 1.8, and
+// 0.85 of the time.
 #pragma once
 
 #include <sched.h>

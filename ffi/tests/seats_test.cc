@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "ffi/tests/check.h"
+#include "ffi/tests/job.h"
+#include "ffi/transport/bell.h"
 
 namespace jaxring::test {
 namespace {
@@ -57,6 +59,36 @@ void WhoMovesMayGoOn() {
   CHECK(CPU_EQUAL(&before, &after));
 }
 
+// Who shares a processor is yielded to, unless he is known to wait in the same operation.
+void WhoOnlyWaitsWantsNothing() {
+  const auto own = Bell::Create(), seen = Bell::Open("/proc/self/fd/" + std::to_string(own->fd()));
+  CHECK(seen->Seat() == -1 && seen->Wants(0, 7) && seen->Wants(3, 7));
+  own->Sit(3, 7);
+  CHECK(seen->Seat() == 3 && !seen->Wants(3, 7) && seen->Wants(3, 8) && !seen->Wants(2, 8));
+  own->Rise();
+  CHECK(seen->Seat() == -1 && seen->Wants(3, 7) && !seen->Wants(2, 7));
+  own->Sit(2, 8);
+  CHECK(seen->Seat() == 2 && !seen->Wants(2, 8) && !seen->Wants(3, 8));
+}
+
+void WhatIsSentFirst() {
+  auto first = [](const char* name, uint64_t block) {
+    const Schedule& schedule = Find(name);
+    Settings settings;
+    settings.block = block;
+    settings.protocol = Protocol::kLL;
+    const bool all = MakePlan(schedule, settings, 0, 1)->sends_first;
+    for (int p = 1; p < schedule.processes(); ++p) CHECK_EQ(MakePlan(schedule, settings, p, 1)->sends_first, all);
+    return all;
+  };
+  CHECK(first("all_reduce oneshot 4x1 x1", 40));
+  CHECK(!first("all_reduce oneshot 4x1 x1", 4000));  // tile after tile
+  CHECK(first("all_gather direct 4x1 x1", 40));
+  for (const char* name : {"all_reduce direct 4x1 x1", "all_reduce ring 4x1 x1", "all_gather ring 4x1 x1"}) {
+    CHECK(!first(name, 40));
+  }
+}
+
 }  // namespace
 }  // namespace jaxring::test
 
@@ -65,6 +97,8 @@ int main() {
   TheHigherProcessLeaves();
   NobodyLeavesWhereThereIsNoRoom();
   ACrowdIsSpreadEvenly();
+  WhoOnlyWaitsWantsNothing();
+  WhatIsSentFirst();
   WhoMovesMayGoOn();
   return 0;
 }

@@ -1,6 +1,7 @@
 // A doorbell: how a thread, here or in another process of the host, tells the engine's sleeping threads to look again.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -40,9 +41,21 @@ class Bell final : public Notifier {
   uint32_t Value() const { return page_->value.load(std::memory_order_seq_cst); }
   void Wait(uint32_t seen, int64_t timeout_us);
   int fd() const { return fd_; }
-  // The processor on which the owner's launching thread looks for what peers send, or -1 while none does.
-  int Seat() const { return page_->seat.load(std::memory_order_relaxed) - 1; }
-  void Sit(int processor) { page_->seat.store(processor + 1, std::memory_order_relaxed); }
+  // The owner's launching thread looks for what peers of an operation send, on a processor; until Rise.
+  void Sit(int processor, uint64_t operation) {
+    page_->operation.store(operation, std::memory_order_relaxed);
+    page_->seat.store(processor + 1, std::memory_order_release);
+  }
+  void Rise() { page_->seat.store(-page_->seat.load(std::memory_order_relaxed), std::memory_order_relaxed); }
+  // That processor, or -1 while it does not look.
+  int Seat() const { return std::max(page_->seat.load(std::memory_order_relaxed), 0) - 1; }
+  // Whether the owner may want a processor for something else than to look for what that operation's peers send: it sat
+  // there last, or never sat.
+  bool Wants(int processor, uint64_t operation) const {
+    const int32_t seat = page_->seat.load(std::memory_order_acquire);
+    if (seat == processor + 1) return page_->operation.load(std::memory_order_relaxed) != operation;
+    return seat == -processor - 1 || seat == 0;
+  }
   // System calls that this process has made to wake others, by all bells. Whoever finds work by looking costs none.
   static uint64_t wakes() { return wakes_.load(std::memory_order_relaxed); }
 
@@ -50,7 +63,8 @@ class Bell final : public Notifier {
   struct Page {
     alignas(64) std::atomic<uint32_t> value;
     alignas(64) std::atomic<uint32_t> sleepers;
-    alignas(64) std::atomic<int32_t> seat;  // plus 1: new memory says none
+    alignas(64) std::atomic<int32_t> seat;  // plus 1: new memory says none; negative: the last one
+    std::atomic<uint64_t> operation;        // that is waited for there
   };
   Bell(int fd, Page* page) : fd_(fd), page_(page) {}
   static std::unique_ptr<Bell> Map(int fd);

@@ -1,5 +1,7 @@
 #include "transport/links.h"
 
+#include <algorithm>
+
 namespace jaxring {
 
 void Links::Spoil(SendLink& link, int peer, int channel) const {
@@ -115,6 +117,13 @@ size_t Links::Seats(std::span<std::pair<int, int>> seats) const {
     ++count;
   }
   return count;
+}
+
+bool Links::AnyWants(int processor, uint64_t operation) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(send_.begin(), send_.end(), [&](const auto& entry) {
+    return entry.first.second == 0 && entry.second->bell != nullptr && entry.second->bell->Wants(processor, operation);
+  });
 }
 
 void Links::CloseShared(int peer, const std::string& reason, Ending ending) {

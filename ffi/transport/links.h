@@ -41,6 +41,8 @@ class Links {
   // Processes that share memory with this one, each with its seat (`Bell::Seat`): writes the first of them, and returns
   // how many there are. Allocates nothing.
   size_t Seats(std::span<std::pair<int, int>> seats) const;
+  // Whether any of them may want a processor for something else than to wait in `operation`.
+  bool AnyWants(int processor, uint64_t operation) const;
   // Closes the links by shared memory with a peer that is gone; others have connections, which end by themselves.
   void CloseShared(int peer, const std::string& reason, Ending ending);
   // Closes all links and forgets them.
