@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -46,7 +47,7 @@ class Bell final : public Notifier {
     page_->operation.store(operation, std::memory_order_relaxed);
     page_->seat.store(processor + 1, std::memory_order_release);
   }
-  void Rise() { page_->seat.store(-page_->seat.load(std::memory_order_relaxed), std::memory_order_relaxed); }
+  void Rise() { page_->seat.store(-std::abs(page_->seat.load(std::memory_order_relaxed)), std::memory_order_relaxed); }
   // That processor, or -1 while it does not look.
   int Seat() const { return std::max(page_->seat.load(std::memory_order_relaxed), 0) - 1; }
   // Whether the owner may want a processor for something else than to look for what that operation's peers send: it sat
