@@ -25,6 +25,9 @@ SHELL := bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
+# Of the package's build; pip 23.0, which Debian 12 has, does not know the short form.
+DEFINE := --config-settings cmake.define
+
 BIN := $(VENV)/bin
 BUILD := build/$(notdir $(VENV))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -128,8 +131,9 @@ cuda-all: $(ENVIRONMENT) ## the same for sm_80, sm_90, sm_100 and sm_120
 package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, import it
 	$(SAY) "package"
 	@rm -rf build/package build/package-cmake && mkdir -p build/package
-	@python -m pip wheel -q --no-deps -w build/package . -C cmake.define.JAXRING_CUDA=$(CUDA) \
-	  -C cmake.define.JAXRING_UNITY=$(UNITY) -C cmake.define.JAXRING_WERROR=ON -C build-dir=build/package-cmake
+	@python -m pip wheel -q --no-deps -w build/package . $(DEFINE).JAXRING_CUDA=$(CUDA) \
+	  $(DEFINE).JAXRING_UNITY=$(UNITY) $(DEFINE).JAXRING_WERROR=ON \
+	  --config-settings build-dir=build/package-cmake
 	@python -m venv build/package/venv
 	@build/package/venv/bin/python -m pip install -q build/package/*.whl $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
 	@cd build/package && venv/bin/python -I -X dev -W error -c 'import jaxring; print("jaxring", jaxring.__version__, "imports")'
@@ -182,7 +186,7 @@ $(ENVIRONMENT): pyproject.toml
 $(BUILT): $(ENVIRONMENT) CMakeLists.txt $(FFI)
 	$(SAY) "build: native engine"
 	@headers=$$(python tools/ffi_headers.py $(VENV)/headers); \
-	python -m pip install -q --no-build-isolation --no-deps --editable . -C build-dir=$(BUILD) \
-	  -C cmake.define.JAXRING_WERROR=ON -C cmake.define.JAXRING_BUILD_TESTS=ON -C cmake.define.JAXRING_CUDA=$(CUDA) \
-	  -C cmake.define.JAXRING_UNITY=$(UNITY) -C cmake.define.JAXRING_FFI_INCLUDE="$$headers"
+	python -m pip install -q --no-build-isolation --no-deps --editable . --config-settings build-dir=$(BUILD) \
+	  $(DEFINE).JAXRING_WERROR=ON $(DEFINE).JAXRING_BUILD_TESTS=ON $(DEFINE).JAXRING_CUDA=$(CUDA) \
+	  $(DEFINE).JAXRING_UNITY=$(UNITY) $(DEFINE).JAXRING_FFI_INCLUDE="$$headers"
 	@touch $@

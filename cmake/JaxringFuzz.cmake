@@ -6,7 +6,7 @@ endif()
 set(_fuzz_flags -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined)
 add_library(jaxring_fuzzed STATIC EXCLUDE_FROM_ALL
   ffi/engine/combine.cc ffi/engine/control_frames.cc ffi/engine/grouped.cc ffi/engine/interpreter.cc
-  ffi/engine/operation.cc ffi/engine/pages.cc ffi/engine/plan.cc ffi/engine/plan_check.cc ffi/engine/stash.cc
+  ffi/engine/lane_messages.cc ffi/engine/operation.cc ffi/engine/pages.cc ffi/engine/plan.cc ffi/engine/plan_check.cc ffi/engine/stash.cc
   ffi/reduce/copy.cc ffi/reduce/dispatch.cc ffi/reduce/kernels_baseline.cc
   ffi/transport/bell.cc ffi/transport/crc32c.cc ffi/transport/faults.cc ffi/transport/link.cc ffi/transport/links.cc ffi/transport/ring.cc ffi/transport/shared_memory.cc ffi/transport/stream.cc ffi/transport/wire.cc)
 target_link_libraries(jaxring_fuzzed PUBLIC jaxring_flags)
