@@ -59,6 +59,9 @@ class Socket:
 class Native:
     """Takes what a link is made of."""
 
+    def blocks_fd(self) -> int:
+        return 0
+
     def bell_fd(self) -> int:
         return 0
 
