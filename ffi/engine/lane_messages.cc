@@ -118,7 +118,11 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
   lane.waits_to_send = true;
   if (link == nullptr) return false;
   *ring = &link->ring(op.plan().protocol);
-  if (!link->end.closed.load(std::memory_order_acquire) && (*ring)->Reserve(position)) return true;
+  if (!link->end.closed.load(std::memory_order_acquire)) {
+    if ((*ring)->Reserve(position)) return true;
+    // What makes room may have come, and the transport rest because this thread looks.
+    if (link->notifier && link->notifier->Look() && (*ring)->Reserve(position)) return true;
+  }
   if (link->end.closed.load(std::memory_order_acquire)) {
     op.Fail(Status::Error(LostCode(link->end.ending),
                           LinkError(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end)));

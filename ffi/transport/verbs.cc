@@ -90,6 +90,7 @@ bool VerbsPump::PumpLocked() {
     if (events_.empty()) break;
     any = true;
   }
+  if (good && !armed_ && MustHear()) ArmLocked();
   if (good || closed()) return any;
   // A peer that ends takes its queue pairs along, which an iWARP device reports at once: what it said, or that it is
   // gone, is then on its way.

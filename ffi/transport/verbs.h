@@ -64,6 +64,8 @@ class VerbsPump : public Poller::Handler, public Lookers::Source, public std::en
   virtual bool Advance() = 0;
   // Something was sent whose completion is not known.
   virtual bool Waiting() const = 0;
+  // A message waits for a word of the peer's, which nobody looks for once its operation has ended here.
+  virtual bool MustHear() const = 0;
   // Whether anything was complete.
   bool PumpLocked();
   void ArmLocked();
@@ -128,6 +130,7 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
   bool Handle(const Event& event) override;
   bool Advance() override;
   bool Waiting() const override;
+  bool MustHear() const override { return rings_[0].held || rings_[1].held; }
   bool Write(Ring& ring, uint32_t protocol);
 
   std::array<Ring, 2> rings_;
@@ -154,6 +157,7 @@ class VerbsRecvPump final : public VerbsPump, public DirectMemory {
   bool Handle(const Event& event) override;
   bool Advance() override;
   bool Waiting() const override { return credits_under_way_ > 0; }
+  bool MustHear() const override { return false; }
 
   std::array<Ring, 2> rings_;
   int credits_under_way_ = 0;
