@@ -34,7 +34,7 @@ for _module in (xml, diff, flight, operands, replay, view, handshake, identity, 
 _SECRET = b"s" * handshake.SECRET_BYTES
 _PEER = json.loads(
     '{"index": 1, "pid": 2147483647, "pid_namespace": 1, "hostname": "h", "host_id": "i", "token": "t", '
-    '"addresses": [["lo", "127.0.0.1", 1]], "rdma": [], "settings": "", "version": "0"}'
+    '"addresses": [["lo", "127.0.0.1", 1]], "rdma": [], "processors": "3", "settings": "", "version": "0"}'
 )
 
 

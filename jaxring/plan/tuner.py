@@ -124,21 +124,23 @@ def choose(
     channels: tuple[int, int] = ANY_CHANNELS,
     unwanted: Collection[str] = (),
     interfaces: int = 1,
+    processors: int = 0,
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
     ``placement`` and ``hosts`` are the node and host ids of the ranks. ``ll_bytes``: the longest message that the ll
     protocol carries (0: ll is not there). ``channels``: the fewest and the most of an algorithm that sends messages.
     ``unwanted``: algorithms that are not taken unless asked for. ``interfaces``: of every host, over which channels
-    between hosts are spread. ``algorithm`` and ``protocol`` restrict the choice;
-    ValueError says why they cannot serve and what would. Same arguments give the same choice on every rank.
+    between hosts are spread. ``processors``: what the processes of a host share (0: enough). ``algorithm`` and
+    ``protocol`` restrict the choice; ValueError says why they cannot serve and what would. Same arguments give the same
+    choice on every rank.
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"unknown collective {collective!r}; there are {', '.join(COLLECTIVES)}")
     if protocol is not None and protocol not in PROTOCOLS:
         raise ValueError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
     where = tuple(placement)
-    topology = cost.Topology.of(where, tuple(hosts))
+    topology = cost.Topology.of(where, tuple(hosts), processors)
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
     found: list[tuple[float, int, str, str, int]] = []
     refused = ""
@@ -209,4 +211,6 @@ def _reason(
         why = f"{name} by {kind} is the only candidate, at {price:g} us"
     else:
         why = f"{name} by {kind} is the cheapest of {count} candidates, at {price:g} us"
+    if topology.crowded:
+        why += f", with {topology.nodes_per_host} processes on {topology.processors} processors"
     return f"{asked} asked for; {why}" if asked else why

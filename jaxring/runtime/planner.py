@@ -21,6 +21,7 @@ from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.places import Place, device_owners, exchange_devices, known_devices
 from jaxring.runtime.recipe import Recipe
 from jaxring.settings import settings
+from jaxring.world import identity
 
 if TYPE_CHECKING:
     from jaxring.runtime.job import Job
@@ -79,6 +80,7 @@ class Planner:
             # Nobody could gather messages whose sizes only their senders know.
             unwanted=("pxn",) if settings().pxn_disable or ragged else (),
             interfaces=interfaces,
+            processors=self._processors(places, hosts, world),
         )
         choice = _users_choice(collective, nodes, spec, root) or tuner.choose_among(
             pick,
@@ -173,6 +175,17 @@ class Planner:
         if world is None:
             return (0,) * len(places)
         return common.normalise([world.info(p.process).host_id for p in places])
+
+    @staticmethod
+    def _processors(places: list[Place], hosts: tuple[int, ...], world: World | None) -> int:
+        """Of the host that has the fewest."""
+        if world is None:
+            return 0
+        processes = {place.process: host for place, host in zip(places, hosts, strict=True)}
+        return min(
+            identity.processors(world.info(process) for process, at in processes.items() if at == host)
+            for host in set(hosts)
+        )
 
     @staticmethod
     def _connect(

@@ -7,18 +7,23 @@ import functools
 import hashlib
 import importlib.metadata
 import ipaddress
+import operator
 import os
 import pathlib
 import secrets
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxring.world import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MAX_PROCESSES = 1 << 20
 MAX_ADDRESSES = 64
 MAX_INFO_BYTES = 16384
 MAX_RDMA_KINDS = 8
+MAX_PROCESSORS = 8192
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +32,8 @@ class ProcessInfo:
 
     `token` is random and new at each start, so that a restarted process is not taken for its predecessor.
     `pid` holds inside the pid namespace with the inode `pid_namespace`. `addresses` are (interface, address, port).
-    `rdma`: the kinds of its active RDMA ports (see `jaxring.world.rdma`).
+    `rdma`: the kinds of its active RDMA ports (see `jaxring.world.rdma`). `processors`: those that it may run on, a bit
+    each, in hexadecimal digits.
     """
 
     index: int
@@ -38,6 +44,7 @@ class ProcessInfo:
     token: str
     addresses: tuple[tuple[str, str, int], ...]
     rdma: tuple[str, ...]
+    processors: str
     settings: str
     version: str
 
@@ -74,9 +81,22 @@ class ProcessInfo:
             token=wire.text(raw["token"], "token", 64),
             addresses=tuple(_address(entry) for entry in addresses),
             rdma=tuple(wire.text(kind, "rdma", 64) for kind in kinds),
+            processors=_hexadecimal(raw["processors"], "processors", MAX_PROCESSORS // 4),
             settings=wire.text(raw["settings"], "settings", 2048),
             version=wire.text(raw["version"], "version", 64),
         )
+
+
+def _hexadecimal(value: Any, name: str, longest: int) -> str:
+    digits = wire.text(value, name, longest)
+    if not digits or set(digits) - set("0123456789abcdef"):
+        raise ValueError(f"{name} is not made of hexadecimal digits")
+    return digits
+
+
+def processors(infos: Iterable[ProcessInfo]) -> int:
+    """How many processors these processes of one host may run on together."""
+    return functools.reduce(operator.or_, (int(info.processors, 16) for info in infos)).bit_count()
 
 
 def _address(entry: Any) -> tuple[str, str, int]:
@@ -143,6 +163,7 @@ def describe_self(
         token=secrets.token_hex(16),
         addresses=tuple(addresses),
         rdma=rdma[:MAX_RDMA_KINDS],
+        processors=f"{sum(1 << cpu for cpu in os.sched_getaffinity(0) if cpu < MAX_PROCESSORS):x}",
         settings=settings,
         version=version(),
     )

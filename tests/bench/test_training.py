@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from compiling import QUICK
 
 from jaxring.bench.training import last_arrivals_and_ends, main
 
@@ -27,7 +28,7 @@ def test_a_collective_lasts_from_the_last_arrival_to_the_last_end():
 def test_both_programs_of_a_job_are_measured():
     done = subprocess.run(
         [sys.executable, *JOB, "jaxring.bench.training", "--examples", str(EXAMPLES), "--turns", "2", "--steps", "2"],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"},
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"} | QUICK,
         capture_output=True,
         text=True,
         timeout=240,

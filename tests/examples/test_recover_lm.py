@@ -7,6 +7,7 @@ import re
 
 import pytest
 from coll_jobs import run_job
+from compiling import QUICK
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "recover_lm.py"
 
@@ -16,9 +17,7 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "recover_lm.py"
 def test_the_last_loss_is_that_of_an_undisturbed_run():
     size = ("--steps", "6", "--width", "32", "--rows", "6")
     restart = ("--restart", "1", "--restart-delay", "0")
-    # Most of its time goes into compiling, which need not be well here.
-    quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    code, output = run_job(SCRIPT, 3, 1, *size, options=restart, timeout_s=150, XLA_FLAGS=quick)
+    code, output = run_job(SCRIPT, 3, 1, *size, options=restart, timeout_s=150, **QUICK)
     assert code == 0, output[-6000:]
     assert output.count("process 2 was ended by SIGKILL; it is started again") == 1, output
     assert "generation 1: processes (0, 1) go on" in output, output

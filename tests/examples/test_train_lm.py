@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from compiling import QUICK
 
 from lm import model, report
 from lm.data import Corpus
@@ -20,7 +21,7 @@ TINY = ["--steps", "4", "--width", "32", "--layers", "1"]
 
 def run_script(command: list[str], tmp_path: Path, *options: str) -> str:
     # PJRT_NPROC: room for every device's launch at once, however few cores there are.
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"}
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"} | QUICK
     plot = tmp_path / "plots" / "loss.png"
     done = subprocess.run(
         [*command, str(SCRIPT), *TINY, *options, "--plot", str(plot)],

@@ -6,6 +6,7 @@ import json
 import pathlib
 
 import pytest
+from compiling import QUICK
 from hosts_netns import hosts
 from stress_jobs import ROOT, Job
 
@@ -125,7 +126,7 @@ def test_the_demo_over_tcp(tmp_path):
         str(tmp_path / "loss.png"),
     ]
     with hosts(4) as made, Job(tmp_path) as job:
-        made.start(job, [str(pathlib.Path(__file__).parent / "worker_script.py"), script, *tiny], [0, 1, 2, 3])
+        made.start(job, [str(pathlib.Path(__file__).parent / "worker_script.py"), script, *tiny], [0, 1, 2, 3], **QUICK)
         results = finish(job)
     assert "transport tcp" in results[0].out, str(results[0])
     assert "transport shm" not in results[0].out

@@ -48,6 +48,21 @@ def test_on_one_host_direct_leads_among_few_or_while_the_caches_hold_it() -> Non
     assert choose("all_reduce", PAIRS, ONE_HOST, 1 << 20, "float32").algorithm == "hier_direct"
 
 
+def test_where_processes_take_turns_on_processors_a_hop_costs_a_switch() -> None:
+    pick = functools.partial(choose, "all_reduce", (0, 1, 2, 3), dtype="float32")
+    for kibibytes, alone, crowded in [(4, "direct", "oneshot"), (16, "direct", "oneshot"), (64, "direct", "direct")]:
+        here = functools.partial(pick, (0,) * 4, kibibytes << 10)
+        for enough in (0, 4, 64):
+            assert here(processors=enough).algorithm == alone
+            assert "processors" not in here(processors=enough).reason
+        assert here(processors=2).algorithm == crowded
+        assert here(processors=2).reason.endswith("with 4 processes on 2 processors")
+    # One process has all its ranks' memory, and hosts have processors of their own.
+    for where, hosts in [((0,) * 4, (0,) * 4), ((0, 1, 2, 3), (0, 1, 2, 3))]:
+        few = choose("all_reduce", where, hosts, 1 << 14, "float32", processors=1)
+        assert few == choose("all_reduce", where, hosts, 1 << 14, "float32")
+
+
 def test_large_messages_between_hosts_take_every_interface() -> None:
     for algorithm in ("ring", "direct", "halving_doubling"):
         for nbytes in (1 << 20, 1 << 26):

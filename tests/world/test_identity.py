@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 
 import pytest
 
-from jaxring.world.identity import MAX_INFO_BYTES, ProcessInfo, describe_self, host_id
+from jaxring.world.identity import MAX_INFO_BYTES, ProcessInfo, describe_self, host_id, processors
 
 INFO = describe_self(1, [("lo", "127.0.0.1", 4242), ("eth0", "2001:db8::1", 4243)], "ALGO=ring")
 
@@ -24,6 +25,12 @@ def test_a_host_id_is_stable_and_can_be_set():
     assert host_id() == host_id() == INFO.host_id
     assert host_id("a") == host_id("a") != host_id("b") != host_id()
     assert len(host_id()) == 16
+
+
+def test_processes_count_the_processors_that_they_share_once():
+    assert processors([INFO]) == len(os.sched_getaffinity(0))
+    some = [dataclasses.replace(INFO, processors=mask) for mask in ("3", "6", f"{1 << 8191:x}")]
+    assert processors(some) == 4
 
 
 @pytest.mark.parametrize(
@@ -44,6 +51,11 @@ def test_a_host_id_is_stable_and_can_be_set():
         ("addresses", [["lo", "evil.example", 1]]),
         ("addresses", [["lo", "127.0.0.1", 0]]),
         ("addresses", [["lo", "127.0.0.1"]]),
+        ("processors", ""),
+        ("processors", "-1"),
+        ("processors", "0x1"),
+        ("processors", "f" * 2049),
+        ("processors", 3),
         ("settings", 5),
         ("version", "v" * 65),
     ],
