@@ -178,14 +178,10 @@ class Planner:
 
     @staticmethod
     def _processors(places: list[Place], hosts: tuple[int, ...], world: World | None) -> int:
-        """Of the host that has the fewest."""
-        if world is None:
+        """What the processes share if one host has them all, else 0."""
+        if world is None or len(set(hosts)) > 1:
             return 0
-        processes = {place.process: host for place, host in zip(places, hosts, strict=True)}
-        return min(
-            identity.processors(world.info(process) for process, at in processes.items() if at == host)
-            for host in set(hosts)
-        )
+        return identity.processors(world.info(process) for process in {place.process for place in places})
 
     @staticmethod
     def _connect(
