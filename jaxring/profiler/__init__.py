@@ -42,17 +42,35 @@ def trace(log_dir: str | os.PathLike[str], **options: Any) -> Iterator[None]:
     bytes per rank), axes, source line, ranks, algorithm, protocol, channels, transports, the number of the execution,
     how it ended, and how long the first local rank had waited for the others and the plan.
 
-    Processes of one host need a ``log_dir`` each, since JAX names files by host.
+    In a job of several processes each one writes below ``log_dir/process_N``, where N is `jax.process_index()`: JAX
+    names a profile's files by the second and the host, so processes of one host would overwrite each other's. The only
+    process of a job writes to ``log_dir`` itself.
+
+    Raises what `jax.profiler.trace` raises where it cannot begin, for example because another profile is being taken.
+    Nothing is raised on the way out of the block except what the block itself raised: a profile that cannot be written
+    or extended is a warning of the logger "jaxring.profiler", and JAX's own files then stay as JAX wrote them.
     """
-    folder = pathlib.Path(log_dir)
+    folder = _folder(pathlib.Path(log_dir))
     before = _files(folder)
     fetcher = _Fetcher()
+    with contextlib.ExitStack() as profile:
+        profile.enter_context(jax.profiler.trace(folder, **options))
+        profile.enter_context(fetcher)
+        taken = profile.pop_all()
     try:
-        with jax.profiler.trace(log_dir, **options), fetcher:
-            yield
+        yield
     finally:
-        written = [path for path in _files(folder) if path not in before]
-        _extend(written, spans(fetcher.records, fetcher.ended))
+        try:
+            taken.close()
+            written = [path for path in _files(folder) if path not in before]
+            _extend(written, spans(fetcher.records, fetcher.ended))
+        except Exception as error:
+            # The work in the block is done, and worth more than its profile.
+            logger.warning("the profile in %s is not complete: %s: %s", folder, type(error).__name__, error)
+
+
+def _folder(log_dir: pathlib.Path) -> pathlib.Path:
+    return log_dir / f"process_{jax.process_index()}" if jax.process_count() > 1 else log_dir
 
 
 class _Fetcher:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from typing import TYPE_CHECKING, Any
+
+from jaxring.profiler.spans import track
 
 if TYPE_CHECKING:
     import pathlib
@@ -12,12 +15,12 @@ if TYPE_CHECKING:
     from jaxring.profiler.spans import Span
 
 
-def events(pid: int, process: str, ours: list[Span]) -> list[dict[str, Any]]:
-    """A process of that name with the spans."""
+def events(pid: int, process: str, ours: list[Span], of: str = "") -> list[dict[str, Any]]:
+    """A process of that name with the spans. ``of`` follows the names of its tracks."""
     found: list[dict[str, Any]] = [
         {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": process}},
         *(
-            {"ph": "M", "pid": pid, "tid": line, "name": "thread_name", "args": {"name": "operations"}}
+            {"ph": "M", "pid": pid, "tid": line, "name": "thread_name", "args": {"name": track(line) + of}}
             for line in sorted({span.line for span in ours})
         ),
     ]
@@ -28,12 +31,20 @@ def events(pid: int, process: str, ours: list[Span]) -> list[dict[str, Any]]:
 
 
 def append(path: pathlib.Path, ours: list[Span]) -> None:
-    """Adds a process "jaxring" with the spans, whose times count from the profile's start."""
+    """Adds a process "jaxring" with the spans, whose times count from the profile's start.
+
+    The file is exchanged for a new one in one step: whatever goes wrong before leaves it as it was.
+    """
     with gzip.open(path, "rt", encoding="utf-8") as file:
         content: dict[str, Any] = json.load(file)
     theirs = content["traceEvents"]
     pid = 1 + max((event["pid"] for event in theirs if "pid" in event), default=0)
     # JAX's list ends with an empty event.
     content["traceEvents"] = [event for event in theirs if event] + events(pid, "jaxring", ours)
-    with gzip.open(path, "wt", encoding="utf-8") as file:
-        json.dump(content, file)
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with gzip.open(new, "wt", encoding="utf-8") as file:
+            json.dump(content, file)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)

@@ -37,6 +37,11 @@ def spans(records: dict[int, tuple[Any, ...]], now_ns: int) -> list[Span]:
     return result
 
 
+def track(line: int) -> str:
+    """The name of a line: each one has its own."""
+    return "operations" if line == 0 else f"operations {line + 1}"
+
+
 def plan(label: str) -> dict[str, Any]:
     """What a label says, {} where it says nothing: flight records may come from anywhere."""
     try:

@@ -7,10 +7,13 @@ an XSpace that holds only them. The few fields in use are written here, without 
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from typing import TYPE_CHECKING
 
 import jax
+
+from jaxring.profiler.spans import track
 
 if TYPE_CHECKING:
     import pathlib
@@ -42,9 +45,15 @@ def start_time_ns(path: pathlib.Path) -> int:
 
 
 def append(path: pathlib.Path, ours: list[Span]) -> None:
-    """Adds a plane with the spans, whose times count from the profile's start."""
-    with path.open("ab") as file:
-        file.write(_message(1, _plane(ours)))
+    """Adds a plane with the spans, whose times count from the profile's start; the file stays as it was on an error."""
+    added = _message(1, _plane(ours))
+    size = path.stat().st_size
+    try:
+        with path.open("ab") as file:
+            file.write(added)
+    except OSError:
+        os.truncate(path, size)  # half of a message would make all of it unreadable
+        raise
 
 
 def _plane(ours: list[Span]) -> bytes:
@@ -52,7 +61,7 @@ def _plane(ours: list[Span]) -> bytes:
     stats = {name: i for i, name in enumerate(dict.fromkeys(k for span in ours for k in span.arguments), 1)}
     lines = []
     for line in sorted({span.line for span in ours}):
-        body = _integer(1, line + 1) + _text(2, "operations")
+        body = _integer(1, line + 1) + _text(2, track(line))
         for span in ours:
             if span.line == line:
                 body += _message(4, _event(span, events, stats))

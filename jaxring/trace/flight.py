@@ -53,8 +53,12 @@ class Flight:
     process: int
     records: tuple[Record, ...]
 
+    def name(self) -> str:
+        """Short, and as good as unique in a job."""
+        return f"process {self.process}" if self.process >= 0 else f"pid {self.pid}"
+
     def __str__(self) -> str:
-        name = f"process {self.process}" if self.process >= 0 else "a process"
+        name = self.name() if self.process >= 0 else "a process"
         return f"{name} (pid {self.pid} on {self.host})"
 
 

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def timeline(flights: Sequence[Flight]) -> dict[str, Any]:
-    """A trace in Chrome's JSON format: a process for each flight. What still ran ends with the youngest moment of all.
+    """A trace in Chrome's JSON format: a process for each flight, whose name is in its tracks' names.
 
-    Times count from the oldest moment; clocks of different hosts are taken as they are.
+    What still ran ends with the youngest moment of all. Times count from the oldest moment; clocks of different hosts
+    are taken as they are.
     """
     moments = [t for flight in flights for r in flight.records for t in (r.arrived, r.launched, r.ended) if t]
     first, last = min(moments, default=0), max(moments, default=0)
@@ -28,5 +29,5 @@ def timeline(flights: Sequence[Flight]) -> dict[str, Any]:
             for r in flight.records
         }
         moved = [s._replace(begin_ns=s.begin_ns - first, end_ns=s.end_ns - first) for s in spans(records, last)]
-        found += events(pid, str(flight), moved)
+        found += events(pid, str(flight), moved, f" of {flight.name()}")
     return {"traceEvents": found}

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +19,12 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring.profiler.spans import spans
+from jaxring import profiler
+from jaxring.profiler import perfetto
+from jaxring.profiler.spans import Span, spans
 
 X = np.arange(4096, dtype=np.float32)
+HERE = pathlib.Path(__file__).parent
 TRACK = "/device:CUSTOM:jaxring"
 # jaxlib 0.11.2 ends the process where Python's warning about its types is made an error.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type:DeprecationWarning")
@@ -45,6 +54,12 @@ def events(folder):
                 end = event.start_ns + event.duration_ns
                 found.setdefault(plane.name, []).append((event.name, event.start_ns, end, dict(event.stats)))
     return found
+
+
+def _clean():
+    """The environment of a job of its own: none of this process's settings, and this source tree."""
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("JAXRING_", "JAX_", "XLA_", "PJRT_"))}
+    return base | {"PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), base.get("PYTHONPATH", "")])}
 
 
 def calls(found):
@@ -118,6 +133,57 @@ def test_nothing_is_added_without_operations(tmp_path):
     with jaxring.profiler.trace(tmp_path):
         jnp.ones(3).block_until_ready()
     assert TRACK not in events(tmp_path)
+
+
+def test_processes_of_a_host_have_a_folder_each(tmp_path):
+    command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "3", str(HERE / "profiled_job.py"), str(tmp_path)]
+    done = subprocess.run(command, env=_clean(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-4000:]
+    for process in range(3):
+        folder = tmp_path / f"process_{process}"
+        found = events(folder)  # JAX's own file is whole, too: its events are in it
+        assert len(calls(found)["jaxring_all_reduce_sum_4B_over_x"]) == 20
+        assert [event[3]["execution"] for event in found[TRACK]] == list(range(1, 21))
+        for kind in ("perfetto_trace", "*.trace"):
+            (path,) = folder.glob(f"plugins/profile/*/{kind}.json.gz")
+            listed = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+            assert sum(event.get("args", {}).get("collective") == "all_reduce" for event in listed) == 20
+
+
+def test_a_profile_that_cannot_be_extended_is_a_warning(tmp_path, program, monkeypatch, caplog):
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(perfetto.json, "dump", full)
+    with jaxring.profiler.trace(tmp_path):
+        program(X).block_until_ready()
+    assert "is not complete: OSError: No space left on device" in caplog.text
+    (path,) = tmp_path.glob("plugins/profile/*/*.trace.json.gz")
+    assert len(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]) > 8
+    assert set(calls(events(tmp_path))) >= NAMES
+    assert not list(tmp_path.rglob(".*")), "what was written in vain is gone"
+
+
+def test_what_the_block_raises_comes_out_of_it(tmp_path, program, monkeypatch, caplog):
+    monkeypatch.setattr(profiler.xplane, "start_time_ns", lambda _: 1 / 0)
+    with pytest.raises(KeyError, match="mine"), jaxring.profiler.trace(tmp_path):
+        raise KeyError("mine" if program(X).block_until_ready() is not None else "")
+    assert "is not complete: ZeroDivisionError" in caplog.text
+
+
+def test_a_plane_is_added_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(b"before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            profiler.xplane.append(path, [Span("name", 0, 1, 0, {})])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, previous)
+    assert path.read_bytes() == b"before"
 
 
 def test_overlapping_operations_are_on_lines_of_their_own():

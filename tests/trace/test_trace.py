@@ -16,7 +16,7 @@ from trace_records import flight, record
 
 from jaxring.cli import main
 from jaxring.errors import JaxringError
-from jaxring.trace import diff
+from jaxring.trace import diff, view
 from jaxring.trace.flight import parse, read
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -73,6 +73,14 @@ def test_what_is_no_record_is_refused_or_harmless():
             continue
         assert len(found.records) <= 4
         diff.compare([found, found])
+
+
+def test_every_track_of_a_timeline_has_a_name_of_its_own():
+    # Two operations at once are on two tracks.
+    both = [record(1, 10, 0, "a", launched=100, ended=300), record(2, 11, 0, "b", launched=200, ended=400)]
+    found = view.timeline([parse(flight(process, both)) for process in (0, 1)])["traceEvents"]
+    names = [event["args"]["name"] for event in found if event["name"] == "thread_name"]
+    assert names == [f"operations{n} of process {p}" for p in (0, 1) for n in ("", " 2")]
 
 
 PROGRAM = """
