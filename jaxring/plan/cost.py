@@ -2,8 +2,9 @@
 
 An all-reduce is two phases, folding and spreading; other collectives are one of them. A phase of an algorithm has so
 many dependent messages (hops), so many messages that one rank handles one after the other, and so many bytes through
-the busiest link: a rank's own, or its host's network where several hosts take part. The constants are those of a
-commodity cluster; they order the candidates and do not promise times. Units: microseconds and bytes.
+the busiest link: a rank's own, or its host's network where several hosts take part. Each algorithm's module says what
+its phases are, in terms of a `Call`. The constants are those of a commodity cluster; they order the candidates and do
+not promise times. Units: microseconds and bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING
 from jaxring.plan.schedule import REDUCTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from jaxring.plan.algorithms.record import Algorithm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,26 +47,19 @@ TILE_BYTES = 128 * 1024
 
 # Bytes of direct and oneshot, in percent: many flows that meet at one receiver (incast) get less out of it than one.
 CROWD_PERCENT = 125
-# Bytes of halving_doubling, in percent, where a vector leaves the caches: it reads back from memory what it sends once
-# more, where ring passes on what it has in hand. Measured against ring (JAXRING_ALGO, in `jaxring bench --peers`) with
-# 4 processes on 2 cores: 7 to 13 more over TCP, 10 to 30 in memory.
-READ_BACK_PERCENT = 110
 # Between hosts flows always crowd, and a vector of so many bytes leaves the caches of its host.
 READ_BACK_BYTES = 8 << 20
-# On one host neither is so of direct and halving_doubling while what all ranks write in a phase stays in the caches.
-# With more than CACHE_RANKS that is less by the square of their number, since each pair of them has rings of its own,
-# whose slots take turns. Up to CLOSE_RANKS direct is never crowded: its ranks write what they spread once, for all of
-# them. Measured with 3, 4, 8 and 16 processes on 2 cores: from 64 KiB up to there direct is level with the better of
-# ring and halving_doubling or up to 1.7 times as fast, above ring is 1.2 to 1.7 times as fast as direct; with 3 and 4
-# direct is level or up to 1.15 times as fast everywhere.
+# On one host a phase stays in the caches while what all ranks write in it does. With more than CACHE_RANKS that is less
+# by the square of their number, since each pair of them has rings of its own, whose slots take turns. Measured with 3,
+# 4, 8 and 16 processes on 2 cores: from 64 KiB up to there direct is level with the better of ring and
+# halving_doubling or up to 1.7 times as fast, above ring is 1.2 to 1.7 times as fast as direct.
 CACHE_BYTES, CACHE_RANKS = 32 << 20, 8
-CLOSE_RANKS = 4
 
-_FOLD, _SPREAD = "fold", "spread"
+FOLD, SPREAD = "fold", "spread"
 PHASES: dict[str, tuple[str, ...]] = {
-    "all_reduce": (_FOLD, _SPREAD),
-    "reduce_scatter": (_FOLD,),
-    "reduce": (_FOLD,),
+    "all_reduce": (FOLD, SPREAD),
+    "reduce_scatter": (FOLD,),
+    "reduce": (FOLD,),
 }
 
 
@@ -110,94 +106,105 @@ class Shape:
     memory_bytes: int
 
 
-def _log2(n: int) -> int:
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """Of one phase: dependent messages, messages per rank, bytes over the busiest link."""
+
+    hops: int
+    messages: int
+    wire_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What an algorithm's formula may depend on.
+
+    ``nbytes``: of input per rank. ``widening``: bytes of an accumulator element over bytes of an element, which partial
+    results take on the wire. ``hierarchical``: messages travel between domains only, and domains take part, not ranks.
+    """
+
+    collective: str
+    topology: Topology
+    nbytes: int
+    channels: int
+    widening: int
+    hierarchical: bool
+
+    @property
+    def total(self) -> int:
+        """Bytes of the whole vector. Each participant ends with, or starts from, one count-th of it, unless rooted."""
+        return self.nbytes * self.topology.nranks if self.collective in ("all_gather", "gather") else self.nbytes
+
+    @property
+    def count(self) -> int:
+        """Participants that exchange messages."""
+        return self.topology.nodes if self.hierarchical else self.topology.nranks
+
+    @property
+    def _per_host(self) -> int:
+        return self.topology.nodes_per_host if self.hierarchical else self.topology.ranks_per_host
+
+    @property
+    def outside(self) -> int:
+        """Participants beyond the busiest link: of other hosts, or on one host all others."""
+        return self.count - self._per_host if self._per_host < self.count else self.count - 1
+
+    @property
+    def crossing(self) -> int:
+        """Participants whose traffic shares the busiest link."""
+        return self._per_host if self._per_host < self.count else 1
+
+    @property
+    def rooted(self) -> bool:
+        """Whether the whole vector leaves or reaches one participant."""
+        return self.collective in ("broadcast", "reduce")
+
+    @property
+    def cached(self) -> bool:
+        """Whether a phase stays in the caches."""
+        if self.topology.hosts > 1:
+            return self.total < READ_BACK_BYTES
+        crowd = max(self.count, CACHE_RANKS) ** 2
+        return self.total * (self.count - 1) * crowd < CACHE_BYTES * CACHE_RANKS**2
+
+    @property
+    def rails(self) -> int:
+        """Lanes that share a participant's bytes."""
+        return self.channels * (self.topology.width if self.hierarchical else 1)
+
+    def widened(self, phase: str) -> int:
+        """The factor by which messages of ``phase`` are wider than the data, where they carry partial results."""
+        return self.widening if phase == FOLD else 1
+
+    def sum_phases(self, phase_of: Callable[[Call, str], Phase]) -> Shape:
+        """The phases of the collective one after the other, as ``phase_of(call, FOLD or SPREAD)`` says of each."""
+        phases = [phase_of(self, phase) for phase in PHASES.get(self.collective, (SPREAD,))]
+        return Shape(
+            hops=sum(phase.hops for phase in phases),
+            messages=sum(phase.messages for phase in phases),
+            wire_bytes=sum(phase.wire_bytes for phase in phases),
+            memory_bytes=0,
+        )
+
+
+def log2(n: int) -> int:
     """Rounded up."""
     return (n - 1).bit_length()
 
 
-def _cached(topology: Topology, count: int, total: int) -> bool:
-    """Whether a phase of ``count`` participants over ``total`` bytes stays in the caches."""
-    if topology.hosts > 1:
-        return total < READ_BACK_BYTES
-    return total * (count - 1) * max(count, CACHE_RANKS) ** 2 < CACHE_BYTES * CACHE_RANKS**2
-
-
-def _phase(
-    collective: str, pattern: str, count: int, per_host: int, total: int, channels: int, cached: bool
-) -> tuple[int, int, int]:
-    """(hops, messages, bytes) of one phase among ``count`` ranks or nodes, ``per_host`` of them behind one network.
-
-    ``total`` bytes is the whole vector, of which every participant ends with, or starts from, one count-th, unless the
-    collective is rooted and moves the whole of it.
-    """
-    rooted = collective in ("broadcast", "reduce")
-    outside = count - per_host if per_host < count else count - 1
-    crossing = per_host if per_host < count else 1  # participants whose traffic shares the busiest link
-    if pattern == "ring":
-        return count - 1, count - 1, total if rooted else total * (count - 1) // count
-    if pattern == "tree":
-        return _log2(count + 1), 3, total
-    if pattern == "halving_doubling":
-        p = 1 << (count.bit_length() - 1)
-        # Chunks of a lane go one after the other; a lane per chunk leaves the tree's depth.
-        hops = max(_log2(p), p // channels) + (count > p)
-        percent = 100 if cached else READ_BACK_PERCENT
-        across = total * outside // count * crossing * percent // 100
-        return hops, p - 1 + (count > p) * p, across + (count > p) * total
-    if collective == "permute":
-        return 1, 1, total * crossing
-    if rooted:
-        return 1, count - 1, total * outside
-    if collective in ("gather", "scatter"):
-        return 1, count - 1, total * outside // count
-    return 1, count - 1, total * outside // count * crossing
-
-
 def shape(
-    collective: str, algorithm: str, topology: Topology, nbytes: int, channels: int = 1, widening: int = 1
+    collective: str, algorithm: Algorithm, topology: Topology, nbytes: int, channels: int = 1, widening: int = 1
 ) -> Shape:
-    """The shape of a schedule for ``nbytes`` of input per rank.
-
-    ``widening``: bytes of an accumulator element over bytes of an element, which partial results take on the wire.
-    """
-    n = topology.nranks
-    total = nbytes * n if collective in ("all_gather", "gather") else nbytes
-    hier = algorithm.startswith("hier_")
-    pattern = algorithm.removeprefix("hier_")
-    if pattern in ("deterministic", "pxn"):
-        pattern = "direct"
-    memory = pattern == "direct" or hier
-    if memory and topology.nodes == 1:
+    """The shape of a schedule for ``nbytes`` of input per rank."""
+    call = Call(collective, topology, nbytes, channels, widening, algorithm.hierarchical)
+    if algorithm.memory and topology.nodes == 1:
         # Each rank reads its share of all inputs and writes it to all outputs; a rooted fold is the root's alone.
         alone = collective in ("reduce", "gather")
-        return Shape(0, 0, 0, total * (n if alone else 2))
-    count = topology.nodes if hier else n
-    per_host = topology.nodes_per_host if hier else topology.ranks_per_host
-    if pattern == "oneshot":
-        outside = count - per_host if per_host < count else count - 1
-        wire = total * outside * (per_host if per_host < count else 1)
-        # Everybody folds the whole vector, where direct's ranks fold a share: half a byte more for each that comes.
-        folded = total * (n - 1) // 2
-        return Shape(1, n - 1, (wire * CROWD_PERCENT // 100 if n > 2 else wire) + folded, 0)
-    cached = _cached(topology, count, total)
-    few = topology.hosts == 1 and (cached or count <= CLOSE_RANKS)
-    crowded = count > 2 and collective != "permute" and not few
-    hops = messages = wire = 0
-    for phase in PHASES.get(collective, (_SPREAD,)):
-        h, m, b = _phase(collective, pattern, count, per_host, total, channels, cached)
-        wide = widening if phase == _FOLD and pattern != "direct" else 1
-        if pattern == "direct" and crowded:
-            b = b * CROWD_PERCENT // 100
-        hops, messages, wire = hops + h, messages + m, wire + b * wide
-    rails = channels * (topology.width if hier else 1)
-    if pattern == "tree" and collective == "all_reduce":
-        # A lane's next tile goes up only when this one has come down.
-        hops *= max(1, -(-total // (2 * rails * TILE_BYTES)))
-    shared = 2 * total if memory and topology.width > 1 else 0
-    if algorithm == "pxn":
-        # Fewer messages, of which each rank reads all but its own share in other ranks' memory.
-        messages, shared = topology.nodes - 1, 2 * shared
-    return Shape(hops, messages, wire, shared)
+        return Shape(0, 0, 0, call.total * (topology.nranks if alone else 2))
+    between = algorithm.shape(call)
+    if not algorithm.memory or topology.width == 1 or between.memory_bytes:
+        return between
+    return dataclasses.replace(between, memory_bytes=2 * call.total)
 
 
 def cost_us(shape: Shape, topology: Topology, protocol: str) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jaxring.plan import copies, cost, dtypes, nvls
 from jaxring.plan.algorithms import ALGORITHMS, serving
 from jaxring.plan.schedule import COLLECTIVES, Spec
-from jaxring.plan.tuner import Choice
+from jaxring.plan.tuner import Choice, asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +56,8 @@ def choose(
     no_nvls: str = "it was not looked for",
     take_nvls: bool = False,
     nvls_widening: int = 1,
+    unwanted: Sequence[str] = (),
+    unwanted_protocols: Sequence[str] = (),
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
@@ -65,13 +67,13 @@ def choose(
     ``fewest_lanes``: where so many fit.
     ``no_nvls``: why the switch cannot do it, or ""; ``take_nvls``: where it can, it may be chosen unasked.
     ``nvls_widening``: for each byte of data, how many go through the switch.
+    ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for.
     ValueError says why ``algorithm`` and ``protocol`` cannot serve and what would.
     """
     if protocol is not None and protocol not in PROTOCOLS:
         raise ValueError(f"there is no protocol {protocol!r} on GPUs; there are {', '.join(PROTOCOLS)}")
-    # The kernels do not gather messages.
     serve = [
-        *(name for name in serving(collective) if name != "pxn"),
+        *(name for name in serving(collective) if "GPU" in ALGORITHMS[name].engines),
         *((copies.NAME,) if collective in copies.COLLECTIVES else ()),
         *((nvls.NAME,) if collective in nvls.KINDS else ()),
     ]
@@ -85,29 +87,34 @@ def choose(
     where = tuple(nodes)
     topology = cost.Topology.of(where, where)
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
-    # oneshot's place between GPUs of one node is taken by direct, which reads memory; elsewhere it was not measured.
-    unasked = ("deterministic", "oneshot")
-    names = [algorithm] if algorithm else [name for name in serve if name not in unasked]
+    may_choose = [name for name in serve if name not in ALGORITHMS or "GPU" in ALGORITHMS[name].unasked]
+    names = [algorithm] if algorithm else [name for name in may_choose if name not in unwanted]
+    excluded = [kind for kind in unwanted_protocols if kind != protocol]
     larger = nbytes * topology.nranks if collective in ("all_gather", "gather") else nbytes
     found: list[tuple[float, int, str, str, int]] = []
     for name in names:
         if name == copies.NAME:
             wanted = algorithm is not None or (copies_from is not None and larger >= copies_from)
-            if wanted and topology.nodes == 1 and topology.nranks > 1 and protocol in (None, "memory"):
+            fits = topology.nodes == 1 and topology.nranks > 1 and protocol in (None, "memory")
+            if wanted and fits and "memory" not in excluded:
                 found.append((_copy_price(collective, topology, nbytes), len(found), name, "memory", 1))
             continue
         if name == nvls.NAME:
-            if not no_nvls and (take_nvls or algorithm is not None) and protocol in (None, "memory"):
+            wanted = take_nvls or algorithm is not None
+            if not no_nvls and wanted and protocol in (None, "memory") and "memory" not in excluded:
                 total = nbytes * topology.nranks if collective == "all_gather" else nbytes
                 lanes = lanes_for(total, most_lanes, fewest_lanes)
                 price = _switch_price(collective, topology, nbytes * nvls_widening, lanes)
                 found.append((price, len(found), name, "memory", lanes))
             continue
         lanes = _lanes(collective, name, where, nbytes, most_lanes, fewest_lanes)
-        if lanes == 0 or (name.startswith("hier_") and (topology.width == 1 or topology.nodes == 1) and not algorithm):
+        composes = topology.width > 1 and topology.nodes > 1
+        if lanes == 0 or (ALGORITHMS[name].hierarchical and not composes and not algorithm):
             continue
         silent = ALGORITHMS[name].memory and topology.nodes == 1
         for kind in _kinds(silent or topology.nranks == 1, topology.nodes, protocol, whole_lines):
+            if kind in excluded:
+                continue
             price = _price(collective, name, topology, nbytes, lanes, widening, kind)
             found.append((price, len(found), name, kind, lanes))
     if not found:
@@ -119,9 +126,6 @@ def choose(
     found.sort()
     # Where it is a candidate it is not for its speed.
     price, _, name, kind, lanes = next((each for each in found if each[2] == copies.NAME), found[0])
-    asked = " and ".join(
-        f"{what} {value!r}" for what, value in (("algorithm", algorithm), ("protocol", protocol)) if value
-    )
     why = "leaves the multiprocessors free" if name == copies.NAME else f"is the cheapest of {len(found)} candidates"
     reason = f"{name} by {kind} {why}, estimated {price:g} us"
     if name == nvls.NAME and nvls_widening > 1:
@@ -132,8 +136,9 @@ def choose(
         name,
         kind,
         lanes,
-        f"{asked} asked for; {reason}" if asked else reason,
+        reason,
         [(f"{candidate}/{how}", us) for us, _, candidate, how, _ in found],
+        asked_for(algorithm, protocol),
     )
 
 
@@ -165,7 +170,7 @@ def _kinds(silent: bool, nodes: int, protocol: str | None, whole_lines: bool) ->
 def _price(
     collective: str, name: str, topology: cost.Topology, nbytes: int, lanes: int, widening: int, kind: str
 ) -> float:
-    shape = cost.shape(collective, name, topology, nbytes, lanes, widening)
+    shape = cost.shape(collective, ALGORITHMS[name], topology, nbytes, lanes, widening)
     share = EFFICIENCY[kind]
     # One lane does not fill a link; this many do, roughly.
     busy = min(1.0, lanes / 16)

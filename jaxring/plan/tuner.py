@@ -2,37 +2,50 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
 from jaxring.plan import copies, cost, dtypes, nvls
-from jaxring.plan.algorithms import ALGORITHMS, build, pxn, serving
+from jaxring.plan.algorithms import ALGORITHMS, build, serving
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Spec
+from jaxring.plan.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
 PROTOCOLS = ("memory", "ll", "simple")
 DEFAULT_LL_BYTES = 4096
 MAX_CHANNELS = 4
-HALVING_CHANNELS = 8
 # A further channel pays where each still has this many bytes of a chunk.
 CHANNEL_BYTES = 512 * 1024
 # A further interface carries a part of it from so many bytes on.
 INTERFACE_BYTES = 64 * 1024
 ANY_CHANNELS = (1, 1 << 16)
+# What ranks that share memory go by, unless something else is asked for: no message beats no message.
+BY_MEMORY = "direct"
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """``candidates``: ("algorithm/protocol", predicted us), cheapest first."""
+    """``candidates``: ("algorithm/protocol", predicted us), cheapest first. ``asked``: what the call asked for."""
 
     algorithm: str
     protocol: str
     channels: int
-    reason: str
+    why: str
     candidates: list[tuple[str, float]]
+    asked: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it was taken, in words."""
+        return f"{self.asked} asked for; {self.why}" if self.asked else self.why
+
+
+def asked_for(algorithm: str | None, protocol: str | None) -> str:
+    """What a call asks for, in words; empty where it leaves the choice."""
+    asked = (("algorithm", algorithm), ("protocol", protocol))
+    return " and ".join(f"{what} {value!r}" for what, value in asked if value)
 
 
 def chunk_bytes(spec: Spec, nbytes: int, dtype: object) -> int:
@@ -43,7 +56,7 @@ def chunk_bytes(spec: Spec, nbytes: int, dtype: object) -> int:
     elements = -(-nbytes // dtypes.element_bytes(dtype))
     schedule = build(spec)
     per_chunk = -(-elements // (spec.in_blocks * schedule.pieces)) * schedule.group
-    folds = spec.collective in REDUCTIONS and spec.algorithm not in ("direct", "oneshot", "deterministic")
+    folds = spec.collective in REDUCTIONS and ALGORITHMS[spec.algorithm].partials
     return per_chunk * (dtypes.accumulator_bytes(dtype) if folds else dtypes.element_bytes(dtype))
 
 
@@ -53,17 +66,27 @@ def _channels(
     """How many would pay, whatever the settings allow."""
     one = chunk_bytes(Spec(collective, len(placement), algorithm, placement=placement), nbytes, dtype)
     rails = 1 if ll else max(1, min(interfaces, one // INTERFACE_BYTES))
-    if algorithm == "halving_doubling":
-        return max(rails, min(1 << (len(placement).bit_length() - 1), HALVING_CHANNELS))
+    deep = ALGORITHMS[algorithm].channels
+    if deep is not None:
+        return max(rails, deep(len(placement)))
     return 1 if ll else max(rails, min(MAX_CHANNELS, one // CHANNEL_BYTES))
 
 
 def _names(
-    collective: str, where: tuple[int, ...], topology: cost.Topology, algorithm: str | None, protocol: str | None
+    collective: str,
+    where: tuple[int, ...],
+    topology: cost.Topology,
+    algorithm: str | None,
+    protocol: str | None,
+    unwanted: Sequence[str],
 ) -> list[str]:
-    """The algorithms to compare."""
-    names = serving(collective)
+    """The algorithms to compare: the one that was asked for, or those that may be chosen unasked.
+
+    Among those are some that are left out because another one is known to be better. They come back where it is
+    unwanted.
+    """
     if algorithm is not None:
+        names = serving(collective)
         if algorithm in (copies.NAME, nvls.NAME):
             raise ValueError(f"algorithm {algorithm!r} is for ranks on GPUs; on CPUs use {' or '.join(names)}")
         if algorithm not in ALGORITHMS:
@@ -71,45 +94,69 @@ def _names(
         if algorithm not in names:
             raise ValueError(f"algorithm {algorithm!r} does not serve {collective}; use {' or '.join(names)}")
         return [algorithm]
-    names.remove("deterministic")  # direct by another name
-    if topology.width == 1 or not pxn.regular(where):
-        names = [name for name in names if name != "pxn"]
+    able = [
+        name
+        for name in serving(collective)
+        if "CPU" in ALGORITHMS[name].unasked and ALGORITHMS[name].differs(where) and name not in unwanted
+    ]
     if topology.nodes == 1:
         if protocol in ("ll", "simple"):
-            names = [name for name in names if not ALGORITHMS[name].memory]
-            if not names:
+            able = [name for name in able if not ALGORITHMS[name].memory]
+            if not able:
                 raise ValueError(
                     f"protocol {protocol!r} carries messages, but {collective} among ranks that share memory sends "
                     "none; use protocol 'memory'"
                 )
-            return names
-        return ["direct"]
-    if topology.width == 1:  # nothing to compose
-        return [name for name in names if not name.startswith("hier_")]
-    # Flat algorithms would carry a node's own traffic as messages.
-    return [name for name in names if name.startswith("hier_")] or names
+            return able
+        preferred = [name for name in able if name == BY_MEMORY]
+    elif topology.width == 1:  # nothing to compose
+        preferred = [name for name in able if not ALGORITHMS[name].hierarchical]
+    else:  # Flat algorithms would carry a node's own traffic as messages.
+        preferred = [name for name in able if ALGORITHMS[name].hierarchical]
+    return preferred or able
 
 
 def choose_among(
     pick: Callable[..., Choice],
-    algorithms: Sequence[str],
-    protocols: Sequence[str],
+    algorithms: Selection = EVERYTHING,
+    protocols: Selection = EVERYTHING,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> Choice:
-    """What ``pick(algorithm=, protocol=)`` makes of those algorithms and protocols, if anything, else of all.
+    """What ``pick(algorithm=, protocol=, unwanted=, unwanted_protocols=)`` makes of what settings leave to choose from.
 
-    That is what settings mean, which hold for every collective of a job: one that none of them serves still runs. What
-    a call itself asks for is not theirs to overrule.
+    A setting holds for every collective of a job, so one that nothing of what it leaves can serve runs all the same,
+    and the reason says so. What a call itself asks for (``algorithm``, ``protocol``) is not a setting's to overrule.
     """
+    names = (algorithm,) if algorithm else algorithms.only or (None,)
+    kinds = (protocol,) if protocol else protocols.only or (None,)
+    applied = [
+        f"{variable}={selection}"
+        for variable, selection, asked in (
+            ("JAXRING_ALGO", algorithms, algorithm),
+            ("JAXRING_PROTO", protocols, protocol),
+        )
+        if selection and asked is None
+    ]
+    if not applied:
+        return pick(algorithm=algorithm, protocol=protocol)
     best: Choice | None = None
-    for name in (algorithm,) if algorithm else algorithms or (None,):
-        for kind in (protocol,) if protocol else protocols or (None,):
-            with contextlib.suppress(ValueError):
-                choice = pick(algorithm=name, protocol=kind)
-                if best is None or choice.candidates[0][1] < best.candidates[0][1]:
-                    best = choice
-    return best or pick(algorithm=algorithm, protocol=protocol)
+    refusal = ""
+    for name in names:
+        for kind in kinds:
+            try:
+                choice = pick(algorithm=name, protocol=kind, unwanted=algorithms.but, unwanted_protocols=protocols.but)
+            except ValueError as error:
+                refusal = refusal or str(error)
+                continue
+            if best is None or choice.candidates[0][1] < best.candidates[0][1]:
+                best = choice
+    setting = " and ".join(applied)
+    if best is None:
+        free = pick(algorithm=algorithm, protocol=protocol)
+        return dataclasses.replace(free, why=f"{setting} leaves nothing that serves ({refusal}); {free.why}")
+    # Nobody asked by name for what a setting has left.
+    return dataclasses.replace(best, asked=asked_for(algorithm, protocol), why=f"with {setting}, {best.why}")
 
 
 def choose(
@@ -122,16 +169,17 @@ def choose(
     protocol: str | None = None,
     ll_bytes: int = DEFAULT_LL_BYTES,
     channels: tuple[int, int] = ANY_CHANNELS,
-    unwanted: Collection[str] = (),
+    unwanted: Sequence[str] = (),
     interfaces: int = 1,
     processors: int = 0,
+    unwanted_protocols: Sequence[str] = (),
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
     ``placement`` and ``hosts`` are the node and host ids of the ranks. ``ll_bytes``: the longest message that the ll
     protocol carries (0: ll is not there). ``channels``: the fewest and the most of an algorithm that sends messages.
-    ``unwanted``: algorithms that are not taken unless asked for. ``interfaces``: of every host, over which channels
-    between hosts are spread. ``processors``: what the processes of a host share (0: enough). ``algorithm`` and
+    ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for. ``interfaces``: of every host, over which
+    channels between hosts are spread. ``processors``: what the processes of a host share (0: enough). ``algorithm`` and
     ``protocol`` restrict the choice; ValueError says why they cannot serve and what would. Same arguments give the same
     choice on every rank.
     """
@@ -144,8 +192,8 @@ def choose(
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
     found: list[tuple[float, int, str, str, int]] = []
     refused = ""
-    names = _names(collective, where, topology, algorithm, protocol)
-    for name in [name for name in names if name == algorithm or name not in unwanted]:
+    unwanted_protocols = [kind for kind in unwanted_protocols if kind != protocol]
+    for name in _names(collective, where, topology, algorithm, protocol, unwanted):
         silent = (topology.nodes == 1 and ALGORITHMS[name].memory) or topology.nranks == 1
         if silent and protocol not in (None, "memory"):
             raise ValueError(
@@ -161,6 +209,9 @@ def choose(
         for kind in ("memory",) if silent else ("ll", "simple"):
             if protocol not in (None, kind):
                 continue
+            if kind in unwanted_protocols:
+                refused = f"protocol {kind!r}, which {name} would go by here, is excluded"
+                continue
             ways = interfaces if len(set(hosts)) > 1 else 1
             natural = 1 if silent else _channels(collective, name, where, nbytes, dtype, kind == "ll", ways)
             each = natural if silent else max(channels[0], min(channels[1], natural))
@@ -173,7 +224,7 @@ def choose(
                         f"{longest}; use protocol 'simple'"
                     )
                     continue
-            shape = cost.shape(collective, name, topology, nbytes, each, widening)
+            shape = cost.shape(collective, ALGORITHMS[name], topology, nbytes, each, widening)
             found.append((cost.cost_us(shape, topology, kind), len(found), name, kind, each))
     if not found and algorithm is None and protocol == "ll":
         raise ValueError(
@@ -181,30 +232,20 @@ def choose(
             "longer ones by every algorithm; use protocol 'simple'"
         )
     if not found:
-        raise ValueError(refused)
+        raise ValueError(refused or f"every algorithm that serves {collective} is excluded")
     found.sort()
     price, _, name, kind, count = found[0]
     return Choice(
         name,
         kind,
         count,
-        _reason(topology, name, kind, price, len(found), algorithm, protocol),
+        _why(topology, name, kind, price, len(found)),
         [(f"{candidate}/{how}", us) for us, _, candidate, how, _ in found],
+        asked_for(algorithm, protocol),
     )
 
 
-def _reason(
-    topology: cost.Topology,
-    name: str,
-    kind: str,
-    price: float,
-    count: int,
-    algorithm: str | None,
-    protocol: str | None,
-) -> str:
-    asked = " and ".join(
-        f"{what} {value!r}" for what, value in (("algorithm", algorithm), ("protocol", protocol)) if value
-    )
+def _why(topology: cost.Topology, name: str, kind: str, price: float, count: int) -> str:
     if kind == "memory":
         why = "all ranks share memory" if topology.nranks > 1 else "there is one rank"
     elif count == 1:
@@ -213,4 +254,4 @@ def _reason(
         why = f"{name} by {kind} is the cheapest of {count} candidates, at {price:g} us"
     if topology.crowded:
         why += f", with {topology.nodes_per_host} processes on {topology.processors} processors"
-    return f"{asked} asked for; {why}" if asked else why
+    return why

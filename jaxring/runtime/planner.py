@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import logging
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from jaxring import listing
 from jaxring.checks import SCHEDULED_AS
 from jaxring.plan import dtypes, tuner, user
 from jaxring.plan.schedule import COLLECTIVES, Schedule, Spec
+from jaxring.plan.selection import EVERYTHING
 from jaxring.runtime import common, survivors
 from jaxring.runtime.agreement import WANT_ALL, Use
 from jaxring.runtime.explain import Decision, record
@@ -24,6 +24,8 @@ from jaxring.settings import settings
 from jaxring.world import identity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxring.runtime.job import Job
     from jaxring.world.join import World
     from jaxring.world.membership import Membership
@@ -68,23 +70,28 @@ class Planner:
         if ragged:
             # Sizes are known only when it runs: `block` counts the whole operand.
             nbytes = spec["block"] * element
-        pick = functools.partial(
-            tuner.choose,
-            collective,
-            nodes,
-            hosts,
-            nbytes,
-            spec["dtype"],
-            ll_bytes=_native.ll_payload_bytes(),
-            channels=(settings().min_nchannels, settings().max_nchannels),
-            # Nobody could gather messages whose sizes only their senders know.
-            unwanted=("pxn",) if settings().pxn_disable or ragged else (),
-            interfaces=interfaces,
-            processors=self._processors(places, hosts, world),
-        )
+        # Nobody could gather messages whose sizes only their senders know.
+        no_pxn = ("pxn",) if settings().pxn_disable or ragged else ()
+        processors = self._processors(places, hosts, world)
+
+        def pick(unwanted: Sequence[str] = (), **wishes: Any) -> tuner.Choice:
+            return tuner.choose(
+                collective,
+                nodes,
+                hosts,
+                nbytes,
+                spec["dtype"],
+                ll_bytes=_native.ll_payload_bytes(),
+                channels=(settings().min_nchannels, settings().max_nchannels),
+                unwanted=(*unwanted, *no_pxn),
+                interfaces=interfaces,
+                processors=processors,
+                **wishes,
+            )
+
         choice = _users_choice(collective, nodes, spec, root) or tuner.choose_among(
             pick,
-            () if ragged else settings().algo,
+            EVERYTHING if ragged else settings().algo,
             settings().proto,
             spec["algorithm"],
             spec["protocol"] or ("simple" if ragged and len(set(nodes)) > 1 else None),

@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import SettingsError
+from jaxring.plan.selection import Selection
 from jaxring.settings.kinds import LEVELS
 from jaxring.settings.variables import PREFIX, SLOTS, VARIABLES, Variable, shown
 
@@ -55,8 +56,8 @@ class Settings:
     buffsize: int
     keep_bytes: int
     huge_pages: bool
-    algo: tuple[str, ...]
-    proto: tuple[str, ...]
+    algo: Selection
+    proto: Selection
     fusion_bytes: int
     p2p_disable: bool
     nvls_enable: int

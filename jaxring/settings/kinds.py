@@ -10,6 +10,8 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from jaxring.plan.selection import Selection
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -54,15 +56,15 @@ def names(text: str) -> str:
     return text
 
 
-def some_of(*all_names: str) -> Callable[[str], tuple[str, ...]]:
-    """A list of some of the names, or with a leading ^ of the others; in the order in which they are declared."""
+def some_of(*all_names: str) -> Callable[[str], Selection]:
+    """A list of some of the names, or with a leading ^ of those to leave out, in the order of their declaration."""
 
-    def parse(text: str) -> tuple[str, ...]:
+    def parse(text: str) -> Selection:
         given = {word.strip().lower() for word in text.removeprefix("^").split(",")}
-        chosen = tuple(n for n in all_names if (n in given) != text.startswith("^"))
-        if not given <= set(all_names) or not chosen:
+        named = tuple(n for n in all_names if n in given)
+        if not given <= set(all_names) or (text.startswith("^") and len(named) == len(all_names)):
             raise ValueError(f"a comma list of {', '.join(all_names)}, or ^ and those to leave out")
-        return chosen
+        return Selection(but=named) if text.startswith("^") else Selection(only=named)
 
     return parse
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.plan.cuda_tuner import PROTOCOLS
+from jaxring.plan.selection import EVERYTHING
 from jaxring.settings import kinds
 from jaxring.topology.paths import LEVELS as DISTANCES
 
@@ -235,7 +236,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "ALGO",
         "list",
-        (),
+        EVERYTHING,
         "Algorithms to choose from, where they serve; a leading ^ excludes; empty: the tuner's choice.",
         kinds.some_of(*ALGORITHMS),
         shared=True,
@@ -243,7 +244,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "PROTO",
         "list",
-        (),
+        EVERYTHING,
         "Protocols to choose from, where they serve; a leading ^ excludes; empty: the tuner's choice.",
         kinds.some_of(*PROTOCOLS),
         shared=True,

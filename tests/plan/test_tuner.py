@@ -8,7 +8,9 @@ import pytest
 
 from jaxring.plan import cost
 from jaxring.plan.algorithms import ALGORITHMS, build
+from jaxring.plan.cuda_tuner import choose as choose_on_gpus
 from jaxring.plan.schedule import COLLECTIVES, Spec
+from jaxring.plan.selection import Selection
 from jaxring.plan.tuner import choose, choose_among, chunk_bytes
 from jaxring.plan.verify import verify
 
@@ -135,11 +137,11 @@ def test_messages_of_the_formulas_are_those_of_the_schedules(n: int) -> None:
     apart = tuple(range(n))
     topology = cost.Topology.of(apart, apart)
     for name, entry in ALGORITHMS.items():
-        if name.startswith("hier_") or name == "tree":  # a tree's ranks differ; the formula takes an inner one
+        if entry.hierarchical or name == "tree":  # a tree's ranks differ; the formula takes an inner one
             continue
         for collective in entry.collectives - {"permute"}:
             report = verify(build(Spec(collective, n, name)))
-            shape = cost.shape(collective, name, topology, 1 << 20)
+            shape = cost.shape(collective, entry, topology, 1 << 20)
             most = max(report.messages)
             if collective in ("broadcast", "reduce", "gather", "scatter"):
                 # Rooted: a chain's ranks send one each; of direct, all of the root's.
@@ -152,18 +154,60 @@ def test_messages_of_the_formulas_are_those_of_the_schedules(n: int) -> None:
 
 def test_settings_restrict_the_choice_where_they_leave_one() -> None:
     reduce = functools.partial(choose, "all_reduce", APART, APART, 1 << 20, "float32")
-    assert choose_among(reduce, ("tree", "ring"), ()).algorithm in ("tree", "ring")
-    both = choose_among(reduce, ("tree",), ("simple", "ll128"))
+    some = choose_among(reduce, Selection(("tree", "ring")))
+    assert some.algorithm in ("tree", "ring")
+    assert some.reason.startswith("with JAXRING_ALGO=tree,ring, ")
+    both = choose_among(reduce, Selection(("tree",)), Selection(("simple", "ll128")))
     assert (both.algorithm, both.protocol) == ("tree", "simple")
     # What a call asks for comes first, and a collective that none of them serves takes what serves it.
-    assert choose_among(reduce, ("tree",), (), algorithm="ring").algorithm == "ring"
+    asked = choose_among(reduce, Selection(("tree",)), algorithm="ring")
+    assert asked.algorithm == "ring"
+    assert asked.reason.startswith("algorithm 'ring' asked for; ring by")
     permute = functools.partial(choose, "permute", APART, APART, 1 << 20, "float32")
-    assert choose_among(permute, ("tree",), ()).algorithm == "direct"
+    none = choose_among(permute, Selection(("tree",)))
+    assert none.algorithm == "direct"
+    assert none.reason.startswith(
+        "JAXRING_ALGO=tree leaves nothing that serves (algorithm 'tree' does not serve permute"
+    )
     near = functools.partial(choose, "all_reduce", (0, 0), (0, 0), 64, "float32")
-    assert choose_among(near, ("ring",), ()).algorithm == "ring"
+    assert choose_among(near, Selection(("ring",))).algorithm == "ring"
     # So many channels; with as many the schedules are right, too.
     for algorithm in ("ring", "tree", "direct", "halving_doubling", "oneshot"):
         many = reduce(algorithm=algorithm, protocol="simple", channels=(3, 5))
         assert 3 <= many.channels <= 5
         verify(build(Spec("all_reduce", len(APART), algorithm, channels=many.channels, placement=APART)))
     assert reduce(algorithm="ring", channels=(1, 1)).channels == 1
+
+
+def test_an_exclusion_is_a_filter_and_no_request() -> None:
+    for unwanted in ("pxn", "direct", "deterministic", "tree"):
+        # 2 processes of 2 ranks: what is left of the candidates is what was there before.
+        pick = functools.partial(choose, "all_reduce", (0, 0, 1, 1), (0,) * 4, 1 << 20, "float32")
+        choice = choose_among(pick, Selection(but=(unwanted,)))
+        free = pick()
+        assert (choice.algorithm, choice.candidates) == (free.algorithm, free.candidates)
+        assert choice.reason == f"with JAXRING_ALGO=^{unwanted}, {free.reason}"
+    gpus = functools.partial(choose_on_gpus, "all_reduce", (0, 0, 1, 1), 1 << 20, "float32", 8)
+    assert choose_among(gpus, Selection(but=("pxn",))).candidates == gpus().candidates
+    for pick in (functools.partial(choose, "all_reduce", (0, 0, 1, 1), (0,) * 4, 1024, "float32"), gpus):
+        best = pick()
+        other = choose_among(pick, Selection(but=(best.algorithm,)))
+        kept = [each for each in best.candidates if not each[0].startswith(best.algorithm + "/")]
+        assert other.candidates == kept
+        kinds = {each[0].split("/")[1] for each in best.candidates}
+        for kind in kinds if len(kinds) > 1 else ():
+            rest = choose_among(pick, protocols=Selection(but=(kind,)))
+            assert rest.candidates == [each for each in best.candidates if not each[0].endswith("/" + kind)]
+            assert rest.reason.startswith(f"with JAXRING_PROTO=^{kind}, ")
+        assert "asked for" not in other.reason
+    # What ranks that share memory go by may be excluded, too. Where nothing is left the exclusion is not followed.
+    near = functools.partial(choose, "all_reduce", (0, 0), (0, 0), 64, "float32")
+    assert choose_among(near, Selection(but=("direct",))).algorithm != "direct"
+    permute = functools.partial(choose, "permute", APART, APART, 64, "float32")
+    alone = choose_among(permute, Selection(but=("direct",)))
+    assert alone.algorithm == "direct"
+    assert alone.reason.startswith(
+        "JAXRING_ALGO=^direct leaves nothing that serves (every algorithm that serves permute"
+    )
+    # A call that asks for what a setting excludes gets it.
+    assert choose_among(near, Selection(but=("ring",)), algorithm="ring").algorithm == "ring"

@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 from jaxring.errors import JaxringError, SettingsError
+from jaxring.plan.selection import Selection
 from jaxring.settings import LEVELS, VARIABLES, Settings, announce, load
 from jaxring.settings.variables import markdown
 
@@ -68,10 +69,10 @@ def test_every_variable_is_read():
     )
     rdma = ("ib", "ofi", True, "mlx5_0:1", 3, 14, 5, 2)
     topology = ("phb", "/a.xml", "/b.xml", True)
-    protocols = ("memory", "simple", "ll128")
+    protocols = Selection(but=("ll",))
     faults = ("seed=3", "drop=0.5", "delay_us=20")
     times = (2.5, 7.0, 5.0)
-    engine = (3, 2000, 4, 65536, 4096, False, ("ring",), protocols)
+    engine = (3, 2000, 4, 65536, 4096, False, Selection(("ring",)), protocols)
     text = ("h", "^lo,docker", "reno", True, True, *rdma, *topology, *times, *engine)
     rest = (2, 8, 256, False, 65536, "/traces", 4096, True, "warn", faults, "INFO")
     assert values == Settings(*text, 1024, True, 1, False, *rest)
@@ -138,7 +139,12 @@ def test_what_nccl_calls_the_same_is_read_where_ours_is_not_set(caplog):
     }
     values = load(environ)
     assert (values.ib_hca, values.socket_ifname, values.net) == ("mlx5_1", "ib", "")
-    assert (values.slot_bytes, values.net_gdr_level, values.proto, values.topo_dump_file) == (1 << 20, "sys", (), "")
+    assert (values.slot_bytes, values.net_gdr_level, values.proto, values.topo_dump_file) == (
+        1 << 20,
+        "sys",
+        Selection(),
+        "",
+    )
     with caplog.at_level(logging.INFO, "jaxring"):
         announce(environ, "1.2.3")
     assert "JAXRING_IB_HCA is taken from NCCL_IB_HCA: mlx5_1" in caplog.text

@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
+import importlib
+import pkgutil
 
-from jaxring.plan.algorithms import direct, halving_doubling, hier_direct, oneshot, pxn, ring, tree
+from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.schedule import LanesFn, Schedule, ScheduleError, Spec
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+__all__ = ["ALGORITHMS", "Algorithm", "build", "custom", "serving"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Algorithm:
-    """``collectives`` that it serves; ``memory``: it addresses the memory of ranks on the same node."""
+def _discover() -> dict[str, Algorithm]:
+    """The records of all modules of this package, in the order of their preference.
 
-    collectives: frozenset[str]
-    memory: bool
-    build: Callable[[Spec], Schedule]
-    summary: str
+    A module offers its algorithms as ``ALGORITHMS``; those that only help others have none.
+    """
+    found: dict[str, Algorithm] = {}
+    for module in pkgutil.iter_modules(__path__):
+        for algorithm in getattr(importlib.import_module(f"{__name__}.{module.name}"), "ALGORITHMS", ()):
+            if algorithm.name in found:
+                raise ValueError(f"there are two algorithms {algorithm.name!r}")
+            found[algorithm.name] = algorithm
+    return dict(sorted(found.items(), key=lambda entry: entry[1].preference))
 
 
-def _entry(collectives: tuple[str, ...], memory: bool, build: Callable[[Spec], Schedule], summary: str) -> Algorithm:
-    return Algorithm(frozenset(collectives), memory, build, summary)
-
-
-ALGORITHMS: dict[str, Algorithm] = {
-    "direct": _entry(direct.COLLECTIVES, True, direct.build, "every pair of ranks; folds in rank order"),
-    "oneshot": _entry(oneshot.COLLECTIVES, False, oneshot.build, "whole vectors to everybody, one hop; rank order"),
-    "ring": _entry(ring.COLLECTIVES, False, ring.build, "least bytes per link, n-1 steps per phase"),
-    "tree": _entry(tree.COLLECTIVES, False, tree.build, "double binary tree, log2(n) deep"),
-    "halving_doubling": _entry(
-        halving_doubling.COLLECTIVES, False, halving_doubling.build, "hypercube, log2(n) exchanges"
-    ),
-    "hier_ring": _entry(ring.COLLECTIVES, True, ring.build_hier, "memory within nodes, ring between them"),
-    "hier_tree": _entry(tree.COLLECTIVES, True, tree.build_hier, "memory within nodes, two trees between them"),
-    "hier_direct": _entry(
-        hier_direct.COLLECTIVES, True, hier_direct.build_hier, "memory within nodes, every pair of nodes"
-    ),
-    "pxn": _entry(pxn.COLLECTIVES, True, pxn.build, "a message per node and rail, gathered by memory"),
-    "deterministic": _entry(direct.COLLECTIVES, True, direct.build, "direct by its promise: folds in rank order"),
-}
+ALGORITHMS: dict[str, Algorithm] = _discover()
 
 
 def serving(collective: str) -> list[str]:

@@ -7,22 +7,17 @@ n-1 messages per phase at most; the order is staggered (r+1, r+2, ...) so that n
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
+from jaxring.plan import cost
 from jaxring.plan.algorithms.common import fold, inp, messages, others, out, read, receive, zero
+from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
 
-COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "permute",
-)
+# Up to so many ranks on one host incast does not show: a rank writes what it spreads once, for all of them. Measured
+# with 3 and 4 processes on 2 cores: level with the better of ring and halving_doubling or up to 1.15 times as fast.
+CLOSE_RANKS = 4
 
 
 class _View:
@@ -151,3 +146,46 @@ def build(spec: Spec) -> Schedule:
         return [lane(spec, view, channel) for channel in range(spec.channels)]
 
     return Schedule(spec, pieces, spec.channels, 0, lanes)
+
+
+def phase(call: cost.Call, _: str) -> cost.Phase:
+    """One hop: a message to every other participant, of raw or final values."""
+    if call.collective == "permute":
+        return cost.Phase(1, 1, call.total * call.crossing)
+    if call.rooted:
+        wire = call.total * call.outside
+    elif call.collective in ("gather", "scatter"):
+        wire = call.total * call.outside // call.count
+    else:
+        wire = call.total * call.outside // call.count * call.crossing
+    few = call.topology.hosts == 1 and (call.cached or call.count <= CLOSE_RANKS)
+    if call.count > 2 and not few:
+        wire = wire * cost.CROWD_PERCENT // 100
+    return cost.Phase(1, call.count - 1, wire)
+
+
+def shape(call: cost.Call) -> cost.Shape:
+    """The cost between memory domains."""
+    return call.sum_phases(phase)
+
+
+DIRECT = Algorithm(
+    name="direct",
+    summary="every pair of ranks; folds in rank order",
+    collectives=frozenset(_LANES),
+    build=build,
+    shape=shape,
+    preference=0,
+    memory=True,
+    partials=False,
+)
+ALGORITHMS = (
+    DIRECT,
+    dataclasses.replace(
+        DIRECT,
+        name="deterministic",
+        summary="direct by its promise: folds in rank order",
+        preference=9,
+        unasked=frozenset(),  # direct by another name
+    ),
+)

@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 from jaxring.plan.algorithms import direct
 from jaxring.plan.algorithms.common import Nodes, Source, fold, messages, others, out, own, read, receive
+from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.schedule import Peer, Schedule, Spec, Step
-
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 RailFn = Callable[[Nodes, int, int], list[Step]]
 
@@ -101,3 +100,17 @@ def build_hier(spec: Spec) -> Schedule:
         return [rail_fn(nodes, rail, rank) for rail in range(rails)]
 
     return Schedule(spec, pieces, rails, 0 if spec.collective == "all_gather" else 1, lanes)
+
+
+ALGORITHMS = (
+    Algorithm(
+        name="hier_direct",
+        summary="memory within nodes, every pair of nodes",
+        collectives=frozenset(_RAILS),
+        build=build_hier,
+        shape=direct.shape,
+        preference=7,
+        memory=True,
+        hierarchical=True,
+    ),
+)

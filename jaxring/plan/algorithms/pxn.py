@@ -8,11 +8,13 @@ times more messages of one chunk: it pays where messages are small. Nodes must b
 
 from __future__ import annotations
 
+import dataclasses
+
+from jaxring.plan import cost
 from jaxring.plan.algorithms import direct
 from jaxring.plan.algorithms.common import Nodes, inp, out, read
+from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
-
-COLLECTIVES = ("all_to_all",)
 
 
 def regular(placement: tuple[int, ...]) -> int:
@@ -50,3 +52,31 @@ def build(spec: Spec) -> Schedule:
         return [lane(rank, piece) for piece in range(spec.channels)]
 
     return Schedule(spec, spec.channels, spec.channels, 0, lanes, width)
+
+
+def shape(call: cost.Call) -> cost.Shape:
+    """Direct with fewer messages, of which each rank reads all but its own share in other ranks' memory."""
+    shared = 4 * call.total if call.topology.width > 1 else 0
+    return dataclasses.replace(direct.shape(call), messages=call.topology.nodes - 1, memory_bytes=shared)
+
+
+def differs(placement: tuple[int, ...]) -> bool:
+    """Whether nodes are alike and have several ranks; otherwise it is direct."""
+    return regular(placement) > 1
+
+
+ALGORITHMS = (
+    Algorithm(
+        name="pxn",
+        summary="a message per node and rail, gathered by memory",
+        collectives=frozenset({"all_to_all"}),
+        build=build,
+        shape=shape,
+        preference=8,
+        memory=True,
+        # The kernels do not gather messages.
+        engines=frozenset({"CPU"}),
+        unasked=frozenset({"CPU"}),
+        differs=differs,
+    ),
+)

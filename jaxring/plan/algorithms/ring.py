@@ -9,13 +9,14 @@ node's inputs out of their memory as part of the ring step and writes results in
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
+from jaxring.plan import cost
 from jaxring.plan.algorithms import direct
 from jaxring.plan.algorithms.common import Nodes, fold, messages, others, out, own, read, receive, zero
+from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.schedule import Peer, Schedule, Spec, Step
-
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 
 RailFn = Callable[[Nodes, int, int], list[Step]]
 
@@ -160,3 +161,37 @@ def build(spec: Spec) -> Schedule:
 def build_hier(spec: Spec) -> Schedule:
     """Rings over the nodes, one per rail; within a node by memory. With one node: direct."""
     return _build(spec, Nodes.of(spec))
+
+
+def phase(call: cost.Call, phase: str) -> cost.Phase:
+    """Once around; a chain where the collective is rooted."""
+    steps = call.count - 1
+    wire = call.total if call.rooted else call.total * steps // call.count
+    return cost.Phase(steps, steps, wire * call.widened(phase))
+
+
+def shape(call: cost.Call) -> cost.Shape:
+    """The cost between memory domains."""
+    return call.sum_phases(phase)
+
+
+RING = Algorithm(
+    name="ring",
+    summary="least bytes per link, n-1 steps per phase",
+    collectives=frozenset(_RAILS),
+    build=build,
+    shape=shape,
+    preference=2,
+)
+ALGORITHMS = (
+    RING,
+    dataclasses.replace(
+        RING,
+        name="hier_ring",
+        summary="memory within nodes, ring between them",
+        build=build_hier,
+        preference=5,
+        memory=True,
+        hierarchical=True,
+    ),
+)

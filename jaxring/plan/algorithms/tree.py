@@ -8,13 +8,14 @@ folded and its outputs written by memory as part of the tree's steps.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
+from jaxring.plan import cost
 from jaxring.plan.algorithms import direct
 from jaxring.plan.algorithms.common import Nodes, fold, messages, others, out, own, read, receive, zero
+from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.schedule import Peer, Schedule, Spec, Step
-
-COLLECTIVES = ("all_reduce", "broadcast", "reduce")
 
 RailFn = Callable[[Nodes, int, int], list[Step]]
 
@@ -152,3 +153,40 @@ def build(spec: Spec) -> Schedule:
 def build_hier(spec: Spec) -> Schedule:
     """Two trees over the nodes per rail; within a node by memory. With one node: direct."""
     return _build(spec, Nodes.of(spec))
+
+
+def phase(call: cost.Call, phase: str) -> cost.Phase:
+    """Down or up an inner node of one tree and a leaf of the other."""
+    return cost.Phase(cost.log2(call.count + 1), 3, call.total * call.widened(phase))
+
+
+def shape(call: cost.Call) -> cost.Shape:
+    """The cost between memory domains."""
+    once = call.sum_phases(phase)
+    if call.collective != "all_reduce":
+        return once
+    # A lane's next tile goes up only when this one has come down.
+    tiles = max(1, -(-call.total // (2 * call.rails * cost.TILE_BYTES)))
+    return dataclasses.replace(once, hops=once.hops * tiles)
+
+
+TREE = Algorithm(
+    name="tree",
+    summary="double binary tree, log2(n) deep",
+    collectives=frozenset(_RAILS),
+    build=build,
+    shape=shape,
+    preference=3,
+)
+ALGORITHMS = (
+    TREE,
+    dataclasses.replace(
+        TREE,
+        name="hier_tree",
+        summary="memory within nodes, two trees between them",
+        build=build_hier,
+        preference=6,
+        memory=True,
+        hierarchical=True,
+    ),
+)
