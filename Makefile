@@ -128,7 +128,7 @@ cuda: $(ENVIRONMENT) ## compile the CUDA engine for sm_90 and check its kernels'
 cuda-all: $(ENVIRONMENT) ## the same for sm_80, sm_90, sm_100 and sm_120
 	@$(call cuda,cuda-all,80;90;100;120)
 
-package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, import it
+package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, run README's commands with it
 	$(SAY) "package"
 	@rm -rf build/package build/package-cmake && mkdir -p build/package
 	@python -m pip wheel -q --no-deps -w build/package . $(DEFINE).JAXRING_CUDA=$(CUDA) \
@@ -138,6 +138,7 @@ package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an emp
 	@build/package/venv/bin/python -m pip install -q build/package/*.whl $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
 	@cd build/package && venv/bin/python -I -X dev -W error -c 'import jaxring; print("jaxring", jaxring.__version__, "imports")'
 	@cd build/package && venv/bin/jaxring --help >/dev/null
+	@tests/package/in_checkout.sh build/package
 
 clean: ## remove environments, builds and outputs
 	rm -rf .venv* build dist out .mypy_cache .pytest_cache .ruff_cache jaxring/_native.pyi

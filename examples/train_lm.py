@@ -68,8 +68,11 @@ def main() -> int:
             import jaxring
 
             print("\n" + jaxring.explain())
-        report.plot(runs, args.plot, setup)
-        print(f"\nplot: {args.plot}")
+        try:
+            report.plot(runs, args.plot, setup)
+            print(f"\nplot: {args.plot}")
+        except ModuleNotFoundError as error:
+            print(f"\nno plot: {error.name} is not installed (pip install 'jaxring[demo]')")
         for line in wrong:
             print(f"FAILED: {line}", file=sys.stderr)
     return 1 if wrong else 0

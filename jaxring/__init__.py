@@ -1,39 +1,42 @@
 """Collectives for JAX that one can see into, steer and trust."""
 
-from jaxring import lax, profiler, recovery, sharded
-from jaxring.buffers import Communicator
-from jaxring.casting import pcast
-from jaxring.collectives import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    barrier,
-    broadcast,
-    gather,
-    permute,
-    reduce,
-    reduce_scatter,
-    scatter,
-)
-from jaxring.dropin import install, installed, uninstall
-from jaxring.errors import JaxringError, JoinError, PlanError, SettingsError
-from jaxring.exporting import export_checks
-from jaxring.plan.user import register_algorithm
-from jaxring.pointtopoint import new_token, ragged_all_to_all, recv, send
-from jaxring.recovery import abort, rebuild, shrink
-from jaxring.runtime import build_info, counters, explain, plans
-from jaxring.startdone import (
-    Handle,
-    all_gather_start,
-    all_reduce_start,
-    all_to_all_start,
-    broadcast_start,
-    permute_start,
-    reduce_scatter_start,
-)
-from jaxring.world.identity import version as _version
+from jaxring import _source_tree
 
-__version__ = _version()
+if not _source_tree.replaced_by_installed():
+    from jaxring import lax, profiler, recovery, sharded
+    from jaxring.buffers import Communicator
+    from jaxring.casting import pcast
+    from jaxring.collectives import (
+        all_gather,
+        all_reduce,
+        all_to_all,
+        barrier,
+        broadcast,
+        gather,
+        permute,
+        reduce,
+        reduce_scatter,
+        scatter,
+    )
+    from jaxring.dropin import install, installed, uninstall
+    from jaxring.errors import JaxringError, JoinError, PlanError, SettingsError
+    from jaxring.exporting import export_checks
+    from jaxring.plan.user import register_algorithm
+    from jaxring.pointtopoint import new_token, ragged_all_to_all, recv, send
+    from jaxring.recovery import abort, rebuild, shrink
+    from jaxring.runtime import build_info, counters, explain, plans
+    from jaxring.startdone import (
+        Handle,
+        all_gather_start,
+        all_reduce_start,
+        all_to_all_start,
+        broadcast_start,
+        permute_start,
+        reduce_scatter_start,
+    )
+    from jaxring.world.identity import version as _version
+
+    __version__ = _version()
 
 __all__ = [
     "Communicator",

@@ -1,5 +1,6 @@
 """A progress bar on the first process: rich's on a terminal, a line now and then elsewhere."""
 
+import importlib.util
 import sys
 from types import TracebackType
 from typing import Self
@@ -12,7 +13,7 @@ class Progress:
         self._name, self._steps, self._done = name, steps, 0
         self._silent = jax.process_index() != 0
         self._bar = None
-        if not self._silent and sys.stdout.isatty():
+        if not self._silent and sys.stdout.isatty() and importlib.util.find_spec("rich"):
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 

@@ -110,7 +110,8 @@ class Crew:
             reserved.close()  # torch listens without SO_REUSEPORT
         self._log = folder / "log"
         base = os.environ | {ADDRESS: str(listener.address), KEY: key.hex()} | self._extra | dict(self.peer.environment)
-        command = [sys.executable, "-m", "jaxring.bench.member", self.peer.kind]
+        # -P: not from the current folder, which may be a checkout.
+        command = [sys.executable, "-P", "-m", "jaxring.bench.member", self.peer.kind]
         with self._log.open("wb") as log:
             for process in range(1 if self.peer.launcher else self.processes):
                 env = environment(base, coordinator, self.processes, process, self._devices)

@@ -83,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
         options = [flag for flag, given in (("--no-init", arguments.no_init), ("--module", arguments.module)) if given]
         restart = Restart(arguments.restart, arguments.restart_delay) if arguments.restart else None
-        worker = [sys.executable, "-m", "jaxring.cli.worker", *options]
+        # -P: the current folder may hold modules by the names of those that the worker needs, such as a checkout's.
+        worker = [sys.executable, "-P", "-m", "jaxring.cli.worker", *options]
         commands = []
         for process in range(arguments.processes):
             env = environment(os.environ, address, arguments.processes, process, arguments.devices_per_process)

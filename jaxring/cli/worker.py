@@ -35,8 +35,8 @@ def main() -> None:
         sys.stdout.reconfigure(line_buffering=True)
     if "--no-init" not in options:
         _initialize()
-    # As `python script.py` and `python -m module` have it.
-    sys.path[0] = os.getcwd() if "--module" in options else str(pathlib.Path(script).resolve().parent)  # noqa: PTH109
+    # As `python script.py` and `python -m module` have it. The launcher's -P has left it out for the worker.
+    sys.path.insert(0, os.getcwd() if "--module" in options else str(pathlib.Path(script).resolve().parent))  # noqa: PTH109
     try:
         if "--module" in options:
             runpy.run_module(script, run_name="__main__", alter_sys=True)

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# README's commands as its reader runs them: in the checkout's root, in an environment that has the wheel.
+#
+#   tests/package/in_checkout.sh FOLDER     FOLDER/venv has the wheel FOLDER/*.whl without its extras
+set -euo pipefail
+folder=$(realpath "$1")
+cd "$(dirname "$0")/../.."
+bin=$folder/venv/bin
+out=$folder/out
+mkdir -p "$out"
+script=$(mktemp --suffix=.py -p . readme_XXXXXX)
+trap 'rm -f "$script"' EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+# Without what draws tables and plots: a sentence, and what needs neither works.
+for command in "bench all_reduce" doctor topo; do
+  code=0
+  "$bin/jaxring" $command >"$out/said" 2>&1 || code=$?
+  [ "$code" = 1 ] && [ "$(wc -l <"$out/said")" = 1 ] && grep -q "pip install 'jaxring\[bench\]'" "$out/said" ||
+    fail "jaxring $command without rich (exit code $code): $(cat "$out/said")"
+done
+"$bin/jaxring" run -n 2 --output rank0 examples/train_lm.py --steps 2 --width 32 --layers 1 --plot "$out/loss.png"
+
+# The example of the section "Use", in the root.
+awk '/^```/ { inside = $0 == "```python" && !seen; if (inside) seen = 1; next } inside' README.md >"$script"
+JAX_PLATFORMS=cpu "$bin/python" "$script" | tee "$out/said"
+grep -qx "28.0" "$out/said" || fail "README's example does not print 28.0"
+
+"$bin/python" -m pip install -q "$(ls "$folder"/*.whl)[bench]"
+"$bin/jaxring" bench all_reduce all_gather -n 2x1 -n 1x4 -b 4 -e 64K -f 64 -w 1 --iters 4 --peers xla,gloo \
+  --json "$out/out.json" --plot "$out/out.png"
+"$bin/python" -m jaxring.bench.pytrees --devices 2 --iters 2
+"$bin/jaxring" run -n 2 --output rank0 -m jaxring.bench.overlap --help >/dev/null
+echo "README's commands work in the checkout"
