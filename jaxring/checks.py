@@ -8,8 +8,8 @@ import jax.numpy as jnp
 
 from jaxring.plan import copies, dtypes, nvls, user
 from jaxring.plan.algorithms import ALGORITHMS, serving
+from jaxring.plan.protocols import PROTOCOLS
 from jaxring.plan.schedule import COLLECTIVES, Spec
-from jaxring.plan.tuner import PROTOCOLS
 from jaxring.primitives import Options
 from jaxring.settings import settings
 

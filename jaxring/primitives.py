@@ -20,6 +20,8 @@ from jax.interpreters import mlir
 
 from jaxring import _compat, fusion, listing
 from jaxring.donation import stays
+from jaxring.plan import copies, nvls, protocols
+from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.provenance import provenance
 from jaxring.replicagroups import replica_groups
 from jaxring.tracenames import traced_as
@@ -233,9 +235,28 @@ def define(primitive: Primitive, abstract: Callable[..., Any]) -> None:
     )
 
 
+def _check_for_cpus(what: str, options: Options) -> None:
+    """ValueError for what only GPUs have, which is known as soon as the platform is."""
+    try:
+        protocols.check(options.protocol, "CPU")
+    except ValueError as error:
+        raise ValueError(f"jaxring.{what}: {error}.") from None
+    if options.algorithm in (copies.NAME, nvls.NAME):
+        raise ValueError(
+            f"jaxring.{what}: algorithm {options.algorithm!r} is for ranks on GPUs; on CPUs there are "
+            f"{', '.join(ALGORITHMS)}."
+        )
+
+
 def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
     """Registers how a primitive is lowered, on CPUs and on NVIDIA GPUs."""
     rule = functools.partial(_all_manual, primitive, rule)
+
+    def for_cpus(ctx: Any, *operands: Any, **params: Any) -> Any:
+        options = params.get("options")
+        if options is not None:
+            _check_for_cpus(primitive.name.removeprefix("jaxring_"), options)
+        return rule(ctx, *operands, **params)
 
     def for_gpus(ctx: Any, *operands: Any, **params: Any) -> Any:
         from jaxring.runtime.cuda_service import prepare_lowering  # planning is not part of importing primitives
@@ -244,7 +265,7 @@ def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
         return rule(ctx, *operands, **params)
 
     # Lowerings are cached by parameters otherwise, and two calls would become one site.
-    mlir.register_lowering(primitive, rule, platform="cpu", cacheable=False)
+    mlir.register_lowering(primitive, for_cpus, platform="cpu", cacheable=False)
     mlir.register_lowering(primitive, for_gpus, platform="cuda", cacheable=False)
 
 

@@ -172,6 +172,9 @@ struct Args {
   bool spread_faults;
 };
 
+// The constant below has room for the dtypes before kC128 alone.
+static_assert(static_cast<int>(DType::kC128) == 16, "a new dtype needs a place in BytesOf()");
+
 constexpr uint32_t BytesOf(DType dtype) {
   if (dtype == DType::kC128) return 16;
   // The logarithm of each dtype's bytes in half a byte, the first one lowest.

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jaxring.plan import dtypes
+from jaxring.plan import dtypes, protocols
 from jaxring.plan.schedule import Spec
 from jaxring.runtime import common, cuda_copies, cuda_nvls
-from jaxring.runtime.cuda_groups import PROTOCOLS, Group, Shape
+from jaxring.runtime.cuda_groups import Group, Shape
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -119,7 +119,7 @@ class Ranks:
         plan.set_shape(
             schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes
         )
-        plan.set_kernel(PROTOCOLS[protocol], fused, self.threads, False, True)
+        plan.set_kernel(protocols.GPU[protocol], fused, self.threads, False, True)
         self.group.connect({r: set().union(*schedule.message_peers(r)) for r in range(self.count)}, protocol)
         for rank in range(self.count):
             plan.add_local(rank, *common.table(schedule, rank), schedule.uses_memory(rank))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jaxring.plan import copies, cost, dtypes, nvls
+from jaxring.plan import copies, cost, dtypes, nvls, protocols
 from jaxring.plan.algorithms import ALGORITHMS, serving
 from jaxring.plan.schedule import COLLECTIVES, Spec
 from jaxring.plan.tuner import Choice, asked_for
@@ -16,7 +16,6 @@ from jaxring.plan.tuner import Choice, asked_for
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PROTOCOLS = ("memory", "simple", "ll", "ll128")
 # Microseconds: of a launch with its gates, of a message's way, and of the host's part where it carries one.
 LAUNCH_US = 5.0
 HOP_US = {"simple": 3.5, "ll": 1.0, "ll128": 1.6}
@@ -70,8 +69,7 @@ def choose(
     ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for.
     ValueError says why ``algorithm`` and ``protocol`` cannot serve and what would.
     """
-    if protocol is not None and protocol not in PROTOCOLS:
-        raise ValueError(f"there is no protocol {protocol!r} on GPUs; there are {', '.join(PROTOCOLS)}")
+    protocols.check(protocol, "GPU")
     serve = [
         *(name for name in serving(collective) if "GPU" in ALGORITHMS[name].engines),
         *((copies.NAME,) if collective in copies.COLLECTIVES else ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from jaxring.plan import copies, cost, dtypes, nvls
+from jaxring.plan import copies, cost, dtypes, nvls, protocols
 from jaxring.plan.algorithms import ALGORITHMS, build, serving
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Spec
 from jaxring.plan.selection import EVERYTHING, Selection
@@ -13,7 +13,6 @@ from jaxring.plan.selection import EVERYTHING, Selection
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-PROTOCOLS = ("memory", "ll", "simple")
 DEFAULT_LL_BYTES = 4096
 MAX_CHANNELS = 4
 # A further channel pays where each still has this many bytes of a chunk.
@@ -118,8 +117,8 @@ def _names(
 
 def choose_among(
     pick: Callable[..., Choice],
-    algorithms: Selection = EVERYTHING,
-    protocols: Selection = EVERYTHING,
+    from_algorithms: Selection = EVERYTHING,
+    from_protocols: Selection = EVERYTHING,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> Choice:
@@ -128,13 +127,13 @@ def choose_among(
     A setting holds for every collective of a job, so one that nothing of what it leaves can serve runs all the same,
     and the reason says so. What a call itself asks for (``algorithm``, ``protocol``) is not a setting's to overrule.
     """
-    names = (algorithm,) if algorithm else algorithms.only or (None,)
-    kinds = (protocol,) if protocol else protocols.only or (None,)
+    names = (algorithm,) if algorithm else from_algorithms.only or (None,)
+    kinds = (protocol,) if protocol else from_protocols.only or (None,)
     applied = [
         f"{variable}={selection}"
         for variable, selection, asked in (
-            ("JAXRING_ALGO", algorithms, algorithm),
-            ("JAXRING_PROTO", protocols, protocol),
+            ("JAXRING_ALGO", from_algorithms, algorithm),
+            ("JAXRING_PROTO", from_protocols, protocol),
         )
         if selection and asked is None
     ]
@@ -145,7 +144,12 @@ def choose_among(
     for name in names:
         for kind in kinds:
             try:
-                choice = pick(algorithm=name, protocol=kind, unwanted=algorithms.but, unwanted_protocols=protocols.but)
+                choice = pick(
+                    algorithm=name,
+                    protocol=kind,
+                    unwanted=from_algorithms.but,
+                    unwanted_protocols=from_protocols.but,
+                )
             except ValueError as error:
                 refusal = refusal or str(error)
                 continue
@@ -185,8 +189,7 @@ def choose(
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"unknown collective {collective!r}; there are {', '.join(COLLECTIVES)}")
-    if protocol is not None and protocol not in PROTOCOLS:
-        raise ValueError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
+    protocols.check(protocol, "CPU")
     where = tuple(placement)
     topology = cost.Topology.of(where, tuple(hosts), processors)
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jaxring.plan import copies, dtypes, nvls
+from jaxring.plan import copies, dtypes, nvls, protocols
 from jaxring.runtime import common, cuda_copies, cuda_nvls
-from jaxring.runtime.cuda_groups import PROTOCOLS
 from jaxring.settings import settings
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def build(
         fused = _FUSED.get(schedule.spec.collective, -1)
         if fused == 1 and nbytes <= ONE_SHOT_BYTES:
             fused = 0
-    plan.set_kernel(PROTOCOLS[choice.protocol], fused, threads, configured.cuda_trap, configured.local_register)
+    plan.set_kernel(protocols.GPU[choice.protocol], fused, threads, configured.cuda_trap, configured.local_register)
     plan.set_bulk(configured.cuda_bulk_bytes)
     for rank in local:
         plan.add_local(rank, *common.table(schedule, rank), schedule.uses_memory(rank))

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxring.errors import JoinError
+from jaxring.plan import protocols
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("jaxring.runtime")
 
 Location = tuple[int, int]
-# The kernels' numbers of protocols. Schedules without messages go by simple.
-PROTOCOLS = {"memory": 0, "simple": 0, "ll": 1, "ll128": 2}
 
 
 # What stands in front of an error in the place of an offer.
@@ -82,7 +81,7 @@ class Group:
 
         ``to_self``: a rank among its own peers means that; otherwise it stands for its own buffers.
         """
-        made, number = self.communicator, PROTOCOLS[protocol]
+        made, number = self.communicator, protocols.GPU[protocol]
         wires = [
             (rank, peer)
             for rank in self.local

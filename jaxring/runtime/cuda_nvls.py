@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxring.plan import dtypes, nvls
+from jaxring.plan import dtypes, nvls, protocols
 from jaxring.runtime.cuda_cards import uuid_of
-from jaxring.runtime.cuda_groups import PROTOCOLS
 from jaxring.settings import settings
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ MEMORY_BYTES = 64 << 20
 def fill(plan: Any, schedule: Schedule, local: Iterable[int], lanes: int, threads: int, trap: bool) -> None:
     """Fill a plan builder, but for its identity and data, with the collective that ``schedule`` would do."""
     plan.set_shape(schedule.in_blocks, schedule.out_blocks, 1, 0, lanes)
-    plan.set_kernel(PROTOCOLS["memory"], -1, threads, trap, False)
+    plan.set_kernel(protocols.GPU["memory"], -1, threads, trap, False)
     plan.set_multicast(nvls.KINDS[schedule.spec.collective])
     for rank in local:
         # Lanes without steps: their gates are what is passed.

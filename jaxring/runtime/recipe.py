@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import jaxring._native as _native
-from jaxring.plan import dtypes
+from jaxring.plan import dtypes, protocols
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Schedule, Spec
 from jaxring.runtime import common
 from jaxring.settings import settings
@@ -16,7 +16,6 @@ from jaxring.world import wire
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PROTOCOLS = {"memory": 0, "ll": 1, "simple": 2}
 # A tile of a memory schedule: large enough to cost nothing per tile, small enough to share lanes fairly, and for pages
 # that are cleared at a tile's first touch to stay in the cache until it is written, in the results of 8 ranks too.
 _MEMORY_TILE_BYTES = 64 * 1024
@@ -71,7 +70,7 @@ class Recipe:
         widest = element if self.op is None else max(element, dtypes.accumulator_bytes(self.dtype))
         tile = _tile_elements(self.protocol, element, widest * schedule.group, across)
         piece = _MEMORY_PIECE_BYTES if self.protocol == "memory" else _PIECE_BYTES
-        plan.set_protocol(PROTOCOLS[self.protocol], tile, links, piece)
+        plan.set_protocol(protocols.CPU[self.protocol], tile, links, piece)
 
     def add_tables(self, plan: _native.PlanBuilder, local: Iterable[tuple[int, int]]) -> None:
         """Gives a plan the tables of its local ranks, each with its rank as the call counts."""
@@ -102,7 +101,7 @@ class Recipe:
             return wire.integer(entry[0], "source", 0, last), wire.integer(entry[1], "target", 0, last)
 
         known = (
-            ("protocol", PROTOCOLS),
+            ("protocol", protocols.CPU),
             ("op", {None: 0} | dtypes.REDUCE_OPS),
             ("dtype", dtypes.DTYPE_CODES),
             ("collective", COLLECTIVES),

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from jaxring.plan.algorithms import ALGORITHMS
-from jaxring.plan.cuda_tuner import PROTOCOLS
+from jaxring.plan.protocols import PROTOCOLS
 from jaxring.plan.selection import EVERYTHING
 from jaxring.settings import kinds
 from jaxring.topology.paths import LEVELS as DISTANCES

@@ -8,7 +8,7 @@ import numpy as np
 from coll_calls import MOVING, REDUCING, blocks, call, check_reduced, has_blocks, moved, reduction_data, shift
 from coll_oracle import random_bits
 
-from jaxring.plan import tuner
+from jaxring.plan import protocols, tuner
 from jaxring.plan.algorithms import serving
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def choices(ranks: Ranks, collective: str, nbytes: int, dtype: str) -> list[tupl
     placement = tuple(d.process_index for d in ranks.mesh.devices.flat)
     found: list[tuple[str | None, str | None]] = [(None, None)]
     for algorithm in serving(collective):
-        for protocol in (None, *tuner.PROTOCOLS):
+        for protocol in (None, *protocols.CPU):
             try:
                 tuner.choose(collective, placement, (0,) * ranks.n, nbytes, dtype, algorithm, protocol)
             except ValueError:

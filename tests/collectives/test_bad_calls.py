@@ -21,11 +21,11 @@ X = np.arange(N * N * 3.0, dtype=np.float32).reshape(N, N, 3)
 SUM = np.ones((N, 8), np.float32)
 
 
-def trace(f, x=X):
-    """Traces ``f`` of a rank's value on 4 ranks of axis x, and runs nothing."""
+def trace(f, x=X, lower=False):
+    """Traces ``f`` of a rank's value on 4 ranks of axis x, lowers it if asked to, and runs nothing."""
     mesh = Mesh(np.array(jax.devices()[:N]), ("x",))
     mapped = jax.shard_map(lambda v: jax.tree.leaves(f(v[0]))[0][None], mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-    return jax.eval_shape(mapped, x)
+    return jax.jit(mapped).lower(x) if lower else jax.eval_shape(mapped, x)
 
 
 CALLS = {
@@ -183,8 +183,22 @@ def test_unknown_algorithm_and_protocol(name):
         ValueError, match=rf"jaxring\.{name}: unknown algorithm 'fast'; use one of direct, oneshot, ring"
     ):
         trace(functools.partial(CALLS[name], algorithm="fast"))
-    with pytest.raises(ValueError, match=rf"jaxring\.{name}: unknown protocol 'll128'; use one of memory, ll, simple"):
-        trace(functools.partial(CALLS[name], protocol="ll128"))
+    with pytest.raises(
+        ValueError, match=rf"jaxring\.{name}: unknown protocol 'LL'; use one of memory, simple, ll, ll128"
+    ):
+        trace(functools.partial(CALLS[name], protocol="LL"))
+
+
+def test_what_only_gpus_have_is_refused_where_the_platform_is_known():
+    # While it is traced nobody knows the platform, and on GPUs both are right.
+    for options, message in (
+        ({"protocol": "ll128"}, "protocol 'll128' is for ranks on GPUs; on CPUs there are memory, simple, ll"),
+        ({"algorithm": "copy_engine"}, "algorithm 'copy_engine' is for ranks on GPUs; on CPUs there are direct, "),
+    ):
+        gather = functools.partial(CALLS["all_gather"], **options)
+        trace(gather)
+        with pytest.raises(ValueError, match=rf"jaxring\.all_gather: {message}"):
+            trace(gather, lower=True)
 
 
 @pytest.mark.parametrize("name", SCHEDULED)

@@ -13,7 +13,7 @@ from coll_jobs import run_job
 from coll_messages import ragged_case, ragged_expected
 
 import jaxring
-from jaxring.plan import tuner
+from jaxring.plan import protocols, tuner
 from jaxring.plan.algorithms import serving
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -89,7 +89,7 @@ def test_a_protocol_that_cannot_carry_the_call(ranks):
     cases = []
     for collective in ("all_reduce", "broadcast"):
         for algorithm in serving(collective):
-            for protocol in tuner.PROTOCOLS:
+            for protocol in protocols.CPU:
                 try:
                     tuner.choose(collective, (0,) * 4, (0,) * 4, 400000, "float32", algorithm, protocol)
                 except ValueError as error:

@@ -208,5 +208,5 @@ def test_what_is_asked_for_is_done_or_refused():
         cuda_tuner.choose("all_reduce", (0, 0), 64, "float32", 8, "copy_engine")
     with pytest.raises(ValueError, match="in 2 node"):
         cuda_tuner.choose("all_gather", (0, 1), 64, "float32", 8, "copy_engine")
-    with pytest.raises(ValueError, match="no protocol 'rdma'"):
+    with pytest.raises(ValueError, match="no protocol 'rdma'; there are memory, simple, ll, ll128"):
         cuda_tuner.choose("all_reduce", (0, 0), 64, "float32", 8, None, "rdma")

@@ -120,7 +120,7 @@ def test_wishes_are_met_or_refused_with_advice() -> None:
         (("all_to_all", (0, 0), (0, 0), 64), {"protocol": "ll"}, "use protocol 'memory'"),
         (("all_reduce", (0, 0), (0, 0), 64), {"algorithm": "direct", "protocol": "ll"}, "sends no messages"),
         (("all_reduce", APART, APART, 64), {"algorithm": "star"}, "there is no algorithm"),
-        (("all_reduce", APART, APART, 64), {"protocol": "ll128"}, "there is no protocol"),
+        (("all_reduce", APART, APART, 64), {"protocol": "ll128"}, "is for ranks on GPUs; on CPUs there are memory"),
         (("all_reduce", (0, 0), (0, 1), 64), {}, "must be on one host"),
     ]:
         with pytest.raises(ValueError, match=advice):
@@ -196,7 +196,7 @@ def test_an_exclusion_is_a_filter_and_no_request() -> None:
         assert other.candidates == kept
         kinds = {each[0].split("/")[1] for each in best.candidates}
         for kind in kinds if len(kinds) > 1 else ():
-            rest = choose_among(pick, protocols=Selection(but=(kind,)))
+            rest = choose_among(pick, from_protocols=Selection(but=(kind,)))
             assert rest.candidates == [each for each in best.candidates if not each[0].endswith("/" + kind)]
             assert rest.reason.startswith(f"with JAXRING_PROTO=^{kind}, ")
         assert "asked for" not in other.reason
