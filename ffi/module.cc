@@ -188,6 +188,12 @@ NB_MODULE(_native, m) {
       "halt", [](const std::string& reason, bool tell) { return Running().Halt(reason, tell); }, nb::arg("reason"),
       nb::arg("tell"), nb::call_guard<nb::gil_scoped_release>(),
       "Fails every operation until `resume`, with `tell` also in all linked processes. False if that is so already.");
+  m.def(
+      "planning_waits_for",
+      [](const std::string& words) {
+        if (RunningEngine() != nullptr) RunningEngine()->PlanningWaitsFor(words);
+      },
+      nb::arg("words"), "What planning waits for, for the errors of calls that get no plan in time; empty: nothing.");
   m.def("troubled", [] { return Running().Troubled(); }, "Whether something has failed that others take part in.");
   m.def("halted", [] { return Running().Halted(); }, "Why operations fail until `resume`, or None.");
   m.def("gone", [] { return Running().Gone(); }, "Processes that have ended, as far as one knows.");

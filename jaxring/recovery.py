@@ -52,11 +52,11 @@ def rebuild(timeout: float | None = None) -> Membership:
     """Form the job of all its processes anew: those that live, and those that were lost and have been started again.
 
     Every process calls it, a restarted one before its first collective. It returns when all are there; programs that
-    are compiled run on, and plan anew. JoinError where one does not come in ``timeout`` seconds (default:
-    JAXRING_JOIN_TIMEOUT): collectives then fail until another call of this or of `shrink` succeeds. JaxringError in a
-    process that has run collectives on a GPU.
+    are compiled run on, and plan anew. JoinError where one does not come in ``timeout`` seconds (default: the longer of
+    JAXRING_TIMEOUT and JAXRING_JOIN_TIMEOUT): collectives then fail until another call of this or of `shrink` succeeds.
+    JaxringError in a process that has run collectives on a GPU.
     """
-    return _renew(REBUILD, timeout)
+    return _renew(REBUILD, settings().come_timeout if timeout is None else timeout)
 
 
 def shrink(timeout: float | None = None) -> Membership:
@@ -65,7 +65,7 @@ def shrink(timeout: float | None = None) -> Membership:
     All of them call it. Who is known to have ended is not waited for; who does not come in ``timeout`` seconds
     (default: JAXRING_JOIN_TIMEOUT) is left out, and gets a JoinError when it comes. Other errors are `rebuild`'s.
     """
-    return _renew(SHRINK, timeout)
+    return _renew(SHRINK, settings().join_timeout if timeout is None else timeout)
 
 
 def members() -> Membership:
@@ -92,8 +92,7 @@ def waiting() -> tuple[int, ...]:
     return membership.waiting(job.store(), job.membership()) if jax.process_count() > 1 else ()
 
 
-def _renew(kind: str, timeout: float | None) -> Membership:
-    timeout_s = settings().join_timeout if timeout is None else timeout
+def _renew(kind: str, timeout_s: float) -> Membership:
     process = jax.process_index()
     job = service.job()
     with _lock:

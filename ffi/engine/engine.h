@@ -100,6 +100,9 @@ class Engine {
   std::optional<std::pair<int, std::string>> NextNote();
   // Whether an operation is in flight under a plan's key.
   bool InFlight(uint64_t plan_key);
+  // What the threads that plan wait for, in words; empty where they do not wait. Said where a plan comes too late.
+  void PlanningWaitsFor(const std::string& words);
+  std::string PlanningWaitsFor();
   // Fails what is in flight under a plan's key, here and in the other processes.
   void FailPlan(uint64_t plan_key, const Status& status);
   // A process's word that a gate waited for has come.
@@ -288,6 +291,7 @@ class Engine {
   std::deque<PlanRequest> requests_;
   std::deque<std::pair<int, std::string>> notes_;
   uint64_t next_request_ = 1;
+  std::string planning_waits_for_;
 
   std::vector<std::thread> workers_;
   std::string Enlist(int process, int channel, bool sending, JoinedLink joined);

@@ -201,11 +201,9 @@ void Site::Identify(int group, size_t collective, uint64_t key, Half half, int p
 
 void Site::Identified(Group& group, Part& part, const Part::Identity& identity) {
   part.identity = identity;
-  if (group.parts.size() == 1) return;
-  // What failed for want of another's plan.
-  for (const Instance& instance : group.waiting) {
-    if (instance.failure.ok()) continue;
-    engine_->Spread(OperationKey(identity.key, instance.sequence), instance.failure, identity.process);
+  // What failed before, for want of this plan or another part's.
+  for (Instance& instance : group.waiting) {
+    if (!instance.failure.ok()) TellFailure(group, instance);
   }
 }
 
@@ -220,13 +218,7 @@ void Site::Reject(int group_index, size_t collective, Status status, uint64_t ge
     FailAll(instance, status);
     // Its late ranks are to find it, lest they begin another that the other processes do not count.
     instance.failure = status;
-    for (const Part& part : group.parts) {
-      if (!part.identity) continue;
-      const auto& [key, half, process] = *part.identity;
-      if (half != Half::kBoth) instance.sequence = engine_->NextSequence(key, half == Half::kRecv);
-      instance.numbered = true;
-      engine_->Spread(OperationKey(key, instance.sequence), status, process);
-    }
+    TellFailure(group, instance);
   }
 }
 

@@ -140,6 +140,10 @@ class Site : public std::enable_shared_from_this<Site> {
   // The ranks end with the last of several operations.
   void Join(Instance& instance, std::span<std::shared_ptr<Operation>> ops);
   void Expire(Group& group, Instance& instance);
+  // Tells the other processes of an execution that failed here before it began.
+  void TellFailure(Group& group, Instance& instance);
+  // What planning waits for, to be said behind the call's name; empty where it does not wait.
+  std::string WaitsFor() const;
   // Fails what another process says is over; false if none does.
   bool FailTold(Group& group, Instance& instance);
   [[gnu::cold]] void FailAll(Instance& instance, const Status& status);

@@ -26,6 +26,21 @@ constexpr size_t kFailedInstances = 64;
 
 }  // namespace
 
+std::string Site::WaitsFor() const {
+  const std::string words = engine_->PlanningWaitsFor();
+  return words.empty() ? words : ", which waits for " + words;
+}
+
+void Engine::PlanningWaitsFor(const std::string& words) {
+  std::lock_guard lock(request_mutex_);
+  planning_waits_for_ = words;
+}
+
+std::string Engine::PlanningWaitsFor() {
+  std::lock_guard lock(request_mutex_);
+  return planning_waits_for_;
+}
+
 void Site::Expire(Group& group, Instance& instance) {
   std::set<int> ranks;
   for (const Arrival& arrival : instance.arrivals) ranks.insert(arrival.participant.rank);
@@ -38,14 +53,23 @@ void Site::Expire(Group& group, Instance& instance) {
   } else {
     const auto lacking =
         std::find_if(group.parts.begin(), group.parts.end(), [](const Part& part) { return !part.plan; });
-    text = "jaxring: no plan within the deadline for " + Named(spec_.specs[lacking - group.parts.begin()]);
+    text = "jaxring: no plan within the deadline for " + Named(spec_.specs[lacking - group.parts.begin()]) + WaitsFor();
   }
   instance.failure = Status::Error(Code::kDeadlineExceeded, text);
   FailAll(instance, instance.failure);
+  TellFailure(group, instance);
+}
+
+void Site::TellFailure(Group& group, Instance& instance) {
   for (const Part& part : group.parts) {
-    if (!part.plan) continue;
-    const uint64_t key = OperationKey(*part.plan, instance.sequence);
-    if (!part.plan->alone()) engine_->Spread(key, instance.failure, part.plan->process);
+    if (!part.identity) continue;  // one that has a plan has an identity
+    const auto& [plan_key, half, process] = *part.identity;
+    if (half != Half::kBoth && !instance.numbered) {
+      instance.sequence = engine_->NextSequence(plan_key, half == Half::kRecv);
+      instance.numbered = true;
+    }
+    const uint64_t key = OperationKey(plan_key, instance.sequence);
+    if (!part.plan || !part.plan->alone()) engine_->Spread(key, instance.failure, process);
     // What the other processes still send for it is for nobody.
     engine_->stash().Discard(key);
   }
@@ -89,7 +113,7 @@ void Site::Describe(Clock::time_point now, std::vector<Activity>* activities) {
                           std::to_string(instance.arrivals.size()) + " of its " + std::to_string(plan->locals.size()) +
                           " ranks have come)";
         } else {
-          activity.what = "the planning of " + Named(spec_.specs[i]);
+          activity.what = "the planning of " + Named(spec_.specs[i]) + WaitsFor();
         }
         activities->push_back(std::move(activity));
       }

@@ -12,6 +12,9 @@ list of its program's collectives. The call's first operations wait in the engin
 
 Each side says that it sees it so, and only then do they fail. Lists are not compared where a process does not have one:
 a program that was deserialised is known by its calls.
+
+A process that cannot connect to one that only receives from it has no other way to tell it than the store: there it
+leaves word for those who wait for it in that call.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ logger = logging.getLogger("jaxring.runtime")
 CROSSED_S = 2.0
 # How long a process's word that it sees a difference counts; it repeats it.
 _OBJECTION_S = 5.0
-_INVALID_ARGUMENT = 3
+_INVALID_ARGUMENT, _UNAVAILABLE = 3, 14
+# How long a call waits for another process's word before it looks in the store, and between two looks.
+_LOOK_S = 5.0
+_FAILED = "jaxring/failed/"
 _STORE_S = 5.0
 _MOST_DIGESTS = 8
 _MOST_WHAT = 500  # characters, of four bytes at most: a note has room for 3072 bytes
@@ -102,7 +108,10 @@ class _Theirs:
 
 
 class Agreement:
-    """What this process has told the others of its programs, and they it. ``store`` is asked for in a dispute only."""
+    """What this process has told the others of its programs, and they it.
+
+    ``store`` is asked for in a dispute, and where another process's word is late.
+    """
 
     def __init__(
         self, native: Native, store: Callable[[], Store], process: int, clock: Callable[[], float] = time.monotonic
@@ -115,6 +124,9 @@ class Agreement:
         # When a process last said that programs differ, its call and ours.
         self._objecting: dict[int, tuple[float, int, int]] = {}
         self._published: set[str] = set()
+        self._unplanned: dict[int, int] = {}  # how often a call of this process got no plan
+        self._looked_at = clock()
+        self._found: dict[int, dict[str, bytes]] = {}  # what the store said of each call
 
     def begin(self, use: Use, processes: set[int], gate: Callable[[list[int]], Gate] | None) -> None:
         """A call is about to run for the first time; this process is linked with ``processes`` for it.
@@ -135,6 +147,38 @@ class Agreement:
                 use.gate = gate(sorted(use.missing)) if gate is not None else None
             for process in processes:
                 self._tell(process, use)
+
+    def failed(self, key: int, why: str) -> None:
+        """This process has no plan for the call, for want of a way to others, which may not be told by a connection."""
+        self._unplanned[key] = times = self._unplanned.get(key, 0) + 1
+        self._leave_word(key, {"times": times, "why": why})
+
+    def planned(self, key: int) -> None:
+        """It has one now."""
+        if key in self._unplanned:
+            self._leave_word(key, {"times": self._unplanned[key], "why": ""})
+
+    def _leave_word(self, key: int, word: dict[str, Any]) -> None:
+        with contextlib.suppress(JoinError):  # the others meet their deadline
+            self._store().replace(f"{_FAILED}{key}/{self._process}", json.dumps(word).encode())
+
+    def _look(self, now: float) -> None:
+        """Fails the calls in flight for which another process says that it has no plan."""
+        with self._lock:
+            late = [use.key for use in self._waiting.values() if use.missing and now - use.since > _LOOK_S]
+        late = [key for key in late if self._native.in_flight(key)]
+        if not late or now - self._looked_at < _LOOK_S:
+            return
+        self._looked_at = now
+        for key in late:
+            with contextlib.suppress(JoinError, ValueError, KeyError):
+                found = self._store().list(f"{_FAILED}{key}/")
+                before = self._found.get(key, {})
+                self._found[key] = found
+                # A word counts once: the process tries again at the call's next execution.
+                why = [json.loads(word)["why"] for process, word in found.items() if word != before.get(process)]
+                if text := next(filter(None, why), None):
+                    self._native.fail_plan(key, _UNAVAILABLE, str(text))
 
     def hear(self, process: int, text: str) -> None:
         """A note has come."""
@@ -170,6 +214,7 @@ class Agreement:
     def settle(self) -> None:
         """Looks for programs that differ, and fails them. To be called now and then."""
         now = self._clock()
+        self._look(now)
         with self._lock:
             found = [(process, *pair) for process in self._heard if (pair := self._difference(process, now))]
         for process, use, theirs in found:

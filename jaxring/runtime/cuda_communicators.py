@@ -66,7 +66,7 @@ class Communicators:
         """What a process said of its GPUs, waiting for it. Raises JoinError."""
         card = self._cards.get(process)
         if card is None and self.store is not None:
-            raw = self.store.get(f"jaxring/cuda/card/{process}", settings().join_timeout)
+            raw = self.store.get(f"jaxring/cuda/card/{process}", settings().come_timeout)
             card = self._cards[process] = Card.from_json(raw)
         if card is None:
             raise JoinError(f"there is no process {process}")
@@ -163,6 +163,7 @@ class Communicators:
                     self._processes,
                     self._native,
                     settings().join_timeout,
+                    come_s=settings().come_timeout,
                     coordinator=state.coordinator if state is not None else "",
                     generation=_GENERATION,
                     gpus=[self._native.device(n)[4] for n in self._devices.gpus.values()],

@@ -16,6 +16,7 @@ from jaxring.settings import settings
 from jaxring.world.join import World
 from jaxring.world.membership import Membership, first
 from jaxring.world.store import JaxStore
+from jaxring.world.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ class Job:
         self._agreement: Agreement | None = None
         self._membership: Membership | None = None
         self._lock = threading.Lock()
+        self.waits = Waits(_native.planning_waits_for)
 
     def store(self) -> JaxStore:
         """The job's store. JoinError where jax.distributed is not initialised."""
@@ -90,6 +92,8 @@ class Job:
             membership.count,
             _native,
             settings().join_timeout,
+            come_s=settings().come_timeout,
+            waits=self.waits,
             coordinator=state.coordinator if state is not None else "",
             generation=membership.generation,
             members=membership.processes,

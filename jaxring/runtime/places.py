@@ -10,6 +10,7 @@ import jax
 
 from jaxring.errors import JoinError
 from jaxring.runtime import common
+from jaxring.world.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,11 +55,12 @@ def exchange_devices(
     arrived: Callable[[], Arrived],
     generation: int = 0,
     lost: dict[int, int] | None = None,
+    waits: Waits | None = None,
 ) -> list[int]:
     """The device of each rank, asked of the ranks: a program over an abstract mesh does not know it.
 
     ``arrived``: (rank, device id) of this process's ranks that have come so far. ``lost``: the devices of ranks that
-    cannot be asked any more, as far as they are known. Raises JoinError.
+    cannot be asked any more, as far as they are known. ``waits`` knows whom this waits for. Raises JoinError.
     """
     ranks = len(request.partitions)
     group = "-".join(str(p) for p in request.partitions)
@@ -66,21 +68,24 @@ def exchange_devices(
     deadline = time.monotonic() + spec["timeout"]
     said: set[int] = set()
     found: dict[int, int] = dict(lost or {})
-    while len(found) < ranks:
-        for rank, device in arrived():
-            if rank not in said:
-                store.set(f"jaxring/devices/{generation}/{name}/{rank}", str(device).encode())
-                said.add(rank)
-                found[rank] = device
-        missing = next((rank for rank in range(ranks) if rank not in found), None)
-        if missing is None:
-            break
-        try:
-            found[missing] = int(store.get(f"jaxring/devices/{generation}/{name}/{missing}", 0.2))
-        except JoinError:
-            if time.monotonic() > deadline:
-                what = f"rank {missing} did not reach {common.describe(spec)} in {spec['timeout']:g} s"
-                raise JoinError(what) from None
+    with (waits or Waits()).waiting("the other ranks to say on which devices they are") as wait:
+        while len(found) < ranks:
+            for rank, device in arrived():
+                if rank not in said:
+                    store.set(f"jaxring/devices/{generation}/{name}/{rank}", str(device).encode())
+                    said.add(rank)
+                    found[rank] = device
+            missing = next((rank for rank in range(ranks) if rank not in found), None)
+            if missing is None:
+                break
+            try:
+                found[missing] = int(store.get(f"jaxring/devices/{generation}/{name}/{missing}", 0.2))
+            except JoinError:
+                wait.note(f"rank {missing} has not reached this call")
+                wait.check()
+                if time.monotonic() > deadline:
+                    what = f"rank {missing} did not reach {common.describe(spec)} in {spec['timeout']:g} s"
+                    raise JoinError(what) from None
     return [found[rank] for rank in range(ranks)]
 
 

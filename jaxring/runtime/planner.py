@@ -12,6 +12,7 @@ import jax
 import jaxring._native as _native
 from jaxring import listing
 from jaxring.checks import SCHEDULED_AS
+from jaxring.errors import JoinError
 from jaxring.plan import dtypes, tuner, user
 from jaxring.plan.schedule import COLLECTIVES, Schedule, Spec
 from jaxring.plan.selection import EVERYTHING
@@ -116,7 +117,13 @@ class Planner:
         local = [rank for rank, place in enumerate(places) if place.process == process]
         key = _key(request, spec, places, membership.generation)
         request.identify(key, _HALVES[half], process)
-        links, transports, linked = self._connect(schedule, places, local, world, max(interfaces, settings().nsocks))
+        try:
+            most = max(interfaces, settings().nsocks)
+            links, transports, linked = self._connect(schedule, places, local, world, most)
+        except JoinError as error:
+            self._job.agreement().failed(key, f"{common.describe(spec)}: {error}")
+            raise
+        self._job.agreement().planned(key)
 
         plan = _native.PlanBuilder()
         what = common.describe(spec)
@@ -173,7 +180,7 @@ class Planner:
             earlier = enumerate(self._exchanged.get(call, ()))
             lost = {rank: device for rank, device in earlier if owner[device] in membership.lost}
             store, generation = self._job.store(), membership.generation
-            devices = exchange_devices(store, request, spec, request.arrived, generation, lost)
+            devices = exchange_devices(store, request, spec, request.arrived, generation, lost, self._job.waits)
             self._exchanged[call] = devices
         return [Place(owner[d], d) for d in devices]
 

@@ -79,6 +79,11 @@ class Settings:
         return " ".join(f"{v.name}={shown(getattr(self, v.name.lower()))}" for v in VARIABLES if v.shared)
 
     @property
+    def come_timeout(self) -> float:
+        """Longest wait for a peer to come to where this process is: its first collective, or `rebuild`."""
+        return max(self.timeout, self.join_timeout)
+
+    @property
     def worker_threads(self) -> int:
         """Number of engine workers: THREADS, or one per core that this process may use, at most four."""
         return self.threads or max(1, min(4, len(os.sched_getaffinity(0))))

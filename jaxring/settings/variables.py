@@ -173,8 +173,16 @@ VARIABLES: tuple[Variable, ...] = (
         nccl=True,
         engines="CPU",
     ),
-    Variable("TIMEOUT", "seconds", 300.0, "Longest wait for a peer inside a collective.", kinds.seconds),
-    Variable("JOIN_TIMEOUT", "seconds", 300.0, "Longest wait for a peer to appear and to make a link.", kinds.seconds),
+    Variable(
+        "TIMEOUT", "seconds", 300.0, "Longest wait for a peer to come to a collective, and inside it.", kinds.seconds
+    ),
+    Variable(
+        "JOIN_TIMEOUT",
+        "seconds",
+        60.0,
+        "Longest wait for a link to a peer that has come, and in `jaxring.shrink` for one that does not.",
+        kinds.seconds,
+    ),
     Variable(
         "LINK_TIMEOUT",
         "seconds",

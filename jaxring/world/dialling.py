@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import select
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -14,10 +17,17 @@ if TYPE_CHECKING:
 
     from jaxring.world.handshake import Session
     from jaxring.world.identity import ProcessInfo
+    from jaxring.world.waits import Wait
 
 # Longest wait for one address to answer, and the pause between dials.
 _CONNECT_S = 10.0
 _RETRY_S = 0.05
+# How often a connection in the making looks whether it is still wanted.
+_LOOK_S = 0.5
+_DROPPED = (
+    " Nothing answers there: a firewall may drop what is sent to it. It has to let the processes of the job connect to "
+    "each other, in both directions, on ports that the kernel gives."
+)
 # A process listens before it publishes its address, and as long as it lives: who is refused for so long finds it dead.
 _REFUSED_S = 5.0
 
@@ -30,10 +40,12 @@ def connect(
     timeout_s: float,
     deadline: float,
     closed: Callable[[], bool],
+    wait: Wait,
 ) -> tuple[socket.socket, Session]:
     """An authenticated connection of process `own` to `peer`, by `deadline` (`timeout_s` after it was wanted).
 
-    Channels start with different interfaces, so they share the load. Gives up when `closed()`. Raises JoinError.
+    Channels start with different interfaces, so they share the load. Gives up when `closed()`. `wait` hears of each
+    attempt that fails, and may end this. Raises JoinError.
     """
     names = list(dict.fromkeys(name for name, _, _ in peer.addresses))
     first = channel % len(names)
@@ -43,18 +55,19 @@ def connect(
     while True:
         reasons = []
         refused = True
+        dropped = True
         for _, address, port in addresses:
-            if closed():
-                raise JoinError("This World is closed.")
             sock = None
             try:
                 limit = min(deadline, time.monotonic() + _CONNECT_S)
-                sock = socket.create_connection((address, port), max(0.001, limit - time.monotonic()))
+                sock = _dial(address, port, limit, closed, wait)
                 return sock, handshake.authenticate(sock, secret, own, peer.index, limit)
             except OSError as error:
                 # Refused, reset or late: a busy acceptor drops connections, so it is worth another try.
                 reasons.append(f"{address} port {port}: {error}")
                 refused &= isinstance(error, ConnectionRefusedError)
+                dropped &= sock is None and isinstance(error, TimeoutError)
+                wait.note("; ".join(reasons))
                 if sock is not None:
                     sock.close()
             except BaseException:
@@ -68,5 +81,38 @@ def connect(
                 f"{peer} does not listen any more, so it has ended: its log says why. " + "; ".join(reasons)
             )
         if now + _RETRY_S >= deadline:
-            raise JoinError(f"Cannot reach {peer} within {timeout_s:g} s (JAXRING_JOIN_TIMEOUT). " + "; ".join(reasons))
+            raise JoinError(
+                f"Process {own} cannot reach {peer} within {timeout_s:g} s (JAXRING_JOIN_TIMEOUT). "
+                + "; ".join(reasons)
+                + ("." + _DROPPED if dropped else "")
+            )
         time.sleep(_RETRY_S)
+
+
+def _dial(address: str, port: int, limit: float, closed: Callable[[], bool], wait: Wait) -> socket.socket:
+    """A connection by `limit` (time.monotonic seconds), else an OSError; JoinError where the wait is to end."""
+    family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        code = sock.connect_ex(target)
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        while code in (errno.EINPROGRESS, errno.EINTR):
+            if closed():
+                raise JoinError("This World is closed.")
+            wait.check()
+            left = limit - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("timed out")
+            if poll.poll(1000 * min(left, _LOOK_S)):
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                break
+            wait.note(f"{address} port {port}: no answer yet")
+        if code:
+            raise OSError(code, os.strerror(code))
+        sock.setblocking(True)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -23,6 +23,7 @@ from jaxring.world.identity import ProcessInfo
 from jaxring.world.listener import Listener
 from jaxring.world.published import Published
 from jaxring.world.transports import Transports
+from jaxring.world.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,8 @@ class World:
 
     The constructor publishes this process and starts to listen; it waits for nobody. The first member also makes the
     secret.
-    `timeout_s` bounds each wait for a peer. `coordinator` ("host:port") tells which interface leads to the others.
+    `timeout_s` bounds each wait for a link to a peer that has come, `come_s` (default: as long) that for one to come;
+    `waits` knows of all of them. `coordinator` ("host:port") tells which interface leads to the others.
     `generation` sets the keys of a World apart from those of an earlier one in the same store; `members` are the
     processes that are in it (default: all), the first of which makes the secret. With `serving` False nobody is
     answered before `serve`. `gpus`: bus ids of those whose data it carries; NICs near them come first.
@@ -55,6 +57,8 @@ class World:
         native: Native,
         timeout_s: float,
         *,
+        come_s: float | None = None,
+        waits: Waits | None = None,
         coordinator: str = "",
         generation: int = 0,
         members: Sequence[int] | None = None,
@@ -67,6 +71,8 @@ class World:
         self.process, self.count = process, count
         self.members = tuple(range(count)) if members is None else tuple(members)
         self._timeout_s = timeout_s
+        self._come_s = timeout_s if come_s is None else come_s
+        self._waits = Waits() if waits is None else waits
         self._gate = Gate(native)
         self._native = cast("Native", self._gate)
         self._settings = environment_settings() if settings is None else settings
@@ -87,7 +93,14 @@ class World:
             )
             prefix = f"jaxring/world/{generation}/"
             self._published = Published(
-                store, prefix, self.own, count, self.members, timeout_s, lambda: self._listener.closed
+                store,
+                prefix,
+                self.own,
+                count,
+                self.members,
+                self._come_s,
+                lambda: self._listener.closed,
+                self._waits,
             )
             self._published.publish()
             if process == self.members[0] and self._settings.topo_dump_file:
@@ -107,7 +120,7 @@ class World:
     def expect(self, p: int, channels: int) -> None:
         """Process `p` is about to make sending links to this one on so many channels: nobody who knocks is put off."""
         wanted = [(p, channel) for channel in (CONTROL, *range(channels))]
-        if self._claims.expect(wanted, time.monotonic() + self._timeout_s):
+        if self._claims.expect(wanted, time.monotonic() + self._come_s):
             self._listener.wake()
 
     def strangers(self) -> tuple[int, int]:
@@ -224,7 +237,10 @@ class World:
 
     def _connect(self, peer: ProcessInfo, channel: int, deadline: float) -> tuple[socket.socket, Session]:
         secret = self._published.secret()
-        return connect(peer, self.process, secret, channel, self._timeout_s, deadline, lambda: self._listener.closed)
+        with self._waits.waiting(f"{peer} to answer") as wait:
+            return connect(
+                peer, self.process, secret, channel, self._timeout_s, deadline, lambda: self._listener.closed, wait
+            )
 
     def _acceptance(self) -> Acceptance:
         # Whoever may dial has read the secret, so it is there, unless a stranger comes before process 0 does.

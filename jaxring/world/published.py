@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxring.world.store import Store
+    from jaxring.world.waits import Wait, Waits
 
 # A slice of a wait for the store, after which a closed World gives up.
 _SLICE_S = 1.0
@@ -35,10 +36,11 @@ class Published:
         members: tuple[int, ...],
         timeout_s: float,
         closed: Callable[[], bool],
+        waits: Waits,
     ) -> None:
         self._store, self._prefix, self._own = store, prefix, own
         self._count, self._members = count, members
-        self._timeout_s, self._closed = timeout_s, closed
+        self._timeout_s, self._closed, self._waits = timeout_s, closed, waits
         self._infos: dict[int, ProcessInfo] = {}
         self._secret = b""
 
@@ -75,7 +77,8 @@ class Published:
     def secret(self) -> bytes:
         """The job's secret, waiting for it. Raises JoinError."""
         if not self._secret:
-            secret = self._read("secret")
+            with self._waits.waiting(f"process {self._members[0]}, which makes the job's secret, to join") as wait:
+                secret = self._read("secret", wait)
             if len(secret) != handshake.SECRET_BYTES:
                 raise JoinError(f"The job's secret has {len(secret)} bytes instead of {handshake.SECRET_BYTES}.")
             self._secret = secret
@@ -84,7 +87,8 @@ class Published:
     def _fetch(self, p: int) -> ProcessInfo:
         own = self._own
         try:
-            raw = self._read(f"process/{p}")
+            with self._waits.waiting(f"process {p} to join: it has not reached its first collective yet") as wait:
+                raw = self._read(f"process/{p}", wait)
         except JoinError as error:
             raise JoinError(f"Process {p} of {self._count} has not joined: {error}") from error
         try:
@@ -102,7 +106,7 @@ class Published:
             raise JoinError(f"The settings differ. {info}: {theirs}. {own}: {ours}. Make them equal.")
         return info
 
-    def _read(self, key: str) -> bytes:
+    def _read(self, key: str, wait: Wait) -> bytes:
         """What a member published, waiting for it until this World is closed or the time is over."""
         began = time.monotonic()
         slice_s = min(_SLICE_S, self._timeout_s)
@@ -114,6 +118,7 @@ class Published:
                 now = time.monotonic()
                 if self._closed():
                     raise JoinError("This World is closed.") from error
+                wait.check()
                 if now - asked < slice_s / 2:
                     raise  # the store is lost
                 if now - began >= self._timeout_s:

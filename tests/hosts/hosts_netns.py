@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,8 +15,6 @@ from jaxring.bench import hosts as bench_hosts
 from jaxring.errors import JaxringError
 
 if TYPE_CHECKING:
-    import subprocess as processes
-
     from stress_jobs import Job
 
 
@@ -29,7 +29,7 @@ class Hosts(bench_hosts.Hosts):
         devices: int = 1,
         port: int = 7701,
         **extra: str,
-    ) -> list[processes.Popen[bytes]]:
+    ) -> list[subprocess.Popen[bytes]]:
         """Starts a job whose process p runs on host ``placement[p]``; the coordinator is process 0."""
         env = environment(devices, **{"JAXRING_DEBUG": "INFO", **extra})
         coordinator = f"{self.address(placement[0])}:{port}"
@@ -39,6 +39,18 @@ class Hosts(bench_hosts.Hosts):
             command = self.command(host, job.folder, python)
             started.append(job.start(command, member(env, coordinator, len(placement), process)))
         return started
+
+    def drop_connections_to(self, host: int) -> None:
+        """A firewall there that says nothing: who wants to connect to it gets no answer. Skips without nft."""
+        if shutil.which("nft") is None:
+            pytest.skip("there is no nft to make a firewall with")
+        rules = (
+            "add table inet filter",
+            "add chain inet filter input { type filter hook input priority 0 ; }",
+            f"add rule inet filter input iifname {self.device()} tcp flags & (syn | ack) == syn drop",
+        )
+        command = ["ip", "netns", "exec", self.names[host], "nft", "; ".join(rules)]
+        subprocess.run(command, check=True, capture_output=True)
 
     def cut(self, host: int) -> None:
         """Pulls a host's cable, as it looks from both of its ends."""

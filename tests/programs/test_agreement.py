@@ -21,6 +21,12 @@ class Store:
             raise JoinError("set already")
         self.values[key] = value
 
+    def replace(self, key, value):
+        self.values[key] = value
+
+    def list(self, prefix):
+        return {key.removeprefix(prefix): value for key, value in self.values.items() if key.startswith(prefix)}
+
     def get(self, key, timeout_s):
         if key not in self.values:
             raise JoinError("not there")
@@ -192,3 +198,23 @@ def test_long_calls_fit_a_note(pair):
     side.plan(1, program("a"))
     side.agreement.begin(Use(2, "\N{GRINNING FACE}" * 5000, [program("a")], {0: "", 1: ""}), {1}, None)
     assert all(json.loads(text)["what"] for text in side.outbox)
+
+
+def test_who_cannot_connect_leaves_word_in_the_store(pair):
+    """A word counts once, and not any more when there is a plan after all."""
+    pair.sides[0].agreement.failed(1, "no way to process 1")
+    pair.sides[1].plan(1, program("a"))
+    pair.sides[1].outbox.clear()  # there is no connection
+    pair.wait(15)
+    assert pair.sides[1].failed.pop(1) == "no way to process 1"
+    pair.sides[1].running.add(1)  # the next execution
+    pair.wait(15)
+    assert not pair.sides[1].failed
+    pair.sides[0].agreement.failed(1, "no way to process 1")
+    pair.wait(15)
+    assert pair.sides[1].failed.pop(1) == "no way to process 1"
+    pair.sides[0].agreement.failed(1, "no way to process 1")
+    pair.sides[0].agreement.planned(1)
+    pair.sides[1].running.add(1)
+    pair.wait(15)
+    assert not pair.sides[1].failed

@@ -88,7 +88,7 @@ def test_a_closed_peer_is_unreachable_with_its_name_and_address(make_world):
     (zero, native0), (one, _) = make_world(0, timeout_s=0.5), make_world(1)
     zero.link(1, 5)
     one.close()
-    pattern = r"Cannot reach process 1 \(pid .*within 0.5 s \(JAXRING_JOIN_TIMEOUT\)\. 127\.0\.0\.1 port"
+    pattern = r"Process 0 cannot reach process 1 \(pid .*within 0.5 s \(JAXRING_JOIN_TIMEOUT\)\. 127\.0\.0\.1 port"
     for _ in range(2):
         with pytest.raises(JoinError, match=pattern):
             zero.link(1, 0)

@@ -1,0 +1,83 @@
+"""What the threads of a process wait for while they join other processes, in words, and a way to end these waits.
+
+The words stand in the error of a collective whose deadline comes first: only the threads that plan know why there is no
+plan yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from typing import TYPE_CHECKING
+
+from jaxring.errors import JoinError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_MOST = 4  # waits that the words name
+
+
+class Wait:
+    """One thread's wait, from `Waits.waiting`."""
+
+    def __init__(self, what: str, changed: Callable[[], None]) -> None:
+        self._what, self._changed = what, changed
+        self._trouble = ""
+        self._ended = ""
+
+    def note(self, trouble: str) -> None:
+        """Why it is not over yet."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._changed()
+
+    def end(self, why: str) -> None:
+        """The next `check` raises."""
+        self._ended = why
+
+    def check(self) -> None:
+        """Raises JoinError once the wait is to end. To be called at least once a second."""
+        if self._ended:
+            raise JoinError(self._ended)
+
+    def __str__(self) -> str:
+        return f"{self._what} ({self._trouble})" if self._trouble else self._what
+
+
+class Waits:
+    """All waits of a process. ``tell`` gets the words whenever they change, "" when nothing waits. Thread-safe."""
+
+    def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waits: dict[int, Wait] = {}
+
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[Wait]:
+        """The calling thread waits for ``what``: "process 1 on b to answer"."""
+        wait, number = Wait(what, self._changed), next(self._numbers)
+        with self._lock:
+            self._waits[number] = wait
+        self._changed()
+        try:
+            yield wait
+        finally:
+            with self._lock:
+                del self._waits[number]
+            self._changed()
+
+    def end(self, why: str) -> None:
+        """Have every wait of now raise JoinError with this text. Later ones are not touched."""
+        with self._lock:
+            for wait in self._waits.values():
+                wait.end(why)
+
+    def _changed(self) -> None:
+        # Under the lock, so that the last words told are the last ones.
+        with self._lock:
+            named = [str(wait) for wait in list(self._waits.values())[:_MOST]]
+            more = len(self._waits) - len(named)
+            self._tell("; ".join(named) + (f"; and {more} more" if more else ""))
