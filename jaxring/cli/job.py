@@ -7,61 +7,26 @@ only, which passes it on. A child is reaped after its group has been ended, so t
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from jaxring.cli.failures import Failures
+from jaxring.cli.streams import Reports, Sink, Stream
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 GRACE_S = 5.0
 KILL_S = 2.0
-TAIL_BYTES = 8192
-_LONG_LINE_BYTES = 1 << 20
+# Reads of one go; a pipe that a child fills all the time must not keep the launcher from its work.
+_READS = 16
 _TICK_S = 0.05
-
-
-@dataclasses.dataclass
-class Stream:
-    """One output of one child. `sink` None keeps the last TAIL_BYTES instead of forwarding."""
-
-    prefix: bytes
-    sink: BinaryIO | None
-    pending: bytearray = dataclasses.field(default_factory=bytearray)
-
-    def feed(self, data: bytes) -> None:
-        """Take output: whole lines go out with the prefix, a carriage return ends one too, for progress bars."""
-        self.pending += data
-        if self.sink is None:
-            del self.pending[:-TAIL_BYTES]
-            return
-        lines = bytes(self.pending).splitlines(keepends=True)
-        # What has no end yet waits for it, unless it is so long that it may never come.
-        unfinished = lines and not lines[-1].endswith((b"\n", b"\r")) and len(lines[-1]) < _LONG_LINE_BYTES
-        self.pending = bytearray(lines.pop() if unfinished else b"")
-        self._write(lines)
-
-    def finish(self, to: BinaryIO | None = None) -> None:
-        """Write what is left, to `to` if given."""
-        self.sink = to or self.sink
-        if self.sink is not None and self.pending:
-            if not self.pending.endswith((b"\n", b"\r")):
-                self.pending += b"\n"
-            self._write([bytes(line) for line in self.pending.splitlines(keepends=True)])
-        self.pending.clear()
-
-    def _write(self, lines: Sequence[bytes]) -> None:
-        if lines and self.sink is not None:
-            # Whoever read our output may be gone; the job goes on.
-            with contextlib.suppress(BrokenPipeError):
-                self.sink.write(b"".join(self.prefix + line for line in lines))
-                self.sink.flush()
 
 
 class Restart:
@@ -75,9 +40,13 @@ class Restart:
         self.read_end, self._write_end = os.pipe()
         self.due: dict[int, float] = {}
 
+    def would_take(self, rank: int) -> bool:
+        """Whether the process would be started again if it failed now."""
+        return rank != 0 and self.times > 0
+
     def takes(self, rank: int) -> bool:
         """Whether the failed process is started again; it is then in `due`."""
-        if rank == 0 or self.times <= 0:
+        if not self.would_take(rank):
             return False
         self.times -= 1
         self.due[rank] = time.monotonic() + self.delay_s
@@ -90,44 +59,53 @@ class Restart:
             self._write_end = -1
 
 
-class Job:
-    """Starts `commands` (argv, environment) and waits for them. `output` is "all" or "rank0"; see `jaxring run`."""
+class Command(NamedTuple):
+    """What a process runs: `argv` of the descriptor to which it writes its report (`jaxring.cli.report`)."""
 
-    def __init__(
-        self,
-        commands: Sequence[tuple[Sequence[str], dict[str, str]]],
-        output: str,
-        prefix: bool,
-        restart: Restart | None = None,
-    ) -> None:
+    argv: Callable[[int], Sequence[str]]
+    env: dict[str, str]
+
+
+class Job:
+    """Starts `commands` and waits for them. `output` is "all" or "rank0"; see `jaxring run`."""
+
+    def __init__(self, commands: Sequence[Command], output: str, prefix: bool, restart: Restart | None = None) -> None:
         self._commands = commands
         self._restart = restart
         self._output, self._prefix = output, prefix
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._selector = selectors.DefaultSelector()
         self._tails: dict[int, Stream] = {}
+        self._failures = Failures()
         self._code = 0
         self._signals: list[int] = []
         self._handled = 0
         self._stages: list[tuple[float, int]] = []
+        self._ending = False
 
     def run(self) -> int:
         """Exit code of the job: that of the first process to fail, 128 + n for one ended by signal n, 130 for Ctrl-C.
 
-        When one fails the others have GRACE_S seconds to end by themselves.
+        When one fails the others have GRACE_S seconds to end by themselves. A process fails when an exception ends its
+        script, which it reports, or when it ends by a signal or with an exit code.
         """
         previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for rank, (argv, env) in enumerate(self._commands):
+            for rank, command in enumerate(self._commands):
                 if self._signals:
                     break
-                self._start(rank, argv, env)
+                self._start(rank, command)
             while self._children:
                 self._forward(_TICK_S)
                 self._reap()
+                self._decide()
+                self._show_tail()
                 self._start_again()
                 self._end_if_due()
             self._drain()
+            summary = self._failures.summary()
+            if summary is not None and not self._signals:
+                _say(summary)
             return self._code
         finally:
             # Also when the launcher itself fails: nothing is left behind.
@@ -138,17 +116,29 @@ class Job:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def _start(self, rank: int, argv: Sequence[str], env: dict[str, str]) -> None:
+    def _start(self, rank: int, command: Command) -> None:
         direct = not self._prefix if self._output == "all" else rank == 0
         pipe = None if direct else subprocess.PIPE
         hidden = self._output == "rank0" and rank != 0
         out = subprocess.DEVNULL if hidden else pipe
         # In a group of its own, a child that reads from the terminal would be stopped; a pipe or file it may read.
         stdin = None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL
-        pass_fds = (self._restart.read_end,) if self._restart is not None and rank == 0 else ()
-        child = subprocess.Popen(
-            argv, env=env, stdin=stdin, stdout=out, stderr=pipe, process_group=0, pass_fds=pass_fds
-        )
+        reads, writes = os.pipe()
+        pass_fds = (writes, self._restart.read_end) if self._restart is not None and rank == 0 else (writes,)
+        try:
+            child = subprocess.Popen(
+                command.argv(writes),
+                env=command.env,
+                stdin=stdin,
+                stdout=out,
+                stderr=pipe,
+                process_group=0,
+                pass_fds=pass_fds,
+            )
+        finally:
+            os.close(writes)
+            reports = os.fdopen(reads, "rb", buffering=0)
+        self._watch(reports, Reports(lambda report: self._failures.reported(rank, report)))
         self._children[rank] = child
         label = f"[{rank}] ".encode() if self._prefix else b""
         if child.stdout is not None:
@@ -159,9 +149,9 @@ class Job:
             if hidden:
                 self._tails[rank] = stream
 
-    def _watch(self, pipe: IO[bytes], stream: Stream) -> None:
+    def _watch(self, pipe: IO[bytes], sink: Sink) -> None:
         os.set_blocking(pipe.fileno(), False)
-        self._selector.register(pipe, selectors.EVENT_READ, stream)
+        self._selector.register(pipe, selectors.EVENT_READ, sink)
 
     def _forward(self, wait_s: float) -> bool:
         """Forward what there is; waits up to `wait_s` seconds for some. False when there was nothing."""
@@ -186,12 +176,16 @@ class Job:
         self._selector.unregister(key.fileobj)
         assert not isinstance(key.fileobj, int)
         key.fileobj.close()  # type: ignore[attr-defined]
-        if key.data.sink is not None:
-            key.data.finish()
+        key.data.end()
+
+    def _read_all(self) -> None:
+        """Forward what was there when this was called; what comes meanwhile, too, up to a bound."""
+        for _ in range(_READS):
+            if not self._forward(0):
+                return
 
     def _drain(self) -> None:
-        while self._forward(0):
-            pass
+        self._read_all()
         # A pipe that is still open belongs to something that left its group on purpose; it is not waited for.
         for key in list(self._selector.get_map().values()):
             self._finish(key)
@@ -203,11 +197,35 @@ class Job:
             _signal_group(child, signal.SIGKILL)  # what it left behind; the child itself has ended
             status = child.wait()
             del self._children[rank]
-            if status and not self._code and not self._signals:
-                if self._restart is not None and self._restart.takes(rank):
-                    _say(f"process {rank} {_how(status)}; it is started again in {self._restart.delay_s:g} s")
-                else:
-                    self._fail(rank, status)
+            self._read_all()  # its report, if there is one
+            over = not status or self._failures.first is not None or bool(self._signals)
+            if not over and self._restart is not None and self._restart.takes(rank):
+                failure = self._failures.failure(rank, status)
+                self._failures.unreported(rank)
+                _say(f"{failure}; it is started again in {self._restart.delay_s:g} s")
+                continue
+            self._failures.ended(rank, status, self._ending)
+
+    def _decide(self) -> None:
+        """Find out who has failed first, and give the others GRACE_S from then on."""
+        if self._signals or not self._failures.undecided():
+            return
+        # Reports that lie in their pipes may be older than those that have been read.
+        self._read_all()
+        deferred = [rank for rank in self._children if self._restart is not None and self._restart.would_take(rank)]
+        first = self._failures.decide({rank: child.pid for rank, child in self._children.items()}, deferred)
+        if first is None:
+            return
+        self._code = first.code
+        rest = f"; the others have {GRACE_S:g} s to end" if set(self._children) - {first.rank} else ""
+        _say(f"{first}{rest}")
+        self._stages = _stages(time.monotonic())
+
+    def _show_tail(self) -> None:
+        """Once the first to fail has ended, show what it said last, if its output was hidden."""
+        first = self._failures.first
+        if first is not None and first.rank not in self._children and first.rank in self._tails:
+            self._tails.pop(first.rank).finish(sys.stderr.buffer)
 
     def _start_again(self) -> None:
         if self._restart is None:
@@ -217,19 +235,9 @@ class Job:
             due.clear()
         for rank in [rank for rank, when in due.items() if when <= time.monotonic()]:
             del due[rank]
-            self._start(rank, *self._commands[rank])
+            self._start(rank, self._commands[rank])
         if not due and set(self._children) <= {0}:
             self._restart.close()
-
-    def _fail(self, rank: int, status: int) -> None:
-        self._code = 128 - status if status < 0 else status
-        while self._forward(0):  # what it said comes before what is said about it
-            pass
-        if rank in self._tails:
-            self._tails[rank].finish(sys.stderr.buffer)
-        rest = f"; the others have {GRACE_S:g} s to end" if self._children else ""
-        _say(f"process {rank} {_how(status)}{rest}")
-        self._stages = _stages(time.monotonic())
 
     def _on_signal(self, number: int, _frame: types.FrameType | None) -> None:
         self._signals.append(number)
@@ -244,6 +252,7 @@ class Job:
             self._stages = [(now, number), *_stages(now)]
         while self._stages and self._stages[0][0] <= now:
             _, number = self._stages.pop(0)
+            self._ending = True
             for child in self._children.values():
                 _signal_group(child, number)
 
@@ -251,10 +260,6 @@ class Job:
 def _stages(now: float) -> list[tuple[float, int]]:
     # jax.distributed catches SIGTERM, as notice of a preemption, so that often does not end a process.
     return [(now + GRACE_S, signal.SIGTERM), (now + GRACE_S + KILL_S, signal.SIGKILL)]
-
-
-def _how(status: int) -> str:
-    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"failed with exit code {status}"
 
 
 def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:

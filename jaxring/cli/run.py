@@ -4,7 +4,8 @@
 
 Each process finds jax.distributed initialised when the script begins, so the script needs no code for that; a call of
 jax.distributed.initialize() in it does nothing. When one process fails, the others have 5 s to end and are then
-terminated; the exit code is that of the first to fail. Ctrl-C and SIGTERM end all of them.
+terminated; the exit code is that of the first to fail, which is named in the end with its error and the place of it. A
+process fails as soon as an exception ends its script, though it may exit later. Ctrl-C and SIGTERM end all processes.
 
 With --restart a process that fails is started again and the others go on, for scripts that call jaxring.rebuild() and
 jaxring.shrink(); all but process 0, which holds the coordination service of jax.distributed.
@@ -12,15 +13,15 @@ jaxring.shrink(); all but process 0, which holds the coordination service of jax
 
 from __future__ import annotations
 
+import functools
 import os
-import pathlib
 import re
 import socket
 import sys
 from typing import TYPE_CHECKING
 
-from jaxring.cli.job import Job, Restart
-from jaxring.errors import JaxringError
+from jaxring.cli.job import Command, Job, Restart
+from jaxring.cli.script import check_script
 
 if TYPE_CHECKING:
     import argparse
@@ -52,8 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-init",
         action="store_true",
-        help="do not initialise jax.distributed: the script does, with JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and "
-        "JAX_PROCESS_ID from the environment",
+        help="do not initialise jax.distributed: the script does. jax.distributed.initialize() takes what it is not "
+        "given from JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID; JAX alone reads the first only, so "
+        "other launchers need num_processes= and process_id= in the call",
     )
     parser.add_argument(
         "--restart",
@@ -72,9 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the job; returns its exit code. Raises JaxringError where there is no such script."""
-    if not arguments.module and not pathlib.Path(arguments.script).is_file():
-        raise JaxringError(f"There is no file {arguments.script}. For a module add -m.")
+    """Run the job; returns its exit code. Raises JaxringError for a script that no process could run."""
+    check_script(arguments.script, arguments.module)
     # The socket stays bound, not listening, so that nobody else is given the port; the coordinator shares it, because
     # gRPC sets SO_REUSEPORT too.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as reserved:
@@ -92,8 +93,13 @@ def run(arguments: argparse.Namespace) -> int:
             if restart is not None:
                 env["JAX_ENABLE_RECOVERABILITY"] = "1"
                 last = ["--last", str(restart.read_end)] if process == 0 else []
-            commands.append(([*worker, *last, str(os.getpid()), arguments.script, *arguments.arguments], env))
+            rest = [*last, str(os.getpid()), arguments.script, *arguments.arguments]
+            commands.append(Command(functools.partial(_argv, worker, rest), env))
         return Job(commands, arguments.output, not arguments.no_prefix, restart).run()
+
+
+def _argv(worker: list[str], rest: list[str], report: int) -> list[str]:
+    return [*worker, "--report", str(report), *rest]
 
 
 def environment(

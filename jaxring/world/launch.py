@@ -1,7 +1,7 @@
 """Initialise jax.distributed from the variables that `jaxring run` sets.
 
-JAX itself reads JAX_COORDINATOR_ADDRESS only (checked on 0.10.2 and 0.11.2); number and index of the processes have
-to be passed in, unless a cluster manager is recognised.
+JAX itself reads JAX_COORDINATOR_ADDRESS only (checked on 0.10.2, 0.11.2 and 0.12.0.1); number and index of the
+processes have to be passed in, unless a cluster manager is recognised.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import time
 import pytest
 
 from jaxring.cli import main
-from jaxring.cli.job import Stream
 from jaxring.cli.run import environment
+from jaxring.cli.streams import Stream
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
@@ -38,9 +38,13 @@ with open(f"{__import__('os').environ['SCRATCH']}/{jax.process_index()}", "w") a
 SAY_ALL = "import os, sys; print('out', os.environ['JAX_PROCESS_ID'], *sys.argv[1:]); print('err', file=sys.stderr)"
 
 
-@pytest.mark.parametrize("arguments", [(), ("init",)], ids=["plain", "initialises itself"])
-def test_psum_over_two_processes_of_two_devices(run, tmp_path, arguments):
-    code, _, err = run(PSUM, "-n", "2", "--devices-per-process", "2", arguments=arguments)
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [((), ()), ((), ("init",)), (("--no-init",), ("init",))],
+    ids=["plain", "initialises itself", "must initialise itself"],
+)
+def test_psum_over_two_processes_of_two_devices(run, tmp_path, options, arguments):
+    code, _, err = run(PSUM, "-n", "2", "--devices-per-process", "2", *options, arguments=arguments)
     assert code == 0, err
     assert [(tmp_path / str(p)).read_text() for p in range(2)] == ["0 of 2: 2 [6.]", "1 of 2: 2 [6.]"]
 
@@ -50,6 +54,22 @@ def test_a_script_that_disagrees_about_the_job_is_told(run):
     assert code == 1
     assert "num_processes=3" in err
     assert "--no-init" in err
+
+
+def test_without_initialisation_what_the_script_says_of_the_job_counts(run):
+    # The script's own count and index come before those of the environment.
+    # A way of detection that the script names is left to JAX.
+    text = """
+import os, jax
+if os.environ["JAX_PROCESS_ID"] == "1":
+    jax.distributed.initialize(None, 1, process_id=0)
+    print(jax.process_count())
+else:
+    jax.distributed.initialize(cluster_detection_method="no such one")
+"""
+    code, out, err = run(text, "-n", "2", "--no-init")
+    assert (code, out) == (1, ["[1] 1"]), err
+    assert "Number of processes must be defined" in err
 
 
 def test_lines_have_the_rank_before_them_and_arguments_arrive(run):
@@ -74,7 +94,7 @@ def test_a_silent_process_that_fails_is_heard(run):
     code, _, err = run(text, "-n", "2", "--no-init", "--output", "rank0")
     assert code == 1
     assert "[1] AssertionError: the reason" in err
-    assert "process 1 failed with exit code 1" in err
+    assert "process 1 failed: AssertionError: the reason (script.py:1)" in err
 
 
 def alive(pid):
@@ -227,7 +247,7 @@ def test_a_process_that_fails_is_started_again_so_often(run):
     code, out, err = run(FAILS, "-n", "2", *options, arguments=("1",))
     assert code == 3
     assert sorted(out) == ["[0] start of 0 1", "[1] start of 1 1", "[1] start of 1 1"]
-    assert err.count("process 1 failed with exit code 3; it is started again in 0 s") == 1
+    assert err.count("process 1 failed with exit code 3 (script.py:4); it is started again in 0 s") == 1
     # Process 0 holds the coordination service.
     code, out, err = run(FAILS, "-n", "1", *options, arguments=("0",))
     assert (code, out) == (3, ["[0] start of 0 1"])

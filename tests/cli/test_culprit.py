@@ -1,0 +1,175 @@
+"""`jaxring run` says which process failed first, and why, when the failure of one makes others fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxring.cli import main, report
+from jaxring.cli.failures import Failures, is_exiting
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
+
+LOOP = """
+import os, signal, sys
+import jax, numpy as np
+from jax.sharding import PartitionSpec as P
+import jaxring
+n = jax.device_count()
+mesh = jax.make_mesh((n,), ("x",))
+x = jax.make_array_from_callback((n,), jax.NamedSharding(mesh, P("x")), lambda i: np.arange(float(n))[i])
+f = jax.jit(jax.shard_map(lambda v: jaxring.all_reduce(v, "x"), mesh=mesh, in_specs=P("x"), out_specs=P()))
+for step in range(8):
+    f(x).block_until_ready()
+    if step == 3 and jax.process_index() == 1:
+        if sys.argv[1] == "raise":
+            raise ValueError("my own bug")
+        if sys.argv[1] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "cause"),
+    [("raise", 1, r"ValueError: my own bug \(script.py:14\)"), ("kill", 137, "ended by SIGKILL")],
+)
+def test_the_first_to_fail_is_named_not_those_that_it_takes_along(run, how, code, cause):
+    ended, _, err = run(LOOP, "-n", "3", arguments=(how,), env={"TMPDIR": os.environ["SCRATCH_TRACES"]})
+    assert ended == code, err
+    # One that waits in JAX's shutdown may have to be ended.
+    rest = "(processes 0 and 2 failed because of it|process [02] failed because of it; process [02] had to be ended)"
+    assert re.fullmatch(f"jaxring run: process 1 failed first: {cause}; {rest}", err.splitlines()[-1]), err
+    # No frame of the launcher's between the traceback's head and the script.
+    assert "runpy" not in err
+    assert "worker.py" not in err
+
+
+@pytest.fixture(autouse=True)
+def _records(tmp_path, monkeypatch):
+    """Processes that fail leave their flight records, which are not what is tested."""
+    (tmp_path / "traces").mkdir()
+    monkeypatch.setenv("SCRATCH_TRACES", str(tmp_path / "traces"))
+
+
+# These need no JAX: what is tested is the launcher.
+LINGERS = """
+import atexit, os, sys, time
+if os.environ["JAX_PROCESS_ID"] == "0":
+    atexit.register(time.sleep, 600)
+    sys.exit(int(sys.argv[1])) if sys.argv[1:] else open("/nowhere/at/all")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("arguments", [(), ("3",)])
+def test_a_failure_counts_when_it_happens_not_when_the_process_exits(run, arguments):
+    code, _, err = run(LINGERS, "-n", "2", "--no-init", arguments=arguments)
+    what = "exit code 3" if arguments else "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/at/all'"
+    assert code == (3 if arguments else 1)
+    assert err.splitlines()[-1] == (
+        f"jaxring run: process 0 failed first: {what} (script.py:5); process 1 had to be ended"
+    )
+
+
+def test_a_bug_of_all_processes_is_no_consequence(run):
+    code, _, err = run("import os\nos.nothing", "-n", "3", "--no-init")
+    assert code == 1
+    assert re.search(
+        r"process \d failed first: AttributeError: module 'os' has no attribute 'nothing' \(script.py:2\); "
+        r"processes \d and \d failed in the same way\n$",
+        err,
+    )
+
+
+def test_a_script_that_is_not_python_is_said_once(run):
+    code, out, err = run("x = (1,\ny = 2\n", "-n", "3", "--no-init")
+    assert (code, out) == (1, [])
+    assert err.count("SyntaxError") == 1
+    assert "script.py" in err
+    assert "[" not in err.partition("(")[0], "a process has said it"
+
+
+def test_a_module_that_is_not_there_is_said_once(capfd):
+    assert main(["run", "-n", "3", "-m", "nosuch.module"]) == 1
+    assert capfd.readouterr().err == "jaxring run: There is no module nosuch.\n"
+
+
+WAITS = """
+import os, pathlib, time
+(pathlib.Path(os.environ["SCRATCH"]) / f"here{os.environ['JAX_PROCESS_ID']}").touch()
+time.sleep(600)
+"""
+
+
+def test_ctrl_c_shows_one_traceback(start, tmp_path):
+    child = start(WAITS, "-n", "3", "--no-init")
+    deadline = time.monotonic() + 60
+    while not all((tmp_path / f"here{rank}").exists() for rank in range(3)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=120)
+    assert child.returncode == 130
+    lines = err.splitlines()
+    assert [line for line in lines if "Traceback" in line] == ["[0] Traceback (most recent call last):"]
+    assert {f"[{rank}] process {rank}: KeyboardInterrupt (script.py:4)" for rank in (1, 2)} <= set(lines)
+    assert len(lines) == 6, err  # process 0's: head, place, line of the script, KeyboardInterrupt
+
+
+def of(rank, when, echo=False):
+    return rank, report.Report(when, 1, "ValueError", f"by {rank}", "a.py:1", echo)
+
+
+def test_the_oldest_report_is_the_first_failure_whatever_order_they_are_read_in():
+    failures = Failures()
+    failures.reported(*of(0, 12.0, echo=True))
+    failures.reported(*of(2, 11.0))
+    assert failures.decide({}).rank == 2
+    failures.ended(1, -signal.SIGABRT, by_launcher=False)
+    failures.ended(3, 7, by_launcher=False)
+    failures.ended(4, -signal.SIGKILL, by_launcher=True)
+    assert failures.summary() == (
+        "process 2 failed first: ValueError: by 2 (a.py:1); processes 0 and 1 failed because of it; "
+        "process 3 failed after it: exit code 7; process 4 had to be ended"
+    )
+
+
+def test_a_process_that_dies_is_waited_for_before_a_report_is_believed():
+    # Killed, and a zombie until it is reaped: what the kernel closed when it died may be why another one reports.
+    victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        assert not is_exiting(victim.pid)
+        victim.kill()
+        os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
+        failures = Failures()
+        failures.reported(*of(0, 1.0, echo=True))
+        assert failures.decide({0: os.getpid(), 1: victim.pid}) is None
+        failures.ended(1, victim.wait(), by_launcher=False)
+        first = failures.decide({0: os.getpid()})
+    finally:
+        victim.kill()
+        victim.wait()
+    assert (first.rank, first.code) == (1, 137)
+    assert failures.summary() == "process 1 failed first: ended by SIGKILL; process 0 failed because of it"
+
+
+def test_a_report_survives_the_pipe_and_nothing_else_does():
+    try:
+        raise ValueError("é" * 1000 + "\nmore")
+    except ValueError as error:
+        sent = report.describe(error)
+    assert report.decode(report.encode(sent)) == sent
+    assert len(report.encode(sent)) < 4096
+    assert sent.where.startswith("test_culprit.py:")
+    assert not sent.echo
+    for bad in (b"", b"{", b"[]", b"1", b'{"when": 1}', report.encode(sent).replace(b'"code": 1', b'"code": "1"')):
+        assert report.decode(bad) is None
+    assert report.describe(SystemExit(0)) is None
+    assert str(report.describe(SystemExit(3))) == "exit code 3"
+    assert str(report.describe(SystemExit("no data"))) == "SystemExit: no data"
