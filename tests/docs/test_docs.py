@@ -1,0 +1,148 @@
+"""What the documentation says of itself: its links lead somewhere, the files that it names exist, its Python runs."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import jaxring
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if "benchmarks" not in page.parent.parts),
+]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+SUFFIXES = r"(?:py|h|cc|cu|cuh|md|sh|txt|toml|yml|png)"
+FILE = re.compile(rf"`((?:[\w.-]+/)*[\w*.-]+\.{SUFFIXES})`")
+
+
+# What a command makes, and what stands in a page for any name.
+MADE = ("out/", "NAME")
+
+
+@functools.cache
+def tracked() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return listed.stdout.splitlines()
+
+
+def exists(name: str) -> bool:
+    """Whether a file of the project has a path that ends so; ``*`` stands for anything."""
+    return any(fnmatch.fnmatch("/" + path, "*/" + name) for path in tracked())
+
+
+def prose(page: pathlib.Path) -> str:
+    return FENCE.sub("", page.read_text())
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """The names of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: pathlib.Path) -> None:
+    for link in LINK.findall(prose(page)):
+        if re.match(r"https?://|mailto:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {link}, which is not there"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name} links to {link}; headings are {sorted(anchors(target))}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page: pathlib.Path) -> None:
+    named = FILE.findall(prose(page))
+    missing = [name for name in named if not name.startswith(MADE) and not exists(name)]
+    assert not missing, f"{page.name} names files that are not there: {missing}"
+
+
+def blocks() -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for match in FENCE.finditer(text):
+            if match[1] == "python":
+                line = text.count("\n", 0, match.start()) + 1
+                found.append((f"{page.relative_to(ROOT)}:{line}", match[2]))
+    return found
+
+
+def program(code: str) -> None:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAXRING_")}
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env=inherited | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    # What a print's comment says is the beginning of what is printed.
+    said = re.findall(r"^print\(.*\)  # (\d\S*)$", code, re.MULTILINE)
+    assert ended.stdout.split()[: len(said)] == said
+
+
+def fragment(code: str) -> None:
+    """Runs it with the names that fragments use; where it names no mesh, on every rank of the axis "data"."""
+    mesh = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("data", "model"))
+    names = {"jax": jax, "jnp": jnp, "jaxring": jaxring, "P": P, "mesh": mesh}
+
+    def loss(params, batch):
+        return jnp.mean((batch @ params) ** 2)
+
+    def inside(x):
+        local = names | {
+            "x": x[0],
+            "gradients": {"w": x[0]},
+            "compute_something_else": lambda: jnp.float32(1),
+            "loss": loss,
+            "params": jnp.ones(4),
+            "batch": x,
+        }
+        exec(code, local)
+        return x
+
+    if "mesh" not in code and '"data"' in code:
+        mapped = jax.shard_map(inside, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+        jax.block_until_ready(jax.jit(mapped)(jnp.ones((8, 4))))
+        return
+    try:
+        exec(code, names | {"x": jnp.ones((8, 4))})
+    finally:
+        jaxring.uninstall()
+
+
+BLOCKS = blocks()
+
+
+@pytest.mark.parametrize("code", [code for _, code in BLOCKS], ids=[name for name, _ in BLOCKS])
+def test_python_of_the_pages_runs(code: str) -> None:
+    code = textwrap.dedent(code)
+    (program if "import " in code else fragment)(code)
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(PAGES) >= 7
+    assert len(BLOCKS) >= 5
