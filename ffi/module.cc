@@ -163,6 +163,11 @@ NB_MODULE(_native, m) {
       "Starts the engine, once. Its flight record is kept in a new file, or in unnamed memory without one. `faults`: "
       "JAXRING_FAULTS, a number by each name.");
   m.def(
+      "name_process",
+      [](int process, int processes, const std::string& job) { Running().recorder().Name(process, processes, job); },
+      nb::arg("process"), nb::arg("processes"), nb::arg("job"),
+      "Writes into the flight record that this is process `process` of `processes` of the job of that name.");
+  m.def(
       "dump_on_signal",
       [](const std::string& prefix) {
         const auto [record, bytes] = Running().recorder().memory();

@@ -24,6 +24,8 @@ struct Recorder::Header {
   std::atomic<uint64_t> last;         // the youngest record's number
   std::atomic<uint64_t> written;      // bytes of text so far; the texts' area is a ring of them
   char host[64];
+  std::atomic<int64_t> processes;  // of the job; 0: not known yet. `job` is complete once it is set.
+  char job[64];
 };
 
 struct Recorder::Slot {
@@ -90,6 +92,13 @@ Recorder::~Recorder() {
 
 std::pair<const void*, size_t> Recorder::memory() const {
   return {header_, kHeaderBytes + kCapacity * sizeof(Slot) + kTextBytes};
+}
+
+void Recorder::Name(int process, int processes, const std::string& job) {
+  std::lock_guard lock(mutex_);
+  std::strncpy(header_->job, job.c_str(), sizeof header_->job - 1);
+  header_->process.store(process, std::memory_order_relaxed);
+  header_->processes.store(processes, std::memory_order_release);
 }
 
 Recorder::Slot& Recorder::slot(uint64_t number) const {

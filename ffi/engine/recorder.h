@@ -39,6 +39,8 @@ class Recorder {
 
   // The whole of it, as it is in a file.
   std::pair<const void*, size_t> memory() const;
+  // Which process of which job this is, as far as the record's readers are concerned: also before its first operation.
+  void Name(int process, int processes, const std::string& job);
   // Returns the operation's number. A plan belongs to one recorder.
   [[gnu::hot]] uint64_t Begin(const Plan& plan, uint64_t key, uint64_t sequence, OperationRecord::Time arrived,
                               OperationRecord::Time launched);

@@ -1,15 +1,15 @@
 """Look at flight records: the last 4096 operations of each process, with their states and times.
 
-    jaxring trace dump -o FOLDER [PID ...]   copies the records of processes that live
-    jaxring trace diff FILE FILE ...         says who is behind whom, and where
+    jaxring trace dump -o FOLDER [PID ...]   copies the records of the processes of a job that lives
+    jaxring trace diff FILE FILE ...         says who is behind whom, and where, and who is missing
     jaxring trace view FILE ... -o OUT.json  makes a timeline for ui.perfetto.dev
     jaxring trace replay FOLDER              plays the operations that failed again, and says what was wrong
 
 A process keeps its record in memory, which goes with it; one that ends by an error after a collective has failed leaves
-a copy in the temporary folder, and says so. With JAXRING_TRACE_DIR=FOLDER the record is a file there from the start,
-always up to date, that stays when the process is killed. Gather the hosts' files before `diff`, `view` and `replay`.
-With JAXRING_SAVE_OPERANDS=BYTES, too, the operands of operations that fail are saved beside it; they are the program's
-data.
+a copy in the temporary folder, where the last 20 copies stay, and says so. With JAXRING_TRACE_DIR=FOLDER the record is
+a file there from the start, always up to date, that stays when the process is killed. Gather the hosts' files before
+`diff`, `view` and `replay`. With JAXRING_SAVE_OPERANDS=BYTES, too, the operands of operations that fail are saved
+beside it; they are the program's data.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from jaxring.errors import JaxringError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+
+    from jaxring.trace.flight import Flight
 
 HELP = "dump, compare and view the flight records of processes"
 
@@ -34,10 +37,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     dump = actions.add_parser("dump", help="copy the records of processes that live")
     dump.add_argument(
-        "pids", nargs="*", type=int, metavar="PID", help="processes of this host (default: all of jaxring)"
+        "pids", nargs="*", type=int, metavar="PID", help="processes of this host (default: those of --job)"
     )
-    dump.add_argument("-o", dest="folder", default=".", metavar="FOLDER", help="where to (default: here)")
-    diff = actions.add_parser("diff", help="say who is behind whom")
+    dump.add_argument(
+        "--job",
+        metavar="JOB",
+        help="the job: its coordinator's address, the pid of one of its processes, or of its launcher (default: the "
+        "only job of this user on this host)",
+    )
+    dump.add_argument(
+        "-o", dest="folder", default=".", metavar="FOLDER", help="where to, made if need be (default: here)"
+    )
+    diff = actions.add_parser(
+        "diff",
+        help="say who is behind whom",
+        description="Says who is behind whom. Exit status: 0 where all operations have ended well in all processes of "
+        "the job, 1 where some have not or a process has no record here.",
+    )
     view = actions.add_parser("view", help="make a timeline for Perfetto")
     for action in (diff, view):
         action.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE", help="flight records")
@@ -57,18 +73,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Raises JaxringError for files that are no records, and where there is nothing to dump."""
     if arguments.action == "dump":
-        return _dump(pathlib.Path(arguments.folder), arguments.pids or None)
+        return _dump(pathlib.Path(arguments.folder), arguments.pids, arguments.job)
     if arguments.action == "replay":
         return _replay(arguments.folder, arguments.modules)
     from jaxring.trace import diff, flight, view  # dumping needs neither
 
     flights = sorted((flight.read(path) for path in arguments.files), key=lambda f: (f.process, f.pid))
     if arguments.action == "diff":
-        print("\n".join(diff.compare(flights)))
-    else:
-        arguments.out.write_text(json.dumps(view.timeline(flights)), encoding="utf-8")
-        print(arguments.out)
+        _of_one_job(flights)
+        found = diff.compare(flights)
+        print("\n".join(found.sentences))
+        return 0 if found.well else 1
+    arguments.out.write_text(json.dumps(view.timeline(flights)), encoding="utf-8")
+    print(arguments.out)
     return 0
+
+
+def _of_one_job(flights: Sequence[Flight]) -> None:
+    jobs: dict[str, list[str]] = {}
+    for one in flights:
+        if one.job:
+            jobs.setdefault(one.job, []).append(str(one.pid))
+    if len(jobs) > 1:
+        listed = "; ".join(f"{job} (pids {', '.join(pids)})" for job, pids in jobs.items())
+        raise JaxringError(
+            f"These are records of {len(jobs)} jobs, by their coordinators: {listed}. Compare those of one."
+        )
 
 
 def _replay(folder: pathlib.Path, modules: list[str]) -> int:
@@ -90,20 +120,25 @@ def _replay(folder: pathlib.Path, modules: list[str]) -> int:
     return 0
 
 
-def _dump(folder: pathlib.Path, pids: list[int] | None) -> int:
-    from jaxring.trace import live
+def _dump(folder: pathlib.Path, pids: list[int], job: str | None) -> int:
+    from jaxring.trace import jobs, live
 
-    saved = 0
-    for pid, path in live.find(pids):
-        target = folder / f"jaxring-{socket.gethostname()}-{pid}-{path.name}.trace"
+    if pids and job is not None:
+        raise JaxringError("Give pids or --job, not both.")
+    records = jobs.living(pids or None)
+    if not pids:
+        records = jobs.only(records) if job is None else jobs.of(records, job)
+    for record in records:
+        target = folder / f"jaxring-{socket.gethostname()}-{record.pid}-{record.path.name}.trace"
         try:
-            live.save(path, target)
+            live.save(record.path, target)
         except OSError as error:
-            raise JaxringError(f"Cannot save the record of process {pid} as {target}: {error.strerror}.") from error
+            whose = f"the record of process {record.pid}"
+            raise JaxringError(f"Cannot save {whose} as {target}: {error.strerror}.") from error
         print(target)
-        saved += 1
-    if not saved:
+    if not records:
         raise JaxringError(
-            "No process that this user may look into has a record in memory; with JAXRING_TRACE_DIR it is a file there."
+            f"No process {f'of job {job} ' if job else ''}that this user may look into has a record in memory; with "
+            "JAXRING_TRACE_DIR it is a file there."
         )
     return 0

@@ -15,7 +15,7 @@ import threading
 import jax
 
 import jaxring._native as _native
-from jaxring import daemons
+from jaxring import _compat, daemons
 from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import cuda_service
@@ -23,7 +23,7 @@ from jaxring.runtime.job import Job
 from jaxring.runtime.memory import keep_freed_blocks
 from jaxring.runtime.planner import Planner
 from jaxring.settings import Settings, announce, kinds, settings
-from jaxring.trace.live import hint, new_file, new_prefix
+from jaxring.trace.live import hint, make_room, new_file, new_prefix
 from jaxring.world.identity import version
 
 logger = logging.getLogger("jaxring.runtime")
@@ -118,9 +118,10 @@ def job() -> Job:
 
 
 def _serve() -> None:
-    kept = False
+    kept = named = False
     while not _stop.is_set():
         request = _native.next_request(_POLL_S)
+        named = named or _name()
         _warn()
         try:
             _job.converse()
@@ -139,6 +140,14 @@ def _serve() -> None:
             _answer(_planner, request)
         # The request keeps its call site, and that the executable, alive.
         del request
+
+
+def _name() -> bool:
+    """Has the flight record say who this is, once jax.distributed knows; a process may fail before its first call."""
+    state = _compat.distributed_state()
+    if state is not None:
+        _native.name_process(state.process, state.processes, state.coordinator)
+    return state is not None
 
 
 def _warn() -> None:
@@ -165,6 +174,9 @@ def _end() -> None:
     why = "" if uncaught is None else f" after an uncaught {uncaught.__name__}: {str(sys.last_value)[:500]}"
     _warn()
     if uncaught is not None and (_native.troubled() or _native.counters()["failures"]):
+        if not settings().trace_dir:
+            state = _compat.distributed_state()
+            make_room(1 if state is None else state.processes)
         _native.dump_now()  # memory goes with the process
     _native.abort(f"this process is ending{why}", _ABORT_S, uncaught is None)
     if _thread is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxring.profiler.spans import plan
 
@@ -11,25 +12,81 @@ if TYPE_CHECKING:
 
     from jaxring.trace.flight import Flight, Record
 
+# So many processes are named.
+_NAMED = 16
+_MOST = 1 << 20
 
-def compare(flights: Sequence[Flight]) -> list[str]:
-    """Sentences. The first operation that did not end everywhere is what the others wait behind, so it is told.
 
-    Processes are compared by the operations' keys, which are the same in all that take part.
+class Comparison(NamedTuple):
+    """``well``: every operation has ended well in every process of the job."""
+
+    sentences: list[str]
+    well: bool
+
+
+def compare(flights: Sequence[Flight]) -> Comparison:
+    """Who is behind. The first operation that did not end everywhere is what the others wait behind, so it is told.
+
+    Processes are compared by the operations' keys, which are the same in all that take part. One without a record is
+    the likeliest to be behind: a process that was killed leaves none.
     """
     stuck = _first_stuck(flights)
+    count = _processes(flights, stuck)
+    missing, names = _missing(flights, count)
+    without = f"There is no record of {names} (of {count})" if missing else ""
     if stuck is None:
         ended = ", ".join(f"{flight} {len(flight.records)}" for flight in flights)
-        return [f"Nobody is behind: every operation that was begun has ended well. Operations recorded: {ended}."]
+        well = f"every operation that was begun has ended well. Operations recorded: {ended}."
+        return Comparison([f"{without or 'Nobody is behind'}: {well}"], missing == 0)
     inside, outside = _sides(flights, stuck)
     waiting = ", ".join(f"{flight} ({_state(record)})" for flight, record in inside)
-    if not outside:
-        return [f"All that take part have begun {stuck}: {waiting}."]
-    return [
+    sentences = [
         f"{str(flight)[0].upper()}{str(flight)[1:]} is behind: it has not begun {stuck}, which others have: {waiting}. "
         + _last(flight, stuck)
         for flight in outside
     ]
+    taking_part = plan(stuck.label).get("processes")
+    known = len({flight.process for flight, _ in inside} | {flight.process for flight in outside})
+    if missing and (type(taking_part) is not int or known < taking_part):
+        these = "these have" if missing > 1 else "it has"
+        sentences.insert(
+            0,
+            f"{without}: maybe {these} not begun {stuck}, which others have: {waiting}. A process that was killed "
+            "leaves a record only with JAXRING_TRACE_DIR; every host has those of its own processes.",
+        )
+    elif not outside:
+        sentences.append(f"All that take part have begun {stuck}: {waiting}.")
+        if missing:
+            sentences.append(f"{without}, which takes no part in it.")
+    return Comparison(sentences, False)
+
+
+def _processes(flights: Sequence[Flight], stuck: Record | None) -> int:
+    """How many processes have to have a record: the job's, or as many as take part where no record says that."""
+    count = _of_job(flights)
+    if count == 0 and stuck is not None:
+        found = plan(stuck.label).get("processes")
+        count = found if type(found) is int and found < _MOST else 0
+    return count
+
+
+def _of_job(flights: Sequence[Flight]) -> int:
+    """How many processes the job has, 0 where no record says it."""
+    return max((flight.processes for flight in flights), default=0)
+
+
+def _missing(flights: Sequence[Flight], count: int) -> tuple[int, str]:
+    """How many of `count` processes have no record, and which these are."""
+    there = {flight.process for flight in flights if 0 <= flight.process < count}
+    missing = count - len(there)
+    # A record that does not say whose it is may be that of one of these.
+    if missing <= sum(flight.process < 0 for flight in flights):
+        return 0, ""
+    named = [str(p) for p in itertools.islice((p for p in range(count) if p not in there), _NAMED)]
+    if missing == 1:
+        return 1, f"process {named[0]}"
+    last = named.pop() if missing <= _NAMED else f"{missing - _NAMED} more"
+    return missing, f"processes {', '.join(named)} and {last}"
 
 
 def _first_stuck(flights: Sequence[Flight]) -> Record | None:
@@ -39,7 +96,7 @@ def _first_stuck(flights: Sequence[Flight]) -> Record | None:
 
 def _sides(flights: Sequence[Flight], stuck: Record) -> tuple[list[tuple[Flight, Record]], list[Flight]]:
     """Who has begun it, with their records; and who takes part and has not."""
-    everybody = plan(stuck.label).get("processes") == len(flights)
+    everybody = plan(stuck.label).get("processes") == (_of_job(flights) or len(flights))
     inside, outside = [], []
     for flight in flights:
         mine = next((record for record in flight.records if record.key == stuck.key), None)

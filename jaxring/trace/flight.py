@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 MAGIC = b"JRTRACE1"
 STATES = ("running", "done", "failed")
-_HEADER = struct.Struct("<8s4I q2q q2Q 64s")
+_HEADER = struct.Struct("<8s4I q2q q2Q 64s q 64s")
 _SLOT = struct.Struct("<4Q3q2I")
 _MAX_BYTES = 64 << 20
+_MAX_PROCESSES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +47,18 @@ class Record:
 
 @dataclasses.dataclass(frozen=True)
 class Flight:
-    """A process's record: the last operations, oldest first. ``process`` is -1 where it began none."""
+    """A process's record: the last operations, oldest first.
+
+    ``process`` is its index in the job, -1 where it is in none yet and has begun no operation. ``processes`` is how
+    many the job has and ``job`` its name, the address of its coordinator: 0 and "" without jax.distributed.
+    """
 
     host: str
     pid: int
     process: int
     records: tuple[Record, ...]
+    processes: int = 0
+    job: str = ""
 
     def name(self) -> str:
         """Short, and as good as unique in a job."""
@@ -79,7 +86,9 @@ def parse(data: bytes) -> Flight:
     """The record in these bytes. Raises ValueError."""
     if len(data) > _MAX_BYTES or len(data) < _HEADER.size or not data.startswith(MAGIC):
         raise ValueError("it does not begin as one, or is too long")
-    _, header, slot, capacity, text, pid, real, monotonic, process, last, written, host = _HEADER.unpack_from(data)
+    _, header, slot, capacity, text, pid, real, monotonic, process, last, written, host, processes, job = (
+        _HEADER.unpack_from(data)
+    )
     if slot != _SLOT.size or header < _HEADER.size or len(data) != header + slot * capacity + text or not text:
         raise ValueError("its parts do not fit its length")
     shift = real - monotonic
@@ -98,8 +107,8 @@ def parse(data: bytes) -> Flight:
             Record(number, sequence, key, what, label, arrived + shift, launched + shift, end, STATES[state])
         )
     records.sort(key=lambda record: record.number)
-    name = _printable(host.split(b"\0")[0])
-    return Flight(name, pid, process, tuple(records))
+    name, job = (_printable(text.split(b"\0")[0]) for text in (host, job))
+    return Flight(name, pid, process, tuple(records), min(max(processes, 0), _MAX_PROCESSES), job)
 
 
 def _texts(texts: bytes, begin: int, length: int, written: int) -> tuple[str, str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import socket
+import stat
 import tempfile
 import time
 from typing import TYPE_CHECKING
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MEMORY = "/memfd:jaxring-trace"
+# Of what `new_prefix` begins and the engine makes. Files of JAXRING_TRACE_DIR have a time instead of the small number.
+_COPY = re.compile(r"jaxring-.+-\d+-\d{1,3}\.trace")
+KEPT = 20
 
 
 def new_file(folder: str) -> str:
@@ -42,6 +47,22 @@ def new_prefix(folder: str) -> str:
     return str(pathlib.Path(tempfile.gettempdir()) / f"jaxring-{socket.gethostname()}-{os.getpid()}-")
 
 
+def make_room(processes: int) -> None:
+    """Before another copy: removes the oldest of this user's in the temporary folder, whichever process made them.
+
+    KEPT stay, or as many as the job has processes, so that all of it can leave theirs.
+    """
+    found = []
+    for path in pathlib.Path(tempfile.gettempdir()).glob("jaxring-*-*-*.trace"):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if _COPY.fullmatch(path.name) and stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                found.append((status.st_mtime_ns, path))
+    for _, path in sorted(found)[: max(0, len(found) + 1 - max(KEPT, processes))]:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def find(pids: list[int] | None = None) -> Iterator[tuple[int, pathlib.Path]]:
     """(pid, path) of each record of these processes, or of all that this user may look into."""
     found = (
@@ -58,7 +79,8 @@ def find(pids: list[int] | None = None) -> Iterator[tuple[int, pathlib.Path]]:
 
 
 def save(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Copies a record into a new file of mode 0600. Raises OSError."""
+    """Copies a record into a new file of mode 0600, whose folder is made if it is not there. Raises OSError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(source.read_bytes())

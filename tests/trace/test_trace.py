@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import random
 import signal
@@ -25,7 +26,7 @@ BEGUN = [record(1, 10, 0, "all_reduce at a.py:1"), record(2, 11, 1, "all_reduce 
 
 
 def sentences(*flights):
-    return " ".join(diff.compare([parse(data) for data in flights]))
+    return " ".join(diff.compare([parse(data) for data in flights]).sentences)
 
 
 def test_who_is_behind_is_said():
@@ -160,6 +161,14 @@ def test_a_process_that_ends_by_an_error_leaves_its_record(tmp_path):
     script, left = tmp_path / "program.py", tmp_path / "left"
     script.write_text(FAILING, encoding="utf-8")
     left.mkdir()
+    # What other processes have left is bounded; files of other names are nobody's business.
+    for number in range(25):
+        old = left / f"jaxring-some-host-{number}-0.trace"
+        old.touch()
+        os.utime(old, ns=(number, number))
+    others = {left / "jaxring-some-host-1-1790000000000000000.trace", left / "mine.trace"}
+    for path in others:
+        path.touch()
     with Job(tmp_path) as job:
         process = job.start([sys.executable, str(script)], environment(2, TMPDIR=str(left)))
         (result,) = job.wait(60)
@@ -167,7 +176,9 @@ def test_a_process_that_ends_by_an_error_leaves_its_record(tmp_path):
     # The error says how to look at the record, and the end where it is.
     assert f"`jaxring trace dump {process.pid}` on " in result.err
     assert "JAXRING_TRACE_DIR keeps it" in result.err
-    (path,) = left.iterdir()
+    (path,) = left.glob(f"jaxring-*-{process.pid}-0.trace")
+    kept = {left / f"jaxring-some-host-{number}-0.trace" for number in range(6, 25)}
+    assert set(left.iterdir()) == {path, *kept, *others}
     assert f"jaxring: flight record written to {path}\n" in result.err
     assert path.stat().st_mode & 0o777 == 0o600
     (found,) = read(path).records

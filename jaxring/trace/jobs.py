@@ -1,0 +1,77 @@
+"""Which of the processes that live belong to one job: what `jaxring trace dump` chooses from."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+from typing import TYPE_CHECKING
+
+from jaxring.errors import JaxringError
+from jaxring.trace import flight, live
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from jaxring.trace.flight import Flight
+
+
+@dataclasses.dataclass(frozen=True)
+class Living:
+    """The record of a process that lives, where it is, and that process's user."""
+
+    pid: int
+    uid: int
+    path: pathlib.Path
+    flight: Flight
+
+    def job(self) -> str:
+        """The job's name; a process without jax.distributed is a job of its own."""
+        return self.flight.job or f"process {self.pid}"
+
+
+def living(pids: list[int] | None = None) -> list[Living]:
+    """The records of these processes, or of all that this user may look into."""
+    found = []
+    for pid, path in live.find(pids):
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+            uid = pathlib.Path(f"/proc/{pid}").stat().st_uid
+            found.append(Living(pid, uid, path, flight.parse(path.read_bytes())))
+    return found
+
+
+def of(records: Sequence[Living], job: str) -> list[Living]:
+    """The records of that job: its name, or the pid of one of its processes or of one that has started them."""
+    if job.isdecimal():
+        names = {record.job() for record in records if record.pid == int(job) and _takes_part(record)}
+        return [r for r in records if _takes_part(r) and (r.job() in names or int(job) in _ancestors(r.pid))]
+    return [record for record in records if record.job() == job]
+
+
+def only(records: Iterable[Living]) -> list[Living]:
+    """The records of this user's job. Raises JaxringError where there are several, with their names.
+
+    A process that has merely imported jaxring, as a job's launcher has, is in none.
+    """
+    found: dict[str, list[Living]] = {}
+    for record in records:
+        if _takes_part(record) and record.uid == os.geteuid():
+            found.setdefault(record.job(), []).append(record)
+    if len(found) > 1:
+        jobs = "; ".join(f"{job} (pids {', '.join(str(r.pid) for r in of_it)})" for job, of_it in found.items())
+        raise JaxringError(f"There are {len(found)} jobs: choose one of them by --job, or processes by pid: {jobs}.")
+    return [record for of_it in found.values() for record in of_it]
+
+
+def _takes_part(record: Living) -> bool:
+    return bool(record.flight.job or record.flight.records)
+
+
+def _ancestors(pid: int) -> set[int]:
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        while pid > 1 and pid not in found:
+            found.add(pid)
+            pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    return found
