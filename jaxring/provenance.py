@@ -5,17 +5,24 @@ function, jitted with another constant, calls a collective in one line. The same
 process. It reaches back to the arguments of the function that is being lowered: what these are is not known before the
 function is called. Programs that do the same up to there have to be launched in the same order in every process, as JAX
 asks of all programs.
+
+Attributes are read as text only. To make a Python object of one ends the process where jaxlib knows no class for it, as
+for a constant of complex numbers; no handler can catch that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import math
+import re
 import threading
 from typing import Any
 
-# Larger constants are told apart by their type alone: printing them takes long.
-_PRINTED_ELEMENTS = 64
+# Names of functions and of other symbols in an operation's text. What a string says by chance does no harm.
+_SYMBOL = re.compile(r'@("(?:[^"\\]|\\.)*"|[\w$.-]+)')
+# Data that a constant names in place of holding it, and where MLIR prints it. Its name depends on earlier programs.
+_RESOURCE = re.compile(r'dense_resource<("(?:[^"\\]|\\.)*"|[\w$.-]+)>')
+_DATA = re.compile(r'^ *("(?:[^"\\]|\\.)*"|[\w$.-]+): ("0x[0-9A-F]*")', re.MULTILINE)
 
 
 class _Program(threading.local):
@@ -63,38 +70,49 @@ def _digest(value: Any, behind: list[bytes], functions: Any) -> bytes:
     if _is_block(owner):
         return _hash(b"argument", owner.owner.operation.name.encode(), str(value.arg_number).encode(), *behind)
     operation = owner.operation
-    parts = [operation.name.encode(), str(value.result_number).encode(), *behind]
-    if operation.regions or operation.name == "func.call":
-        parts += _whole(operation, functions)
-    elif operation.name == "stablehlo.constant" and math.prod(operation.results[0].type.shape) > _PRINTED_ELEMENTS:
-        parts.append(str(operation.results[0].type).encode())
-    else:
-        attributes = operation.attributes
-        parts += [str(attributes[i].attr).encode() for i in range(len(attributes))]
-    return _hash(*parts)
+    known = _program.known
+    if operation not in known:
+        known[operation] = _hash(operation.name.encode(), *behind, _whole(operation, _text(operation), functions))
+    return _hash(known[operation], str(value.result_number).encode(), str(value.type).encode())
 
 
-def _whole(operation: Any, functions: Any) -> list[bytes]:
-    """The text of an operation and of all functions that it calls."""
-    called = []
-    text: str = operation.get_asm(large_elements_limit=_PRINTED_ELEMENTS, use_local_scope=True)
-    for name in _calls(operation):
-        if name not in _program.known:
-            _program.known[name] = _hash(*_whole(functions[name].operation, functions))
-        called.append(_program.known[name])
-    return [text.encode(), *called]
+def _text(operation: Any) -> str:
+    """Attributes and regions. Nothing is left out of large constants, whose bytes MLIR prints in hexadecimal."""
+    if operation.regions:
+        # To print it where it stands numbers all values of the function around it, for each such operation.
+        return _printed(operation.clone(ip=False))
+    attributes = operation.attributes
+    return "\n".join(repr(attributes[i]) for i in range(len(attributes)))
 
 
-def _calls(operation: Any) -> list[str]:
-    if operation.name == "func.call":
-        return [operation.attributes["callee"].value]
-    return [
-        name
-        for region in operation.regions
-        for block in region.blocks
-        for inner in block.operations
-        for name in _calls(inner.operation)
-    ]
+def _whole(operation: Any, text: str, functions: Any) -> bytes:
+    """A digest of an operation's text, of all functions that it names, and of the data that it refers to."""
+    known = _program.known
+    named = []
+    for name in dict.fromkeys(match[1].strip('"') for match in _SYMBOL.finditer(text)):
+        if name not in known and name in functions:
+            known[name] = b""  # a function that names itself
+            function = functions[name].operation
+            known[name] = _whole(function, _printed(function), functions)
+        named.append(known.get(name, b""))
+    if _RESOURCE.search(text):
+        data = _resources(operation)
+        text = _RESOURCE.sub(lambda match: data.get(match[1], ""), text)
+    return _hash(text.encode(), *named)
+
+
+def _printed(operation: Any) -> str:
+    text: str = operation.get_asm(use_local_scope=True, assume_verified=True)
+    return text
+
+
+def _resources(operation: Any) -> dict[str, str]:
+    """Data by name. It is printed with what is outermost."""
+    with contextlib.suppress(ValueError):  # by which jaxlib says that nothing holds an operation
+        while operation.parent is not None:
+            operation = operation.parent.operation
+    whole: str = operation.get_asm(large_elements_limit=1, assume_verified=True)
+    return dict(_DATA.findall(whole.rpartition("{-#")[2]))
 
 
 def _hash(*parts: bytes) -> bytes:

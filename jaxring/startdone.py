@@ -165,11 +165,14 @@ def lower_on_gpu(ctx: Any, *args: Any, n: int, alone: int) -> Any:
 def _start_beside(value: Any) -> bool:
     """Gives the collective that makes ``value`` a stream of its own, if it is one that was started."""
     made = value.owner
-    if not isinstance(made, (ir.Operation, ir.OpView)) or "mhlo.backend_config" not in made.attributes:
+    if not isinstance(made, (ir.Operation, ir.OpView)) or made.operation.name != "stablehlo.custom_call":
+        return False
+    # Before any other attribute: those of other people's calls may be of kinds that jaxlib cannot make an object of.
+    target = ir.StringAttr(made.attributes["call_target_name"]).value
+    if target not in STARTS:
         return False
     config = ir.DictAttr(made.attributes["mhlo.backend_config"])
-    target = ir.StringAttr(made.attributes["call_target_name"]).value
-    if target not in STARTS or not ir.BoolAttr(config["started"]).value:
+    if not ir.BoolAttr(config["started"]).value:
         return False
     # Launches on a communicator have one order, so it needs another one than its like on XLA's stream.
     spec = json.loads(ir.StringAttr(config["spec"]).value) | {"started": True}
