@@ -42,8 +42,9 @@ for step in range(8):
 def test_the_first_to_fail_is_named_not_those_that_it_takes_along(run, how, code, cause):
     ended, _, err = run(LOOP, "-n", "3", arguments=(how,), env={"TMPDIR": os.environ["SCRATCH_TRACES"]})
     assert ended == code, err
-    # One that waits in JAX's shutdown may have to be ended.
-    rest = "(processes 0 and 2 failed because of it|process [02] failed because of it; process [02] had to be ended)"
+    # On a busy machine they may have to be ended before they can say so.
+    one = "process [02] failed because of it; process [02] had to be ended"
+    rest = f"(processes 0 and 2 failed because of it|{one}|processes 0 and 2 had to be ended)"
     assert re.fullmatch(f"jaxring run: process 1 failed first: {cause}; {rest}", err.splitlines()[-1]), err
     # No frame of the launcher's between the traceback's head and the script.
     assert "runpy" not in err
@@ -77,11 +78,20 @@ def test_a_failure_counts_when_it_happens_not_when_the_process_exits(run, argume
     )
 
 
+AT_ONCE = """
+import os, pathlib, time
+(pathlib.Path(os.environ["SCRATCH"]) / f"here{os.environ['JAX_PROCESS_ID']}").touch()
+while len(list(pathlib.Path(os.environ["SCRATCH"]).glob("here*"))) < 3:
+    time.sleep(0.01)
+os.nothing
+"""
+
+
 def test_a_bug_of_all_processes_is_no_consequence(run):
-    code, _, err = run("import os\nos.nothing", "-n", "3", "--no-init")
+    code, _, err = run(AT_ONCE, "-n", "3", "--no-init")
     assert code == 1
     assert re.search(
-        r"process \d failed first: AttributeError: module 'os' has no attribute 'nothing' \(script.py:2\); "
+        r"process \d failed first: AttributeError: module 'os' has no attribute 'nothing' \(script.py:6\); "
         r"processes \d and \d failed in the same way\n$",
         err,
     )
@@ -119,7 +129,8 @@ def test_ctrl_c_shows_one_traceback(start, tmp_path):
     lines = err.splitlines()
     assert [line for line in lines if "Traceback" in line] == ["[0] Traceback (most recent call last):"]
     assert {f"[{rank}] process {rank}: KeyboardInterrupt (script.py:4)" for rank in (1, 2)} <= set(lines)
-    assert len(lines) == 6, err  # process 0's: head, place, line of the script, KeyboardInterrupt
+    # Of process 0: the head, the place, its line (with its marks), and the exception.
+    assert len([line for line in lines if "^" not in line]) == 6, err
 
 
 def of(rank, when, echo=False):
