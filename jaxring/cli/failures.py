@@ -98,8 +98,9 @@ class Failures:
         if not reports and not self._silent:
             return None
         if self._suspects is None:
-            self._suspects = {rank for rank, pid in alive.items() if rank not in self._reports and is_exiting(pid)}
-        self._suspects &= alive.keys()
+            # By pid: one of them may be started again.
+            self._suspects = {pid for rank, pid in alive.items() if rank not in self._reports and is_exiting(pid)}
+        self._suspects &= set(alive.values())
         if self._suspects:
             return None
         if self._silent:

@@ -61,7 +61,9 @@ def describe(error: BaseException) -> Report | None:
             return None
     elif isinstance(error, KeyboardInterrupt):
         code = _INTERRUPTED
-    return Report(time.monotonic(), code, kind, message, _where(error), any(map(_is_runtimes, chain(error))))
+    # Ctrl-C in native code may come without a place; what was being handled then has one.
+    where = next(filter(None, map(_where, chain(error))), "")
+    return Report(time.monotonic(), code, kind, message, where, any(map(_is_runtimes, chain(error))))
 
 
 def encode(report: Report) -> bytes:

@@ -161,8 +161,13 @@ def test_a_process_that_dies_is_waited_for_before_a_report_is_believed():
         failures = Failures()
         failures.reported(*of(0, 1.0, echo=True))
         assert failures.decide({0: os.getpid(), 1: victim.pid}) is None
+        restarted = Failures()
+        restarted.reported(*of(0, 1.0))
+        assert restarted.decide({0: os.getpid(), 1: victim.pid}) is None
         failures.ended(1, victim.wait(), by_launcher=False)
         first = failures.decide({0: os.getpid()})
+        # One that was started again is not the one that died.
+        assert restarted.decide({0: os.getpid(), 1: os.getpid()}).rank == 0
     finally:
         victim.kill()
         victim.wait()
@@ -174,13 +179,16 @@ def test_a_report_survives_the_pipe_and_nothing_else_does():
     try:
         raise ValueError("é" * 1000 + "\nmore")
     except ValueError as error:
-        sent = report.describe(error)
+        sent, place = report.describe(error), error.__traceback__
     assert report.decode(report.encode(sent)) == sent
     assert len(report.encode(sent)) < 4096
     assert sent.where.startswith("test_culprit.py:")
     assert not sent.echo
     for bad in (b"", b"{", b"[]", b"1", b'{"when": 1}', report.encode(sent).replace(b'"code": 1', b'"code": "1"')):
         assert report.decode(bad) is None
+    interrupt = KeyboardInterrupt()
+    interrupt.__context__ = RuntimeError().with_traceback(place)
+    assert str(report.describe(interrupt)) == f"KeyboardInterrupt ({sent.where})"
     assert report.describe(SystemExit(0)) is None
     assert str(report.describe(SystemExit(3))) == "exit code 3"
     assert str(report.describe(SystemExit("no data"))) == "SystemExit: no data"
