@@ -3,6 +3,10 @@
 from jaxring import _source_tree
 
 if not _source_tree.replaced_by_installed():
+    from jaxring.settings import settings as _settings
+
+    _settings()  # what is wrong with them is said before the traceback is deep
+
     from jaxring import lax, profiler, recovery, sharded
     from jaxring.buffers import Communicator
     from jaxring.casting import pcast

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import statistics
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -183,27 +185,27 @@ def suite(folder: pathlib.Path | None, names: str) -> int:
     if unknown := set(wanted) - {row.name for row in ROWS}:
         raise JaxringError(f"No such row: {', '.join(sorted(unknown))}. Rows: {', '.join(row.name for row in ROWS)}.")
     wrong = 0
-    out = show.console()
     for row in ROWS:
         if row.name in wanted:
-            out.print(f"{row.name}: {row.title} ({wanted.index(row.name) + 1} of {len(wanted)})", highlight=False)
+            print(f"\n{row.name}: {row.title} ({wanted.index(row.name) + 1} of {len(wanted)})")
             wrong += _measure(row, folder)
     return int(wrong > 0)
 
 
 def _measure(row: Row, folder: pathlib.Path) -> int:
     """Elements of our results that are wrong."""
-    out = show.console()
     results, copies, wire = [], [], ""
     with row.network.made() if row.network else contextlib.nullcontext() as hosts:
         job = Job(row.processes, row.devices, peers.with_ours(row.peers), dict(row.environment), hosts)
-        show.left_out(out, job)
+        show.left_out(sys.stdout, job)
         for collective in row.collectives:
-            found, copy_gbs = show.run(out, job, row.cases(collective), ITERATIONS, WARMUP, True, SECONDS)
-            results += found
-            copies.append(copy_gbs)
+            cases = row.cases(collective)
+            with contextlib.closing(show.run(sys.stdout, job, cases, ITERATIONS, WARMUP, True, SECONDS)) as measured:
+                for found, copy_gbs in measured:
+                    results += found
+                    copies.append(copy_gbs)
         if hosts is not None:
             wire = hosts.describe()
     command = ["--suite", "cpu", "--stages", row.name]
-    report.save(folder / f"{row.name}.json", results, max(copies), command, wire)
+    report.save(folder / f"{row.name}.json", results, statistics.median(copies), command, wire)
     return sum(result.wrong for result in results if peers.is_ours(result.peer))

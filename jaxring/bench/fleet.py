@@ -49,24 +49,27 @@ class Crew:
     def __enter__(self) -> Self:
         try:
             self._start()
-        except BaseException:
-            self.__exit__()
+        except BaseException as error:
+            self.__exit__(type(error))
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for member in self._members:
-            member.close()
-        deadline = time.monotonic() + END_S
-        for child in self._children:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(max(0.0, deadline - time.monotonic()))
-        for child in self._children:
-            # The child leads its group: what it started goes too. Until it is reaped its pid is its own.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        self._stack.close()
+    def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        # After Ctrl-C, or an error, there is nothing to wait for.
+        deadline = time.monotonic() + (END_S if kind is None else 0.0)
+        try:
+            for member in self._members:
+                member.close()
+            for child in self._children:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(max(0.0, deadline - time.monotonic()))
+        finally:  # also where Ctrl-C ends the waiting
+            for child in self._children:
+                # The child leads its group: what it started goes too. Until it is reaped its pid is its own.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+            self._stack.close()
 
     def give_up(self, why: str) -> None:
         """End its processes, which may be busy for nothing."""

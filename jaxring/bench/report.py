@@ -1,4 +1,4 @@
-"""Results as a table, as JSON, as a plot, and against an older run."""
+"""Results as rows of a table, as JSON, as a plot, and against an older run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import importlib.metadata
 import json
 import os
 import platform
-from typing import TYPE_CHECKING
+import textwrap
+from typing import TYPE_CHECKING, Any
 
 import jax
-from rich.table import Table
 
+from jaxring.bench import table
 from jaxring.bench.peers import find
 from jaxring.bench.run import Result, as_json
 from jaxring.bench.work import Case
@@ -23,50 +24,73 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def table(results: Sequence[Result], copy_gbs: float) -> Table:
-    """nccl-tests' columns, the choice made, the share of the memory's bound, and the ratio to ours."""
-    first = results[0]
-    rows = Table(
-        title=f"{first.case.collective} {first.case.op} {first.case.dtype}, {first.processes} process(es) x "
-        f"{first.devices} device(s)" + (f", {first.case.chain} in a chain" if first.case.chain > 1 else ""),
-        caption=f"time: median of the slowest rank (quartiles). ratio: peer / jaxring. light: of the time that reading "
-        f"and writing all buffers once would take at {copy_gbs:.1f} GB/s.",
-    )
-    for name in ("size", "peer"):
-        rows.add_column(name, no_wrap=True)
-    for name in ("count", "time us", "quartiles", "algbw GB/s", "busbw GB/s", "#wrong", "ratio", "light"):
-        rows.add_column(name, justify="right", no_wrap=True)
-    rows.add_column("choice", no_wrap=True)
-    known = {(r.peer, r.case): r for r in results if r.times_us}
-    for result in results:
-        case = result.case
-        size = shown(case.moved(result.ranks)) + (" in place" if case.inplace else "")
-        if result.refused:
-            rows.add_row(size, result.peer, *[""] * 8, result.refused)
-            continue
-        low, high = result.spread
-        base = known.get((find(result.peer).ours, case))
-        ratio = f"{result.median_us / base.median_us:.2f}" if base else ""
-        rows.add_row(
-            size,
-            result.peer,
-            str(case.count(result.ranks)),
-            f"{result.median_us:.1f}",
-            f"{low:.1f}..{high:.1f}",
-            f"{result.algbw:.3f}",
-            f"{result.busbw:.3f}",
-            str(result.wrong) if case.chain == 1 else "",
-            ratio,
-            f"{100 * result.light(copy_gbs):.0f}%",
-            result.choice,
-        )
-    return rows
+# More labels of sizes than these run into each other.
+_MOST_TICKS = 7
+# What a row has to say, by worth. Between the first columns and the last one, which is text, stand numbers.
+_NUMBERS = (("time us", 10, 100), ("busbw GB/s", 8, 70), ("ratio", 6, 80), ("#wrong", 6, 75), ("quartiles", 17, 40))
+_MORE = (("algbw GB/s", 8, 30), ("light", 5, 20), ("count", 10, 10))
+_CHOICE = table.Column("choice", 16, 60, text=True)
+_LEGEND = {
+    "time us": "time: median of the slowest rank",
+    "quartiles": "quartiles: of that",
+    "ratio": "ratio: peer / jaxring, above 1 where jaxring is faster",
+    "light": "light: share of the time that reading and writing all buffers once would take at {copy:.1f} GB/s",
+}
+
+
+def rows(cases: Sequence[Case], peers: Sequence[str], width: int) -> table.Table:
+    """A table for these peers on these cases, in lines of ``width`` characters (0: any); `row` makes its lines."""
+    longest = "1.001 KiB in place" if any(case.inplace for case in cases) else "1.001 KiB"
+    size, peer = table.Column("size", len(longest), text=True), table.Column("peer", max(map(len, peers)), text=True)
+    numbers = [table.Column(name, wide, worth) for name, wide, worth in _NUMBERS + _MORE]
+    return table.Table([size, peer, *numbers, _CHOICE], width)
+
+
+def title(result: Result) -> str:
+    """What was measured, but for its size."""
+    chain = f", {result.case.chain} in a chain" if result.case.chain > 1 else ""
+    processes = f"{result.processes} process{'es' * (result.processes > 1)}"
+    return f"{result.case.what}, {processes} x {result.devices} device{'s' * (result.devices > 1)}{chain}"
+
+
+def caption(made: table.Table, copy_gbs: float) -> list[str]:
+    """What the columns mean, in lines."""
+    meanings = [_LEGEND[column.name] for column in made.columns if column.name in _LEGEND]
+    return textwrap.wrap("; ".join(meanings).format(copy=copy_gbs) + ".", made.width or 120)
+
+
+def row(made: table.Table, results: Sequence[Result], result: Result, copy_gbs: float) -> str:
+    """A line: nccl-tests' columns, the choice made, the share of the memory's bound, and the ratio to ours.
+
+    ``results``: those of the same case, ours among them.
+    """
+    case = result.case
+    cells = {"size": shown(case.moved(result.ranks)) + " in place" * case.inplace, "peer": result.peer}
+    if result.refused:
+        return made.note(cells, result.refused)
+    low, high = result.spread
+    base = next((r for r in results if r.peer == find(result.peer).ours and r.case == case and r.times_us), None)
+    cells |= {
+        "count": str(case.count(result.ranks)),
+        "time us": f"{result.median_us:.1f}",
+        "quartiles": f"{low:.1f}..{high:.1f}",
+        "algbw GB/s": f"{result.algbw:.3f}",
+        "busbw GB/s": f"{result.busbw:.3f}",
+        "#wrong": str(result.wrong) if case.chain == 1 else "",
+        "ratio": f"{result.median_us / base.median_us:.2f}" if base else "",
+        "light": f"{100 * result.light(copy_gbs):.0f}%",
+        "choice": result.choice,
+    }
+    return made.row(cells)
 
 
 def save(
-    path: pathlib.Path, results: Sequence[Result], copy_gbs: float, command: Sequence[str], wire: str = ""
+    path: pathlib.Path | None, results: Sequence[Result], copy_gbs: float, command: Sequence[str], wire: str = ""
 ) -> None:
-    """Everything that was measured, with what it was measured on. ``wire``: what joined hosts, in words."""
+    """Everything that was measured, with what it was measured on; to stdout where ``path`` is None.
+
+    ``wire``: what joined hosts, in words.
+    """
     data = {
         "command": ["jaxring", "bench", *command],
         "date": dt.date.today().isoformat(),
@@ -86,8 +110,12 @@ def save(
     }
     # A line for each result: files of thousands of times are to be read, and compared by git.
     lines = ",\n".join(json.dumps(result, separators=(",", ":")) for result in as_json(results))
+    text = f'{json.dumps(data, indent=1)[:-2]},\n "results": [\n{lines}\n]}}\n'
+    if path is None:
+        print(text, end="")
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{json.dumps(data, indent=1)[:-2]},\n "results": [\n{lines}\n]}}\n')
+    path.write_text(text)
 
 
 def load(path: pathlib.Path) -> list[Result]:
@@ -98,51 +126,68 @@ def load(path: pathlib.Path) -> list[Result]:
         raise ValueError(f"{path} is not a file of jaxring bench --json: {error!r}") from None
 
 
-def compare(old: Sequence[Result], new: Sequence[Result]) -> Table:
-    """Ours then and now: as ratios to each peer measured in the same run, since machines differ from day to day."""
-    rows = Table(title="compared with the older run: ratio of each peer's time to ours")
-    for name in ("case", "peer"):
-        rows.add_column(name)
-    for name in ("then", "now", "change"):
-        rows.add_column(name, justify="right")
+def compare(old: Sequence[Result], new: Sequence[Result], width: int = 0) -> list[str]:
+    """Ours then and now: as ratios to each peer measured in the same run, since machines differ from day to day.
+
+    Lines of a table, or a sentence where the runs have no case in common.
+    """
     then, now = _ratios(old), _ratios(new)
-    for key in now:
-        if key in then:
-            rows.add_row(key[0], key[1], f"{then[key]:.2f}", f"{now[key]:.2f}", f"{now[key] / then[key] - 1:+.0%}")
-    return rows
+    if not then.keys() & now.keys():
+        found = [", ".join(" to ".join(key) for key in list(ratios)[:2]) or "none" for ratios in (then, now)]
+        sentence = "Nothing to compare: no ratio of a peer's time to ours is in both runs. "
+        return [f"{sentence}The older one begins with {found[0]}; this one with {found[1]}."]
+    columns = [table.Column(name, 0, text=True) for name in ("case", "peer")]
+    columns += [table.Column(name, 0) for name in ("then", "now", "change")]
+    both = [
+        (*key, f"{then[key]:.2f}", f"{now[key]:.2f}", f"{now[key] / then[key] - 1:+.0%}") for key in now if key in then
+    ]
+    return ["Compared with the older run: ratio of each peer's time to ours.", *table.rows(columns, both, width)]
 
 
 def plot(path: pathlib.Path, results: Sequence[Result]) -> None:
-    """busbw and time over size, a curve for each peer; the format is the suffix's."""
+    """busbw and time over size, a curve for each peer; a row of both for each collective on each layout.
+
+    The format is the suffix's.
+    """
     import matplotlib as mpl
 
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    measured = [r for r in results if r.times_us]
-    for peer in dict.fromkeys(r.peer for r in measured):
-        for inplace in (False, True):
-            own = [r for r in measured if r.peer == peer and r.case.inplace == inplace]
-            if not own:
-                continue
-            x = [r.case.moved(r.ranks) for r in own]
-            name, style = (f"{peer}, in place", "--") if inplace else (peer, "-")
-            left.plot(x, [r.busbw for r in own], style, marker="o", markersize=3, label=name)
-            line = right.plot(x, [r.median_us for r in own], style, marker="o", markersize=3, label=name)[0]
-            low, high = zip(*(r.spread for r in own), strict=True)
-            right.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    for axes, label in ((left, "busbw [GB/s]"), (right, "time [us], with quartiles")):
-        axes.set(xscale="log", yscale="log", xlabel="size [B]", ylabel=label)
-        axes.grid(True, which="major", alpha=0.3)
-    left.legend()
-    first = measured[0]
-    figure.suptitle(
-        f"{first.case.collective} {first.case.op} {first.case.dtype}, {first.processes} x {first.devices} ranks"
-    )
+    series: dict[str, list[Result]] = {}
+    for result in results:
+        if result.times_us:
+            series.setdefault(title(result), []).append(result)
+    if not series:
+        return
+    figure, grid = plt.subplots(len(series), 2, figsize=(11, 4.2 * len(series)), layout="constrained", squeeze=False)
+    for (what, own), (left, right) in zip(series.items(), grid, strict=True):
+        _draw(own, left, right)
+        left.set_title(what, loc="left")
+        left.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def _draw(results: Sequence[Result], left: Any, right: Any) -> None:
+    """Curves of one collective on one layout."""
+    for peer, inplace in dict.fromkeys((r.peer, r.case.inplace) for r in results):
+        own = [r for r in results if (r.peer, r.case.inplace) == (peer, inplace)]
+        own.sort(key=lambda r: r.case.moved(r.ranks))  # with -r sizes come again
+        x = [r.case.moved(r.ranks) for r in own]
+        name, style = (f"{peer}, in place", "--") if inplace else (peer, "-")
+        left.plot(x, [r.busbw for r in own], style, marker="o", markersize=3, label=name)
+        line = right.plot(x, [r.median_us for r in own], style, marker="o", markersize=3, label=name)[0]
+        low, high = zip(*(r.spread for r in own), strict=True)
+        right.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+    sizes = sorted({r.case.moved(r.ranks) for r in results})
+    sizes = sizes[:: -(-len(sizes) // _MOST_TICKS)]
+    for axes, label in ((left, "busbw [GB/s]"), (right, "time [us], with quartiles")):
+        axes.set(xscale="log", yscale="log", xlabel="size", ylabel=label)
+        axes.set_xticks(sizes, [shown(size) for size in sizes])
+        axes.xaxis.minorticks_off()  # the other axis may span less than a decade
+        axes.grid(True, which="major", alpha=0.3)
 
 
 def _ratios(results: Sequence[Result]) -> dict[tuple[str, str], float]:
@@ -151,11 +196,8 @@ def _ratios(results: Sequence[Result]) -> dict[tuple[str, str], float]:
     for r in results:
         base = known.get((find(r.peer).ours, r.processes, r.devices, r.case))
         if r.peer != find(r.peer).ours and base and r.times_us:
-            how = ", in place" if r.case.inplace else ""
-            name = (
-                f"{r.case.collective} {r.case.op} {r.case.dtype} {shown(r.case.nbytes)}{how}, {r.processes}x{r.devices}"
-            )
-            found[name, r.peer] = r.median_us / base
+            how = " in place" if r.case.inplace else ""
+            found[f"{title(r)}, {shown(r.case.nbytes)}{how}", r.peer] = r.median_us / base
     return found
 
 

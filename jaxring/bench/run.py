@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import random
 import statistics
@@ -13,9 +14,10 @@ from jaxring.bench import limits
 from jaxring.bench.fleet import Crew
 from jaxring.bench.peers import find, is_ours
 from jaxring.errors import JaxringError
+from jaxring.sizes import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from jaxring.bench.hosts import Hosts
     from jaxring.bench.work import Case
@@ -107,27 +109,29 @@ def measure(
     iterations: int,
     warmup: int,
     check: bool,
-    progress: Callable[..., object],
+    say: Callable[[str], object],
     seconds: float = math.inf,
-) -> tuple[list[Result], float]:
-    """All results, and the machine's copy bandwidth in GB/s (bytes read plus bytes written), measured in between.
+) -> Generator[tuple[list[Result], float], None, None]:
+    """For each case all results, and the machine's copy bandwidth in GB/s (bytes read plus bytes written) after it.
 
     A peer makes ``iterations`` of each case, batches of short ones, or stops when they took ``seconds``, but then not
-    before a few are made. ``progress(description=...)`` hears what happens. JaxringError where a peer's job does not
-    start, or ours breaks; another peer whose job breaks has no more results from there on, but the reason.
+    before a few are made. ``say`` hears what happens. JaxringError where a peer's job does not start, or ours breaks;
+    another peer whose job breaks has no more results from there on, but the reason.
     """
     names, _ = installed(job)
-    results: list[Result] = []
-    copies: list[float] = []
     with contextlib.ExitStack() as stack:
         crews = []
         for name in names:
-            progress(description=f"starting {name}")
+            say(f"starting {name}")
             crews.append(stack.enter_context(Crew(find(name), job.processes, job.devices, job.environment, job.hosts)))
-        for case in cases:
-            results += _one(job, crews, case, iterations, warmup, check, progress, seconds)
-            copies.append(limits.copy_bandwidth())
-    return results, statistics.median(copies) if copies else 0.0
+        for number, case in enumerate(cases, 1):
+            what = f"{number} of {len(cases)}: {case.collective}, {shown(case.nbytes)}: "
+            results = _one(job, crews, case, iterations, warmup, check, functools.partial(_tell, say, what), seconds)
+            yield list(results), limits.copy_bandwidth()
+
+
+def _tell(say: Callable[[str], object], what: str, text: str) -> None:
+    say(what + text)
 
 
 def _one(
@@ -137,7 +141,7 @@ def _one(
     iterations: int,
     warmup: int,
     check: bool,
-    progress: Callable[..., object],
+    say: Callable[[str], object],
     seconds: float,
 ) -> Iterator[Result]:
     found = {
@@ -147,7 +151,7 @@ def _one(
     turns: dict[Crew, tuple[int, int]] = {}
     batch_s = max(BATCH_S, BUCKETS * job.hosts.bucket_s) if job.hosts else BATCH_S
     for crew, result in found.items():
-        progress(description=f"{case.collective} {case.nbytes} B: {crew.peer.name} prepares")
+        say(f"{crew.peer.name} prepares")
         with _may_break(crew, result):
             result.refused = result.refused or next((answer for answer in crew.ask("prepare", case) if answer), "")
             if result.refused:
@@ -166,7 +170,7 @@ def _one(
             count = min(count, left[crew])
             if count == 0:
                 continue
-            progress(description=f"{case.collective} {case.nbytes} B: {crew.peer.name}")
+            say(crew.peer.name)
             result = found[crew]
             with _may_break(crew, result):
                 times = crew.ask("run", (UNCOUNTED + count, batch))

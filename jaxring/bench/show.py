@@ -1,51 +1,82 @@
-"""A benchmark run as a person follows it: who is left out, how far it is, and the table."""
+"""A benchmark run as a person follows it: who is left out, how far it is, and each row as soon as it is measured."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import math
 import sys
-from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+import time
+from typing import TYPE_CHECKING, Self
 
 from jaxring.bench import report
 from jaxring.bench.run import Job, Result, installed, measure
+from jaxring.bench.table import width_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
+    from typing import TextIO
 
     from jaxring.bench.work import Case
 
+_CLEAR = "\r\x1b[K"
 
-def console() -> Console:
-    """On a terminal of its width; a file or pipe has none, and gets the tables' own."""
-    return Console() if sys.stdout.isatty() else Console(width=160)
+
+class Status:
+    """A line at the bottom of the terminal that tells what is being done; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self._stream = sys.stderr
+        self._width = width_of(self._stream)
+        self._begun = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def say(self, text: str) -> None:
+        """Show this instead."""
+        if self._width:
+            line = f"{text} ({time.monotonic() - self._begun:.0f} s)"
+            print(f"{_CLEAR}{line[: self._width - 1]}", end="", file=self._stream, flush=True)
+
+    def clear(self) -> None:
+        """Make room for a line of the output."""
+        if self._width:
+            print(_CLEAR, end="", file=self._stream, flush=True)
 
 
 def run(
-    out: Console,
+    out: TextIO,
     job: Job,
     cases: Sequence[Case],
     iterations: int,
     warmup: int,
     check: bool,
     seconds: float = math.inf,
-) -> tuple[list[Result], float]:
-    """Measures the cases of one collective, as `measure` does, and prints them.
+) -> Generator[tuple[list[Result], float], None, None]:
+    """Measures the cases of one collective, as `measure` does, and prints each when it is done.
 
-    Returns the results, and the machine's copy bandwidth in GB/s.
+    Yields a case's results, and the machine's copy bandwidth in GB/s.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        say = functools.partial(progress.update, progress.add_task("starting"))
-        results, copy_gbs = measure(job, cases, iterations, warmup, check, say, seconds)
-    out.print(report.table(results, copy_gbs))
-    return results, copy_gbs
+    table = report.rows(cases, installed(job)[0], width_of(out))
+    with (
+        Status() as status,
+        contextlib.closing(measure(job, cases, iterations, warmup, check, status.say, seconds)) as measured,
+    ):
+        for number, (results, copy_gbs) in enumerate(measured):
+            status.clear()
+            if number == 0:
+                lines = ["", report.title(results[0]), *report.caption(table, copy_gbs), "", table.header()]
+                print("\n".join(lines), file=out)
+            for result in results:
+                print(report.row(table, results, result, copy_gbs), file=out)
+            out.flush()
+            yield results, copy_gbs
 
 
-def left_out(out: Console, job: Job) -> None:
+def left_out(out: TextIO, job: Job) -> None:
     """Says which peers cannot run, and why."""
     for name, reason in installed(job)[1].items():
-        out.print(f"{name}: left out, {reason}", highlight=False)
+        print(f"{name}: left out, {reason}", file=out)

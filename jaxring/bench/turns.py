@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import statistics
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
+
+from jaxring.bench import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,24 +45,16 @@ def medians(times: Times) -> dict[str, float]:
 
 
 def report(times: Times, title: str, conclusion: str) -> None:
-    """Prints a table of medians and quartiles, and a line below it. ImportError without rich."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table("program", "median ms", "quartiles ms", title=title)
+    """Prints a table of medians and quartiles, and a line below it."""
+    columns = [table.Column("program", 0, text=True), table.Column("median ms", 0), table.Column("quartiles ms", 0)]
+    lines = []
     for name, found in times.items():
         low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
-        table.add_row(name, f"{middle * 1e3:.3f}", f"{low * 1e3:.3f} .. {high * 1e3:.3f}")
-    console.print(table)
-    console.print(conclusion)
+        lines.append((name, f"{middle * 1e3:.3f}", f"{low * 1e3:.3f} .. {high * 1e3:.3f}"))
+    print("\n".join([title, *table.rows(columns, lines, table.width_of()), conclusion]))
 
 
-def ready(devices: int | None) -> bool:
-    """Sets the number of CPU devices, if one is given. False where tables cannot be drawn; says what to install."""
-    if importlib.util.find_spec("rich") is None:
-        print("The bench draws tables with rich: pip install 'jaxring[bench]'.", file=sys.stderr)
-        return False
-    if devices:
-        jax.config.update("jax_num_cpu_devices", devices)
-    return True
+def use_devices(count: int | None) -> None:
+    """Sets the number of CPU devices, if one is given."""
+    if count:
+        jax.config.update("jax_num_cpu_devices", count)

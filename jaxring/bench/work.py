@@ -6,7 +6,12 @@ import dataclasses
 
 import numpy as np
 
+from jaxring.plan.schedule import REDUCTIONS
+
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
+
+# Those that results are checked of.
+OPERATIONS = ("sum", "mean", "max", "min", "prod")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +27,16 @@ class Case:
     nbytes: int
     inplace: bool = False  # the operand is donated to the result
     chain: int = 1  # dependent collectives in one program
+
+    @property
+    def what(self) -> str:
+        """The collective, with the operation where it reduces, and the data type."""
+        return " ".join([self.collective, *[self.op] * self.reduces, self.dtype])
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the operation has a meaning."""
+        return self.collective in REDUCTIONS
 
     def count(self, ranks: int) -> int:
         """Elements of a rank's operand; whole blocks where the collective counts ranks."""
@@ -71,7 +86,7 @@ def operand(case: Case, ranks: int, rank: int) -> np.ndarray:
 def expected(case: Case, ranks: int, rank: int) -> np.ndarray:
     """What a rank gets of everybody's `operand`, after one collective."""
     every = [operand(case, ranks, r) for r in range(ranks)]
-    if case.collective in ("all_reduce", "reduce_scatter"):
+    if case.reduces:
         fold = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[case.op]
         total = every[0].astype(np.float64)
         for other in every[1:]:

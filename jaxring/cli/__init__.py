@@ -4,20 +4,56 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
+from jaxring.cli import terminal
 from jaxring.errors import JaxringError
+from jaxring.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # In the order of the help text. A subcommand may import jax, so only the one that is asked for does its heavy imports.
 COMMANDS = {name: f"jaxring.cli.{name}" for name in ("bench", "doctor", "explain", "run", "topo", "trace")}
+# Exit codes as shells have them for what ends by SIGINT and SIGPIPE.
+INTERRUPTED, PIPE_BROKEN = 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: the process's own); returns the exit code, 2 for a usage error."""
+    """Run the command line `argv` (default: the process's own); returns the exit code, 2 for a usage error.
+
+    Errors of ours, Ctrl-C and a reader that has gone (`| head`) end it without a traceback.
+    """
+    terminal.survive_encoding()
+    try:
+        try:
+            return _run(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        terminal.drop_output()
+        return PIPE_BROKEN
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    command = "jaxring"
+    try:
+        arguments = _parser().parse_args(argv)
+        command = f"jaxring {arguments.command}"
+        if arguments.command != "doctor":  # which shows what is wrong with them
+            load(os.environ)
+        return int(arguments.run(arguments))
+    except JaxringError as error:
+        print(f"{command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="jaxring", description="Collectives for JAX: tools.")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module_name in COMMANDS.items():
@@ -26,9 +62,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         subparser.formatter_class = argparse.RawDescriptionHelpFormatter
         module.add_arguments(subparser)
         subparser.set_defaults(run=module.run)
-    arguments = parser.parse_args(argv)
-    try:
-        return int(arguments.run(arguments))
-    except JaxringError as error:
-        print(f"jaxring {arguments.command}: {error}", file=sys.stderr)
-        return 1
+    return parser

@@ -30,36 +30,65 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import pathlib
+import statistics
 import sys
 from typing import TYPE_CHECKING
 
-from jaxring.bench import gpu_suite
-from jaxring.cli.layout import layout
+from jaxring.bench import gpu_suite, work
+from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
-from jaxring.sizes import size
+from jaxring.plan import dtypes
+from jaxring.plan.schedule import REDUCTIONS
+from jaxring.sizes import shown
 
 if TYPE_CHECKING:
     import argparse
+    from typing import TextIO
 
+    from jaxring.bench.hosts import Hosts
+    from jaxring.bench.run import Result
+
+_STDOUT = pathlib.Path("-")
+_PLOTS = (".png", ".svg", ".pdf")
+_LAYOUT = (1, 8)
 HELP = "time collectives against XLA, Gloo, MPI and others"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `jaxring bench`."""
     add = parser.add_argument
-    add("collectives", nargs="*", metavar="COLLECTIVE", help="all_reduce, all_gather, reduce_scatter, all_to_all, ...")
-    add("-n", dest="jobs", type=layout, action="append", metavar="PxD", help="processes x devices (default: 1x8)")
-    add("-b", dest="begin", default="4", metavar="SIZE", help="smallest size in bytes, with K, M or G (default: 4)")
-    add("-e", dest="end", default="16M", metavar="SIZE", help="largest size (default: 16M)")
-    add("-f", dest="factor", type=int, default=4, metavar="N", help="factor between sizes (default: 4)")
-    add("-d", dest="dtype", default="float32", metavar="TYPE", help="data type (default: float32)")
-    add("-o", dest="op", default="sum", metavar="OP", help="operation of reductions (default: sum)")
-    add("-w", dest="warmup", type=int, default=5, metavar="N", help="iterations that do not count (default: 5)")
-    add("--iters", type=int, default=40, metavar="N", help="iterations, or batches of 1 ms, that count (default: 40)")
-    add("-r", dest="repeat", type=int, default=1, metavar="N", help="run it all so many times (default: 1)")
+    collective = types.one_of("collective", work.COLLECTIVES)
+    add("collectives", nargs="*", type=collective, metavar="COLLECTIVE", help=", ".join(work.COLLECTIVES))
+    add("-n", dest="jobs", type=types.layout, action="append", metavar="PxD", help="processes x devices (default: 1x8)")
+    help_ = "smallest size in bytes, with K, M or G (default: 4)"
+    add("-b", dest="begin", type=types.nbytes, default="4", metavar="SIZE", help=help_)
+    add("-e", dest="end", type=types.nbytes, default="16M", metavar="SIZE", help="largest size (default: 16M)")
+    add("-f", dest="factor", type=types.positive, default=4, metavar="N", help="factor between sizes (default: 4)")
+    add("-d", dest="dtype", type=types.dtype, default="float32", metavar="TYPE", help="data type (default: float32)")
+    operation = types.one_of("operation", work.OPERATIONS, types.OPERATIONS)
+    help_ = f"operation of reductions: {', '.join(work.OPERATIONS)} (default: sum)"
+    add("-o", dest="op", type=operation, default="sum", metavar="OP", help=help_)
+    add(
+        "-w",
+        dest="warmup",
+        type=types.positive,
+        default=5,
+        metavar="N",
+        help="iterations that do not count (default: 5)",
+    )
+    add(
+        "--iters",
+        type=types.positive,
+        default=40,
+        metavar="N",
+        help="iterations, or batches of 1 ms, that count (default: 40)",
+    )
+    add("-r", dest="repeat", type=types.positive, default=1, metavar="N", help="run it all so many times (default: 1)")
     add("-c", dest="check", type=int, choices=(0, 1), default=1, help="check results (default: 1)")
     add("--in-place", choices=("no", "yes", "both"), default="no", help="donate operands to results (default: no)")
-    add("--chain", type=int, default=1, metavar="N", help="dependent collectives in one program (default: 1)")
+    add(
+        "--chain", type=types.positive, default=1, metavar="N", help="dependent collectives in one program (default: 1)"
+    )
     add(
         "--peers",
         default="xla,gloo,mpi",
@@ -69,9 +98,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--hosts", type=int, default=0, metavar="N", help="on N hosts, made of network namespaces (needs root)")
     add("--rate", default="", metavar="RATE", help="of every host's link, as 1gbit (default: not shaped)")
     add("--congestion", default="", metavar="NAME", help="TCP's congestion control on those hosts (default: as here)")
-    add("--links", type=int, default=1, metavar="N", help="networks that join the hosts (default: 1)")
-    add("--env", action="append", default=[], metavar="NAME=VALUE", help="set for the processes of all peers")
-    add("--json", type=pathlib.Path, metavar="FILE", help="write every time that was measured")
+    add("--links", type=types.positive, default=1, metavar="N", help="networks that join the hosts (default: 1)")
+    help_ = "set for the processes of all peers"
+    add("--env", type=types.variable, action="append", default=[], metavar="NAME=VALUE", help=help_)
+    help_ = "write every time that was measured; -: to stdout, and the tables to stderr"
+    add("--json", type=pathlib.Path, metavar="FILE", help=help_)
     add("--plot", type=pathlib.Path, metavar="FILE", help="write a plot of busbw and time over size")
     add("--suite", choices=("cpu", "gpu"), help="a fixed list of measurements; gpu: builds and tests, too")
     gpu_suite.add_arguments(parser)
@@ -79,46 +110,76 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and report. Raises JaxringError for what cannot be measured."""
+    """Measure and report. Raises JaxringError for what cannot be measured; at Ctrl-C what there is yet is reported."""
     if arguments.suite == "gpu":
         return gpu_suite.suite(arguments.out, arguments.limit, arguments.stages)
-    if importlib.util.find_spec("rich") is None:
-        raise JaxringError("The bench draws tables with rich: pip install 'jaxring[bench]'.")
-    from jaxring.bench import cpu_suite, peers, report, show, work
-    from jaxring.bench.hosts import Hosts
-    from jaxring.bench.run import Job
+    from jaxring.bench import cpu_suite, peers, report
+    from jaxring.bench.table import width_of
 
     if arguments.suite == "cpu":
         return cpu_suite.suite(arguments.out, arguments.stages)
     if not arguments.collectives:
         raise JaxringError("Name a collective, such as all_reduce, or --suite cpu or gpu.")
+    _check(arguments)
     try:
-        sizes = work.sizes(size(arguments.begin), size(arguments.end), arguments.factor)
-        environment = dict(pair.split("=", 1) for pair in arguments.env)
         older = report.load(arguments.compare) if arguments.compare else []
-    except ValueError as error:
-        raise JaxringError(f"Not a size, NAME=VALUE or JSON file: {error}") from None
+    except (OSError, ValueError) as error:
+        raise JaxringError(f"--compare: {error}") from None
+    # stdout is for one of the two.
+    out = sys.stderr if arguments.json == _STDOUT else sys.stdout
+    everything: list[Result] = []
+    copies: list[float] = []
+    try:
+        _measure(arguments, out, everything, copies)
+    finally:
+        # Ctrl-C, or a peer that breaks, does not take what has been measured.
+        if arguments.json and everything:
+            path = None if arguments.json == _STDOUT else arguments.json
+            report.save(path, everything, statistics.median(copies), sys.argv[2:])
+    if arguments.plot:
+        report.plot(arguments.plot, everything)
+    if older:
+        print("\n".join(["", *report.compare(older, everything, width_of(out))]), file=out)
+    wrong = [result for result in everything if result.wrong and peers.is_ours(result.peer)]
+    for result in wrong:
+        where = f"{report.title(result)}, {shown(result.case.nbytes)}, {result.peer}"
+        print(f"jaxring bench: {result.wrong} elements are wrong: {where}", file=sys.stderr)
+    return int(bool(wrong))
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """JaxringError for what would fail in the middle of the measurements, or after them."""
+    if any(name in REDUCTIONS for name in arguments.collectives):
+        try:
+            dtypes.check(arguments.op, arguments.dtype)
+        except TypeError as error:
+            raise JaxringError(f"{error}.") from None
+    if arguments.plot:
+        if importlib.util.find_spec("matplotlib") is None:
+            raise JaxringError("Plots are drawn with matplotlib: pip install 'jaxring[bench]'.")
+        if arguments.plot.suffix.lower() not in _PLOTS:
+            raise JaxringError(f"--plot {arguments.plot}: name a file that ends in {', '.join(_PLOTS)}.")
+    if arguments.hosts and any(processes % arguments.hosts for processes, _ in arguments.jobs or [_LAYOUT]):
+        raise JaxringError(f"{arguments.hosts} hosts cannot share the processes of every -n equally.")
+
+
+def _measure(arguments: argparse.Namespace, out: TextIO, everything: list[Result], copies: list[float]) -> None:
+    """Adds results to ``everything`` as they are made, and the machine's copy bandwidths to ``copies``."""
+    from jaxring.bench import peers, show
+    from jaxring.bench.run import Job
+
     names = peers.with_ours(name for name in arguments.peers.split(",") if name)
-    if unknown := [name for name in arguments.collectives if name not in work.COLLECTIVES]:
-        raise JaxringError(f"Unknown collective {unknown[0]!r}: use {', '.join(work.COLLECTIVES)}.")
+    environment = dict(arguments.env)
+    if dtypes.element_bytes(arguments.dtype) >= 8 and arguments.dtype != "complex64":
+        environment.setdefault("JAX_ENABLE_X64", "1")  # JAX would measure the type of half the size
     inplace = {"no": (False,), "yes": (True,), "both": (False, True)}[arguments.in_place]
-    console = show.console()
-    everything = []
-    copies = []
-    made = None
-    if arguments.hosts:
-        if any(processes % arguments.hosts for processes, _ in arguments.jobs or [(1, 8)]):
-            raise JaxringError(f"{arguments.hosts} hosts cannot share the processes of every -n equally.")
-        made = Hosts(arguments.hosts, arguments.links, arguments.rate, arguments.congestion)
-        if arguments.links > 1:
-            interfaces = ",".join(Hosts.device(network) for network in range(arguments.links))
-            environment.setdefault("JAXRING_SOCKET_IFNAME", interfaces)
-    with made or contextlib.nullcontext():
+    sizes = work.sizes(arguments.begin, arguments.end, arguments.factor)
+    with _hosts(arguments, environment) or contextlib.nullcontext() as made:
         if made is not None:
-            console.print(made.describe(), highlight=False)
-        for processes, devices in arguments.jobs or [(1, 8)]:
+            print(made.describe(), file=out)
+        for processes, devices in arguments.jobs or [_LAYOUT]:
             job = Job(processes, devices, names, environment, made)
-            show.left_out(console, job)
+            show.left_out(out, job)
             for collective in arguments.collectives * arguments.repeat:
                 cases = [
                     work.Case(collective, arguments.op, arguments.dtype, nbytes, place, arguments.chain)
@@ -127,13 +188,22 @@ def run(arguments: argparse.Namespace) -> int:
                     if not place or collective not in ("all_gather", "reduce_scatter")
                 ]
                 check = bool(arguments.check)
-                results, copy_gbs = show.run(console, job, cases, arguments.iters, arguments.warmup, check)
-                everything += results
-                copies.append(copy_gbs)
-    if arguments.json:
-        report.save(arguments.json, everything, max(copies), sys.argv[2:])
-    if arguments.plot:
-        report.plot(arguments.plot, everything)
-    if older:
-        console.print(report.compare(older, everything))
-    return int(any(result.wrong for result in everything if peers.is_ours(result.peer)))
+                # Closed here, so that after Ctrl-C no process is left when the command goes on to its end.
+                with contextlib.closing(
+                    show.run(out, job, cases, arguments.iters, arguments.warmup, check)
+                ) as measured:
+                    for results, copy_gbs in measured:
+                        everything += results
+                        copies.append(copy_gbs)
+
+
+def _hosts(arguments: argparse.Namespace, environment: dict[str, str]) -> Hosts | None:
+    """The hosts that were asked for, to be entered."""
+    from jaxring.bench.hosts import Hosts
+
+    if not arguments.hosts:
+        return None
+    if arguments.links > 1:
+        interfaces = ",".join(Hosts.device(network) for network in range(arguments.links))
+        environment.setdefault("JAXRING_SOCKET_IFNAME", interfaces)
+    return Hosts(arguments.hosts, arguments.links, arguments.rate, arguments.congestion)

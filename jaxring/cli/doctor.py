@@ -14,15 +14,18 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import tables
-from jaxring.settings import load, origins
+from jaxring.errors import SettingsError
+from jaxring.settings import examine, of
 from jaxring.settings.variables import PREFIX, markdown, shown
 from jaxring.sizes import shown as size_shown
 from jaxring.topology import detect, findings, host, paths
+from jaxring.topology.findings import Finding
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from jaxring.settings import Origin
     from jaxring.topology.host import Host, Interface
     from jaxring.topology.machine import Machine
     from jaxring.world.rdma import Gid, Port
@@ -37,19 +40,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it all. Raises SettingsError for a variable that is wrong: the first thing to mend."""
+    """Print it all. A variable that is wrong is a grave finding; the rest is as it would be without it."""
     if arguments.settings:
         print(markdown(), end="")
         return 0
     from jaxring.topology import ports as rdma_ports
 
     out = tables.console()
-    values = load(os.environ)
+    variables, wrong = examine(os.environ)
+    values = of(variables)
     here = host.describe()
     ports, told = rdma_ports.ports()
-    machine = detect.machine(values)
+    try:
+        machine = detect.machine(values)
+    except SettingsError as error:  # of the file that JAXRING_TOPO_FILE names
+        wrong.append(str(error))
+        machine = detect.detect()
     cpus = os.sched_getaffinity(0)
-    out.print(tables.table("Settings", ("variable", "value", "origin"), _settings()))
+    out.print(tables.table("Settings", ("variable", "value", "origin"), _settings(variables)))
     out.print(tables.table(f"Host {here.name}", ("what", "value"), _host(here)))
     columns: tuple[str, ...] = ("name", "state", "Gbit/s", "MTU", "addresses")
     out.print(tables.table("Network interfaces", columns, map(_interface, here.interfaces)))
@@ -58,25 +66,30 @@ def run(arguments: argparse.Namespace) -> int:
     if ports:
         columns = ("device", "port", "index", "type", "GID", "IP", "interface")
         out.print(tables.table("GIDs", columns, _gids(ports, arguments.all_gids)))
-    found = findings.find(here, ports, machine, values, cpus)
+    found = [*map(_wrong, wrong), *findings.find(here, ports, machine, values, cpus)]
     rows = [("grave" if f.grave else "", f.what, f.cost, f.mend) for f in found]
     out.print(tables.table("Findings", ("", "what", "what it costs", "how to mend it"), rows))
     return int(any(finding.grave for finding in found))
 
 
-def _settings() -> Iterator[tuple[object, ...]]:
-    for name, origin in origins(os.environ).items():
+def _wrong(sentence: str) -> Finding:
+    """The finding for a variable that is wrong."""
+    return Finding(sentence, "`import jaxring` raises SettingsError.", "Correct or unset it: docs/settings.md.", True)
+
+
+def _settings(variables: Mapping[str, Origin]) -> Iterator[tuple[object, ...]]:
+    for name, origin in variables.items():
         yield PREFIX + name, shown(origin.value) or "(empty)", origin.name or origin.ignored or "default"
 
 
 def _host(here: Host) -> Iterator[tuple[object, ...]]:
     yield "kernel", here.kernel
     yield "CPUs of this process", here.cpus
-    limit = "unlimited" if here.memlock < 0 else f"{size_shown(here.memlock)}B"
+    limit = "unlimited" if here.memlock < 0 else size_shown(here.memlock)
     yield "locked memory", f"{limit}{' (IPC_LOCK: no limit)' if here.ipc_lock and here.memlock >= 0 else ''}"
-    yield "/dev/shm", f"{here.shm_bytes / (1 << 30):.1f} GiB"
+    yield "/dev/shm", size_shown(here.shm_bytes)
     yield "transparent huge pages", here.huge_pages
-    yield "TCP", f"congestion control {here.congestion}, send buffer up to {size_shown(here.socket_bytes)}B"
+    yield "TCP", f"congestion control {here.congestion}, send buffer up to {size_shown(here.socket_bytes)}"
     yield "runs in", "Kubernetes" if here.kubernetes else "a container" if here.container else "no container"
     if here.gpus:
         yield "nvidia-peermem", "loaded" if here.peermem else "not loaded"

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jaxring.cli.layout import layout
+from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
-from jaxring.plan import dtypes, tuner
-from jaxring.plan.algorithms import build
+from jaxring.plan import protocols, tuner
+from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.schedule import COLLECTIVES, Spec
 from jaxring.plan.verify import verify
-from jaxring.sizes import shown, size
+from jaxring.sizes import shown
 
 if TYPE_CHECKING:
     import argparse
@@ -27,36 +27,43 @@ HELP = "tell which algorithm and protocol a collective takes, and why"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `jaxring explain`."""
     add = parser.add_argument
-    add("collective", choices=COLLECTIVES, metavar="COLLECTIVE", help=", ".join(COLLECTIVES))
-    add("-n", dest="job", type=layout, default=(1, 8), metavar="PxD", help="processes x devices (default: 1x8)")
-    add("--hosts", type=int, default=1, metavar="N", help="hosts that share the processes equally (default: 1)")
-    add("-b", dest="nbytes", default="1M", metavar="SIZE", help="input bytes of a rank, with K, M or G (default: 1M)")
-    add("-d", dest="dtype", default="float32", metavar="TYPE", help="data type (default: float32)")
-    add("--algorithm", metavar="NAME", help="ask for this algorithm")
-    add("--protocol", metavar="NAME", help="ask for this protocol")
+    collective = types.one_of("collective", tuple(COLLECTIVES))
+    add("collective", type=collective, metavar="COLLECTIVE", help=", ".join(COLLECTIVES))
+    add("-n", dest="job", type=types.layout, default=(1, 8), metavar="PxD", help="processes x devices (default: 1x8)")
+    add(
+        "--hosts",
+        type=types.positive,
+        default=1,
+        metavar="N",
+        help="hosts that share the processes equally (default: 1)",
+    )
+    help_ = "input bytes of a rank, with K, M or G (default: 1M)"
+    add("-b", dest="nbytes", type=types.nbytes, default="1M", metavar="SIZE", help=help_)
+    add("-d", dest="dtype", type=types.dtype, default="float32", metavar="TYPE", help="data type (default: float32)")
+    algorithm, protocol = types.one_of("algorithm", tuple(ALGORITHMS)), types.one_of("protocol", tuple(protocols.CPU))
+    add("--algorithm", type=algorithm, metavar="NAME", help="ask for this algorithm")
+    add("--protocol", type=protocol, metavar="NAME", help="ask for this protocol")
     add("--schedule", action="store_true", help="print the schedule, verified")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the decision. Raises JaxringError for a job that cannot be, or a choice that cannot serve."""
     processes, devices = arguments.job
-    if arguments.hosts < 1 or processes % arguments.hosts:
+    if processes % arguments.hosts:
         raise JaxringError(f"{processes} processes cannot be shared equally by {arguments.hosts} hosts.")
     placement = tuple(rank // devices for rank in range(processes * devices))
     hosts = tuple(process * arguments.hosts // processes for process in placement)
     try:
-        nbytes = size(arguments.nbytes)
-        dtypes.dtype_code(arguments.dtype)
         choice = tuner.choose(
             arguments.collective,
             placement,
             hosts,
-            nbytes,
+            arguments.nbytes,
             arguments.dtype,
             algorithm=arguments.algorithm,
             protocol=arguments.protocol,
         )
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise JaxringError(f"{error}.") from None
     perm = tuple((rank, (rank + 1) % len(placement)) for rank in range(len(placement)))
     schedule = build(
@@ -70,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     )
     print(
-        f"{arguments.collective} of {shown(nbytes)}B {arguments.dtype}, {len(placement)} ranks in {processes} "
+        f"{arguments.collective} of {shown(arguments.nbytes)} {arguments.dtype}, {len(placement)} ranks in {processes} "
         f"process(es) on {arguments.hosts} host(s)\n"
         f"takes {choice.algorithm} by {choice.protocol}, {choice.channels} channel(s): {choice.reason}.\n"
         "candidates (estimated us):"

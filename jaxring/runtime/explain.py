@@ -6,6 +6,8 @@ import dataclasses
 import json
 import threading
 
+from jaxring.sizes import shown
+
 _lock = threading.Lock()
 _decisions: list[Decision] = []
 _notes: dict[str, int] = {}
@@ -38,7 +40,7 @@ class Decision:
         what = f"{self.collective}({self.op})" if self.op else self.collective
         ways = "+".join(self.transports)
         return (
-            f"{what} {self.dtype} {_bytes(self.nbytes)} over {self.axes} at {self.site}: "
+            f"{what} {self.dtype} {shown(self.nbytes)} over {self.axes} at {self.site}: "
             f"{self.algorithm}, protocol {self.protocol}, transport {ways}, {self.channels} channel(s), "
             f"{self.ranks} ranks in {self.processes} process(es): {self.reason}"
         )
@@ -86,10 +88,3 @@ def explain() -> str:
     if not counts:
         return "jaxring: no collective has run in this process yet."
     return "\n".join(text if count == 1 else f"{text} (x{count})" for text, count in counts.items())
-
-
-def _bytes(n: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if n >= size:
-            return f"{n / size:.4g} {unit}"
-    return f"{n} B"

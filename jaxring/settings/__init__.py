@@ -15,13 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import SettingsError
 from jaxring.plan.selection import Selection
+from jaxring.settings import command
 from jaxring.settings.kinds import LEVELS
 from jaxring.settings.variables import PREFIX, SLOTS, VARIABLES, Variable, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LEVELS", "VARIABLES", "Origin", "Settings", "Variable", "announce", "load", "origins", "settings"]
+__all__ = [
+    "LEVELS",
+    "VARIABLES",
+    "Origin",
+    "Settings",
+    "Variable",
+    "announce",
+    "examine",
+    "load",
+    "of",
+    "origins",
+    "settings",
+]
 
 NCCL = "NCCL_"
 
@@ -106,20 +119,37 @@ class Origin:
     ignored: str = ""
 
 
-def origins(environ: Mapping[str, str]) -> dict[str, Origin]:
-    """The value of every variable by its name. Raises SettingsError naming the variable at fault."""
+def examine(environ: Mapping[str, str]) -> tuple[dict[str, Origin], list[str]]:
+    """The value of every variable by its name, and what is wrong, a sentence each; what is wrong has its default."""
+    wrong = []
     known = {PREFIX + variable.name for variable in VARIABLES}
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
             near = difflib.get_close_matches(name, known, 1, 0.0)
-            raise SettingsError(f"There is no variable {name}; the nearest one is {near[0]}.")
-    found = {variable.name: _origin(variable, environ) for variable in VARIABLES}
+            wrong.append(f"There is no variable {name}; the nearest one is {near[0]}.")
+    found = {}
+    for variable in VARIABLES:
+        try:
+            found[variable.name] = _origin(variable, environ)
+        except SettingsError as error:
+            wrong.append(str(error))
+            found[variable.name] = Origin(variable.default)
     low, high = found["MIN_NCHANNELS"], found["MAX_NCHANNELS"]
     if low.value > high.value:
         low_name, high_name = low.name or PREFIX + "MIN_NCHANNELS", high.name or PREFIX + "MAX_NCHANNELS"
-        raise SettingsError(f"{low_name} is {low.value}, which is more than {high_name}: {high.value}.")
+        wrong.append(f"{low_name} is {low.value}, which is more than {high_name}: {high.value}.")
+        found |= {v.name: Origin(v.default) for v in VARIABLES if v.name in ("MIN_NCHANNELS", "MAX_NCHANNELS")}
     if found["SAVE_OPERANDS"].value and not found["TRACE_DIR"].value:
-        raise SettingsError("JAXRING_SAVE_OPERANDS saves in JAXRING_TRACE_DIR, which is not set: name a folder.")
+        wrong.append("JAXRING_SAVE_OPERANDS saves in JAXRING_TRACE_DIR, which is not set: name a folder.")
+        found["SAVE_OPERANDS"] = Origin(0)
+    return found, wrong
+
+
+def origins(environ: Mapping[str, str]) -> dict[str, Origin]:
+    """The value of every variable by its name. Raises SettingsError naming the variables at fault."""
+    found, wrong = examine(environ)
+    if wrong:
+        raise SettingsError(" ".join(wrong))
     return found
 
 
@@ -145,14 +175,26 @@ def _origin(variable: Variable, environ: Mapping[str, str]) -> Origin:
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """Parse the variables of `environ`. Raises SettingsError naming the variable at fault."""
-    return Settings(**{name.lower(): origin.value for name, origin in origins(environ).items()})
+    """Parse the variables of `environ`. Raises SettingsError naming the variables at fault."""
+    return of(origins(environ))
+
+
+def of(found: Mapping[str, Origin]) -> Settings:
+    """The values alone."""
+    return Settings(**{name.lower(): origin.value for name, origin in found.items()})
 
 
 @functools.cache
 def settings() -> Settings:
-    """This process's settings, read from the environment at the first call; later changes have no effect."""
-    return load(os.environ)
+    """This process's settings, read from the environment at the first call; later changes have no effect.
+
+    Raises SettingsError naming the variables at fault; in the command `jaxring`, which has to run to say what is wrong,
+    these have their defaults.
+    """
+    found, wrong = examine(os.environ)
+    if wrong and not command.this_process():
+        raise SettingsError(" ".join(wrong))
+    return of(found)
 
 
 def announce(environ: Mapping[str, str], version: str) -> None:
@@ -160,7 +202,7 @@ def announce(environ: Mapping[str, str], version: str) -> None:
 
     Where DEBUG is not set the logger's level stays as it is.
     """
-    found = origins(environ)
+    found, _ = examine(environ)
     logger = logging.getLogger("jaxring")
     level = found["DEBUG"].value
     if level:

@@ -82,8 +82,8 @@ def _memlock(host: Host, ports: Sequence[Port], settings: Settings) -> Iterator[
     if host.kubernetes:
         mend = "Add IPC_LOCK to the container's securityContext.capabilities."
     yield Finding(
-        f"The limit of locked memory is {shown(host.memlock)}B.",
-        f"A link by RDMA registers {shown(link)}B, so {host.memlock // link} can be made; the next is refused.",
+        f"The limit of locked memory is {shown(host.memlock)}.",
+        f"A link by RDMA registers {shown(link)}, so {host.memlock // link} can be made; the next is refused.",
         mend,
         grave=any(port.active for port in ports),
     )
@@ -143,7 +143,7 @@ def _host(host: Host) -> Iterator[Finding]:
         if host.kubernetes:
             mend = "Mount an emptyDir with medium: Memory at /dev/shm."
         yield Finding(
-            f"/dev/shm has {shown(host.shm_bytes)}B.",
+            f"/dev/shm has {shown(host.shm_bytes)}.",
             "jaxring's shared memory is not there (memfd), but NCCL's, Open MPI's and PyTorch's is, and they fail.",
             mend,
         )

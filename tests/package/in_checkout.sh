@@ -17,12 +17,13 @@ fail() {
 }
 
 # Without what draws tables and plots: a sentence, and what needs neither works.
-for command in "bench all_reduce" doctor topo; do
+for command in "bench all_reduce --plot $out/out.png" doctor topo; do
   code=0
   "$bin/jaxring" $command >"$out/said" 2>&1 || code=$?
   [ "$code" = 1 ] && [ "$(wc -l <"$out/said")" = 1 ] && grep -q "pip install 'jaxring\[bench\]'" "$out/said" ||
-    fail "jaxring $command without rich (exit code $code): $(cat "$out/said")"
+    fail "jaxring $command without rich and matplotlib (exit code $code): $(cat "$out/said")"
 done
+"$bin/jaxring" bench all_reduce -n 1x2 -b 4 -e 64 -f 16 -w 1 --iters 4 --peers xla
 "$bin/jaxring" run -n 2 --output rank0 examples/train_lm.py --steps 2 --width 32 --layers 1 --plot "$out/loss.png"
 
 # The example of the section "Use", in the root.

@@ -215,10 +215,10 @@ def test_what_is_lacking_is_found_with_its_cost_and_its_mend(sys_root):
     assert [finding.grave for finding in said] == [True, False, False, False, False]
     text = " ".join(f"{f.what} {f.cost} {f.mend}" for f in said)
     for part in (
-        "64KB",
+        "64 KiB",
         "so 0 can be made",
         "ulimit -l",
-        "/dev/shm has 64MB",
+        "/dev/shm has 64 MiB",
         "--shm-size",
         "bbr",
         "madvise",

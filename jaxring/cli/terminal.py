@@ -1,0 +1,33 @@
+"""The command's standard streams: terminals of any encoding, and readers that leave."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import sys
+
+# Of one character each, so that columns stay aligned.
+_PLAIN = {"→": ">", "·": ";", "…": "~", "°": "'"}
+_ERRORS = "jaxring.plain"
+
+
+def survive_encoding() -> None:
+    """Have what the streams' encoding lacks written in ASCII."""
+    codecs.register_error(_ERRORS, _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors=_ERRORS)
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end
+
+
+def drop_output() -> None:
+    """Nobody reads the output any more: what is still buffered goes nowhere, or Python complains at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

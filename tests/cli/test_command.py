@@ -1,0 +1,179 @@
+"""The command as a process: wrong settings, streams of any kind, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from jaxring import settings
+from jaxring.cli import main
+from jaxring.settings import command
+
+SCRIPT = pathlib.Path(sys.executable).parent / "jaxring"
+WRONG = {"JAXRING_ALGOO": "x", "JAXRING_TIMEOUT": "never"}
+TOLD = "There is no variable JAXRING_ALGOO; the nearest one is JAXRING_ALGO."
+
+
+def environment(**more):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAXRING_", "PYTHONIO"))}
+    return kept | {"JAX_PLATFORMS": "cpu"} | more
+
+
+def start(*argv, **options):
+    options.setdefault("env", environment())
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def finish(child):
+    out, err = child.communicate(timeout=120)
+    return child.returncode, out, err
+
+
+def test_wrong_settings_are_what_doctor_shows_and_what_all_else_is_refused_for():
+    env = environment(**WRONG)
+    children = {
+        "doctor": start(SCRIPT, "doctor", env=env),
+        "help": start(SCRIPT, "bench", "--help", env=env),
+        "module": start(sys.executable, "-m", "jaxring.cli", "explain", "all_reduce", env=env),
+        "import": start(sys.executable, "-c", "import jaxring", env=env),
+    }
+    code, out, err = finish(children["doctor"])
+    assert (code, err) == (1, "")
+    words = " ".join(out.replace("│", " ").split())
+    assert "grave There is no variable JAXRING_ALGOO; the nearest" in words
+    assert "grave JAXRING_TIMEOUT must be a number of seconds" in words
+    default = next(variable.default for variable in settings.VARIABLES if variable.name == "TIMEOUT")
+    assert re.search(rf"JAXRING_TIMEOUT +│ {default:g} +│ default", out)  # what is wrong has its default
+    code, out, err = finish(children["help"])
+    assert (code, out.split()[:2], err) == (0, ["usage:", "jaxring"], "")
+    told = f"{TOLD} JAXRING_TIMEOUT must be a number of seconds above 0 and at most 1000000, and it is 'never'."
+    assert finish(children["module"]) == (1, "", f"jaxring explain: {told}\n")
+    code, out, err = finish(children["import"])
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1] == f"jaxring.errors.SettingsError: {told}"
+    assert len(re.findall("  File ", err)) <= 3, err
+
+
+def test_all_that_is_wrong_is_found_and_has_its_default():
+    environ = {**WRONG, "JAXRING_MIN_NCHANNELS": "9", "JAXRING_MAX_NCHANNELS": "4", "JAXRING_SAVE_OPERANDS": "10"}
+    found, wrong = settings.examine(environ | {"JAXRING_THREADS": "3"})
+    assert [sentence.split()[:5] for sentence in wrong] == [
+        ["There", "is", "no", "variable", "JAXRING_ALGOO;"],
+        ["JAXRING_TIMEOUT", "must", "be", "a", "number"],
+        ["JAXRING_MIN_NCHANNELS", "is", "9,", "which", "is"],
+        ["JAXRING_SAVE_OPERANDS", "saves", "in", "JAXRING_TRACE_DIR,", "which"],
+    ]
+    assert settings.of(found) == settings.load({"JAXRING_THREADS": "3"})
+
+
+def test_what_is_the_command():
+    orig = ["python", "-P", "-m", "jaxring.cli", "doctor"]
+    assert command.is_command(["-m", "doctor"], orig)
+    assert command.is_command(["/usr/bin/jaxring", "doctor"], ["python", "/usr/bin/jaxring", "doctor"])
+    assert not command.is_command(["-m", "4"], ["python", "-P", "-m", "jaxring.cli.worker", "4"])
+    assert not command.is_command(["train.py"], ["python", "train.py", "-m", "jaxring.cli"])
+    assert not command.is_command(["/opt/jaxring/train.py"], ["python", "/opt/jaxring/train.py"])
+    assert not command.is_command([], [])
+
+
+def test_a_topology_file_that_is_none_does_not_end_doctor(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("JAXRING_TOPO_FILE", str(tmp_path / "none.xml"))
+    assert main(["doctor"]) == 1
+    assert "none.xml" in capsys.readouterr().out
+
+
+def test_without_rich_a_sentence(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    for name in ("doctor", "topo"):
+        assert main([name]) == 1
+        assert capsys.readouterr().err == f"jaxring {name}: Tables are drawn with rich: pip install 'jaxring[bench]'.\n"
+
+
+def test_a_reader_that_leaves_and_a_terminal_without_arrows():
+    many = ["explain", "all_reduce", "-n", "64x1", "--schedule"]
+    read, write = os.pipe()
+    os.close(read)
+    left = subprocess.Popen([SCRIPT, *many], env=environment(), stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    few = ["explain", "all_reduce", "-n", "2x1", "-b", "1M", "--schedule"]
+    ascii_only = start(SCRIPT, *few, env=environment(PYTHONIOENCODING="ascii"))
+    full = start(SCRIPT, *few, env=environment(PYTHONIOENCODING="utf-8"), encoding="utf-8")
+    assert left.communicate(timeout=120)[1] == ""
+    assert left.returncode == 141
+    code, out, err = finish(ascii_only)
+    assert (code, err) == (0, "")
+    assert out == finish(full)[1].replace("→", ">").replace("·", ";").replace("…", "~")
+    assert "recv 1 > out[1]" in out
+
+
+BENCH = ["bench", "all_gather", "-n", "1x2", "-b", "64", "-f", "16", "-w", "1", "--iters", "2", "--peers", "xla"]
+
+
+@pytest.mark.multiprocess
+def test_after_ctrl_c_there_is_what_was_measured_until_then(tmp_path):
+    saved = tmp_path / "out.json"
+    # Started by a shell in the background, these tests and what they start would ignore SIGINT.
+    heeding = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    command = [sys.executable, "-c", f"{heeding}; from jaxring.cli import main; sys.exit(main(sys.argv[1:]))"]
+    child = start(*command, *BENCH, "-e", "1K", "-r", "100000", "--json", str(saved))
+    lines = []
+    try:
+        for line in child.stdout:
+            lines.append(line)
+            if re.match("1 KiB +xla ", line):
+                break
+        child.send_signal(signal.SIGINT)
+        code, out, err = finish(child)
+    finally:
+        child.kill()
+    assert (code, err) == (130, "jaxring bench: interrupted\n")
+    rows = [line for line in "".join([*lines, out]).splitlines() if re.match(r"\S+ K?i?B ", line)]
+    assert len(json.loads(saved.read_text())["results"]) == len(rows) >= 4
+
+
+@pytest.mark.multiprocess
+def test_a_terminal_of_80_columns_shows_whole_numbers():
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (24, 80))
+    env = environment(TERM="xterm")
+    env.pop("COLUMNS", None)
+    child = subprocess.Popen([SCRIPT, *BENCH, "-e", "1K"], env=env, stdout=follower, stderr=subprocess.PIPE)
+    os.close(follower)
+    shown = b""
+    try:
+        while data := os.read(leader, 65536):
+            shown += data
+    except OSError:  # the other end is closed
+        pass
+    os.close(leader)
+    _, err = child.communicate(timeout=120)
+    assert (child.returncode, err) == (0, b"")
+    lines = shown.decode().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "all_gather float32, 1 process x 2 devices" in lines
+    header = next(line for line in lines if line.startswith("size"))
+    assert header.split() == ["size", "peer", "time", "us", "busbw", "GB/s", "ratio", "#wrong", "choice"]
+    rows = [line.split() for line in lines if re.match("(64 B|1 KiB) ", line)]
+    assert [(row[2], row[-1]) for row in rows[:1]] == [("jaxring", "direct/memory/memory")]
+    assert [(row[0], row[2], int(row[6])) for row in rows] == [
+        (number, peer, 0) for number in ("64", "1") for peer in ("jaxring", "xla")
+    ]
+    assert all(float(row[3]) > 0 for row in rows)
+
+
+@pytest.mark.multiprocess
+def test_json_on_stdout(capsys):
+    assert main([*BENCH, "-e", "64", "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert [each["peer"] for each in json.loads(out)["results"]] == ["jaxring", "xla"]
+    assert "busbw GB/s" in err
+    assert not pathlib.Path("-").exists()
