@@ -22,6 +22,7 @@ from jaxring.plan import dtypes
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import service
 from jaxring.settings import settings
+from jaxring.world import launchers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +46,7 @@ class Communicator:
 
     def __init__(self, *, timeout: float | None = None) -> None:
         service.ensure_started()
+        launchers.warn_if_alone()
         first: dict[int, int] = {}
         for device in jax.devices("cpu"):
             first.setdefault(device.process_index, device.id)

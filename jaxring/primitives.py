@@ -25,6 +25,7 @@ from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.provenance import provenance
 from jaxring.replicagroups import replica_groups
 from jaxring.tracenames import traced_as
+from jaxring.world import launchers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -275,6 +276,7 @@ def _all_manual(primitive: Primitive, rule: Callable[..., Any], ctx: Any, *opera
     Where the caller's region leaves axes to the partitioner, the operands are taken as replicated over those. This
     is done here and not where the primitive is bound, so that differentiation and batching see the primitive itself.
     """
+    launchers.warn_if_alone()  # a lone rank's call may leave nothing to plan later
     context = ctx.module_context.axis_context
     mesh = getattr(context, "mesh", None)
     if mesh is None or set(mesh.axis_names) == set(context.manual_axes):
