@@ -15,6 +15,7 @@
 #include "bind_calls.h"
 #include "bind_links.h"
 #include "bind_recent.h"
+#include "bind_signals.h"
 #include "bind_tables.h"
 #include "engine/dump_signal.h"
 #include "engine/pages.h"
@@ -336,4 +337,5 @@ NB_MODULE(_native, m) {
   BindLinks(m);
   BindCalls(m);
   BindRecent(m);
+  BindSignals(m);
 }

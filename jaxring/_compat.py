@@ -29,6 +29,44 @@ def distributed_state() -> DistributedState | None:
     return DistributedState(state.client, state.process_id, state.num_processes, state.coordinator_address or "")
 
 
+class _SyncPoints:
+    """JAX's manager of preemptions, which remembers whether the program asks it."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self.asked = False
+
+    def reached_sync_point(self, step: int) -> bool:
+        self.asked = True
+        return bool(self._manager.reached_sync_point(step))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+
+def note_preemption_points() -> None:
+    """From now on `preemptions_are_asked_for` knows. To be called when jax.distributed is initialised."""
+    from jax._src import distributed
+
+    state = distributed.global_state
+    manager = state.preemption_sync_manager
+    if manager is not None and not isinstance(manager, _SyncPoints):
+        state.preemption_sync_manager = _SyncPoints(manager)
+
+
+def preemptions_are_asked_for() -> bool:
+    """Whether the program has called `multihost_utils.reached_preemption_sync_point`."""
+    from jax._src import distributed
+
+    manager = distributed.global_state.preemption_sync_manager
+    return isinstance(manager, _SyncPoints) and manager.asked
+
+
+def is_preemption_notifier(file: str) -> bool:
+    """Whether the handler of SIGTERM in this program or library is the one by which JAX notices preemptions."""
+    return "jaxlib" in file
+
+
 def varying(x: Any) -> frozenset[Hashable]:
     """The mesh axes over which a traced value is known to vary; empty where JAX does not track them."""
     import jax

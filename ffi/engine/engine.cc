@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <new>
 
+#include "engine/signals.h"
 #include "engine/site.h"
 
 namespace jaxring {
@@ -117,6 +118,7 @@ void Engine::Spill() {
 
 void Engine::Tick() {
   auto now = Clock::now();
+  if (counters_.in_flight.load(std::memory_order_relaxed) > 0) WatchSignalsAgain();
   crowded_.store(links_.Seats({}) >= processors_, std::memory_order_relaxed);
   uint64_t version;
   bool late = false;

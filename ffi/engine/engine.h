@@ -105,6 +105,12 @@ class Engine {
   std::string PlanningWaitsFor();
   // Fails what is in flight under a plan's key, here and in the other processes.
   void FailPlan(uint64_t plan_key, const Status& status);
+  // Fails what was in flight at a time, with its operation's name before `why`, here and in the processes that take
+  // part. The next calls are not touched. False if there was nothing.
+  bool Interrupt(const std::string& why, Clock::time_point at);
+  // Tells the others that this process is about to end by a signal. What is in flight stays, so that no thread goes on
+  // from it into what it cannot finish.
+  void SayLeaving(const std::string& why);
   // A process's word that a gate waited for has come.
   void Confirm(Gate& gate, int process);
 

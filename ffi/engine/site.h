@@ -79,6 +79,8 @@ class Site : public std::enable_shared_from_this<Site> {
   // Fails what waits too long for participants or a plan, or all that waits if there is a reason to abort; false when
   // nothing waits any more.
   bool CheckDeadlines(Clock::time_point now, const std::string* abort_reason);
+  // Fails executions that waited at a time for participants or a plan; false if there were none.
+  bool Interrupt(const std::string& why, Clock::time_point at);
   void Number(std::vector<uint64_t> ordinals);
   // Operations of an execution of a group, which has begun: those that have ended and may serve again are kept.
   [[gnu::hot]] void TakeBack(int group, std::span<std::shared_ptr<Operation>> ops);
@@ -142,6 +144,8 @@ class Site : public std::enable_shared_from_this<Site> {
   void Expire(Group& group, Instance& instance);
   // Tells the other processes of an execution that failed here before it began.
   void TellFailure(Group& group, Instance& instance);
+  // A collective that may have no plan yet, for messages.
+  std::string CallName(size_t collective) const;
   // What planning waits for, to be said behind the call's name; empty where it does not wait.
   std::string WaitsFor() const;
   // Fails what another process says is over; false if none does.

@@ -26,6 +26,8 @@ constexpr size_t kFailedInstances = 64;
 
 }  // namespace
 
+std::string Site::CallName(size_t collective) const { return Named(spec_.specs[collective]); }
+
 std::string Site::WaitsFor() const {
   const std::string words = engine_->PlanningWaitsFor();
   return words.empty() ? words : ", which waits for " + words;
@@ -53,7 +55,7 @@ void Site::Expire(Group& group, Instance& instance) {
   } else {
     const auto lacking =
         std::find_if(group.parts.begin(), group.parts.end(), [](const Part& part) { return !part.plan; });
-    text = "jaxring: no plan within the deadline for " + Named(spec_.specs[lacking - group.parts.begin()]) + WaitsFor();
+    text = "jaxring: no plan within the deadline for " + CallName(lacking - group.parts.begin()) + WaitsFor();
   }
   instance.failure = Status::Error(Code::kDeadlineExceeded, text);
   FailAll(instance, instance.failure);
@@ -113,7 +115,7 @@ void Site::Describe(Clock::time_point now, std::vector<Activity>* activities) {
                           std::to_string(instance.arrivals.size()) + " of its " + std::to_string(plan->locals.size()) +
                           " ranks have come)";
         } else {
-          activity.what = "the planning of " + Named(spec_.specs[i]) + WaitsFor();
+          activity.what = "the planning of " + CallName(i) + WaitsFor();
         }
         activities->push_back(std::move(activity));
       }

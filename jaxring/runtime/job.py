@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _POLL_S = 0.02
+_SLICE_S = 0.5
 
 
 class Job:
@@ -125,7 +126,10 @@ class Job:
                     raise JoinError(f"Process {absent[0]} has agreed to take part, but does not come: try again.")
                 time.sleep(_POLL_S)
             # Links of the new generation come after those of the old one are gone.
-            if not _native.renew(membership.generation, max(0.0, deadline - time.monotonic())):
+            while not _native.renew(membership.generation, min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
+                # In slices, between which Python sees Ctrl-C.
+                if time.monotonic() < deadline:
+                    continue
                 raise JoinError("An operation of this process has not come to its end: try again.")
         except BaseException:
             if world is not None:

@@ -19,6 +19,7 @@ from jaxring import _compat, daemons
 from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import cuda_service
+from jaxring.runtime.interruption import Watcher, end_soon
 from jaxring.runtime.job import Job
 from jaxring.runtime.memory import keep_freed_blocks
 from jaxring.runtime.planner import Planner
@@ -45,6 +46,7 @@ _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _job = Job()
 _planner = Planner(_job)
+_watcher = Watcher(_job)
 _stop = threading.Event()
 
 
@@ -88,6 +90,7 @@ def ensure_started() -> None:
         _native.dump_on_signal(new_prefix(folder))
         _thread = threading.Thread(target=_serve, name="jaxring-planner", daemon=True)
         _thread.start()
+        _watcher.start()
         atexit.register(_end)
 
 
@@ -173,6 +176,8 @@ def _end() -> None:
     uncaught = getattr(sys, "last_type", None)
     why = "" if uncaught is None else f" after an uncaught {uncaught.__name__}: {str(sys.last_value)[:500]}"
     _warn()
+    if uncaught is KeyboardInterrupt and _job.joined():
+        end_soon()
     if uncaught is not None and (_native.troubled() or _native.counters()["failures"]):
         if not settings().trace_dir:
             state = _compat.distributed_state()
@@ -181,4 +186,5 @@ def _end() -> None:
     _native.abort(f"this process is ending{why}", _ABORT_S, uncaught is None)
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)
+    _watcher.stop(2 * _POLL_S)
     daemons.join(2 * _POLL_S)

@@ -9,7 +9,9 @@ from jaxring import _compat
 from jaxring.errors import JoinError
 
 # A blocking get holds the calling thread inside native code, where Ctrl-C waits; so it is cut into slices.
-SLICE_S = 2.0
+SLICE_S = 1.0
+# How long a value that somebody else has set may take to be read.
+_TAKEN_S = 2.0
 
 
 class Store(Protocol):
@@ -39,6 +41,7 @@ class JaxStore:
                 "across processes, or start the job with 'jaxring run'."
             )
         self._client: Any = state.client
+        _compat.note_preemption_points()
 
     def set(self, key: str, value: bytes) -> None:
         try:
@@ -80,7 +83,7 @@ def propose(store: Store, key: str, value: bytes) -> bytes:
         store.set(key, value)
     except JoinError:
         # Taken, or the store is lost, which reading tells.
-        return store.get(key, SLICE_S)
+        return store.get(key, _TAKEN_S)
     return value
 
 

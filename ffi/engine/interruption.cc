@@ -1,0 +1,53 @@
+// Ends what is in flight because somebody wants this process back, and leaves the engine as it is for the next calls.
+#include <algorithm>
+
+#include "engine/engine.h"
+#include "engine/site.h"
+
+namespace jaxring {
+
+bool Engine::Interrupt(const std::string& why, Clock::time_point at) {
+  bool found = false;
+  uint64_t version;
+  for (auto& op : Active(&version)) {
+    if (op->begun() > at || op->failed()) continue;
+    op->Fail(Status::Error(Code::kAborted, op->What() + ": " + why));
+    found = true;
+  }
+  if (found) bell_->NotifyAll();
+  std::vector<std::shared_ptr<Site>> sites;
+  {
+    std::lock_guard lock(sites_mutex_);
+    for (const auto& entry : sites_) {
+      if (auto site = entry.second->weak_from_this().lock()) sites.push_back(std::move(site));
+    }
+  }
+  for (const auto& site : sites) found |= site->Interrupt(why, at);
+  return found;
+}
+
+void Engine::SayLeaving(const std::string& why) {
+  ControlFrame leaving;
+  leaving.kind = ControlFrame::Kind::kLeaving;
+  leaving.text = why;
+  TellAll(leaving, -1);
+}
+
+bool Site::Interrupt(const std::string& why, Clock::time_point at) {
+  std::lock_guard lock(mutex_);
+  bool found = false;
+  for (Group& group : groups_) {
+    for (Instance& instance : group.waiting) {
+      if (instance.begun > at || !instance.failure.ok()) continue;
+      const std::string what = group.ready ? group.parts[0].plan->what : CallName(0);
+      // It stays, so that its late ranks find this.
+      instance.failure = Status::Error(Code::kAborted, what + ": " + why);
+      FailAll(instance, instance.failure);
+      TellFailure(group, instance);
+      found = true;
+    }
+  }
+  return found;
+}
+
+}  // namespace jaxring
