@@ -151,7 +151,10 @@ class FakeNative:
         sock = socket.socket(fileno=fd)
         self._shake(sock)
         sock.settimeout(60)
-        self.controls.append(sock)
+        with self.changed:
+            self.controls.append(sock)
+            if self._closed:  # a test may end before the acceptor's thread does
+                sock.close()
         self._record("key", key)
         self._record("control", peer)
 
