@@ -3,9 +3,14 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <thread>
+#include <vector>
 
 #include "bind_links.h"
 #include "engine/signals.h"
@@ -58,6 +63,20 @@ inline bool RaiseSignalsFirst([[maybe_unused]] unsigned long main_thread, [[mayb
 #endif
 }
 
+// Ends this process by a signal's default action, unless it has ended before: after `seconds`, or `more` later where
+// all `others` have ended or are about to. Needs no Python, which may be gone by then.
+inline void EndLater(int number, double seconds, double more, std::vector<int> others) {
+  std::thread([=] {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    const std::vector<int> gone = RunningEngine() == nullptr ? std::vector<int>{} : RunningEngine()->Gone();
+    const bool together = std::all_of(others.begin(), others.end(), [&](int process) {
+      return std::find(gone.begin(), gone.end(), process) != gone.end();
+    });
+    if (together) std::this_thread::sleep_for(std::chrono::duration<double>(more));
+    EndBySignal(number);
+  }).detach();
+}
+
 inline void BindSignals(nanobind::module_& m) {
   namespace nb = nanobind;
   m.def("watch_signals", &WatchSignals, "From now on `await_signal` hears of SIGINT and SIGTERM that have handlers.");
@@ -77,6 +96,8 @@ inline void BindSignals(nanobind::module_& m) {
       "Whether the main thread has been in the interpreter since `await_signal` last returned a signal.");
   m.def("handler_file", &HandlerFile, nb::arg("number"),
         "Where the native handler of a signal is; empty: there is none.");
+  m.def("end_later", &EndLater, nb::arg("number"), nb::arg("seconds"), nb::arg("more"), nb::arg("others"),
+        "Ends this process as `end_by_signal` does, so many seconds from now, and `more` where all others end, too.");
   m.def("end_by_signal", &EndBySignal, nb::arg("number"), "Ends this process by the default action of a signal.");
   m.def(
       "interrupt",

@@ -41,7 +41,7 @@ _STUCK_S = 5.0
 _LOOK_S = 0.1
 _TELL_S = 0.1
 # How long an interrupted process waits at its end for others that have not begun to end, and for those that have.
-_END_S, _TOGETHER_S = 1.2, 5.0
+_END_S, _TOGETHER_S = 1.2, 2.0
 
 
 @dataclasses.dataclass
@@ -179,16 +179,9 @@ def end_soon() -> None:
     That wait (`jax.distributed.shutdown`) is for all processes, in native code. Where all have been interrupted it is
     over in a moment, and ends them in good order.
     """
-    others = set(range(jax.process_count())) - {jax.process_index()}
-
-    def end() -> None:
-        time.sleep(_END_S)
-        if others <= set(_native.gone()):
-            time.sleep(_TOGETHER_S)
-        _flush()
-        _native.end_by_signal(signal.SIGINT)
-
-    threading.Thread(target=end, name="jaxring-end", daemon=True).start()
+    others = [process for process in range(jax.process_count()) if process != jax.process_index()]
+    _flush()
+    _native.end_later(signal.SIGINT, _END_S, _TOGETHER_S, others)
 
 
 def _flush() -> None:

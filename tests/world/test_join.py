@@ -234,3 +234,23 @@ def test_a_later_generation_is_a_world_of_its_own(tmp_path, make_world):
     again.close()
     with pytest.raises(JoinError, match=r"has taken part in this job before.*jaxring.rebuild\(\)"):
         join.World(DirStore(tmp_path), 0, 1, native, 5, generation=1, settings=zero._settings)
+
+
+def test_a_wait_for_a_peer_is_told_and_can_be_ended(make_world):
+    zero, _ = make_world(0)
+    told, began = [], threading.Event()
+
+    def tell(words):
+        told.append(words)
+        began.set()
+
+    zero._waits._tell = tell
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        info = pool.submit(zero.info, 1)
+        assert began.wait(60)
+        zero._waits.end("process 0 was interrupted by SIGINT")
+        with pytest.raises(JoinError, match="has not joined: process 0 was interrupted by SIGINT"):
+            info.result(60)
+    assert told == ["process 1 to join: it has not reached its first collective yet", ""]
+    make_world(1)
+    assert zero.info(1).index == 1
