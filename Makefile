@@ -4,7 +4,7 @@
 #   JAX     an exact jax version, e.g. 0.10.2            PYTEST_ARGS, DEMO_ARGS  handed on
 #   JOBS    compilers and native tests that run side by side (2); Python's tests, which wait more than they work, one more
 #   FUZZ_SECONDS  how long each fuzz target runs (600)
-#   RDMA_ARGS  --short or --measure, for test-rdma
+#   RDMA_ARGS  --short, --flow or --measure, for test-rdma
 #   UNITY   OFF: every source by itself, which is what one wants who changes them (ON)
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for machines with a GPU
 PYTHON ?= python3
@@ -87,11 +87,11 @@ native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	@cmake --build $(BUILD) --target native_tests
 	@ctest -j $(JOBS) --test-dir $(BUILD) --output-on-failure --no-tests=error
 
-test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iWARP, in a guest (RDMA_ARGS=--short, --measure)
+test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iWARP, in a guest (RDMA_ARGS=--short, --flow, --measure)
 	$(SAY) "RDMA tests"
 	@tests/rdma/guest/make.sh build/rdma
 	@cmake $(BUILD) >/dev/null
-	@cmake --build $(BUILD) --target verbs_guest verbs_echo engine_test engine_order_test engine_p2p_test engine_failure_test \
+	@cmake --build $(BUILD) --target verbs_guest verbs_echo write_source engine_test engine_order_test engine_p2p_test engine_failure_test \
 	  failure_matrix_test memory_matrix_test faults_test \
 	  cuda_host_messages_test cuda_host_test _native_cuda_fake
 	@PYTHONPATH=tests/stress python tests/rdma/rdma_jobs.py build/rdma/bits.json

@@ -90,7 +90,8 @@ class Endpoint {
   // Writes to the same place of the peer's memory, then a notice. The memory stays as it is until a later signaled
   // write of the same queue pair is complete.
   bool Write(int queue_pair, const char* data, uint32_t bytes, uint32_t notice, uint64_t id, bool signaled);
-  // Writes bytes of RegisterMore's memory; complete when a later signaled write of the same queue pair is.
+  // Writes bytes of RegisterMore's memory, which stay as they are until the peer says that it has read them (see
+  // DirectSend): a later completion does not say on every device that they have been sent.
   bool WriteDirect(int queue_pair, const DirectPiece& piece);
   // Only a notice, signaled.
   bool Notify(int queue_pair, uint32_t notice);

@@ -16,6 +16,7 @@ namespace {
 constexpr uint64_t kReceiveBit = uint64_t{1} << 63;
 constexpr int kQueuePairShift = 48;
 constexpr uint64_t kNoticeOnly = (uint64_t{1} << kQueuePairShift) - 1;  // a send's id that nobody waits for
+constexpr uint64_t kWriteOnly = kNoticeOnly - 1;  // a write's; its notice, the next request, has the sender's id
 
 }  // namespace
 
@@ -66,10 +67,15 @@ bool Endpoint::Write(int queue_pair, const char* data, uint32_t bytes, uint32_t 
     return Post(queue_pair, &write);
   }
   write.opcode = kWrite;
+  write.id = uint64_t(queue_pair) << kQueuePairShift | kWriteOnly;
+  // The notice's completion says that the write is complete as well, but not on every device that its memory may be
+  // filled again: soft-iWARP hands an unsignaled write of a page or more to TCP by reference and completes the notice
+  // while TCP still has to send, or send again, from there. A signaled one it copies. Inline bytes are copied already.
+  if (bytes > max_inline_) write.flags |= kSignaled;
   Sge word{};
   SendWork tell{};
   PrepareNotice(&tell, &word, notice);
-  tell.id = write.id;
+  tell.id = uint64_t(queue_pair) << kQueuePairShift | id;
   tell.flags |= flags;
   write.next = &tell;
   return Post(queue_pair, &write);
@@ -90,7 +96,8 @@ bool Endpoint::WriteDirect(int queue_pair, const DirectPiece& piece) {
 }
 
 void Endpoint::PrepareNotice(SendWork* work, Sge* sge, uint32_t notice) {
-  // There are never more under way than the ring has entries, so none is overwritten before it has gone.
+  // A word is used again after kNotices others. The peer has received its notice by then, whatever our device says of
+  // it: each notice stands for a position of the rings' 40 slots, which is not written again before the peer's credit.
   uint32_t* word = notice_buffer_->data() + kMaxQueuePairs * kNotices + next_notice_++ % kNotices;
   *word = notice;
   *sge = {reinterpret_cast<uint64_t>(word), sizeof *word, notices_->lkey};
@@ -139,6 +146,8 @@ bool Endpoint::Poll(std::vector<Event>* events) {
         Fail(Place(queue_pair) + ": " + StatusText(completion));
         break;
       }
+      // Its notice's completion comes next.
+      if (!receive && (completion.id & kNoticeOnly) == kWriteOnly) continue;
       if (!receive) {
         events->push_back({false, queue_pair, completion.id & kNoticeOnly});
         continue;

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# lane.sh NATIVE_TESTS PYVERBS [--short | --measure]: what `make test-rdma` runs in the guest, on soft-RoCE (rxe) and on
-# soft-iWARP (siw). PYVERBS is the folder that Python's verbs are in.
+# lane.sh NATIVE_TESTS PYVERBS [--short | --flow | --measure]: what `make test-rdma` runs in the guest, on soft-RoCE
+# (rxe) and on soft-iWARP (siw). PYVERBS is the folder that Python's verbs are in.
 #   --short    a part of it, in less than two minutes
+#   --flow     `verbs_guest flow` 50 times on both, alone and beside two busy processes, and nothing else
 #   --measure  no tests: our bandwidth and latency beside those of perftest
 # The guest's processors are emulated, a tenth as fast as the machine's: the deadlines here are for that.
 set -euo pipefail
@@ -21,11 +22,14 @@ jobs() {
 
 rdma link
 if [ "$mode" = --measure ]; then exec python tests/rdma/measure.py; fi
+if [ "$mode" = --flow ]; then exec tests/rdma/flow.sh "$native" 50 "$roce" "$iwarp"; fi
 
 say "perftest"
 python tests/rdma/perftest.py
 say "an independent peer"
 peer
+say "what a completion says of a write's source"
+tests/rdma/write_source.sh "$native"
 if [ "$mode" = --short ]; then
   for devices in "$roce" "$iwarp"; do
     say "native, $devices"
