@@ -6,12 +6,15 @@ import contextlib
 import contextvars
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+import operator
+import sys
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Hashable, Iterator, Sequence
 
     AxisName = Hashable | Sequence[Hashable]
@@ -70,9 +73,31 @@ class Axes:
         return text if len(self.names) == 1 else f"({text})"
 
 
+def shown(value: Any) -> str:
+    """An argument as errors show it: an array by its type, anything else as it is written, if that is short."""
+    if isinstance(value, (jax.Array, np.ndarray)):
+        return f"an array of {value.dtype}{list(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def named(what: str, axis_name: AxisName) -> tuple[Hashable, ...]:
+    """One name or several as a tuple. TypeError for what cannot be a name, as where arguments are swapped."""
+    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    for name in names:
+        try:
+            hash(name)
+        except TypeError:
+            raise TypeError(
+                f"jaxring.{what}: the axis must be the name of one, or a tuple of names, not {shown(name)}; the value "
+                "comes before the axis, as in jax.lax.psum."
+            ) from None
+    return names
+
+
 def resolve(what: str, axis_name: AxisName, axis_index_groups: Sequence[Sequence[int]] | None = None) -> Axes:
     """The axes of a call of ``what``. NameError for an axis that is not bound, ValueError for bad groups."""
-    names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
+    names = named(what, axis_name)
     mesh = jax.sharding.get_abstract_mesh()
     sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
     manual = {name: size for name, size in sizes.items() if name in mesh.manual_axes}
@@ -94,7 +119,12 @@ def resolve(what: str, axis_name: AxisName, axis_index_groups: Sequence[Sequence
     axes = Axes(names, tuple(sizes.items()), vmapped=tuple(vmapped))
     if axis_index_groups is None:
         return axes
-    groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)
+    try:
+        groups = tuple(tuple(operator.index(i) for i in group) for group in axis_index_groups)
+    except TypeError:
+        raise TypeError(
+            f"jaxring.{what}: axis_index_groups must be a list of lists of indices, not {shown(axis_index_groups)}."
+        ) from None
     flat = sorted(i for group in groups for i in group)
     if not groups or flat != list(range(axes.size)) or len({len(group) for group in groups}) != 1:
         raise ValueError(
@@ -127,19 +157,23 @@ def _bound_size(name: Hashable) -> int | None:
         return None
 
 
-def call_site() -> str:
-    """``file.py:line`` of the innermost caller outside jaxring and JAX, for reports and errors."""
-    import sys
-
-    lowered = _lowered_site.get()
-    if lowered is not None:
-        return lowered
-    frame = sys._getframe(1)
+def caller() -> tuple[str, int] | None:
+    """File and line of the innermost caller outside jaxring and JAX; None for what was traced earlier."""
+    if _lowered_site.get() is not None:
+        return None
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if module.split(".")[0] not in ("jaxring", "jax", "functools", "contextlib"):
-            return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
+            return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
-    return "?"
+    return None
+
+
+def call_site() -> str:
+    """``file.py:line`` of the innermost caller outside jaxring and JAX, for reports and errors."""
+    lowered = _lowered_site.get()
+    if lowered is not None:
+        return lowered
+    place = caller()
+    return "?" if place is None else f"{place[0].rsplit('/', 1)[-1]}:{place[1]}"

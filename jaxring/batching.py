@@ -223,10 +223,10 @@ def _send(data: Any, args: Any, dims: Any, *, axes: Axes, options: Options) -> t
     return send_p.bind(x, token, axes=axes, options=options), None  # type: ignore[no-untyped-call]
 
 
-def _recv(data: Any, args: Any, dims: Any, *, shape: Any, dtype: Any, axes: Axes, options: Options) -> Any:
+def _recv(data: Any, args: Any, dims: Any, *, shape: Any, axes: Axes, **params: Any) -> Any:
     _not_over("recv", data, axes)
-    what = {"shape": (data.size, *shape), "dtype": dtype}
-    return recv_p.bind(_token(args[0], dims[0]), **what, axes=axes, options=options), [0, None]  # type: ignore[no-untyped-call]
+    token = _token(args[0], dims[0])
+    return recv_p.bind(token, shape=(data.size, *shape), axes=axes, **params), [0, None]  # type: ignore[no-untyped-call]
 
 
 def _ragged(data: Any, args: Any, dims: Any, *, axes: Axes, options: Options) -> tuple[Any, int | None]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
@@ -19,6 +18,8 @@ from jaxring.axes import call_site, resolve
 from jaxring.primitives import define
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxring.axes import Axes, AxisName
     from jaxring.primitives import Options
 
@@ -50,7 +51,7 @@ def pcast(
         raise ValueError(f"jaxring.pcast: to={to!r} is not served; use to='varying', or jax.lax.pcast for other casts.")
     axes = resolve("pcast", axis_name)
     options = checks.options("pcast", axes, None, algorithm, protocol, timeout, call_site())
-    result: Tree = jax.tree.map(lambda leaf: cast_varying(jnp.asarray(leaf), axes, options), x)
+    result: Tree = jax.tree.map(lambda leaf: cast_varying(checks.array("pcast", leaf), axes, options), x)
     return result
 
 
@@ -61,6 +62,15 @@ def cast_varying(x: Any, axes: Axes, options: Options) -> Any:
     known = _compat.varying(x)
     missing = [name for name in axes.mesh_names if name not in known]
     return cast_p.bind(x, axes=axes.over(missing), options=options) if missing else x  # type: ignore[no-untyped-call]
+
+
+def cast_alike(operands: Sequence[Any], axes: Axes, options: Options) -> list[Any]:
+    """The operands of one collective, typed as varying over its mesh axes and over all that any of them varies over."""
+    if not _compat.tracks_varying():
+        return list(operands)
+    known = frozenset(axes.mesh_names).union(*map(_compat.varying, operands))
+    everywhere = axes.over([name for name, _ in axes.mesh if name in known])
+    return [cast_varying(x, everywhere, options) for x in operands]
 
 
 def _abstract(x: Any, *, axes: Axes, options: Options) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 
+from jaxring.axes import shown
 from jaxring.plan import copies, dtypes, nvls, user
 from jaxring.plan.algorithms import ALGORITHMS, serving
 from jaxring.plan.protocols import PROTOCOLS
@@ -14,7 +16,7 @@ from jaxring.primitives import Options
 from jaxring.settings import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from jaxring.axes import Axes
 
@@ -41,8 +43,10 @@ def options(
     configured = settings()
     collective = SCHEDULED_AS.get(what, what)
     assert collective in COLLECTIVES
-    if op is not None and op not in dtypes.REDUCE_OPS:
+    if op is not None and not _one_of(dtypes.REDUCE_OPS, op):
         raise ValueError(f"jaxring.{what}: unknown op {op!r}; use one of {', '.join(sorted(dtypes.REDUCE_OPS))}.")
+    if algorithm is not None and not isinstance(algorithm, str):
+        raise ValueError(f"jaxring.{what}: algorithm must be one's name, not {shown(algorithm)}.")
     own = user.find(algorithm)
     if own is not None:
         if own.collective != collective:
@@ -55,7 +59,7 @@ def options(
         raise ValueError(
             f"jaxring.{what}: algorithm {algorithm!r} does not serve it; use one of {', '.join(serving(collective))}."
         )
-    if protocol is not None and protocol not in PROTOCOLS:
+    if protocol is not None and not _one_of(PROTOCOLS, protocol):
         raise ValueError(f"jaxring.{what}: unknown protocol {protocol!r}; use one of {', '.join(PROTOCOLS)}.")
     if timeout is not None and not timeout > 0:
         raise ValueError(f"jaxring.{what}: timeout must be a positive number of seconds, not {timeout!r}.")
@@ -66,6 +70,10 @@ def options(
         timeout=float(configured.timeout if timeout is None else timeout),
         site=site,
     )
+
+
+def _one_of(names: Iterable[str], value: Any) -> bool:
+    return isinstance(value, str) and value in names
 
 
 def _possible(collective: str) -> tuple[str, ...]:
@@ -79,6 +87,19 @@ def fitting(algorithm: str | None, collective: str) -> str | None:
     own = user.find(algorithm)
     fits = algorithm in _possible(collective) if own is None else own.collective == collective
     return algorithm if fits else None
+
+
+def array(what: str, leaf: Any) -> Any:
+    """A leaf of a pytree as an array. TypeError for what is none, of those that JAX raises too."""
+    if isinstance(leaf, jax.core.Tracer):
+        return leaf
+    try:
+        return jnp.asarray(leaf)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(
+            f"jaxring.{what}: {shown(leaf)} cannot be made an array ({str(error).splitlines()[0]}); pass arrays, "
+            "numbers, or pytrees of these."
+        ) from None
 
 
 def movable(what: str, x: Any) -> None:

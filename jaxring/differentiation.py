@@ -20,7 +20,7 @@ import numpy as np
 from jax.interpreters import ad
 
 from jaxring import checks
-from jaxring.casting import cast_p, cast_varying
+from jaxring.casting import cast_alike, cast_p, cast_varying
 from jaxring.p2p import ragged_p, recv_p, send_p
 from jaxring.primitives import PRIMITIVES, apply
 
@@ -167,8 +167,9 @@ def _ragged_jvp(
     y = ragged_p.bind(*primals, axes=axes, options=options)  # type: ignore[no-untyped-call]
     if all(isinstance(t, ad.Zero) for t in tangents[:2]):
         return y, ad.Zero(jax.typeof(y).to_tangent_aval())
-    moving = [cast_varying(ad.instantiate_zeros(t), axes, options) for t in tangents[:2]]  # type: ignore[no-untyped-call]
-    return y, ragged_p.bind(*moving, *primals[2:], axes=axes, options=options)  # type: ignore[no-untyped-call]
+    moving = [ad.instantiate_zeros(t) for t in tangents[:2]]  # type: ignore[no-untyped-call]
+    operands = cast_alike([*moving, *primals[2:]], axes, options)
+    return y, ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
 
 
 def _ragged_transpose(ct: Any, x: Any, output: Any, *vectors: Any, axes: Axes, options: Options) -> list[Any]:
@@ -182,8 +183,8 @@ def _ragged_transpose(ct: Any, x: Any, output: Any, *vectors: Any, axes: Axes, o
         if isinstance(ct, ad.Zero):
             back[0] = ad.Zero(x.aval)
         else:
-            zeros = cast_varying(jnp.zeros(x.aval.shape, x.aval.dtype), axes, options)
-            operands = (ct, zeros, lands, came, starts, sent, sent)
+            zeros = jnp.zeros(x.aval.shape, x.aval.dtype)
+            operands = cast_alike([ct, zeros, lands, came, starts, sent, sent], axes, options)
             back[0] = ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
     if isinstance(output, ad.UndefinedPrimal):
         if isinstance(ct, ad.Zero):

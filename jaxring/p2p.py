@@ -11,6 +11,8 @@ from jaxring import _compat
 from jaxring.primitives import custom_call, define, lower
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from jaxring.axes import Axes
     from jaxring.primitives import Options
 
@@ -22,21 +24,24 @@ ragged_p = Primitive("jaxring_ragged_all_to_all")
 
 
 def _send_abstract(x: Any, token: Any, *, axes: Axes, options: Options) -> Any:
+    """The token has the value of the former one, whatever is sent."""
     del x, axes, options
     return token
 
 
-def _recv_abstract(token: Any, *, shape: tuple[int, ...], dtype: Any, axes: Axes, options: Options) -> Any:
-    del options
-    varying = frozenset(token.manual_axis_type.varying) | frozenset(axes.mesh_names)
-    if not _compat.tracks_varying():
-        varying = frozenset()
-    return [_compat.with_varying(token, shape, varying).update(dtype=np.dtype(dtype)), token]
+def _recv_abstract(
+    token: Any, *, shape: tuple[int, ...], dtype: Any, varying: tuple[Hashable, ...], axes: Axes, options: Options
+) -> Any:
+    del axes, options
+    names = frozenset(varying) if _compat.tracks_varying() else frozenset()
+    return [_compat.with_varying(token, shape, names).update(dtype=np.dtype(dtype)), token]
 
 
 def _ragged_abstract(x: Any, output: Any, *sizes: Any, axes: Axes, options: Options) -> Any:
-    del x, sizes, axes, options
-    return output
+    del options
+    varying = frozenset(axes.mesh_names) if _compat.tracks_varying() else frozenset()
+    varying = varying.union(*(operand.manual_axis_type.varying for operand in (x, output, *sizes)))
+    return _compat.with_varying(output, output.shape, varying)
 
 
 def _lower_send(ctx: Any, x: Any, token: Any, *, axes: Axes, options: Options) -> Any:
@@ -55,8 +60,8 @@ def _lower_send(ctx: Any, x: Any, token: Any, *, axes: Axes, options: Options) -
     )
 
 
-def _lower_recv(ctx: Any, token: Any, *, shape: Any, dtype: Any, axes: Axes, options: Options) -> Any:
-    del shape, dtype
+def _lower_recv(ctx: Any, token: Any, *, shape: Any, dtype: Any, varying: Any, axes: Axes, options: Options) -> Any:
+    del shape, dtype, varying
     return custom_call(
         ctx,
         [token],

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxring import checks
-from jaxring.axes import call_site, resolve
-from jaxring.casting import cast_varying
+from jaxring.axes import call_site, resolve, shown
+from jaxring.casting import cast_alike, cast_varying
 from jaxring.collectives import all_to_all
 from jaxring.p2p import ragged_p, recv_p, send_p
 
@@ -45,7 +45,7 @@ def send(
     axes = resolve("send", axis_name)
     pairs = checks.permutation("send", perm, axes)
     options = checks.options("send", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=int(tag))
-    leaf = jnp.asarray(x)
+    leaf = checks.array("send", x)
     checks.movable("send", leaf)
     operands = [cast_varying(v, axes, options) for v in (leaf, new_token() if token is None else token)]
     sent: jax.Array = send_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
@@ -64,13 +64,18 @@ def recv(
     """Receives what the matching `send` sends: ``(value, token)``.
 
     ``like`` has the value's shape and dtype (an array or `jax.ShapeDtypeStruct`). Ranks that are no target get zeros.
+    Nothing here says over which axes the value varies that was sent: under ``check_vma=True`` what is received counts
+    as varying over all manual axes of the mesh.
     """
     axes = resolve("recv", axis_name)
     pairs = checks.permutation("recv", perm, axes)
     options = checks.options("recv", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=int(tag))
+    if not (hasattr(like, "shape") and hasattr(like, "dtype")):
+        raise TypeError(f"jaxring.recv: like must be an array or a jax.ShapeDtypeStruct, not {shown(like)}.")
     checks.movable("recv", like)
     token = cast_varying(new_token() if token is None else token, axes, options)
-    what = {"shape": tuple(like.shape), "dtype": jnp.dtype(like.dtype)}
+    varying = tuple(name for name, _ in axes.mesh if name in jax.sharding.get_abstract_mesh().manual_axes)
+    what = {"shape": tuple(like.shape), "dtype": jnp.dtype(like.dtype), "varying": varying}
     value, token = recv_p.bind(token, **what, axes=axes, options=options)  # type: ignore[no-untyped-call]
     return value, token
 
@@ -95,9 +100,9 @@ def ragged_all_to_all(
     """
     axes = resolve("ragged_all_to_all", axis_name, axis_index_groups)
     options = checks.options("ragged_all_to_all", axes, None, None, None, timeout, call_site())
-    operand, output = jnp.asarray(operand), jnp.asarray(output)
+    operand, output = (checks.array("ragged_all_to_all", v) for v in (operand, output))
     checks.movable("ragged_all_to_all", operand)
-    vectors = [jnp.asarray(v) for v in (input_offsets, send_sizes, output_offsets, recv_sizes)]
+    vectors = [checks.array("ragged_all_to_all", v) for v in (input_offsets, send_sizes, output_offsets, recv_sizes)]
     checks.ragged(operand, output, vectors, axes)
     vectors = [v.astype(jnp.int64 if v.dtype.itemsize > 4 else jnp.int32) for v in vectors]
     # A rank knows where its rows land at others; each receiver has to know it of the others' rows, and how many come.
@@ -106,6 +111,6 @@ def ragged_all_to_all(
         for v in (vectors[2], vectors[1])
     )
     operands = [operand, output, vectors[0], vectors[1], lands, vectors[3], comes]
-    operands = [cast_varying(v, axes, options) for v in operands]
+    operands = cast_alike(operands, axes, options)
     result: jax.Array = ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
     return result

@@ -90,9 +90,11 @@ def _result_shape(kind: Kind, shape: tuple[int, ...], size: int) -> tuple[int, .
 def _abstract(name: str, x: Any, *, axes: Axes, options: Options) -> Any:
     del options
     kind = KINDS[name]
-    varying = frozenset(x.manual_axis_type.varying)
+    varying, names = frozenset(x.manual_axis_type.varying), frozenset(axes.mesh_names)
     if kind.invariant and axes.groups is None:
-        varying -= frozenset(axes.mesh_names)
+        varying -= names
+    elif _compat.tracks_varying():
+        varying |= names
     return _compat.with_varying(x, _result_shape(kind, x.shape, axes.size), varying)
 
 

@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxring import collectives
+from jaxring import checks, collectives
+from jaxring.axes import named, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -160,9 +161,14 @@ def _place(what: str, x: Any, mesh: AnyMesh, axis: str | tuple[str, ...], spec: 
     if current.manual_axes:
         raise ValueError(f"{where}: this is inside jax.shard_map; use jaxring.{what} there, on each rank's value.")
     found = current if mesh is None else mesh
+    if not isinstance(found, (Mesh, AbstractMesh)):
+        raise TypeError(f"{where}: the mesh must be a jax.sharding.Mesh or AbstractMesh, not {shown(mesh)}.")
+    if spec is not None and not isinstance(spec, PartitionSpec):
+        raise TypeError(f"{where}: spec must be a jax.sharding.PartitionSpec, not {shown(spec)}.")
+    x = jax.tree.map(lambda leaf: checks.array(f"sharded.{what}", leaf), x)
     if found.empty:
         raise ValueError(f"{where}: mesh is None and there is no mesh in scope; pass one, or use jax.set_mesh.")
-    names = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    names: Any = named(f"sharded.{what}", axis)
     for name in names:
         if name not in found.axis_names:
             raise ValueError(

@@ -52,12 +52,12 @@ def accumulator_bytes(dtype: object) -> int:
 
 
 def check(op: str, dtype: object) -> None:
-    """Raise TypeError, with what to do instead, where ``op`` has no meaning for ``dtype``.
+    """Raise TypeError, with what to do instead, where ``op`` has no meaning for ``dtype``; ValueError for no op at all.
 
     sum of bool is refused here too: JAX's caller converts to int32 first, since the sum of truth values is a count.
     """
     if op not in REDUCE_OPS:
-        raise TypeError(f"there is no reduction {op!r}; use one of {', '.join(sorted(REDUCE_OPS))}")
+        raise ValueError(f"there is no reduction {op!r}; use one of {', '.join(sorted(REDUCE_OPS))}")
     name = DTYPES[dtype_code(dtype)]
     is_float = name.startswith(("float", "bfloat"))
     is_complex = name.startswith("complex")

@@ -32,11 +32,12 @@ def test_refusals_say_what_to_do() -> None:
         ("max", "complex64", "has no order"),
         ("sum", "bool", "convert to int32"),
         ("prod", "bool", "use op='and'"),
-        ("median", "float32", "there is no reduction"),
         ("sum", "float4_e2m1fn", "convert to one of"),
     ]:
         with pytest.raises(TypeError, match=advice):
             dtypes.check(op, dtype)
+    with pytest.raises(ValueError, match="there is no reduction 'median'; use one of and, max"):
+        dtypes.check("median", "float32")
 
 
 def test_sizes() -> None:
