@@ -7,7 +7,7 @@ if not _source_tree.replaced_by_installed():
 
     _settings()  # what is wrong with them is said before the traceback is deep
 
-    from jaxring import lax, profiler, recovery, sharded
+    from jaxring import data_parallel, lax, profiler, recovery, sharded
     from jaxring.buffers import Communicator
     from jaxring.casting import pcast
     from jaxring.collectives import (
@@ -23,7 +23,7 @@ if not _source_tree.replaced_by_installed():
         scatter,
     )
     from jaxring.dropin import install, installed, uninstall
-    from jaxring.errors import JaxringError, JoinError, PlanError, SettingsError
+    from jaxring.errors import JaxringError, JoinError, PlanError, ReplicatedOperandWarning, SettingsError
     from jaxring.exporting import export_checks
     from jaxring.plan.user import register_algorithm
     from jaxring.pointtopoint import new_token, ragged_all_to_all, recv, send
@@ -48,6 +48,7 @@ __all__ = [
     "JaxringError",
     "JoinError",
     "PlanError",
+    "ReplicatedOperandWarning",
     "SettingsError",
     "__version__",
     "abort",
@@ -62,6 +63,7 @@ __all__ = [
     "broadcast_start",
     "build_info",
     "counters",
+    "data_parallel",
     "explain",
     "export_checks",
     "gather",

@@ -13,8 +13,8 @@ order. Extras are keyword-only:
 
 All but barrier can be differentiated, any number of times. Under ``check_vma=True`` see `jaxring.pcast`.
 
-Errors at trace time: NameError for an axis that is not bound, TypeError where an operation has no meaning for a dtype,
-ValueError for arguments that do not fit.
+Errors at trace time: NameError for an axis that is not bound, TypeError where an operation has no meaning for a dtype
+and for what is no array or no name of an axis, ValueError for arguments that do not fit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from jaxring import batching, blocks, checks, differentiation  # noqa: F401  (the rules of jax.vmap and jax.grad)
+# Two of these for the rules of jax.vmap and jax.grad.
+from jaxring import batching, blocks, checks, differentiation, replicated  # noqa: F401
 from jaxring.axes import call_site, resolve
 from jaxring.casting import cast_varying
 from jaxring.primitives import apply
@@ -67,8 +68,8 @@ def _bind(name: str, x: Any, axes: Axes, options: Options, finish: Callable[[Any
     return Started(y, finish) if started else finish(y)
 
 
-def _each(function: Callable[[Any], Any], tree: Tree) -> Tree:
-    result: Tree = jax.tree.map(lambda leaf: function(jnp.asarray(leaf)), tree)
+def _each(what: str, function: Callable[[Any], Any], tree: Tree) -> Tree:
+    result: Tree = jax.tree.map(lambda leaf: function(checks.array(what, leaf)), tree)
     return result
 
 
@@ -81,20 +82,27 @@ def all_reduce(
     algorithm: str | None = None,
     protocol: str | None = None,
     timeout: float | None = None,
+    assume_replicated: bool = False,
 ) -> Tree:
     """Every rank gets ``op`` over the ranks' values: "sum", "prod", "min", "max", "mean", "and", "or" or "xor".
 
     Shapes and dtypes stay; the sum of bool counts in int32, as `jax.lax.psum` does. All ranks get the same bits.
     float16, bfloat16 and float8 accumulate in float32 and round once. TypeError where ``op`` has no meaning.
+
+    Under ``check_vma=True`` a `ReplicatedOperandWarning` says that a sum, mean or product is taken of a value that is
+    the same on all ranks by its type, as the gradient of replicated parameters is, which JAX has summed already: see
+    `jaxring.data_parallel`. ``assume_replicated=True`` says that it is meant so.
     """
     axes = resolve("all_reduce", axis_name, axis_index_groups)
     options = checks.options("all_reduce", axes, op, algorithm, protocol, timeout, call_site())
+    if not assume_replicated:
+        replicated.warn("all_reduce", x, axes, op)
 
     def one(leaf: Any) -> Any:
         leaf = checks.reducible("all_reduce", leaf, op)
         return _bind("all_reduce", leaf, axes, options)
 
-    return _each(one, x)
+    return _each("all_reduce", one, x)
 
 
 def all_gather(
@@ -117,7 +125,7 @@ def all_gather(
         at = checks.dimension("all_gather", "axis", axis, leaf.ndim + (not tiled))
         return _bind("all_gather", leaf, axes, options, lambda y: blocks.join(y, at, tiled))
 
-    return _each(one, x)
+    return _each("all_gather", one, x)
 
 
 def reduce_scatter(
@@ -131,14 +139,17 @@ def reduce_scatter(
     algorithm: str | None = None,
     protocol: str | None = None,
     timeout: float | None = None,
+    assume_replicated: bool = False,
 ) -> Tree:
     """`all_reduce` of which each rank keeps its part of ``scatter_dimension``.
 
     That dimension has as many entries as ranks and goes away, or with ``tiled`` is a multiple of their number and
-    shrinks. As `jax.lax.psum_scatter`, with a choice of operation.
+    shrinks. As `jax.lax.psum_scatter`, with a choice of operation. ``assume_replicated`` as in `all_reduce`.
     """
     axes = resolve("reduce_scatter", axis_name, axis_index_groups)
     options = checks.options("reduce_scatter", axes, op, algorithm, protocol, timeout, call_site())
+    if not assume_replicated:
+        replicated.warn("reduce_scatter", x, axes, op)
 
     def one(leaf: Any) -> Any:
         leaf = checks.reducible("reduce_scatter", leaf, op)
@@ -146,7 +157,7 @@ def reduce_scatter(
         parts = blocks.split("reduce_scatter", leaf, at, axes.size, tiled)
         return _bind("reduce_scatter", parts, axes, options, lambda y: jnp.moveaxis(y, 0, at) if tiled else y)
 
-    return _each(one, x)
+    return _each("reduce_scatter", one, x)
 
 
 def all_to_all(
@@ -174,7 +185,7 @@ def all_to_all(
             parts = jnp.moveaxis(parts, 1, split + 1)
         return _bind("all_to_all", parts, axes, options, lambda y: blocks.join(y, concat, tiled))
 
-    return _each(one, x)
+    return _each("all_to_all", one, x)
 
 
 def permute(
@@ -195,7 +206,7 @@ def permute(
         checks.movable("permute", leaf)
         return _bind("permute", leaf, axes, options)
 
-    return _each(one, x)
+    return _each("permute", one, x)
 
 
 def broadcast(
@@ -222,9 +233,11 @@ def reduce(
     algorithm: str | None = None,
     protocol: str | None = None,
     timeout: float | None = None,
+    assume_replicated: bool = False,
 ) -> Tree:
-    """Rank ``root`` gets what `all_reduce` would give; the others get zeros."""
-    return _rooted("reduce", x, axis_name, op, root, axis_index_groups, algorithm, protocol, timeout)
+    """Rank ``root`` gets what `all_reduce` would give; the others get zeros. ``assume_replicated`` as there."""
+    groups = axis_index_groups
+    return _rooted("reduce", x, axis_name, op, root, groups, algorithm, protocol, timeout, assume_replicated)
 
 
 def gather(
@@ -245,7 +258,7 @@ def gather(
     def one(leaf: Any) -> Any:
         return blocks.join(leaf, checks.dimension("gather", "axis", axis, leaf.ndim - tiled), tiled)
 
-    return _each(one, y)
+    return _each("gather", one, y)
 
 
 def scatter(
@@ -267,8 +280,10 @@ def scatter(
         at = checks.dimension("scatter", "axis", axis, leaf.ndim)
         return blocks.split("scatter", leaf, at, axes.size, tiled)
 
-    y = _rooted("scatter", _each(parts, x), axis_name, None, root, axis_index_groups, algorithm, protocol, timeout)
-    return _each(lambda leaf: jnp.moveaxis(leaf, 0, axis), y) if tiled else y
+    y = _rooted(
+        "scatter", _each("scatter", parts, x), axis_name, None, root, axis_index_groups, algorithm, protocol, timeout
+    )
+    return _each("scatter", lambda leaf: jnp.moveaxis(leaf, 0, axis), y) if tiled else y
 
 
 def barrier(axis_name: AxisName, *, timeout: float | None = None) -> jax.Array:
@@ -289,9 +304,12 @@ def _rooted(
     algorithm: str | None,
     protocol: str | None,
     timeout: float | None,
+    assume_replicated: bool = False,
 ) -> Tree:
     axes = resolve(name, axis_name, groups)
     options = checks.options(name, axes, op, algorithm, protocol, timeout, call_site())
+    if op is not None and not assume_replicated:
+        replicated.warn(name, x, axes, op)
     options = options._replace(root=checks.root(name, root, axes))
 
     def one(leaf: Any) -> Any:
@@ -301,4 +319,4 @@ def _rooted(
             leaf = checks.reducible(name, leaf, op)
         return _bind(name, leaf, axes, options)
 
-    return _each(one, x)
+    return _each(name, one, x)

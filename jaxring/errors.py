@@ -21,3 +21,7 @@ class MemoryLimitError(JaxringError, MemoryError):
 
 class PlanError(JaxringError, ValueError):
     """A schedule that cannot be made, or does not do what it claims."""
+
+
+class ReplicatedOperandWarning(UserWarning):
+    """A sum, mean or product over ranks of a value that is the same on all of them: see `jaxring.data_parallel`."""

@@ -250,6 +250,61 @@ def test_bad_ragged_arguments():
                 trace(lambda v, sizes=sizes: ragged(v, sizes=sizes))
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_a_value_in_place_of_the_axis(name):
+    message = rf"jaxring\.{name}: the axis must be the name of one.*, not an array of float32\[4, 3\]; the value comes"
+    with pytest.raises(TypeError, match=message):
+        trace(lambda v: CALLS[name](jnp.ones(3), v))
+    with pytest.raises(TypeError, match=message):
+        trace(lambda v: CALLS[name](jnp.ones(3), ("x", np.ones((4, 3), np.float32))))
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in ("barrier", "recv")])
+def test_leaves_that_are_no_arrays(name):
+    takes_one = name in ("send", "ragged_all_to_all")
+    for bad, text in (("data", "'data'"), (jax.ShapeDtypeStruct((4, 3), "float32"), "ShapeDtypeStruct")):
+        with pytest.raises(TypeError, match=rf"jaxring\.{name}: {text}.* cannot be made an array.*pytrees of these"):
+            trace(lambda v, bad=bad: CALLS[name](bad if takes_one else {"a": v, "b": bad}))
+    with pytest.raises(TypeError, match=r"jaxring\.pcast: 'data' cannot be made an array"):
+        trace(lambda _: jaxring.pcast(["data"], "x"))
+
+
+def test_recv_of_what_has_no_type():
+    with pytest.raises(TypeError, match=r"jaxring\.recv: like must be an array or a jax\.ShapeDtypeStruct, not 3\."):
+        trace(lambda _: jaxring.recv(3, "x", [(0, 1)])[0])
+
+
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_options_that_are_no_names(name):
+    for bad in (["ring"], 3, np.ones(2)):
+        with pytest.raises(ValueError, match=rf"jaxring\.{name}: algorithm must be one's name, not "):
+            trace(functools.partial(CALLS[name], algorithm=bad))
+        with pytest.raises(ValueError, match=rf"jaxring\.{name}: unknown protocol .*; use one of"):
+            trace(functools.partial(CALLS[name], protocol=bad))
+        if name in REDUCING:
+            with pytest.raises(ValueError, match=rf"jaxring\.{name}: unknown op .*; use one of and, max"):
+                trace(functools.partial(CALLS[name], op=bad))
+
+
+@pytest.mark.parametrize("name", [*(name for name in SCHEDULED if name != "permute"), "ragged_all_to_all"])
+def test_groups_that_are_no_lists(name):
+    for bad in (3, [0, 1, 2, 3], [[0.0, 1.0], [2.0, 3.0]]):
+        with pytest.raises(TypeError, match=rf"jaxring\.{name}: axis_index_groups must be a list of lists of indices"):
+            trace(functools.partial(CALLS[name], axis_index_groups=bad))
+
+
+def test_whole_arrays():
+    mesh = Mesh(np.array(jax.devices()[:N]), ("x",))
+    with pytest.raises(TypeError, match=r"jaxring\.sharded\.all_reduce: the mesh must be a jax\.sharding\.Mesh.*'x'"):
+        jaxring.sharded.all_reduce(SUM, "x", mesh)
+    with pytest.raises(TypeError, match=r"jaxring\.sharded\.all_reduce: the axis must be the name.*float32\[4, 8\]"):
+        jaxring.sharded.all_reduce(SUM, mesh, SUM)
+    with pytest.raises(TypeError, match=r"jaxring\.sharded\.all_gather: spec must be a jax\.sharding\.PartitionSpec"):
+        jaxring.sharded.all_gather(SUM, mesh, "x", spec="x")
+    with pytest.raises(TypeError, match=r"jaxring\.sharded\.broadcast: 'x' cannot be made an array"):
+        jaxring.sharded.broadcast("x", mesh, "x")
+
+
 def test_a_bad_call_leaves_the_good_ones_alone():
     with pytest.raises(ValueError, match="unknown op"):
         trace(lambda v: jaxring.all_reduce(v, "x", "add"), SUM)
