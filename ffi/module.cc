@@ -185,11 +185,13 @@ NB_MODULE(_native, m) {
         "From now on malloc keeps freed blocks of up to so many bytes. False where the C library cannot do it.");
   m.def(
       "abort",
-      [](const std::string& reason, double timeout_s, bool goodbye) {
-        if (RunningEngine() != nullptr) RunningEngine()->Abort(reason, timeout_s, goodbye);
+      [](const std::string& reason, double timeout_s, bool goodbye, const std::string& how) {
+        if (RunningEngine() != nullptr) RunningEngine()->Abort(reason, timeout_s, goodbye, how);
       },
-      nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::call_guard<nb::gil_scoped_release>(),
-      "Fails every operation, now and from now on; waits timeout_s seconds at most for those in flight.");
+      nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::arg("how") = "",
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Fails every operation, now and from now on; waits timeout_s seconds at most for those in flight. The other "
+      "processes are told that this one ends, in good order if `goodbye`, and `how`.");
   m.def(
       "halt", [](const std::string& reason, bool tell) { return Running().Halt(reason, tell); }, nb::arg("reason"),
       nb::arg("tell"), nb::call_guard<nb::gil_scoped_release>(),

@@ -116,12 +116,14 @@ NB_MODULE(JAXRING_MODULE, m) {
       "Starts the engine, once. `slot_bytes`: of a link's message.");
   m.def(
       "abort",
-      [](const std::string& reason, double timeout_s, bool goodbye) {
+      [](const std::string& reason, double timeout_s, bool goodbye, const std::string& how) {
         if (RunningRuntime() != nullptr) RunningRuntime()->Abort(reason);
-        if (RunningEngine() != nullptr) RunningEngine()->Abort(reason, timeout_s, goodbye);
+        if (RunningEngine() != nullptr) RunningEngine()->Abort(reason, timeout_s, goodbye, how);
       },
-      nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::call_guard<nb::gil_scoped_release>(),
-      "Fails every operation, now and from now on.");
+      nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::arg("how") = "",
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Fails every operation, now and from now on. The other processes are told that this one ends, in good order if "
+      "`goodbye`, and `how`.");
   m.def(
       "allow_direct",
       [](int device, std::vector<std::string> nics) { Cuda().carrier().AllowDirect(device, std::move(nics)); },

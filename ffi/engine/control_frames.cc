@@ -72,6 +72,7 @@ bool KnownLoss(uint32_t ending) {
     case Ending::kNoWord:
     case Ending::kCut:
     case Ending::kDamaged:
+    case Ending::kSaidWhy:
       return true;
     case Ending::kGoodbye:
       return false;
@@ -119,9 +120,8 @@ bool Decode(std::string_view bytes, ControlFrame* frame) {
     }
     case ControlFrame::Kind::kNote:
     case ControlFrame::Kind::kHalted:
-      return fields.GetText(&frame->text, ControlFrame::kMaxText) && fields.empty();
     case ControlFrame::Kind::kGoodbye:
-      return fields.empty();
+      return fields.GetText(&frame->text, ControlFrame::kMaxText) && fields.empty();
   }
   return false;
 }
@@ -160,9 +160,8 @@ std::string EncodeFrame(const ControlFrame& frame) {
       break;
     case ControlFrame::Kind::kNote:
     case ControlFrame::Kind::kHalted:
-      PutText(&body, frame.text, ControlFrame::kMaxText);
-      break;
     case ControlFrame::Kind::kGoodbye:
+      PutText(&body, frame.text, ControlFrame::kMaxText);
       break;
   }
   std::string out;

@@ -24,7 +24,7 @@ Engine::Engine(EngineOptions options)
       idle_(Bell::Create()),
       links_(options_.slot_bytes, bell_.get(), options_.faults),
       interpreter_(
-          &links_, &stash_, [this](int process) { return LastSeen(process); }, options_.checksums),
+          &links_, &stash_, [this](int process) { return Known(process); }, options_.checksums),
       recorder_(options_.trace_file),
       saver_(options_.operand_bytes == 0
                  ? nullptr
@@ -123,9 +123,11 @@ void Engine::Tick() {
   uint64_t version;
   bool late = false;
   const std::optional<std::string> halted = Halted();
+  const std::set<int> left = CloseLeft(now);
   for (auto& op : Active(&version)) {
     if (halted) op->Fail(Status::Error(Code::kAborted, op->What() + ": " + *halted));
     FailCrashed(*op, now);
+    if (!left.empty()) FailLeft(*op, left);
     if (op->plan().held_back()) PassWithout(*op->plan().gate);
     if (now >= op->deadline() && !op->failed()) FailLate(*op, now);
     late |= op->failed();
@@ -153,7 +155,7 @@ uint64_t Engine::NextSequence(uint64_t key, bool recv) {
   return sequences_[{key, recv}]++;
 }
 
-void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye) {
+void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, const std::string& how) {
   {
     std::lock_guard lock(mutex_);
     if (ending_) return;
@@ -163,10 +165,15 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye) {
   }
   CloseRequests();
   const bool idle = active_count_.load(std::memory_order_acquire) == 0;
+  // Who waits for this process is to know where it stopped, which it last said up to half a second ago.
+  ControlFrame alive;
+  alive.activities = Activities(Clock::now());
+  TellAll(alive, -1);
   if (!idle || !goodbye) {
     ControlFrame leaving;
     leaving.kind = ControlFrame::Kind::kLeaving;
-    leaving.text = reason + (idle ? "" : " with operations in flight");
+    leaving.ending = Ending::kSaidWhy;
+    leaving.text = std::string(idle ? "it is ending" : "it is ending with operations in flight") + how;
     TellAll(leaving, -1);
   }
   poller_->Kick();
@@ -176,15 +183,18 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye) {
   }
   // Who gives operations up leaves its peers without their part: that is no good order.
   if (!idle || !goodbye) return;
+  // Before the links': these only say that nothing more comes, and this is who ended, and how.
+  ControlFrame goodbye_frame;
+  goodbye_frame.kind = ControlFrame::Kind::kGoodbye;
+  goodbye_frame.text = "it has ended" + (how.empty() ? " in good order" : how);
+  TellAll(goodbye_frame, -1);
   std::vector<std::function<void()>> goodbyes;
   {
     std::lock_guard lock(mutex_);
+    said_goodbye_ = true;
     goodbyes = goodbyes_;
   }
   for (auto& say : goodbyes) say();
-  ControlFrame goodbye_frame;
-  goodbye_frame.kind = ControlFrame::Kind::kGoodbye;
-  TellAll(goodbye_frame, -1);
 }
 
 Status Engine::TakeDetachedFailure(uint64_t key) {

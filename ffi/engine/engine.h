@@ -146,8 +146,9 @@ class Engine {
 
   // Fails everything in flight and everything that comes later: the process is about to end. Waits for what is in
   // flight to notice, `timeout_s` at most.
-  // Peers are told that it ends in good order if `goodbye`, and if nothing was in flight.
-  void Abort(const std::string& reason, double timeout_s, bool goodbye);
+  // Peers are told that it ends in good order if `goodbye`, and if nothing was in flight; otherwise that it gives up.
+  // `how` is what they are told with it: " (exit code 3)", " after an uncaught ValueError: ...".
+  void Abort(const std::string& reason, double timeout_s, bool goodbye, const std::string& how = "");
 
   // Fails everything in flight and all that comes, until Resume; with `tell` the processes that are linked are told,
   // and do so, too. False if this process was halted before; the first reason stays.
@@ -213,6 +214,16 @@ class Engine {
   void FailLate(Operation& op, Clock::time_point now);
   // Those who have ended say nothing any more: the lanes find out what that means for them.
   void PassWithout(Gate& gate);
+  // What is known of a process that has ended, in good order or not.
+  PeerEnd Known(int process);
+  // Closes the links with processes that have ended in good order; returns those that have said so a while ago.
+  std::set<int> CloseLeft(Clock::time_point now);
+  // Fails an operation that waits for one of these processes, from which nothing more can come.
+  void FailLeft(Operation& op, const std::set<int>& left);
+  // Whether a process has ended in good order.
+  bool HasLeft(int process);
+  // What a link does at its end: a process whose connection ends without its goodbye is lost.
+  OnEnd LinkEnded(int process, bool by_socket);
   // Fails what may not begin: the engine is halted, or the plan is of an earlier generation.
   void FailRefused(Operation& op);
   // Whether a process is alive and in this operation, too, as far as one knows.
@@ -265,6 +276,8 @@ class Engine {
   std::set<uint64_t> warned_;  // keys of plans
   std::map<int, Crash> crashes_;
   std::vector<std::function<void()>> goodbyes_;  // each tells one peer that this process ends in good order
+  bool said_goodbye_ = false;
+  std::atomic<bool> any_left_{false};  // of the peers
   // What other processes said, and this one to them, of operations that failed: the last of them.
   std::map<uint64_t, Status> told_;
   std::deque<uint64_t> told_order_;
@@ -274,7 +287,10 @@ class Engine {
     Clock::time_point heard, told;                       // when it last said something, and was last told something
     Clock::time_point said_at;                           // when it said what it was doing
     std::vector<Activity> doing;
-    bool left = false;                // with a goodbye
+    bool left = false;  // with a goodbye
+    std::string how;    // in its words: "it has ended (exit code 3)"; empty if it left this generation
+    Clock::time_point left_at;
+    std::string Farewell() const { return how.empty() ? "it has gone on to another generation of the job" : how; }
     std::vector<std::string> unsent;  // notes, encoded, for when there is a connection
     // By the first connection that has not ended.
     void Say(const std::string& frame, bool dispensable = false) {
@@ -283,6 +299,7 @@ class Engine {
       }
     }
   };
+  std::string farewell_;    // this process's last word, encoded: those who connect later are told it, too
   std::mutex peers_mutex_;  // taken after mutex_, if both are
   std::map<int, Peer> peers_;
   Clock::time_point signs_sent_{};  // the poller's thread only
@@ -301,6 +318,8 @@ class Engine {
 
   std::vector<std::thread> workers_;
   std::string Enlist(int process, int channel, bool sending, JoinedLink joined);
+  // Has a link say goodbye when this process ends; at once if it has done so.
+  void AddGoodbye(std::function<void()> say);
 
   Lookers lookers_;
   VerbsJoin verbs_;

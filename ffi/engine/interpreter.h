@@ -15,11 +15,11 @@ enum class Progress { kBlocked, kMoved, kDone };
 
 class Interpreter {
  public:
-  // `last_seen`: what a process was doing when it was last heard of, for failures.
-  using LastSeen = std::function<std::string(int process)>;
+  // For failures: what is known of the end of a process, which may be nothing, and what it was last seen in.
+  using Known = std::function<PeerEnd(int process)>;
   // `checksums`: every message gets one of its payload, and is refused if it does not fit.
-  Interpreter(Links* links, Stash* stash, LastSeen last_seen, bool checksums)
-      : links_(links), stash_(stash), last_seen_(std::move(last_seen)), checksums_(checksums) {}
+  Interpreter(Links* links, Stash* stash, Known known, bool checksums)
+      : links_(links), stash_(stash), known_(std::move(known)), checksums_(checksums) {}
   // The caller holds the lane's busy flag. `budget` steps at most, so one lane cannot starve the others.
   [[gnu::hot]] Progress Advance(Operation& op, Lane& lane, int budget);
 
@@ -62,11 +62,11 @@ class Interpreter {
   template <class Find>
   auto LocalLink(Operation& op, const Lane& lane, Find find) -> decltype(find());
 
-  std::string LinkError(const Operation& op, int self, int peer, const LinkEnd& end) const;
+  [[gnu::cold]] Status LinkError(const Operation& op, int self, int peer, const LinkEnd& end) const;
 
   Links* links_;
   Stash* stash_;
-  LastSeen last_seen_;
+  Known known_;
   const bool checksums_;
 };
 

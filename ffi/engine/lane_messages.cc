@@ -8,10 +8,14 @@
 
 namespace jaxring {
 
-std::string Interpreter::LinkError(const Operation& op, int self, int peer, const LinkEnd& end) const {
-  const Plan& plan = op.plan();
-  return op.What() + ": " + plan.ranks[self].name + " lost " + plan.ranks[peer].name + ": " + end.reason + ". " +
-         last_seen_(plan.ranks[peer].process) + LostHint(end.ending);
+Status Interpreter::LinkError(const Operation& op, int self, int peer, const LinkEnd& end) const {
+  PeerEnd known = known_(op.plan().ranks[peer].process);
+  // How a link ends may only follow from what its peer has said before.
+  if (known.reason.empty()) {
+    known.reason = end.reason;
+    known.ending = end.ending;
+  }
+  return LostPeer(op, self, peer, known);
 }
 
 template <class Find>
@@ -59,7 +63,7 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
     return true;
   }
   if (closed) {
-    op.Fail(Status::Error(LostCode(flow.recv->end.ending), LinkError(op, table.rank, src, flow.recv->end)));
+    op.Fail(LinkError(op, table.rank, src, flow.recv->end));
   }
   return false;
 }
@@ -124,8 +128,7 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
     if (link->notifier && link->notifier->Look() && (*ring)->Reserve(position)) return true;
   }
   if (link->end.closed.load(std::memory_order_acquire)) {
-    op.Fail(Status::Error(LostCode(link->end.ending),
-                          LinkError(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end)));
+    op.Fail(LinkError(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end));
   }
   return false;
 }

@@ -62,6 +62,7 @@ void Engine::TellAll(const ControlFrame& frame, int except) {
   // A last word goes before the end of each connection; others need only one.
   const bool last = frame.kind == ControlFrame::Kind::kGoodbye || frame.kind == ControlFrame::Kind::kLeaving;
   std::lock_guard lock(peers_mutex_);
+  if (last && !frame.text.empty()) farewell_ = bytes;
   for (auto& [process, peer] : peers_) {
     if (process == except) continue;
     if (!last) peer.Say(bytes);
@@ -117,11 +118,18 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
       peer.doing = frame.activities;
       peer.said_at = peer.heard;
     }
-    if (frame.kind == ControlFrame::Kind::kGoodbye) peer.left = true;
+    if (frame.kind == ControlFrame::Kind::kGoodbye && !peer.left) {
+      peer.left = true;
+      peer.left_at = peer.heard;
+      peer.how = frame.text;
+    }
   }
   switch (frame.kind) {
     case ControlFrame::Kind::kAlive:
+      break;
     case ControlFrame::Kind::kGoodbye:
+      any_left_.store(true, std::memory_order_release);
+      CloseLeft(Clock::now());
       break;
     case ControlFrame::Kind::kFailed:
       if (!Remember(frame.key, Status::Error(frame.code, frame.text))) break;
@@ -209,7 +217,7 @@ std::string Engine::DescribePeer(int process, const std::string& who, uint64_t k
   if (peer.controls.empty()) {
     return who + " has made no connection to this process yet: it has not reached a collective that both take part in.";
   }
-  if (peer.left) return who + " has ended in good order.";
+  if (peer.left) return who + ": " + peer.Farewell() + ".";
   const auto now = Clock::now();
   const auto silent = now - peer.heard;
   const bool said = peer.said_at != Clock::time_point{};
@@ -259,12 +267,15 @@ void Engine::FailLate(Operation& op, Clock::time_point now) {
                      " s after it began: " + (waits.empty() ? "no lane reports what it waits for" : waits) + ".";
   constexpr size_t kDescribed = 4;
   size_t described = 0;
+  bool slow = false;
   for (const auto& [process, rank] : waited_for) {
-    if (process == op.plan().process || ++described > kDescribed) continue;
+    if (process == op.plan().process) continue;
+    slow |= !HasLeft(process);
+    if (++described > kDescribed) continue;
     text.append(" ").append(DescribePeer(process, op.plan().ranks[rank].name, op.key()));
   }
-  op.Fail(
-      Status::Error(Code::kDeadlineExceeded, text + " Raise timeout= or JAXRING_TIMEOUT if the peer is only slow."));
+  op.Fail(Status::Error(Code::kDeadlineExceeded,
+                        text + (slow ? " Raise timeout= or JAXRING_TIMEOUT if the peer is only slow." : "")));
 }
 
 }  // namespace jaxring

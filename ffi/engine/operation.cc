@@ -14,6 +14,13 @@ const char* LostHint(Ending ending) {
     return "Both processes may be well: memory, a device, a driver or somebody on the way has changed what was sent. "
            "Look at both hosts' kernel logs; jaxring.rebuild() goes on with new connections.";
   }
+  if (ending == Ending::kSaidWhy) {
+    return "Its log says more. Restart the job, or go on without that process: jaxring.shrink().";
+  }
+  if (ending == Ending::kGoodbye) {
+    return "Have all processes run the same steps, as often; its log may say why it ended. jaxring.shrink() goes on "
+           "without it.";
+  }
   return "A process that ends without a word was killed, ran out of memory or crashed: its log or the kernel's says "
          "why. Restart the job, or go on without that process: jaxring.shrink().";
 }
@@ -86,6 +93,16 @@ void Operation::Again(uint64_t key, Clock::time_point deadline) {
   lanes_left_ = static_cast<int>(lanes_.size());
 }
 
+Status LostPeer(const Operation& op, int self, int peer, const PeerEnd& end) {
+  const Plan& plan = op.plan();
+  const bool left = end.ending == Ending::kGoodbye;
+  return Status::Error(LostCode(end.ending), op.What() + ": " + plan.ranks[self].name +
+                                                 (left ? " waits for " : " lost ") + plan.ranks[peer].name + ": " +
+                                                 end.reason +
+                                                 (left ? ", so it ran fewer steps than this process" : "") + ". " +
+                                                 end.last_seen + LostHint(end.ending));
+}
+
 void Operation::Fail(Status status) {
   std::lock_guard lock(mutex_);
   if (failed_.load(std::memory_order_relaxed)) return;
@@ -112,20 +129,31 @@ std::string Operation::DescribeWaits(std::map<int, int>* rank_of_process) {
     }
     return text + " to begin this program";
   }
+  for (const Wait& wait : Waits()) {
+    rank_of_process->try_emplace(plan_->ranks[wait.peer].process, wait.peer);
+    if (text.size() > 600) {
+      if (!text.ends_with("...")) text += "; ...";
+      continue;
+    }
+    if (!text.empty()) text += "; ";
+    text += plan_->ranks[wait.self].name +
+            (wait.to_send ? " waits for room to send to " : " waits for a message from ") +
+            plan_->ranks[wait.peer].name;
+  }
+  return text;
+}
+
+std::vector<Operation::Wait> Operation::Waits() {
+  std::vector<Wait> waits;
   for (auto& lane : lanes_) {
     // A busy lane is making progress; looking into it would race with its thread.
     if (lane->busy.exchange(true, std::memory_order_acquire)) continue;
     if (!lane->done && lane->waits_for >= 0) {
-      rank_of_process->try_emplace(plan_->ranks[lane->waits_for].process, lane->waits_for);
-      if (!text.empty()) text += "; ";
-      text += plan_->ranks[plan_->locals[lane->local].rank].name +
-              (lane->waits_to_send ? " waits for room to send to " : " waits for a message from ") +
-              plan_->ranks[lane->waits_for].name;
+      waits.push_back({plan_->locals[lane->local].rank, lane->waits_for, lane->waits_to_send});
     }
     lane->busy.store(false, std::memory_order_release);
-    if (text.size() > 600) return text + "; ...";
   }
-  return text;
+  return waits;
 }
 
 Operation::Span Operation::Tile(uint32_t local, Buffer buffer, int32_t chunk, uint64_t tile) const {

@@ -29,6 +29,14 @@ const char* LostHint(Ending ending);
 // What the error of that is.
 inline Code LostCode(Ending ending) { return ending == Ending::kDamaged ? Code::kDataLoss : Code::kUnavailable; }
 
+// What is known of the end of a process: why, empty while nothing is known, and what it was last seen in, as a
+// sentence.
+struct PeerEnd {
+  std::string reason;
+  Ending ending = Ending::kNoWord;
+  std::string last_seen;
+};
+
 // What to do about memory that is not to be had.
 inline constexpr const char* kMemoryHint =
     "Free memory there, or raise the limit of that process or container (ulimit -a); JAXRING_BUFFSIZE and "
@@ -88,6 +96,10 @@ struct Lane {
   std::atomic<bool> busy{false};
 };
 
+class Operation;
+// The failure of an operation in which rank `self` waits for rank `peer`, whose process has ended.
+[[gnu::cold]] Status LostPeer(const Operation& op, int self, int peer, const PeerEnd& end);
+
 class Operation {
  public:
   Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
@@ -115,8 +127,13 @@ class Operation {
   // True for the lane that was last.
   bool LaneDone() { return lanes_left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
   bool finished() const { return lanes_left_.load(std::memory_order_acquire) == 0; }
-  // "rank 1 waits for a message from rank 0 (...)", for the deadline's report; and a rank of each process that is
-  // waited for.
+  // Ranks of this process that wait, each for a rank: for a message from it, or for room to send to it.
+  struct Wait {
+    int self, peer;
+    bool to_send;
+  };
+  std::vector<Wait> Waits();
+  // "rank 1 waits for a message from rank 0 (...)", for reports; and a rank of each process that is waited for.
   std::string DescribeWaits(std::map<int, int>* rank_of_process);
   // The call and which execution of it, for messages.
   [[gnu::cold]] std::string What() const { return plan_->what + ", execution " + std::to_string(sequence); }

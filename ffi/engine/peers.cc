@@ -44,6 +44,10 @@ void Engine::AddControl(int process, std::unique_ptr<Stream> stream) {
     peer.controls.push_back(link);
   }
   poller_->Add(fd, EPOLLIN | EPOLLRDHUP, link);
+  {
+    std::lock_guard lock(peers_mutex_);
+    if (!farewell_.empty()) link->Send(farewell_);
+  }
   // It may be about to begin what has failed before the two were connected.
   for (const ControlFrame& failed : LastFailures()) link->Send(EncodeFrame(failed));
   std::vector<std::string> unsent;
@@ -53,14 +57,10 @@ void Engine::AddControl(int process, std::unique_ptr<Stream> stream) {
 }
 
 void Engine::ControlEnded(int process, const std::string& why, Ending ending) {
-  bool left;
-  {
-    std::lock_guard lock(peers_mutex_);
-    left = peers_[process].left;
-  }
+  if (!HasLeft(process)) NoteCrash(process, Sentence(why, ending), ending);
   // The first word on it counts: the end of the connection may only follow from what was said before.
-  const Crash crash = left ? Crash{why, ending, {}, -1} : NoteCrash(process, Sentence(why, ending), ending);
-  links_.CloseShared(process, crash.reason, crash.ending);
+  const PeerEnd known = Known(process);
+  links_.CloseShared(process, known.reason, known.ending);
   bell_->NotifyAll();
 }
 
@@ -105,13 +105,7 @@ void Engine::Confirm(Gate& gate, int process) {
 
 void Engine::PassWithout(Gate& gate) {
   for (int process : gate.Missing()) {
-    bool left;
-    {
-      std::lock_guard lock(peers_mutex_);
-      auto it = peers_.find(process);
-      left = it != peers_.end() && it->second.left;
-    }
-    if (left) Confirm(gate, process);
+    if (HasLeft(process)) Confirm(gate, process);
   }
 }
 
@@ -175,18 +169,11 @@ void Engine::FailCrashed(Operation& op, Clock::time_point now) {
 }
 
 void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending) {
-  // Only this connection ended: others of the same peer may still hold what it sent before.
-  auto ended = [this, process, generation = generation_.load()](const std::string& why, Ending ending) {
-    if (ending == Ending::kGoodbye || generation != generation_.load()) return;
-    NoteCrash(process, Sentence(why, ending), ending);
-  };
+  const OnEnd ended = LinkEnded(process, true);
   stream = Spoiled(std::move(stream), process, channel);
   LinkMemory memory = links_.TakePrepared(process, channel, sending);
   auto add = [&](auto link, auto enlist) {
-    {
-      std::lock_guard lock(mutex_);
-      goodbyes_.push_back([link] { SayTcpGoodbye(*link); });
-    }
+    AddGoodbye([link] { SayTcpGoodbye(*link); });
     (links_.*enlist)(process, channel, std::move(link));
   };
   if (sending) {
@@ -197,11 +184,25 @@ void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bo
   }
 }
 
-std::string Engine::Enlist(int process, int channel, bool sending, JoinedLink joined) {
+OnEnd Engine::LinkEnded(int process, bool by_socket) {
+  // Only this connection ended: others of the same peer may still hold what it sent before.
+  return [this, process, by_socket, generation = generation_.load()](const std::string& why, Ending ending) {
+    if (ending == Ending::kGoodbye || generation != generation_.load() || HasLeft(process)) return;
+    NoteCrash(process, by_socket ? Sentence(why, ending) : why, ending);
+  };
+}
+
+void Engine::AddGoodbye(std::function<void()> say) {
   {
     std::lock_guard lock(mutex_);
-    goodbyes_.push_back(std::move(joined.say_goodbye));
+    goodbyes_.push_back(say);
+    if (!said_goodbye_) return;
   }
+  say();
+}
+
+std::string Engine::Enlist(int process, int channel, bool sending, JoinedLink joined) {
+  AddGoodbye(std::move(joined.say_goodbye));
   if (sending) {
     links_.AddSend(process, channel, std::move(joined.send));
   } else {
@@ -211,19 +212,13 @@ std::string Engine::Enlist(int process, int channel, bool sending, JoinedLink jo
 }
 
 std::string Engine::AddVerbs(int process, int channel, bool sending, int fd, double timeout_s) {
-  auto ended = [this, process, generation = generation_.load()](const std::string& why, Ending ending) {
-    if (ending != Ending::kGoodbye && generation == generation_.load()) NoteCrash(process, why, ending);
-  };
   return Enlist(process, channel, sending,
-                verbs_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, ended));
+                verbs_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, LinkEnded(process, false)));
 }
 
 std::string Engine::AddPlugin(int process, int channel, bool sending, int fd, double timeout_s) {
-  auto ended = [this, process, generation = generation_.load()](const std::string& why, Ending ending) {
-    if (ending != Ending::kGoodbye && generation == generation_.load()) NoteCrash(process, why, ending);
-  };
   return Enlist(process, channel, sending,
-                plugins_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, ended));
+                plugins_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, LinkEnded(process, false)));
 }
 
 }  // namespace jaxring

@@ -92,7 +92,7 @@ bool Engine::Renew(uint64_t generation, double timeout_s) {
   told_order_.clear();
   sequences_.clear();
   detached_failures_.clear();
-  troubled_ = halt_told_ = false;
+  troubled_ = halt_told_ = any_left_ = false;
   stash_.Clear();
   version_.fetch_add(1, std::memory_order_release);  // workers let go of what has ended
   bell_->NotifyAll();

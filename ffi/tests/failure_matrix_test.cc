@@ -115,7 +115,8 @@ class Member {
   // do may not tell from others' at once: then both are tried again, by all together.
   int Survive() {
     const std::string name = "rank " + std::to_string(case_.victim) + " (process " + std::to_string(case_.victim) + ")";
-    const bool stopped = case_.what == What::kStopped;
+    // One that has said goodbye is not waited for, whatever becomes of it.
+    const bool stopped = case_.what == What::kStopped && case_.when != When::kFinalising;
     Status status;
     for (int round = 0, right = 0; round < (stopped ? kRounds : 2) && right < 2; ++round) {
       status = call_->Run();

@@ -10,7 +10,6 @@
 #include <condition_variable>
 
 #include "ffi/tests/verbs_wire.h"
-#include "ffi/transport/tcp.h"
 
 namespace jaxring::test {
 namespace {
@@ -164,14 +163,8 @@ void Job::Connect(int from, int to, int channel) {
   CHECK(receiving >= 0);
   close(listener);
   sockets_.push_back({{from, to}, dup(sending)});
-  Engine &sender = engine(from), &receiver = engine(to);
-  const uint32_t slot = sender.links().slot_bytes();
-  receiver.links().AddRecv(from, channel,
-                           MakeTcpRecvLink(std::make_unique<Stream>(receiving), &receiver.poller(), &receiver.lookers(),
-                                           LinkMemory::Anonymous(slot), &receiver.bell()));
-  sender.links().AddSend(to, channel,
-                         MakeTcpSendLink(std::make_unique<Stream>(sending), &sender.poller(),
-                                         LinkMemory::Anonymous(slot), &sender.bell()));
+  engine(to).AddTcp(from, channel, std::make_unique<Stream>(receiving), false);
+  engine(from).AddTcp(to, channel, std::make_unique<Stream>(sending), true);
 }
 
 void Job::CutControl(int a, int b) { shutdown(controls_.at({std::min(a, b), std::max(a, b)}), SHUT_RDWR); }

@@ -45,6 +45,8 @@ class LinkMemory {
 // Why a link ended; set once, before `closed`.
 struct LinkEnd {
   std::atomic<bool> closed{false};
+  // The peer has said that it ends in good order, and that it sent nothing on this link after what is here.
+  std::atomic<bool> complete{false};
   std::string reason;
   Ending ending = Ending::kNoWord;
   void Close(std::string why, Ending how = Ending::kNoWord) {

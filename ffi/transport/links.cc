@@ -1,6 +1,7 @@
 #include "transport/links.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace jaxring {
 
@@ -137,6 +138,38 @@ void Links::CloseShared(int peer, const std::string& reason, Ending ending) {
     }
   }
   own_bell_->Notify();
+}
+
+void Links::CloseLeft(int peer, const std::string& reason) {
+  bool any = false;
+  auto close = [&](auto& link) {
+    const bool shared = link.transport == "shm";
+    if (!shared && link.transport != "tcp") return;
+    if constexpr (std::is_same_v<std::decay_t<decltype(link)>, RecvLink>) {
+      if (!shared && !link.end.complete.load(std::memory_order_acquire)) return;
+    }
+    any |= !link.end.closed.load(std::memory_order_relaxed);
+    link.end.Close(reason, Ending::kGoodbye);
+  };
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [key, link] : send_) {
+      if (key.first == peer) close(*link);
+    }
+    for (auto& [key, link] : recv_) {
+      if (key.first == peer) close(*link);
+    }
+  }
+  if (any) own_bell_->Notify();
+}
+
+bool Links::MayBring(int peer) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(recv_.begin(), recv_.end(), [peer](const auto& entry) {
+    const LinkEnd& end = entry.second->end;
+    return entry.first.first == peer && !end.closed.load(std::memory_order_acquire) &&
+           !end.complete.load(std::memory_order_acquire);
+  });
 }
 
 void Links::Clear(const std::string& reason) {

@@ -45,6 +45,11 @@ class Links {
   bool AnyWants(int processor, uint64_t operation) const;
   // Closes the links by shared memory with a peer that is gone; others have connections, which end by themselves.
   void CloseShared(int peer, const std::string& reason, Ending ending);
+  // A peer has ended in good order. Closes what carries nothing any more: links to it, and complete ones from it. Those
+  // by devices are left to their pumps.
+  void CloseLeft(int peer, const std::string& reason);
+  // Whether more may come from a peer that has ended in good order, on a link that is there.
+  bool MayBring(int peer) const;
   // Closes all links and forgets them.
   void Clear(const std::string& reason);
   // Bytes of slots in this process's memory, for `doctor`.

@@ -46,10 +46,11 @@ PluginRecvPump::~PluginRecvPump() {
 
 void PluginPump::End(const std::string& why) {
   if (ended()) return;
-  end_->Close(why);
+  const Ending ending = heard_ == word_.size() ? Ending::kGoodbye : Ending::kNoWord;
+  end_->Close(why, ending);
   shutdown(fd_, SHUT_RDWR);  // the peer is told, and the poller lets go of this
   own_bell_->Notify();
-  if (on_end_) on_end_(why, heard_ == word_.size() ? Ending::kGoodbye : Ending::kNoWord);
+  if (on_end_) on_end_(why, ending);
 }
 
 bool PluginPump::Turn() {

@@ -67,8 +67,14 @@ bool TcpSendPump::NextMessage() {
     header_.protocol = static_cast<uint32_t>(Protocol::kSimple);
     found = simple_.FindNext(&position_, &id, &payload_, &message);
   }
-  if (!found) return false;
-  header_.message = {id, message};
+  if (!found && goodbye_ != Goodbye::kDue) return false;
+  if (found) {
+    header_.message = {id, message};
+  } else {
+    goodbye_ = Goodbye::kSaid;
+    header_ = {};
+    header_.protocol = WireHeader::kGoodbye;
+  }
   header_.seal = header_.Seal(number_++);
   written_ = 0;
   return true;
@@ -76,7 +82,11 @@ bool TcpSendPump::NextMessage() {
 
 void TcpSendPump::Pump() {
   std::lock_guard lock(mutex_);
-  if (link_->end.closed) return;
+  PumpLocked();
+}
+
+void TcpSendPump::PumpLocked() {
+  if (ended_) return;
   while (writing_ || NextMessage()) {
     writing_ = true;
     size_t total = sizeof header_ + header_.message.bytes;
@@ -103,6 +113,7 @@ void TcpSendPump::Pump() {
       written_ += static_cast<size_t>(n);
     }
     writing_ = false;
+    if (header_.protocol == WireHeader::kGoodbye) continue;
     (header_.protocol == static_cast<uint32_t>(Protocol::kLL) ? ll_ : simple_).Release(position_);
   }
   if (armed_) poller_->Change(stream_->fd(), EPOLLRDHUP);
@@ -110,6 +121,7 @@ void TcpSendPump::Pump() {
 }
 
 void TcpSendPump::End(std::string why, Ending ending) {
+  ended_ = true;
   char word;
   const ssize_t n = stream_->Read(&word, 1);
   // With TLS it may be an alert, too: what came there was not what was sent.
@@ -133,11 +145,9 @@ void TcpSendPump::Break() {
 
 void TcpSendPump::SayGoodbye() {
   std::lock_guard lock(mutex_);
-  if (link_->end.closed || writing_) return;
-  WireHeader goodbye{};
-  goodbye.protocol = WireHeader::kGoodbye;
-  goodbye.seal = goodbye.Seal(number_++);
-  [[maybe_unused]] ssize_t n = stream_->Write(&goodbye, sizeof goodbye);
+  if (goodbye_ != Goodbye::kNone) return;
+  goodbye_ = Goodbye::kDue;
+  PumpLocked();
 }
 
 void TcpSendPump::OnEvents(uint32_t events) {
@@ -183,6 +193,7 @@ bool TcpRecvPump::Read() {
       size_t used;
       const WireReader::Result result = reader_.Take(buffer_.data() + begin_, end_ - begin_, &used);
       begin_ += used;
+      if (reader_.goodbye()) link_->end.complete.store(true, std::memory_order_release);
       if (result == WireReader::Result::kGarbage) {
         End(BrokenSeal(reader_.number()), Ending::kDamaged);
         return true;

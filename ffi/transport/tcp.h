@@ -2,6 +2,7 @@
 // published. Python has connected and authenticated the socket; the pump owns it from here on.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,10 +30,13 @@ class TcpSendPump final : public Poller::Handler {
               OnEnd on_end);
   void OnEvents(uint32_t events) override;
   void Pump();
-  // Tells the peer that nothing more will come, if the socket takes it at once.
+  // Tells the peer that nothing more will come, once it has been sent what the rings hold.
   void SayGoodbye();
 
  private:
+  // Any thread; with the lock.
+  void PumpLocked();
+  // What is to be written next, the goodbye behind all messages; false if there is nothing.
   bool NextMessage();
   void End(std::string why, Ending ending = Ending::kNoWord);
   void Break();  // by what errno says
@@ -45,6 +49,8 @@ class TcpSendPump final : public Poller::Handler {
   Notifier* on_room_;  // also rung when the connection ends: lanes wait for room that will not come
   std::mutex mutex_;
   bool writing_ = false, armed_ = false;
+  enum class Goodbye { kNone, kDue, kSaid } goodbye_ = Goodbye::kNone;
+  std::atomic<bool> ended_{false};  // the connection; the link may have been closed before
   WireHeader header_{};
   const char* payload_ = nullptr;
   uint64_t position_ = 0, number_ = 0;  // the next message's, on the connection

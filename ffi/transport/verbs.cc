@@ -112,7 +112,7 @@ bool VerbsPump::Misbehaved() {
 
 void VerbsPump::End(const std::string& why, bool tell) {
   if (closed()) return;
-  end_->Close(why);
+  end_->Close(why, goodbye_ ? Ending::kGoodbye : Ending::kNoWord);
   if (tell) {
     const std::string word = "e" + why;
     [[maybe_unused]] ssize_t n = send(fd_, word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -138,7 +138,10 @@ bool VerbsPump::Listen() {
     const ssize_t n = recv(fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n > 0) {
       heard_.append(buffer.data(), std::min(static_cast<size_t>(n), kMaxHeard - heard_.size()));
-      if (heard_ == "b") goodbye_ = true;
+      if (heard_ == "b") {
+        goodbye_ = true;
+        end_->complete.store(true, std::memory_order_release);
+      }
       continue;
     }
     if (n < 0 && errno == EINTR) continue;

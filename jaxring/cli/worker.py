@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from jaxring.cli import report
+from jaxring.runtime import ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,6 +69,7 @@ def main() -> None:
             report.send(options.report, error)
         sys.excepthook = functools.partial(_show, sys.excepthook)
         raise
+    ending.exits(None)
     _outlive(options.last)
 
 
@@ -89,6 +91,7 @@ def _run(options: Options) -> None:
         else:
             runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
+        ending.exits(end.code)
         if not end.code:
             _outlive(options.last)
         raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import importlib
 import logging
-import sys
 import threading
 from typing import Any
 
@@ -16,6 +15,7 @@ import jax
 
 from jaxring import daemons
 from jaxring.errors import JaxringError
+from jaxring.runtime import ending
 from jaxring.runtime.cuda_communicators import Devices
 from jaxring.runtime.cuda_planner import CudaPlanner
 from jaxring.settings import kinds, settings
@@ -142,7 +142,8 @@ def _log_faults(native: Any, timeout_s: float) -> None:
 
 def _end(native: Any, *threads: threading.Thread) -> None:
     _stop.set()
-    native.abort("this process is ending", _ABORT_S, getattr(sys, "last_type", None) is None)
+    uncaught = ending.uncaught("")
+    native.abort("this process is ending", _ABORT_S, not uncaught, uncaught or ending.orderly())
     for thread in threads:
         thread.join(timeout=2 * _POLL_S)
     # A program that ends by what a fault made fail wants to have read of the fault.

@@ -18,7 +18,7 @@ import jaxring._native as _native
 from jaxring import _compat, daemons
 from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
-from jaxring.runtime import cuda_service
+from jaxring.runtime import cuda_service, ending
 from jaxring.runtime.interruption import Watcher, end_soon
 from jaxring.runtime.job import Job
 from jaxring.runtime.memory import keep_freed_blocks
@@ -47,6 +47,7 @@ _thread: threading.Thread | None = None
 _job = Job()
 _planner = Planner(_job)
 _watcher = Watcher(_job)
+_hint = ""  # what errors say of the flight record
 _stop = threading.Event()
 
 
@@ -95,6 +96,8 @@ def ensure_started() -> None:
 
 
 def _start(configured: Settings, trace_file: str) -> None:
+    global _hint
+    _hint = hint(trace_file)
     _native.start(
         configured.worker_threads,
         configured.slot_bytes,
@@ -105,7 +108,7 @@ def _start(configured: Settings, trace_file: str) -> None:
         kinds.fault_plan(configured.faults),
         configured.nan_check,
         configured.link_timeout,
-        hint(trace_file),
+        _hint,
         trace_file.removesuffix(".trace") + "-",
         configured.save_operands if trace_file else 0,
     )
@@ -173,17 +176,16 @@ def _end() -> None:
     """Before the interpreter and JAX's backend go: what still waits for peers must not keep them."""
     _stop.set()
     # After an uncaught exception peers must not take this for an orderly end, and are told of it.
-    uncaught = getattr(sys, "last_type", None)
-    why = "" if uncaught is None else f" after an uncaught {uncaught.__name__}: {str(sys.last_value)[:500]}"
+    uncaught = ending.uncaught(_hint)
     _warn()
-    if uncaught is KeyboardInterrupt and _job.joined():
+    if getattr(sys, "last_type", None) is KeyboardInterrupt and _job.joined():
         end_soon()
-    if uncaught is not None and (_native.troubled() or _native.counters()["failures"]):
+    if uncaught and (_native.troubled() or _native.counters()["failures"]):
         if not settings().trace_dir:
             state = _compat.distributed_state()
             make_room(1 if state is None else state.processes)
         _native.dump_now()  # memory goes with the process
-    _native.abort(f"this process is ending{why}", _ABORT_S, uncaught is None)
+    _native.abort(f"this process is ending{uncaught}", _ABORT_S, not uncaught, uncaught or ending.orderly())
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)
     _watcher.stop(2 * _POLL_S)

@@ -188,6 +188,37 @@ def test_a_process_that_never_calls(tmp_path, devices, warm):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.parametrize("how", ["exits", "raises"])
+def test_a_process_that_ends_sooner(tmp_path, how):
+    """Every other one raises at once, by the name of the one that has ended and by what it said of its end."""
+    path = script(
+        tmp_path,
+        f"""
+        call = r.compile(lambda v: jaxring.all_reduce(v, "x"))
+        for step in range(3):
+            jax.block_until_ready(call(x))
+        if me == 1:
+            if {how == "exits"}:
+                sys.exit(3)
+            raise ValueError("my own bug.")
+        texts, _ = expect_error(call)
+        for text in texts:
+            assert "UNAVAILABLE" in text and "execution 3: " in text and "rank 1 (process 1 on " in text, text
+            assert "Raise timeout" not in text and "without a word" not in text and ".." not in text, text
+            assert "It was last seen between operations, " in text and ", execution 2. " in text, text
+            if {how == "exits"}:
+                assert "it has ended (exit code 3), so it ran fewer steps than this process. " in text, text
+            else:
+                assert "it is ending after an uncaught ValueError: my own bug. It was " in text, text
+        print("told", flush=True)
+        """,
+    )
+    code, output = run_job(path, 3, 1, timeout_s=100)
+    assert output.count("told") == 2, output[-5000:]
+    assert code == (3 if how == "exits" else 1), output[-5000:]
+
+
+@pytest.mark.multiprocess
 def test_processes_that_disagree(tmp_path):
     """Other programs in one of three processes: all are told before the first step, with both sides' lines."""
     path = script(

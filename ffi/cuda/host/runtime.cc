@@ -120,10 +120,14 @@ void Runtime::LookOnce() {
     }
     for (int peer : communicator->peers()) {
       std::string end;
+      // One that ends in good order says first that it does, and with which exit code.
+      auto reason = [](const LinkEnd& ended) {
+        return ended.reason + (ended.ending == Ending::kGoodbye ? ", so it ran fewer steps than this process" : "");
+      };
       if (auto link = engine_.links().Send(peer, 0); link && link->end.closed.load(std::memory_order_acquire)) {
-        end = link->end.reason;
+        end = reason(link->end);
       } else if (auto back = engine_.links().Recv(peer, 0); back && back->end.closed.load(std::memory_order_acquire)) {
-        end = back->end.reason;
+        end = reason(back->end);
       } else if (engine_.Crashed(peer)) {
         end = "the connection beside the data has ended";
       } else {
