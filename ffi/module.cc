@@ -142,7 +142,7 @@ NB_MODULE(_native, m) {
       [](int threads, uint32_t slot_bytes, int64_t spin_us, int64_t patience_us, const std::string& trace_file,
          bool checksums, const std::map<std::string, double>& faults, const std::string& non_finite,
          double link_timeout_s, const std::string& record_hint, const std::string& operand_files,
-         uint64_t operand_bytes) {
+         uint64_t operand_bytes, double stall_warning_s) {
         EngineOptions options{threads, slot_bytes, spin_us, patience_us};
         options.trace_file = trace_file;
         options.checksums = checksums;
@@ -150,6 +150,7 @@ NB_MODULE(_native, m) {
         options.record_hint = record_hint;
         options.operand_files = operand_files;
         options.operand_bytes = operand_bytes;
+        options.stall_warning_s = stall_warning_s;
         options.faults = FaultPlan::From(faults);
         using NonFinite = EngineOptions::NonFinite;
         options.non_finite = non_finite == "error"  ? NonFinite::kFail
@@ -160,7 +161,7 @@ NB_MODULE(_native, m) {
       nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), nb::arg("patience_us"), nb::arg("trace_file") = "",
       nb::arg("checksums") = false, nb::arg("faults") = std::map<std::string, double>(), nb::arg("non_finite") = "",
       nb::arg("link_timeout_s") = 10.0, nb::arg("record_hint") = "", nb::arg("operand_files") = "",
-      nb::arg("operand_bytes") = 0,
+      nb::arg("operand_bytes") = 0, nb::arg("stall_warning_s") = 0.0,
       "Starts the engine, once. Its flight record is kept in a new file, or in unnamed memory without one. `faults`: "
       "JAXRING_FAULTS, a number by each name.");
   m.def(
@@ -218,6 +219,10 @@ NB_MODULE(_native, m) {
       "take_warnings",
       [] { return RunningEngine() == nullptr ? std::vector<std::string>{} : Running().TakeWarnings(); },
       "Sentences for the log that have come up since the last call.");
+  m.def(
+      "next_stall", [](double timeout_s) { return Running().NextStall(timeout_s); }, nb::arg("timeout_s"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "What this process has waited for long for, as a sentence without its subject; None after timeout_s seconds.");
   m.def("clock", [] { return Nanoseconds(std::chrono::steady_clock::now()); }, "Now, in ns of the recorder's clock.");
 
   nb::class_<PlanRequest>(m, "PlanRequest", "A call site's wish for a plan for one of its groups.")

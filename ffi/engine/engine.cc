@@ -133,6 +133,7 @@ void Engine::Tick() {
     late |= op->failed();
   }
   SendSigns(now);
+  WarnOfStalls(now);
   if (late) bell_->NotifyAll();
   verbs_.CheckPorts();
   std::vector<std::weak_ptr<Site>> watched;
@@ -236,6 +237,7 @@ void Engine::CloseRequests() {
     requests_closed_ = true;
   }
   request_ready_.notify_all();
+  stall_ready_.notify_all();
 }
 
 }  // namespace jaxring

@@ -47,6 +47,9 @@ struct EngineOptions {
   bool checksums = false;  // of every message's payload; the same in all processes
   // What the host of a peer has not acknowledged for so long has no way to it.
   double link_timeout_s = 10;
+  // When to warn of an operation that waits (`NextStall`): after so long, six times and thirty-six times as long, and
+  // so on; 0: never.
+  double stall_warning_s = 0;
   std::string trace_file{};     // where the recorder keeps its ring; empty: in unnamed shared memory
   std::string record_hint{};    // said behind errors that others have a part in: how to look at the records
   std::string operand_files{};  // what the files' names begin with in which operands of failed operations are saved
@@ -140,6 +143,9 @@ class Engine {
   void PassOn(uint64_t key, const Status& told);
   // What another process said of an operation that it made fail.
   std::optional<Status> Told(uint64_t key);
+  // A sentence for the log of what has waited for long, without its subject, this process: "has waited 10 s in ...".
+  // Nothing after `timeout_s`, and at once from Abort on.
+  std::optional<std::string> NextStall(double timeout_s);
   // What is known of a process that an operation waits for: "rank 3 (process 1 on b) has not moved for 4.1 s, last seen
   // in ...". `who` names it.
   std::string DescribePeer(int process, const std::string& who, uint64_t key);
@@ -212,6 +218,18 @@ class Engine {
   Crash NoteCrash(int process, const std::string& reason, Ending ending, int witness = -1);
   void FailCrashed(Operation& op, Clock::time_point now);
   void FailLate(Operation& op, Clock::time_point now);
+  // What an operation's lanes wait for, and what is known of those processes, as sentences; and a rank of each of them.
+  std::string DescribeWaiting(Operation& op, std::map<int, int>* waited_for);
+  // Something that waits.
+  struct Stall {
+    uint64_t progress = 0;
+    Clock::time_point since;  // it has made no progress
+    int told = 0;             // warnings of it
+    std::shared_ptr<Operation> op;
+    std::string what;  // without an operation
+  };
+  void WarnOfStalls(Clock::time_point now);
+  static std::string DescribeStall(const Stall& stall, const std::string& waits, Clock::time_point now);
   // Those who have ended say nothing any more: the lanes find out what that means for them.
   void PassWithout(Gate& gate);
   // What is known of a process that has ended, in good order or not.
@@ -303,6 +321,8 @@ class Engine {
   std::mutex peers_mutex_;  // taken after mutex_, if both are
   std::map<int, Peer> peers_;
   Clock::time_point signs_sent_{};  // the poller's thread only
+  Clock::time_point stalls_looked_{};
+  std::map<uint64_t, Stall> stalls_;  // by what waits; the poller's thread only
 
   const size_t processors_ = ProcessorsAllowed();
   std::atomic<bool> crowded_{false};                                // the host's processes outnumber them
@@ -315,6 +335,8 @@ class Engine {
   std::deque<std::pair<int, std::string>> notes_;
   uint64_t next_request_ = 1;
   std::string planning_waits_for_;
+  std::condition_variable stall_ready_;
+  std::deque<std::string> stall_texts_;
 
   std::vector<std::thread> workers_;
   std::string Enlist(int process, int channel, bool sending, JoinedLink joined);

@@ -215,7 +215,10 @@ std::string Engine::DescribePeer(int process, const std::string& who, uint64_t k
     if (auto it = peers_.find(process); it != peers_.end()) peer = it->second;
   }
   if (peer.controls.empty()) {
-    return who + " has made no connection to this process yet: it has not reached a collective that both take part in.";
+    return who +
+           " has made no connection to this process yet: it has not reached a collective that both take part in, or "
+           "cannot "
+           "reach this process.";
   }
   if (peer.left) return who + ": " + peer.Farewell() + ".";
   const auto now = Clock::now();
@@ -254,28 +257,34 @@ bool Engine::WaitsTogether(int process, const Operation& op) {
   return std::any_of(doing.begin(), doing.end(), [&op](const Activity& a) { return a.running && a.key == op.key(); });
 }
 
+std::string Engine::DescribeWaiting(Operation& op, std::map<int, int>* waited_for) {
+  const std::string waits = op.DescribeWaits(waited_for);
+  std::string text = (waits.empty() ? "no lane reports what it waits for" : waits) + ".";
+  constexpr size_t kDescribed = 4;
+  size_t described = 0;
+  for (const auto& [process, rank] : *waited_for) {
+    if (process == op.plan().process || ++described > kDescribed) continue;
+    text.append(" ").append(DescribePeer(process, op.plan().ranks[rank].name, op.key()));
+  }
+  return text;
+}
+
 void Engine::FailLate(Operation& op, Clock::time_point now) {
   std::map<int, int> waited_for;
-  std::string waits = op.DescribeWaits(&waited_for);
+  const std::string waits = DescribeWaiting(op, &waited_for);
   const bool together = std::all_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
     return entry.first == op.plan().process || WaitsTogether(entry.first, op);
   });
   if (together && !op.plan().alone() && now < op.deadline() + kPoliteness) return;
+  const bool slow = std::any_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
+    return entry.first != op.plan().process && !HasLeft(entry.first);
+  });
   char limit[32];
   std::snprintf(limit, sizeof limit, "%g", op.plan().timeout_s);
-  std::string text = op.What() + ": not finished " + limit +
-                     " s after it began: " + (waits.empty() ? "no lane reports what it waits for" : waits) + ".";
-  constexpr size_t kDescribed = 4;
-  size_t described = 0;
-  bool slow = false;
-  for (const auto& [process, rank] : waited_for) {
-    if (process == op.plan().process) continue;
-    slow |= !HasLeft(process);
-    if (++described > kDescribed) continue;
-    text.append(" ").append(DescribePeer(process, op.plan().ranks[rank].name, op.key()));
-  }
-  op.Fail(Status::Error(Code::kDeadlineExceeded,
-                        text + (slow ? " Raise timeout= or JAXRING_TIMEOUT if the peer is only slow." : "")));
+  op.Fail(Status::Error(
+      Code::kDeadlineExceeded,
+      op.What() + ": not finished " + limit + " s after it began: " + waits +
+          (slow || waited_for.empty() ? " Raise timeout= or JAXRING_TIMEOUT if the peer is only slow." : "")));
 }
 
 }  // namespace jaxring

@@ -143,6 +143,18 @@ std::string Operation::DescribeWaits(std::map<int, int>* rank_of_process) {
   return text;
 }
 
+uint64_t Operation::Progress() {
+  uint64_t progress = plan_->held_back() ? plan_->gate->Missing().size() : 0;
+  for (auto& lane : lanes_) {
+    if (lane->busy.exchange(true, std::memory_order_acquire)) {
+      return Mix(static_cast<uint64_t>(Clock::now().time_since_epoch().count()));
+    }
+    progress = Mix(progress ^ Mix(lane->tile) ^ (uint64_t{lane->step} << 32 | lane->sends_done << 1 | lane->made));
+    lane->busy.store(false, std::memory_order_release);
+  }
+  return progress;
+}
+
 std::vector<Operation::Wait> Operation::Waits() {
   std::vector<Wait> waits;
   for (auto& lane : lanes_) {

@@ -133,6 +133,8 @@ class Operation {
     bool to_send;
   };
   std::vector<Wait> Waits();
+  // Another number whenever a lane has moved.
+  uint64_t Progress();
   // "rank 1 waits for a message from rank 0 (...)", for reports; and a rank of each process that is waited for.
   std::string DescribeWaits(std::map<int, int>* rank_of_process);
   // The call and which execution of it, for messages.

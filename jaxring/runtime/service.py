@@ -30,6 +30,8 @@ from jaxring.world.identity import version
 logger = logging.getLogger("jaxring.runtime")
 
 _POLL_S = 0.5
+_LONG_S = 3600.0
+_STALLS_END_S = 10.0
 _ABORT_S = 2.0
 # absl status codes, which reach the user as JaxRuntimeError's.
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL, _UNAVAILABLE = 3, 8, 13, 14
@@ -44,6 +46,7 @@ TARGETS = (*COLLECTIVE_TARGETS, DONE)
 GPU_TARGETS = (*TARGETS, *STARTS.values(), JOIN)
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
+_stalls: threading.Thread | None = None
 _job = Job()
 _planner = Planner(_job)
 _watcher = Watcher(_job)
@@ -67,7 +70,7 @@ def register_targets() -> None:
 
 def ensure_started() -> None:
     """Starts the engine and the planning thread, once."""
-    global _thread
+    global _thread, _stalls
     with _lock:
         if _thread is not None:
             return
@@ -92,6 +95,10 @@ def ensure_started() -> None:
         _thread = threading.Thread(target=_serve, name="jaxring-planner", daemon=True)
         _thread.start()
         _watcher.start()
+        if configured.stall_warning:
+            # By itself: the planning thread may be what waits.
+            _stalls = threading.Thread(target=_warn_of_stalls, name="jaxring-stalls", daemon=True)
+            _stalls.start()
         atexit.register(_end)
 
 
@@ -111,6 +118,7 @@ def _start(configured: Settings, trace_file: str) -> None:
         _hint,
         trace_file.removesuffix(".trace") + "-",
         configured.save_operands if trace_file else 0,
+        configured.stall_warning,
     )
 
 
@@ -161,6 +169,13 @@ def _warn() -> None:
         logger.warning("%s", sentence)
 
 
+def _warn_of_stalls() -> None:
+    while not _stop.is_set():
+        sentence = _native.next_stall(_LONG_S)
+        if sentence is not None and not _stop.is_set():
+            logger.warning("process %d %s", jax.process_index(), sentence)
+
+
 def _answer(planner: Planner, request: _native.PlanRequest) -> None:
     try:
         request.resolve(planner.plan(request))
@@ -189,4 +204,7 @@ def _end() -> None:
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)
     _watcher.stop(2 * _POLL_S)
+    if _stalls is not None:
+        # It has been woken, and waits for nothing else. One that came back later would find no interpreter.
+        _stalls.join(timeout=_STALLS_END_S)
     daemons.join(2 * _POLL_S)

@@ -62,6 +62,7 @@ class Settings:
     pxn_disable: bool
     timeout: float
     join_timeout: float
+    stall_warning: float
     link_timeout: float
     threads: int
     patience: int

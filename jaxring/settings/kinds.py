@@ -49,6 +49,14 @@ def seconds(text: str) -> float:
     return value
 
 
+def seconds_or_never(text: str) -> float:
+    """A positive number, or 0 for never."""
+    try:
+        return 0.0 if float(text) == 0 else seconds(text)
+    except ValueError:
+        raise ValueError("a number of seconds, at most 1000000, or 0 for never") from None
+
+
 def names(text: str) -> str:
     """A comma list, read by whom it is for."""
     if not _LIST.fullmatch(text):

@@ -184,6 +184,15 @@ VARIABLES: tuple[Variable, ...] = (
         kinds.seconds,
     ),
     Variable(
+        "STALL_WARNING",
+        "seconds",
+        10.0,
+        "When to warn of a collective that waits for others: after so long, after six times as long, and then every "
+        "thirty times as long; 0: never.",
+        kinds.seconds_or_never,
+        engines="CPU",
+    ),
+    Variable(
         "LINK_TIMEOUT",
         "seconds",
         10.0,

@@ -219,6 +219,48 @@ def test_a_process_that_ends_sooner(tmp_path, how):
 
 
 @pytest.mark.multiprocess
+def test_a_long_wait_is_warned_of(tmp_path):
+    """A process that waits says in what, for whom, and what that one does; which comes once that has been said."""
+    said = tmp_path / "said"
+    path = script(
+        tmp_path,
+        f"""
+        import logging, pathlib
+        said = pathlib.Path({str(said)!r})
+
+        class Handler(logging.Handler):
+            def emit(self, record):
+                if "has waited" in record.getMessage() and record.levelno == logging.WARNING:
+                    said.write_text(record.getMessage())
+
+        call = r.compile(lambda v: jaxring.all_reduce(v, "x"))
+        jax.block_until_ready(call(x))
+        if me == 0:
+            logging.getLogger("jaxring").addHandler(Handler())
+        else:
+            while not said.exists():  # the launcher's limit ends it
+                time.sleep(0.1)
+        jax.block_until_ready(call(x))
+        print("done", flush=True)
+        """,
+    )
+    code, output = run_job(path, 2, 1, timeout_s=100, JAXRING_STALL_WARNING="1", JAXRING_TIMEOUT="300")
+    assert code == 0, output[-5000:]
+    assert output.count("done") == 2
+    text = said.read_text()
+    assert text.startswith("process 0 has waited "), text
+    for words in (
+        " s in jaxring.all_reduce sum of float32[5] over 'x' at failing.py:",
+        ", execution 1: rank 0 (process 0 on ",
+        " waits for a message from rank 1 (process 1 on ",
+        " is alive, and between operations, ",
+        "It computes, waits in Python, or runs another program than this process.",
+        "It fails 300 s after it began.",
+    ):
+        assert words in text, (words, text)
+
+
+@pytest.mark.multiprocess
 def test_processes_that_disagree(tmp_path):
     """Other programs in one of three processes: all are told before the first step, with both sides' lines."""
     path = script(

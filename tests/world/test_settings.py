@@ -41,6 +41,7 @@ def test_every_variable_is_read():
             "JAXRING_PXN_DISABLE": "1",
             "JAXRING_TIMEOUT": "2.5",
             "JAXRING_JOIN_TIMEOUT": "7",
+            "JAXRING_STALL_WARNING": "4",
             "JAXRING_LINK_TIMEOUT": "5",
             "JAXRING_THREADS": "3",
             "JAXRING_PATIENCE": "2000",
@@ -71,7 +72,7 @@ def test_every_variable_is_read():
     topology = ("phb", "/a.xml", "/b.xml", True)
     protocols = Selection(but=("ll",))
     faults = ("seed=3", "drop=0.5", "delay_us=20")
-    times = (2.5, 7.0, 5.0)
+    times = (2.5, 7.0, 4.0, 5.0)
     engine = (3, 2000, 4, 65536, 4096, False, Selection(("ring",)), protocols)
     text = ("h", "^lo,docker", "reno", True, True, *rdma, *topology, *times, *engine)
     rest = (2, 8, 256, False, 65536, "/traces", 4096, True, "warn", faults, "INFO")
