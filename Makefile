@@ -59,11 +59,12 @@ demo: $(BUILT) ## train a language model data parallel with jaxring, then with l
 test: lint types native-test pytest ## lint, formatting, types, native tests, Python tests
 	$(SAY) "all tests passed"
 
-lint: $(ENVIRONMENT) ## ruff and clang-format, without changing files
+lint: $(ENVIRONMENT) ## ruff, clang-format and spelling, without changing files
 	$(SAY) "lint and format"
 	@ruff check .
 	@ruff format --check .
 	@if [ -n "$(CXX_FILES)" ]; then clang-format --dry-run -Werror $(CXX_FILES); fi
+	@codespell $$(git ls-files -co --exclude-standard -- '*.py' '*.pyi' '*.h' '*.cc' '*.cu' '*.md' '*.sh' '*.toml' '*.yml' '*.yaml' Makefile)
 
 format: $(ENVIRONMENT) ## rewrite all sources in the project's format
 	@ruff check --fix .
