@@ -257,7 +257,7 @@ def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
 
     def for_cpus(ctx: Any, *operands: Any, **params: Any) -> Any:
         options = params.get("options")
-        if options is not None:
+        if options is not None and _for_cpus(ctx):
             _check_for_cpus(primitive.name.removeprefix("jaxring_"), options)
         return rule(ctx, *operands, **params)
 
