@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 import jaxring._native as _native
+from jaxring import checks
 from jaxring.errors import JaxringError
 from jaxring.plan import dtypes
 from jaxring.plan.schedule import COLLECTIVES
@@ -52,7 +53,7 @@ class Communicator:
             first.setdefault(device.process_index, device.id)
         self.size, self.rank = len(first), jax.process_index()
         self._devices = [first[process] for process in range(self.size)]
-        self._timeout = settings().timeout if timeout is None else timeout
+        self._timeout = settings().timeout if timeout is None else checks.seconds("jaxring.Communicator", timeout)
         generation = service.job().membership().generation
         self._name = f"communicator {generation}.{next(_made[generation])}"
         self._calls: dict[tuple[Any, ...], _native.BufferCall] = {}
@@ -82,25 +83,46 @@ class Communicator:
 
     def permute(self, x: np.ndarray, pairs: Sequence[tuple[int, int]], out: np.ndarray | None = None) -> np.ndarray:
         """The ``x`` of the rank that ``pairs`` of (source, target) name as this one's source; zeros without one."""
-        return self._run("permute", x, out, tuple((int(s), int(t)) for s, t in pairs))
+        there = "the communicator has"
+        return self._run("permute", x, out, checks.pairs_among("Communicator.permute", pairs, self.size, there))
 
     def _run(self, collective: str, x: np.ndarray, out: np.ndarray | None, option: _Option) -> np.ndarray:
         try:
+            # An option that is found is one that was checked: it is the same object.
             if out is not None and self._again(collective, x, out, option):
                 return out
+            x, option = _operand(collective, x), self._checked(collective, option)
             key = (collective, x.dtype, x.shape, option)
             call = self._calls.get(key)
             if call is None:
                 call = self._calls[key] = self._make(*key)
             if out is None:
                 out = np.empty(self._result(collective, x.shape), x.dtype)
+            elif not isinstance(out, np.ndarray):
+                raise TypeError(f"{collective}: the result must be a NumPy array, not {type(out).__name__}.")
             elif out.dtype != x.dtype:
                 raise TypeError(f"{collective}: the result is {x.dtype}, and the array given for it is {out.dtype}.")
+            else:
+                _usable(collective, out, "result", written=True)
             call(x, out)
         except RuntimeError as error:
             raise JaxringError(str(error)) from None
         self._remember(collective, x, out, option, call)
         return out
+
+    def _checked(self, collective: str, option: Any) -> _Option:
+        """A reduction or root of a call; equal ones are equal from here on, whatever their types were."""
+        if collective in ("all_reduce", "reduce_scatter"):
+            if not isinstance(option, str):
+                raise TypeError(f"{collective}: op must be the name of a reduction, not {option!r}.")
+            return option
+        if collective == "broadcast":
+            root = checks.integer("broadcast: root", option)
+            if not 0 <= root < self.size:
+                raise ValueError(f"broadcast: root={root} is no rank; there are ranks 0..{self.size - 1}.")
+            return root
+        checked: _Option = option
+        return checked
 
     def _result(self, collective: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         counts, gives = (blocks == 0 for blocks in COLLECTIVES[collective])
@@ -116,7 +138,7 @@ class Communicator:
                 f"{collective}: {dtype!r} is of the other byte order; convert by x.astype('{dtype.newbyteorder('=')}')."
             )
         op = option if isinstance(option, str) else None
-        root = option if isinstance(option, int) else 0
+        root = option if isinstance(option, int) else 0  # what has no root has this one
         perm = option if isinstance(option, tuple) else ()
         if op is not None:
             dtypes.check(op, dtype)
@@ -145,3 +167,24 @@ class Communicator:
         text = json.dumps(spec, separators=(",", ":"), sort_keys=True)
         ranks = list(range(self.size))
         return _native.BufferCall(text, ranks, self.rank, self._devices[self.rank], self._timeout)
+
+
+def _operand(collective: str, x: Any) -> np.ndarray:
+    """An array whose memory holds what it means."""
+    if isinstance(x, jax.Array):
+        x = np.asarray(x)
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"{collective}: the operand must be a NumPy array, not {type(x).__name__}.")
+    return _usable(collective, x, "operand", written=False)
+
+
+def _usable(collective: str, x: np.ndarray, what: str, *, written: bool) -> np.ndarray:
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{collective}: the {what} is a masked array, whose mask would be passed over; fill it first.")
+    if not x.flags.c_contiguous:
+        raise ValueError(f"{collective}: the {what} is not C-contiguous; numpy.ascontiguousarray makes a copy that is.")
+    if not x.flags.aligned:
+        raise ValueError(f"{collective}: the {what} is not aligned to its dtype; copy it.")
+    if written and not x.flags.writeable:
+        raise ValueError(f"{collective}: the array given for the result is read-only.")
+    return x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,8 +18,12 @@ from jaxring.settings import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import SupportsIndex
 
     from jaxring.axes import Axes
+
+# Of a deadline, as of JAXRING_TIMEOUT: the engine's clock counts nanoseconds in 64 bits.
+MOST_SECONDS = 1e6
 
 # Collectives that are not schedules of their own, and whose schedule they use.
 SCHEDULED_AS = {
@@ -61,13 +66,11 @@ def options(
         )
     if protocol is not None and not _one_of(PROTOCOLS, protocol):
         raise ValueError(f"jaxring.{what}: unknown protocol {protocol!r}; use one of {', '.join(PROTOCOLS)}.")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"jaxring.{what}: timeout must be a positive number of seconds, not {timeout!r}.")
     return Options(
         op=op,
         algorithm=algorithm,
         protocol=protocol,
-        timeout=float(configured.timeout if timeout is None else timeout),
+        timeout=configured.timeout if timeout is None else seconds(f"jaxring.{what}", timeout),
         site=site,
     )
 
@@ -123,31 +126,56 @@ def reducible(what: str, x: Any, op: str) -> Any:
 
 def dimension(what: str, name: str, value: int, ndim: int) -> int:
     """A dimension's number, counted from the front."""
+    value = integer(f"jaxring.{what}: {name}", value)
     if not -ndim <= value < ndim:
         raise ValueError(f"jaxring.{what}: {name}={value} is no dimension of a value with {ndim} dimensions.")
     return value % ndim
 
 
+def integer(what: str, value: SupportsIndex) -> int:
+    """``value`` as Python's int: any integer type will do. TypeError for what would have to be rounded or read."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer, not {value!r}.") from None
+
+
+def seconds(what: str, timeout: Any) -> float:
+    """A deadline. TypeError for what is no number, ValueError for one that no wait can have."""
+    if not hasattr(timeout, "__float__") and not hasattr(timeout, "__index__"):
+        raise TypeError(f"{what}: timeout must be a number of seconds, not {timeout!r}.")
+    value = float(timeout)
+    if not 0 < value <= MOST_SECONDS:
+        raise ValueError(
+            f"{what}: timeout must be a positive number of seconds, not {timeout!r}; at most {MOST_SECONDS:g}."
+        )
+    return value
+
+
 def root(what: str, value: int, axes: Axes) -> int:
     """A root's rank."""
-    if not 0 <= int(value) < axes.size:
-        raise ValueError(f"jaxring.{what}: root={value} is no rank of axis {axes}, which has ranks 0..{axes.size - 1}.")
-    return int(value)
+    rank = integer(f"jaxring.{what}: root", value)
+    if not 0 <= rank < axes.size:
+        raise ValueError(f"jaxring.{what}: root={rank} is no rank of axis {axes}, which has ranks 0..{axes.size - 1}.")
+    return rank
 
 
 def permutation(what: str, perm: Sequence[tuple[int, int]], axes: Axes) -> tuple[tuple[int, int], ...]:
     """(source, target) pairs in which no rank is twice a source or twice a target."""
-    pairs = tuple((int(s), int(t)) for s, t in perm)
+    return pairs_among(f"jaxring.{what}", perm, axes.size, f"axis {axes} has")
+
+
+def pairs_among(what: str, perm: Sequence[tuple[int, int]], size: int, there: str) -> tuple[tuple[int, int], ...]:
+    """As `permutation`, among ``size`` ranks, of which ``there`` says what has them."""
+    pairs = tuple((integer(f"{what}: a source", s), integer(f"{what}: a target", t)) for s, t in perm)
     for name, ranks in (("source", [s for s, _ in pairs]), ("target", [t for _, t in pairs])):
         for rank in ranks:
-            if not 0 <= rank < axes.size:
-                raise ValueError(
-                    f"jaxring.{what}: perm names {name} {rank}, but axis {axes} has ranks 0..{axes.size - 1}."
-                )
+            if not 0 <= rank < size:
+                raise ValueError(f"{what}: perm names {name} {rank}, but {there} ranks 0..{size - 1}.")
         twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
         if twice:
             raise ValueError(
-                f"jaxring.{what}: perm repeats {name} {twice[0]}; each rank may be a {name} once. "
+                f"{what}: perm repeats {name} {twice[0]}; each rank may be a {name} once. "
                 "Use broadcast or all_gather to reach several ranks."
             )
     return tuple(sorted(pairs))

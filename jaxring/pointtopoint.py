@@ -44,7 +44,8 @@ def send(
     """
     axes = resolve("send", axis_name)
     pairs = checks.permutation("send", perm, axes)
-    options = checks.options("send", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=int(tag))
+    tag = checks.integer("jaxring.send: tag", tag)
+    options = checks.options("send", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=tag)
     leaf = checks.array("send", x)
     checks.movable("send", leaf)
     operands = [cast_varying(v, axes, options) for v in (leaf, new_token() if token is None else token)]
@@ -69,7 +70,8 @@ def recv(
     """
     axes = resolve("recv", axis_name)
     pairs = checks.permutation("recv", perm, axes)
-    options = checks.options("recv", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=int(tag))
+    tag = checks.integer("jaxring.recv: tag", tag)
+    options = checks.options("recv", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=tag)
     if not (hasattr(like, "shape") and hasattr(like, "dtype")):
         raise TypeError(f"jaxring.recv: like must be an array or a jax.ShapeDtypeStruct, not {shown(like)}.")
     checks.movable("recv", like)

@@ -309,3 +309,38 @@ def test_a_bad_call_leaves_the_good_ones_alone():
     with pytest.raises(ValueError, match="unknown op"):
         trace(lambda v: jaxring.all_reduce(v, "x", "add"), SUM)
     assert trace(lambda v: jaxring.all_reduce(v, "x"), SUM).shape == SUM.shape
+
+
+@pytest.mark.parametrize("bad", [7.9, 1.0, None, "1", np.float32(1)])
+@pytest.mark.parametrize("name", ["broadcast", "reduce", "gather", "scatter"])
+def test_a_root_that_is_no_integer(name, bad):
+    """It is not rounded, and nothing is taken for rank 0; any integer type will do."""
+    with pytest.raises(TypeError, match=rf"jaxring\.{name}: root must be an integer, not "):
+        trace(lambda v: CALLS[name](v, root=bad))
+    trace(lambda v: CALLS[name](v, root=np.uint8(3)))
+
+
+def test_other_arguments_that_are_no_integers():
+    for call, words in (
+        (lambda v: jaxring.permute(v, "x", [(0, 1.5)]), r"jaxring\.permute: a target must be an integer, not 1\.5"),
+        (lambda v: jaxring.send(v, "x", [(0, 1)], tag=0.5), r"jaxring\.send: tag must be an integer, not 0\.5"),
+        (lambda v: jaxring.recv(v, "x", [(0, 1)], tag=None), r"jaxring\.recv: tag must be an integer, not None"),
+        (lambda v: jaxring.all_gather(v, "x", axis=0.5), r"jaxring\.all_gather: axis must be an integer, not 0\.5"),
+        (
+            lambda v: jaxring.all_reduce(v, "x", axis_index_groups=[[0, 1.2], [2, 3]]),
+            r"jaxring\.all_reduce: axis_index_groups must be a list of lists of indices",
+        ),
+        (
+            lambda v: jaxring.all_reduce(v, "x", timeout="8"),
+            r"jaxring\.all_reduce: timeout must be a number of seconds",
+        ),
+    ):
+        with pytest.raises(TypeError, match=words):
+            trace(call)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), float("nan"), 1e12])
+def test_a_deadline_that_no_clock_can_hold(timeout):
+    """The engine would take it for one that is over."""
+    with pytest.raises(ValueError, match=r"jaxring\.all_reduce: timeout must be a positive number of seconds"):
+        trace(lambda v: jaxring.all_reduce(v, "x", timeout=timeout))

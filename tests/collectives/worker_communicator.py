@@ -55,6 +55,46 @@ with pytest.raises(ValueError, match="read-only"):
     comm.all_reduce(x, constant)
 assert not wide.any()
 assert not constant.any()
+# A call that is found by its arrays and root is one that was checked; whatever is no rank is told, not taken for 0.
+for root in (0, 1, 2):
+    for same in (root, np.int64(root), np.uint8(root), np.array(root), np.int64(root)):
+        assert np.array_equal(comm.broadcast(x, root=same), np.full(5, 4 + root)), same
+        assert np.array_equal(comm.broadcast(x, out, same), np.full(5, 4 + root)), same
+for bad in (5, 3, -1, np.int64(3), np.int8(-1)):
+    with pytest.raises(ValueError, match=rf"broadcast: root={bad} is no rank; there are ranks 0\.\.2"):
+        comm.broadcast(x, out, bad)
+for bad in (7.9, 1.0, np.float32(1), None, "1", "sum", [1], np.array([1])):
+    for result in (out, None):
+        with pytest.raises(TypeError, match="broadcast: root must be an integer, not "):
+            comm.broadcast(x, result, bad)
+for bad in (None, 0, np.int64(1), ("sum",)):
+    for call in (comm.all_reduce, comm.reduce_scatter):
+        with pytest.raises(TypeError, match="op must be the name of a reduction, not "):
+            call(np.zeros(3), op=bad)
+with pytest.raises(TypeError, match="there is no reduction 'add'"):
+    comm.all_reduce(x, out, "add")
+for pairs, error, words in (
+    ([(0, 1.9)], TypeError, r"a target must be an integer, not 1\.9"),
+    ([(0, 3)], ValueError, r"names target 3, but the communicator has ranks 0\.\.2"),
+    ([(-1, 0)], ValueError, "names source -1"),
+    ([(0, 1), (2, 1)], ValueError, "repeats target 1"),
+):
+    with pytest.raises(error, match=words):
+        comm.permute(x, pairs, out)
+assert np.array_equal(comm.permute(x, [(np.int64(0), np.int32(1))]), (4 if me == 1 else 0) * np.ones(5))
+for bad, error in ((-1, ValueError), (0, ValueError), (np.nan, ValueError), (np.inf, ValueError), ("8", TypeError)):
+    with pytest.raises(error, match="timeout must be a "):
+        jaxring.Communicator(timeout=bad)
+odd = np.zeros(21, np.uint8)[1:].view(np.float32)
+for operand, error, words in (
+    ([1.0, 2.0], TypeError, "must be a NumPy array, not list"),
+    (np.ma.masked_array(np.zeros(5, np.float32)), TypeError, "masked"),
+    (odd, ValueError, "not aligned"),
+):
+    with pytest.raises(error, match=words):
+        comm.all_reduce(operand, out)
+    with pytest.raises(TypeError if operand is not odd else ValueError, match=words):
+        comm.all_reduce(x[: len(operand)], operand)
 with pytest.raises(TypeError, match=r"of the other byte order; convert by x\.astype\('float32'\)"):
     comm.all_reduce(np.ones(5, ">f4"))
 with pytest.raises(ValueError, match="one block for each of the 3 ranks"):
