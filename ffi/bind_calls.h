@@ -70,8 +70,8 @@ class BufferCall {
   BufferCall(const std::string& spec, const std::vector<int32_t>& ranks, int rank, int device, double timeout_s)
       : rank_(rank),
         device_(device),
-        site_(std::make_shared<Site>(
-            &Running(), SiteSpec{{spec}, ranks, static_cast<int>(ranks.size()), timeout_s, {NextOrdinal(spec)}})) {}
+        site_(std::make_shared<Site>(&Running(),
+                                     SiteSpec{{spec}, ranks, static_cast<int>(ranks.size()), timeout_s, {0}})) {}
 
   // Returns when this rank's part is done and nothing touches the buffers any more.
   void Run(nanobind::handle in, nanobind::handle out) {

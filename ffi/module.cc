@@ -21,6 +21,7 @@
 #include "engine/pages.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
+#include "engine/site_names.h"
 #include "jaxring_config.h"
 #include "xla/cpu_handlers.h"
 
@@ -211,6 +212,8 @@ NB_MODULE(_native, m) {
       nb::arg("generation"), nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
       "Halted: forgets links, plans and failures. False if an operation has not ended in time.");
   m.def("resume", [] { Running().Resume(); }, "Ends what `halt` began.");
+  m.def("end_program", &EndProgram, nb::arg("specs"),
+        "A program that has calls with these specs is compiled: calls that are instantiated later are not its.");
   m.def("counters", &Counters, "What the engine has counted so far.");
   m.def("records", &Records, nb::arg("after"), nb::call_guard<nb::gil_scoped_release>(),
         "The recorded operations numbered above `after`, oldest first: (number, sequence, label, arrived, launched, "
@@ -228,6 +231,7 @@ NB_MODULE(_native, m) {
   nb::class_<PlanRequest>(m, "PlanRequest", "A call site's wish for a plan for one of its groups.")
       .def_prop_ro("spec", [](const PlanRequest& r) { return r.spec(); })
       .def_prop_ro("ordinal", [](const PlanRequest& r) { return r.ordinal; })
+      .def_prop_ro("site", [](const PlanRequest& r) { return r.site->id(); })
       .def_prop_ro("group", [](const PlanRequest& r) { return r.group; })
       .def_prop_ro("partitions", [](const PlanRequest& r) { return r.site->GroupPartitions(r.group); })
       .def(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Programs that are lowered at a time: one within another, by several threads.
 _MOST_OPEN = 64
+# Programs of a thread of which it is remembered until they are compiled which calls they have.
+_MOST_LOWERED = 64
 # Collectives of all programs that are remembered. Of older programs nothing is known then.
 _MOST_ENTRIES = 1 << 16
 # Beyond what every call has; where it is not this.
@@ -43,6 +45,26 @@ class Listing:
         self._hash.update(entry.encode() + b"\n")
 
 
+class _Here(threading.local):
+    """The last programs that this thread lowered, by the letters of their names: JAX spells one name in two ways."""
+
+    programs: collections.OrderedDict[str, tuple[Listing, set[str]]]
+
+    def __init__(self) -> None:
+        self.programs = collections.OrderedDict()
+
+    def lowered(self, listing: Listing, text: str) -> None:
+        name = _letters(listing.name)
+        found = self.programs.get(name)
+        if found is None or found[0] is not listing:
+            found = self.programs[name] = (listing, set())
+            self.programs.move_to_end(name)
+            if len(self.programs) > _MOST_LOWERED:
+                self.programs.popitem(last=False)
+        found[1].add(text)
+
+
+_here = _Here()
 _lock = threading.Lock()
 _open: collections.OrderedDict[int, tuple[object, Listing]] = collections.OrderedDict()
 _listings: collections.OrderedDict[int, Listing] = collections.OrderedDict()
@@ -82,6 +104,7 @@ def note(module_context: Any, spec: Mapping[str, Any], text: str) -> None:
         _entries += 1
         while _entries > _MOST_ENTRIES and len(_listings) > 1:
             _forget(_listings.popitem(last=False)[1])
+    _here.lowered(listing, text)
 
 
 def _forget(listing: Listing) -> None:
@@ -107,6 +130,16 @@ def known(digests: frozenset[str]) -> bool:
     """Whether this process has lowered one of these."""
     with _lock:
         return any(listing.digest in digests for listing in _listings.values())
+
+
+def lowered_here(name: str) -> list[str]:
+    """The texts of the calls of the last program of this name that this thread lowered."""
+    found = _here.programs.get(_letters(name))
+    return sorted(found[1]) if found is not None else []
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name))
 
 
 def _of(text: str) -> bytes:

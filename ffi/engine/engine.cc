@@ -151,9 +151,11 @@ void Engine::Watch(std::weak_ptr<Site> site) {
   watched_.push_back(std::move(site));
 }
 
-uint64_t Engine::NextSequence(uint64_t key, bool recv) {
+std::shared_ptr<std::atomic<uint64_t>> Engine::CounterOf(uint64_t key, bool recv) {
   std::lock_guard lock(mutex_);
-  return sequences_[{key, recv}]++;
+  auto& counter = counters_of_keys_[{key, recv}];
+  if (!counter) counter = std::make_shared<std::atomic<uint64_t>>(0);
+  return counter;
 }
 
 void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, const std::string& how) {

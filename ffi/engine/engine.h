@@ -119,8 +119,8 @@ class Engine {
 
   // Sites whose participants may be late are looked at for their deadlines.
   void Watch(std::weak_ptr<Site> site);
-  // The next sequence number under a key that several sites share (send and recv).
-  uint64_t NextSequence(uint64_t key, bool recv);
+  // How many executions have begun under a plan's key, of all sites that have it; receives count by themselves.
+  std::shared_ptr<std::atomic<uint64_t>> CounterOf(uint64_t key, bool recv);
   // What became of a buffered send after its caller was let go: told to the next call under the same key.
   Status TakeDetachedFailure(uint64_t key);
   // Whether a process ended without saying goodbye: every operation with a rank of it fails, whomever it waits for.
@@ -288,7 +288,7 @@ class Engine {
   std::map<uint64_t, Site*> sites_;
   uint64_t next_site_ = 0;
   std::vector<std::weak_ptr<Site>> watched_;
-  std::map<std::pair<uint64_t, bool>, uint64_t> sequences_;
+  std::map<std::pair<uint64_t, bool>, std::shared_ptr<std::atomic<uint64_t>>> counters_of_keys_;
   std::map<uint64_t, Status> detached_failures_;
   std::vector<std::string> warnings_;
   std::set<uint64_t> warned_;  // keys of plans

@@ -70,7 +70,6 @@ bool Engine::Renew(uint64_t generation, double timeout_s) {
   }
   const Status over = Status::Error(Code::kAborted, "jaxring: " + Halted().value_or("the job is being rebuilt"));
   for (const auto& site : sites) site->Renew(generation, over);
-  RenumberSites(sites);
   // Who is not as far yet must not take the end of these connections for a crash.
   ControlFrame goodbye;
   goodbye.kind = ControlFrame::Kind::kGoodbye;
@@ -90,7 +89,7 @@ bool Engine::Renew(uint64_t generation, double timeout_s) {
   goodbyes_.clear();
   told_.clear();
   told_order_.clear();
-  sequences_.clear();
+  counters_of_keys_.clear();
   detached_failures_.clear();
   troubled_ = halt_told_ = any_left_ = false;
   stash_.Clear();

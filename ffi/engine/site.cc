@@ -7,37 +7,21 @@
 namespace jaxring {
 namespace {
 
-std::mutex ordinals_mutex;
-auto* ordinals = new std::map<std::string, uint64_t>;
+std::atomic<uint64_t> sites_made{0};
 
 }  // namespace
-
-uint64_t NextOrdinal(const std::string& spec) {
-  std::lock_guard lock(ordinals_mutex);
-  return (*ordinals)[spec]++;
-}
-
-void RenumberSites(const std::vector<std::shared_ptr<Site>>& sites) {
-  std::lock_guard lock(ordinals_mutex);
-  ordinals->clear();
-  for (const auto& site : sites) {
-    std::vector<uint64_t> numbers;
-    for (const std::string& spec : site->spec().specs) numbers.push_back((*ordinals)[spec]++);
-    site->Number(std::move(numbers));
-  }
-}
 
 const std::string& PlanRequest::spec() const { return site->spec().specs[collective]; }
 
 void PlanRequest::Resolve(std::shared_ptr<const Plan> plan) const { site->Resolve(group, collective, std::move(plan)); }
 
 void PlanRequest::Identify(uint64_t key, Half half, int process) const {
-  site->Identify(group, collective, key, half, process);
+  site->Identify(group, collective, key, half, process, generation);
 }
 
 void PlanRequest::Reject(Status status) const { site->Reject(group, collective, std::move(status), generation); }
 
-Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), spec_(std::move(spec)) {
+Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), spec_(std::move(spec)) {
   generation_ = engine_->Enrol(this);
   for (size_t i = 0; i < spec_.groups.size(); ++i) {
     place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};
@@ -89,8 +73,7 @@ void Site::Arrive(Arrival arrival) {
   Group& group = groups_[group_index];
   if (group.ready && group.locals() == 1 && group.waiting.empty()) {
     const auto now = Clock::now();
-    Instance instance{arrival.run_id, group.next_sequence++, false, now, {}, {}};
-    CountMessage(group, instance);
+    Instance instance{arrival.run_id, NextSequence(group), now, {}, {}};
     arrival.participant.on_launching_thread = true;
     instance.arrivals.push_back(std::move(arrival));
     Start(group_index, instance, true, now, lock);
@@ -100,11 +83,10 @@ void Site::Arrive(Arrival arrival) {
   auto it = group.waiting.begin();
   while (it != group.waiting.end() && (it->run_id != arrival.run_id || Of(*it, rank) != nullptr)) ++it;
   if (it == group.waiting.end()) {
-    group.waiting.push_back({arrival.run_id, group.next_sequence++, false, Clock::now(), {}, {}});
+    group.waiting.push_back({arrival.run_id, NextSequence(group), Clock::now(), {}, {}});
     it = std::prev(group.waiting.end());
     if (group.ready) it->arrivals.reserve(group.locals());
   }
-  if (group.ready) CountMessage(group, *it);
   it->arrivals.push_back(std::move(arrival));
   if (!it->failure.ok()) {
     FailAll(*it, it->failure);
@@ -144,11 +126,9 @@ bool Site::Complete(const Group& group, const Instance& instance) const {
   return instance.arrivals.size() == group.locals();
 }
 
-void Site::CountMessage(const Group& group, Instance& instance) {
-  const Plan& plan = *group.parts[0].plan;
-  if (instance.numbered || plan.half == Half::kBoth) return;
-  instance.sequence = engine_->NextSequence(plan.key, plan.half == Half::kRecv);
-  instance.numbered = true;
+uint64_t Site::NextSequence(Group& group) {
+  // Each under its own site's lock: the order between sites is the caller's.
+  return group.counter ? group.counter->fetch_add(1, std::memory_order_relaxed) : group.begun++;
 }
 
 void Site::Resolve(int group_index, size_t collective, std::shared_ptr<const Plan> plan) {
@@ -162,9 +142,6 @@ void Site::Resolve(int group_index, size_t collective, std::shared_ptr<const Pla
   part.asked = false;
   group.ready = std::all_of(group.parts.begin(), group.parts.end(), [](const Part& each) { return each.plan; });
   if (!group.ready) return;
-  for (Instance& instance : group.waiting) {
-    if (instance.failure.ok()) CountMessage(group, instance);
-  }
   while (true) {
     auto it = group.waiting.begin();
     while (it != group.waiting.end() && !Complete(group, *it)) ++it;
@@ -185,22 +162,25 @@ void Site::Renew(uint64_t generation, const Status& status) {
     group.waiting.clear();
     group.parts = std::vector<Part>(spec_.specs.size());
     group.ready = false;
-    group.next_sequence = 0;
+    group.counter = nullptr;
+    group.begun = 0;
   }
 }
 
-void Site::Number(std::vector<uint64_t> ordinals) {
+void Site::Identify(int group, size_t collective, uint64_t key, Half half, int process, uint64_t generation) {
   std::lock_guard lock(mutex_);
-  spec_.ordinals = std::move(ordinals);
-}
-
-void Site::Identify(int group, size_t collective, uint64_t key, Half half, int process) {
-  std::lock_guard lock(mutex_);
+  if (generation != generation_) return;
   Identified(groups_[group], groups_[group].parts[collective], {key, half, process});
 }
 
 void Site::Identified(Group& group, Part& part, const Part::Identity& identity) {
   part.identity = identity;
+  if (!group.counter && &part == &group.parts[0]) {
+    group.counter = engine_->CounterOf(identity.key, identity.half == Half::kRecv);
+    // Also those that failed and are gone, which the other processes have counted.
+    const uint64_t before = group.counter->fetch_add(group.begun, std::memory_order_relaxed);
+    for (Instance& instance : group.waiting) instance.sequence += before;
+  }
   // What failed before, for want of this plan or another part's.
   for (Instance& instance : group.waiting) {
     if (!instance.failure.ok()) TellFailure(group, instance);

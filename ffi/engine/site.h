@@ -3,9 +3,11 @@
 // A call may hold several collectives, of the same ranks: each has a plan of its own, and an execution begins all of
 // them at once. Participants of one process meet by (run, site, group), first come first served for each rank, because
 // a loop runs a site again within one run. Operations of different processes meet by the plan's key and a sequence
-// number that counts a site's executions.
+// number that counts the executions under that key, of however many sites: a program that one process compiled again
+// goes on where the other one was.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -29,7 +31,7 @@ struct SiteSpec {
   std::vector<int32_t> groups;     // partition ids, group after group
   int group_size = 1;
   double timeout_s = 300;
-  std::vector<uint64_t> ordinals;  // of each collective: how many with the same spec were made before it
+  std::vector<uint64_t> ordinals;  // of each collective, among those with equal specs (site_names.h)
 };
 
 struct Arrival {
@@ -51,11 +53,6 @@ struct Arrival {
   }
 };
 
-// How many collectives with this spec were made before: counts up with each call. Those with equal specs (an inner jit
-// called twice, a program compiled again) are told apart by the order in which they are made, which is one in all
-// processes.
-uint64_t NextOrdinal(const std::string& spec);
-
 class Site : public std::enable_shared_from_this<Site> {
  public:
   Site(Engine* engine, SiteSpec spec);
@@ -65,6 +62,8 @@ class Site : public std::enable_shared_from_this<Site> {
   [[gnu::hot]] void Arrive(Arrival arrival);
 
   const SiteSpec& spec() const { return spec_; }
+  // No other site of this process has or had it.
+  uint64_t id() const { return id_; }
   std::vector<int32_t> GroupPartitions(int group) const;
   // (rank, device) pairs of this process that have come so far.
   std::vector<std::pair<int, int>> Arrived(int group);
@@ -72,7 +71,7 @@ class Site : public std::enable_shared_from_this<Site> {
   void Resolve(int group, size_t collective, std::shared_ptr<const Plan> plan);
   // By what key the operations of a group's collective are known, and to which process this is, before there is a plan:
   // where none comes, the other processes are told.
-  void Identify(int group, size_t collective, uint64_t key, Half half, int process);
+  void Identify(int group, size_t collective, uint64_t key, Half half, int process, uint64_t generation);
   void Reject(int group, size_t collective, Status status, uint64_t generation);
   // Fails what waits and forgets plans and counts: from now on it is in that generation of the job.
   void Renew(uint64_t generation, const Status& status);
@@ -81,7 +80,6 @@ class Site : public std::enable_shared_from_this<Site> {
   bool CheckDeadlines(Clock::time_point now, const std::string* abort_reason);
   // Fails executions that waited at a time for participants or a plan; false if there were none.
   bool Interrupt(const std::string& why, Clock::time_point at);
-  void Number(std::vector<uint64_t> ordinals);
   // Operations of an execution of a group, which has begun: those that have ended and may serve again are kept.
   [[gnu::hot]] void TakeBack(int group, std::span<std::shared_ptr<Operation>> ops);
   // Adds what waits here for local ranks or a plan.
@@ -90,8 +88,7 @@ class Site : public std::enable_shared_from_this<Site> {
  private:
   struct Instance {
     int64_t run_id;
-    uint64_t sequence;
-    bool numbered = false;
+    uint64_t sequence;  // of the group's executions; once it has a counter, of those that are counted there
     Clock::time_point begun;
     std::vector<Arrival> arrivals;  // as they came
     Status failure;                 // not ok: ranks or the plan did not come; who comes now is failed with it
@@ -112,7 +109,10 @@ class Site : public std::enable_shared_from_this<Site> {
     std::vector<Part> parts;
     bool ready = false;  // all of them have plans
     std::deque<Instance> waiting;
-    uint64_t next_sequence = 0;
+    // Counts executions under the first collective's key, once that is known, together with other sites; before,
+    // `begun` counts those of the group.
+    std::shared_ptr<std::atomic<uint64_t>> counter;
+    uint64_t begun = 0;
     std::map<int, int> devices;  // rank -> device; complete once it is ready
     // How many ranks are this process's; once it is ready.
     size_t locals() const { return parts[0].plan->locals.size(); }
@@ -121,8 +121,8 @@ class Site : public std::enable_shared_from_this<Site> {
   [[gnu::hot]] static Arrival* Of(Instance& instance, int rank);
   // Once the group is ready.
   bool Complete(const Group& group, const Instance& instance) const;
-  // Numbers an execution of a message's half: several sites count those together.
-  [[gnu::hot]] void CountMessage(const Group& group, Instance& instance);
+  // The number of an execution that begins now.
+  [[gnu::hot]] static uint64_t NextSequence(Group& group);
   // Asks for the plans that a group lacks.
   void Ask(int group);
   // From now on a failure is told to the other processes; those that waited for another part's plan are told now.
@@ -153,6 +153,7 @@ class Site : public std::enable_shared_from_this<Site> {
   [[gnu::cold]] void FailAll(Instance& instance, const Status& status);
 
   Engine* engine_;
+  const uint64_t id_;
   SiteSpec spec_;
   std::map<int32_t, std::pair<int, int>> place_;  // partition -> (group, rank)
   std::mutex mutex_;
@@ -160,9 +161,5 @@ class Site : public std::enable_shared_from_this<Site> {
   bool watched_ = false;
   uint64_t generation_;
 };
-
-// Counts anew: these sites, in the order in which they were made, are all that there are. A process that was restarted
-// has made only those of its present programs.
-void RenumberSites(const std::vector<std::shared_ptr<Site>>& sites);
 
 }  // namespace jaxring

@@ -65,11 +65,8 @@ void Site::Expire(Group& group, Instance& instance) {
 void Site::TellFailure(Group& group, Instance& instance) {
   for (const Part& part : group.parts) {
     if (!part.identity) continue;  // one that has a plan has an identity
-    const auto& [plan_key, half, process] = *part.identity;
-    if (half != Half::kBoth && !instance.numbered) {
-      instance.sequence = engine_->NextSequence(plan_key, half == Half::kRecv);
-      instance.numbered = true;
-    }
+    const uint64_t plan_key = part.identity->key;
+    const int process = part.identity->process;
     const uint64_t key = OperationKey(plan_key, instance.sequence);
     if (!part.plan || !part.plan->alone()) engine_->Spread(key, instance.failure, process);
     // What the other processes still send for it is for nobody.
@@ -79,9 +76,7 @@ void Site::TellFailure(Group& group, Instance& instance) {
 
 bool Site::FailTold(Group& group, Instance& instance) {
   auto key = [&instance](const Part& part) { return OperationKey(*part.plan, instance.sequence); };
-  auto shared = [&instance](const Part& part) {
-    return part.plan && !part.plan->alone() && (part.plan->half == Half::kBoth || instance.numbered);
-  };
+  auto shared = [](const Part& part) { return part.plan && !part.plan->alone(); };
   std::optional<Status> told;
   for (const Part& part : group.parts) {
     if (!told && shared(part)) told = engine_->Told(key(part));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/site_names.h"
 #include "ffi/tests/job.h"
 #include "ffi/tests/schedules.h"
 #include "ffi/tests/values.h"
@@ -179,19 +180,35 @@ void CheckLatePlan() {
   asked.clear();
 }
 
-// Sites with equal specs are counted anew, without those that are gone: a restarted process has never made these.
+// Calls with equal specs are numbered in each program anew, however many programs there are: other processes may have
+// compiled fewer of them.
 void CheckOrdinals() {
-  Job job(1, Wire::kShared);
-  auto make = [&] {
-    return std::make_shared<Site>(&job.engine(0), SiteSpec{{"alike"}, {0}, 1, 60, {NextOrdinal("alike")}});
-  };
-  auto gone = make(), one = make(), two = make();
-  CHECK_EQ(two->spec().ordinals[0], 2u);
-  gone = nullptr;
-  job.engine(0).Halt("rebuilding");
-  job.Renew(1);
-  CHECK(one->spec().ordinals[0] == 0 && two->spec().ordinals[0] == 1);
-  CHECK_EQ(make()->spec().ordinals[0], 2u);
+  const std::vector<std::string> alone{"alike"}, joined{"alike", "other"};
+  for (int program = 0; program < 3; ++program) {
+    CHECK_EQ(OrdinalsOfCall("alike", alone)[0], 0u);
+    CHECK_EQ(OrdinalsOfCall("alike", alone)[0], 1u);
+    EndProgram({"nothing of this", "alike"});
+  }
+  // What shares a call has an ordinal of its own: its executions are counted with the others of the call.
+  const std::vector<uint64_t> first = OrdinalsOfCall("alike\nother", joined),
+                              second = OrdinalsOfCall("alike\nother", joined);
+  CHECK(first[0] > 1 && first[0] != first[1] && first[0] != second[0] && first[1] != second[1]);
+  EndProgram({"other"});
+  CHECK(OrdinalsOfCall("alike\nother", joined) == first);
+}
+
+// A program that one process has compiled again is another site there, with the same key: it goes on with the count.
+// One that never ran counts nothing.
+void CheckCompiledAgain() {
+  Job job(2, Wire::kShared);
+  Call call(&job, Find("all_reduce ring 2x2 x1"), Sized(700));
+  Execution(&call, 0, 1).RunOk();
+  call.MakeAgain(0);
+  for (int run = 1; run < 4; ++run) {
+    Execution(&call, run, run + 1).RunOk();
+    call.MakeAgain(run % 2);
+    call.MakeAgain(run % 2);
+  }
 }
 
 void CheckNothingIsLeft(Wire wire) {
@@ -219,6 +236,7 @@ int main() {
   using namespace jaxring::test;
   CheckLatePlan();
   CheckOrdinals();
+  CheckCompiledAgain();
   CheckLossIsForgotten();
   for (Wire wire : {Wire::kShared, Wire::kTcp}) {
     CheckOldMessages(wire);

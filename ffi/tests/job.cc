@@ -230,8 +230,12 @@ std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings
   return plan;
 }
 
+void Call::MakeAgain(int process) {
+  sites_[process] = std::make_shared<Site>(&job_->engine(process), SiteSpec(sites_[process]->spec()));
+}
+
 Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_timeout_s)
-    : schedule_(schedule), settings_(settings) {
+    : job_(job), schedule_(schedule), settings_(settings) {
   if (settings_.key == 0) settings_.key = job->NextKey();
   const std::string spec = "call " + std::to_string(job->NextKey());
   SiteSpec site{{spec}, {}, schedule.ranks(), site_timeout_s, {0}};

@@ -101,12 +101,15 @@ class Call {
   Call(Job* job, const Schedule& schedule, Settings settings, double site_timeout_s);
   void Arrive(int rank, int64_t run, const void* in, void* out, Completion done,
               std::unique_ptr<Extents> extents = nullptr);
+  // A process has another site for it from now on, as after it has compiled a program again.
+  void MakeAgain(int process);
   std::shared_ptr<Site> site(int rank) { return sites_[schedule_.placement[rank]]; }
   std::string Describe() const;
   const Schedule& schedule() const { return schedule_; }
   const Settings& settings() const { return settings_; }
 
  private:
+  Job* job_;
   const Schedule& schedule_;
   Settings settings_;
   std::vector<std::shared_ptr<Site>> sites_;

@@ -11,6 +11,7 @@
 
 #include "engine/runtime.h"
 #include "engine/site.h"
+#include "engine/site_names.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxring {
@@ -69,9 +70,9 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   for (std::string_view rest = *spec; !rest.empty();) {
     const size_t end = rest.find('\n');
     site.specs.emplace_back(rest.substr(0, end));
-    site.ordinals.push_back(NextOrdinal(site.specs.back()));
     rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
   }
+  site.ordinals = OrdinalsOfCall(std::string(*spec), site.specs);
   return std::make_unique<SiteState>(
       SiteState{std::make_shared<Site>(engine, std::move(site)), *has_input, *has_output, *row_elements});
 }

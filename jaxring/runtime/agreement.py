@@ -19,6 +19,7 @@ leaves word for those who wait for it in that call.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -76,7 +77,7 @@ class Use:
     what: str
     listings: list[Listing]
     names: Mapping[int, str]
-    gate: Gate | None = None
+    gates: list[Gate] = dataclasses.field(default_factory=list)
     missing: set[int] = dataclasses.field(default_factory=set)
     told: set[int] = dataclasses.field(default_factory=set)
     since: float = 0.0
@@ -120,6 +121,9 @@ class Agreement:
         self._lock = threading.Lock()
         self._waiting: dict[int, Use] = {}
         self._planned: set[int] = set()
+        # Who has said the same of a call. A program that this process alone compiles again is planned again here, and
+        # they have no reason to repeat it.
+        self._agreed: dict[int, set[int]] = collections.defaultdict(set)
         self._heard: dict[int, dict[int, _Theirs]] = {}  # what this process has not planned itself, by process
         # When a process last said that programs differ, its call and ours.
         self._objecting: dict[int, tuple[float, int, int]] = {}
@@ -136,15 +140,19 @@ class Agreement:
         with self._lock:
             self._planned.add(use.key)
             use.since = self._clock()
-            use.missing = set(processes)
             for process in use.names:
                 theirs = self._heard.get(process, {}).get(use.key)
                 if theirs is not None and theirs.agrees(use):
                     del self._heard[process][use.key]
-                    use.missing.discard(process)
+                    self._agreed[use.key].add(process)
+            use.missing = processes - self._agreed[use.key]
             if use.missing:
+                former = self._waiting.get(use.key)
+                if former is not None:  # of another site of this call
+                    use.gates += former.gates
                 self._waiting[use.key] = use
-                use.gate = gate(sorted(use.missing)) if gate is not None else None
+                if gate is not None:
+                    use.gates.append(gate(sorted(use.missing)))
             for process in processes:
                 self._tell(process, use)
 
@@ -198,8 +206,9 @@ class Agreement:
             use = self._waiting.get(theirs.key)
             if use is not None and theirs.agrees(use):
                 use.missing.discard(process)
-                if use.gate is not None:
-                    use.gate.confirm(process)
+                self._agreed[use.key].add(process)
+                for gate in use.gates:
+                    gate.confirm(process)
                 if not use.missing:
                     del self._waiting[use.key]
                 return

@@ -56,15 +56,18 @@ def exchange_devices(
     generation: int = 0,
     lost: dict[int, int] | None = None,
     waits: Waits | None = None,
+    before: int = 0,
 ) -> list[int]:
     """The device of each rank, asked of the ranks: a program over an abstract mesh does not know it.
 
     ``arrived``: (rank, device id) of this process's ranks that have come so far. ``lost``: the devices of ranks that
-    cannot be asked any more, as far as they are known. ``waits`` knows whom this waits for. Raises JoinError.
+    cannot be asked any more, as far as they are known. ``waits`` knows whom this waits for. ``before``: how many calls
+    like this one asked earlier, maybe on other devices. Raises JoinError.
     """
     ranks = len(request.partitions)
     group = "-".join(str(p) for p in request.partitions)
-    name = hashlib.blake2b(f"{request.spec}/{request.ordinal}/{group}".encode(), digest_size=12).hexdigest()
+    identity = f"{request.spec}/{request.ordinal}/{group}/{before}"
+    name = hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()
     deadline = time.monotonic() + spec["timeout"]
     said: set[int] = set()
     found: dict[int, int] = dict(lost or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import logging
@@ -42,6 +43,8 @@ class Planner:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._exchanged: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        # Sites that asked for the devices of one call in a generation of the job, in the order in which they did.
+        self._askers: dict[tuple[int, str, int, tuple[int, ...]], list[int]] = collections.defaultdict(list)
 
     def asks_peers(self, request: _native.PlanRequest) -> bool:
         """Whether planning waits for other processes to reach the same call."""
@@ -180,7 +183,11 @@ class Planner:
             earlier = enumerate(self._exchanged.get(call, ()))
             lost = {rank: device for rank, device in earlier if owner[device] in membership.lost}
             store, generation = self._job.store(), membership.generation
-            devices = exchange_devices(store, request, spec, request.arrived, generation, lost, self._job.waits)
+            askers = self._askers[(generation, request.spec, request.ordinal, call[1])]
+            if request.site not in askers:
+                askers.append(request.site)
+            before = askers.index(request.site)
+            devices = exchange_devices(store, request, spec, request.arrived, generation, lost, self._job.waits, before)
             self._exchanged[call] = devices
         return [Place(owner[d], d) for d in devices]
 

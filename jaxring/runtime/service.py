@@ -15,7 +15,7 @@ import threading
 import jax
 
 import jaxring._native as _native
-from jaxring import _compat, daemons
+from jaxring import _compat, daemons, listing
 from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
 from jaxring.runtime import cuda_service, ending
@@ -33,6 +33,8 @@ _POLL_S = 0.5
 _LONG_S = 3600.0
 _STALLS_END_S = 10.0
 _ABORT_S = 2.0
+# The event with which JAX says how long it took to compile a program.
+_COMPILED = "/jax/core/compile/backend_compile_duration"
 # absl status codes, which reach the user as JaxRuntimeError's.
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL, _UNAVAILABLE = 3, 8, 13, 14
 # The custom calls that programs hold: the collectives, and the place where one that was started must be done.
@@ -99,7 +101,15 @@ def ensure_started() -> None:
             # By itself: the planning thread may be what waits.
             _stalls = threading.Thread(target=_warn_of_stalls, name="jaxring-stalls", daemon=True)
             _stalls.start()
+        jax.monitoring.register_event_duration_secs_listener(_compiled)
         atexit.register(_end)
+
+
+def _compiled(event: str, duration_secs: float, **about: str | float) -> None:
+    """JAX says that this thread has compiled a program, or found it in its cache."""
+    del duration_secs
+    if event == _COMPILED:
+        _native.end_program(listing.lowered_here(str(about.get("fun_name", ""))))
 
 
 def _start(configured: Settings, trace_file: str) -> None:

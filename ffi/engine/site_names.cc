@@ -1,0 +1,50 @@
+#include "engine/site_names.h"
+
+#include <map>
+#include <mutex>
+
+namespace jaxring {
+namespace {
+
+// The calls that were instantiated since a program with one of their specs was compiled.
+struct Program {
+  uint64_t before = 0, calls = 0;
+};
+
+std::mutex names_mutex;
+auto* compiled = new std::map<std::string, uint64_t>;
+auto* programs = new std::map<std::string, Program>;
+
+// FNV-1a: the same in every process.
+uint64_t Hash(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
+void EndProgram(const std::vector<std::string>& specs) {
+  std::lock_guard lock(names_mutex);
+  for (const std::string& spec : specs) (*compiled)[spec]++;
+}
+
+std::vector<uint64_t> OrdinalsOfCall(const std::string& call, const std::vector<std::string>& specs) {
+  std::lock_guard lock(names_mutex);
+  uint64_t before = 0;
+  for (const std::string& spec : specs) {
+    const auto found = compiled->find(spec);
+    if (found != compiled->end()) before += found->second;
+  }
+  Program& program = (*programs)[call];
+  if (program.before != before) program = {before, 0};
+  const uint64_t which = program.calls++;
+  if (specs.size() == 1) return {which};
+  std::vector<uint64_t> ordinals;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    ordinals.push_back(Hash(call + "/" + std::to_string(which) + "/" + std::to_string(i)));
+  }
+  return ordinals;
+}
+
+}  // namespace jaxring
