@@ -1,0 +1,99 @@
+"""Checks random programs: ``python tests/random/run.py --seed 0 --count 200``, also under ``jaxring run``.
+
+Seed and commit say which program it was. A program that fails is shrunk and printed as Python that checks it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import pathlib
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+# Compiling is what takes the time.
+_QUICK = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+)
+
+
+def start(devices: int) -> None:
+    """JAX on so many CPU devices of this process; before anything else of JAX."""
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_QUICK}"
+    os.environ.setdefault("PJRT_NPROC", str(8 * devices))
+    os.environ.setdefault("JAXRING_TIMEOUT", "60")
+    import logging
+
+    import jax
+
+    logging.getLogger("jaxring").setLevel(logging.ERROR)  # partially manual regions are warned of
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", devices)
+    jax.config.update("jax_enable_x64", True)
+
+
+def run(first: int, count: int, at_once: int, say: bool) -> int:
+    """Checks programs, and returns how many failed."""
+    import jax
+    from rnd_check import check_many
+    from rnd_generate import TOGETHER, generate
+    from rnd_program import script
+    from rnd_shrink import shrink
+
+    devices, failed, refused, done = len(jax.devices()), 0, 0, 0
+    kinds: collections.Counter[str] = collections.Counter()
+    began, cpu = time.monotonic(), time.process_time()
+    seeds = list(range(first, first + count))
+    groups = [[s for s in seeds if s // TOGETHER == g] for g in sorted({s // TOGETHER for s in seeds})]
+    for i in range(0, len(groups), at_once):
+        some = groups[i : i + at_once]
+        if say:
+            print(f"seeds {some[0][0]} to {some[-1][-1]}", flush=True)
+        for outcome in check_many([[generate(seed, devices) for seed in group] for group in some]):
+            done += 1
+            kinds.update(outcome.program.body.kinds())
+            refused += bool(outcome.refused)
+            if outcome.refused and say:
+                print(
+                    f"  jax.lax refuses seed {outcome.program.seed}: {outcome.refused.strip().splitlines()[-1][:300]}",
+                    flush=True,
+                )
+            if outcome.faults:
+                failed += 1
+                print(f"FAILED {outcome.program.describe()}\n" + "\n".join(outcome.faults), flush=True)
+                small = shrink(outcome.program, devices) if jax.process_count() == 1 else outcome.program
+                print(f"# Again, from tests/random:\n{script(small)}", flush=True)
+        if say:
+            each = (time.process_time() - cpu) / done
+            print(
+                f"  {done} done, {failed} failed; {each:.2f} s of CPU each, {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+    if say:
+        print(
+            f"{done} programs of seeds {first} to {first + count - 1} on {devices} devices: {failed} failed, {refused} "
+            f"that jax.lax refuses (compared with NumPy alone). Statements: {dict(kinds.most_common())}"
+        )
+    return failed
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="the first program's")
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--devices", type=int, default=8, help="of this process")
+    parser.add_argument("--at-once", type=int, default=8, help="groups of programs for each jaxring.install()")
+    options = parser.parse_args()
+    start(options.devices)
+    import jax
+
+    failed = run(options.seed, options.count, options.at_once, jax.process_index() == 0)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
