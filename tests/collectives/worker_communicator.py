@@ -71,7 +71,7 @@ for bad in (None, 0, np.int64(1), ("sum",)):
     for call in (comm.all_reduce, comm.reduce_scatter):
         with pytest.raises(TypeError, match="op must be the name of a reduction, not "):
             call(np.zeros(3), op=bad)
-with pytest.raises(TypeError, match="there is no reduction 'add'"):
+with pytest.raises(ValueError, match="there is no reduction 'add'"):
     comm.all_reduce(x, out, "add")
 for pairs, error, words in (
     ([(0, 1.9)], TypeError, r"a target must be an integer, not 1\.9"),
