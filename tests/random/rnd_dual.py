@@ -98,11 +98,11 @@ def cos(x: Any) -> Any:
     return _chain(np.cos, lambda p: scale(sin(p), -1.0), x)
 
 
-def tanh(x: Any) -> Any:
-    """Elementwise."""
+def tanh(x: Any, noisy: Callable[[Any], Any] = lambda a: a) -> Any:
+    """Elementwise. The derivative is that of a rounded value, ``noisy``: near 1 little is left of the difference."""
 
     def derivative(p: Any) -> Any:
-        y = tanh(p)
+        y = linear(noisy, tanh(p, noisy))
         return add(lift(np.ones(()), depth(p)), scale(mul(y, y), -1.0))
 
     return _chain(np.tanh, derivative, x)

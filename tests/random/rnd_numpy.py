@@ -17,7 +17,7 @@ from rnd_dual import Dual, add, cos, depth, jointly, lift, linear, mul, plain, s
 from rnd_ranks import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rnd_program import Block, Program, Statement, Type
 
@@ -126,18 +126,24 @@ class Evaluation:
         """Axes before a value's own."""
         return len(self.batch) + 1
 
-    def rounded(self, data: Any, dtype: str, times: int = 1) -> Value:
-        """A result of an operation that rounds, so many times."""
+    def noisy(self, dtype: str, times: int = 1) -> Callable[[Any], Any]:
+        """Rounds values at random, so many times, where the dtype rounds and that is to be looked for."""
         if self.noise is None or not is_float(dtype):
-            return Value(data, dtype)
+            return lambda a: a
         eps, tiny = _precision(dtype)
 
         def noisy(a: Any) -> Any:
             assert self.noise is not None
-            u, v = self.noise.uniform(-1, 1, (2, *a.shape))
+            u, v = self.noise.uniform(-1, 1, (2, *np.shape(a)))
             return np.where(a == 0, a, a * (1 + times * eps * u) + times * tiny * v)
 
-        return Value(linear(noisy, data), dtype)
+        return noisy
+
+    def rounded(self, data: Any, dtype: str, times: int = 1) -> Value:
+        """A result of an operation that rounds, so many times."""
+        if self.noise is None or not is_float(dtype):
+            return Value(data, dtype)
+        return Value(linear(self.noisy(dtype, times), data), dtype)
 
     # Operations of one rank.
 
@@ -146,8 +152,10 @@ class Evaluation:
         (x,), f = args, s.params["f"]
         if f == "scale":
             return [self.rounded(scale(x.data, s.params["factor"]), x.dtype)]
-        if f in ("sin", "tanh"):
-            return [self.rounded({"sin": sin, "tanh": tanh}[f](x.data), x.dtype, 2)]
+        if f == "tanh":
+            return [self.rounded(tanh(x.data, self.noisy(x.dtype, 2)), x.dtype, 2)]
+        if f == "sin":
+            return [self.rounded(sin(x.data), x.dtype, 2)]
         if f == "not":
             return [Value(~x.data, x.dtype)]
         if f == "mod":
