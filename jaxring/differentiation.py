@@ -5,8 +5,9 @@ a replicated result is taken as one value per rank, so the sum is its own transp
 Which one holds is read off the operand's type: it varies over a mesh axis exactly where JAX tracks that.
 
 A prod, min or max is differentiated as a sum of weighted tangents: each rank's weight is computed from the values, and
-the sum is linear. Ties of min and max share evenly. The weights of prod gather all ranks' values, so that zeros, and
-second derivatives at them, are right.
+the sum is linear. Ties of min and max share evenly. The weights gather all values. For prod that makes zeros, and
+second derivatives at them, right. For min and max it compares values of one buffer. The operand itself must not be
+compared with the result: XLA may compute it a second time for that, with other roundings, and no rank has the minimum.
 """
 
 from __future__ import annotations
@@ -137,13 +138,14 @@ def _transpose(name: str, ct: Any, x: Any, *, axes: Axes, options: Options) -> l
 
 def _weights(x: Any, axes: Axes, options: Options) -> Any:
     """The derivative of the reduction by this rank's value, at every element."""
+    gathered = _bind("all_gather", x, axes, options)
+    mine = jnp.arange(axes.size).reshape(-1, *[1] * x.ndim) == _rank(axes)
     if options.op == "prod":
-        gathered = _bind("all_gather", x, axes, options)
-        mine = jnp.arange(axes.size).reshape(-1, *[1] * x.ndim) == _rank(axes)
         return jnp.prod(jnp.where(mine, jnp.ones((), x.dtype), gathered), axis=0)
-    best = _bind("all_reduce", x, axes, options, op=options.op)
-    mine = (x == cast_varying(best, axes, options)).astype(x.dtype)
-    return mine / cast_varying(_total(mine, axes, options), axes, options)
+    gathered = jax.lax.stop_gradient(gathered)
+    best = jnp.min(gathered, axis=0) if options.op == "min" else jnp.max(gathered, axis=0)
+    hits = (gathered == best).astype(x.dtype)
+    return jnp.sum(jnp.where(mine, hits, jnp.zeros((), x.dtype)), axis=0) / jnp.sum(hits, axis=0)
 
 
 def _jvp(name: str, primals: tuple[Any], tangents: tuple[Any], *, axes: Axes, options: Options) -> tuple[Any, Any]:
