@@ -43,8 +43,9 @@ class Planner:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._exchanged: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-        # Sites that asked for the devices of one call in a generation of the job, in the order in which they did.
-        self._askers: dict[tuple[int, str, int, tuple[int, ...]], list[int]] = collections.defaultdict(list)
+        # Sites that asked for the devices of one call in a generation of the job, in the order in which they did. Not of
+        # one group of it: which groups a process has ranks of depends on the devices, which differ from site to site.
+        self._askers: dict[tuple[int, str, int], list[int]] = collections.defaultdict(list)
 
     def asks_peers(self, request: _native.PlanRequest) -> bool:
         """Whether planning waits for other processes to reach the same call."""
@@ -183,7 +184,7 @@ class Planner:
             earlier = enumerate(self._exchanged.get(call, ()))
             lost = {rank: device for rank, device in earlier if owner[device] in membership.lost}
             store, generation = self._job.store(), membership.generation
-            askers = self._askers[(generation, request.spec, request.ordinal, call[1])]
+            askers = self._askers[(generation, request.spec, request.ordinal)]
             if request.site not in askers:
                 askers.append(request.site)
             before = askers.index(request.site)

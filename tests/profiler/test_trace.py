@@ -94,7 +94,9 @@ def test_our_profile_has_a_track_of_operations(tmp_path, program):
     assert {key: stats[key] for key in expected} == expected
     assert stats["state"] == "done"
     assert stats["site"].startswith("test_trace.py:")
-    assert sorted(event[3]["execution"] for event in gathers) == [1, 2, 3]
+    executions = sorted(event[3]["execution"] for event in gathers)
+    # Those of equal calls of other programs count, too.
+    assert executions == list(range(executions[0], executions[0] + 3))
     # On JAX's clock, to a millisecond: not launched before the first device was there, nor all before the last was.
     there = sorted(calls(found)["jaxring_all_gather_1024B_over_x_y"])
     gathers.sort(key=lambda event: event[1])
