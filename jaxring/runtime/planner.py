@@ -43,8 +43,8 @@ class Planner:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._exchanged: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-        # Sites that asked for the devices of one call in a generation of the job, in the order in which they did. Not of
-        # one group of it: which groups a process has ranks of depends on the devices, which differ from site to site.
+        # Sites that asked for the devices of one call in a generation of the job, in the order in which they did. They
+        # are not counted for each group: which groups a process has ranks of differs from site to site.
         self._askers: dict[tuple[int, str, int], list[int]] = collections.defaultdict(list)
 
     def asks_peers(self, request: _native.PlanRequest) -> bool:
