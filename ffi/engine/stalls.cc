@@ -64,6 +64,9 @@ void Engine::WarnOfStalls(Clock::time_point now) {
     // Whoever waits for a process that waits itself lets that one speak first: it knows whom it waits for.
     std::map<int, int> waited_for;
     const std::string waits = stall->op ? DescribeWaiting(*stall->op, &waited_for) : "";
+    // A thread is looking into its lanes at this moment, so they cannot be asked: at the next look, but not for ever.
+    const bool looked_at = stall->op && waited_for.empty();
+    if (looked_at && now - stall->since < DueAfter(stall->told) * unit + 10 * kLookEvery) continue;
     const bool polite =
         !waited_for.empty() && std::all_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
           return entry.first == stall->op->plan().process || WaitsTogether(entry.first, *stall->op);
