@@ -168,7 +168,7 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
   }
   CloseRequests();
   const bool idle = active_count_.load(std::memory_order_acquire) == 0;
-  // Who waits for this process is to know where it stopped, which it last said up to half a second ago.
+  // Peers that wait for this process are to know where it stopped; its last word may be half a second old.
   ControlFrame alive;
   alive.activities = Activities(Clock::now());
   TellAll(alive, -1);

@@ -61,7 +61,7 @@ void Engine::WarnOfStalls(Clock::time_point now) {
   std::string text;
   std::sort(due.begin(), due.end(), [](const Stall* a, const Stall* b) { return a->since < b->since; });
   for (Stall* stall : due) {
-    // Whoever waits for a process that waits itself lets that one speak first: it knows whom it waits for.
+    // A process that waits for one that waits itself leaves the first warning to it: that one knows the cause.
     std::map<int, int> waited_for;
     const std::string waits = stall->op ? DescribeWaiting(*stall->op, &waited_for) : "";
     // A thread is looking into its lanes at this moment, so they cannot be asked: at the next look, but not for ever.

@@ -1,4 +1,4 @@
-// Who waits for long says for whom, once, and again when it has lasted much longer.
+// A process that waits for long says for which one, once, and again when it has lasted much longer.
 #include <future>
 #include <memory>
 #include <optional>

@@ -61,7 +61,7 @@ class Stream:
 
     def _write(self, lines: Sequence[bytes]) -> None:
         if lines and self.sink is not None:
-            # Whoever read our output may be gone; the job goes on.
+            # The reader of our output may be gone; the job goes on.
             with contextlib.suppress(BrokenPipeError):
                 self.sink.write(b"".join(self.prefix + line for line in lines))
                 self.sink.flush()
