@@ -24,7 +24,9 @@ Engine::Engine(EngineOptions options)
       idle_(Bell::Create()),
       links_(options_.slot_bytes, bell_.get(), options_.faults),
       interpreter_(
-          &links_, &stash_, [this](int process) { return Known(process); }, options_.checksums),
+          &links_, &stash_,
+          [this](const Operation& op, int self, int peer, const LinkEnd& end) { return Loss(op, self, peer, end); },
+          options_.checksums),
       recorder_(options_.trace_file),
       saver_(options_.operand_bytes == 0
                  ? nullptr

@@ -234,6 +234,9 @@ class Engine {
   void PassWithout(Gate& gate);
   // What is known of a process that has ended, in good order or not.
   PeerEnd Known(int process);
+  // The failure of an operation in which rank `self` waits for rank `peer`: what a peer has said of this operation, or
+  // else the end of `peer`'s process, or else `link`, by which nothing more comes.
+  [[gnu::cold]] Status Loss(const Operation& op, int self, int peer, const LinkEnd& link);
   // Closes the links with processes that have ended in good order; returns those that have said so a while ago.
   std::set<int> CloseLeft(Clock::time_point now);
   // Fails an operation that waits for one of these processes, from which nothing more can come.

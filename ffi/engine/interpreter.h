@@ -15,11 +15,11 @@ enum class Progress { kBlocked, kMoved, kDone };
 
 class Interpreter {
  public:
-  // For failures: what is known of the end of a process, which may be nothing, and what it was last seen in.
-  using Known = std::function<PeerEnd(int process)>;
+  // The failure of an operation in which rank `self` waits for rank `peer`, whose link has ended.
+  using Loss = std::function<Status(const Operation& op, int self, int peer, const LinkEnd& end)>;
   // `checksums`: every message gets one of its payload, and is refused if it does not fit.
-  Interpreter(Links* links, Stash* stash, Known known, bool checksums)
-      : links_(links), stash_(stash), known_(std::move(known)), checksums_(checksums) {}
+  Interpreter(Links* links, Stash* stash, Loss loss, bool checksums)
+      : links_(links), stash_(stash), loss_(std::move(loss)), checksums_(checksums) {}
   // The caller holds the lane's busy flag. `budget` steps at most, so one lane cannot starve the others.
   [[gnu::hot]] Progress Advance(Operation& op, Lane& lane, int budget);
 
@@ -62,11 +62,9 @@ class Interpreter {
   template <class Find>
   auto LocalLink(Operation& op, const Lane& lane, Find find) -> decltype(find());
 
-  [[gnu::cold]] Status LinkError(const Operation& op, int self, int peer, const LinkEnd& end) const;
-
   Links* links_;
   Stash* stash_;
-  Known known_;
+  Loss loss_;
   const bool checksums_;
 };
 

@@ -8,16 +8,6 @@
 
 namespace jaxring {
 
-Status Interpreter::LinkError(const Operation& op, int self, int peer, const LinkEnd& end) const {
-  PeerEnd known = known_(op.plan().ranks[peer].process);
-  // How a link ends may only follow from what its peer has said before.
-  if (known.reason.empty()) {
-    known.reason = end.reason;
-    known.ending = end.ending;
-  }
-  return LostPeer(op, self, peer, known);
-}
-
 template <class Find>
 auto Interpreter::LocalLink(Operation& op, const Lane& lane, Find find) -> decltype(find()) {
   try {
@@ -63,7 +53,7 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
     return true;
   }
   if (closed) {
-    op.Fail(LinkError(op, table.rank, src, flow.recv->end));
+    op.Fail(loss_(op, table.rank, src, flow.recv->end));
   }
   return false;
 }
@@ -128,7 +118,7 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
     if (link->notifier && link->notifier->Look() && (*ring)->Reserve(position)) return true;
   }
   if (link->end.closed.load(std::memory_order_acquire)) {
-    op.Fail(LinkError(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end));
+    op.Fail(loss_(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end));
   }
   return false;
 }

@@ -37,6 +37,19 @@ PeerEnd Engine::Known(int process) {
   return end;
 }
 
+Status Engine::Loss(const Operation& op, int self, int peer, const LinkEnd& link) {
+  // A process that fails and then ends says both. An operation on the thread that launched it is not among the active
+  // ones, which Remember() fails.
+  if (auto told = Told(op.key())) return *std::move(told);
+  PeerEnd known = Known(op.plan().ranks[peer].process);
+  // How a link ends may only follow from what its peer has said before.
+  if (known.reason.empty()) {
+    known.reason = link.reason;
+    known.ending = link.ending;
+  }
+  return LostPeer(op, self, peer, known);
+}
+
 std::set<int> Engine::CloseLeft(Clock::time_point now) {
   std::set<int> settled;
   if (!any_left_.load(std::memory_order_acquire)) return settled;
@@ -59,7 +72,7 @@ void Engine::FailLeft(Operation& op, const std::set<int>& left) {
   for (const Operation::Wait& wait : op.Waits()) {
     const int process = op.plan().ranks[wait.peer].process;
     if (left.count(process) == 0 || links_.MayBring(process)) continue;
-    op.Fail(LostPeer(op, wait.self, wait.peer, Known(process)));
+    op.Fail(Loss(op, wait.self, wait.peer, {}));
     return;
   }
 }

@@ -59,14 +59,16 @@ uint32_t Milliseconds(Clock::duration time) {
 
 void Engine::TellAll(const ControlFrame& frame, int except) {
   const std::string bytes = EncodeFrame(frame);
-  // A last word goes before the end of each connection; others need only one.
+  // A last word goes before the end of each connection. So does a failure: sent on one connection alone, it could be
+  // read after the goodbye on another one, and the peer would name the end of this process as the cause.
   const bool last = frame.kind == ControlFrame::Kind::kGoodbye || frame.kind == ControlFrame::Kind::kLeaving;
+  const bool everywhere = last || frame.kind == ControlFrame::Kind::kFailed;
   std::lock_guard lock(peers_mutex_);
   if (last && !frame.text.empty()) farewell_ = bytes;
   for (auto& [process, peer] : peers_) {
     if (process == except) continue;
-    if (!last) peer.Say(bytes);
-    for (size_t i = 0; last && i < peer.controls.size(); ++i) peer.controls[i]->Send(bytes);
+    if (!everywhere) peer.Say(bytes);
+    for (size_t i = 0; everywhere && i < peer.controls.size(); ++i) peer.controls[i]->Send(bytes);
   }
 }
 
