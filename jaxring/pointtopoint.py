@@ -37,7 +37,8 @@ def send(
 
     Every rank calls it; ranks that are no source send nothing. It is buffered: the token is ready when ``x`` is copied,
     received or not. Sends and receives with one ``tag`` over the same ranks match in the order in which they are
-    called, which the token chain fixes: pass each call's token to the next.
+    called, which the token chain fixes: pass each call's token to the next. Use the last token, too: JAX drops a `recv`
+    of which neither value nor token is used, and what was sent to it meets the next `recv` of that tag.
 
     On GPUs a rank may be 16 messages of one tag ahead of their receives, fewer where they are longer than 4 MiB, but
     two of any size: a further send waits for a receive, up to the deadline.

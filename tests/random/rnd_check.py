@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,10 @@ def _run(outcomes: list[Outcome], together: Sequence[Any]) -> None:
             args = [donated[i].get(k, kept[i].get(k)) for k in range(len(data[i]))]
             for ops in together:
                 try:
-                    found[f"{i} {ops.name}"] = function(outcome.program, over[i], ops)(*args)
+                    results = function(outcome.program, over[i], ops)(*args)
+                    if ops is not OURS:
+                        _check_shapes(outcome.program, results)
+                    found[f"{i} {ops.name}"] = results
                 except Exception:
                     errors[i, ops.name] = traceback.format_exc(limit=-8)
         return found
@@ -133,6 +137,15 @@ def _run(outcomes: list[Outcome], together: Sequence[Any]) -> None:
             outcomes[i].results[name] = error
 
 
+def _check_shapes(program: Program, results: Sequence[Any]) -> None:
+    """ValueError for wrong ones: JAX's rule of `jax.vmap` for an all_to_all of what is not batched adds a dimension."""
+    batch = (2,) if program.outer == "vmap" else ()
+    right = [(*batch, math.prod(program.sizes[name] for name in t.vary), *t.shape) for t in program.outputs]
+    shapes = [y.shape for y in results]
+    if shapes != right:
+        raise ValueError(f"the outputs' shapes are {shapes}, not {right}")
+
+
 def _keep(outcome: Outcome, name: str, results: Any) -> None:
     shards = [[(s.index, np.asarray(s.data)) for s in result.addressable_shards] for result in results]
     before = outcome.results.get(name)
@@ -154,6 +167,9 @@ def _compare(outcome: Outcome) -> None:
         for number, t in enumerate(outcome.program.outputs):
             value, tolerance = right[number]
             for at, got in shards[number]:
+                if len(at) != value.ndim:
+                    outcome.faults.append(f"{name}, output {number}: {len(at)} dimensions, not {value.ndim} (NumPy)")
+                    break
                 strict = t.moved and name != LAX.name
                 fault = _differs(got, value[at], tolerance, t.dtype, strict)
                 if fault:

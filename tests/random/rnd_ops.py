@@ -40,7 +40,8 @@ class Ours:
             for x in args:
                 y, token = jaxring.recv(x, axes, p["perm"], token, tag=p["tag"])
                 found.append(y)
-            return found
+            # The last token is used where any value is, or JAX would drop a receive and keep what is sent to it.
+            return list(lax.optimization_barrier((*found, token))[:-1])
         if name == "barrier":
             token = jaxring.barrier(axes)
             return [x + token.astype(x.dtype) for x in args]
@@ -66,10 +67,10 @@ class Ours:
 
 
 class Lax:
-    """The collectives of ``module``; ``ragged`` says whether it has ragged_all_to_all on CPUs."""
+    """The collectives of ``module``; ``ours``: jaxring carries them, and not XLA, which has no ragged one on CPUs."""
 
-    def __init__(self, name: str, module: Any, ragged: bool) -> None:
-        self.name, self.lax, self.ragged = name, module, ragged
+    def __init__(self, name: str, module: Any, ours: bool) -> None:
+        self.name, self.lax, self.ours = name, module, ours
 
     def pcast(self, x: Any, axes: tuple[str, ...]) -> Any:
         return self.lax.pcast(x, axes, to="varying")
@@ -77,6 +78,10 @@ class Lax:
     def collective(self, p: dict[str, Any], args: list[Any]) -> list[Any]:
         name, axes, rank = p["name"], _axes(p), _rank(p)
         groups = {"axis_index_groups": p["groups"]} if "groups" in p else {}
+        if not self.ours and p.get("tiled") and any(x.shape[p.get("axis", p.get("split"))] == 0 for x in args):
+            # MLIR's verifier says so, maybe on a thread of its pool, by a handler that needs the GIL. jaxlib holds the
+            # GIL while it waits for the pool, so the process may hang.
+            raise NotImplementedError(f"XLA has no {name} along a dimension of length 0.")
         if name == "ragged_all_to_all":
             return [self._ragged(p, *args)]
         if name == "barrier":
@@ -148,7 +153,7 @@ class Lax:
         axes = _axes(p)
         # JAX's rule of jax.vmap fails where sizes are not batched; its transpose is wrong where empty parts land
         # together.
-        if self.ragged and not p["by_hand"]:
+        if self.ours and not p["by_hand"]:
             return self.lax.ragged_all_to_all(x, output, *_vectors(p), axis_name=axes)
         every, rank = self.lax.all_gather(x, axes), lax.axis_index(axes)
         rows = jnp.arange(output.shape[0])
@@ -203,6 +208,6 @@ def _leaves(tree: Any) -> list[Any]:
 
 
 OURS = Ours()
-LAX = Lax("jax.lax", lax, ragged=False)
-OURS_LAX = Lax("jaxring.lax", jaxring.lax, ragged=True)
-INSTALLED = Lax("install()", lax, ragged=True)
+LAX = Lax("jax.lax", lax, ours=False)
+OURS_LAX = Lax("jaxring.lax", jaxring.lax, ours=True)
+INSTALLED = Lax("install()", lax, ours=True)
