@@ -1,7 +1,8 @@
 """Collectives for JAX that one can see into, steer and trust."""
 
-from jaxring import _source_tree
+from jaxring import _command, _source_tree
 
+_command.end_at_interrupt()
 if not _source_tree.replaced_by_installed():
     from jaxring.settings import settings as _settings
 

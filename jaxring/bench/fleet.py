@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Listener, wait
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 from typing import TYPE_CHECKING, Any, Self
 
 from jaxring.bench.member import ADDRESS, KEY
@@ -101,8 +101,13 @@ class Crew:
     def _start(self) -> None:
         key = secrets.token_bytes(32)
         folder = pathlib.Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxring-bench-")))
-        # A socket in the file system is the same in every network namespace.
-        listener = self._stack.enter_context(Listener(str(folder / "c"), backlog=self.processes, authkey=key))
+        # A socket in the file system is the same in every network namespace. The folder takes its name away;
+        # multiprocessing's Listener would do so too, and fail where Ctrl-C has the folder go first.
+        address = str(folder / "c")
+        listener = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listener.bind(address)
+        listener.listen(self.processes)
+        self._stack.callback(listener.shutdown, socket.SHUT_RDWR)  # ends the thread that accepts
         # Kept bound, not listening, so that nobody else is given the port: see `jaxring run`.
         reserved = self._stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -112,7 +117,7 @@ class Crew:
         if self.peer.kind == "torch":
             reserved.close()  # torch listens without SO_REUSEPORT
         self._log = folder / "log"
-        base = os.environ | {ADDRESS: str(listener.address), KEY: key.hex()} | self._extra | dict(self.peer.environment)
+        base = os.environ | {ADDRESS: address, KEY: key.hex()} | self._extra | dict(self.peer.environment)
         # -P: not from the current folder, which may be a checkout.
         command = [sys.executable, "-P", "-m", "jaxring.bench.member", self.peer.kind]
         with self._log.open("wb") as log:
@@ -130,7 +135,7 @@ class Crew:
                 self._children.append(
                     subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
                 )
-        self._accept(listener)
+        self._accept(listener, key)
 
     def _launcher(self, folder: pathlib.Path) -> list[str]:
         if self.peer.launcher == MPICH:
@@ -142,9 +147,9 @@ class Crew:
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         return ["mpirun", *root, "--oversubscribe", "--bind-to", "none", "-n", str(self.processes)]
 
-    def _accept(self, listener: Listener) -> None:
+    def _accept(self, listener: socket.socket, key: bytes) -> None:
         arrived: queue.SimpleQueue[Connection] = queue.SimpleQueue()
-        threading.Thread(target=_accept_all, args=(listener, arrived), daemon=True).start()
+        threading.Thread(target=_accept_all, args=(listener, key, arrived), daemon=True).start()
         deadline = time.monotonic() + START_S
         named: dict[int, Connection] = {}
         while len(named) < self.processes:
@@ -164,11 +169,17 @@ class Crew:
         return "It said:\n" + "\n".join(text.splitlines()[-15:]) if text else "It said nothing."
 
 
-def _accept_all(listener: Listener, arrived: queue.SimpleQueue[Connection]) -> None:
+def _accept_all(listener: socket.socket, key: bytes, arrived: queue.SimpleQueue[Connection]) -> None:
     while True:
         try:
-            arrived.put(listener.accept())
-        except AuthenticationError:
-            continue
-        except (OSError, EOFError):  # closed
+            accepted, _ = listener.accept()
+        except OSError:  # closed
             return
+        connection = Connection(accepted.detach())
+        try:
+            deliver_challenge(connection, key)
+            answer_challenge(connection, key)
+        except (AuthenticationError, OSError, EOFError):  # not a member, or one that has ended
+            connection.close()
+            continue
+        arrived.put(connection)

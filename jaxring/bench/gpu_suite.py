@@ -172,6 +172,9 @@ def _run(stage: Stage, out: pathlib.Path, seconds: float) -> dict[str, object]:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = _end(process)
+        except BaseException:  # Ctrl-C, which does not reach another session
+            _end(process)
+            raise
     took = time.monotonic() - begin
     with (out / "raw.txt").open("rb") as raw_bytes:
         raw_bytes.seek(0, os.SEEK_END)

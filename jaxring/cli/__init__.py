@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from jaxring import _command
 from jaxring.cli import terminal
 from jaxring.errors import JaxringError
 from jaxring.settings import load
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(argv)
         finally:
+            _command.end_at_interrupt()  # nothing is left to be done
             sys.stdout.flush()
     except BrokenPipeError:
         terminal.drop_output()
@@ -40,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     command = "jaxring"
     try:
+        _command.raise_at_interrupt()
         arguments = _parser().parse_args(argv)
         command = f"jaxring {arguments.command}"
         if arguments.command != "doctor":  # which shows what is wrong with them

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
+from jaxring import _command
 from jaxring.cli import report
 from jaxring.runtime import ending
 
@@ -59,6 +60,7 @@ class Options(NamedTuple):
 
 def main() -> None:
     """Run the script. What it raises is reported to the launcher at once, and goes through."""
+    _command.raise_at_interrupt()
     options, pid = Options.parse(sys.argv[1:]), os.getpid()
     if options.report >= 0:
         os.set_inheritable(options.report, False)  # it speaks for this process only

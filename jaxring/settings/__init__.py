@@ -13,9 +13,9 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from jaxring import _command
 from jaxring.errors import SettingsError
 from jaxring.plan.selection import Selection
-from jaxring.settings import command
 from jaxring.settings.kinds import LEVELS
 from jaxring.settings.variables import PREFIX, SLOTS, VARIABLES, Variable, shown
 
@@ -193,7 +193,7 @@ def settings() -> Settings:
     these have their defaults.
     """
     found, wrong = examine(os.environ)
-    if wrong and not command.this_process():
+    if wrong and not _command.this_process():
         raise SettingsError(" ".join(wrong))
     return of(found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -59,6 +60,26 @@ def test_a_stage_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path,
     text = (tmp_path / "SUMMARY.md").read_text()
     assert "| absent | there is no such tool |" in text
     assert "cut off |" in text
+
+
+def test_ctrl_c_ends_the_stage(tmp_path, monkeypatch):
+    started = []
+
+    class Interrupted(subprocess.Popen):
+        def wait(self, timeout=None):
+            if not started:
+                started.append(self)
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    sleeps = Stage("sleeps", 60, (sys.executable, "-c", "import time; time.sleep(60)"))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gpu_suite.run_stages([sleeps], tmp_path, 60)
+        assert started[0].returncode == -signal.SIGTERM
+    finally:
+        started[0].kill()
 
 
 def test_nothing_begins_when_the_time_is_over(tmp_path):

@@ -14,9 +14,9 @@ import termios
 
 import pytest
 
+from jaxring import _command as command
 from jaxring import settings
 from jaxring.cli import main
-from jaxring.settings import command
 
 SCRIPT = pathlib.Path(sys.executable).parent / "jaxring"
 WRONG = {"JAXRING_ALGOO": "x", "JAXRING_TIMEOUT": "never"}

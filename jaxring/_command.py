@@ -1,0 +1,55 @@
+"""Whether this process is the command `jaxring`, or one that it starts; and Ctrl-C before such a process has begun.
+
+The command starts with wrong settings too, to say what is wrong with them. While it imports, Ctrl-C ends it as a signal
+does that is not handled: JAX's imports take seconds, a KeyboardInterrupt there shows a traceback of them, and in a
+callback, as of the garbage collector, it is printed and the process goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MODULE, _WORKER = "jaxring.cli", "jaxring.cli.worker"
+
+
+def is_command(argv: Sequence[str], original: Sequence[str]) -> bool:
+    """By sys.argv and sys.orig_argv, as they are while the package is imported: the command has no say before that.
+
+    The script that pip makes is called jaxring; in `python -m jaxring.cli` the first argument is "-m" until the module
+    is found.
+    """
+    return _is_module(_MODULE, argv, original) or (bool(argv) and pathlib.PurePath(argv[0]).name == "jaxring")
+
+
+def _is_module(name: str, argv: Sequence[str], original: Sequence[str]) -> bool:
+    if not argv or argv[0] != "-m":
+        return False
+    return f"-m{name}" in original or any(pair == ("-m", name) for pair in itertools.pairwise(original))
+
+
+def this_process() -> bool:
+    """Whether this process is the command."""
+    return is_command(sys.argv, sys.orig_argv)
+
+
+def end_at_interrupt() -> None:
+    """Have SIGINT end this process without a word, if it is the command or a worker of `jaxring run`.
+
+    A handler that is not Python's own stays, and so does a SIGINT that is ignored.
+    """
+    ours = this_process() or _is_module(_WORKER, sys.argv, sys.orig_argv)
+    if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def raise_at_interrupt() -> None:
+    """Take back `end_at_interrupt`: from here on what runs can be left by KeyboardInterrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,90 @@
+"""Ctrl-C where a command begins and where it ends: no traceback, and no process that goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# In place of JAX: what takes long to be imported, with a callback in which an exception is lost, as JAX has one.
+SLOW = """
+import time
+
+class Callback:
+    def __del__(self):
+        print("importing", flush=True)
+        time.sleep(60)
+
+Callback()
+print("imported", flush=True)
+time.sleep(60)
+"""
+MODULES = {"command": ["jaxring.cli", "explain", "all_reduce"], "worker": ["jaxring.cli.worker", "--no-init"]}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_ctrl_c_while_the_command_or_a_worker_imports(tmp_path, module):
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text(SLOW)
+    arguments = [*MODULES[module], str(os.getpid()), "script.py"] if module == "worker" else MODULES[module]
+    # Tests that a shell started in the background ignore SIGINT, and what they start would, too.
+    argv = ["env", "--default-signal=INT", sys.executable, "-P", "-m", *arguments]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    child = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "importing\n"
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert (child.returncode, out, err) == (-signal.SIGINT, "", "")
+
+
+# A job of no processes is made and ended, with an interrupt in another place each time: before each line, one after
+# another, of our code and of what it calls. What Python runs when it ends must have nothing to say.
+INTERRUPTED = """
+import contextlib, itertools, pathlib, sys, tempfile
+from multiprocessing import connection, util
+from jaxring.bench import fleet
+from jaxring.bench.peers import PEERS
+
+FILES = {fleet.__file__, connection.__file__, util.__file__, contextlib.__file__}
+
+
+def interrupting(number):
+    lines = itertools.count()
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename not in FILES:
+            return None
+        if event == "line" and next(lines) == number:
+            raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+interrupted, number = True, 0
+while interrupted:
+    interrupted = False
+    sys.settrace(interrupting(number))
+    try:
+        with fleet.Crew(PEERS["jaxring"], 0, 1, {}):
+            pass
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        sys.settrace(None)
+    number += 1
+print(number)
+"""
+
+
+def test_ctrl_c_anywhere_where_a_job_of_the_bench_begins_or_ends(tmp_path):
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], env=env, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 50
