@@ -67,7 +67,7 @@ function(jaxring_add_cuda_library name)
   list(JOIN JAXRING_CUDA_ARCHITECTURES " sm_" names)
   # No contraction: results must be those of the CPU engine. Warnings are errors where they are for the other sources.
   set(flags -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xcompiler=-fPIC,-fvisibility=hidden,-Wall
-      "-DJAXRING_CUDA_TARGETS=\"sm_${names} compute_${last}\"" -I${CMAKE_SOURCE_DIR} -I${CMAKE_SOURCE_DIR}/ffi)
+      "-DJAXRING_CUDA_TARGETS=\"sm_${names} compute_${last}\"" -I${CMAKE_SOURCE_DIR}/ffi)
   if(JAXRING_WERROR)
     list(APPEND flags -Werror=all-warnings)
   endif()
@@ -90,6 +90,6 @@ function(jaxring_add_cuda_library name)
 endfunction()
 
 if(JAXRING_CUDA_VERSION)
-  jaxring_add_cuda_library(jaxring_cuda ffi/cuda/kernels.cu ffi/cuda/direct.cu ffi/cuda/messages.cu
-                           ffi/cuda/multicast.cu)
+  jaxring_add_cuda_library(jaxring_cuda ffi/cuda/kernels/lane_kernels.cu ffi/cuda/kernels/direct.cu
+                           ffi/cuda/kernels/messages.cu ffi/cuda/experimental/multicast.cu)
 endif()

@@ -1,7 +1,7 @@
-# The host half of the CUDA engine. It needs no CUDA toolkit: gpu_cuda*.cc, which do, go with the kernels into
+# The host half of the CUDA engine. It needs no CUDA toolkit: the sources of host/gpu, which do, go with the kernels into
 # _native_cuda; the tests put the fake GPU in its place.
-file(GLOB cuda_host_sources CONFIGURE_DEPENDS ffi/cuda/host/*.cc)
-list(FILTER cuda_host_sources EXCLUDE REGEX "/gpu_cuda[a-z_]*\\.cc$")
+file(GLOB_RECURSE cuda_host_sources CONFIGURE_DEPENDS ffi/cuda/host/*.cc)
+list(FILTER cuda_host_sources EXCLUDE REGEX "/host/gpu/")
 add_library(jaxring_cuda_host STATIC EXCLUDE_FROM_ALL ${cuda_host_sources})
 target_link_libraries(jaxring_cuda_host PUBLIC jaxring_engine)
 # Names for profilers, by headers alone: without the toolkit there are none.
@@ -12,10 +12,10 @@ if(JAXRING_NVTX_INCLUDE)
   target_compile_definitions(jaxring_cuda_host PRIVATE JAXRING_NVTX)
 endif()
 # The kernels' own source on the shim, once for all tests and the fake GPU: they are the most work for the compiler by far.
-file(GLOB cuda_shim_sources CONFIGURE_DEPENDS ffi/cuda/shim/*.cc)
+file(GLOB cuda_shim_sources CONFIGURE_DEPENDS ffi/cuda/sim/simt/*.cc ffi/cuda/sim/shim/*.cc ffi/cuda/experimental/*.cc)
 add_library(jaxring_cuda_shim STATIC EXCLUDE_FROM_ALL ${cuda_shim_sources})
 target_link_libraries(jaxring_cuda_shim PUBLIC jaxring_flags)
-file(GLOB cuda_fake_sources CONFIGURE_DEPENDS ffi/cuda/fake/*.cc)
+file(GLOB cuda_fake_sources CONFIGURE_DEPENDS ffi/cuda/sim/fake/*.cc)
 add_library(jaxring_cuda_fake STATIC EXCLUDE_FROM_ALL ${cuda_fake_sources})
 target_link_libraries(jaxring_cuda_fake PUBLIC jaxring_cuda_host jaxring_cuda_shim)
 
@@ -27,18 +27,17 @@ function(jaxring_add_cuda_module ffi_include)
             PATHS "${bin}/../include" "${bin}/../targets/x86_64-linux/include" "$ENV{CUDA_HOME}/include"
                   /usr/local/cuda/include)
   mark_as_advanced(JAXRING_CUDA_INCLUDE)
-  jaxring_add_cuda_library(jaxring_cuda_guard ffi/cuda/host/guard.cu ffi/cuda/host/copy_gates.cu)
-  file(GLOB gpu CONFIGURE_DEPENDS ffi/cuda/host/gpu_cuda*.cc)
+  jaxring_add_cuda_library(jaxring_cuda_guard ffi/cuda/host/gpu/guard.cu ffi/cuda/experimental/copy_gates.cu)
+  file(GLOB gpu CONFIGURE_DEPENDS ffi/cuda/host/gpu/*.cc)
   add_library(jaxring_cuda_gpu STATIC EXCLUDE_FROM_ALL ${gpu})
   target_include_directories(jaxring_cuda_gpu SYSTEM PUBLIC "${JAXRING_CUDA_INCLUDE}")
   target_link_libraries(jaxring_cuda_gpu PUBLIC jaxring_cuda_host jaxring_cuda jaxring_cuda_guard)
-  nanobind_add_module(_native_cuda NB_STATIC STABLE_ABI NOMINSIZE ffi/cuda/module.cc ffi/cuda/bind_plans.cc
-                      ffi/xla/cuda_handlers.cc)
+  nanobind_add_module(_native_cuda NB_STATIC STABLE_ABI NOMINSIZE ${cuda_module_sources})
   target_include_directories(_native_cuda SYSTEM PRIVATE "${ffi_include}" "${NB_DIR}/include")
   target_link_libraries(_native_cuda PRIVATE jaxring_cuda_gpu)
   # The host's tests on a real GPU: the same with another Gpu.
   foreach(name IN ITEMS "" memory_)
-    add_executable(cuda_gpu_${name}test EXCLUDE_FROM_ALL ffi/tests/cuda_host_${name}test.cc)
+    add_executable(cuda_gpu_${name}test EXCLUDE_FROM_ALL ffi/tests/cuda/host/cuda_host_${name}test.cc)
     target_compile_definitions(cuda_gpu_${name}test PRIVATE JAXRING_REAL_GPU)
     target_compile_options(cuda_gpu_${name}test PRIVATE -UNDEBUG)
     target_link_libraries(cuda_gpu_${name}test PRIVATE jaxring_test_support jaxring_cuda_gpu)

@@ -5,10 +5,15 @@ if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
 endif()
 set(_fuzz_flags -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined)
 add_library(jaxring_fuzzed STATIC EXCLUDE_FROM_ALL
-  ffi/engine/combine.cc ffi/engine/control_frames.cc ffi/engine/grouped.cc ffi/engine/interpreter.cc
-  ffi/engine/lane_messages.cc ffi/engine/operation.cc ffi/engine/pages.cc ffi/engine/plan.cc ffi/engine/plan_check.cc ffi/engine/stash.cc
+  ffi/base/crc32c.cc
   ffi/reduce/copy.cc ffi/reduce/dispatch.cc ffi/reduce/kernels_baseline.cc
-  ffi/transport/bell.cc ffi/transport/crc32c.cc ffi/transport/faults.cc ffi/transport/link.cc ffi/transport/links.cc ffi/transport/ring.cc ffi/transport/shared_memory.cc ffi/transport/stream.cc ffi/transport/wire.cc)
+  ffi/transport/core/bell.cc ffi/transport/core/faults.cc ffi/transport/core/link.cc ffi/transport/core/links.cc
+  ffi/transport/core/ring.cc ffi/transport/core/shared_memory.cc ffi/transport/core/stream.cc ffi/transport/core/wire.cc
+  ffi/plan/plan.cc ffi/plan/plan_check.cc
+  ffi/network/control_frames.cc
+  ffi/engine/operation/combine.cc ffi/engine/operation/grouped.cc ffi/engine/operation/interpreter.cc
+  ffi/engine/operation/lane_messages.cc ffi/engine/operation/operation.cc ffi/engine/operation/pages.cc
+  ffi/engine/operation/stash.cc)
 target_link_libraries(jaxring_fuzzed PUBLIC jaxring_flags)
 # The kernels of other instruction sets come from the same templates, and take long to compile.
 target_compile_definitions(jaxring_fuzzed PRIVATE JAXRING_BASELINE_ONLY)

@@ -25,9 +25,9 @@ if(JAXRING_FFI_API VERSION_GREATER 0.3)
                   "older versions of jaxlib will refuse this build. Build with jaxlib 0.10.2's headers.")
 endif()
 
-file(GLOB_RECURSE module_sources CONFIGURE_DEPENDS ffi/xla/*.cc)
-list(FILTER module_sources EXCLUDE REGEX "/cuda_[a-z]*\\.cc$")
-nanobind_add_module(_native NB_STATIC STABLE_ABI NOMINSIZE ffi/module.cc ${module_sources})
+# Of one module each, and of both.
+set(cuda_module_sources ffi/bind/bind_cuda_plans.cc ffi/bind/cuda_module.cc ffi/xla/cuda_handlers.cc)
+nanobind_add_module(_native NB_STATIC STABLE_ABI NOMINSIZE ffi/bind/module.cc ffi/xla/cpu_handlers.cc)
 target_link_libraries(_native PRIVATE jaxring_engine)
 target_include_directories(_native SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include" ${Python_NumPy_INCLUDE_DIRS})
 install(TARGETS _native LIBRARY DESTINATION jaxring COMPONENT python)
@@ -37,8 +37,7 @@ nanobind_add_stub(_native_stub MODULE _native OUTPUT _native.pyi
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_native.pyi DESTINATION jaxring COMPONENT python)
 
 # The CUDA engine's host half on the fake GPU, as a module for the Python tests (target _native_cuda_fake).
-nanobind_add_module(_native_cuda_fake EXCLUDE_FROM_ALL NB_STATIC STABLE_ABI NOMINSIZE ffi/cuda/module.cc
-                    ffi/cuda/bind_plans.cc ffi/xla/cuda_handlers.cc)
+nanobind_add_module(_native_cuda_fake EXCLUDE_FROM_ALL NB_STATIC STABLE_ABI NOMINSIZE ${cuda_module_sources})
 target_compile_definitions(_native_cuda_fake PRIVATE JAXRING_FAKE_GPU)
 target_link_libraries(_native_cuda_fake PRIVATE jaxring_cuda_fake)
 target_include_directories(_native_cuda_fake SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include")

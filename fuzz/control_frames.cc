@@ -1,7 +1,7 @@
 // Frames of the control connection: any stream, in any pieces. What is understood says the same when it is said again.
-#include "ffi/engine/control_frames.h"
+#include "network/control_frames.h"
 
-#include "fuzz/input.h"
+#include "input.h"
 
 using namespace jaxring;
 

@@ -1,13 +1,13 @@
 // Plans of any bytes. What is taken is played, with all ranks in this process and buffers of the exact size.
-#include "ffi/engine/plan.h"
+#include "plan/plan.h"
 
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "ffi/engine/interpreter.h"
-#include "fuzz/input.h"
+#include "engine/operation/interpreter.h"
+#include "input.h"
 
 using namespace jaxring;
 

@@ -1,11 +1,11 @@
 // A ring in shared memory whose other side writes whatever it likes: neither end leaves the memory, and the receiver
 // takes no message for longer than a slot without saying so.
-#include "ffi/transport/ring.h"
+#include "transport/core/ring.h"
 
 #include <memory>
 #include <vector>
 
-#include "fuzz/input.h"
+#include "input.h"
 
 using namespace jaxring;
 

@@ -1,10 +1,10 @@
 // TCP's stream: any bytes, in pieces of any length, into the rings of a link whose lanes read now and then.
-#include "ffi/transport/wire.h"
+#include "transport/core/wire.h"
 
 #include <memory>
 #include <vector>
 
-#include "fuzz/input.h"
+#include "input.h"
 
 using namespace jaxring;
 

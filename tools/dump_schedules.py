@@ -1,4 +1,4 @@
-"""Write real schedules for the native tests to OUT, which ffi/tests/schedules.h reads.
+"""Write real schedules for the native tests to OUT, which ffi/tests/support/schedules.h reads.
 
 Every collective by every algorithm that serves it, over a few placements of ranks on processes; and permute's halves.
 Then, as a second list, the all-reduces of MATRIX for all numbers of ranks. Numbers are little-endian; strings and lists

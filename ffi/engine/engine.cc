@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <new>
 
-#include "engine/signals.h"
+#include "engine/signals/signals.h"
 #include "engine/site.h"
 
 namespace jaxring {

@@ -15,20 +15,20 @@
 #include <vector>
 
 #include "engine/completion.h"
-#include "engine/control.h"
-#include "engine/interpreter.h"
-#include "engine/operands.h"
-#include "engine/operation.h"
-#include "engine/recorder.h"
+#include "engine/operation/interpreter.h"
+#include "engine/operation/operation.h"
+#include "engine/operation/stash.h"
+#include "engine/records/operands.h"
+#include "engine/records/recorder.h"
 #include "engine/seats.h"
-#include "engine/stash.h"
-#include "transport/bell.h"
-#include "transport/faults.h"
-#include "transport/links.h"
-#include "transport/plugin_link.h"
-#include "transport/poller.h"
-#include "transport/tcp.h"
-#include "transport/verbs.h"
+#include "network/control.h"
+#include "transport/core/bell.h"
+#include "transport/core/faults.h"
+#include "transport/core/links.h"
+#include "transport/core/poller.h"
+#include "transport/plugin/plugin_link.h"
+#include "transport/tcp/tcp.h"
+#include "transport/verbs/verbs.h"
 
 namespace jaxring {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/completion.h"
-#include "engine/operation.h"
+#include "engine/operation/operation.h"
 
 namespace jaxring {
 

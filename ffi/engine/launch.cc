@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "engine/engine.h"
-#include "engine/finite.h"
 #include "engine/joint.h"
+#include "engine/records/finite.h"
 #include "engine/seats.h"
 #include "engine/site.h"
 

@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/control_frames.h"
-#include "engine/operation.h"
-#include "engine/plan.h"
+#include "engine/operation/operation.h"
+#include "network/control_frames.h"
+#include "plan/plan.h"
 
 namespace jaxring {
 

@@ -4,7 +4,7 @@
 // LoadOrdered and StoreOrdered are for accumulators in memory, which are in order.
 #pragma once
 
-#include "ffi/reduce/formats.h"
+#include "reduce/formats.h"
 
 namespace jaxring::JAXRING_ISA {
 namespace {

@@ -1,10 +1,10 @@
-#include "ffi/reduce/copy.h"
+#include "reduce/copy.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#include "ffi/reduce/kernels.h"
+#include "reduce/kernels.h"
 
 #if defined(__x86_64__)
 #include <emmintrin.h>

@@ -2,7 +2,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "ffi/reduce/isa.h"
+#include "reduce/isa.h"
 
 // JAXRING_BASELINE_ONLY: a build without the kernels of particular instruction sets.
 #if defined(__x86_64__) && !defined(JAXRING_BASELINE_ONLY)

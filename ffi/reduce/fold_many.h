@@ -1,10 +1,10 @@
 // The functions of a table, in terms of passes. Per instruction set: see vectors.h.
 #pragma once
 
-#include "ffi/reduce/copy.h"
-#include "ffi/reduce/engine.h"
-#include "ffi/reduce/kernels.h"
-#include "ffi/reduce/operations.h"
+#include "reduce/copy.h"
+#include "reduce/fold_pass.h"
+#include "reduce/kernels.h"
+#include "reduce/operations.h"
 
 namespace jaxring::JAXRING_ISA {
 namespace {

@@ -5,7 +5,7 @@
 // arithmetic on floats here is on normal numbers, so a caller's flush-to-zero mode does not show.
 #pragma once
 
-#include "ffi/reduce/vectors.h"
+#include "reduce/vectors.h"
 
 namespace jaxring::JAXRING_ISA {
 namespace {

@@ -1,7 +1,7 @@
 // The tables of the instruction sets that this build may have.
 #pragma once
 
-#include "ffi/reduce/kernels.h"
+#include "reduce/kernels.h"
 
 namespace jaxring {
 

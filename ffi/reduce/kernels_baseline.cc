@@ -1,7 +1,7 @@
 // The kernels for any processor of the architecture the build is for.
 #define JAXRING_ISA baseline
 #define JAXRING_VECTOR_BYTES 16
-#include "ffi/reduce/table.h"
+#include "reduce/table.h"
 
 namespace jaxring {
 

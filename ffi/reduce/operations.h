@@ -1,7 +1,7 @@
 // The operations on vectors of accumulators. Per instruction set: see vectors.h.
 #pragma once
 
-#include "ffi/reduce/vectors.h"
+#include "reduce/vectors.h"
 
 namespace jaxring::JAXRING_ISA {
 namespace {

@@ -1,8 +1,8 @@
 // The table of functions. Per instruction set: see vectors.h.
 #pragma once
 
-#include "ffi/reduce/fold_many.h"
-#include "ffi/reduce/isa.h"
+#include "reduce/fold_many.h"
+#include "reduce/isa.h"
 
 namespace jaxring::JAXRING_ISA {
 namespace {

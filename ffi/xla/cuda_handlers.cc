@@ -5,10 +5,10 @@
 #include <mutex>
 #include <string>
 
-#include "ffi/cuda/host/runtime.h"
+#include "cuda/host/gpu_runtime.h"
 #include "xla/ffi/api/ffi.h"
 #if defined(JAXRING_FAKE_GPU)
-#include "ffi/cuda/fake/gpu_fake.h"
+#include "cuda/sim/fake/gpu_fake.h"
 #endif
 
 namespace jaxring::cuda {

@@ -1,6 +1,6 @@
 """What a schedule is: for each rank a few lanes, each a list of steps over chunks.
 
-The record is declared here as a NumPy dtype and in ``ffi/schedule.h`` as a struct, held equal by
+The record is declared here as a NumPy dtype and in ``ffi/plan/schedule.h`` as a struct, held equal by
 ``tests/plan/test_schedule_record.py``. A schedule knows nothing of bytes or dtypes: the same table serves every
 message size.
 """

@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM end a wait for peers.
 
 Python runs a signal's handler when the main thread is back in the interpreter, which it is not while it waits for a
-collective in native code. So a thread sees signals as they come (`ffi/engine/signals.h`), and where the main thread has
-not come back a moment later it fails what is in flight, here and in the processes that take part. What becomes of it
-depends on who handles the signal:
+collective in native code. So a thread sees signals as they come (`ffi/engine/signals/signals.h`), and where the main
+thread has not come back a moment later it fails what is in flight, here and in the processes that take part. What
+becomes of it depends on who handles the signal:
 
 * SIGINT by Python's own handler (so in scripts, IPython and notebooks): KeyboardInterrupt is raised where the wait was.
 * SIGTERM by JAX, which takes it for the notice of a preemption once `jax.distributed` is initialised: the process ends

@@ -100,7 +100,7 @@ def plugin(text: str) -> str:
     return "" if text == "none" else text_line(text)
 
 
-# What can be asked of fault injection, as ffi/transport/faults.h has it: shares of all messages, and some numbers.
+# What can be asked of fault injection, as ffi/transport/core/faults.h has it: shares of all messages, and some numbers.
 _SHARES = ("drop", "delay", "duplicate", "truncate", "corrupt", "reorder", "reset")
 
 

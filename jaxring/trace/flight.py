@@ -1,4 +1,4 @@
-"""Reads a flight record, which ffi/engine/recorder.cc writes: a header, a ring of slots, a ring of texts.
+"""Reads a flight record, which ffi/engine/records/recorder.cc writes: a header, a ring of slots, a ring of texts.
 
 The file may come from a process that died while it wrote, or from anywhere else: every number is checked before it is
 used as an offset or a length.

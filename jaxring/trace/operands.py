@@ -1,4 +1,4 @@
-"""Reads the operands of a failed operation, which ffi/engine/operands.cc saves: a header, texts, the operands.
+"""Reads the operands of a failed operation, which ffi/engine/records/operands.cc saves: a header, texts, the operands.
 
 A file may have been cut by a full disk or come from anywhere: every number is checked before it is used.
 """

@@ -16,8 +16,8 @@ FFI = Path(__file__).resolve().parents[2] / "ffi"
 PROGRAM = r"""
 #include <cstddef>
 #include <cstdio>
+#include "plan/schedule.h"
 #include "reduce/kernels.h"
-#include "schedule.h"
 using namespace jaxring;
 #define FIELD(name) printf("field " #name " %zu %zu\n", offsetof(Step, name), sizeof(Step::name));
 #define VALUE(kind, name, value) printf(kind " " name " %d\n", static_cast<int>(value));

@@ -1,7 +1,7 @@
 """A peer of our verbs endpoint that is not ours: queue pairs of pyverbs, which speak its protocol (pyverbs_link.py).
 
 Run in the guest of test-rdma by the Python that pyverbs came for: `verbs_peer.py VERBS_ECHO`. That program is
-ffi/tests/rdma/verbs_echo.cc, which sends back what it receives.
+ffi/tests/transport/rdma/verbs_echo.cc, which sends back what it receives.
 """
 
 from __future__ import annotations

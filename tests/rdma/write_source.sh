@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # write_source.sh NATIVE_TESTS: what our transport may expect of a write's completion, asked of the kernel's devices
-# without our code (ffi/tests/rdma/write_source.cc), over cables that take their time.
+# without our code (ffi/tests/transport/rdma/write_source.cc), over cables that take their time.
 #
 # By the verbs' rules the source of a write is free when a later request of the same queue pair is complete. soft-RoCE
 # keeps to that. soft-iWARP does not where an unsignaled write has a page or more: it has TCP send it from where it is

@@ -1,4 +1,4 @@
-"""Flight records made by hand, in the layout of ffi/engine/recorder.cc."""
+"""Flight records made by hand, in the layout of ffi/engine/records/recorder.cc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-#include "ffi/cuda/host/communicator.h"
+#include "cuda/host/communicator.h"
 
 #include <cstddef>
 #include <cstring>

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "ffi/cuda/host/carrier.h"
-#include "ffi/cuda/host/gpu.h"
-#include "ffi/cuda/host/multicast.h"
-#include "ffi/cuda/host/regions.h"
+#include "cuda/host/gpu/gpu.h"
+#include "cuda/host/memory/regions.h"
+#include "cuda/host/multicast_team.h"
+#include "cuda/host/network/carrier.h"
 
 namespace jaxring::cuda {
 

@@ -1,5 +1,5 @@
 // A communicator's connections: slots and counters of two ranks, by memory or over the network, and landings.
-#include "ffi/cuda/host/communicator.h"
+#include "cuda/host/communicator.h"
 
 namespace jaxring::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "ffi/cuda/host/copies.h"
+#include "cuda/host/copies.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ffi/cuda/host/communicator.h"
+#include "cuda/host/communicator.h"
 
 namespace jaxring::cuda {
 

@@ -1,8 +1,8 @@
-#include "ffi/cuda/host/launcher.h"
+#include "cuda/host/launcher.h"
 
 #include <algorithm>
 
-#include "ffi/cuda/host/faults.h"
+#include "cuda/host/kernel_faults.h"
 
 namespace jaxring::cuda {
 namespace {

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "ffi/cuda/host/communicator.h"
-#include "ffi/cuda/host/copies.h"
-#include "ffi/cuda/host/ranges.h"
-#include "ffi/engine/plan.h"
-#include "ffi/engine/status.h"
+#include "base/status.h"
+#include "cuda/host/communicator.h"
+#include "cuda/host/copies.h"
+#include "cuda/host/ranges.h"
+#include "plan/plan.h"
 
 namespace jaxring::cuda {
 

@@ -1,4 +1,4 @@
-#include "ffi/cuda/host/ranges.h"
+#include "cuda/host/ranges.h"
 
 #if defined(JAXRING_NVTX)
 #include <nvtx3/nvToolsExt.h>

@@ -1,4 +1,4 @@
-#include "ffi/cuda/host/sides.h"
+#include "cuda/host/sides.h"
 
 #include <utility>
 

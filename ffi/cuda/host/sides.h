@@ -11,8 +11,8 @@
 #include <mutex>
 #include <vector>
 
-#include "ffi/cuda/host/gpu.h"
-#include "ffi/cuda/host/service.h"
+#include "cuda/host/gpu/gpu.h"
+#include "cuda/host/memory/service.h"
 
 namespace jaxring::cuda {
 

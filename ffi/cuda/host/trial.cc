@@ -1,4 +1,4 @@
-#include "ffi/cuda/host/trial.h"
+#include "cuda/host/trial.h"
 
 #include <algorithm>
 #include <chrono>

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ffi/cuda/host/launcher.h"
+#include "cuda/host/launcher.h"
 
 namespace jaxring::cuda {
 

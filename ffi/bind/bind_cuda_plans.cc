@@ -1,0 +1,167 @@
+#include "bind/bind_cuda_plans.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+
+#include "bind/bind_tables.h"
+#include "cuda/host/trial.h"
+
+namespace nb = nanobind;
+
+namespace jaxring::cuda {
+
+void PlanBuilder::SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements) {
+  if (dtype < 0 || dtype >= kDTypeCount || op >= kReduceOpCount) throw std::invalid_argument("no such dtype or op");
+  spec.dtype = static_cast<DType>(dtype);
+  spec.reduces = op >= 0;
+  if (op >= 0) spec.op = static_cast<ReduceOp>(op);
+  if (op >= 0 && FindKernels(spec.dtype, spec.op) == nullptr) {
+    throw std::invalid_argument("the operation has no meaning for the dtype");
+  }
+  spec.divisor = divisor;
+  spec.block_elements = block_elements;
+}
+
+void PlanBuilder::AddLocal(int rank, const nb::bytes& steps, const nb::bytes& lane_begin, const nb::bytes& peers,
+                           bool members) {
+  RankTable table = TableFromBytes(rank, steps, lane_begin, peers, spec.nlanes);
+  for (const Step& step : table.steps) {
+    if (step.recv_count > kMaxStepPeers || step.send_count > kMaxStepPeers) {
+      throw std::invalid_argument("a step of more than 64 sources or destinations");
+    }
+  }
+  locals.emplace_back(std::move(table), members);
+}
+
+std::shared_ptr<LaunchPlan> PlanBuilder::Finish(std::shared_ptr<Communicator> communicator) const {
+  for (const auto& [table, members] : locals) {
+    if (members && communicator->Members(table.rank).size() > kMaxStepPeers) {
+      throw std::invalid_argument("more than 65 ranks that share memory: set JAXRING_P2P_DISABLE=1 or use fewer");
+    }
+  }
+  auto plan = std::make_shared<LaunchPlan>(std::move(communicator), spec);
+  for (const auto& [table, members] : locals) plan->AddLocal(table, members);
+  for (const auto& [rank, what] : moves) plan->SetMoves(rank, what.first, what.second);
+  return plan;
+}
+
+void BindPlans(nb::module_& m) {
+  nb::class_<PlanBuilder>(m, "PlanBuilder", "A plan in the making; resolve() freezes it.")
+      .def(nb::init<>())
+      .def(
+          "set_identity",
+          [](PlanBuilder& b, const std::string& what, double timeout_s, int root) {
+            b.spec.what = what;
+            b.spec.timeout_s = timeout_s;
+            b.spec.root = root;
+          },
+          nb::arg("what"), nb::arg("timeout_s"), nb::arg("root"))
+      .def(
+          "set_range", [](PlanBuilder& b, const std::string& name) { b.spec.range = name; }, nb::arg("name"),
+          "What profilers show for its launches.")
+      .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
+           nb::arg("block_elements"))
+      .def(
+          "set_shape",
+          [](PlanBuilder& b, int in_blocks, int out_blocks, int pieces, int scratch_chunks, int nlanes) {
+            if (scratch_chunks > static_cast<int>(kMaxScratch)) {
+              throw std::invalid_argument("the schedule needs more scratch than a kernel has");
+            }
+            b.spec.in_blocks = in_blocks;
+            b.spec.out_blocks = out_blocks;
+            b.spec.pieces = pieces;
+            b.spec.scratch_chunks = scratch_chunks;
+            b.spec.nlanes = nlanes;
+          },
+          nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"), nb::arg("scratch_chunks"), nb::arg("nlanes"))
+      .def(
+          "set_kernel",
+          [](PlanBuilder& b, int protocol, int fused, int threads, bool trap, bool zero_copy) {
+            b.spec.protocol = static_cast<cuda::Protocol>(protocol);
+            if (fused >= 0) b.spec.fused = static_cast<Fused>(fused);
+            b.spec.threads = threads;
+            b.spec.trap = trap;
+            b.spec.zero_copy = zero_copy;
+          },
+          nb::arg("protocol"), nb::arg("fused"), nb::arg("threads"), nb::arg("trap"), nb::arg("zero_copy"))
+      .def(
+          "set_bulk", [](PlanBuilder& b, uint64_t bytes) { b.spec.bulk_bytes = bytes; }, nb::arg("bytes"),
+          "From how many bytes on a slice that only moves goes by bulk copies, on devices that have them; 0: never.")
+      .def(
+          "set_mail",
+          [](PlanBuilder& b, std::shared_ptr<Communicator> desk, bool sends, uint64_t check) {
+            b.spec.half = sends ? Half::kSend : Half::kRecv;
+            b.spec.desk = std::move(desk);
+            b.spec.check = check;
+          },
+          nb::arg("desk"), nb::arg("sends"), nb::arg("check"),
+          "One half of a message between named ranks; `desk` is its queue's communicator.")
+      .def(
+          "set_ragged", [](PlanBuilder& b, uint64_t row_elements) { b.spec.ragged_row = row_elements; },
+          nb::arg("row_elements"), "Offsets and sizes come with each launch, in rows of so many elements.")
+      .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("steps"), nb::arg("lane_begin"),
+           nb::arg("peers"), nb::arg("members"))
+      .def(
+          "set_multicast",
+          [](PlanBuilder& b, int kind) {
+            if (kind < 0 || kind > 2) throw std::invalid_argument("no such collective through multicast memory");
+            b.spec.multicast = static_cast<MulticastKind>(kind);
+          },
+          nb::arg("kind"), "Through the communicator's multicast memory: 0 all_reduce, 1 reduce_scatter, 2 all_gather.")
+      .def(
+          "set_moves",
+          [](PlanBuilder& b, int rank, const std::vector<std::tuple<int, int, int>>& moves, std::vector<int> arrivals) {
+            std::vector<Move> given;
+            for (const auto& [from, peer, to] : moves) given.push_back({from, peer, to});
+            b.moves[rank] = {std::move(given), std::move(arrivals)};
+          },
+          nb::arg("rank"), nb::arg("moves"), nb::arg("arrivals"),
+          "Has the rank's bytes copied: (block or -1 for zeros, rank, its block) of each move; blocks that others "
+          "send.");
+  m.def(
+      "switch_widens",
+      [](int dtype, int op, bool mean) -> int {
+        return SwitchFormOf(static_cast<DType>(dtype), static_cast<ReduceOp>(op), mean).widen;
+      },
+      nb::arg("dtype"), nb::arg("op"), nb::arg("mean"),
+      "For each byte of such elements, how many an NVLink switch reduces; 0 where it cannot do that.");
+  m.def(
+      "run_trial",
+      [](std::shared_ptr<Communicator> communicator, const PlanBuilder& builder, const std::vector<nb::bytes>& inputs,
+         int launches) {
+        std::vector<std::string_view> given;  // the caller keeps them
+        for (const nb::bytes& input : inputs) given.emplace_back(input.c_str(), input.size());
+        TrialResult result;
+        {
+          nb::gil_scoped_release release;
+          auto plan = builder.Finish(std::move(communicator));
+          result = RunTrial(*plan, given, launches);
+        }
+        std::vector<nb::bytes> outputs;
+        for (const std::string& output : result.outputs) outputs.emplace_back(output.data(), output.size());
+        return std::make_tuple(outputs, result.microseconds, result.waited);
+      },
+      nb::arg("communicator"), nb::arg("plan"), nb::arg("inputs"), nb::arg("launches"),
+      "Runs a plan whose ranks are all here, without XLA: (output of each rank, microseconds of a further launch, and "
+      "of "
+      "one that is waited for).");
+  m.def(
+      "time_copy", [](int device, uint64_t bytes, int copies) { return TimeCopy(ThisGpu(), device, bytes, copies); },
+      nb::arg("device"), nb::arg("bytes"), nb::arg("copies"), nb::call_guard<nb::gil_scoped_release>(),
+      "Microseconds of a copy of so many bytes within a device.");
+  m.def(
+      "time_empty",
+      [](int ranks, int launches) {
+        const TrialResult result = TimeEmpty(ThisGpu(), ranks, launches);
+        return std::make_pair(result.microseconds, result.waited);
+      },
+      nb::arg("ranks"), nb::arg("launches"), nb::call_guard<nb::gil_scoped_release>(),
+      "The same two times where so many ranks launch a kernel that does nothing.");
+}
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,29 @@
+// Plans of the CUDA engine as Python makes them, and trials of them without XLA.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cuda/host/launcher.h"
+
+namespace jaxring::cuda {
+
+// What Python makes of a planning request, field by field, before there is a plan.
+struct PlanBuilder {
+  LaunchPlanSpec spec;
+  std::vector<std::pair<RankTable, bool>> locals;
+  std::map<int, std::pair<std::vector<Move>, std::vector<int>>> moves;  // by rank; and what arrives
+
+  void SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements);
+  void AddLocal(int rank, const nanobind::bytes& steps, const nanobind::bytes& lane_begin, const nanobind::bytes& peers,
+                bool members);
+  std::shared_ptr<LaunchPlan> Finish(std::shared_ptr<Communicator> communicator) const;
+};
+
+void BindPlans(nanobind::module_& m);
+
+}  // namespace jaxring::cuda

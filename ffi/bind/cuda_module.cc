@@ -1,0 +1,273 @@
+// The Python module jaxring._native_cuda: the CUDA engine's host half. It has links to other processes of its own, and
+// serves planning requests like jaxring._native. Built with JAXRING_FAKE_GPU it is _native_cuda_fake, for tests.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/set.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind/bind_cuda_plans.h"
+#include "bind/bind_links.h"
+#include "cuda/host/gpu_runtime.h"
+#include "jaxring_config.h"
+#include "xla/cuda_handlers.h"
+#if defined(JAXRING_FAKE_GPU)
+#include "cuda/sim/fake/gpu_fake.h"
+#define JAXRING_MODULE _native_cuda_fake
+#else
+#define JAXRING_MODULE _native_cuda
+#endif
+
+namespace nb = nanobind;
+
+namespace jaxring::cuda {
+namespace {
+
+Runtime& Cuda() {
+  Runtime* runtime = RunningRuntime();
+  if (runtime == nullptr) throw std::runtime_error("jaxring's CUDA engine is not running");
+  return *runtime;
+}
+
+using RankTuple = std::tuple<int, int, int, std::string>;  // process, device, node, name
+using WireTuple = std::pair<uint32_t, uint64_t>;           // slots, slot bytes
+using LocationTuple = std::pair<uint64_t, uint64_t>;       // region, offset
+
+std::shared_ptr<Communicator> MakeCommunicator(const std::string& name, const std::vector<RankTuple>& ranks,
+                                               uint32_t lanes, const std::vector<WireTuple>& wires,
+                                               uint64_t stage_bytes, double timeout_s) {
+  CommunicatorSpec spec;
+  spec.name = name;
+  for (const auto& [process, device, node, text] : ranks) spec.ranks.push_back({process, device, node, text});
+  if (wires.size() != kProtocols) throw std::invalid_argument("a wire's shape for each of the three protocols");
+  for (int p = 0; p < kProtocols; ++p) spec.wires[p] = {wires[p].first, wires[p].second};
+  spec.lanes = lanes;
+  spec.stage_bytes = stage_bytes;
+  spec.timeout_s = timeout_s;
+  return Cuda().GetCommunicator(spec);
+}
+
+Location ToLocation(const LocationTuple& tuple) { return {tuple.first, tuple.second}; }
+LocationTuple FromLocation(Location location) { return {location.region, location.offset}; }
+
+}  // namespace
+}  // namespace jaxring::cuda
+
+NB_MODULE(JAXRING_MODULE, m) {
+  using namespace jaxring;
+  using namespace jaxring::cuda;
+  m.doc() = "The host half of jaxring's CUDA engine.";
+  nb::set_leak_warnings(false);  // the engine keeps communicators until the process ends
+  m.def("build_info", [] {
+    std::map<std::string, std::string> info;
+    info["cuda_version"] = JAXRING_CUDA_VERSION;
+#if defined(JAXRING_FAKE_GPU)
+    info["cuda_architectures"] = "none (fake GPU)";
+    const bool multicast = true;
+#else
+    info["cuda_architectures"] = Architectures();
+    const bool multicast = MulticastCompiled();
+#endif
+    info["cuda_transports"] = std::string("p2p ipc network copy_engine") + (multicast ? " nvls" : "");
+    info["nvtx"] = NvtxVersion();
+    return info;
+  });
+  m.def("device_count", [] { return ThisGpu().DeviceCount(); }, "GPUs that this process sees; 0 without a driver.");
+  m.def(
+      "device",
+      [](int device) {
+        const DeviceInfo info = ThisGpu().Info(device);
+        return std::make_tuple(info.name, info.uuid, info.major * 10 + info.minor, info.multiprocessors, info.busid);
+      },
+      nb::arg("device"),
+      "(name, uuid, compute capability as 90 for 9.0, multiprocessors, PCI bus id as in /sys or \"\")");
+  m.def(
+      "can_access", [](int device, int peer) { return ThisGpu().CanAccess(device, peer); }, nb::arg("device"),
+      nb::arg("peer"), "Whether kernels of a device can address another one's memory.");
+  m.def(
+      "has_multicast", [](int device) { return ThisGpu().HasMulticast(device); }, nb::arg("device"),
+      "Whether the driver reports multicast (NVLS) for a device.");
+  m.def(
+      "handlers",
+      [] {
+        nb::typed<nb::dict, nb::str, nb::capsule> handlers;
+        for (const Handler& handler : Handlers()) {
+          handlers[handler.name] = nb::capsule(reinterpret_cast<void*>(handler.call), "xla._CUSTOM_CALL_TARGET");
+        }
+        return handlers;
+      },
+      "The CUDA handlers as capsules for jax.ffi.register_ffi_target.");
+  m.def(
+      "start",
+      [](int process, uint32_t slot_bytes, double link_timeout_s, bool checksums,
+         const std::map<std::string, double>& faults) {
+        EngineOptions options{1, slot_bytes, 0};
+        options.checksums = checksums;
+        options.faults = FaultPlan::From(faults);
+        options.link_timeout_s = link_timeout_s;
+        StartRuntime(StartEngine(options), process);
+      },
+      nb::arg("process"), nb::arg("slot_bytes"), nb::arg("link_timeout_s") = 10.0, nb::arg("checksums") = false,
+      nb::arg("faults") = std::map<std::string, double>(),
+      "Starts the engine, once. `slot_bytes`: of a link's message.");
+  m.def(
+      "abort",
+      [](const std::string& reason, double timeout_s, bool goodbye, const std::string& how) {
+        if (RunningRuntime() != nullptr) RunningRuntime()->Abort(reason);
+        if (RunningEngine() != nullptr) RunningEngine()->Abort(reason, timeout_s, goodbye, how);
+      },
+      nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::arg("how") = "",
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Fails every operation, now and from now on. The other processes are told that this one ends, in good order if "
+      "`goodbye`, and `how`.");
+  m.def(
+      "allow_direct",
+      [](int device, std::vector<std::string> nics) { Cuda().carrier().AllowDirect(device, std::move(nics)); },
+      nb::arg("device"), nb::arg("nics"), "Names the NICs that may address the device's memory (GPUDirect RDMA).");
+  m.def(
+      "counters", [] { return RunningRuntime() == nullptr ? std::map<std::string, uint64_t>{} : Cuda().Counters(); },
+      "What the engine has counted so far.");
+  m.def(
+      "take_faults", [](double timeout_s) { return Cuda().TakeFaults(timeout_s); }, nb::arg("timeout_s"),
+      nb::call_guard<nb::gil_scoped_release>(), "Sentences of new faults, waiting timeout_s seconds for one.");
+  m.def(
+      "board", [] { return std::make_pair(Cuda().regions().board_fd(), Cuda().regions().bell_fd()); },
+      "Descriptors of what peers on this host map: the list of this process's device memory, and its bell.");
+  m.def(
+      "attach_board",
+      [](int process, const std::string& board, const std::string& bell) {
+        Cuda().regions().Attach(process, board, bell);
+      },
+      nb::arg("process"), nb::arg("board_path"), nb::arg("bell_path"), "Maps a peer's board.");
+
+  nb::class_<Request>(m, "PlanRequest", "A call site's wish for a plan, or, with group -1, for its device's partition.")
+      .def_prop_ro("spec", [](const Request& r) { return r.site->spec().spec; })
+      .def_prop_ro("ordinal", [](const Request& r) { return r.site->spec().ordinal; })
+      .def_ro("group", &Request::group)
+      .def_ro("device", &Request::device)
+      .def_prop_ro("partitions", [](const Request& r) { return r.site->GroupPartitions(r.group); })
+      .def(
+          "arrived", [](const Request& r) { return r.site->Arrived(r.group); },
+          "(rank, device as XLA numbers it) of this process's participants that have come so far.")
+      .def(
+          "resolve",
+          [](const Request& r, std::shared_ptr<Communicator> communicator, const PlanBuilder& builder) {
+            r.site->Resolve(r.group, builder.Finish(std::move(communicator)));
+          },
+          nb::arg("communicator"), nb::arg("plan"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "reject",
+          [](const Request& r, int code, const std::string& message) {
+            auto status = jaxring::Status::Error(static_cast<Code>(code), message);
+            if (r.group < 0) {
+              r.site->Identify(r.device, 0, status);
+            } else {
+              r.site->Reject(r.group, status);
+            }
+          },
+          nb::arg("code"), nb::arg("message"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "identify", [](const Request& r, int partition) { r.site->Identify(r.device, partition, {}); },
+          nb::arg("partition"));
+  m.def(
+      "next_request",
+      [](double timeout_s) -> std::optional<Request> {
+        Request request;
+        if (!Cuda().NextRequest(timeout_s, &request)) return std::nullopt;
+        return request;
+      },
+      nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
+      "The next planning request, or None after timeout_s seconds.");
+
+  nb::class_<Communicator>(m, "Communicator", "A group of ranks and its memory on this process's devices.")
+      .def("local", &Communicator::local, nb::arg("rank"))
+      .def("members", &Communicator::Members, nb::arg("rank"))
+      .def(
+          "offer_arena", [](Communicator& c, int rank) { return FromLocation(c.OfferArena(rank)); }, nb::arg("rank"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "enter_arena",
+          [](Communicator& c, int rank, int peer, LocationTuple theirs) {
+            c.EnterArena(rank, peer, ToLocation(theirs));
+          },
+          nb::arg("rank"), nb::arg("peer"), nb::arg("theirs"), nb::call_guard<nb::gil_scoped_release>())
+      .def("probe", &Communicator::Probe, nb::arg("rank"), nb::call_guard<nb::gil_scoped_release>())
+      .def("verify", &Communicator::Verify, nb::arg("rank"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "connected",
+          [](Communicator& c, int rank, int peer, int protocol) {
+            return c.Connected(rank, peer, static_cast<cuda::Protocol>(protocol));
+          },
+          nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"))
+      .def(
+          "offer_wire",
+          [](Communicator& c, int rank, int peer, int protocol) {
+            return FromLocation(c.OfferWire(rank, peer, static_cast<cuda::Protocol>(protocol)));
+          },
+          nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "connect_wire",
+          [](Communicator& c, int rank, int peer, int protocol, LocationTuple theirs) {
+            c.ConnectWire(rank, peer, static_cast<cuda::Protocol>(protocol), ToLocation(theirs));
+          },
+          nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"), nb::arg("theirs"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "offer_landing",
+          [](Communicator& c, int rank, uint64_t bytes) { return FromLocation(c.OfferLanding(rank, bytes)); },
+          nb::arg("rank"), nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "enter_landing",
+          [](Communicator& c, int rank, int peer, LocationTuple theirs) {
+            c.EnterLanding(rank, peer, ToLocation(theirs));
+          },
+          nb::arg("rank"), nb::arg("peer"), nb::arg("theirs"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "offer_multicast", [](Communicator& c, uint64_t bytes) { return FromLocation(c.multicast().Offer(bytes)); },
+          nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(), "By rank 0: a multicast object for all ranks.")
+      .def(
+          "join_multicast",
+          [](Communicator& c, int rank, LocationTuple object) { c.multicast().Join(rank, ToLocation(object)); },
+          nb::arg("rank"), nb::arg("object"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "bind_multicast", [](Communicator& c, int rank) { c.multicast().Bind(rank); }, nb::arg("rank"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "map_multicast", [](Communicator& c, int rank) { c.multicast().Map(rank); }, nb::arg("rank"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "probe_multicast", [](Communicator& c, int rank) { c.multicast().Probe(rank); }, nb::arg("rank"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "verify_multicast", [](Communicator& c, int rank) { c.multicast().Verify(rank); }, nb::arg("rank"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "connect_network",
+          [](Communicator& c, int rank, int peer, int protocol) {
+            return c.ConnectNetwork(rank, peer, static_cast<cuda::Protocol>(protocol));
+          },
+          nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"), nb::call_guard<nb::gil_scoped_release>());
+  m.def("communicator", &MakeCommunicator, nb::arg("name"), nb::arg("ranks"), nb::arg("lanes"), nb::arg("wires"),
+        nb::arg("stage_bytes"), nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
+        "The communicator of that name. `ranks`: (process, device or -1, node, name) of each; `wires`: (slots, slot "
+        "bytes) for simple, ll and ll128.");
+
+  BindPlans(m);
+  BindLinks(m);
+#if defined(JAXRING_FAKE_GPU)
+  m.def(
+      "fake_options",
+      [](int devices, bool lose_writes, bool no_export, bool no_import, bool no_peer_access, bool no_multicast,
+         bool no_bind, bool lose_multicast, bool no_direct) {
+        fake::options() = {devices,        lose_writes,  no_export, false,          no_import,
+                           no_peer_access, no_multicast, no_bind,   lose_multicast, no_direct};
+      },
+      nb::arg("devices"), nb::arg("lose_writes") = false, nb::arg("no_export") = false, nb::arg("no_import") = false,
+      nb::arg("no_peer_access") = false, nb::arg("no_multicast") = false, nb::arg("no_bind") = false,
+      nb::arg("lose_multicast") = false, nb::arg("no_direct") = false, "What the fake GPU is and does; before start.");
+#endif
+}

@@ -1,0 +1,352 @@
+// The Python module jaxring._native: starts the engine, serves planning requests, makes links, hands out XLA handlers.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <set>
+#include <stdexcept>
+
+#include "bind/bind_calls.h"
+#include "bind/bind_links.h"
+#include "bind/bind_recent.h"
+#include "bind/bind_signals.h"
+#include "bind/bind_tables.h"
+#include "engine/operation/pages.h"
+#include "engine/runtime.h"
+#include "engine/signals/dump_signal.h"
+#include "engine/site.h"
+#include "engine/site_names.h"
+#include "jaxring_config.h"
+#include "xla/cpu_handlers.h"
+
+namespace nb = nanobind;
+
+namespace jaxring {
+namespace {
+
+// What Python makes of a planning request, field by field, and then freezes.
+struct PlanBuilder {
+  std::shared_ptr<Plan> plan = std::make_shared<Plan>();
+
+  void SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements) {
+    if (dtype < 0 || dtype >= kDTypeCount || op >= kReduceOpCount) throw std::invalid_argument("no such dtype or op");
+    plan->dtype = static_cast<DType>(dtype);
+    plan->element_bytes = plan->partial_bytes = ElementBytes(plan->dtype);
+    plan->divisor = divisor;
+    plan->block_elements = block_elements;
+    if (op < 0) return;
+    plan->kernels = FindKernels(plan->dtype, static_cast<ReduceOp>(op));
+    if (plan->kernels == nullptr) throw std::invalid_argument("the operation has no meaning for the dtype");
+    plan->partial_bytes = plan->kernels->accumulator_bytes;
+  }
+  void SetShape(int in_blocks, int out_blocks, int pieces, int scratch_chunks, int nlanes) {
+    plan->in_blocks = in_blocks;
+    plan->out_blocks = out_blocks;
+    plan->pieces = pieces;
+    plan->scratch_chunks = scratch_chunks;
+    plan->nlanes = nlanes;
+  }
+  void SetProtocol(int protocol, uint64_t tile_elements, int channels, uint64_t piece_bytes) {
+    if (tile_elements == 0 || channels < 1) throw std::invalid_argument("tile_elements and channels must be positive");
+    if (piece_bytes % 64 != 0 || piece_bytes == 0) throw std::invalid_argument("piece_bytes counts lines of 64");
+    plan->protocol = static_cast<Protocol>(protocol);
+    plan->tile_elements = tile_elements;
+    plan->channels = channels;
+    plan->piece_bytes = piece_bytes;
+  }
+  void AddRank(int process, int device, const std::string& name) { plan->ranks.push_back({process, device, name}); }
+  void AddLocal(int rank, int caller, const nb::bytes& steps, const nb::bytes& lane_begin, const nb::bytes& peers) {
+    RankTable table = TableFromBytes(rank, steps, lane_begin, peers, plan->nlanes);
+    table.caller = caller;
+    table.NumberFlows();
+    plan->locals.push_back(std::move(table));
+  }
+  std::shared_ptr<const Plan> Finish() {
+    CheckPlan(*plan, Running().links().slot_bytes());
+    plan->Seal();
+    return plan;
+  }
+};
+
+nb::typed<nb::dict, nb::str, nb::int_> Counters() {
+  nb::typed<nb::dict, nb::str, nb::int_> result;
+  Engine* engine = RunningEngine();
+  if (engine == nullptr) return result;
+  const Engine::Counters& c = engine->counters();
+  result["sites"] = c.sites.load();
+  result["in_flight"] = c.in_flight.load();
+  result["operations"] = c.operations.load();
+  result["inline_operations"] = c.inline_operations.load();
+  result["failures"] = c.failures.load();
+  result["sleeps"] = c.sleeps.load();
+  result["moves"] = c.moves.load();
+  result["wakes"] = Bell::wakes();
+  result["injected_faults"] = Faults::injected();
+  result["spilled_messages"] = c.spills.load();
+  result["stashed_bytes"] = engine->stash().bytes();
+  result["link_bytes"] = engine->links().MemoryBytes();
+  return result;
+}
+
+int64_t Nanoseconds(OperationRecord::Time time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+using RecordTuple = std::tuple<uint64_t, uint64_t, std::string, int64_t, int64_t, int64_t, int>;
+
+std::vector<RecordTuple> Records(uint64_t after) {
+  std::vector<RecordTuple> result;
+  Engine* engine = RunningEngine();
+  if (engine == nullptr) return result;
+  for (const OperationRecord& r : engine->recorder().After(after)) {
+    result.emplace_back(r.number, r.sequence, r.label, Nanoseconds(r.arrived), Nanoseconds(r.launched),
+                        Nanoseconds(r.ended), static_cast<int>(r.state));
+  }
+  return result;
+}
+
+}  // namespace
+}  // namespace jaxring
+
+NB_MODULE(_native, m) {
+  using namespace jaxring;
+  m.doc() = "jaxring's native engine.";
+  m.def("build_info", [] {
+    nb::typed<nb::dict, nb::str, nb::str> info;
+    info["version"] = JAXRING_VERSION;
+    info["ffi_api"] = JAXRING_FFI_API;
+    info["cuda_version"] = JAXRING_CUDA_VERSION;
+    info["compiler"] = JAXRING_COMPILER;
+    info["build_type"] = JAXRING_BUILD_TYPE;
+    info["instruction_set"] = InstructionSet();
+    return info;
+  });
+  m.def(
+      "handlers",
+      [] {
+        nb::typed<nb::dict, nb::str, nb::capsule> handlers;
+        handlers["instantiate"] = nb::capsule(reinterpret_cast<void*>(CpuInstantiate), "xla._CUSTOM_CALL_TARGET");
+        handlers["collective"] = nb::capsule(reinterpret_cast<void*>(CpuCollective), "xla._CUSTOM_CALL_TARGET");
+        handlers["done"] = nb::capsule(reinterpret_cast<void*>(CpuDone), "xla._CUSTOM_CALL_TARGET");
+        handlers["ragged"] = nb::capsule(reinterpret_cast<void*>(CpuRagged), "xla._CUSTOM_CALL_TARGET");
+        return handlers;
+      },
+      "The CPU handlers as capsules for jax.ffi.register_ffi_target.");
+  m.def(
+      "start",
+      [](int threads, uint32_t slot_bytes, int64_t spin_us, int64_t patience_us, const std::string& trace_file,
+         bool checksums, const std::map<std::string, double>& faults, const std::string& non_finite,
+         double link_timeout_s, const std::string& record_hint, const std::string& operand_files,
+         uint64_t operand_bytes, double stall_warning_s) {
+        EngineOptions options{threads, slot_bytes, spin_us, patience_us};
+        options.trace_file = trace_file;
+        options.checksums = checksums;
+        options.link_timeout_s = link_timeout_s;
+        options.record_hint = record_hint;
+        options.operand_files = operand_files;
+        options.operand_bytes = operand_bytes;
+        options.stall_warning_s = stall_warning_s;
+        options.faults = FaultPlan::From(faults);
+        using NonFinite = EngineOptions::NonFinite;
+        options.non_finite = non_finite == "error"  ? NonFinite::kFail
+                             : non_finite == "warn" ? NonFinite::kWarn
+                                                    : NonFinite::kIgnore;
+        StartEngine(options);
+      },
+      nb::arg("threads"), nb::arg("slot_bytes"), nb::arg("spin_us"), nb::arg("patience_us"), nb::arg("trace_file") = "",
+      nb::arg("checksums") = false, nb::arg("faults") = std::map<std::string, double>(), nb::arg("non_finite") = "",
+      nb::arg("link_timeout_s") = 10.0, nb::arg("record_hint") = "", nb::arg("operand_files") = "",
+      nb::arg("operand_bytes") = 0, nb::arg("stall_warning_s") = 0.0,
+      "Starts the engine, once. Its flight record is kept in a new file, or in unnamed memory without one. `faults`: "
+      "JAXRING_FAULTS, a number by each name.");
+  m.def(
+      "name_process",
+      [](int process, int processes, const std::string& job) { Running().recorder().Name(process, processes, job); },
+      nb::arg("process"), nb::arg("processes"), nb::arg("job"),
+      "Writes into the flight record that this is process `process` of `processes` of the job of that name.");
+  m.def(
+      "dump_on_signal",
+      [](const std::string& prefix) {
+        const auto [record, bytes] = Running().recorder().memory();
+        DumpOnSignal(record, bytes, prefix);
+      },
+      nb::arg("prefix"),
+      "From now on SIGUSR1 writes the flight record to PREFIX0.trace, then PREFIX1.trace, ..., unless there is a "
+      "handler "
+      "for it. With an empty prefix it only does no harm.");
+  m.def("dump_now", &DumpNow, nb::call_guard<nb::gil_scoped_release>(), "Does what SIGUSR1 does.");
+  m.def("allow_huge_pages", &AllowHugePages, nb::arg("allow"),
+        "Whether large results in untouched memory ask the kernel for huge pages.");
+  m.def("keep_freed_blocks", &KeepFreedBlocks, nb::arg("bytes"),
+        "From now on malloc keeps freed blocks of up to so many bytes. False where the C library cannot do it.");
+  m.def(
+      "abort",
+      [](const std::string& reason, double timeout_s, bool goodbye, const std::string& how) {
+        if (RunningEngine() != nullptr) RunningEngine()->Abort(reason, timeout_s, goodbye, how);
+      },
+      nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::arg("how") = "",
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Fails every operation, now and from now on; waits timeout_s seconds at most for those in flight. The other "
+      "processes are told that this one ends, in good order if `goodbye`, and `how`.");
+  m.def(
+      "halt", [](const std::string& reason, bool tell) { return Running().Halt(reason, tell); }, nb::arg("reason"),
+      nb::arg("tell"), nb::call_guard<nb::gil_scoped_release>(),
+      "Fails every operation until `resume`, with `tell` also in all linked processes. False if that is so already.");
+  m.def(
+      "planning_waits_for",
+      [](const std::string& words) {
+        if (RunningEngine() != nullptr) RunningEngine()->PlanningWaitsFor(words);
+      },
+      nb::arg("words"), "What planning waits for, for the errors of calls that get no plan in time; empty: nothing.");
+  m.def("troubled", [] { return Running().Troubled(); }, "Whether something has failed that others take part in.");
+  m.def("halted", [] { return Running().Halted(); }, "Why operations fail until `resume`, or None.");
+  m.def("gone", [] { return Running().Gone(); }, "Processes that have ended, as far as one knows.");
+  m.def(
+      "renew", [](uint64_t generation, double timeout_s) { return Running().Renew(generation, timeout_s); },
+      nb::arg("generation"), nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
+      "Halted: forgets links, plans and failures. False if an operation has not ended in time.");
+  m.def("resume", [] { Running().Resume(); }, "Ends what `halt` began.");
+  m.def("end_program", &EndProgram, nb::arg("specs"),
+        "A program that has calls with these specs is compiled: calls that are instantiated later are not its.");
+  m.def("counters", &Counters, "What the engine has counted so far.");
+  m.def("records", &Records, nb::arg("after"), nb::call_guard<nb::gil_scoped_release>(),
+        "The recorded operations numbered above `after`, oldest first: (number, sequence, label, arrived, launched, "
+        "ended, state); times in ns of `clock`, 0 while not ended; state 0 running, 1 done, 2 failed.");
+  m.def(
+      "take_warnings",
+      [] { return RunningEngine() == nullptr ? std::vector<std::string>{} : Running().TakeWarnings(); },
+      "Sentences for the log that have come up since the last call.");
+  m.def(
+      "next_stall", [](double timeout_s) { return Running().NextStall(timeout_s); }, nb::arg("timeout_s"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "What this process has waited for long for, as a sentence without its subject; None after timeout_s seconds.");
+  m.def("clock", [] { return Nanoseconds(std::chrono::steady_clock::now()); }, "Now, in ns of the recorder's clock.");
+
+  nb::class_<PlanRequest>(m, "PlanRequest", "A call site's wish for a plan for one of its groups.")
+      .def_prop_ro("spec", [](const PlanRequest& r) { return r.spec(); })
+      .def_prop_ro("ordinal", [](const PlanRequest& r) { return r.ordinal; })
+      .def_prop_ro("site", [](const PlanRequest& r) { return r.site->id(); })
+      .def_prop_ro("group", [](const PlanRequest& r) { return r.group; })
+      .def_prop_ro("partitions", [](const PlanRequest& r) { return r.site->GroupPartitions(r.group); })
+      .def(
+          "arrived", [](const PlanRequest& r) { return r.site->Arrived(r.group); },
+          "(rank, device id) of this process's participants that have come so far.")
+      .def(
+          "resolve", [](const PlanRequest& r, PlanBuilder& builder) { r.Resolve(builder.Finish()); }, nb::arg("plan"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "identify",
+          [](const PlanRequest& r, uint64_t key, int half, int process) {
+            r.Identify(key, static_cast<Half>(half), process);
+          },
+          nb::arg("key"), nb::arg("half"), nb::arg("process"),
+          "What the plan's identity will be: so the other processes are told where there will be none.")
+      .def(
+          "reject",
+          [](const PlanRequest& r, int code, const std::string& message) {
+            r.Reject(Status::Error(static_cast<Code>(code), message));
+          },
+          nb::arg("code"), nb::arg("message"), nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "next_request",
+      [](double timeout_s) -> nb::object {
+        PlanRequest request;
+        bool got;
+        {
+          nb::gil_scoped_release release;
+          got = Running().NextRequest(timeout_s, &request);
+        }
+        return got ? nb::cast(request) : nb::none();
+      },
+      nb::arg("timeout_s"), nb::sig("def next_request(timeout_s: float) -> PlanRequest | None"),
+      "The next planning request; None after timeout_s seconds, or when a note has come.");
+
+  nb::class_<PlanBuilder>(m, "PlanBuilder", "A plan in the making; resolve() freezes it.")
+      .def(nb::init<>())
+      .def(
+          "set_identity",
+          [](PlanBuilder& b, const std::string& what, uint64_t key, uint32_t check, int half, double timeout_s,
+             int process, uint64_t generation) {
+            b.plan->what = what;
+            b.plan->key = key;
+            b.plan->check = check;
+            b.plan->half = static_cast<Half>(half);
+            b.plan->timeout_s = timeout_s;
+            b.plan->process = process;
+            b.plan->generation = generation;
+          },
+          nb::arg("what"), nb::arg("key"), nb::arg("check"), nb::arg("half"), nb::arg("timeout_s"), nb::arg("process"),
+          nb::arg("generation"))
+      .def(
+          "set_label",
+          [](PlanBuilder& b, const std::string& label) { b.plan->label = std::make_shared<const std::string>(label); },
+          nb::arg("label"), "JSON that `records` gives back with each operation of this plan.")
+      .def(
+          "set_recipe",
+          [](PlanBuilder& b, const std::string& json) { b.plan->recipe = std::make_shared<const std::string>(json); },
+          nb::arg("recipe"), "JSON that is saved with the operands of an operation of this plan that fails.")
+      .def(
+          "play",
+          [](PlanBuilder& b, const nb::typed<nb::list, nb::object>& operands,
+             const nb::typed<nb::list, nb::object>& results, const nb::typed<nb::list, nb::object>& blocks) {
+            b.plan->generation = Running().generation();
+            PlayOnce(b.Finish(), operands, results, blocks);
+          },
+          nb::arg("operands"), nb::arg("results"), nb::arg("blocks") = nb::list(),
+          "Plays the plan once, if all its ranks are this process's, on their buffers; RuntimeError says why it "
+          "failed. `blocks`, of a ragged collective: of each rank 4 x ranks uint64, in elements.")
+      .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
+           nb::arg("block_elements"))
+      .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),
+           nb::arg("scratch_chunks"), nb::arg("nlanes"))
+      .def("set_protocol", &PlanBuilder::SetProtocol, nb::arg("protocol"), nb::arg("tile_elements"),
+           nb::arg("channels"), nb::arg("piece_bytes"))
+      .def("add_rank", &PlanBuilder::AddRank, nb::arg("process"), nb::arg("device"), nb::arg("name"))
+      .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("caller"), nb::arg("steps"),
+           nb::arg("lane_begin"), nb::arg("peers"),
+           "A local rank's table. `caller` is its rank as the call site counts, lost ranks included.")
+      .def(
+          "set_gate",
+          [](PlanBuilder& b, const std::vector<int>& processes) {
+            b.plan->gate = std::make_shared<Gate>(std::set<int>(processes.begin(), processes.end()));
+            return b.plan->gate;
+          },
+          nb::arg("processes"), "Operations of this plan wait until each of the processes is confirmed.");
+
+  nb::class_<Gate>(m, "Gate", "What a plan's operations wait for before they begin.")
+      .def("confirm", [](Gate& gate, int process) { Running().Confirm(gate, process); }, nb::arg("process"));
+  m.def(
+      "send_note", [](int process, const std::string& text) { Running().SendNote(process, text); }, nb::arg("process"),
+      nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
+      "Tells another process something of at most 3072 bytes, in order; kept until the two are connected.");
+  m.def(
+      "next_note",
+      []() -> nb::object {
+        auto note = Running().NextNote();
+        return note ? nb::cast(*note) : nb::none();
+      },
+      nb::sig("def next_note() -> tuple[int, str] | None"),
+      "The next note that came, with its sender, if there is one.");
+  m.def(
+      "in_flight", [](uint64_t key) { return Running().InFlight(key); }, nb::arg("key"),
+      "Whether an operation is in flight under a plan's key.");
+  m.def(
+      "fail_plan",
+      [](uint64_t key, int code, const std::string& message) {
+        Running().FailPlan(key, Status::Error(static_cast<Code>(code), message));
+      },
+      nb::arg("key"), nb::arg("code"), nb::arg("message"), nb::call_guard<nb::gil_scoped_release>(),
+      "Fails what is in flight under a plan's key, here and in all processes that take part.");
+
+  m.def("ll_payload_bytes", [] { return LLShape().payload_bytes; }, "Payload of an LL slot.");
+  BindLinks(m);
+  BindCalls(m);
+  BindRecent(m);
+  BindSignals(m);
+}

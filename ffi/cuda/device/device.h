@@ -1,0 +1,210 @@
+// The machine under the kernels: every instruction that C++ has no word for, and nothing else. Compiled by nvcc it is
+// PTX and intrinsics; otherwise the same names are those of the shim (cuda/sim/simt/simt.h), which plays warps and
+// blocks on the host.
+//
+// Words that another block, device or the host writes or polls go through the functions with an order in their name;
+// everything else is weak. A weak access is ordered by a barrier of the block together with an acquire or release of
+// system scope by any of its threads (PTX memory model: causality order is transitive over both).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if !defined(__CUDACC__)
+#include "cuda/sim/simt/simt.h"
+#else
+
+#define JAXRING_DEVICE __device__ __forceinline__
+#define JAXRING_UNROLL _Pragma("unroll")
+#define JAXRING_ROLLED _Pragma("unroll 1")
+
+namespace jaxring::cuda {
+
+struct alignas(16) Vec {
+  uint32_t w[4];
+};
+
+JAXRING_DEVICE uint32_t ThreadIndex() { return threadIdx.x; }
+JAXRING_DEVICE uint32_t Threads() { return blockDim.x; }
+JAXRING_DEVICE uint32_t BlockIndex() { return blockIdx.x; }
+JAXRING_DEVICE uint32_t Blocks() { return gridDim.x; }
+
+JAXRING_DEVICE void SyncBlock() { __syncthreads(); }
+// Whether any thread of the block says so; a barrier too.
+JAXRING_DEVICE bool SyncBlockOr(bool said) { return __syncthreads_or(said); }
+JAXRING_DEVICE bool WarpAny(bool said) { return __any_sync(0xffffffffu, said); }
+
+// Nanoseconds, coarse, the same for all blocks of a device.
+JAXRING_DEVICE uint64_t Clock() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+// In every turn of a loop that polls. Short waits spin: sleeping costs more than they last.
+JAXRING_DEVICE void Pause(uint32_t turn) {
+  if (turn > 4096) __nanosleep(100);
+}
+
+// A vector as operands of PTX.
+#define JAXRING_TO(v) "=r"((v).w[0]), "=r"((v).w[1]), "=r"((v).w[2]), "=r"((v).w[3])
+#define JAXRING_FROM(v) "r"((v).w[0]), "r"((v).w[1]), "r"((v).w[2]), "r"((v).w[3])
+
+// Data that a kernel reads once and that nobody else writes meanwhile, or whose writer an acquire has ordered.
+JAXRING_DEVICE Vec Load(const char* from) {
+  Vec v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : JAXRING_TO(v) : "l"(from) : "memory");
+  return v;
+}
+template <class T>
+JAXRING_DEVICE T LoadElement(const char* from) {
+  return *reinterpret_cast<const T*>(from);
+}
+// An entry of a table that the host may have written since this launch began: an acquire has said that it is there.
+JAXRING_DEVICE uint64_t LoadEntry(const uint64_t* from) { return *from; }
+// What a peer wrote into a slot: past the first-level cache, which keeps no such writes.
+JAXRING_DEVICE Vec LoadSlot(const char* from) {
+  Vec v;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];" : JAXRING_TO(v) : "l"(from) : "memory");
+  return v;
+}
+JAXRING_DEVICE void Store(char* to, const Vec& v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), JAXRING_FROM(v) : "memory");
+}
+template <class T>
+JAXRING_DEVICE void StoreElement(char* to, T value) {
+  *reinterpret_cast<T*>(to) = value;
+}
+// Into memory that a peer reads after a release: a slot, or a memory peer's output.
+JAXRING_DEVICE void StoreFar(char* to, const Vec& v) { Store(to, v); }
+template <class T>
+JAXRING_DEVICE void StoreFarElement(char* to, T value) {
+  StoreElement<T>(to, value);
+}
+
+// A line of LL: {data, flag, data, flag}, of which each half arrives whole.
+JAXRING_DEVICE Vec LoadLine(const char* from) { return LoadSlot(from); }
+JAXRING_DEVICE void StoreLine(char* to, const Vec& v) {
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), JAXRING_FROM(v) : "memory");
+}
+// A share of a 128-byte line, by 8 neighbouring threads at once, of which the eighth's second half is the flag. All
+// threads of the warp come together; a line is loaded and stored as one.
+JAXRING_DEVICE Vec LoadShare(const char* from) {
+  __syncwarp();
+  return LoadSlot(from);
+}
+JAXRING_DEVICE void StoreShare(char* to, const Vec& v, bool active) {
+  __syncwarp();
+  if (active) StoreLine(to, v);
+}
+
+// Words that are polled: `T` is uint32_t or uint64_t.
+#define JAXRING_WORD_LOAD(name, order, T, type, constraint)                                                \
+  JAXRING_DEVICE T name(const T* from) {                                                                   \
+    T value;                                                                                               \
+    asm volatile("ld." order ".sys.global." type " %0, [%1];" : constraint(value) : "l"(from) : "memory"); \
+    return value;                                                                                          \
+  }
+#define JAXRING_WORD_STORE(name, order, T, type, constraint)                                            \
+  JAXRING_DEVICE void name(T* to, T value) {                                                            \
+    asm volatile("st." order ".sys.global." type " [%0], %1;" ::"l"(to), constraint(value) : "memory"); \
+  }
+JAXRING_WORD_LOAD(LoadAcquire, "acquire", uint64_t, "u64", "=l")
+JAXRING_WORD_LOAD(LoadRelaxed, "relaxed", uint32_t, "u32", "=r")
+JAXRING_WORD_LOAD(LoadRelaxed, "relaxed", uint64_t, "u64", "=l")
+JAXRING_WORD_STORE(StoreRelease, "release", uint32_t, "u32", "r")
+JAXRING_WORD_STORE(StoreRelease, "release", uint64_t, "u64", "l")
+JAXRING_WORD_STORE(StoreRelaxed, "relaxed", uint32_t, "u32", "r")
+JAXRING_WORD_STORE(StoreRelaxed, "relaxed", uint64_t, "u64", "l")
+#undef JAXRING_WORD_LOAD
+#undef JAXRING_WORD_STORE
+
+// Between a store and a load of other words: of two threads that each store, pass this and load, at least one sees the
+// other's store. Nothing weaker gives that.
+JAXRING_DEVICE void FenceAll() { asm volatile("fence.sc.sys;" ::: "memory"); }
+
+// Bulk copies: the machine moves bytes by itself, from compute capability 9.0 on, between global memory and the block's
+// own. Addresses and numbers of bytes are multiples of 16. Copies are of the async proxy: bulk.h says what orders them.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+inline constexpr bool kHasBulk = true;
+#else
+inline constexpr bool kHasBulk = false;
+#endif
+inline constexpr uint32_t kBulkPiece = 8192;  // bytes of one copy at most
+
+// The block's own memory beyond what kernels declare: as much as the launch asked for.
+template <class T>
+JAXRING_DEVICE T& BlockMemory() {
+  extern __shared__ __align__(128) char block_memory[];
+  return *reinterpret_cast<T*>(block_memory);
+}
+JAXRING_DEVICE uint32_t InBlock(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
+
+// `barrier` says which loads have arrived: its phase ends when one that was begun is there.
+JAXRING_DEVICE void BulkInit(uint64_t* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(InBlock(barrier)) : "memory");
+}
+JAXRING_DEVICE void BulkLoad(char* to, const char* from, uint32_t bytes, uint64_t* barrier) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(InBlock(to)),
+      "l"(from), "r"(bytes), "r"(InBlock(barrier))
+      : "memory");
+}
+// Whether the phase of this parity has ended; waits a little.
+JAXRING_DEVICE bool BulkArrived(uint64_t* barrier, uint32_t parity) {
+  uint32_t arrived;
+  asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+               : "=r"(arrived)
+               : "r"(InBlock(barrier)), "r"(parity)
+               : "memory");
+  return arrived != 0;
+}
+// Stores are counted in groups: those of a thread since its last commit.
+JAXRING_DEVICE void BulkStore(char* to, const char* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(InBlock(from)), "r"(bytes)
+               : "memory");
+}
+JAXRING_DEVICE void BulkCommit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until all groups but the newest have read what they store.
+JAXRING_DEVICE void BulkAwaitRead() { asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory"); }
+// Until all groups have stored it, and this thread sees it.
+JAXRING_DEVICE void BulkAwaitStored() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// Between accesses as usual to global memory and bulk copies of it.
+JAXRING_DEVICE void FenceBulk() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// True for the first that comes.
+JAXRING_DEVICE bool Claim(uint32_t* word) { return atomicCAS_system(word, 0u, 1u) == 0; }
+
+JAXRING_DEVICE float AsFloat(uint32_t bits) { return __uint_as_float(bits); }
+JAXRING_DEVICE uint32_t AsBits(float value) { return __float_as_uint(value); }
+JAXRING_DEVICE double AsDouble(uint64_t bits) { return __longlong_as_double(static_cast<long long>(bits)); }
+JAXRING_DEVICE uint64_t AsBits(double value) { return static_cast<uint64_t>(__double_as_longlong(value)); }
+
+// The least and greatest of each byte of a word.
+JAXRING_DEVICE uint32_t LeastBytes(uint32_t a, uint32_t b, bool is_signed) {
+  return is_signed ? __vmins4(a, b) : __vminu4(a, b);
+}
+JAXRING_DEVICE uint32_t GreatestBytes(uint32_t a, uint32_t b, bool is_signed) {
+  return is_signed ? __vmaxs4(a, b) : __vmaxu4(a, b);
+}
+
+// Both halves of a word, to and from float32; rounded to nearest even.
+JAXRING_DEVICE void UnpackHalves(uint32_t word, float* low, float* high) {
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(*low), "=f"(*high)
+      : "r"(word));
+}
+JAXRING_DEVICE uint32_t PackHalves(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+JAXRING_DEVICE uint32_t PackBrains(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+}  // namespace jaxring::cuda
+
+#endif

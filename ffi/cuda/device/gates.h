@@ -1,0 +1,107 @@
+// Where ranks that address each other's memory meet: at the begin and the end of every lane. See Gate in tables.h.
+//
+// A lane that fails reaches the end too, with a mark, which never goes away: the communicator is of no more use. Its
+// buffers are its own again only when no member can write there any more. So it stays until those that have begun have
+// ended. One that has not begun will see the mark: each side first stores its word, then passes a fence, then looks at
+// the other's word, so at least one of them sees the other.
+#pragma once
+
+#include "cuda/device/lane.h"
+
+namespace jaxring::cuda {
+
+inline constexpr uint64_t kFailedMark = uint64_t{1} << 63;
+
+JAXRING_DEVICE Gate& Theirs(const Lane& lane, uint32_t member) { return lane.args.members[member].theirs[lane.number]; }
+JAXRING_DEVICE const Gate& Ours(const Lane& lane, uint32_t member) {
+  return lane.args.members[member].ours[lane.number];
+}
+
+// Whether a member has failed, in this launch or before; reports it then.
+JAXRING_DEVICE bool MemberFailed(const Lane& lane, const Gate& gate, Wait wait, int32_t rank) {
+  if (!(LoadRelaxed(&gate.end) & kFailedMark)) return false;
+  Report(lane, Fault::kPeerFailed, wait, rank, lane.epoch);
+  return true;
+}
+
+JAXRING_DEVICE bool AwaitBegin(const Lane& lane, const Gate& gate, int32_t rank) {
+  for (uint32_t turn = 1; LoadAcquire(&gate.begin) < lane.epoch; ++turn) {
+    if (turn % kPatience == 0) {
+      if (MemberFailed(lane, gate, Wait::kBegin, rank)) return false;
+      if (GivesUp(lane, Wait::kBegin, rank, lane.epoch)) return false;
+    }
+    Pause(turn);
+  }
+  return !MemberFailed(lane, gate, Wait::kBegin, rank);
+}
+
+// Tells the members that this rank's buffers are ready and where they are, and finds out the same of them.
+// To be called by all threads; the same answer for all.
+JAXRING_DEVICE bool OpenGates(Lane& lane) {
+  const Args& args = lane.args;
+  if (args.member_count == 0) return true;
+  lane.epoch = args.epochs[2 * lane.number] + 1;
+  bool failed = false;
+  for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
+    Gate& gate = Theirs(lane, m);
+    StoreRelaxed(&gate.in_region, args.in_region);
+    StoreRelaxed(&gate.in_offset, args.in_offset);
+    StoreRelaxed(&gate.out_region, args.out_region);
+    StoreRelaxed(&gate.out_offset, args.out_offset);
+    StoreRelease(&gate.begin, lane.epoch);
+    FenceAll();  // it passes while the members' words are on their way
+  }
+  for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
+    const Member& member = args.members[m];
+    const Gate& gate = Ours(lane, m);
+    if (!AwaitBegin(lane, gate, member.rank)) {
+      failed = true;
+      continue;
+    }
+    const uint64_t in = LoadEntry(member.regions + LoadRelaxed(&gate.in_region)) + LoadRelaxed(&gate.in_offset);
+    const uint64_t out = LoadEntry(member.regions + LoadRelaxed(&gate.out_region)) + LoadRelaxed(&gate.out_offset);
+    lane.shared.member_in[m] = reinterpret_cast<char*>(in);
+    lane.shared.member_out[m] = reinterpret_cast<char*>(out);
+  }
+  return !SyncBlockOr(failed);
+}
+
+// Until a member can touch this rank's buffers no more, whatever the abort word says: that a peer is late is no reason
+// to let it write into memory that is no longer ours. A member that does not answer, though it has begun, is waited for
+// once more as long as the timeout.
+JAXRING_DEVICE void AwaitGone(const Lane& lane, const Gate& gate) {
+  if (LoadAcquire(&gate.begin) < lane.epoch) return;
+  const uint64_t grace = Clock() + lane.args.timeout_ns;
+  for (uint32_t turn = 1; LoadAcquire(&gate.end) < lane.epoch; ++turn) {
+    if (turn % kPatience == 0 && Clock() > grace) return;
+    Pause(turn);
+  }
+}
+
+// To be called by all threads, after the lane's last access to any buffer. False if this lane or a member's failed.
+JAXRING_DEVICE bool CloseGates(Lane& lane, bool failed) {
+  const Args& args = lane.args;
+  if (args.member_count == 0) return !failed;
+  // Every thread's accesses come before any thread's release.
+  failed = SyncBlockOr(failed);
+  for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
+    StoreRelease(&Theirs(lane, m).end, lane.epoch | (failed ? kFailedMark : 0));
+  }
+  if (failed) FenceAll();
+  bool lost = failed;
+  for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
+    const Gate& gate = Ours(lane, m);
+    const int32_t rank = args.members[m].rank;
+    if (!lost && AwaitAtLeast(lane, Wait::kEnd, rank, &gate.end, lane.epoch)) {
+      lost = MemberFailed(lane, gate, Wait::kEnd, rank);
+    } else {
+      lost = true;
+      AwaitGone(lane, gate);
+    }
+  }
+  failed = SyncBlockOr(lost);
+  if (!failed && ThreadIndex() == 0) args.epochs[2 * lane.number] = lane.epoch;
+  return !failed;
+}
+
+}  // namespace jaxring::cuda

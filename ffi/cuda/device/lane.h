@@ -1,0 +1,100 @@
+// A lane as its block sees it: what the threads share, how they wait, and what they say when a wait fails.
+//
+// Every wait is bounded, and a thread that gives up still comes to the next barrier, where all learn of it and leave
+// together: no thread of a block is ever left at a barrier.
+#pragma once
+
+#include "cuda/device/device.h"
+#include "cuda/device/tables.h"
+
+namespace jaxring::cuda {
+
+enum class Form : uint32_t {
+  kRaw = 0,         // the dtype's elements, in own memory
+  kFar,             // the same in a peer's memory, for stores
+  kScratch,         // accumulators, in the layout of Simple's messages
+  kMessage,         // a slot that holds the dtype's elements
+  kPartialMessage,  // a slot that holds accumulators
+};
+
+// Where a step's value comes from or goes to.
+struct Operand {
+  char* at;
+  uint64_t number;  // of the message
+  Form form;
+  uint32_t connection;
+  int32_t peer;  // whose message it is, for Status
+};
+
+struct Shared {
+  Operand sources[kMaxStepPeers];
+  Operand targets[kMaxStepPeers + 1];  // the local destination and the peers
+  char* member_in[kMaxStepPeers];
+  char* member_out[kMaxStepPeers];
+  uint64_t scratch_elements[kMaxScratch];
+};
+
+struct Lane {
+  const Args& args;
+  Shared& shared;
+  uint32_t number;
+  uint64_t began, deadline;
+  uint64_t epoch = 0;
+  uint32_t step = 0, tile = 0;
+
+  JAXRING_DEVICE Lane(const Args& args, Shared& shared)
+      : args(args), shared(shared), number(BlockIndex()), began(Clock()), deadline(began + args.timeout_ns) {}
+
+  JAXRING_DEVICE Connection& ConnectionOf(uint32_t route) const {
+    return args.connections[static_cast<uint64_t>(number) * args.connections_per_lane + route];
+  }
+};
+
+JAXRING_DEVICE void Report(const Lane& lane, Fault fault, Wait wait, int32_t peer, uint64_t number) {
+  const Args& args = lane.args;
+  Status& status = *args.status;
+  if (!Claim(&status.claimed)) return;
+  status.rank = args.rank;
+  status.peer = peer;
+  status.wait = static_cast<uint32_t>(wait);
+  status.lane = lane.number;
+  status.step = lane.step;
+  status.tile = lane.tile;
+  status.number = number;
+  status.waited_ns = Clock() - lane.began;
+  StoreRelease(&status.fault, static_cast<uint32_t>(fault));
+  // Last, so that who is ended by this does not report before the one that it was for.
+  if (args.spread_faults) StoreRelaxed(const_cast<uint32_t*>(args.abort), 1u);
+}
+
+// Whether it is time to give up; reports it then.
+JAXRING_DEVICE bool GivesUp(const Lane& lane, Wait wait, int32_t peer, uint64_t number) {
+  Fault fault = Fault::kNone;
+  if (LoadRelaxed(lane.args.abort) != 0) {
+    fault = Fault::kAborted;
+  } else if (Clock() > lane.deadline) {
+    fault = Fault::kTimeout;
+  }
+  if (fault == Fault::kNone) return false;
+  Report(lane, fault, wait, peer, number);
+  return true;
+}
+
+// Looks at abort word and clock only now and then: the abort word may lie behind PCIe.
+inline constexpr uint32_t kPatience = 256;
+
+// Polls until `ready`; false if it gave up.
+template <class Ready>
+JAXRING_DEVICE bool Await(const Lane& lane, Wait wait, int32_t peer, uint64_t number, Ready ready) {
+  for (uint32_t turn = 1; !ready(); ++turn) {
+    if (turn % kPatience == 0 && GivesUp(lane, wait, peer, number)) return false;
+    Pause(turn);
+  }
+  return true;
+}
+
+JAXRING_DEVICE bool AwaitAtLeast(const Lane& lane, Wait wait, int32_t peer, const uint64_t* word, uint64_t least) {
+  return Await(lane, wait, peer, least, [=] { return LoadAcquire(word) >= least; });
+}
+
+}  // namespace jaxring::cuda

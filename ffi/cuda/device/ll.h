@@ -1,0 +1,77 @@
+// Low latency: every 8 bytes are 4 of data and 4 of flag, stored as one, so data says itself that it is there. A vector
+// takes two lines of 16 bytes: {data, flag, data, flag}.
+//
+// The flag is the message's number from 1, in 32 bits. Slots start as zeros and messages leave the end of a slot as it
+// was, so what the flag will be must never stand in a slot by chance: the first messages of a communicator and those
+// after every 2^31 write their slots to the end, so no flag in a slot is older than that.
+#pragma once
+
+#include "cuda/device/packs.h"
+
+namespace jaxring::cuda {
+
+struct LL {
+  static constexpr Protocol kProtocol = Protocol::kLL;
+  static constexpr bool kCounts = false;
+  static constexpr bool kBulk = false;
+  static constexpr uint32_t kUnit = 1;
+  // Packs of a thread at a time, for a width of accumulators; 0 is for those that only move.
+  static constexpr int PacksOf(int widen) { return widen < 2 ? 2 : 1; }
+  template <int kPacks>
+  using Map = RunsOfPacks<kPacks>;
+
+  JAXRING_DEVICE static uint32_t Flag(uint64_t number) { return static_cast<uint32_t>(number + 1); }
+
+  JAXRING_DEVICE static Vec Line(const Vec& data, int half, uint32_t flag) {
+    return {{data.w[2 * half], flag, data.w[2 * half + 1], flag}};
+  }
+
+  template <int kPacks, int kVectors>
+  JAXRING_DEVICE static bool Load(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end, Vec* to) {
+    const uint32_t flag = Flag(message.number);
+    Vec lines[2 * kVectors * kPacks] = {};
+    for (uint32_t turn = 1;; ++turn) {
+      bool all = true;
+      JAXRING_UNROLL
+      for (int i = 0; i < 2 * kVectors * kPacks; ++i) {
+        const uint32_t pack = Map<kPacks>::Pack(begin, i / (2 * kVectors));
+        if (pack < end) lines[i] = LoadLine(message.at + VectorOffset<2 * kVectors>(pack, i % (2 * kVectors)));
+      }
+      JAXRING_UNROLL
+      for (int i = 0; i < 2 * kVectors * kPacks; ++i) {
+        const uint32_t pack = Map<kPacks>::Pack(begin, i / (2 * kVectors));
+        if (pack < end) all = all && lines[i].w[1] == flag && lines[i].w[3] == flag;
+      }
+      if (all) break;
+      if (turn % kPatience == 0 && GivesUp(lane, Wait::kMessage, message.peer, message.number)) return false;
+      Pause(turn);
+    }
+    JAXRING_UNROLL
+    for (int i = 0; i < kVectors * kPacks; ++i) {
+      to[i] = {{lines[2 * i].w[0], lines[2 * i].w[2], lines[2 * i + 1].w[0], lines[2 * i + 1].w[2]}};
+    }
+    return true;
+  }
+
+  template <int kPacks, int kVectors>
+  JAXRING_DEVICE static void Store(const Operand& message, uint32_t begin, uint32_t end, const Vec* from) {
+    const uint32_t flag = Flag(message.number);
+    JAXRING_UNROLL
+    for (int i = 0; i < 2 * kVectors * kPacks; ++i) {
+      const uint32_t pack = Map<kPacks>::Pack(begin, i / (2 * kVectors));
+      if (pack >= end) continue;
+      StoreLine(message.at + VectorOffset<2 * kVectors>(pack, i % (2 * kVectors)), Line(from[i / 2], i % 2, flag));
+    }
+  }
+
+  // Writes the rest of the slot, from `used` bytes on, where it is time to.
+  JAXRING_DEVICE static void Clean(const Args& args, const Operand& message, uint64_t used) {
+    if ((message.number & 0x7fffffffu) >= args.slots) return;
+    const uint32_t flag = Flag(message.number);
+    for (uint64_t at = used + ThreadIndex() * 16; at < args.slot_bytes; at += Threads() * 16) {
+      StoreLine(message.at + at, {{0, flag, 0, flag}});
+    }
+  }
+};
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,104 @@
+// Low latency at nearly full width: lines of 128 bytes, stored by 8 neighbouring threads at once, of which the last 8
+// bytes are a flag. Only where such a store arrives as a whole: NVLink and own memory.
+//
+// Two lines carry 15 vectors, with no exchange between threads. Thread i of 8:
+//
+//   line  thread 0 .. 6       thread 7
+//   A     vectors 0 .. 6      first half of vector 14, flag
+//   B     vectors 7 .. 13     second half of vector 14, flag
+//
+// Where packs are of several vectors, so are these rows: 15 packs' first vectors, then their second ones, and so on.
+// The flag is the message's number from 1, in 64 bits, which never come again.
+#pragma once
+
+#include "cuda/device/packs.h"
+
+namespace jaxring::cuda {
+
+struct LL128 {
+  static constexpr Protocol kProtocol = Protocol::kLL128;
+  static constexpr bool kCounts = false;
+  static constexpr bool kBulk = false;
+  static constexpr uint32_t kUnit = kRowPacks;
+  static constexpr int PacksOf(int widen) { return widen == 0 ? 4 : 2; }
+  static constexpr uint32_t kRowBytes = 256;
+
+  // A thread takes the packs of its place in kPacks / 2 rows; four rows at a time are a warp's.
+  template <int kPacks>
+  struct Map {
+    static_assert(kPacks % 2 == 0);
+    static constexpr uint32_t kPerWarp = kWarp / 8 * kRowPacks * (kPacks / 2);
+    JAXRING_DEVICE static uint32_t Row(uint32_t begin, int u) { return begin / kRowPacks + u / 2 * 4 + WarpLane() / 8; }
+    JAXRING_DEVICE static uint32_t Pack(uint32_t begin, int u) {
+      const uint32_t place = WarpLane() % 8, row = Row(begin, u) * kRowPacks;
+      if (place == 7) return u % 2 == 0 ? row + 14 : kNoPack;
+      return row + u % 2 * 7 + place;
+    }
+  };
+
+  template <int kVectors>
+  JAXRING_DEVICE static char* Share(const Operand& message, uint32_t row, int v, int line) {
+    return message.at + (static_cast<uint64_t>(row) * kVectors + v) * kRowBytes + line * 128 + WarpLane() % 8 * 16;
+  }
+  JAXRING_DEVICE static bool HasFlag(const Vec& share, uint64_t flag) {
+    return share.w[2] == static_cast<uint32_t>(flag) && share.w[3] == static_cast<uint32_t>(flag >> 32);
+  }
+
+  template <int kPacks, int kVectors>
+  JAXRING_DEVICE static bool Load(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end, Vec* to) {
+    const uint64_t flag = message.number + 1;
+    const bool last = WarpLane() % 8 == 7;
+    JAXRING_UNROLL
+    for (int r = 0; r < kPacks / 2; ++r) {
+      const uint32_t row = Map<kPacks>::Row(begin, 2 * r);
+      const bool active = row * kRowPacks < end;
+      JAXRING_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        Vec a{}, b{};
+        for (uint32_t turn = 1;; ++turn) {
+          // Threads without a row load their warp's first one.
+          const uint32_t there = active ? row : begin / kRowPacks;
+          a = LoadShare(Share<kVectors>(message, there, v, 0));
+          b = LoadShare(Share<kVectors>(message, there, v, 1));
+          if (!WarpAny(last && active && !(HasFlag(a, flag) && HasFlag(b, flag)))) break;
+          const bool look = turn % kPatience == 0;
+          const bool lost = look && WarpLane() == 0 && GivesUp(lane, Wait::kMessage, message.peer, message.number);
+          if (look && WarpAny(lost)) return false;
+          Pause(turn);
+        }
+        if (last) {
+          to[2 * r * kVectors + v] = {{a.w[0], a.w[1], b.w[0], b.w[1]}};
+        } else {
+          to[2 * r * kVectors + v] = a;
+          to[(2 * r + 1) * kVectors + v] = b;
+        }
+      }
+    }
+    return true;
+  }
+
+  template <int kPacks, int kVectors>
+  JAXRING_DEVICE static void Store(const Operand& message, uint32_t begin, uint32_t end, const Vec* from) {
+    const uint64_t flag = message.number + 1;
+    const uint32_t low = static_cast<uint32_t>(flag), high = static_cast<uint32_t>(flag >> 32);
+    const bool last = WarpLane() % 8 == 7;
+    JAXRING_UNROLL
+    for (int r = 0; r < kPacks / 2; ++r) {
+      const uint32_t row = Map<kPacks>::Row(begin, 2 * r);
+      const bool active = row * kRowPacks < end;
+      JAXRING_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        const Vec& first = from[2 * r * kVectors + v];
+        const Vec& second = from[(2 * r + 1) * kVectors + v];
+        const Vec a = last ? Vec{{first.w[0], first.w[1], low, high}} : first;
+        const Vec b = last ? Vec{{first.w[2], first.w[3], low, high}} : second;
+        StoreShare(Share<kVectors>(message, row, v, 0), a, active);
+        StoreShare(Share<kVectors>(message, row, v, 1), b, active);
+      }
+    }
+  }
+
+  JAXRING_DEVICE static void Clean(const Args&, const Operand&, uint64_t) {}
+};
+
+}  // namespace jaxring::cuda

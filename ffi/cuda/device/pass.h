@@ -1,0 +1,182 @@
+// One pass over a slice: every source is read once, folded from left to right, and the value stored to every target.
+#pragma once
+
+#include "cuda/device/packs.h"
+#include "cuda/device/reduce.h"
+
+namespace jaxring::cuda {
+
+// What a step's operands have in common.
+struct Work {
+  const Operand* source;  // shared by the block
+  const Operand* target;
+  uint32_t sources, targets;  // how many there are
+  uint32_t packs;
+  uint64_t bytes;  // of the slice as elements
+  bool aligned;    // all addresses of elements are those of packs
+  uint32_t log2;   // what addresses and length are multiples of, at most 4 bytes: how packs in pieces are accessed
+  bool divide;
+  bool moves;  // one source of elements and no arithmetic: the elements stay as they are
+};
+
+// Loads and stores packs [begin, end) of the slice. kEdge: where addresses are odd or the last pack is not whole.
+template <class Protocol, int kWiden, int kPacks, bool kEdge>
+struct Access {
+  using Map = typename Protocol::template Map<kPacks>;
+  static constexpr int kVectors = kPacks * kWiden;
+
+  JAXRING_DEVICE static uint32_t BytesOf(const Work& work, uint32_t pack) {
+    const uint64_t at = static_cast<uint64_t>(pack) * kPackBytes;
+    return work.bytes - at < kPackBytes ? static_cast<uint32_t>(work.bytes - at) : kPackBytes;
+  }
+
+  // As they lie in memory.
+  JAXRING_DEVICE static bool LoadElements(const Lane& lane, const Work& work, const Operand& from, uint32_t begin,
+                                          uint32_t end, Vec (&raw)[kPacks]) {
+    if (from.form == Form::kMessage) return Protocol::template Load<kPacks, 1>(lane, from, begin, end, raw);
+    JAXRING_UNROLL
+    for (int u = 0; u < kPacks; ++u) {
+      const uint32_t pack = Map::Pack(begin, u);
+      if (pack >= end) continue;
+      const char* at = from.at + static_cast<uint64_t>(pack) * kPackBytes;
+      if constexpr (kEdge) {
+        raw[u] = LoadEdge(at, BytesOf(work, pack), work.log2);
+      } else {
+        raw[u] = Load(at);
+      }
+    }
+    return true;
+  }
+
+  JAXRING_DEVICE static void StoreElements(const Work& work, const Operand& to, uint32_t begin, uint32_t end,
+                                           const Vec (&raw)[kPacks]) {
+    if (to.form == Form::kMessage) return Protocol::template Store<kPacks, 1>(to, begin, end, raw);
+    const bool far = to.form == Form::kFar;
+    JAXRING_UNROLL
+    for (int u = 0; u < kPacks; ++u) {
+      const uint32_t pack = Map::Pack(begin, u);
+      if (pack >= end) continue;
+      char* at = to.at + static_cast<uint64_t>(pack) * kPackBytes;
+      if constexpr (kEdge) {
+        StoreEdge(at, raw[u], BytesOf(work, pack), work.log2, far);
+      } else {
+        far ? StoreFar(at, raw[u]) : Store(at, raw[u]);
+      }
+    }
+  }
+
+  JAXRING_DEVICE static bool LoadAccumulators(const Lane& lane, const Arithmetic& how, const Work& work,
+                                              const Operand& from, uint32_t begin, uint32_t end, Vec (&to)[kVectors]) {
+    if constexpr (kWiden > 1) {
+      if (from.form == Form::kPartialMessage) {
+        return Protocol::template Load<kPacks, kWiden>(lane, from, begin, end, to);
+      }
+      if (from.form == Form::kScratch) {
+        JAXRING_UNROLL
+        for (int i = 0; i < kVectors; ++i) {
+          const uint32_t pack = Map::Pack(begin, i / kWiden);
+          if (pack < end) to[i] = Load(from.at + VectorOffset<kWiden>(pack, i % kWiden));
+        }
+        return true;
+      }
+      Vec raw[kPacks] = {};
+      if (!LoadElements(lane, work, from, begin, end, raw)) return false;
+      JAXRING_UNROLL
+      for (int u = 0; u < kPacks; ++u) Widen<kWiden>(how, raw[u], &to[u * kWiden]);
+      return true;
+    } else {
+      return LoadElements(lane, work, from, begin, end, to);
+    }
+  }
+
+  // A value is stored as elements, which are made of it once, or as accumulators.
+  JAXRING_DEVICE static void StoreAccumulators(const Operand& to, uint32_t begin, uint32_t end,
+                                               const Vec (&value)[kVectors]) {
+    if (to.form == Form::kPartialMessage) {
+      Protocol::template Store<kPacks, kWiden>(to, begin, end, value);
+    } else {
+      JAXRING_UNROLL
+      for (int i = 0; i < kVectors; ++i) {
+        const uint32_t pack = Map::Pack(begin, i / kWiden);
+        if (pack < end) Store(to.at + VectorOffset<kWiden>(pack, i % kWiden), value[i]);
+      }
+    }
+  }
+  JAXRING_DEVICE static bool TakesAccumulators(const Operand& operand) {
+    return kWiden > 1 && (operand.form == Form::kPartialMessage || operand.form == Form::kScratch);
+  }
+};
+
+template <class Protocol, int kPacks, bool kEdge>
+JAXRING_DEVICE bool MovePacks(const Lane& lane, const Work& work, uint32_t begin, uint32_t end) {
+  using Memory = Access<Protocol, 1, kPacks, kEdge>;
+  for (uint32_t at = begin + WarpIndex() * Memory::Map::kPerWarp; at < end; at += Warps() * Memory::Map::kPerWarp) {
+    Vec raw[kPacks] = {};
+    if (!Memory::LoadElements(lane, work, work.source[0], at, end, raw)) return false;
+    for (uint32_t t = 0; t < work.targets; ++t) {
+      Memory::StoreElements(work, work.target[t], at, end, raw);
+    }
+  }
+  return true;
+}
+
+template <class Protocol, int kWiden, int kPacks, bool kEdge>
+JAXRING_DEVICE bool FoldPacks(const Lane& lane, const Arithmetic& how, const Work& work, uint32_t begin, uint32_t end) {
+  using Memory = Access<Protocol, kWiden, kPacks, kEdge>;
+  constexpr int kVectors = Memory::kVectors;
+  const Operand* sources = work.source;
+  for (uint32_t at = begin + WarpIndex() * Memory::Map::kPerWarp; at < end; at += Warps() * Memory::Map::kPerWarp) {
+    Vec value[kVectors] = {}, next[kVectors] = {};
+    if (!Memory::LoadAccumulators(lane, how, work, sources[0], at, end, value)) return false;
+    uint32_t s = 1;
+    if constexpr (Protocol::kCounts && !kEdge) {
+      Vec other[kVectors] = {};
+      for (; s + 1 < work.sources; s += 2) {  // two sources are on their way at a time
+        if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
+        if (!Memory::LoadAccumulators(lane, how, work, sources[s + 1], at, end, other)) return false;
+        Fold<kWiden>(how, value, next);
+        Fold<kWiden>(how, value, other);
+      }
+    }
+    for (; s < work.sources; ++s) {
+      if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
+      Fold<kWiden>(how, value, next);
+    }
+    if (work.divide) Divide<kWiden>(how, value);
+    Vec raw[kPacks];
+    JAXRING_UNROLL
+    for (int u = 0; u < kPacks; ++u) raw[u] = Narrow<kWiden>(how, &value[u * kWiden]);
+    for (uint32_t t = 0; t < work.targets; ++t) {
+      const Operand& target = work.target[t];
+      if (Memory::TakesAccumulators(target)) {
+        Memory::StoreAccumulators(target, at, end, value);
+      } else {
+        Memory::StoreElements(work, target, at, end, raw);
+      }
+    }
+  }
+  return true;
+}
+
+// kWiden 0: the kernel of those that only move.
+template <class Protocol, int kWiden>
+JAXRING_DEVICE bool Pass(const Lane& lane, const Arithmetic& how, const Work& work) {
+  constexpr int kMoved = Protocol::PacksOf(0), kFolded = Protocol::PacksOf(kWiden);
+  constexpr int kAtEdge = Protocol::kUnit > 1 ? 2 : 1;
+  // Packs that are loaded and stored together stay together.
+  const uint32_t whole = static_cast<uint32_t>(work.bytes / kPackBytes);
+  const uint32_t edge = work.aligned ? whole / Protocol::kUnit * Protocol::kUnit : 0;
+  bool good = true;
+  if (kWiden == 0 || work.moves) {
+    if (edge != 0) good = MovePacks<Protocol, kMoved, false>(lane, work, 0, edge);
+    if (good && edge < work.packs) good = MovePacks<Protocol, kAtEdge, true>(lane, work, edge, work.packs);
+  } else if constexpr (kWiden > 0) {
+    if (edge != 0) good = FoldPacks<Protocol, kWiden, kFolded, false>(lane, how, work, 0, edge);
+    if (good && edge < work.packs) {
+      good = FoldPacks<Protocol, kWiden, kAtEdge, true>(lane, how, work, edge, work.packs);
+    }
+  }
+  return good;
+}
+
+}  // namespace jaxring::cuda

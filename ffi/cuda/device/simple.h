@@ -1,0 +1,49 @@
+// Messages as they are: a counter says when a whole one is there.
+//
+// sender: writes the slot; barrier; one thread stores the counter with release at system scope.
+// receiver: one thread loads the counter with acquire; barrier; all read.
+#pragma once
+
+#include "cuda/device/packs.h"
+
+namespace jaxring::cuda {
+
+struct Simple {
+  static constexpr Protocol kProtocol = Protocol::kSimple;
+  static constexpr bool kCounts = true;  // the receiver waits for the counter
+  static constexpr bool kBulk = true;    // slots hold elements as they are
+  static constexpr uint32_t kUnit = 1;   // packs that are loaded and stored together
+  static constexpr int PacksOf(int widen) { return widen < 2 ? 4 : 4 / widen; }
+  template <int kPacks>
+  using Map = RunsOfPacks<kPacks>;
+
+  // kVectors of each pack, to `to[u * kVectors + v]`; false if it gave up waiting.
+  template <int kPacks, int kVectors>
+  JAXRING_DEVICE static bool Load(const Lane&, const Operand& message, uint32_t begin, uint32_t end, Vec* to) {
+    JAXRING_UNROLL
+    for (int u = 0; u < kPacks; ++u) {
+      const uint32_t pack = Map<kPacks>::Pack(begin, u);
+      JAXRING_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        if (pack < end) to[u * kVectors + v] = LoadSlot(message.at + VectorOffset<kVectors>(pack, v));
+      }
+    }
+    return true;
+  }
+
+  template <int kPacks, int kVectors>
+  JAXRING_DEVICE static void Store(const Operand& message, uint32_t begin, uint32_t end, const Vec* from) {
+    JAXRING_UNROLL
+    for (int u = 0; u < kPacks; ++u) {
+      const uint32_t pack = Map<kPacks>::Pack(begin, u);
+      JAXRING_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        if (pack < end) StoreFar(message.at + VectorOffset<kVectors>(pack, v), from[u * kVectors + v]);
+      }
+    }
+  }
+
+  JAXRING_DEVICE static void Clean(const Args&, const Operand&, uint64_t) {}
+};
+
+}  // namespace jaxring::cuda

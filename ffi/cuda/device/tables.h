@@ -1,0 +1,220 @@
+// What a launch of the CUDA engine takes: plain records that the host fills and kernels read.
+// ffi/cuda/kernels/kernel_launch.h starts kernels; docs/cuda.md explains protocols and ordering.
+//
+// Who owns what: everything that a pointer here names is the host's. It outlives every launch that was given it, also
+// as part of a CUDA graph, and the host changes none of it while such a launch may run, unless it says so below. "Own"
+// memory is on this rank's device or pinned on its host; "the peer's" is addressed through whatever mapping (peer
+// access, CUDA IPC, VMM) makes it readable and writable here. Words that two sides share are naturally aligned, written
+// by one side only, and are zero before the first launch.
+//
+// Launches on one communicator come in the same order on each of its ranks, and one after another on each rank's device
+// (one stream, or streams that wait for each other). Nothing here counts on the host per launch: counters live in
+// device memory and each launch takes up where the last one left off, so a captured graph can be replayed.
+//
+// Several ranks on one device: all lanes of a communicator's ranks there must be resident together, or at least in the
+// order of their numbers (a lane waits only for lanes of the same number).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "plan/schedule.h"
+#include "reduce/kernels.h"
+
+namespace jaxring::cuda {
+
+// How messages lie in their slots. Chunks in the memory of peers (Peer::kMemory) are read and written in place under
+// every protocol; a schedule without messages goes by kSimple.
+enum class Protocol : uint8_t {
+  kSimple = 0,  // bytes as they are; counters say how many messages are there
+  kLL = 1,      // 16-byte lines of data, flag, data, flag: needs 8-byte stores to arrive whole
+  kLL128 =
+      2,  // 128-byte lines of 120 bytes data and a flag: needs 128-byte stores to arrive whole (NVLink, own memory)
+};
+
+inline constexpr int kWarp = 32;
+inline constexpr int kMaxThreads = 384;        // of a block; a multiple of kWarp
+inline constexpr uint32_t kMaxStepPeers = 64;  // sources, and destinations, that one step may list; and members
+inline constexpr uint32_t kMaxScratch = 16;    // Args::scratch_chunks
+
+// The traffic of one lane with one peer, both directions, under one protocol: `slots` slots each way (Args::slots),
+// each of Args::slot_bytes, 128-byte aligned. Message number m (from 0, over the life of the communicator) lies in slot
+// m % slots. The sender fills a slot only while sent - *credit < slots; the receiver gives it back through `give`.
+//
+// A peer over the network: `send_slots` and `recv_slots` are own memory that the host carries; `tail` and `sizes` tell
+// it what to carry, and it writes `credit` and `arrived` as a peer's kernel would. It carries the bytes of a slot
+// verbatim, whatever the protocol: message numbers, and hence flags, agree on both sides.
+//
+// An array of these is in device memory. Kernels advance `sent` and `received`; everything else stays as it is.
+struct alignas(128) Connection {
+  char* send_slots;         // where our messages go: the peer's memory
+  const char* recv_slots;   // where the peer's messages come: own memory
+  uint64_t* tail;           // the peer's: messages sent so far. Written (release) after a message. kSimple, or network
+  const uint64_t* credit;   // own: messages of ours that the peer has taken
+  const uint64_t* arrived;  // own: messages that the peer has sent so far. kSimple only
+  uint64_t* give;           // the peer's: messages that we have taken. Written (release) after a message was read
+  uint32_t* sizes;          // nullptr, or [slots]: bytes used in each slot, written before `tail`
+  uint64_t sent;            // our messages so far
+  uint64_t received;        // the peer's messages that we have taken so far
+  int32_t peer;             // its rank, for Status
+};
+
+// One lane's meeting point with one memory peer: written by one side, read by the other. `begin` and `end` are epochs,
+// the number of this launch from 1, counted per lane in Args::epochs. The addresses are valid once `begin` is reached.
+//
+// begin: the writer's stream has come to this launch, so its input may be read and its output be written.
+// end: the writer's lane is done, so it touches the reader's buffers no more, and what it wrote there can be seen.
+// A kernel ends only after all lanes of all its memory peers have reached `end`; until then its buffers stay its own.
+// A begin of the next epoch follows the end of the last one on both sides, so one record is enough.
+struct alignas(128) Gate {
+  uint64_t begin;
+  uint64_t end;
+  uint64_t in_region, in_offset;  // where the writer's buffers are: see Member::regions
+  uint64_t out_region, out_offset;
+};
+
+// Another rank whose memory this one addresses. Sorted by rank where there are several; a node's ranks all list each
+// other. A buffer of a member is at regions[region] + offset: the host registers each allocation under a region number,
+// tells it to the members, and they enter the address at which they mapped it, before the first launch that names it.
+// (Within one process: one region with base 0, and offsets are addresses.)
+struct Member {
+  Gate* theirs;             // the member's memory: [lanes], written by us
+  const Gate* ours;         // own memory: [lanes], written by the member
+  const uint64_t* regions;  // own memory, this rank's view of the member's registered allocations
+  char* stage_theirs;       // the member's memory: where we put data for it; 2 * Args::stage_bytes. Fused one-shot only
+  const char* stage_ours;   // own memory: where the member puts data for us
+  int32_t rank;
+};
+
+enum class Fault : uint32_t {
+  kNone = 0,
+  kTimeout = 1,     // a wait passed Args::timeout_ns
+  kAborted = 2,     // *Args::abort was set; the results are not complete
+  kPeerFailed = 3,  // a memory peer met one of these first
+  kBadTable = 4,    // the table asks for what the kernel cannot do
+  kDisagrees = 5,   // the message that came is of another dtype or shape than its receiver's
+  kBadSizes = 6,    // a ragged collective's offsets or sizes cannot be served: see Sizes
+};
+
+enum class Wait : uint32_t { kNothing = 0, kMessage = 1, kRoom = 2, kBegin = 3, kEnd = 4 };
+
+// The first fault of any launch that was given this record; own memory that the host can read (pinned). `claimed` is
+// taken by the first thread that fails, `fault` is written last (release): read it first.
+struct Status {
+  uint32_t fault;  // Fault
+  uint32_t claimed;
+  int32_t rank;   // who waited
+  int32_t peer;   // for whom; -1 if for nobody
+  uint32_t wait;  // Wait: for what
+  uint32_t lane;
+  uint32_t step;  // of the lane
+  uint32_t tile;
+  uint64_t number;     // of the message or the epoch that it waited for
+  uint64_t waited_ns;  // since the launch began
+};
+
+// Where a ragged collective's chunks lie, in elements, one entry per chunk; own memory, may be written by the same
+// stream before the launch. Such schedules move by messages only.
+struct Extents {
+  const uint64_t* in_offset;
+  const uint64_t* in_length;
+  const uint64_t* out_offset;
+  const uint64_t* out_length;
+  const uint64_t* longest;  // one entry: no length is greater
+};
+
+// One rank's launch. Passed by value. Counts are of elements unless they say bytes.
+struct Args {
+  // The plan: own memory, the same for every launch of it. lane_begin has lanes + 1 entries; `route` goes with `peers`:
+  // the number of a message peer's connection within its lane, or of a memory peer's member.
+  const Step* steps;
+  const uint32_t* lane_begin;
+  const int32_t* peers;
+  const uint32_t* route;
+  const uint64_t* piece_begin;  // [pieces + 1]: where each piece of a block begins (Plan::PieceBegin)
+  Connection* connections;      // [lanes][connections_per_lane]
+  const Member* members;        // [member_count]; 0: no memory is shared and no gate is passed
+  uint64_t* epochs;  // [epoch_lanes][2] own device memory, so far: launches that passed a lane's gates; one-shots
+  Extents extents;   // all nullptr unless ragged
+
+  // The buffers. `in` may be `out` exactly for all_reduce, and must not overlap it otherwise.
+  const char* in;
+  char* out;
+  char* scratch;  // own device memory, 16-byte aligned: [lanes][scratch_chunks][ScratchBytes()]
+  uint64_t in_region, in_offset, out_region, out_offset;  // `in` and `out` as members name them
+
+  uint64_t block_elements;
+  uint64_t tiles;           // of the longest piece (Plan::Tiles); not looked at where `extents` are given
+  uint64_t tile_elements;   // a multiple of slice_elements
+  uint64_t slice_elements;  // of one message at most; a multiple of 512 / element_bytes. slots >= 2 * tile / slice
+  uint64_t divisor;         // of a final step; 0: none
+  uint64_t timeout_ns;
+  uint64_t slot_bytes;  // at least SlotBytes()
+  uint64_t stage_bytes;
+  const uint32_t* abort;  // own memory, pinned: nonzero ends every wait
+  Status* status;
+  uint32_t slots;  // a power of two
+  uint32_t connections_per_lane;
+  uint32_t member_count;
+  uint32_t lanes, pieces, scratch_chunks;
+  uint32_t epoch_lanes;  // of any launch on this communicator, at most; the same for all of them
+  uint32_t in_blocks, out_blocks;
+  int32_t rank, ranks, root;
+  Protocol protocol;
+  DType dtype;
+  ReduceOp op;
+  bool reduces;  // false: the schedule only moves, and dtype says no more than the size of an element
+  // Slices that only move, of so many bytes at least, go by bulk copies (bulk.h); 0: none do. Needs compute capability
+  // 9.0 and BulkBytes() of dynamic shared memory; kernels that were compiled for less do not look at it.
+  uint64_t bulk_bytes;
+  // Set: the host asks for a fault to be recorded in *abort as well (it must then be writable), so that this process's
+  // other launches end at once instead of by their own deadlines.
+  bool spread_faults;
+};
+
+// The constant below has room for the dtypes before kC128 alone.
+static_assert(static_cast<int>(DType::kC128) == 16, "a new dtype needs a place in BytesOf()");
+
+constexpr uint32_t BytesOf(DType dtype) {
+  if (dtype == DType::kC128) return 16;
+  // The logarithm of each dtype's bytes in half a byte, the first one lowest.
+  return 1u << (0x3321100321032100ull >> 4 * static_cast<int>(dtype) & 15);
+}
+
+// Accumulator elements take this many times the bytes of the dtype's own.
+constexpr uint32_t Widening(DType dtype, bool reduces) {
+  if (!reduces) return 1;
+  if (dtype == DType::kF8E4M3FN || dtype == DType::kF8E5M2) return 4;
+  return dtype == DType::kF16 || dtype == DType::kBF16 ? 2 : 1;
+}
+
+// Data moves in packs: 16 bytes of elements as they are in memory, and `widening` times that as accumulators.
+inline constexpr uint32_t kPackBytes = 16;
+inline constexpr uint32_t kRowPacks = 15;  // LL128: what two lines carry
+
+// Bytes that a message of `elements` takes in its slot; `widening` 1 for raw elements, Widening() for accumulators.
+constexpr uint64_t MessageBytes(Protocol protocol, uint64_t elements, uint64_t element_bytes, uint32_t widening) {
+  const uint64_t packs = (elements * element_bytes + kPackBytes - 1) / kPackBytes;
+  const uint64_t warps = (packs + kWarp - 1) / kWarp;
+  switch (protocol) {
+    case Protocol::kSimple:
+      return warps * kWarp * kPackBytes * widening;
+    case Protocol::kLL:
+      return warps * kWarp * kPackBytes * widening * 2;
+    case Protocol::kLL128:
+      return (packs + kRowPacks - 1) / kRowPacks * 256 * widening;
+  }
+  return 0;
+}
+
+// The least Args::slot_bytes for messages of slice_elements.
+constexpr uint64_t SlotBytes(Protocol protocol, uint64_t slice_elements, uint64_t element_bytes, uint32_t widening) {
+  return (MessageBytes(protocol, slice_elements, element_bytes, widening) + 127) / 128 * 128;
+}
+
+// Bytes of one scratch chunk: a tile of accumulators.
+constexpr uint64_t ScratchBytes(uint64_t tile_elements, uint64_t element_bytes, uint32_t widening) {
+  return MessageBytes(Protocol::kSimple, tile_elements, element_bytes, widening);
+}
+
+}  // namespace jaxring::cuda

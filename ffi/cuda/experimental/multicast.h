@@ -1,0 +1,263 @@
+// All-reduce, reduce-scatter and all-gather through multicast memory, slice by slice: see multicast_launch.h.
+//
+// A lane has a part of the memory to itself, in two halves that slices take in turn, and meets the others' lanes of its
+// number once per slice. All-reduce: a rank fills its own replica with its input; behind the meeting each rank has the
+// switch reduce its share of the slice and store it to all replicas; behind the next one it copies its own replica on
+// to its output. The next slice is filled meanwhile. When a lane has passed the meeting of slice k, all others have
+// reduced and stored k, and copied k - 1 on: so the half of k - 1 is free for k + 1.
+//
+// An element is reduced by one rank, once, and all are stored that value: all ranks have the same bits.
+//
+// Elements may have another form in the memory (SwitchForm): they take it on the way in from the user's buffer, and
+// lose it on the way out. Of those that are widened a pack's vectors lie as in scratch (VectorOffset).
+#pragma once
+
+#include "cuda/device/gates.h"
+#include "cuda/device/packs.h"
+#include "cuda/experimental/keys.h"
+#include "cuda/experimental/multicast_launch.h"
+#include "cuda/experimental/multimem.h"
+
+namespace jaxring::cuda {
+
+class MulticastPlayer {
+ public:
+  JAXRING_DEVICE MulticastPlayer(const Multicast& memory, const Args& args, Shared& shared)
+      : memory_(memory),
+        args_(args),
+        lane_(args, shared),
+        how_{args.dtype, CodeOf(args.dtype, args.op), args.divisor},
+        form_(SwitchFormOf(args)),
+        switch_(ArithmeticOf(how_, form_)),
+        block_(args.block_elements * BytesOf(args.dtype)),
+        slice_(MulticastSlice(memory.kind, memory.bytes, args.lanes, args.ranks, form_.widen)) {
+    const uint64_t runs = (block_ + kRun - 1) / kRun;
+    begin_ = Least(block_, runs * lane_.number / args.lanes * kRun);
+    bytes_ = Least(block_, runs * (lane_.number + 1) / args.lanes * kRun) - begin_;
+    const uint64_t blocks = memory.kind == MulticastKind::kAllReduce ? 1 : args.ranks;
+    half_ = blocks * slice_ * form_.widen;
+    part_ = 2 * lane_.number * half_;
+  }
+
+  JAXRING_DEVICE void Play() {
+    const bool gathers = memory_.kind == MulticastKind::kAllGather;
+    const uint64_t slices = (bytes_ + slice_ - 1) / slice_;
+    // Only this rank has to do with its replica now: others' launches before this one have ended, or wait for this one.
+    if (!gathers && slices != 0) Fill(0);
+    Publish();
+    bool good = OpenGates(lane_);
+    for (uint64_t k = 0; good && k < slices; ++k) {
+      if (gathers) {
+        Put(k);
+        if (k != 0) Drain(k - 1);
+      } else {
+        Reduce(k);
+        if (k + 1 != slices) Fill(k + 1);
+      }
+      if (k + 1 == slices) break;
+      good = Meet();
+      if (good && memory_.kind == MulticastKind::kAllReduce) Drain(k);
+    }
+    Publish();
+    good = CloseGates(lane_, !good);
+    if (good && slices != 0 && memory_.kind != MulticastKind::kReduceScatter) Drain(slices - 1);
+  }
+
+ private:
+  static constexpr uint64_t kRun = kWarp * kPackBytes;
+  static constexpr int kAtOnce = 4;
+  enum class Place { kUser, kOwn, kAll };
+
+  JAXRING_DEVICE static uint64_t Least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+  JAXRING_DEVICE uint64_t BytesOfSlice(uint64_t k) const { return Least(slice_, bytes_ - k * slice_); }
+  // Block `b` of slice `k` in the memory.
+  JAXRING_DEVICE uint64_t At(uint64_t k, uint64_t b) const { return part_ + k % 2 * half_ + b * slice_ * form_.widen; }
+  JAXRING_DEVICE uint64_t InBlock(uint64_t k, uint64_t b) const { return b * block_ + begin_ + k * slice_; }
+
+  // Before a release: all that the block did by one address comes before what others do by the other.
+  JAXRING_DEVICE void Publish() const {
+    SyncBlock();
+    if (ThreadIndex() < args_.member_count) FenceAliases();
+  }
+
+  // Until all members have come as far; counts as an epoch, of which all ranks have as many. Nobody's buffers are
+  // touched by others, so who fails need not be told apart from who has not come: see gates.h.
+  JAXRING_DEVICE bool Meet() {
+    Publish();
+    ++lane_.epoch;
+    for (uint32_t m = ThreadIndex(); m < args_.member_count; m += Threads()) {
+      StoreRelease(&Theirs(lane_, m).begin, lane_.epoch);
+    }
+    bool failed = false;
+    for (uint32_t m = ThreadIndex(); m < args_.member_count; m += Threads()) {
+      if (!AwaitBegin(lane_, Ours(lane_, m), args_.members[m].rank)) failed = true;
+    }
+    return !SyncBlockOr(failed);
+  }
+
+  JAXRING_DEVICE void Fill(uint64_t k) {
+    const uint32_t blocks = memory_.kind == MulticastKind::kAllReduce ? 1 : args_.ranks;
+    for (uint32_t b = 0; b < blocks; ++b) {
+      Convert<Place::kUser, Place::kOwn>(args_.in + InBlock(k, b), memory_.own + At(k, b), BytesOfSlice(k));
+    }
+  }
+  JAXRING_DEVICE void Put(uint64_t k) {
+    Move<Place::kUser, Place::kAll, 1>(args_.in + InBlock(k, 0), memory_.all + At(k, args_.rank), BytesOfSlice(k));
+  }
+  JAXRING_DEVICE void Reduce(uint64_t k) {
+    if (memory_.kind == MulticastKind::kReduceScatter) {
+      Convert<Place::kAll, Place::kUser>(memory_.all + At(k, args_.rank), args_.out + InBlock(k, 0), BytesOfSlice(k));
+      return;
+    }
+    // What is behind the slice's end in the last pack is nobody's, and is reduced along.
+    const uint64_t runs = (BytesOfSlice(k) + kRun - 1) / kRun * form_.widen;
+    const uint64_t begin = runs * args_.rank / args_.ranks * kRun, end = runs * (args_.rank + 1) / args_.ranks * kRun;
+    char* all = memory_.all + At(k, 0) + begin;
+    Move<Place::kAll, Place::kAll, 1>(all, all, end - begin);
+  }
+  JAXRING_DEVICE void Drain(uint64_t k) {
+    const uint32_t blocks = memory_.kind == MulticastKind::kAllReduce ? 1 : args_.ranks;
+    for (uint32_t b = 0; b < blocks; ++b) {
+      Convert<Place::kOwn, Place::kUser>(memory_.own + At(k, b), args_.out + InBlock(k, b), BytesOfSlice(k));
+    }
+    SyncBlock();  // another thread may fill what this one has read
+  }
+
+  template <Place kFrom, Place kTo>
+  JAXRING_DEVICE void Convert(const char* from, char* to, uint64_t bytes) {
+    if (form_.widen == 1) return Move<kFrom, kTo, 1>(from, to, bytes);
+    Move<kFrom, kTo, 2>(from, to, bytes);
+  }
+
+  // `bytes`: of the user's side, where there is one.
+  template <Place kFrom, Place kTo, int kWiden>
+  JAXRING_DEVICE void Move(const char* from, char* to, uint64_t bytes) {
+    const uint64_t user = kFrom == Place::kUser ? reinterpret_cast<uint64_t>(from)
+                          : kTo == Place::kUser ? reinterpret_cast<uint64_t>(to)
+                                                : 0;
+    const uint64_t parts = user | bytes;
+    const uint32_t log2 = parts & 1 ? 0 : parts & 2 ? 1 : 2;
+    const auto packs = static_cast<uint32_t>((bytes + kPackBytes - 1) / kPackBytes);
+    const auto whole = user % kPackBytes == 0 ? static_cast<uint32_t>(bytes / kPackBytes) : 0;
+    Packs<kFrom, kTo, kWiden, kAtOnce / kWiden, false>(from, to, bytes, 0, whole, log2);
+    if (whole != packs) Packs<kFrom, kTo, kWiden, 1, true>(from, to, bytes, whole, packs, log2);
+  }
+
+  // Where vector `i` of a pack is on that side.
+  template <Place kPlace, int kWiden>
+  JAXRING_DEVICE static uint64_t Offset(uint32_t pack, int i) {
+    return kPlace == Place::kUser ? pack * uint64_t{kPackBytes} : VectorOffset<kWiden>(pack, i);
+  }
+
+  template <Place kFrom, Place kTo, int kWiden, int kPacks, bool kEdge>
+  JAXRING_DEVICE void Packs(const char* from, char* to, uint64_t bytes, uint32_t begin, uint32_t end, uint32_t log2) {
+    using Map = RunsOfPacks<kPacks>;
+    for (uint32_t at = begin + WarpIndex() * Map::kPerWarp; at < end; at += Warps() * Map::kPerWarp) {
+      Vec v[kPacks][kWiden] = {};
+      if constexpr (kFrom == Place::kAll) {
+        Reduced<kWiden>(from, at, end, v);
+      } else {
+        JAXRING_UNROLL
+        for (int u = 0; u < kPacks; ++u) {
+          const uint32_t pack = Map::Pack(at, u);
+          if (pack >= end) continue;
+          JAXRING_UNROLL
+          for (int i = 0; i < (kFrom == Place::kUser ? 1 : kWiden); ++i) {
+            const char* source = from + Offset<kFrom, kWiden>(pack, i);
+            if constexpr (kFrom == Place::kOwn) {
+              v[u][i] = LoadBound(source);
+            } else if constexpr (kEdge) {
+              v[u][i] = LoadEdge(source, BytesOfPack(bytes, pack), log2);
+            } else {
+              v[u][i] = Load(source);
+            }
+          }
+        }
+      }
+      JAXRING_UNROLL
+      for (int u = 0; u < kPacks; ++u) {
+        const uint32_t pack = Map::Pack(at, u);
+        if (pack >= end) continue;
+        if constexpr (kFrom == Place::kUser && kTo == Place::kOwn) Enter(v[u]);
+        if constexpr (kTo == Place::kUser) Leave(v[u]);
+        JAXRING_UNROLL
+        for (int i = 0; i < (kTo == Place::kUser ? 1 : kWiden); ++i) {
+          char* target = to + Offset<kTo, kWiden>(pack, i);
+          if constexpr (kTo == Place::kAll) {
+            StoreAll(target, v[u][i]);
+          } else if constexpr (kTo == Place::kOwn) {
+            StoreBound(target, v[u][i]);
+          } else if constexpr (kEdge) {
+            StoreEdge(target, v[u][i], BytesOfPack(bytes, pack), log2, false);
+          } else {
+            Store(target, v[u][i]);
+          }
+        }
+      }
+    }
+  }
+
+  template <int kWiden, int kPacks>
+  JAXRING_DEVICE void Reduced(const char* from, uint32_t at, uint32_t end, Vec (&to)[kPacks][kWiden]) const {
+    const char* source[kPacks * kWiden];
+    Vec v[kPacks * kWiden] = {};
+    JAXRING_UNROLL
+    for (int i = 0; i < kPacks * kWiden; ++i) {
+      const uint32_t pack = RunsOfPacks<kPacks>::Pack(at, i / kWiden);
+      source[i] = pack < end ? from + VectorOffset<kWiden>(pack, i % kWiden) : nullptr;
+    }
+    LoadReduced(switch_, source, v);
+    if (args_.divisor != 0) Divide<1>(switch_, v);
+    JAXRING_UNROLL
+    for (int i = 0; i < kPacks * kWiden; ++i) to[i / kWiden][i % kWiden] = v[i];
+  }
+
+  // From the user's form, in the first vector, to the memory's, and back.
+  template <int kWiden>
+  JAXRING_DEVICE void Enter(Vec (&v)[kWiden]) const {
+    const Vec raw = v[0];
+    Widen<kWiden>(how_, raw, v);
+    if (form_.keys) ToKeys(how_, v);
+  }
+  template <int kWiden>
+  JAXRING_DEVICE void Leave(Vec (&v)[kWiden]) const {
+    if (form_.keys) FromKeys(how_, v);
+    v[0] = Narrow<kWiden>(how_, v);
+  }
+
+  JAXRING_DEVICE static uint32_t BytesOfPack(uint64_t bytes, uint32_t pack) {
+    return static_cast<uint32_t>(Least(bytes - pack * uint64_t{kPackBytes}, kPackBytes));
+  }
+
+  const Multicast& memory_;
+  const Args& args_;
+  Lane lane_;
+  Arithmetic how_;
+  SwitchForm form_;
+  Arithmetic switch_;  // what it is asked for
+  uint64_t block_, slice_;
+  uint64_t begin_, bytes_;  // this lane's share of a block
+  uint64_t part_, half_;    // where its part of the memory begins; bytes of a half
+};
+
+// One way of reaching all replicas, by one thread.
+JAXRING_DEVICE void Try(const Multicast& memory, const Args& args) {
+  if (ThreadIndex() != 0) return;
+  FenceAliases();
+  if (memory.kind == MulticastKind::kTryStore) {
+    StoreAll(memory.all + MulticastTrial::Stored(args.rank), LoadBound(memory.own + MulticastTrial::Own(args.ranks)));
+  } else {
+    const char* from[] = {memory.all + MulticastTrial::Part(args.ranks)};
+    Vec sum[1] = {};
+    LoadReduced({DType::kUInt32, CodeOf(DType::kUInt32, ReduceOp::kSum), 0}, from, sum);
+    StoreBound(memory.own + MulticastTrial::Sum(args.ranks), sum[0]);
+  }
+  FenceAliases();
+}
+
+JAXRING_DEVICE void PlayMulticast(const Multicast& memory, const Args& args, Shared& shared) {
+  if (memory.kind >= MulticastKind::kTryStore) return Try(memory, args);
+  MulticastPlayer(memory, args, shared).Play();
+}
+
+}  // namespace jaxring::cuda

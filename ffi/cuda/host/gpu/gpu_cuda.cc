@@ -1,0 +1,315 @@
+// The CUDA runtime as a Gpu. The runtime is linked statically and finds the driver by itself when it is first asked for
+// something, so the module imports on machines without one.
+#include <cctype>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "cuda/experimental/copy_gates_launch.h"
+#include "cuda/host/gpu/gpu_cuda_direct.h"
+#include "cuda/host/gpu/gpu_cuda_driver.h"
+#include "cuda/host/gpu/gpu_cuda_virtual.h"
+#include "cuda/host/gpu/guard.h"
+
+namespace jaxring::cuda {
+namespace {
+
+cudaStream_t ToStream(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+class CudaGpu final : public Gpu {
+ public:
+  int DeviceCount() override {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError();
+    return 0;
+  }
+  DeviceInfo Info(int device) override {
+    cudaDeviceProp properties;
+    JAXRING_CUDA(cudaGetDeviceProperties(&properties, device));
+    std::string uuid = "GPU-";
+    for (char c : properties.uuid.bytes) {
+      char text[3];
+      std::snprintf(text, sizeof text, "%02x", static_cast<unsigned char>(c));
+      uuid += text;
+    }
+    char busid[32];
+    JAXRING_CUDA(cudaDeviceGetPCIBusId(busid, sizeof busid, device));
+    for (char* c = busid; *c != 0; ++c) *c = static_cast<char>(std::tolower(*c));
+    return {properties.name, uuid, properties.major, properties.minor, properties.multiProcessorCount, busid};
+  }
+  bool CanAccess(int device, int peer) override {
+    if (device == peer) return true;
+    int can = 0;
+    JAXRING_CUDA(cudaDeviceCanAccessPeer(&can, device, peer));
+    return can != 0;
+  }
+  void EnableAccess(int device, int peer) override {
+    if (device == peer) return;
+    ContextScope scope(device);
+    const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) {
+      cudaGetLastError();
+      return;
+    }
+    Check(error, "cudaDeviceEnablePeerAccess");
+  }
+
+  // With lazy loading a kernel's first launch may wait until the device is idle, for ever if what runs there waits for
+  // that launch.
+  void Prepare(int device) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(LoadKernels()), "loading the collectives' kernels");
+    Check(static_cast<cudaError_t>(LoadFusedKernels()), "loading the fused collectives' kernels");
+    Check(static_cast<cudaError_t>(LoadMessageKernels()), "loading the kernels of messages");
+    Check(static_cast<cudaError_t>(LoadMulticastKernel()), "loading the kernel of multicast memory");
+    Check(static_cast<cudaError_t>(LoadGuard()), "loading the collectives' guard");
+    Check(static_cast<cudaError_t>(LoadCopyGate()), "loading the collectives' gates");
+    CopyStream(device);
+  }
+
+  char* Allocate(int device, uint64_t bytes) override {
+    ContextScope scope(device);
+    void* memory = nullptr;
+    JAXRING_CUDA(cudaMalloc(&memory, bytes));
+    cudaStream_t stream = CopyStream(device);
+    JAXRING_CUDA(cudaMemsetAsync(memory, 0, bytes, stream));
+    JAXRING_CUDA(cudaStreamSynchronize(stream));
+    return static_cast<char*>(memory);
+  }
+  void Free(int device, char* memory) override {
+    ContextScope scope(device);
+    JAXRING_CUDA(cudaFree(memory));
+  }
+  // Descriptors first: they need neither a common IPC namespace nor, as legacy IPC does, whole blocks of cudaMalloc.
+  char* AllocateShared(int device, uint64_t bytes) override {
+    ContextScope scope(device);
+    std::vector<int> users;
+    for (int user = 0; user < DeviceCount(); ++user) {
+      if (CanAccess(user, device)) users.push_back(user);
+    }
+    char* memory = AllocateVirtual(device, users, bytes);
+    // cudaMalloc cuts smaller allocations from blocks of this size, which IPC shares and maps as a whole.
+    constexpr uint64_t kBlock = uint64_t{2} << 20;
+    if (memory == nullptr) return Allocate(device, (bytes + kBlock - 1) / kBlock * kBlock);
+    cudaStream_t stream = CopyStream(device);
+    JAXRING_CUDA(cudaMemsetAsync(memory, 0, bytes, stream));
+    JAXRING_CUDA(cudaStreamSynchronize(stream));
+    return memory;
+  }
+  char* AllocatePinned(uint64_t bytes) override {
+    ContextScope scope;
+    void* memory = nullptr;
+    JAXRING_CUDA(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+    std::memset(memory, 0, bytes);
+    return static_cast<char*>(memory);
+  }
+  void FreePinned(char* memory) override {
+    ContextScope scope;
+    JAXRING_CUDA(cudaFreeHost(memory));
+  }
+
+  std::string WhyNotDirect(int device) override { return cuda::WhyNotDirect(device); }
+  char* AllocateDirect(int device, uint64_t bytes) override {
+    char* memory = Allocate(device, (bytes + kDirectUnit - 1) / kDirectUnit * kDirectUnit);
+    ContextScope scope(device);
+    OrderCopies(memory);
+    return memory;
+  }
+  int ExportDmaBuf(int device, char* memory, uint64_t bytes) override {
+    ContextScope scope(device);
+    return cuda::ExportDmaBuf(memory, bytes);
+  }
+  void FlushDirect(int device) override {
+    ContextScope scope(device);
+    cuda::FlushDirect(device);
+  }
+
+  // Legacy IPC exports whole allocations of cudaMalloc and cuMemAlloc, descriptors what cuMemCreate made for them.
+  // Memory of cudaMallocAsync's pools is neither.
+  Allocation Find(const void* pointer) override {
+    ContextScope scope;
+    CUdeviceptr base = 0;
+    size_t bytes = 0;
+    unsigned long long id = 0;
+    int device = -1;
+    unsigned legacy = 0, type = 0;
+    uint64_t handles = 0;
+    CUmemoryPool pool = nullptr;
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                        CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                        CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                                        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+    void* values[] = {&base, &bytes, &id, &device, &legacy, &type, &handles, &pool};
+    const CUresult result =
+        TheDriver().cuPointerGetAttributes(8, attributes, values, reinterpret_cast<CUdeviceptr>(pointer));
+    if (result != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE || base == 0) return {};
+    const bool descriptor = (handles & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0 && pool == nullptr && id != 0;
+    const Sharing sharing = legacy != 0 ? Sharing::kHandle : descriptor ? Sharing::kDescriptor : Sharing::kNone;
+    return {reinterpret_cast<char*>(base), bytes, id, device, sharing};
+  }
+  IpcHandle Export(const Allocation& allocation) override {
+    ContextScope scope(allocation.device);
+    cudaIpcMemHandle_t handle;
+    JAXRING_CUDA(cudaIpcGetMemHandle(&handle, allocation.base));
+    IpcHandle copy;
+    static_assert(sizeof handle == sizeof copy.bytes);
+    std::memcpy(copy.bytes.data(), &handle, sizeof handle);
+    return copy;
+  }
+  char* Import(int device, const IpcHandle& handle) override {
+    ContextScope scope(device);
+    cudaIpcMemHandle_t copy;
+    std::memcpy(&copy, handle.bytes.data(), sizeof copy);
+    void* memory = nullptr;
+    JAXRING_CUDA(cudaIpcOpenMemHandle(&memory, copy, cudaIpcMemLazyEnablePeerAccess));
+    return static_cast<char*>(memory);
+  }
+
+  int ExportDescriptor(const Allocation& allocation) override {
+    ContextScope scope(allocation.device);
+    if (Find(allocation.base).id != allocation.id) throw GpuError("the memory was given back");
+    return cuda::ExportDescriptor(allocation.base);
+  }
+  char* ImportDescriptor(int device, int descriptor, uint64_t bytes) override {
+    ContextScope scope(device);
+    return cuda::ImportDescriptor(device, descriptor, bytes);
+  }
+
+  bool HasMulticast(int device) override {
+    return MulticastCompiled() && Supports(device, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
+  }
+  std::unique_ptr<MulticastObject> NewMulticast(int device, int devices, uint64_t bytes) override {
+    ContextScope scope(device);
+    return CreateMulticast(devices, bytes);
+  }
+  std::unique_ptr<MulticastObject> ImportMulticast(int device, int descriptor, uint64_t bytes) override {
+    ContextScope scope(device);
+    return OpenMulticast(descriptor, bytes);
+  }
+
+  void Copy(int device, void* to, const void* from, uint64_t bytes) override {
+    ContextScope scope(device);
+    cudaStream_t stream = CopyStream(device);
+    JAXRING_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+    JAXRING_CUDA(cudaStreamSynchronize(stream));
+  }
+  void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) override {
+    if (bytes == 0) return;  // a graph has no place for it
+    ContextScope scope;
+    JAXRING_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, ToStream(stream)));
+  }
+  void ClearAsync(int device, void* memory, uint64_t bytes, void* stream) override {
+    if (bytes == 0) return;
+    ContextScope scope(device);
+    JAXRING_CUDA(cudaMemsetAsync(memory, 0, bytes, ToStream(stream)));
+  }
+  bool Capturing(void* stream) override {
+    ContextScope scope;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    JAXRING_CUDA(cudaStreamIsCapturing(ToStream(stream), &status));
+    return status != cudaStreamCaptureStatusNone;
+  }
+  void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) override {
+    ContextScope scope;
+    JAXRING_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, ToStream(stream)));
+    JAXRING_CUDA(cudaStreamSynchronize(ToStream(stream)));
+  }
+
+  void Launch(int device, const Args& args, int threads, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(cuda::Launch(args, threads, stream)), "the launch of a collective's kernel");
+  }
+  void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(cuda::LaunchFused(fused, args, threads, stream)),
+          "the launch of a collective's fused kernel");
+  }
+  void LaunchGate(int device, bool open, const Args& args, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(LaunchCopyGate(open, args, stream)), "the launch of a collective's gate");
+  }
+  void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(cuda::LaunchMulticast(memory, args, threads, stream)),
+          "the launch of a collective's kernel for multicast memory");
+  }
+  void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(cuda::LaunchMail(mail, args, threads, stream)), "the launch of a message's kernel");
+  }
+  void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(cuda::LaunchExtents(ragged, args, stream)),
+          "the launch of the kernel that reads a ragged collective's sizes");
+  }
+  void Guard(int device, const Status* status, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(LaunchGuard(status, stream)), "the launch of a collective's guard");
+  }
+
+  void* NewSideStream(int device) override {
+    ContextScope scope(device);
+    int least, greatest;
+    JAXRING_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    cudaStream_t stream;
+    JAXRING_CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+    return stream;
+  }
+  void* NewEvent(int device) override {
+    ContextScope scope(device);
+    cudaEvent_t event;
+    JAXRING_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return event;
+  }
+  void Record(void* event, void* stream) override {
+    ContextScope scope;
+    JAXRING_CUDA(cudaEventRecord(static_cast<cudaEvent_t>(event), ToStream(stream)));
+  }
+  void Follow(void* stream, void* event) override {
+    ContextScope scope;
+    JAXRING_CUDA(cudaStreamWaitEvent(ToStream(stream), static_cast<cudaEvent_t>(event), cudaEventWaitDefault));
+  }
+
+  void* NewStream(int device) override {
+    ContextScope scope(device);
+    cudaStream_t stream;
+    JAXRING_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+  }
+  void CloseStream(int device, void* stream) override {
+    ContextScope scope(device);
+    JAXRING_CUDA(cudaStreamDestroy(ToStream(stream)));
+  }
+  void Synchronize(int device, void* stream) override {
+    ContextScope scope(device);
+    JAXRING_CUDA(cudaStreamSynchronize(ToStream(stream)));
+  }
+
+ private:
+  // Not the default stream, which would wait for XLA's.
+  cudaStream_t CopyStream(int device) {
+    std::lock_guard lock(mutex_);
+    cudaStream_t& stream = copy_streams_[device];
+    if (stream == nullptr) JAXRING_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+  }
+
+  std::mutex mutex_;
+  std::map<int, cudaStream_t> copy_streams_;
+};
+
+}  // namespace
+
+Gpu& ThisGpu() {
+  static auto* gpu = new CudaGpu;
+  return *gpu;
+}
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,91 @@
+#include "cuda/host/gpu/gpu_cuda_driver.h"
+
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace jaxring::cuda {
+namespace {
+
+template <class Function>
+Function Find(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  // The version says which variant of a function is meant: the one of the declarations in cuda.h.
+  JAXRING_CUDA(cudaGetDriverEntryPointByVersion(name, &function, CUDA_VERSION, cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess) {
+    throw GpuError(std::string("the NVIDIA driver has no ") + name + ": it is older than this build's CUDA " +
+                   std::to_string(CUDA_VERSION / 1000) + "; update it");
+  }
+  return reinterpret_cast<Function>(function);
+}
+
+// Retained for ever: graphs and kernels in flight may need them, and XLA's hold ends before this library's.
+std::mutex mutex;
+CUcontext last = nullptr;
+
+CUcontext PrimaryContext(int device) {
+  static auto* contexts = new std::map<int, CUcontext>;
+  const Driver& driver = TheDriver();
+  std::lock_guard lock(mutex);
+  CUcontext& context = (*contexts)[device];
+  if (context == nullptr) {
+    CUdevice handle;
+    Check(driver.cuDeviceGet(&handle, device), "cuDeviceGet");
+    Check(driver.cuDevicePrimaryCtxRetain(&context, handle), "cuDevicePrimaryCtxRetain");
+  }
+  return last = context;
+}
+
+}  // namespace
+
+void Check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // so that it is not taken for somebody else's
+  throw GpuError(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
+}
+
+void Check(CUresult error, const char* what) {
+  if (error == CUDA_SUCCESS) return;
+  const char* text = nullptr;
+  if (TheDriver().cuGetErrorString(error, &text) != CUDA_SUCCESS || text == nullptr) text = "unknown error";
+  throw GpuError(std::string(what) + ": " + text + " (" + std::to_string(error) + ")");
+}
+
+const Driver& TheDriver() {
+#define JAXRING_FIND(name) Find<decltype(&::name)>(#name),
+  static const Driver driver = {JAXRING_DRIVER_FUNCTIONS(JAXRING_FIND)};
+#undef JAXRING_FIND
+  return driver;
+}
+
+ContextScope::ContextScope(int device) {
+  Check(TheDriver().cuCtxPushCurrent(PrimaryContext(device)), "cuCtxPushCurrent");
+  pushed_ = true;
+  Relax();
+}
+
+ContextScope::ContextScope() {
+  CUcontext context = nullptr;
+  Check(TheDriver().cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+  if (context == nullptr) {
+    {
+      std::lock_guard lock(mutex);
+      context = last;
+    }
+    if (context == nullptr) context = PrimaryContext(0);
+    Check(TheDriver().cuCtxPushCurrent(context), "cuCtxPushCurrent");
+    pushed_ = true;
+  }
+  Relax();
+}
+
+void ContextScope::Relax() { TheDriver().cuThreadExchangeStreamCaptureMode(&mode_); }
+
+ContextScope::~ContextScope() {
+  TheDriver().cuThreadExchangeStreamCaptureMode(&mode_);
+  CUcontext popped;
+  if (pushed_) TheDriver().cuCtxPopCurrent(&popped);
+}
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,98 @@
+// Multicast objects of the driver.
+#include <map>
+
+#include "cuda/host/gpu/gpu_cuda_virtual.h"
+
+namespace jaxring::cuda {
+namespace {
+
+CUdevice Ordinal(int device) {
+  CUdevice handle;
+  Check(TheDriver().cuDeviceGet(&handle, device), "cuDeviceGet");
+  return handle;
+}
+
+class CudaMulticast final : public MulticastObject {
+ public:
+  explicit CudaMulticast(uint64_t bytes) : bytes_(bytes) {}
+  // In the order in which a driver wants it: mappings, bindings, memory, the object.
+  ~CudaMulticast() override {
+    for (auto& [device, place] : places_) {
+      try {
+        const ContextScope scope(device);
+        if (place.all != nullptr) UnmapMemory(place.all, bytes_);
+        if (place.bound) TheDriver().cuMulticastUnbind(object.value, Ordinal(device), 0, bytes_);
+        if (place.own != nullptr) UnmapMemory(place.own, place.own_bytes);
+      } catch (const GpuError&) {  // the context is lost, and its memory with it
+      }
+    }
+  }
+
+  uint64_t bytes() const override { return bytes_; }
+  int Export() override { return ExportHandle(object); }
+  void Add(int device) override {
+    const ContextScope scope(device);
+    Check(TheDriver().cuMulticastAddDevice(object.value, Ordinal(device)), "cuMulticastAddDevice");
+  }
+  char* Bind(int device) override {
+    const ContextScope scope(device);
+    Place& place = places_[device];
+    place.own_bytes = bytes_;
+    CreateMemory(device, &place.own_bytes, &place.memory);
+    Check(TheDriver().cuMulticastBindMem(object.value, 0, place.memory.value, 0, bytes_, 0), "cuMulticastBindMem");
+    place.bound = true;
+    return place.own = MapMemory({device}, place.memory, place.own_bytes);
+  }
+  char* Map(int device) override {
+    const ContextScope scope(device);
+    Place& place = places_[device];
+    return place.all = MapMemory({device}, object, bytes_, Unit(CU_MULTICAST_GRANULARITY_MINIMUM, bytes_));
+  }
+
+  // What sizes are multiples of.
+  static uint64_t Unit(CUmulticastGranularity_flags which, uint64_t bytes, unsigned devices = 2) {
+    const CUmulticastObjectProp properties = PropertiesOf(devices, bytes);
+    size_t unit = 0;
+    Check(TheDriver().cuMulticastGetGranularity(&unit, &properties, which), "cuMulticastGetGranularity");
+    return unit;
+  }
+  static CUmulticastObjectProp PropertiesOf(unsigned devices, uint64_t bytes) {
+    CUmulticastObjectProp properties{};
+    properties.numDevices = devices;
+    properties.size = bytes;
+    properties.handleTypes = kHandleType;
+    return properties;
+  }
+
+  MemoryHandle object;
+
+ private:
+  struct Place {
+    MemoryHandle memory;
+    char *own = nullptr, *all = nullptr;
+    uint64_t own_bytes = 0;
+    bool bound = false;
+  };
+  uint64_t bytes_;
+  std::map<int, Place> places_;
+};
+
+}  // namespace
+
+std::unique_ptr<MulticastObject> CreateMulticast(int devices, uint64_t bytes) {
+  // What is recommended may be far more than is needed.
+  uint64_t unit = CudaMulticast::Unit(CU_MULTICAST_GRANULARITY_RECOMMENDED, bytes, devices);
+  if (unit > bytes) unit = CudaMulticast::Unit(CU_MULTICAST_GRANULARITY_MINIMUM, bytes, devices);
+  auto made = std::make_unique<CudaMulticast>((bytes + unit - 1) / unit * unit);
+  const CUmulticastObjectProp properties = CudaMulticast::PropertiesOf(devices, made->bytes());
+  Check(TheDriver().cuMulticastCreate(&made->object.value, &properties), "cuMulticastCreate");
+  return made;
+}
+
+std::unique_ptr<MulticastObject> OpenMulticast(int descriptor, uint64_t bytes) {
+  auto made = std::make_unique<CudaMulticast>(bytes);
+  ImportHandle(descriptor, &made->object);
+  return made;
+}
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,185 @@
+#include "cuda/host/gpu_runtime.h"
+
+namespace jaxring::cuda {
+namespace {
+
+// How often the status words are looked at: memory reads of this process, one for each local rank of each plan.
+constexpr auto kLookEvery = std::chrono::milliseconds(10);
+std::atomic<Runtime*> running{nullptr};
+
+}  // namespace
+
+Runtime* RunningRuntime() { return running.load(std::memory_order_acquire); }
+
+Runtime& StartRuntime(Engine& engine, int process) {
+  static std::mutex mutex;
+  std::lock_guard lock(mutex);
+  if (RunningRuntime() == nullptr) running.store(new Runtime(ThisGpu(), engine, process), std::memory_order_release);
+  return *RunningRuntime();
+}
+
+Runtime::Runtime(Gpu& gpu, Engine& engine, int process)
+    : gpu_(gpu),
+      engine_(engine),
+      process_(process),
+      regions_(gpu, service_, process),
+      carrier_(gpu, engine),
+      sides_(gpu, service_),
+      looker_([this] { Look(); }) {}
+
+Runtime::~Runtime() {
+  stop_ = true;
+  if (looker_.joinable()) looker_.join();
+  carrier_.Stop();  // it tells communicators of damage
+}
+
+std::shared_ptr<Communicator> Runtime::GetCommunicator(const CommunicatorSpec& spec) {
+  std::lock_guard lock(mutex_);
+  auto& communicator = communicators_[spec.name];
+  if (!communicator) {
+    communicator =
+        service_.Do([&] { return std::make_shared<Communicator>(gpu_, regions_, &carrier_, process_, spec); });
+  }
+  return communicator;
+}
+
+void Runtime::Ask(Request request) {
+  {
+    std::lock_guard lock(mutex_);
+    requests_.push_back(std::move(request));
+  }
+  requested_.notify_one();
+}
+
+bool Runtime::NextRequest(double timeout_s, Request* request) {
+  std::unique_lock lock(mutex_);
+  if (!requested_.wait_until(lock, After(timeout_s), [this] { return stop_ || !requests_.empty(); })) return false;
+  if (requests_.empty()) return false;
+  *request = std::move(requests_.front());
+  requests_.pop_front();
+  return true;
+}
+
+void Runtime::Watch(std::shared_ptr<LaunchPlan> plan) {
+  std::lock_guard lock(mutex_);
+  plans_.push_back(std::move(plan));
+}
+
+std::vector<std::string> Runtime::TakeFaults(double timeout_s) {
+  std::unique_lock lock(mutex_);
+  faulted_.wait_until(lock, After(timeout_s), [this] { return stop_ || !faults_.empty(); });
+  return std::exchange(faults_, {});
+}
+
+void Runtime::Report(const std::string& text) {
+  {
+    std::lock_guard lock(mutex_);
+    faults_.push_back(text);
+  }
+  faulted_.notify_all();
+}
+
+void Runtime::Look() {
+  while (!stop_) {
+    LookOnce();
+    std::this_thread::sleep_for(kLookEvery);
+  }
+}
+
+void Runtime::LookOnce() {
+  std::vector<std::shared_ptr<LaunchPlan>> plans;
+  std::map<std::string, std::shared_ptr<Communicator>> communicators;
+  {
+    std::lock_guard lock(mutex_);
+    plans = plans_;
+    communicators = communicators_;
+  }
+  std::string why;
+  for (auto& plan : plans) {
+    if (plan->communicator().Broken(&why)) continue;
+    if (std::string fault = plan->Fault(); !fault.empty()) {
+      // Before anybody can fail by it, and end: the sentence is the cause of what they see.
+      Report(fault);
+      plan->Break(fault);
+      Tell(plan->communicator(), fault);
+    }
+  }
+  for (auto& [name, communicator] : communicators) {
+    if (communicator->Broken(&why)) continue;
+    if (const std::string damage = communicator->Damage(); !damage.empty()) {
+      Report(damage);
+      communicator->Break(damage);
+      Tell(*communicator, damage);
+      continue;
+    }
+    // Their kernels may wait for one that this process's was told not to begin.
+    if (const auto told = engine_.Told(communicator->key())) {
+      Report(told->message);
+      communicator->Break(told->message);
+      continue;
+    }
+    for (int peer : communicator->peers()) {
+      std::string end;
+      // One that ends in good order says first that it does, and with which exit code.
+      auto reason = [](const LinkEnd& ended) {
+        return ended.reason + (ended.ending == Ending::kGoodbye ? ", so it ran fewer steps than this process" : "");
+      };
+      if (auto link = engine_.links().Send(peer, 0); link && link->end.closed.load(std::memory_order_acquire)) {
+        end = reason(link->end);
+      } else if (auto back = engine_.links().Recv(peer, 0); back && back->end.closed.load(std::memory_order_acquire)) {
+        end = reason(back->end);
+      } else if (engine_.Crashed(peer)) {
+        end = "the connection beside the data has ended";
+      } else {
+        continue;
+      }
+      const std::string text =
+          "process " + std::to_string(peer) + ", with which " + name + " shares GPUs' work, is gone: " + end;
+      // One that ended in good order has done its part in all that it began; only what comes later fails.
+      if (engine_.Crashed(peer)) Report(text);
+      communicator->Break(text);
+      try {
+        communicator->Bury(peer);
+      } catch (const std::exception& error) {
+        Report(std::string("the GPU does not answer any more: ") + error.what());
+      }
+      break;
+    }
+  }
+}
+
+void Runtime::Tell(const Communicator& communicator, const std::string& fault) {
+  engine_.Spread(communicator.key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
+}
+
+void Runtime::Abort(const std::string& reason) {
+  std::map<std::string, std::shared_ptr<Communicator>> communicators;
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    communicators = communicators_;
+  }
+  for (auto& [name, communicator] : communicators) communicator->Break(reason);
+  requested_.notify_all();
+  faulted_.notify_all();
+  // Before CUDA unmaps the pinned memory that they look at.
+  if (looker_.joinable()) looker_.join();
+  carrier_.Stop();
+}
+
+std::map<std::string, uint64_t> Runtime::Counters() {
+  std::lock_guard lock(mutex_);
+  uint64_t staged = 0;
+  for (auto& plan : plans_) staged += plan->staged_launches();
+  return {{"plans", plans_.size()},
+          {"communicators", communicators_.size()},
+          {"staged_launches", staged},
+          {"started", sides_.count()},
+          {"in_flight", sides_.open()},
+          {"carried_messages", carrier_.messages()},
+          {"direct_messages", carrier_.direct_messages()},
+          {"gpu_direct_messages", carrier_.gpu_direct_messages()},
+          {"mapped_bytes", regions_.mapped_bytes()}};
+}
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,130 @@
+#include "cuda/host/gpu_site.h"
+
+#include "cuda/host/gpu_runtime.h"
+
+namespace jaxring::cuda {
+
+std::vector<int32_t> Site::GroupPartitions(int group) const {
+  auto begin = spec_.groups.begin() + group * spec_.group_size;
+  return {begin, begin + spec_.group_size};
+}
+
+std::vector<std::pair<int, int>> Site::Arrived(int group) {
+  std::lock_guard lock(mutex_);
+  return {groups_[group].devices.begin(), groups_[group].devices.end()};
+}
+
+void Site::Resolve(int group, std::shared_ptr<LaunchPlan> plan) {
+  runtime_->Watch(plan);
+  {
+    std::lock_guard lock(mutex_);
+    groups_[group].plan = std::move(plan);
+  }
+  changed_.notify_all();
+}
+
+void Site::Reject(int group, jaxring::Status status) {
+  {
+    std::lock_guard lock(mutex_);
+    groups_[group].asked = false;
+    groups_[group].rejection = std::move(status);
+    ++groups_[group].rejections;
+  }
+  changed_.notify_all();
+}
+
+void Site::Identify(int device, int partition, jaxring::Status status) {
+  {
+    std::lock_guard lock(mutex_);
+    if (status.ok()) {
+      partitions_[device] = partition;
+    } else {
+      unidentified_[device] = std::move(status);
+    }
+  }
+  changed_.notify_all();
+}
+
+jaxring::Status Site::Partition(int device, const void* partition, void* stream, int* found) {
+  const Deadline deadline = After(spec_.timeout_s);
+  std::unique_lock lock(mutex_);
+  if (auto known = partitions_.find(device); known != partitions_.end()) {
+    *found = known->second;
+    return {};
+  }
+  Gpu& gpu = runtime_->gpu();
+  if (!gpu.Capturing(stream)) {
+    lock.unlock();
+    uint32_t value = 0;
+    // The operand was written by this stream, which has to get there first. Once per site and device.
+    gpu.ReadBehind(stream, &value, partition, sizeof value);
+    lock.lock();
+    *found = partitions_[device] = static_cast<int>(value);
+    return {};
+  }
+  unidentified_.erase(device);
+  runtime_->Ask({shared_from_this(), -1, device});
+  while (partitions_.count(device) == 0 && unidentified_.count(device) == 0) {
+    if (changed_.wait_until(lock, deadline) == std::cv_status::timeout) {
+      return jaxring::Status::Error(Code::kDeadlineExceeded, "jaxring: the planner did not answer");
+    }
+  }
+  if (partitions_.count(device) == 0) return unidentified_[device];
+  *found = partitions_[device];
+  return {};
+}
+
+jaxring::Status Site::Run(int device, const void* partition, const void* in, void* out, uint64_t in_bytes,
+                          uint64_t out_bytes, void* stream, const RaggedVectors* vectors, bool beside) {
+  int number = 0;
+  try {
+    if (jaxring::Status status = Partition(device, partition, stream, &number); !status.ok()) return status;
+  } catch (const std::exception& error) {
+    return jaxring::Status::Error(Code::kInternal, std::string("jaxring: ") + error.what());
+  }
+  auto place = place_.find(number);
+  if (place == place_.end()) {
+    return jaxring::Status::Error(Code::kInternal, "jaxring: partition " + std::to_string(number) + " is in no group");
+  }
+  const auto [group_index, rank] = place->second;
+  std::shared_ptr<LaunchPlan> plan;
+  {
+    const Deadline deadline = After(spec_.timeout_s);
+    std::unique_lock lock(mutex_);
+    Group& group = groups_[group_index];
+    group.devices[rank] = device;
+    const uint64_t rejections = group.rejections;
+    if (!group.plan && !group.asked) {
+      group.asked = true;
+      runtime_->Ask({shared_from_this(), group_index, -1});
+    }
+    while (!group.plan) {
+      if (group.rejections != rejections) return group.rejection;
+      if (runtime_->stopping()) return jaxring::Status::Error(Code::kAborted, "jaxring: this process is ending");
+      if (changed_.wait_until(lock, std::min(deadline, After(0.2))) == std::cv_status::timeout &&
+          std::chrono::steady_clock::now() > deadline) {
+        return jaxring::Status::Error(Code::kDeadlineExceeded,
+                                      "jaxring: no plan within the deadline for " + spec_.spec);
+      }
+    }
+    plan = group.plan;
+  }
+  if (beside) return RunBeside(*plan, rank, device, in, out, in_bytes, out_bytes, stream);
+  return plan->Launch(rank, in, out, in_bytes, out_bytes, stream, vectors);
+}
+
+jaxring::Status Site::RunBeside(LaunchPlan& plan, int rank, int device, const void* in, void* out, uint64_t in_bytes,
+                                uint64_t out_bytes, void* stream) {
+  try {
+    if (out_bytes == 0) return plan.Launch(rank, in, out, in_bytes, out_bytes, stream);
+    Sides& sides = runtime_->sides();
+    void* side = sides.Fork(device, plan.communicator().spec().ranks[rank].device, stream);
+    jaxring::Status status = plan.Launch(rank, in, out, in_bytes, out_bytes, side);
+    sides.Started(device, out);  // also where it failed: a capture has to come back
+    return status;
+  } catch (const std::exception& error) {
+    return jaxring::Status::Error(Code::kInternal, plan.spec().what + ": " + error.what());
+  }
+}
+
+}  // namespace jaxring::cuda

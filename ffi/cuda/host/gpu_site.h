@@ -1,0 +1,81 @@
+// A call site of the CUDA engine: one custom call of one compiled program, as the CPU engine's Site. Each device's
+// participant is enqueued by itself when its program reaches the call; ranks meet on their devices, not here.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "cuda/host/launcher.h"
+
+namespace jaxring::cuda {
+
+class Runtime;
+
+struct SiteSpec {
+  std::string spec;             // JSON for the planner; opaque here
+  std::vector<int32_t> groups;  // partition ids, group after group
+  int group_size = 1;
+  double timeout_s = 300;
+  uint64_t ordinal = 0;  // how many sites with the same spec were made before this one
+};
+
+class Site : public std::enable_shared_from_this<Site> {
+ public:
+  Site(Runtime* runtime, SiteSpec spec) : runtime_(runtime), spec_(std::move(spec)) {
+    for (size_t i = 0; i < spec_.groups.size(); ++i) {
+      place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};
+    }
+    groups_.resize(spec_.groups.size() / spec_.group_size);
+  }
+
+  // Enqueues the part of the rank that `device` is. `partition` is the partition id's operand on the device: it is read
+  // once per device, unless the stream is being captured into a graph; then the planner must know. The first call
+  // waits for a plan, timeout_s at most. `vectors`: of a ragged collective, else nullptr. `beside`: on the device's
+  // side stream, until Sides::Join of `out`.
+  jaxring::Status Run(int device, const void* partition, const void* in, void* out, uint64_t in_bytes,
+                      uint64_t out_bytes, void* stream, const RaggedVectors* vectors = nullptr, bool beside = false);
+
+  const SiteSpec& spec() const { return spec_; }
+  std::vector<int32_t> GroupPartitions(int group) const;
+  // (rank, device) pairs of this process that have come so far.
+  std::vector<std::pair<int, int>> Arrived(int group);
+  void Resolve(int group, std::shared_ptr<LaunchPlan> plan);
+  void Reject(int group, jaxring::Status status);
+  void Identify(int device, int partition, jaxring::Status status);
+
+ private:
+  struct Group {
+    bool asked = false;
+    std::shared_ptr<LaunchPlan> plan;
+    uint64_t rejections = 0;
+    jaxring::Status rejection;
+    std::map<int, int> devices;  // rank -> device
+  };
+  jaxring::Status RunBeside(LaunchPlan& plan, int rank, int device, const void* in, void* out, uint64_t in_bytes,
+                            uint64_t out_bytes, void* stream);
+  jaxring::Status Partition(int device, const void* partition, void* stream, int* found);
+
+  Runtime* runtime_;
+  SiteSpec spec_;
+  std::map<int32_t, std::pair<int, int>> place_;  // partition -> (group, rank)
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Group> groups_;
+  std::map<int, int> partitions_;  // by device
+  std::map<int, jaxring::Status> unidentified_;
+};
+
+// What a site asks of Python: a plan for a group, or, with group -1, the partition that a device is.
+struct Request {
+  std::shared_ptr<Site> site;
+  int group = -1;
+  int device = -1;
+};
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,122 @@
+// Device memory that several ranks address: which allocations of this process its peers have mapped, under which
+// numbers, and where this process has mapped theirs.
+//
+// An allocation becomes known once: its owner lists it on its board, each peer's watching thread maps it for every
+// device that it uses, enters the address in the table that kernels read, and says so on the board. Only then does the
+// owner launch what names it, so a kernel never meets a number that its own table lacks. Entries never change, which is
+// what lets graphs be replayed. A mapping lives until its process ends.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/host/gpu/gpu.h"
+#include "cuda/host/memory/board.h"
+#include "cuda/host/memory/descriptors.h"
+#include "cuda/host/memory/service.h"
+#include "transport/core/bell.h"
+
+namespace jaxring::cuda {
+
+using Deadline = std::chrono::steady_clock::time_point;
+Deadline After(double seconds);
+
+// Where something lies in a process's memory: in one of its regions, or, with region 0, at an address of its own.
+struct Location {
+  uint64_t region = 0;
+  uint64_t offset = 0;
+};
+
+// Whether so many bytes at the pointer lie in the allocation.
+inline bool Within(const Allocation& allocation, const void* pointer, uint64_t bytes) {
+  const auto offset = static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base);
+  return offset <= allocation.bytes && bytes <= allocation.bytes - offset;
+}
+
+class Regions {
+ public:
+  // `process`: this process's number in the job.
+  Regions(Gpu& gpu, Service& service, int process);
+  ~Regions();
+  Regions(const Regions&) = delete;
+
+  int board_fd() const { return board_->fd(); }
+  int bell_fd() const { return bell_->fd(); }
+  // Maps a peer's board and its bell; once per peer, later calls do nothing.
+  void Attach(int process, const std::string& board_path, const std::string& bell_path);
+  // From now on peers' memory is mapped for `device` too.
+  void Use(int device);
+
+  // The location of `bytes` at a pointer for peers in `processes`, each of which has it mapped by the return. False
+  // where the memory cannot be exported, or is no single allocation. Throws std::runtime_error naming the pair, also
+  // when `deadline` passes.
+  // `look` is called while it waits, and may throw to end that.
+  bool Publish(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline,
+               Location* location, const std::function<void()>& look = {});
+  // The address of a peer's location for kernels of `device`, waiting until it is mapped.
+  char* Resolve(int device, int process, Location location, Deadline deadline);
+  // The table of a process's regions, also of this one's, as kernels of `device` read it.
+  const uint64_t* Table(int device, int process);
+
+  // A descriptor that peers may fetch by the number returned, each time opened by `make`, on a thread of ours; and a
+  // peer's, which the caller closes. Throw std::runtime_error.
+  uint32_t HandOut(std::function<int()> make);
+  int Fetch(int process, uint32_t number);
+
+  Service& service() { return service_; }
+  uint64_t mapped_bytes() const { return mapped_bytes_; }
+
+ private:
+  struct Peer {
+    int process;
+    std::unique_ptr<Board> board;
+    std::unique_ptr<Bell> bell;
+    BoardPage::Reader* place;
+  };
+  struct TableOf {
+    uint64_t* entries = nullptr;  // on the device: what kernels read
+    std::vector<uint64_t> known;  // the same here
+    uint32_t mapped = 1;          // regions below this number are done
+  };
+  void Watch();
+  void MapNews(Peer& peer);
+  void MapOne(int device, TableOf& table, uint32_t number, const BoardPage& page);
+  int OpenRegion(uint32_t number);
+  TableOf& TableLocked(int device, int process);
+  uint32_t ListLocked(const Allocation& allocation);
+  void AwaitMapped(int process, uint32_t number, Deadline deadline, const std::function<void()>& look);
+
+  Gpu& gpu_;
+  Service& service_;
+  const int own_process_;
+  std::unique_ptr<Board> board_;
+  std::unique_ptr<Bell> bell_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<int> devices_;
+  std::vector<std::string> uuids_;       // of the devices that this process sees
+  std::map<std::string, int> ordinals_;  // by uuid
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::map<std::pair<int, int>, TableOf> tables_;  // (device, process)
+  std::map<uint64_t, uint32_t> numbers_;           // allocation id -> region
+  std::set<uint64_t> unshared_;                    // allocation ids that could not be exported
+  std::map<uint32_t, uint64_t> own_base_;          // region -> base
+  std::mutex descriptors_mutex_;                   // mutex_ is held while a peer is asked, which may ask us
+  std::map<uint32_t, Allocation> descriptors_;     // of regions that are shared by them
+  std::vector<std::function<int()>> handed_out_;   // numbered from kMaxRegions
+  std::atomic<uint64_t> mapped_bytes_{0};
+  std::atomic<bool> stop_{false};
+  std::unique_ptr<DescriptorServer> server_;
+  std::thread watcher_;
+};
+
+}  // namespace jaxring::cuda

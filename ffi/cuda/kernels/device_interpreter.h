@@ -1,0 +1,262 @@
+// Plays a lane of a step table: the device's counterpart of ffi/engine/operation/interpreter.cc, for a block of
+// threads.
+//
+// A step goes slice by slice, a message each. All threads prepare (each waits for one peer, or for none), pass over the
+// data, and publish; a barrier lies between. Threads that prepare an operand publish it too.
+#pragma once
+
+#include "cuda/device/gates.h"
+#include "cuda/experimental/bulk.h"
+
+namespace jaxring::cuda {
+
+template <class Protocol, int kWiden>
+class Player {
+ public:
+  JAXRING_DEVICE Player(const Args& args, Shared& shared)
+      : args_(args),
+        lane_(args, shared),
+        how_{args.dtype, CodeOf(args.dtype, args.op), args.divisor},
+        element_(BytesOf(args.dtype)) {}
+
+  JAXRING_DEVICE void Play() {
+    const uint32_t begin = args_.lane_begin[lane_.number], end = args_.lane_begin[lane_.number + 1];
+    if constexpr (Protocol::kBulk) StartBulk(args_);
+    bool good = OpenGates(lane_);
+    const uint64_t tiles = begin == end ? 0 : Tiles();
+    for (uint64_t tile = 0; good && tile < tiles; ++tile) {
+      lane_.tile = static_cast<uint32_t>(tile);
+      Step next = args_.steps[begin];
+      for (uint32_t s = begin; good && s < end; ++s) {
+        const Step step = next;
+        if (s + 1 < end) next = args_.steps[s + 1];  // on its way while this one is played
+        lane_.step = s - begin;
+        good = PlayStep(step, tile);
+      }
+    }
+    CloseGates(lane_, !good);
+  }
+
+ private:
+  static constexpr uint32_t kWidening = kWiden == 0 ? 1 : kWiden;
+
+  struct Span {
+    uint64_t offset;  // in bytes, from the buffer's begin
+    uint64_t elements;
+  };
+
+  JAXRING_DEVICE uint64_t Tiles() const {
+    if (args_.extents.in_offset == nullptr) return args_.tiles;
+    return (*args_.extents.longest + args_.tile_elements - 1) / args_.tile_elements;
+  }
+
+  JAXRING_DEVICE Span SpanOf(Buffer buffer, int32_t chunk, uint64_t tile) const {
+    uint64_t begin, length;
+    if (args_.extents.in_offset != nullptr) {
+      const bool in = buffer == Buffer::kInput;
+      begin = (in ? args_.extents.in_offset : args_.extents.out_offset)[chunk];
+      length = (in ? args_.extents.in_length : args_.extents.out_length)[chunk];
+    } else {
+      const uint32_t block = static_cast<uint32_t>(chunk) / args_.pieces;
+      const uint32_t piece = static_cast<uint32_t>(chunk) % args_.pieces;
+      begin = block * args_.block_elements + args_.piece_begin[piece];
+      length = args_.piece_begin[piece + 1] - args_.piece_begin[piece];
+    }
+    const uint64_t skip = tile * args_.tile_elements;
+    if (skip >= length) return {0, 0};
+    const uint64_t rest = length - skip;
+    return {(begin + skip) * element_, rest < args_.tile_elements ? rest : args_.tile_elements};
+  }
+  JAXRING_DEVICE char* ScratchAt(int32_t chunk) const {
+    const uint64_t bytes = ScratchBytes(args_.tile_elements, element_, kWidening);
+    return args_.scratch + (static_cast<uint64_t>(lane_.number) * args_.scratch_chunks + chunk) * bytes;
+  }
+
+  JAXRING_DEVICE bool PlayStep(const Step& step, uint64_t tile) {
+    const Buffer src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
+    const bool src_in_memory = src == Buffer::kInput || src == Buffer::kOutput;
+    const Span from = src_in_memory ? SpanOf(src, step.src_chunk, tile) : Span{0, 0};
+    const Span to = dst == Buffer::kOutput ? SpanOf(dst, step.dst_chunk, tile) : Span{0, 0};
+    // Every chunk of a step has one length; a scratch chunk's is that of the step that wrote it.
+    uint64_t elements = dst == Buffer::kOutput ? to.elements : from.elements;
+    if (dst != Buffer::kOutput && !src_in_memory) elements = lane_.shared.scratch_elements[step.src_chunk];
+    if (dst == Buffer::kScratch) {
+      SyncBlock();
+      if (ThreadIndex() == 0) lane_.shared.scratch_elements[step.dst_chunk] = elements;
+      SyncBlock();
+    }
+    for (uint64_t at = 0; at < elements; at += args_.slice_elements) {
+      const uint64_t rest = elements - at;
+      if (!PlaySlice(step, from.offset, to.offset, at, rest < args_.slice_elements ? rest : args_.slice_elements)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Sources are prepared by threads from the first one on, targets from the last one down: the waits of either do not
+  // add up, and neither do the fences.
+  JAXRING_DEVICE static uint32_t FromLast() { return Threads() - 1 - ThreadIndex(); }
+
+  JAXRING_DEVICE bool PlaySlice(const Step& step, uint64_t from, uint64_t to, uint64_t at, uint64_t elements) {
+    const bool zero = step.flags & StepFlag::kZero, has_dst = step.dst_buffer != static_cast<uint8_t>(Buffer::kNone);
+    const uint32_t sources = zero ? 0 : step.recv_count == 0 ? 1 : step.recv_count;
+    const uint32_t targets = step.send_count + has_dst;
+    if (sources > kMaxStepPeers || targets > kMaxStepPeers + 1) {
+      if (ThreadIndex() == 0) Report(lane_, Fault::kBadTable, Wait::kNothing, -1, 0);
+      return false;
+    }
+    const uint64_t skip = at * element_;
+    bool lost = false;
+    for (uint32_t i = ThreadIndex(); i < sources; i += Threads()) lost |= !PrepareSource(step, from + skip, at, i);
+    for (uint32_t i = FromLast(); i < targets; i += Threads()) lost |= !PrepareTarget(step, to + skip, at, i, has_dst);
+    if (SyncBlockOr(lost)) return false;
+
+    Work work;
+    work.source = lane_.shared.sources;
+    work.target = lane_.shared.targets;
+    work.sources = sources;
+    work.targets = targets;
+    work.bytes = elements * element_;
+    work.packs = static_cast<uint32_t>((work.bytes + kPackBytes - 1) / kPackBytes);
+    work.divide = (step.flags & StepFlag::kFinal) && args_.divisor != 0;
+    uint64_t addresses = 0;
+    work.moves = !work.divide && sources == 1;
+    for (uint32_t i = 0; i < sources; ++i) {
+      const Operand& source = lane_.shared.sources[i];
+      if (source.form == Form::kRaw) addresses |= reinterpret_cast<uint64_t>(source.at);
+      work.moves = work.moves && (kWidening == 1 || source.form == Form::kRaw || source.form == Form::kMessage);
+    }
+    for (uint32_t i = 0; i < targets; ++i) {
+      const Operand& target = lane_.shared.targets[i];
+      const bool raw = target.form == Form::kRaw || target.form == Form::kFar;
+      if (raw) addresses |= reinterpret_cast<uint64_t>(target.at);
+      work.moves = work.moves && (kWidening == 1 || raw || target.form == Form::kMessage);
+    }
+    work.aligned = addresses % kPackBytes == 0;
+    addresses |= work.bytes;
+    work.log2 = addresses & 1 ? 0 : addresses & 2 ? 1 : 2;
+    if (zero) {
+      FillZeros(work);
+    } else {
+      lost = !PassOrCopy<Protocol, kWiden>(lane_, how_, work);
+      for (uint32_t i = 0; i < targets; ++i) CleanTarget(lane_.shared.targets[i], elements);
+      if constexpr (Protocol::kBulk) FinishBulk(args_);
+    }
+    if (SyncBlockOr(lost)) return false;
+
+    for (uint32_t i = FromLast(); i < targets; i += Threads()) PublishTarget(lane_.shared.targets[i], elements);
+    for (uint32_t i = ThreadIndex(); i < sources; i += Threads()) PublishSource(lane_.shared.sources[i]);
+    return true;
+  }
+
+  JAXRING_DEVICE bool PrepareSource(const Step& step, uint64_t offset, uint64_t at, uint32_t i) {
+    const Buffer src = static_cast<Buffer>(step.src_buffer);
+    Operand& operand = lane_.shared.sources[i];
+    int32_t peer = args_.rank;
+    uint32_t route = 0;
+    if (step.recv_count != 0) {
+      peer = args_.peers[step.recv_begin + i];
+      route = args_.route[step.recv_begin + i];
+    }
+    if (Peer::rank(peer) == args_.rank && src != Buffer::kNone) {
+      if (src == Buffer::kScratch) {
+        // Slices are whole packs, so a slice's accumulators lie as those of a message of its own would.
+        operand = {ScratchAt(step.src_chunk) + at * element_ * kWidening, 0, ScratchForm(), 0, -1};
+      } else {
+        const char* base = src == Buffer::kInput ? args_.in : args_.out;
+        operand = {const_cast<char*>(base) + offset, 0, Form::kRaw, 0, -1};
+      }
+      return true;
+    }
+    if (Peer::memory(peer)) {
+      char* base = (src == Buffer::kInput ? lane_.shared.member_in : lane_.shared.member_out)[route];
+      operand = {base + offset, 0, Form::kRaw, 0, -1};
+      return true;
+    }
+    Connection& connection = lane_.ConnectionOf(route);
+    const uint64_t number = connection.received++;
+    const bool partial = kWidening > 1 && (step.flags & StepFlag::kRecvPartial);
+    char* slot = const_cast<char*>(connection.recv_slots) + (number & (args_.slots - 1)) * args_.slot_bytes;
+    operand = {slot, number, partial ? Form::kPartialMessage : Form::kMessage, route, connection.peer};
+    if constexpr (!Protocol::kCounts) return true;
+    return AwaitAtLeast(lane_, Wait::kMessage, connection.peer, connection.arrived, number + 1);
+  }
+
+  JAXRING_DEVICE bool PrepareTarget(const Step& step, uint64_t offset, uint64_t at, uint32_t i, bool has_dst) {
+    Operand& operand = lane_.shared.targets[i];
+    if (has_dst && i == 0) {
+      if (step.dst_buffer == static_cast<uint8_t>(Buffer::kScratch)) {
+        operand = {ScratchAt(step.dst_chunk) + at * element_ * kWidening, 0, ScratchForm(), 0, -1};
+      } else {
+        operand = {args_.out + offset, 0, Form::kRaw, 0, -1};
+      }
+      return true;
+    }
+    const uint32_t entry = step.send_begin + i - has_dst;
+    const int32_t peer = args_.peers[entry];
+    const uint32_t route = args_.route[entry];
+    if (Peer::memory(peer)) {
+      operand = {lane_.shared.member_out[route] + offset, 0, Form::kFar, 0, -1};
+      return true;
+    }
+    Connection& connection = lane_.ConnectionOf(route);
+    const uint64_t number = connection.sent++;
+    const bool partial = kWidening > 1 && (step.flags & StepFlag::kSendPartial);
+    char* slot = connection.send_slots + (number & (args_.slots - 1)) * args_.slot_bytes;
+    operand = {slot, number, partial ? Form::kPartialMessage : Form::kMessage, route, connection.peer};
+    if (number < args_.slots) return true;
+    return AwaitAtLeast(lane_, Wait::kRoom, connection.peer, connection.credit, number + 1 - args_.slots);
+  }
+
+  JAXRING_DEVICE static Form ScratchForm() { return kWidening > 1 ? Form::kScratch : Form::kRaw; }
+  JAXRING_DEVICE static bool IsMessage(const Operand& operand) {
+    return operand.form == Form::kMessage || operand.form == Form::kPartialMessage;
+  }
+  JAXRING_DEVICE uint64_t MessageSize(const Operand& target, uint64_t elements) const {
+    return MessageBytes(Protocol::kProtocol, elements, element_, target.form == Form::kPartialMessage ? kWidening : 1);
+  }
+
+  JAXRING_DEVICE void PublishTarget(const Operand& target, uint64_t elements) {
+    if (!IsMessage(target)) return;
+    const Connection& connection = lane_.ConnectionOf(target.connection);
+    if (connection.tail == nullptr) return;
+    if (connection.sizes != nullptr) {
+      const uint32_t slot = static_cast<uint32_t>(target.number & (args_.slots - 1));
+      StoreRelaxed(&connection.sizes[slot], static_cast<uint32_t>(MessageSize(target, elements)));
+    }
+    StoreRelease(connection.tail, target.number + 1);
+  }
+  // Lines of LL have been read once their flags were seen, so nothing need be ordered before their slot is given back.
+  JAXRING_DEVICE void PublishSource(const Operand& source) {
+    if (!IsMessage(source)) return;
+    uint64_t* give = lane_.ConnectionOf(source.connection).give;
+    if constexpr (Protocol::kCounts) {
+      StoreRelease(give, source.number + 1);
+    } else {
+      StoreRelaxed(give, source.number + 1);
+    }
+  }
+  JAXRING_DEVICE void CleanTarget(const Operand& target, uint64_t elements) {
+    if (IsMessage(target)) Protocol::Clean(args_, target, MessageSize(target, elements));
+  }
+
+  JAXRING_DEVICE void FillZeros(const Work& work) {
+    char* to = lane_.shared.targets[0].at;
+    for (uint32_t pack = ThreadIndex(); pack < work.packs; pack += Threads()) {
+      const uint64_t at = static_cast<uint64_t>(pack) * kPackBytes, rest = work.bytes - at;
+      if (work.aligned && rest >= kPackBytes) {
+        Store(to + at, Vec{});
+      } else {
+        StoreEdge(to + at, Vec{}, rest < kPackBytes ? static_cast<uint32_t>(rest) : kPackBytes, work.log2, false);
+      }
+    }
+  }
+
+  const Args& args_;
+  Lane lane_;
+  Arithmetic how_;
+  uint32_t element_;
+};
+
+}  // namespace jaxring::cuda

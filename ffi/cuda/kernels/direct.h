@@ -1,0 +1,200 @@
+// Collectives without a step table, among ranks that all address each other's memory: one pass, and nothing else to
+// read or to wait for. They fold in rank order, so the bits are those of the schedule `direct`. See Fused in
+// kernel_launch.h.
+#pragma once
+
+#include "cuda/device/gates.h"
+#include "cuda/device/ll.h"
+#include "cuda/device/simple.h"
+#include "cuda/experimental/bulk.h"
+#include "cuda/kernels/kernel_launch.h"
+
+namespace jaxring::cuda {
+
+template <int kWiden>
+class FusedPlayer {
+ public:
+  JAXRING_DEVICE FusedPlayer(const Args& args, Shared& shared)
+      : args_(args),
+        lane_(args, shared),
+        how_{args.dtype, CodeOf(args.dtype, args.op), args.divisor},
+        block_bytes_(args.block_elements * BytesOf(args.dtype)) {}
+
+  JAXRING_DEVICE void Play(Fused fused) {
+    if constexpr (kWiden != 0) {
+      if (fused == Fused::kAllReduceOneShot) return PlayOneShot();
+    }
+    if constexpr (kWiden == 0) StartBulk(args_);
+    bool good = OpenGates(lane_);
+    if (good) {
+      if constexpr (kWiden == 0) {
+        good = PlayMove(fused);
+        FinishBulk(args_);
+      } else {
+        good = PlayFold(fused);
+      }
+    }
+    CloseGates(lane_, !good);
+  }
+
+ private:
+  // Bytes [begin, end) of a block of `bytes`, at whole runs of 32 packs: what share `number` of `of` gets.
+  struct Share {
+    uint64_t begin, end;
+  };
+  JAXRING_DEVICE static Share ShareOf(Share whole, uint64_t number, uint64_t of) {
+    constexpr uint64_t kRun = kWarp * kPackBytes;
+    const uint64_t runs = (whole.end - whole.begin + kRun - 1) / kRun;
+    const uint64_t begin = whole.begin + runs * number / of * kRun, end = whole.begin + runs * (number + 1) / of * kRun;
+    return {begin < whole.end ? begin : whole.end, end < whole.end ? end : whole.end};
+  }
+  // This lane's.
+  JAXRING_DEVICE Share Mine(Share whole) const { return ShareOf(whole, lane_.number, args_.lanes); }
+  JAXRING_DEVICE uint64_t OwnBlock() const { return static_cast<uint64_t>(args_.rank) * block_bytes_; }
+
+  // Members are in rank order without this rank.
+  JAXRING_DEVICE uint32_t MemberOf(uint32_t rank) const { return rank - (rank > static_cast<uint32_t>(args_.rank)); }
+  JAXRING_DEVICE Operand InputOf(uint32_t rank, uint64_t offset) const {
+    const bool own = rank == static_cast<uint32_t>(args_.rank);
+    const char* base = own ? args_.in : lane_.shared.member_in[MemberOf(rank)];
+    return {const_cast<char*>(base) + offset, 0, Form::kRaw, 0, -1};
+  }
+  JAXRING_DEVICE Operand OutputOf(uint32_t rank, uint64_t offset) const {
+    const bool own = rank == static_cast<uint32_t>(args_.rank);
+    char* base = own ? args_.out : lane_.shared.member_out[MemberOf(rank)];
+    return {base + offset, 0, own ? Form::kRaw : Form::kFar, 0, -1};
+  }
+
+  // `moves` says that nothing is done to the one source's elements.
+  JAXRING_DEVICE Work WorkOn(uint64_t bytes, uint32_t sources, uint32_t targets, bool moves) const {
+    Work work;
+    work.source = lane_.shared.sources;
+    work.target = lane_.shared.targets;
+    work.sources = sources;
+    work.targets = targets;
+    work.bytes = bytes;
+    work.packs = static_cast<uint32_t>((bytes + kPackBytes - 1) / kPackBytes);
+    work.divide = !moves && args_.divisor != 0;
+    work.moves = moves && !work.divide;
+    uint64_t addresses = 0;
+    for (uint32_t i = 0; i < sources; ++i) addresses |= AddressOf(work.source[i]);
+    for (uint32_t i = 0; i < targets; ++i) addresses |= AddressOf(work.target[i]);
+    work.aligned = addresses % kPackBytes == 0;
+    addresses |= bytes;
+    work.log2 = addresses & 1 ? 0 : addresses & 2 ? 1 : 2;
+    return work;
+  }
+  JAXRING_DEVICE static uint64_t AddressOf(const Operand& operand) {
+    return operand.form == Form::kMessage ? 0 : reinterpret_cast<uint64_t>(operand.at);
+  }
+
+  JAXRING_DEVICE bool PlayFold(Fused fused) {
+    const uint32_t ranks = args_.ranks;
+    const bool all = fused == Fused::kAllReduceTwoShot;
+    const Share mine = Mine(all ? ShareOf({0, block_bytes_}, args_.rank, ranks) : Share{0, block_bytes_});
+    for (uint32_t r = ThreadIndex(); r < ranks; r += Threads()) {
+      lane_.shared.sources[r] = InputOf(r, mine.begin + (all ? 0 : OwnBlock()));
+      if (all) lane_.shared.targets[r] = OutputOf(r, mine.begin);
+    }
+    if (!all && ThreadIndex() == 0) lane_.shared.targets[0] = OutputOf(args_.rank, mine.begin);
+    SyncBlock();
+    return Pass<Simple, kWiden>(lane_, how_, WorkOn(mine.end - mine.begin, ranks, all ? ranks : 1, false));
+  }
+
+  JAXRING_DEVICE bool PlayMove(Fused fused) {
+    const uint32_t ranks = args_.ranks;
+    // Of a broadcast every rank carries a share to all; the others carry whole blocks of their own.
+    const bool broadcast = fused == Fused::kBroadcast, to_each = fused == Fused::kAllToAll;
+    const Share block{0, block_bytes_};
+    const Share mine = Mine(broadcast ? ShareOf(block, args_.rank, ranks) : block);
+    for (uint32_t r = ThreadIndex(); r < ranks; r += Threads()) {
+      // Everyone begins with another one.
+      const uint32_t to = to_each ? (args_.rank + r) % ranks : r;
+      const uint32_t from = broadcast ? args_.root : args_.rank;
+      if (to_each || r == 0) {
+        lane_.shared.sources[r] = InputOf(from, mine.begin + (to_each ? to * block_bytes_ : 0));
+      }
+      lane_.shared.targets[r] = OutputOf(to, mine.begin + (broadcast ? 0 : OwnBlock()));
+    }
+    SyncBlock();
+    if (!to_each) return PassOrCopy<Simple, 0>(lane_, how_, WorkOn(mine.end - mine.begin, 1, ranks, true));
+    Work work = WorkOn(mine.end - mine.begin, ranks, ranks, true);
+    work.sources = work.targets = 1;
+    bool good = true;
+    for (uint32_t r = 0; good && r < ranks; ++r, ++work.source, ++work.target) {
+      good = PassOrCopy<Simple, 0>(lane_, how_, work);
+    }
+    return good;
+  }
+
+  // Every rank's input goes to every other one's stage as LL lines, of which there are two halves in turn. A rank that
+  // writes half k % 2 in launch k has ended launch k - 1, so it has got what all others sent in that; so these had
+  // ended launch k - 2 and left that half. So k must be one number for all lanes, however many a launch has, and a
+  // launch that moves nothing has none.
+  JAXRING_DEVICE void PlayOneShot() {
+    if (block_bytes_ == 0) return;
+    const uint32_t ranks = args_.ranks;
+    const uint64_t number = args_.epochs[2 * lane_.number + 1];
+    const uint64_t half = number % 2 * args_.stage_bytes;
+    const Share mine = Mine({0, block_bytes_});
+    Operand* sources = lane_.shared.sources;
+    Operand* targets = lane_.shared.targets;
+    // Lines take twice the bytes of what they carry.
+    const uint64_t at = half + 2 * mine.begin;
+    for (uint32_t m = ThreadIndex(); m < args_.member_count; m += Threads()) {
+      const Member& member = args_.members[m];
+      targets[m] = {member.stage_theirs + at, number, Form::kMessage, 0, member.rank};
+      sources[m + (m >= static_cast<uint32_t>(args_.rank))] = {const_cast<char*>(member.stage_ours) + at, number,
+                                                               Form::kMessage, 0, member.rank};
+    }
+    if (ThreadIndex() == 0) {
+      sources[args_.rank] = {const_cast<char*>(args_.in) + mine.begin, 0, Form::kRaw, 0, -1};
+      targets[args_.member_count] = {args_.out + mine.begin, 0, Form::kRaw, 0, -1};
+    }
+    SyncBlock();
+    Work send = WorkOn(mine.end - mine.begin, ranks, args_.member_count + 1, true);
+    Work fold = send;
+    send.source += args_.rank;
+    send.sources = 1;
+    send.targets = args_.member_count;
+    Pass<LL, 0>(lane_, how_, send);
+    if ((number & 0x7fffffffu) < 2) CleanStages(number, half);
+    // In place, another thread may still have to send what this one overwrites.
+    SyncBlock();
+    fold.target += args_.member_count;
+    fold.targets = 1;
+    fold.divide = args_.divisor != 0;
+    fold.moves = ranks == 1 && !fold.divide;
+    const bool lost = SyncBlockOr(!Pass<LL, kWiden>(lane_, how_, fold));
+    if (lost || ThreadIndex() != 0) return;
+    // Those of lanes that this launch has not, too.
+    for (uint32_t lane = lane_.number; lane < args_.epoch_lanes; lane += args_.lanes) {
+      args_.epochs[2 * lane + 1] = number + 1;
+    }
+  }
+
+  // As LL::Clean does for slots: no flag in a stage is older than 2^31 launches. Lines of this launch have it already,
+  // or get it from the lane whose they are; they lie before all that is written here.
+  JAXRING_DEVICE void CleanStages(uint64_t number, uint64_t half) {
+    const uint32_t flag = LL::Flag(number);
+    const uint64_t used = StageBytes(block_bytes_);
+    const uint64_t step = static_cast<uint64_t>(args_.lanes) * Threads() * 16;
+    for (uint32_t m = 0; m < args_.member_count; ++m) {
+      char* stage = args_.members[m].stage_theirs + half;
+      const uint64_t first = used + (static_cast<uint64_t>(lane_.number) * Threads() + ThreadIndex()) * 16;
+      for (uint64_t at = first; at < args_.stage_bytes; at += step) StoreLine(stage + at, {{0, flag, 0, flag}});
+    }
+  }
+
+  const Args& args_;
+  Lane lane_;
+  Arithmetic how_;
+  uint64_t block_bytes_;
+};
+
+template <int kWiden>
+JAXRING_DEVICE void PlayFused(Fused fused, const Args& args, Shared& shared) {
+  FusedPlayer<kWiden>(args, shared).Play(fused);
+}
+
+}  // namespace jaxring::cuda

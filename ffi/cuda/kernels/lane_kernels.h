@@ -1,0 +1,22 @@
+// The kernels' bodies by number: one for each protocol and width of accumulators.
+#pragma once
+
+#include "cuda/device/ll.h"
+#include "cuda/device/ll128.h"
+#include "cuda/device/simple.h"
+#include "cuda/kernels/device_interpreter.h"
+
+namespace jaxring::cuda {
+
+// For the schedules that only move, 0; else Widening().
+constexpr uint32_t WidthOf(const Args& args) { return args.reduces ? Widening(args.dtype, true) : 0; }
+
+// Threads of a block at most, by width: wide accumulators need the registers.
+constexpr int ThreadsAtMost(uint32_t width) { return width == 4 ? 256 : kMaxThreads; }
+
+template <class Protocol, int kWiden>
+JAXRING_DEVICE void PlayLane(const Args& args, Shared& shared) {
+  Player<Protocol, kWiden>(args, shared).Play();
+}
+
+}  // namespace jaxring::cuda

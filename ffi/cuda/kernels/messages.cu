@@ -1,0 +1,45 @@
+// The kernels of send, recv and ragged_all_to_all's sizes, and their launches.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "cuda/device/loading.h"
+#include "cuda/kernels/mail.h"
+#include "cuda/kernels/ragged.h"
+
+namespace jaxring::cuda {
+namespace {
+
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    MailKernel(const __grid_constant__ Mail mail, const __grid_constant__ Args args) {
+  __shared__ Shared shared;
+  PlayMail(mail, args, shared);
+}
+
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    ExtentsKernel(const __grid_constant__ Ragged ragged, const __grid_constant__ Args args) {
+  __shared__ RaggedShared shared;
+  RaggedCutter(ragged, args).Cut(shared);
+}
+
+}  // namespace
+
+int LaunchMail(const Mail& mail, const Args& args, int threads, void* stream) {
+  void* parameters[] = {const_cast<Mail*>(&mail), const_cast<Args*>(&args)};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(&MailKernel), dim3(args.lanes),
+                          dim3(std::min(threads, kMaxThreads)), parameters, BulkBytes(args),
+                          static_cast<cudaStream_t>(stream));
+}
+
+int LaunchExtents(const Ragged& ragged, const Args& args, void* stream) {
+  void* parameters[] = {const_cast<Ragged*>(&ragged), const_cast<Args*>(&args)};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(&ExtentsKernel), dim3(1), dim3(kMaxThreads), parameters, 0,
+                          static_cast<cudaStream_t>(stream));
+}
+
+int LoadMessageKernels() {
+  if (const cudaError_t error = Load({reinterpret_cast<const void*>(&MailKernel)}, sizeof(BulkShared))) return error;
+  return Load({reinterpret_cast<const void*>(&ExtentsKernel)});
+}
+
+}  // namespace jaxring::cuda

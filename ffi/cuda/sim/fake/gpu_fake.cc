@@ -1,0 +1,309 @@
+#include "cuda/sim/fake/gpu_fake.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "cuda/experimental/copy_gates.h"
+#include "cuda/sim/fake/machine.h"
+#include "cuda/sim/fake/multicast_fake.h"
+
+namespace jaxring::cuda::fake {
+namespace {
+
+struct Handle {
+  int32_t pid, fd;
+  uint64_t bytes;
+};
+
+// Set in a thread that captures: what CUDA may refuse there, this refuses.
+thread_local bool capturing = false;
+
+void CheckNotCapturing() {
+  if (capturing) throw GpuError("operation not permitted when stream is capturing");
+}
+
+class FakeGpu final : public Gpu {
+ public:
+  int DeviceCount() override { return options().devices; }
+  DeviceInfo Info(int device) override { return {"fake", "fake-" + std::to_string(device), 9, 0, 8, ""}; }
+  bool CanAccess(int device, int peer) override { return device == peer || !options().no_peer_access; }
+  void EnableAccess(int device, int peer) override {
+    if (!CanAccess(device, peer)) throw GpuError("no peer access");
+  }
+
+  void Prepare(int device) override { prepared_ |= 1u << device; }
+
+  char* Allocate(int device, uint64_t bytes) override { return AllocateAs(device, bytes, Sharing::kHandle); }
+  char* AllocateShared(int device, uint64_t bytes) override { return AllocateAs(device, bytes, Sharing::kDescriptor); }
+  char* AllocateAs(int device, uint64_t bytes, Sharing sharing) {
+    CheckNotCapturing();
+    const int fd = memfd_create("jaxring-fake-gpu", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw GpuError("out of memory");
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) throw GpuError("out of memory");
+    std::lock_guard lock(mutex_);
+    Mapping mapping{{static_cast<char*>(memory), bytes, ++last_id_, device, sharing}, fd};
+    own_[mapping.allocation.base] = mapping;
+    return mapping.allocation.base;
+  }
+  void Free(int, char* memory) override {
+    CheckNotCapturing();
+    std::lock_guard lock(mutex_);
+    auto it = own_.find(memory);
+    if (it == own_.end()) throw GpuError("free of what was not allocated");
+    munmap(memory, it->second.allocation.bytes);
+    close(it->second.fd);
+    own_.erase(it);
+  }
+  char* AllocatePinned(uint64_t bytes) override { return Allocate(-1, bytes); }
+  void FreePinned(char* memory) override { Free(-1, memory); }
+
+  std::string WhyNotDirect(int) override { return options().no_direct ? "the driver reports no GPUDirect RDMA" : ""; }
+  char* AllocateDirect(int device, uint64_t bytes) override { return Allocate(device, bytes); }
+  // What no NIC's driver takes for a dma-buf, so that the memory is registered by its address.
+  int ExportDmaBuf(int, char* memory, uint64_t) override {
+    std::lock_guard lock(mutex_);
+    return fcntl(own_.at(memory).fd, F_DUPFD_CLOEXEC, 0);
+  }
+  void FlushDirect(int) override {}
+
+  Allocation Find(const void* pointer) override {
+    std::lock_guard lock(mutex_);
+    auto it = own_.upper_bound(static_cast<char*>(const_cast<void*>(pointer)));
+    if (it == own_.begin()) return {};
+    Allocation found = std::prev(it)->second.allocation;
+    if (static_cast<const char*>(pointer) >= found.base + found.bytes) return {};
+    if (found.device < 0 || options().no_export) found.sharing = Sharing::kNone;
+    return found;
+  }
+  IpcHandle Export(const Allocation& allocation) override {
+    CheckNotCapturing();
+    if (allocation.sharing != Sharing::kHandle || options().no_ipc)
+      throw GpuError("cudaIpcGetMemHandle: invalid argument (1)");
+    std::lock_guard lock(mutex_);
+    IpcHandle handle{};
+    const Handle contents{getpid(), own_.at(allocation.base).fd, allocation.bytes};
+    std::memcpy(handle.bytes.data(), &contents, sizeof contents);
+    return handle;
+  }
+  char* Import(int, const IpcHandle& handle) override {
+    CheckNotCapturing();
+    if (options().no_import) throw GpuError("cudaIpcOpenMemHandle: peer access is not supported (217)");
+    Handle contents;
+    std::memcpy(&contents, handle.bytes.data(), sizeof contents);
+    const std::string path = "/proc/" + std::to_string(contents.pid) + "/fd/" + std::to_string(contents.fd);
+    const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd < 0) throw GpuError("cannot open " + path + ": " + std::strerror(errno));
+    char* memory = Map(fd, contents.bytes);
+    close(fd);
+    return memory;
+  }
+  int ExportDescriptor(const Allocation& allocation) override {
+    std::lock_guard lock(mutex_);
+    const auto found = own_.find(allocation.base);
+    if (found == own_.end() || found->second.allocation.id != allocation.id) {
+      throw GpuError("cuMemRetainAllocationHandle: invalid argument (1)");
+    }
+    return fcntl(found->second.fd, F_DUPFD_CLOEXEC, 0);
+  }
+  char* ImportDescriptor(int, int descriptor, uint64_t bytes) override {
+    CheckNotCapturing();
+    if (options().no_import) throw GpuError("cuMemImportFromShareableHandle: not supported (801)");
+    return Map(descriptor, bytes);
+  }
+
+  bool HasMulticast(int) override { return !options().no_multicast; }
+  std::unique_ptr<MulticastObject> NewMulticast(int, int devices, uint64_t bytes) override {
+    CheckNotCapturing();
+    return fake::NewMulticast(devices, bytes, Bindable());
+  }
+  std::unique_ptr<MulticastObject> ImportMulticast(int, int descriptor, uint64_t) override {
+    CheckNotCapturing();
+    return fake::OpenMulticast(descriptor, Bindable());
+  }
+
+  void Copy(int, void* to, const void* from, uint64_t bytes) override {
+    CheckNotCapturing();
+    if (options().lose_writes && Foreign(to)) return;
+    if (bytes != sizeof(uint64_t)) {
+      std::memcpy(to, from, bytes);
+      return;
+    }
+    // A word that a kernel may poll: it arrives whole.
+    uint64_t word;
+    std::memcpy(&word, from, bytes);
+    __atomic_store_n(static_cast<uint64_t*>(to), word, __ATOMIC_RELAXED);
+  }
+  void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) override {
+    Machine::Get().Push(Number(stream), {[=] { std::memcpy(to, from, bytes); }, {}});
+  }
+  void ClearAsync(int, void* memory, uint64_t bytes, void* stream) override {
+    Machine::Get().Push(Number(stream), {[=] { std::memset(memory, 0, bytes); }, {}});
+  }
+  bool Capturing(void* stream) override { return Machine::Get().Capturing(Number(stream)); }
+  void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) override {
+    if (Capturing(stream)) throw GpuError("operation not permitted when stream is capturing");
+    Machine::Get().Synchronize(Number(stream));
+    std::memcpy(to, from, bytes);
+  }
+
+  void Launch(int device, const Args& args, int threads, void* stream) override {
+    CheckPrepared(device);
+    Machine::Get().Push(Number(stream), {{}, args, -1, threads});
+  }
+  void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
+    CheckPrepared(device);
+    Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoGate, mail});
+  }
+  void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) override {
+    CheckPrepared(device);
+    Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoGate, {}, {}, memory});
+  }
+  void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) override {
+    CheckPrepared(device);
+    Machine::Get().Push(Number(stream), {{}, args, -1, kWarp, Task::kNoGate, {}, ragged});
+  }
+  void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) override {
+    CheckPrepared(device);
+    Machine::Get().Push(Number(stream), {{}, args, static_cast<int>(fused), threads});
+  }
+  void LaunchGate(int device, bool open, const Args& args, void* stream) override {
+    CheckPrepared(device);
+    Machine::Get().Push(Number(stream), {{}, args, -1, kCopyGateThreads, open ? Task::kOpen : Task::kClose});
+  }
+  void Guard(int, const Status* status, void* stream) override {
+    const auto check = [status] {
+      if (status->fault != 0) throw GpuError("unspecified launch failure");
+    };
+    Machine::Get().Push(Number(stream), {check, {}});
+  }
+
+  void* NewSideStream(int device) override {
+    CheckNotCapturing();
+    return NewStream(device);
+  }
+  void* NewEvent(int) override {
+    CheckNotCapturing();
+    return new FakeEvent;
+  }
+  void Record(void* event, void* stream) override {
+    auto& mine = *static_cast<FakeEvent*>(event);
+    mine.mark = std::make_shared<Come>();
+    mine.capture = Machine::Get().Recorded(Number(stream), mine.mark);
+  }
+  void Follow(void* stream, void* event) override {
+    const auto& mine = *static_cast<FakeEvent*>(event);
+    if (mine.mark) Machine::Get().Await(Number(stream), mine.mark, mine.capture);
+  }
+
+  void* NewStream(int) override { return Pointer(Machine::Get().NewStream()); }
+  void CloseStream(int, void* stream) override { Machine::Get().CloseStream(Number(stream)); }
+  void Synchronize(int, void* stream) override { Machine::Get().Synchronize(Number(stream)); }
+
+  static int Number(void* stream) { return static_cast<int>(reinterpret_cast<intptr_t>(stream)) - 1; }
+  static void* Pointer(int number) { return reinterpret_cast<void*>(static_cast<intptr_t>(number) + 1); }
+
+ private:
+  // Never freed, as those of the engine are not.
+  struct FakeEvent {
+    Mark mark;
+    int capture = -1;  // where it was recorded
+  };
+  struct Mapping {
+    Allocation allocation;
+    int fd;
+  };
+  NewMemory Bindable() {
+    return [this](int device, uint64_t bytes) {
+      char* memory = AllocateShared(device, bytes);
+      return std::make_pair(memory, ExportDescriptor(Find(memory)));
+    };
+  }
+  void CheckPrepared(int device) {
+    if ((prepared_ >> device & 1) == 0) throw GpuError("a launch on a device whose kernels were not loaded before");
+  }
+  char* Map(int fd, uint64_t bytes) {
+    // That it is mapped comes to the kernels by way of the peer's process, where ThreadSanitizer does not see it go.
+    void* memory;
+    {
+      simt::Unseen unseen;
+      memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    }
+    if (memory == MAP_FAILED) throw GpuError("cannot map a peer's memory");
+    std::lock_guard lock(mutex_);
+    foreign_[static_cast<char*>(memory)] = bytes;
+    return static_cast<char*>(memory);
+  }
+  bool Foreign(void* pointer) {
+    std::lock_guard lock(mutex_);
+    auto it = foreign_.upper_bound(static_cast<char*>(pointer));
+    if (it == foreign_.begin()) return false;
+    --it;
+    return static_cast<char*>(pointer) < it->first + it->second;
+  }
+
+  std::mutex mutex_;
+  std::atomic<uint32_t> prepared_{0};
+  std::map<char*, Mapping> own_;
+  std::map<char*, uint64_t> foreign_;
+  uint64_t last_id_ = 0;
+};
+
+}  // namespace
+
+Options& options() {
+  static Options options;
+  return options;
+}
+
+void BeginCapture(void* stream) {
+  Machine::Get().BeginCapture(FakeGpu::Number(stream));
+  capturing = true;
+}
+
+Graph EndCapture(void* stream) {
+  capturing = false;
+  return Machine::Get().EndCapture(FakeGpu::Number(stream));
+}
+
+void Replay(const Graph& graph) {
+  std::map<Mark, Mark> fresh;  // each replay's events are its own
+  const auto renewed = [&](const Mark& mark) {
+    if (!mark) return mark;
+    Mark& now = fresh[mark];
+    if (!now) now = std::make_shared<Come>();
+    return now;
+  };
+  for (auto [stream, task] : graph) {
+    task.sets = renewed(task.sets);
+    task.awaits = renewed(task.awaits);
+    Machine::Get().Push(stream, task);
+  }
+}
+
+void* StreamOf(int device) {
+  static std::mutex mutex;
+  static auto* streams = new std::map<int, void*>;
+  std::lock_guard lock(mutex);
+  void*& stream = (*streams)[device];
+  if (stream == nullptr) stream = ThisGpu().NewStream(0);
+  return stream;
+}
+
+}  // namespace jaxring::cuda::fake
+
+namespace jaxring::cuda {
+
+Gpu& ThisGpu() {
+  static auto* gpu = new fake::FakeGpu;
+  return *gpu;
+}
+
+}  // namespace jaxring::cuda

@@ -1,0 +1,71 @@
+// Runs kernels of many streams on one SIMT machine, on a thread of its own, for as long as the process lives.
+//
+// The machine plays a fixed set of streams to their ends. So that launches may come at any time, each stream's kernels
+// alternate with an idle one, a single thread that ends when there is something to do, and one more stream gives way to
+// other processes at every turn.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/sim/fake/gpu_fake.h"
+#include "cuda/sim/shim/shim_kernels.h"
+
+namespace jaxring::cuda::fake {
+
+class Machine {
+ public:
+  static constexpr int kStreams = 24;
+  // The one of this process, never destroyed.
+  static Machine& Get();
+
+  // Takes a free stream's number; throws GpuError when all are taken.
+  int NewStream();
+  void CloseStream(int stream);
+  void Push(int stream, Task task);
+  // Waits until everything pushed so far is done; throws GpuError for what a task raised.
+  void Synchronize(int stream);
+
+  // Captures go by the stream that began them; others come in when they wait for an event of a stream that is in.
+  void BeginCapture(int stream);
+  Graph EndCapture(int stream);
+  bool Capturing(int stream);
+  // The capture in which an event was recorded, or -1.
+  int Recorded(int stream, const Mark& mark);
+  void Await(int stream, const Mark& mark, int capture);
+
+ private:
+  struct Queue {
+    std::deque<Task> tasks;
+    uint64_t pushed = 0, done = 0;
+    std::string error;  // sticks, as a stream's does
+  };
+  Machine();
+  void Run();
+  void PushLocked(int stream, Task task);
+  bool HasKernel(int stream);
+  void FeedLocked(int stream);
+  simt::Kernel Idle(int stream);
+  simt::Kernel KernelOf(int stream, const Task& task);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::array<Queue, kStreams> queues_;
+  std::array<int, kStreams> capture_;  // of each stream, or -1
+  std::map<int, Graph> graphs_;
+  std::array<bool, kStreams> taken_{};
+  uint64_t waiting_ = 0;  // tasks that are not done
+  std::vector<simt::Stream> streams_;
+  simt::Machine machine_;
+  std::thread thread_;
+};
+
+}  // namespace jaxring::cuda::fake

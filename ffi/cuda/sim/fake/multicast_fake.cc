@@ -1,0 +1,118 @@
+#include "cuda/sim/fake/multicast_fake.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <map>
+#include <string>
+
+#include "cuda/experimental/multimem_host.h"
+#include "cuda/sim/fake/gpu_fake.h"
+
+namespace jaxring::cuda::fake {
+namespace {
+
+constexpr int kDevices = 32;
+constexpr uint64_t kGranularity = 4096;
+
+struct Page {
+  uint64_t bytes;
+  uint32_t devices;
+  std::atomic<uint32_t> added;  // a bit for each device
+  struct Replica {
+    std::atomic<int32_t> pid, fd;  // whose memory is behind /proc/<pid>/fd/<fd>; pid 0: not bound
+  } replicas[kDevices];
+};
+
+char* MapShared(int fd, uint64_t bytes) {
+  // That it is mapped comes to the kernels by way of the peer's process, where ThreadSanitizer does not see it go.
+  simt::Unseen unseen;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) throw GpuError("cannot map a multicast object's memory");
+  return static_cast<char*>(memory);
+}
+
+class FakeMulticast final : public MulticastObject {
+ public:
+  FakeMulticast(int fd, NewMemory memory)
+      : fd_(fd), page_(reinterpret_cast<Page*>(MapShared(fd, sizeof(Page)))), memory_(std::move(memory)) {}
+  ~FakeMulticast() override {
+    for (auto& [device, all] : all_) simt::FreeMulticast(all);
+    for (char* memory : mapped_) munmap(memory, bytes());
+    for (auto& [device, own] : own_) {
+      page_->replicas[device].pid = 0;
+      close(own.second);
+      ThisGpu().Free(device, own.first);
+    }
+    munmap(page_, sizeof(Page));
+    close(fd_);
+  }
+
+  uint64_t bytes() const override { return page_->bytes; }
+  int Export() override { return fcntl(fd_, F_DUPFD_CLOEXEC, 0); }
+  void Add(int device) override {
+    const uint32_t bit = 1u << device;
+    if ((page_->added.fetch_or(bit) & bit) != 0 || Added() > page_->devices) {
+      throw GpuError("cuMulticastAddDevice: invalid argument (1)");
+    }
+  }
+  char* Bind(int device) override {
+    if (options().no_bind) throw GpuError("cuMulticastBindMem: system not yet initialized (802)");
+    if (Added() != page_->devices) throw GpuError("cuMulticastBindMem: not all devices were added");
+    if ((page_->added.load() >> device & 1) == 0) throw GpuError("cuMulticastBindMem: the device was not added");
+    own_[device] = memory_(device, bytes());
+    page_->replicas[device].fd = own_[device].second;
+    page_->replicas[device].pid = getpid();
+    return own_[device].first;
+  }
+  char* Map(int device) override {
+    std::vector<char*> replicas;
+    for (int other = 0; other < kDevices; ++other) {
+      if (options().lose_multicast && other != device) continue;
+      if ((page_->added.load() >> other & 1) != 0) replicas.push_back(Replica(other));
+    }
+    return all_[device] = simt::NewMulticast(std::move(replicas), bytes());
+  }
+
+ private:
+  uint32_t Added() const { return static_cast<uint32_t>(__builtin_popcount(page_->added.load())); }
+  char* Replica(int device) {
+    if (const auto own = own_.find(device); own != own_.end()) return own->second.first;
+    const Page::Replica& replica = page_->replicas[device];
+    const int pid = replica.pid;
+    if (pid == 0) throw GpuError("a multicast object is mapped before all have bound memory to it");
+    const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(replica.fd.load());
+    const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd < 0) throw GpuError("cannot open " + path);
+    mapped_.push_back(MapShared(fd, bytes()));
+    close(fd);
+    return mapped_.back();
+  }
+
+  int fd_;
+  Page* page_;
+  NewMemory memory_;
+  std::map<int, std::pair<char*, int>> own_;  // by device
+  std::map<int, char*> all_;
+  std::vector<char*> mapped_;
+};
+
+}  // namespace
+
+std::unique_ptr<MulticastObject> NewMulticast(int devices, uint64_t bytes, NewMemory memory) {
+  const int fd = memfd_create("jaxring-fake-multicast", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, sizeof(Page)) != 0) throw GpuError("cuMulticastCreate: out of memory (2)");
+  auto* page = reinterpret_cast<Page*>(MapShared(fd, sizeof(Page)));
+  page->bytes = (bytes + kGranularity - 1) / kGranularity * kGranularity;
+  page->devices = static_cast<uint32_t>(devices);
+  munmap(page, sizeof(Page));
+  return std::make_unique<FakeMulticast>(fd, std::move(memory));
+}
+
+std::unique_ptr<MulticastObject> OpenMulticast(int descriptor, NewMemory memory) {
+  return std::make_unique<FakeMulticast>(fcntl(descriptor, F_DUPFD_CLOEXEC, 0), std::move(memory));
+}
+
+}  // namespace jaxring::cuda::fake

@@ -1,0 +1,20 @@
+#include "cuda/kernels/direct.h"
+#include "cuda/kernels/lane_kernels.h"
+#include "cuda/sim/shim/shim_kernels.h"
+
+namespace jaxring::cuda::shim {
+
+void PlayFused(Fused fused, const Args& args, Shared& shared) {
+  switch (WidthOf(args)) {
+    case 0:
+      return cuda::PlayFused<0>(fused, args, shared);
+    case 1:
+      return cuda::PlayFused<1>(fused, args, shared);
+    case 2:
+      return cuda::PlayFused<2>(fused, args, shared);
+    default:
+      return cuda::PlayFused<4>(fused, args, shared);
+  }
+}
+
+}  // namespace jaxring::cuda::shim

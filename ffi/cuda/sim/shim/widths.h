@@ -1,0 +1,22 @@
+// The interpreter of one protocol for each width, as a switch: lane_kernels.cu's KernelOf on the host.
+#pragma once
+
+#include "cuda/kernels/lane_kernels.h"
+
+namespace jaxring::cuda::shim {
+
+template <class Protocol>
+void PlayWidth(const Args& args, Shared& shared) {
+  switch (WidthOf(args)) {
+    case 0:
+      return PlayLane<Protocol, 0>(args, shared);
+    case 1:
+      return PlayLane<Protocol, 1>(args, shared);
+    case 2:
+      return PlayLane<Protocol, 2>(args, shared);
+    default:
+      return PlayLane<Protocol, 4>(args, shared);
+  }
+}
+
+}  // namespace jaxring::cuda::shim

@@ -1,0 +1,104 @@
+// Bulk copies on the shim. One that was asked for is done at any time and in any order with others, in two steps: its
+// source is read, its target written. What nobody waits for is done as late as the end of its block.
+//
+// A copy that no proxy fence comes before, since the thread last met others, may find its source, and leave its target,
+// as they were: it gives other bits than those that it should.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "cuda/sim/simt/fibers.h"
+
+namespace jaxring::cuda::simt {
+
+// What a broken kernel would leave out.
+enum class BulkFault : uint8_t {
+  kNone = 0,
+  kNoFence,    // the proxy fence
+  kNoArrival,  // the wait for a load
+  kNoReuse,    // the wait until a stage has been read
+  kNoStored,   // the wait for stores
+  kReadOnly,   // that one waits for their reads only
+};
+
+// A thread's own part.
+struct BulkThread {
+  bool fenced = false;  // since it last met others
+  uint32_t group = 0;   // that its stores belong to
+};
+
+// Of one block.
+class BulkQueue {
+ public:
+  bool empty() const { return copies_.empty(); }
+  size_t size() const { return copies_.size(); }
+
+  // `arrived` is a load's: the bytes that are still to come are in the upper half, phases that ended in the lower.
+  void Load(char* to, const char* from, uint32_t bytes, uint64_t* arrived, const BulkThread& by) {
+    *arrived += uint64_t{bytes} << 32;
+    Unseen unseen;
+    copies_.push_back({&by, by.group, to, from, bytes, arrived, !by.fenced, {}});
+  }
+  void Store(char* to, const char* from, uint32_t bytes, const BulkThread& by) {
+    Unseen unseen;
+    copies_.push_back({&by, by.group, to, from, bytes, nullptr, !by.fenced, {}});
+  }
+
+  // What a wait for a load waits for.
+  void FinishLoad(const uint64_t* arrived) {
+    for (size_t i = 0; i < copies_.size(); ++i) {
+      while (i < copies_.size() && copies_[i].arrived == arrived) Step(i);
+    }
+  }
+  // A thread's stores of the groups before its current one and `newest` more; with `whole` not only their reads.
+  void FinishStores(const BulkThread& by, uint32_t newest, bool whole) {
+    const auto waits = [&](const Copy& copy) {
+      return copy.by == &by && copy.arrived == nullptr && copy.group + newest < by.group &&
+             (whole || copy.read.empty());
+    };
+    for (size_t i = 0; i < copies_.size(); ++i) {
+      while (i < copies_.size() && waits(copies_[i])) Step(i);
+    }
+  }
+
+  // The next step of a copy. The one that did its last makes room for the newest.
+  void Step(size_t which) {
+    Copy& copy = copies_[which];
+    if (copy.read.empty()) {
+      {
+        Unseen unseen;
+        copy.read.resize(copy.bytes);
+      }
+      std::memcpy(copy.read.data(), copy.from, copy.bytes);
+      if (copy.arrived == nullptr) return;
+    }
+    if (copy.stale) {
+      for (char& byte : copy.read) byte ^= copy.arrived != nullptr ? 0x3C : 0x5A;
+    }
+    std::memcpy(copy.to, copy.read.data(), copy.bytes);
+    if (copy.arrived != nullptr) {
+      *copy.arrived -= uint64_t{copy.bytes} << 32;
+      if (*copy.arrived >> 32 == 0) ++*copy.arrived;
+    }
+    Unseen unseen;
+    copies_[which] = std::move(copies_.back());
+    copies_.pop_back();
+  }
+
+ private:
+  struct Copy {
+    const BulkThread* by;
+    uint32_t group;
+    char* to;
+    const char* from;
+    uint32_t bytes;
+    uint64_t* arrived;  // nullptr: a store
+    bool stale;
+    std::vector<char> read;
+  };
+  std::vector<Copy> copies_;
+};
+
+}  // namespace jaxring::cuda::simt

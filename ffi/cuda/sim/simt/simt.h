@@ -1,0 +1,160 @@
+// A SIMT machine on the host: kernels' own source runs on it in the tests. Blocks of threads in streams, barriers,
+// votes, a clock; no two threads run at once, and the order is round robin or, with a seed, adversarial:
+// - any thread may lose its turn at any access to memory, and whole blocks are left behind for a while;
+// - bulk copies are done late and in any order (cuda/sim/simt/bulk_host.h);
+// - stores that others read (StoreFar, StoreLine) are done late and in any order, but before their block's next
+//   release; stores of words, releases too, are done late but before their block's next fence; stores that others read
+//   by another address of the same memory, before the release behind their block's next fence between aliases.
+// Time is counted in switches, so what waits for long is found out in no time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cuda/sim/simt/bulk_host.h"
+#include "cuda/sim/simt/fibers.h"
+
+namespace jaxring::cuda {
+
+struct alignas(16) Vec {
+  uint32_t w[4];
+};
+
+namespace simt {
+
+// What a broken machine or a broken kernel would do; for tests that the tests notice.
+struct Faults {
+  bool lost_release = false;                          // a release orders nothing
+  bool lost_acquire = false;                          // an acquire orders nothing: for ThreadSanitizer
+  bool lost_fence = false;                            // a fence orders nothing
+  bool lost_alias_fence = false;                      // nor does that between aliases of one memory
+  bool early_flag = false;                            // a line's flags are there before its data
+  std::function<bool(const uint64_t*)> skipped_wait;  // nobody waits for such a word
+  BulkFault bulk = BulkFault::kNone;
+};
+
+// One stream gets no turn from one time to another.
+struct Stall {
+  uint32_t stream = 0;
+  uint64_t from = 0, until = 0;
+};
+
+struct Options {
+  uint64_t seed = 0;  // 0: round robin
+  Faults faults;
+  Stall stall = {};
+};
+
+struct Kernel {
+  uint32_t blocks;
+  uint32_t threads;
+  std::function<void()> body;  // what each thread runs
+  std::function<void()> done;  // after the last one, before the stream's next kernel; may be empty
+};
+using Stream = std::vector<Kernel>;
+
+struct Block;
+
+struct Thread {
+  enum class State { kReady, kBarrier, kWarp, kDone };
+  Block* block = nullptr;
+  uint32_t index = 0;
+  State state = State::kReady;
+  bool said = false, answer = false;
+  std::unique_ptr<Fiber> fiber;
+  BulkThread bulk;
+};
+
+// Those who wait for each other: a block or a warp.
+struct Meeting {
+  uint32_t size = 0, arrived = 0;
+  bool said = false;
+  std::vector<Thread*> waiting;
+  std::atomic<uint32_t> order{0};  // the barrier's synchronisation, for ThreadSanitizer
+};
+
+enum class Kind : uint8_t { kBytes, kLine, kWord, kAlias };
+struct Pending {
+  char* to;
+  uint32_t bytes;
+  Kind kind;
+  Vec value;
+};
+
+struct Block {
+  uint32_t index = 0, stream = 0, threads_left = 0;
+  Meeting all;
+  std::vector<std::unique_ptr<Meeting>> warps;
+  std::vector<std::unique_ptr<Thread>> threads;
+  std::vector<Pending> pending;
+  BulkQueue bulk;
+  std::vector<char> memory;  // that a launch asks for beyond what kernels declare
+};
+
+class Machine {
+ public:
+  static inline Machine* running = nullptr;
+  static inline Thread* current = nullptr;
+
+  Machine() = default;
+  ~Machine();
+
+  // Runs all kernels of all streams, each stream in its order. False if all threads left wait at barriers for ever.
+  bool Run(const std::vector<Stream>& streams, const Options& options = {});
+  // For a thread of the host that has waited for a stream: what its kernels did came before.
+  void See(uint32_t stream) { orders_[stream].load(std::memory_order_acquire); }
+
+  const Kernel& kernel() const { return (*streams_)[current->block->stream][next_[current->block->stream] - 1]; }
+  uint64_t now() const { return now_; }
+  const Faults& faults() const { return options_.faults; }
+  bool delays() const { return !kThreadSanitizer && options_.seed != 0; }
+
+  // The thread that runs gives its turn away.
+  void Yield();
+  // At an access to memory: perhaps.
+  void Chance();
+  // The barrier of a block or of a warp; whether any of its threads says so.
+  bool Meet(bool whole_block, bool said);
+
+  void Delay(void* to, const void* value, uint32_t bytes, Kind kind);
+  // Before the block that runs loads or stores there.
+  void Settle(const void* at);
+  // What a release does, and more so a fence.
+  void Drain();
+  // What a fence between aliases does: from now on a release orders the stores so far, as it does others.
+  void JoinAliases();
+  // The block's own, 128-byte aligned.
+  char* BlockMemory(size_t bytes);
+
+ private:
+  static constexpr size_t kLate = 100;  // stores of a block that are not done yet, at most
+
+  void Prepare(const std::vector<Stream>& streams, const Options& options);
+  uint64_t Random(uint64_t below);
+  void DrainOne(Block& block, size_t which);
+  void StartNext(uint32_t s);
+  std::unique_ptr<Thread> Make(Block* block, uint32_t index);
+  void Schedule();
+  void Ended(Thread& thread);
+
+  bool clean_ = true;
+  Options options_;
+  uint64_t random_ = 0, now_ = 0, unfinished_ = 0;
+  const std::vector<Stream>* streams_ = nullptr;
+  std::vector<size_t> next_;
+  std::vector<std::vector<std::unique_ptr<Block>>> blocks_;  // of each stream
+  std::vector<uint32_t> blocks_left_;
+  std::vector<std::atomic<uint32_t>> orders_;
+  std::vector<Thread*> ready_;
+  Fiber scheduler_;
+};
+
+}  // namespace simt
+}  // namespace jaxring::cuda
+
+#include "cuda/sim/simt/device_host.h"

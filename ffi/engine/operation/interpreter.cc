@@ -1,0 +1,205 @@
+#include "engine/operation/interpreter.h"
+
+#include <cstring>
+#include <new>
+
+#include "engine/operation/combine.h"
+
+namespace jaxring {
+namespace {
+
+// From here on an operation's stores to its result go around the caches. The memory is that of an older result, which
+// has left them, and would be read into them first. Measured with 2 to 8 ranks on 2 cores, at 2 and 4 MiB: 1.0 to 2.4
+// times as fast, and 0.9 to 1.6 times where the program reads the result at once.
+constexpr uint64_t kStreamBytes = 2u << 20;
+
+// A tile of a result in memory. Pages that come one by one were cleared in the caches just before, so stores that go
+// around these would only be slower.
+Destination Result(Operation& op, uint32_t local, int32_t chunk, uint64_t tile, bool stream) {
+  const Pages pages = op.participant(local).pages;
+  return {op.Tile(local, Buffer::kOutput, chunk, tile).data, false, stream && pages != Pages::kFresh,
+          pages != Pages::kPresent};
+}
+
+}  // namespace
+
+bool Interpreter::Enlarge(Operation& op, const Lane& lane, std::vector<char>* memory, size_t bytes, const char* what) {
+  try {
+    memory->resize(bytes);
+    return true;
+  } catch (const std::bad_alloc&) {
+    op.Fail(Status::Error(Code::kResourceExhausted,
+                          op.What() + ": " + op.plan().ranks[op.plan().locals[lane.local].rank].name +
+                              " has no memory for " + std::to_string(bytes) + " bytes " + what + ". " + kMemoryHint));
+    return false;
+  }
+}
+
+struct Interpreter::Workspace {
+  std::vector<Claim> claims;
+  std::vector<Source> sources;
+  std::vector<Destination> destinations;
+};
+
+Progress Interpreter::Advance(Operation& op, Lane& lane, int budget) {
+  const RankTable& table = op.plan().locals[lane.local];
+  bool moved = false;
+  while (true) {
+    if (op.failed() || lane.tile >= lane.tiles) {
+      if (lane.block >= 0) LeaveBlock(lane);
+      lane.done = true;
+      return Progress::kDone;
+    }
+    if (budget-- == 0) return Progress::kMoved;
+    if (!TryStep(op, lane, table.steps[lane.step])) {
+      if (op.failed()) continue;
+      return moved ? Progress::kMoved : Progress::kBlocked;
+    }
+    moved = true;
+    lane.waits_for = -1;
+    if (++lane.step == lane.step_end) {
+      lane.step = table.lane_begin[lane.number];
+      ++lane.tile;
+    }
+  }
+}
+
+bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  Buffer src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
+  auto in_memory = [](Buffer b) { return b == Buffer::kInput || b == Buffer::kOutput; };
+  // Every chunk of a step has one length; a scratch chunk's is that of the step that wrote it.
+  uint64_t elements;
+  if (in_memory(dst)) {
+    elements = op.Tile(lane.local, dst, step.dst_chunk, lane.tile).elements;
+  } else if (in_memory(src)) {
+    elements = op.Tile(lane.local, src, step.src_chunk, lane.tile).elements;
+  } else {
+    elements = lane.scratch_elements[step.src_chunk];
+  }
+  if (dst == Buffer::kScratch) {
+    lane.scratch_elements.resize(plan.scratch_chunks);
+    lane.scratch_elements[step.dst_chunk] = elements;
+  }
+  if (elements == 0) return true;
+  if (step.flags & StepFlag::kZero) {
+    const Destination zeros = Result(op, lane.local, step.dst_chunk, lane.tile, false);
+    if (zeros.fresh) PopulatePages(zeros.data, elements * plan.element_bytes);
+    std::memset(zeros.data, 0, elements * plan.element_bytes);
+    return true;
+  }
+  if (step.kind == static_cast<uint8_t>(StepKind::kGather)) return Gather(op, lane, step, elements);
+  if (step.kind == static_cast<uint8_t>(StepKind::kSpread)) return Spread(op, lane, step, elements);
+  uint32_t message_sends = 0;
+  for (uint32_t i = 0; i < step.send_count; ++i) {
+    if (!Peer::memory(table.peers[step.send_begin + i])) ++message_sends;
+  }
+  if (!lane.made) {
+    if (!Make(op, lane, step, elements, message_sends)) return false;
+    lane.made = true;
+    lane.sends_done = message_sends <= 1 ? step.send_count : 0;
+  }
+  if (!SendRest(op, lane, step, elements)) return false;
+  lane.made = false;
+  return true;
+}
+
+bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t elements, uint32_t message_sends) {
+  thread_local Workspace work;
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  const Buffer src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
+  const bool recv_partial = step.flags & StepFlag::kRecvPartial, send_partial = step.flags & StepFlag::kSendPartial;
+  const uint64_t scratch_stride = plan.tile_elements * plan.partial_bytes;
+  work.claims.clear();
+  work.sources.clear();
+  work.destinations.clear();
+  if (lane.scratch.empty() && (src == Buffer::kScratch || dst == Buffer::kScratch) &&
+      !Enlarge(op, lane, &lane.scratch, plan.scratch_chunks * scratch_stride, "of scratch")) {
+    return false;
+  }
+  auto give_back = [&] {
+    for (Claim& claim : work.claims) Return(claim);
+    work.claims.clear();
+    return false;
+  };
+  auto local_source = [&](uint32_t local) -> Source {
+    if (src == Buffer::kScratch) return {lane.scratch.data() + step.src_chunk * scratch_stride, true};
+    return {op.Tile(local, src, step.src_chunk, lane.tile).data, false};
+  };
+
+  if (step.recv_count == 0) work.sources.push_back(local_source(lane.local));
+  for (uint32_t i = 0; i < step.recv_count; ++i) {
+    const uint32_t entry = step.recv_begin + i;
+    const int rank = Peer::rank(table.peers[entry]);
+    if (rank == table.rank && src != Buffer::kNone) {
+      work.sources.push_back(local_source(lane.local));
+    } else if (Peer::memory(table.peers[entry])) {
+      work.sources.push_back(local_source(static_cast<uint32_t>(plan.local_of_rank[rank])));
+    } else {
+      Claim claim;
+      if (!Receive(op, lane, entry, &claim)) return give_back();
+      Expect(op, table, rank, claim, elements * (recv_partial ? plan.partial_bytes : plan.element_bytes));
+      work.claims.push_back(std::move(claim));
+      if (op.failed()) return give_back();
+      work.sources.push_back({work.claims.back().data, recv_partial});
+    }
+  }
+
+  RingSender* ring = nullptr;
+  uint64_t position = 0;
+  uint32_t send_entry = 0;
+  const bool in_block = message_sends > 1 && TakeBlock(op, lane, step, message_sends);
+  // What several messages are sent from is read again at once.
+  const bool stream = (message_sends <= 1 || in_block) && plan.out_bytes() >= kStreamBytes;
+  if (dst == Buffer::kScratch) {
+    work.destinations.push_back({lane.scratch.data() + step.dst_chunk * scratch_stride, true});
+  } else if (dst != Buffer::kNone) {
+    work.destinations.push_back(Result(op, lane.local, step.dst_chunk, lane.tile, stream));
+  }
+  // Several messages: the value is made in a block, in the local destination, or aside if that has another form, and
+  // sent from there.
+  if (in_block) {
+    work.destinations.push_back({lane.blocks->data(lane.block), send_partial});
+    lane.value = lane.blocks->data(lane.block);
+  } else if (message_sends > 1) {
+    if (work.destinations.empty() || work.destinations[0].partial != send_partial) {
+      if (!Enlarge(op, lane, &lane.staging, plan.tile_elements * plan.partial_bytes, "to send from"))
+        return give_back();
+      work.destinations.push_back({lane.staging.data(), send_partial});
+    }
+    lane.value = static_cast<const char*>(work.destinations.back().data);
+  }
+  for (uint32_t i = 0; i < step.send_count; ++i) {
+    const uint32_t entry = step.send_begin + i;
+    const int rank = Peer::rank(table.peers[entry]);
+    if (Peer::memory(table.peers[entry])) {
+      if (rank == table.rank) continue;
+      uint32_t local = static_cast<uint32_t>(plan.local_of_rank[rank]);
+      work.destinations.push_back(Result(op, local, step.dst_chunk, lane.tile, stream));
+    } else if (message_sends == 1) {
+      if (!Reserve(op, lane, entry, &ring, &position)) return give_back();
+      send_entry = entry;
+      work.destinations.push_back({ring->payload(position), send_partial});
+    }
+  }
+
+  // A huge page that this lane fills tile after tile is still in the caches where it was cleared; where more results or
+  // blocks take turns it has left them. At 64 MiB on 2 cores: one result 1.2 times as fast, two 1.1, four 0.85.
+  if (plan.out_blocks == 1 && work.destinations.size() <= 2) {
+    for (Destination& destination : work.destinations) destination.stream = destination.stream && !destination.fresh;
+  }
+  Combine(plan, work.sources, work.destinations, elements, step.flags & StepFlag::kFinal);
+  for (Claim& claim : work.claims) {
+    ++lane.flows[claim.flow].received;
+    if (claim.ring != nullptr) claim.ring->Release(claim.position);
+  }
+  if (ring != nullptr) {
+    Publish(op, lane, send_entry, *ring, position, elements * (send_partial ? plan.partial_bytes : plan.element_bytes));
+  }
+  work.claims.clear();
+  return true;
+}
+
+}  // namespace jaxring

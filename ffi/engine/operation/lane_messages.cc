@@ -1,0 +1,187 @@
+// A lane's messages: what it takes from its peers, and how what it has made gets to them.
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+#include "base/crc32c.h"
+#include "engine/operation/interpreter.h"
+
+namespace jaxring {
+
+template <class Find>
+auto Interpreter::LocalLink(Operation& op, const Lane& lane, Find find) -> decltype(find()) {
+  try {
+    return find();
+  } catch (const std::bad_alloc& error) {
+    op.Fail(Status::Error(Code::kResourceExhausted, op.What() + ": " +
+                                                        op.plan().ranks[op.plan().locals[lane.local].rank].name +
+                                                        " has no memory: " + error.what() + ". " + kMemoryHint));
+    return nullptr;
+  }
+}
+
+bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* claim) {
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  const int src = Peer::rank(table.peers[entry]);
+  Flow& flow = lane.flows[table.flow[entry]];
+  claim->flow = table.flow[entry];
+  claim->id = {op.key(), static_cast<uint32_t>(src), static_cast<uint32_t>(table.rank), lane.number, flow.received};
+  lane.waits_for = src;
+  lane.waits_to_send = false;
+  if (!flow.recv) {
+    const RankPlace& peer = plan.ranks[src];
+    const int channel = lane.number % plan.channels;
+    const int device = plan.ranks[table.rank].device;
+    flow.recv = peer.process == plan.process
+                    ? LocalLink(op, lane, [&] { return links_->LocalRecv(peer.device, device, channel); })
+                    : links_->Recv(peer.process, channel);
+    if (!flow.recv) return false;
+  }
+  // Read before looking: what a peer published before it went away is still taken.
+  const bool closed = flow.recv->end.closed.load(std::memory_order_acquire);
+  RingReceiver& ring = flow.recv->ring(plan.protocol);
+  do {
+    if (ring.Find(claim->id, &claim->position, &claim->data, &claim->message)) {
+      claim->ring = &ring;
+      return true;
+    }
+  } while (flow.recv->must_look && flow.recv->notifier->Look());
+  if (stash_->Take(claim->id, &claim->stashed)) {
+    claim->data = claim->stashed.data.data();
+    claim->message = {static_cast<uint32_t>(claim->stashed.data.size()), claim->stashed.check, claim->stashed.checksum};
+    return true;
+  }
+  if (closed) {
+    op.Fail(loss_(op, table.rank, src, flow.recv->end));
+  }
+  return false;
+}
+
+bool Interpreter::Expect(Operation& op, const RankTable& table, int from, const Claim& claim, uint64_t bytes) {
+  const Plan& plan = op.plan();
+  if (claim.message.bytes == bytes && claim.message.check == plan.check) {
+    const uint32_t found = checksums_ ? Crc32c(claim.data, bytes) : claim.message.checksum;
+    if (found == claim.message.checksum) return true;
+    char sums[64];
+    std::snprintf(sums, sizeof sums, "%08x where %08x", found, claim.message.checksum);
+    op.Fail(Status::Error(Code::kDataLoss,
+                          op.What() + ": a message arrived damaged: number " + std::to_string(claim.id.index) +
+                              " of lane " + std::to_string(claim.id.lane) + ", " + std::to_string(bytes) +
+                              " bytes from " + plan.ranks[from].name + " to " + plan.ranks[table.rank].name +
+                              ", has checksum " + sums +
+                              " was sent. Memory, a device or a driver on the way is at fault: look at both hosts' "
+                              "kernel logs. The job has to be restarted."));
+    return false;
+  }
+  op.Fail(Status::Error(Code::kInvalidArgument,
+                        op.What() + ": " + plan.ranks[table.rank].name + " expects " + std::to_string(bytes) +
+                            " bytes from " + plan.ranks[from].name + ", which sent " +
+                            std::to_string(claim.message.bytes) +
+                            (claim.message.check != plan.check ? " of another shape or dtype." : ".") +
+                            " The ranks disagree about the operation's shape or type, or run different programs."));
+  return false;
+}
+
+void Interpreter::Return(Claim& claim) {
+  if (claim.ring == nullptr) {
+    stash_->Put(claim.id, std::move(claim.stashed));
+  } else {
+    claim.ring->Unclaim(claim.position);
+  }
+}
+
+SendLink* Interpreter::SendTo(Operation& op, Lane& lane, uint32_t entry) {
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  Flow& flow = lane.flows[table.flow[entry]];
+  if (!flow.send) {
+    const RankPlace& peer = plan.ranks[Peer::rank(table.peers[entry])];
+    const int channel = lane.number % plan.channels;
+    const int device = plan.ranks[table.rank].device;
+    flow.send = peer.process == plan.process
+                    ? LocalLink(op, lane, [&] { return links_->LocalSend(device, peer.device, channel); })
+                    : links_->Send(peer.process, channel);
+  }
+  return flow.send.get();
+}
+
+bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender** ring, uint64_t* position) {
+  SendLink* link = SendTo(op, lane, entry);
+  lane.waits_for = Peer::rank(op.plan().locals[lane.local].peers[entry]);
+  lane.waits_to_send = true;
+  if (link == nullptr) return false;
+  *ring = &link->ring(op.plan().protocol);
+  if (!link->end.closed.load(std::memory_order_acquire)) {
+    if ((*ring)->Reserve(position)) return true;
+    // What makes room may have come, and the transport rest because this thread looks.
+    if (link->notifier && link->notifier->Look() && (*ring)->Reserve(position)) return true;
+  }
+  if (link->end.closed.load(std::memory_order_acquire)) {
+    op.Fail(loss_(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end));
+  }
+  return false;
+}
+
+void Interpreter::Publish(Operation& op, Lane& lane, uint32_t entry, RingSender& ring, uint64_t position, size_t bytes,
+                          bool in_block) {
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  const MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[entry])),
+                     lane.number, lane.flows[table.flow[entry]].sent++};
+  Message message{static_cast<uint32_t>(bytes), plan.check};
+  if (checksums_) message.checksum = Crc32c(in_block ? lane.value : ring.payload(position), bytes);
+  if (in_block) {
+    ring.PublishBlock(position, static_cast<uint32_t>(lane.block), id, message);
+  } else {
+    ring.Publish(position, id, message);
+  }
+}
+
+bool Interpreter::TakeBlock(Operation& op, Lane& lane, const Step& step, uint32_t messages) {
+  const RankTable& table = op.plan().locals[lane.local];
+  if (op.plan().protocol != Protocol::kSimple) return false;
+  std::shared_ptr<BlockPool> blocks;
+  uint32_t readers = 0;
+  for (uint32_t i = 0; i < step.send_count; ++i) {
+    const uint32_t entry = step.send_begin + i;
+    if (Peer::memory(table.peers[entry])) continue;
+    const SendLink* link = SendTo(op, lane, entry);
+    if (link == nullptr || !link->blocks) continue;
+    blocks = link->blocks;
+    ++readers;
+  }
+  if (readers < 2) return false;
+  lane.block = blocks->Take(messages + 1);
+  if (lane.block < 0) return false;
+  lane.holds = messages + 1;
+  lane.blocks = std::move(blocks);
+  return true;
+}
+
+void Interpreter::LeaveBlock(Lane& lane) {
+  lane.blocks->Leave(lane.block, lane.holds);
+  lane.blocks.reset();
+  lane.block = -1;
+}
+
+bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements) {
+  const Plan& plan = op.plan();
+  const RankTable& table = plan.locals[lane.local];
+  const size_t bytes = elements * ((step.flags & StepFlag::kSendPartial) ? plan.partial_bytes : plan.element_bytes);
+  for (; lane.sends_done < step.send_count; ++lane.sends_done) {
+    const uint32_t entry = step.send_begin + lane.sends_done;
+    if (Peer::memory(table.peers[entry])) continue;
+    RingSender* ring;
+    uint64_t position;
+    if (!Reserve(op, lane, entry, &ring, &position)) return false;
+    const bool in_block = lane.block >= 0 && lane.flows[table.flow[entry]].send->blocks == lane.blocks;
+    if (!in_block) std::memcpy(ring->payload(position), lane.value, bytes);
+    Publish(op, lane, entry, *ring, position, bytes, in_block);
+    if (in_block) --lane.holds;  // it is the receiver's
+  }
+  if (lane.block >= 0) LeaveBlock(lane);
+  return true;
+}
+
+}  // namespace jaxring

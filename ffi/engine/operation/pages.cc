@@ -1,0 +1,110 @@
+#include "engine/operation/pages.h"
+
+#include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels answer EINVAL
+#endif
+
+namespace jaxring {
+namespace {
+
+// Smaller results come out of memory that the allocator keeps.
+constexpr size_t kLeastBytes = 128 * 1024;
+constexpr size_t kHugeBytes = 2 * 1024 * 1024;
+// One call looks at so many pages, and longer results are looked at in so many places.
+constexpr size_t kLook = 256, kPlaces = 16;
+
+std::atomic<bool> huge_allowed{true}, populate_works{true};
+
+size_t PageBytes() {
+  static const size_t bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+bool HugePagesThere() {
+  static const bool there = [] {
+    FILE* file = std::fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+    if (file == nullptr) return false;
+    char text[64] = {};
+    const bool got = std::fgets(text, sizeof text, file) != nullptr;
+    std::fclose(file);
+    return got && std::strstr(text, "[never]") == nullptr;
+  }();
+  return there;
+}
+
+// The whole units of `unit` bytes within a range.
+struct Range {
+  uintptr_t begin, end;
+  Range(void* data, size_t bytes, size_t unit)
+      : begin((reinterpret_cast<uintptr_t>(data) + unit - 1) / unit * unit),
+        end((reinterpret_cast<uintptr_t>(data) + bytes) / unit * unit) {}
+  size_t bytes() const { return end > begin ? end - begin : 0; }
+};
+
+bool AnyMissing(uintptr_t begin, size_t pages) {
+  unsigned char present[kLook];
+  if (mincore(reinterpret_cast<void*>(begin), pages * PageBytes(), present) != 0) return false;
+  return std::any_of(present, present + pages, [](unsigned char page) { return (page & 1) == 0; });
+}
+
+}  // namespace
+
+Pages PreparePages(void* data, size_t bytes) {
+  if (bytes < kLeastBytes) return Pages::kPresent;
+  const Range pages(data, bytes, PageBytes());
+  const size_t count = pages.bytes() / PageBytes();
+  bool missing = count <= kLook && AnyMissing(pages.begin, count);
+  for (size_t i = 0; i < kPlaces && !missing && count > kLook; ++i) {
+    missing = AnyMissing(pages.begin + (count - 1) * i / (kPlaces - 1) * PageBytes(), 1);
+  }
+  if (!missing) return Pages::kPresent;
+  const Range huge(data, bytes, kHugeBytes);
+  if (huge.bytes() < bytes / 2 || !huge_allowed.load(std::memory_order_relaxed) || !HugePagesThere() ||
+      madvise(reinterpret_cast<void*>(huge.begin), huge.bytes(), MADV_HUGEPAGE) != 0) {
+    return Pages::kFresh;
+  }
+  return Pages::kHuge;
+}
+
+void PopulatePages(void* data, size_t bytes) {
+  if (!populate_works.load(std::memory_order_relaxed)) return;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data) / PageBytes() * PageBytes();
+  const size_t length = reinterpret_cast<uintptr_t>(data) + bytes - begin;
+  if (madvise(reinterpret_cast<void*>(begin), length, MADV_POPULATE_WRITE) != 0 && errno == EINVAL) {
+    populate_works.store(false, std::memory_order_relaxed);
+  }
+}
+
+bool KeepFreedBlocks(size_t bytes) {
+#ifdef __GLIBC__
+  // What a block has beside a result's bytes: malloc's header, and room to align it.
+  constexpr size_t kAround = 64 * 1024;
+  // What mallopt(3) promises to take; later versions take more.
+  constexpr size_t kPromised = 32 * 1024 * 1024;
+  constexpr size_t kMost = std::numeric_limits<int>::max();
+  const size_t wanted = std::min(bytes + kAround, kMost);
+  for (const size_t block : {wanted, std::min(wanted, kPromised)}) {
+    if (mallopt(M_MMAP_THRESHOLD, static_cast<int>(block)) == 0) continue;
+    // Results come and go in turns, and a block may need the room of two to be aligned in.
+    return mallopt(M_TRIM_THRESHOLD, static_cast<int>(std::min(4 * block, kMost))) != 0;
+  }
+#else
+  static_cast<void>(bytes);
+#endif
+  return false;
+}
+
+void AllowHugePages(bool allow) { huge_allowed.store(allow, std::memory_order_relaxed); }
+
+}  // namespace jaxring

@@ -1,0 +1,44 @@
+// Messages that came before anyone could take them. Operations of one program may run in another order in each process;
+// when a full ring holds only messages for later, the engine moves them here so that the rest can pass.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "transport/core/ring.h"
+
+namespace jaxring {
+
+class Stash {
+ public:
+  struct Stashed {
+    uint32_t check = 0, checksum = 0;
+    std::vector<char> data;
+  };
+  void Put(const MessageId& id, Stashed message);
+  bool Take(const MessageId& id, Stashed* message);
+  // Drops what is there for an operation that failed, and what will still come.
+  void Discard(uint64_t op);
+  // Drops everything, also what is known of failed operations.
+  void Clear();
+  size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Hash {
+    size_t operator()(const MessageId& id) const {
+      uint64_t h = id.op ^ (uint64_t{id.src} << 40) ^ (uint64_t{id.dst} << 20) ^ (uint64_t{id.lane} << 8) ^ id.index;
+      return static_cast<size_t>(h * 0x9E3779B97F4A7C15ull);
+    }
+  };
+  std::mutex mutex_;
+  std::unordered_map<MessageId, Stashed, Hash> messages_;
+  std::unordered_set<uint64_t> discarded_;
+  std::atomic<size_t> bytes_{0}, count_{0};
+};
+
+}  // namespace jaxring

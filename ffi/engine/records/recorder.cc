@@ -1,0 +1,197 @@
+#include "engine/records/recorder.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace jaxring {
+
+// The file, as jaxring/trace/flight.py reads it: a page of header, the slots, the texts. Times are in ns of the
+// monotonic clock.
+struct Recorder::Header {
+  char magic[8];
+  uint32_t header_bytes, slot_bytes, capacity, text_bytes;
+  int64_t pid;
+  int64_t realtime_ns, monotonic_ns;  // one moment by both clocks
+  std::atomic<int64_t> process;       // -1: not known yet
+  std::atomic<uint64_t> last;         // the youngest record's number
+  std::atomic<uint64_t> written;      // bytes of text so far; the texts' area is a ring of them
+  char host[64];
+  std::atomic<int64_t> processes;  // of the job; 0: not known yet. `job` is complete once it is set.
+  char job[64];
+};
+
+struct Recorder::Slot {
+  std::atomic<uint64_t> number;  // 0 while the rest is written
+  uint64_t sequence, key;
+  uint64_t text_at;  // plus 1; 0: none
+  int64_t arrived, launched, ended;
+  uint32_t state, text_bytes;  // text: what, a zero byte, label
+};
+
+namespace {
+
+constexpr size_t kHeaderBytes = 4096;
+
+int64_t Nanoseconds(OperationRecord::Time time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+OperationRecord::Time At(int64_t ns) {
+  return OperationRecord::Time(
+      std::chrono::duration_cast<OperationRecord::Time::duration>(std::chrono::nanoseconds(ns)));
+}
+
+}  // namespace
+
+Recorder::Recorder(const std::string& path) {
+  static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Slot) == 64);
+  const size_t bytes = kHeaderBytes + kCapacity * sizeof(Slot) + kTextBytes;
+  fd_ = path.empty() ? memfd_create("jaxring-trace", MFD_CLOEXEC)
+                     : open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const std::string what = "making the flight record " + (path.empty() ? "in memory" : path);
+  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), what);
+  // Space is taken now: a full disk met later would end the process by a signal.
+  if (const int error = posix_fallocate(fd_, 0, static_cast<off_t>(bytes)); error != 0) {
+    close(fd_);
+    if (!path.empty()) unlink(path.c_str());
+    throw std::system_error(error, std::generic_category(), what);
+  }
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (base == MAP_FAILED) {
+    const int error = errno;
+    close(fd_);
+    throw std::system_error(error, std::generic_category(), what);
+  }
+  header_ = static_cast<Header*>(base);
+  text_ = static_cast<char*>(base) + kHeaderBytes + kCapacity * sizeof(Slot);
+  header_->header_bytes = kHeaderBytes;
+  header_->slot_bytes = sizeof(Slot);
+  header_->capacity = kCapacity;
+  header_->text_bytes = kTextBytes;
+  header_->pid = getpid();
+  header_->process = -1;
+  header_->realtime_ns =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  header_->monotonic_ns = Nanoseconds(std::chrono::steady_clock::now());
+  gethostname(header_->host, sizeof header_->host - 1);
+  std::memcpy(header_->magic, "JRTRACE1", sizeof header_->magic);
+}
+
+Recorder::~Recorder() {
+  munmap(header_, kHeaderBytes + kCapacity * sizeof(Slot) + kTextBytes);
+  close(fd_);
+}
+
+std::pair<const void*, size_t> Recorder::memory() const {
+  return {header_, kHeaderBytes + kCapacity * sizeof(Slot) + kTextBytes};
+}
+
+void Recorder::Name(int process, int processes, const std::string& job) {
+  std::lock_guard lock(mutex_);
+  std::strncpy(header_->job, job.c_str(), sizeof header_->job - 1);
+  header_->process.store(process, std::memory_order_relaxed);
+  header_->processes.store(processes, std::memory_order_release);
+}
+
+Recorder::Slot& Recorder::slot(uint64_t number) const {
+  return reinterpret_cast<Slot*>(reinterpret_cast<char*>(header_) + kHeaderBytes)[number % kCapacity];
+}
+
+uint64_t Recorder::Write(const Plan& plan) {
+  const std::string label = plan.label ? *plan.label : "";
+  const std::string text = (plan.what + '\0' + label).substr(0, kTextBytes / 4);
+  uint64_t written = header_->written.load(std::memory_order_relaxed);
+  // A text is in one piece: one that does not fit before the area's end begins at its start.
+  const uint64_t left = kTextBytes - written % kTextBytes;
+  if (text.size() > left) written += left;
+  std::memcpy(text_ + written % kTextBytes, text.data(), text.size());
+  header_->written.store(written + text.size(), std::memory_order_release);
+  plan.text_bytes = static_cast<uint32_t>(text.size());
+  return written + 1;
+}
+
+uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, OperationRecord::Time arrived,
+                         OperationRecord::Time launched) {
+  std::lock_guard lock(mutex_);
+  const uint64_t written = header_->written.load(std::memory_order_relaxed);
+  if (plan.text_at == 0 || written - (plan.text_at - 1) > kTextBytes) plan.text_at = Write(plan);
+  header_->process.store(plan.process, std::memory_order_relaxed);
+  const uint64_t number = header_->last.load(std::memory_order_relaxed) + 1;
+  Slot& s = slot(number);
+  s.number.store(0, std::memory_order_release);
+  s.sequence = sequence;
+  s.key = key;
+  s.text_at = plan.text_at;
+  s.text_bytes = plan.text_bytes;
+  s.arrived = Nanoseconds(arrived);
+  s.launched = Nanoseconds(launched);
+  s.ended = 0;
+  s.state = static_cast<uint32_t>(OperationState::kRunning);
+  s.number.store(number, std::memory_order_release);
+  header_->last.store(number, std::memory_order_release);
+  return number;
+}
+
+void Recorder::End(uint64_t number, bool failed) {
+  if (number == 0) return;
+  const int64_t now = Nanoseconds(std::chrono::steady_clock::now());
+  std::lock_guard lock(mutex_);
+  Slot& s = slot(number);
+  if (s.number.load(std::memory_order_relaxed) != number) return;
+  s.ended = now;
+  s.state = static_cast<uint32_t>(failed ? OperationState::kFailed : OperationState::kDone);
+}
+
+OperationRecord Recorder::Read(uint64_t number) const {
+  const Slot& s = slot(number);
+  OperationRecord record{number,
+                         s.sequence,
+                         s.key,
+                         "",
+                         "",
+                         At(s.arrived),
+                         At(s.launched),
+                         At(s.ended),
+                         static_cast<OperationState>(s.state)};
+  const uint64_t written = header_->written.load(std::memory_order_relaxed), begin = s.text_at - 1;
+  if (written - begin > kTextBytes) return record;
+  const std::string text(text_ + begin % kTextBytes, s.text_bytes);
+  const size_t zero = text.find('\0');
+  record.what = text.substr(0, zero);
+  if (zero != text.npos) record.label = text.substr(zero + 1);
+  return record;
+}
+
+std::vector<OperationRecord> Recorder::After(uint64_t number) const {
+  std::lock_guard lock(mutex_);
+  const uint64_t last = header_->last.load(std::memory_order_relaxed);
+  const uint64_t oldest = last < kCapacity ? 1 : last - kCapacity + 1;
+  std::vector<OperationRecord> records;
+  for (uint64_t n = std::max(oldest, number + 1); n <= last; ++n) records.push_back(Read(n));
+  return records;
+}
+
+std::optional<OperationRecord> Recorder::Last() const {
+  std::lock_guard lock(mutex_);
+  const uint64_t last = header_->last.load(std::memory_order_relaxed);
+  return last == 0 ? std::nullopt : std::optional(Read(last));
+}
+
+bool Recorder::Knows(uint64_t key) const {
+  std::lock_guard lock(mutex_);
+  const uint64_t last = header_->last.load(std::memory_order_relaxed);
+  for (uint64_t n = last; n > 0 && last - n < kCapacity; --n) {
+    if (slot(n).key == key) return true;
+  }
+  return false;
+}
+
+}  // namespace jaxring

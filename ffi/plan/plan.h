@@ -1,0 +1,105 @@
+// A plan: a schedule bound to a dtype, an operation, a message size and the processes that take part. Python makes it,
+// once per call site and group; it never changes afterwards.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/gate.h"
+#include "plan/schedule.h"
+#include "reduce/kernels.h"
+#include "transport/core/ring.h"
+
+namespace jaxring {
+
+struct RankPlace {
+  int process;
+  int device;
+  std::string name;  // "rank 3 (process 1 on host b)", for messages
+};
+
+// One local rank's part of the schedule.
+struct RankTable {
+  int rank;
+  int caller = -1;  // its rank as the call site counts, where that is another one: lost ranks are not in the plan
+  int site_rank() const { return caller < 0 ? rank : caller; }
+  std::vector<Step> steps;
+  std::vector<uint32_t> lane_begin;  // nlanes + 1
+  std::vector<int32_t> peers;
+  // A flow is the traffic with one peer rank in one lane; every entry of `peers` names its flow by number.
+  std::vector<uint32_t> flow;
+  std::vector<int> flow_rank;
+  std::vector<char> idle;  // by lane: it has no element to move
+  void NumberFlows();
+};
+
+// A table from the bytes of its three arrays, which must fit each other and the number of lanes; otherwise
+// std::invalid_argument.
+RankTable ReadTable(int rank, std::string_view steps, std::string_view lane_begin, std::string_view peers, int nlanes);
+
+enum class Half : uint8_t { kBoth = 0, kSend = 1, kRecv = 2 };
+
+struct Plan {
+  std::string what;                           // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
+  std::shared_ptr<const std::string> label;   // JSON for the recorder's readers; opaque here
+  std::shared_ptr<const std::string> recipe;  // JSON for `jaxring trace replay`; null where nothing is saved
+  uint64_t key = 0;         // hash of what every participating process agrees on; sequence numbers count under it
+  uint64_t generation = 0;  // of the job's links: a plan serves no other
+  // Dtype and shape as the site sees them, part of every message's check. Two halves of a message are two sites.
+  uint32_t check = 0;
+  Half half = Half::kBoth;
+  DType dtype{};
+  const Kernels* kernels = nullptr;  // nullptr for collectives that only move
+  uint64_t divisor = 0;
+  size_t element_bytes = 1, partial_bytes = 1;
+  Protocol protocol = Protocol::kMemory;
+  uint64_t tile_elements = 0;
+  uint64_t piece_bytes = 64;  // pieces of a block begin at multiples of this
+  int channels = 1;
+  int in_blocks = 1, out_blocks = 1, pieces = 1, scratch_chunks = 0, nlanes = 1;
+  uint64_t block_elements = 0;
+  double timeout_s = 300;
+  int process = 0;
+  std::vector<RankPlace> ranks;
+  std::vector<RankTable> locals;
+  std::vector<int> local_of_rank;  // -1: another process
+  std::vector<uint64_t> bounds;    // pieces + 1: `PieceBegin` of each
+  uint64_t tiles = 0;              // `Tiles()`
+  bool sends_first = false;        // its ranks send all that they have to before they need anything
+  std::shared_ptr<Gate> gate;      // may be null
+  // The recorder's, under its lock: where it wrote `what` and `label`, and their length.
+  mutable uint64_t text_at = 0;
+  mutable uint32_t text_bytes = 0;
+
+  // Fills in what follows from the rest, once the local ranks are there.
+  void Seal();
+  // Piece boundaries lie on 64-byte lines of the block, or further apart, so neighbours in memory never share one.
+  uint64_t PieceBegin(uint64_t piece) const {
+    uint64_t unit = std::max<uint64_t>(1, piece_bytes / element_bytes);
+    uint64_t units = (block_elements + unit - 1) / unit;
+    return std::min(block_elements, (units * piece / pieces) * unit);
+  }
+  uint64_t Tiles() const {
+    uint64_t longest = 0;
+    for (int p = 0; p < pieces; ++p) longest = std::max(longest, PieceBegin(p + 1) - PieceBegin(p));
+    return (longest + tile_elements - 1) / tile_elements;
+  }
+  bool held_back() const { return gate != nullptr && !gate->open(); }
+  // Whether all ranks are this process's.
+  bool alone() const { return locals.size() == ranks.size(); }
+  bool memory_only() const { return protocol == Protocol::kMemory; }
+  uint64_t in_bytes() const { return in_blocks * block_elements * element_bytes; }
+  uint64_t out_bytes() const { return out_blocks * block_elements * element_bytes; }
+};
+
+// Whether a plan can be played without touching anything but its ranks' buffers, its lanes' scratch and slots of
+// messages; otherwise throws std::invalid_argument with the rank and step. That it computes its collective, and ends,
+// is for the planner's verifier. Before it is sealed.
+void CheckPlan(const Plan& plan, uint32_t slot_bytes);
+
+}  // namespace jaxring

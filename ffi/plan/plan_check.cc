@@ -1,0 +1,191 @@
+// What the interpreter relies on: no step leaves the buffers, the scratch or the slots. Tables come from Python, and
+// users write schedules of their own.
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace jaxring {
+namespace {
+
+// Far beyond any real plan, and small enough that no product below overflows.
+constexpr int kMostChunks = 1 << 22;
+constexpr uint64_t kMostTile = uint64_t{1} << 32, kMostElements = uint64_t{1} << 40, kMostInAll = uint64_t{1} << 50;
+
+class Checker {
+ public:
+  Checker(const Plan& plan, std::vector<bool> here, uint32_t slot_bytes) : plan_(plan), here_(std::move(here)) {
+    payload_ = (plan.protocol == Protocol::kLL ? LLShape() : SimpleShape(slot_bytes)).payload_bytes;
+    lengths_.reserve(plan.pieces);
+    for (int p = 0; p < plan.pieces; ++p) lengths_.push_back(plan.PieceBegin(p + 1) - plan.PieceBegin(p));
+  }
+
+  void Table(const RankTable& table) {
+    table_ = &table;
+    for (int32_t peer : table.peers) {
+      if (peer < 0 || peer >= 2 * Peer::kMemory || Peer::rank(peer) >= static_cast<int>(plan_.ranks.size())) {
+        throw std::invalid_argument("a step names a rank out of range");
+      }
+    }
+    for (int lane = 0; lane < plan_.nlanes; ++lane) {
+      scratch_.assign(plan_.scratch_chunks, kUnwritten);
+      for (step_ = table.lane_begin[lane]; step_ < table.lane_begin[lane + 1]; ++step_) Check(table.steps[step_]);
+    }
+  }
+
+ private:
+  static constexpr uint64_t kUnwritten = ~uint64_t{0};
+
+  [[noreturn]] void Fail(const char* what) const {
+    throw std::invalid_argument("rank " + std::to_string(table_->rank) + ", step " + std::to_string(step_) + ": " +
+                                what);
+  }
+
+  // The elements of the chunk's piece.
+  uint64_t Chunk(Buffer buffer, int32_t chunk) const {
+    const int blocks = buffer == Buffer::kInput ? plan_.in_blocks : plan_.out_blocks;
+    if (chunk < 0 || chunk >= (buffer == Buffer::kScratch ? plan_.scratch_chunks : blocks * plan_.pieces)) {
+      Fail("there is no such chunk");
+    }
+    return buffer == Buffer::kScratch ? scratch_[chunk] : lengths_[chunk % plan_.pieces];
+  }
+
+  bool Here(int32_t peer) const { return here_[Peer::rank(peer)]; }
+
+  void Check(const Step& step) {
+    if (step.kind > static_cast<uint8_t>(StepKind::kSpread) ||
+        step.src_buffer > static_cast<uint8_t>(Buffer::kScratch) ||
+        step.dst_buffer > static_cast<uint8_t>(Buffer::kScratch)) {
+      Fail("it is of no kind that is known");
+    }
+    const auto kind = static_cast<StepKind>(step.kind);
+    const auto src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
+    const int32_t* recv = table_->peers.data() + step.recv_begin;
+    const int32_t* send = table_->peers.data() + step.send_begin;
+    if (dst == Buffer::kInput) Fail("the input is not to be written");
+    uint64_t length = kUnwritten;
+    if (dst == Buffer::kOutput) length = Chunk(dst, step.dst_chunk);
+    if (kind == StepKind::kSpread) return Spread(step, recv, src, dst);
+    if (src != Buffer::kNone) {
+      const uint64_t found = Chunk(src, step.src_chunk);
+      if (found == kUnwritten) Fail("it reads scratch that no step has written");
+      if (length != kUnwritten && found != length) Fail("its chunks are of different lengths");
+      length = found;
+    }
+    if (length == kUnwritten) Fail("it names no chunk that says how long it is");
+    if (step.flags & StepFlag::kZero) {
+      if (dst != Buffer::kOutput) Fail("only the output is filled with zeros");
+      return;
+    }
+    if (kind == StepKind::kGather) return Gather(step, recv, send, src, dst);
+    if (dst == Buffer::kScratch) {
+      Chunk(dst, step.dst_chunk);
+      scratch_[step.dst_chunk] = length;
+    }
+    Sources(step, recv, src);
+    Destinations(step, send, dst);
+    const bool divides = (step.flags & StepFlag::kFinal) && plan_.divisor != 0;
+    if (plan_.kernels == nullptr && (step.recv_count > 1 || divides)) Fail("it reduces in a plan that only moves");
+  }
+
+  void Sources(const Step& step, const int32_t* recv, Buffer src) const {
+    if (step.recv_count == 0 && src == Buffer::kNone) Fail("it has no source");
+    for (int i = 0; i < step.recv_count; ++i) {
+      const bool own = Peer::rank(recv[i]) == table_->rank;
+      if (Peer::memory(recv[i])) {
+        if (!Here(recv[i])) Fail("it addresses the memory of a rank of another process");
+        if (src == Buffer::kNone || (src == Buffer::kScratch && !own))
+          Fail("it reads no chunk of the memory it addresses");
+      } else if (!own || src == Buffer::kNone) {
+        Message(step.flags & StepFlag::kRecvPartial);
+      }
+    }
+  }
+
+  void Destinations(const Step& step, const int32_t* send, Buffer dst) const {
+    if (dst == Buffer::kNone && step.send_count == 0) Fail("it has no destination");
+    for (int i = 0; i < step.send_count; ++i) {
+      if (!Peer::memory(send[i])) {
+        Message(step.flags & StepFlag::kSendPartial);
+      } else if (!Here(send[i])) {
+        Fail("it addresses the memory of a rank of another process");
+      } else if (dst != Buffer::kOutput) {
+        Fail("it writes no chunk of the memory it addresses");
+      }
+    }
+  }
+
+  void Message(bool partial) const {
+    if (plan_.protocol == Protocol::kMemory) Fail("it sends or receives a message in a plan without");
+    if (plan_.tile_elements * (partial ? plan_.partial_bytes : plan_.element_bytes) > payload_) {
+      Fail("its messages do not fit a slot");
+    }
+  }
+
+  // How long a gathered message is, is seen when it is made.
+  void Gather(const Step& step, const int32_t* recv, const int32_t* send, Buffer src, Buffer dst) const {
+    if (src != Buffer::kInput || dst != Buffer::kNone || step.recv_count == 0 || step.send_count != 1 ||
+        Peer::memory(send[0])) {
+      Fail("what is gathered are chunks of inputs, for one message");
+    }
+    Message(false);
+    for (int i = 0; i < step.recv_count; ++i) {
+      if (!Here(recv[i])) Fail("it addresses the memory of a rank of another process");
+    }
+  }
+
+  void Spread(const Step& step, const int32_t* recv, Buffer src, Buffer dst) const {
+    if (src != Buffer::kNone || dst != Buffer::kOutput || step.recv_count != 1 || step.send_count != 0 ||
+        Peer::memory(recv[0]) || step.src_chunk < 1 || step.src_chunk > kMostChunks || (step.flags & StepFlag::kZero)) {
+      Fail("what is spread is one message, over blocks of the output");
+    }
+    Message(false);
+    const int64_t last = step.dst_chunk + (int64_t{step.src_chunk} - 1) * plan_.pieces;
+    if (last >= int64_t{plan_.out_blocks} * plan_.pieces) Fail("there are not so many blocks");
+  }
+
+  const Plan& plan_;
+  const std::vector<bool> here_;  // the ranks of this process
+  uint64_t payload_;
+  std::vector<uint64_t> lengths_;  // of each piece
+  const RankTable* table_ = nullptr;
+  uint32_t step_ = 0;
+  std::vector<uint64_t> scratch_;  // the length of what each chunk of the lane's scratch holds
+};
+
+void CheckShape(const Plan& plan) {
+  auto fits = [&plan](int blocks) { return blocks >= 0 && blocks <= kMostChunks / plan.pieces; };
+  if (plan.pieces < 1 || plan.pieces > kMostChunks || !fits(plan.in_blocks) || !fits(plan.out_blocks) ||
+      plan.scratch_chunks < 0 || plan.scratch_chunks > kMostChunks || plan.nlanes < 1 || plan.nlanes > 1 << 16 ||
+      plan.channels < 1 || plan.protocol > Protocol::kSimple) {
+    throw std::invalid_argument("a plan of an impossible shape");
+  }
+  const uint64_t blocks = static_cast<uint64_t>(std::max(plan.in_blocks, plan.out_blocks));
+  if (plan.tile_elements < 1 || plan.tile_elements > kMostTile || plan.block_elements > kMostElements ||
+      blocks * plan.block_elements > kMostInAll) {
+    throw std::invalid_argument("a plan of an impossible size");
+  }
+}
+
+}  // namespace
+
+void CheckPlan(const Plan& plan, uint32_t slot_bytes) {
+  CheckShape(plan);
+  const int ranks = static_cast<int>(plan.ranks.size());
+  std::vector<bool> here(ranks, false);
+  for (const RankTable& table : plan.locals) {
+    if (table.rank < 0 || table.rank >= ranks || here[table.rank] || plan.ranks[table.rank].process != plan.process) {
+      throw std::invalid_argument("a table of a rank that is not this process's, or two of one");
+    }
+    if (table.lane_begin.size() != static_cast<size_t>(plan.nlanes) + 1) {
+      throw std::invalid_argument("a table of another number of lanes");
+    }
+    here[table.rank] = true;
+  }
+  Checker checker(plan, std::move(here), slot_bytes);
+  for (const RankTable& table : plan.locals) checker.Table(table);
+}
+
+}  // namespace jaxring

@@ -1,0 +1,93 @@
+// The CUDA engine when things go wrong: waits end in time and say for whom they waited.
+#include <memory>
+#include <set>
+
+#include "tests/cuda/cuda_scene.h"
+
+namespace jaxring::test {
+namespace {
+
+using cuda::Fault;
+using cuda::Wait;
+constexpr uint32_t kThreads = 64;
+
+struct Case {
+  const char* name;
+  cuda::Protocol protocol;
+  Wait wait;
+};
+constexpr Case kCases[] = {
+    {"all_reduce ring 4x1 x1", cuda::Protocol::kSimple, Wait::kMessage},
+    {"all_reduce ring 4x1 x1", cuda::Protocol::kLL, Wait::kMessage},
+    {"all_reduce ring 4x1 x1", cuda::Protocol::kLL128, Wait::kMessage},
+    {"all_reduce direct 1x4 x1", cuda::Protocol::kSimple, Wait::kBegin},
+};
+
+// A rank that never comes: all others give up, and those next to it say that it was for it that they waited. Ended by
+// the abort word they leave at once, whatever their deadline: one that has not begun cannot touch their memory.
+void CheckMissingRank(const Case& c, bool abort) {
+  Scene scene(c.name, c.protocol, 5000);
+  constexpr int kMissing = 2;
+  std::vector<cuda::simt::Stream> streams(4);
+  for (int rank = 0; rank < 4; ++rank) {
+    cuda::Args args = scene.Args(rank);
+    args.timeout_ns = abort ? uint64_t{1} << 60 : 1'000'000;
+    if (rank != kMissing) streams[rank].push_back(LaunchOf(args, kThreads));
+  }
+  if (abort) {  // by the host, after a while
+    uint32_t* word = scene.cluster->abort();
+    auto wait = [word] {
+      if (cuda::ThreadIndex() != 0) return;
+      while (cuda::Clock() < 500'000) cuda::Pause(1);
+      cuda::StoreRelaxed(word, 1u);
+    };
+    streams[kMissing].push_back({1, 1, wait, {}});
+  }
+  cuda::simt::Machine machine;
+  CHECK(machine.Run(streams, {7, {}}));
+  std::set<int> awaited;
+  for (int rank = 0; rank < 4; ++rank) {
+    const cuda::Status& status = scene.cluster->status(rank);
+    if (rank == kMissing) {
+      CHECK_EQ(status.fault, 0u);
+      continue;
+    }
+    CHECK_EQ(status.fault, static_cast<uint32_t>(abort ? Fault::kAborted : Fault::kTimeout));
+    CHECK_EQ(status.rank, rank);
+    CHECK(status.wait == static_cast<uint32_t>(c.wait) || status.wait == static_cast<uint32_t>(Wait::kRoom));
+    awaited.insert(status.peer);
+  }
+  CHECK(awaited.count(kMissing) == 1);
+}
+
+// A rank that fails within a lane marks its gate, and its members fail by that and not by their own deadline.
+void CheckMark() {
+  Scene scene("all_reduce direct 1x4 x1", cuda::Protocol::kSimple, 5000);
+  std::vector<cuda::simt::Stream> streams(4);
+  std::vector<RankTable> broken = {scene.schedule.tables[1]};
+  for (Step& step : broken[0].steps) step.recv_count = 1000;
+  for (int rank = 0; rank < 4; ++rank) {
+    cuda::Args args = scene.Args(rank);
+    if (rank == 1) args.steps = broken[0].steps.data();
+    streams[rank].push_back(LaunchOf(args, kThreads));
+  }
+  cuda::simt::Machine machine;
+  CHECK(machine.Run(streams, {3, {}}));
+  for (int rank = 0; rank < 4; ++rank) {
+    const cuda::Status& status = scene.cluster->status(rank);
+    CHECK_EQ(status.fault, static_cast<uint32_t>(rank == 1 ? Fault::kBadTable : Fault::kPeerFailed));
+    if (rank != 1) CHECK_EQ(status.peer, 1);
+    CHECK_EQ(scene.cluster->epoch(rank, 0), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  for (const Case& c : kCases) {
+    for (bool abort : {false, true}) CheckMissingRank(c, abort);
+  }
+  CheckMark();
+}

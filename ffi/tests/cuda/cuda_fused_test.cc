@@ -1,0 +1,85 @@
+// The fused collectives on the shim: what the CPU engine makes of any bits.
+#include <array>
+#include <memory>
+
+#include "tests/cuda/cuda_compare.h"
+#include "tests/cuda/cuda_launch.h"
+
+namespace jaxring::test {
+namespace {
+
+constexpr uint32_t kThreads = 64;
+
+// By several launches in a row, of differing numbers of lanes, so that stages and gates are used again; all_reduce in
+// place in the end.
+void CheckFused(Job& job, cuda::Fused fused, const std::string& name, DType dtype, bool mean, uint64_t block) {
+  const Schedule& schedule = Find(name);
+  const int n = schedule.ranks();
+  Settings settings = SettingsOf(schedule, dtype, ReduceOp::kSum, mean, block);
+  Call call(&job, schedule, settings);
+  const std::vector<Buffer> inputs = AnyBits(call, block);
+  const std::vector<Buffer> expected = OnCpu(call, inputs);
+  constexpr std::array<uint32_t, 6> kLanes = {2, 5, 1, 3, 5, 4};
+  ClusterShape shape{
+      n, 5, schedule.placement, cuda::Protocol::kSimple, 4, 128, cuda::StageBytes(block * ElementBytes(dtype)) + 1024};
+  Cluster cluster(shape);
+  std::vector<std::vector<Buffer>> outputs;
+  const bool all_reduce = schedule.collective == "all_reduce";
+  std::vector<cuda::simt::Stream> streams(n);
+  for (size_t launch = 0; launch < kLanes.size(); ++launch) {
+    outputs.push_back(Outputs(call));
+    for (int rank = 0; rank < n; ++rank) {
+      const char* in = inputs[rank].data();
+      char* out = outputs[launch][rank].data();
+      if (all_reduce && launch + 1 == kLanes.size()) {
+        std::memcpy(out, in, inputs[rank].size());
+        in = out;
+      }
+      cuda::Args args = cluster.Common(rank, in, out, true);
+      args.block_elements = block;
+      args.divisor = settings.divisor;
+      args.lanes = kLanes[launch];
+      args.in_blocks = schedule.in_blocks;
+      args.out_blocks = schedule.out_blocks;
+      args.root = schedule.root;
+      args.dtype = dtype;
+      args.op = settings.op;
+      args.reduces = schedule.reduces();
+      // Who copies in bulk is each rank's own affair.
+      args.bulk_bytes = (launch + rank) % 2 == 0 ? 16 : 0;
+      streams[rank].push_back(FusedLaunchOf(fused, args, kThreads));
+    }
+  }
+  static cuda::simt::Machine machine;
+  CHECK(machine.Run(streams, {block + 1, {}}));
+  for (const auto& launch : outputs) {
+    CheckSame(call, "fused " + std::to_string(static_cast<int>(fused)), launch, expected);
+  }
+}
+
+void CheckAllFused() {
+  using cuda::Fused;
+  Job job(1, Wire::kShared);
+  for (const char* where : {"1x4", "1x1"}) {
+    auto name = [&](const char* collective) { return std::string(collective) + " direct " + where + " x1"; };
+    for (uint64_t block : {0, 1, 7, 300, 2111}) {
+      if (cuda::simt::kThreadSanitizer && block != 300) continue;
+      for (DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3FN, DType::kC128, DType::kInt8}) {
+        const bool mean = dtype == DType::kBF16;
+        CheckFused(job, Fused::kAllReduceOneShot, name("all_reduce"), dtype, mean, block);
+        CheckFused(job, Fused::kAllReduceTwoShot, name("all_reduce"), dtype, mean, block);
+        CheckFused(job, Fused::kReduceScatter, name("reduce_scatter"), dtype, mean, block);
+      }
+      for (DType dtype : {DType::kF32, DType::kInt8}) {
+        CheckFused(job, Fused::kAllGather, name("all_gather"), dtype, false, block);
+        CheckFused(job, Fused::kBroadcast, name("broadcast"), dtype, false, block);
+        CheckFused(job, Fused::kAllToAll, name("all_to_all"), dtype, false, block);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() { jaxring::test::CheckAllFused(); }

@@ -1,0 +1,84 @@
+// Memory that a launch gives back stays as it is: a rank that is ended in the middle of a collective, early or late,
+// leaves its buffers only when nobody writes there any more.
+#include "tests/cuda/cuda_scene.h"
+
+namespace jaxring::test {
+namespace {
+
+using cuda::simt::Faults;
+constexpr char kCanary = 0x3C;
+
+// What thread 0 of a kernel of its own does at a time of the machine's.
+cuda::simt::Kernel At(uint64_t time, std::function<void()> what) {
+  return {1,
+          1,
+          [=] {
+            while (cuda::Clock() < time) cuda::Pause(1);
+            if (what) what();
+          },
+          {}};
+}
+
+struct Outcome {
+  bool kept, failed;  // rank 0's memory after its launch; its launch
+};
+
+// Rank 1 comes at `begin`, and rank 0, which is there from the start, is ended at `end`.
+Outcome Play(uint64_t begin, uint64_t end, uint64_t block, const cuda::simt::Options& options) {
+  static cuda::simt::Machine machine;
+  Scene scene("all_reduce direct 1x2 x1", cuda::Protocol::kSimple, block);
+  uint32_t abort = 0;
+  cuda::Args first = scene.Args(0), second = scene.Args(1);
+  first.abort = &abort;
+  Buffer& out = scene.outputs[0];
+  const auto give_back = [&] { std::memset(out.data(), kCanary, out.size()); };
+  const auto set = [&] { cuda::StoreRelaxed(&abort, 1u); };
+  CHECK(machine.Run(
+      {{LaunchOf(first, cuda::kWarp, give_back)}, {At(begin, {}), LaunchOf(second, cuda::kWarp)}, {At(end, set)}},
+      options));
+  Outcome outcome{true, scene.cluster->status(0).fault != 0};
+  for (size_t i = 0; i < out.size(); ++i) outcome.kept = outcome.kept && out.data()[i] == kCanary;
+  if (outcome.failed) CHECK(scene.cluster->status(1).fault != 0 || scene.cluster->epoch(1, 0) == 1);
+  return outcome;
+}
+
+void CheckEndedEarly(int tries) {
+  // Rank 0 looks at the abort word in its 256th turn, so it gives up at about 8700.
+  int failed = 0, good = 0, broken = 0;
+  for (int i = 0; i < tries; ++i) {
+    const uint64_t seed = i + 1;
+    const uint64_t begin = 7000 + 7919ull * i % 4000;
+    const Outcome outcome = Play(begin, 0, 8, {seed, {}});
+    CHECK(outcome.kept);
+    (outcome.failed ? failed : good)++;
+    if (cuda::simt::kThreadSanitizer) continue;
+    Faults faults;
+    faults.lost_fence = true;
+    broken += !Play(begin, 0, 8, {seed, faults}).kept;
+  }
+  std::cout << failed << " failed, " << good << " did not; without a fence " << broken << " broke memory" << std::endl;
+  CHECK(failed > 0 && good > 0);
+  CHECK(cuda::simt::kThreadSanitizer || broken > 0);
+}
+
+void CheckEndedLate(int tries) {
+  int failed = 0;
+  for (int i = 0; i < tries; ++i) {
+    // Rank 1 stops for long, often in the middle of its share, so that rank 0 is done and is ended meanwhile.
+    const uint64_t from = 3000 + 7919ull * i % 10'000;
+    const Outcome outcome = Play(0, from, 2000, {i + 1u, {}, {1, from, from + 50'000}});
+    CHECK(outcome.kept);
+    failed += outcome.failed;
+  }
+  std::cout << failed << " of " << tries << " were ended" << std::endl;
+  CHECK(failed > 0);
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  CheckEndedEarly(jaxring::cuda::simt::kThreadSanitizer ? 60 : 3000);
+  CheckEndedLate(jaxring::cuda::simt::kThreadSanitizer ? 10 : 200);
+}

@@ -1,0 +1,106 @@
+// Schedules bound to the CUDA engine's records, and launches of its kernels' own bodies on the shim.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cuda/sim/shim/shim_kernels.h"
+#include "tests/cuda/cuda_cluster.h"
+#include "tests/support/schedules.h"
+#include "tests/support/values.h"
+
+namespace jaxring::test {
+
+// A schedule bound to a dtype and size, as the planner would for each rank.
+class CudaPlan {
+ public:
+  CudaPlan(const Schedule& schedule, const Settings& settings, uint32_t slices)
+      : schedule_(schedule), settings_(settings), element_(ElementBytes(settings.dtype)) {
+    widening_ = cuda::Widening(settings.dtype, schedule.reduces());
+    slice_ = 512 / element_;
+    tile_ = slice_ * slices;
+    plan_ = MakePlan(schedule, settings, 0, 1);
+    plan_->tile_elements = tile_;
+    for (int p = 0; p <= schedule.pieces; ++p) piece_begin_.push_back(plan_->PieceBegin(p));
+    for (const RankTable& table : schedule.tables) {
+      std::vector<uint32_t> route;
+      for (int32_t peer : table.peers) route.push_back(Route(table.rank, peer));
+      routes_.push_back(std::move(route));
+      scratch_.push_back(std::make_unique<Memory>(cuda::ScratchBytes(tile_, element_, widening_) *
+                                                  schedule.scratch_chunks * schedule.nlanes));
+    }
+  }
+
+  uint64_t slot_bytes(cuda::Protocol protocol) const { return cuda::SlotBytes(protocol, slice_, element_, widening_); }
+  uint64_t tile() const { return tile_; }
+  // Whether ranks of this one's node address memory.
+  bool memory(int rank) const {
+    for (const RankTable& table : schedule_.tables) {
+      if (schedule_.placement[table.rank] != schedule_.placement[rank]) continue;
+      for (int32_t peer : table.peers) {
+        if (Peer::memory(peer)) return true;
+      }
+    }
+    return false;
+  }
+
+  cuda::Args Args(Cluster& cluster, int rank, const char* in, char* out) const {
+    const RankTable& table = schedule_.tables[rank];
+    cuda::Args args = cluster.Common(rank, in, out, memory(rank));
+    args.steps = table.steps.data();
+    args.lane_begin = table.lane_begin.data();
+    args.peers = table.peers.data();
+    args.route = routes_[rank].data();
+    args.piece_begin = piece_begin_.data();
+    args.scratch = scratch_[rank]->data();
+    args.block_elements = settings_.block;
+    args.tiles = plan_->Tiles();
+    args.tile_elements = tile_;
+    args.slice_elements = slice_;
+    args.divisor = settings_.divisor;
+    args.lanes = schedule_.nlanes;
+    args.pieces = schedule_.pieces;
+    args.scratch_chunks = schedule_.scratch_chunks;
+    args.in_blocks = schedule_.in_blocks;
+    args.out_blocks = schedule_.out_blocks;
+    args.root = schedule_.root;
+    args.dtype = settings_.dtype;
+    args.op = settings_.op;
+    args.reduces = schedule_.reduces();
+    return args;
+  }
+
+ private:
+  uint32_t Route(int rank, int32_t peer) const {
+    if (!Peer::memory(peer)) return Peer::rank(peer);
+    uint32_t member = 0;
+    for (int r = 0; r < Peer::rank(peer); ++r) {
+      if (r != rank && schedule_.placement[r] == schedule_.placement[rank]) ++member;
+    }
+    return member;
+  }
+
+  const Schedule& schedule_;
+  Settings settings_;
+  size_t element_;
+  uint32_t widening_;
+  uint64_t slice_, tile_;
+  std::shared_ptr<jaxring::Plan> plan_;
+  std::vector<uint64_t> piece_begin_;
+  std::vector<std::vector<uint32_t>> routes_;
+  std::vector<std::unique_ptr<Memory>> scratch_;
+};
+
+inline cuda::simt::Kernel FusedLaunchOf(cuda::Fused fused, const cuda::Args& args, uint32_t threads) {
+  auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
+  return {args.lanes, threads, [=] { cuda::shim::PlayFused(fused, args, (*shared)[cuda::BlockIndex()]); }, {}};
+}
+
+// The launch of one rank.
+inline cuda::simt::Kernel LaunchOf(const cuda::Args& args, uint32_t threads, std::function<void()> done = {}) {
+  auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
+  auto body = [args, shared] { cuda::shim::PlayTable(args, (*shared)[cuda::BlockIndex()]); };
+  return {args.lanes, threads, body, std::move(done)};
+}
+
+}  // namespace jaxring::test

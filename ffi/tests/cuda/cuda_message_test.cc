@@ -1,0 +1,191 @@
+// Messages of the CUDA engine beyond those between peers' memory: slots that a host carries, and ragged chunks.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/cuda/cuda_scene.h"
+#include "tests/support/reduce_reference.h"
+
+namespace jaxring::test {
+namespace {
+
+using cuda::Protocol;
+
+// A host between the ranks: sends go into own memory, from where it carries as many bytes as `sizes` says, and no more.
+class Network {
+ public:
+  Network(Cluster& cluster, Protocol protocol) : cluster_(cluster), protocol_(protocol) {
+    const ClusterShape& shape = cluster.shape();
+    for (uint32_t lane = 0; lane < shape.lanes; ++lane) {
+      for (int from = 0; from < shape.ranks; ++from) {
+        for (int to = 0; to < shape.ranks; ++to) {
+          if (from == to) continue;
+          wires_.push_back(std::make_unique<Wire>(shape));
+          Wire& wire = *wires_.back();
+          cuda::Connection& send = cluster.connection(from, lane, to);
+          cuda::Connection& recv = cluster.connection(to, lane, from);
+          wire.to = send.send_slots;
+          wire.credit = const_cast<uint64_t*>(send.credit);
+          wire.arrived = const_cast<uint64_t*>(recv.arrived);
+          send.send_slots = wire.slots.data();
+          send.tail = wire.words.as<uint64_t>();
+          send.sizes = wire.words.as<uint32_t>() + 64;
+          recv.give = wire.words.as<uint64_t>() + 16;
+        }
+      }
+    }
+  }
+
+  // To be run by one thread until `ranks` have ended.
+  void Carry(const int& ended, int ranks) {
+    while (ended < ranks) {
+      for (auto& wire : wires_) CarryOne(*wire);
+      cuda::Pause(1);
+    }
+  }
+  uint64_t carried() const { return carried_; }
+
+ private:
+  struct Wire {
+    explicit Wire(const ClusterShape& shape) : slots(shape.slots * shape.slot_bytes), words(512) {}
+    Memory slots, words;  // tail, what the receiver gave back, sizes
+    char* to = nullptr;
+    uint64_t *credit = nullptr, *arrived = nullptr;
+    uint64_t moved = 0;
+  };
+  void CarryOne(Wire& wire) {
+    const ClusterShape& shape = cluster_.shape();
+    const uint64_t there = cuda::LoadAcquire(wire.words.as<uint64_t>());
+    const uint64_t given = cuda::LoadAcquire(wire.words.as<uint64_t>() + 16);
+    if (wire.moved == there || wire.moved - given >= shape.slots) return;
+    const uint64_t slot = wire.moved % shape.slots;
+    const uint32_t bytes = wire.words.as<uint32_t>()[64 + slot];
+    CHECK(bytes > 0 && bytes <= shape.slot_bytes && bytes % 16 == 0);
+    char* to = wire.to + slot * shape.slot_bytes;
+    // A Simple slot keeps nothing of what was there, so that too few bytes show.
+    if (protocol_ == Protocol::kSimple) std::memset(to, 0x6E, shape.slot_bytes);
+    for (uint32_t at = 0; at < bytes; at += 16) {
+      cuda::StoreLine(to + at, cuda::Load(wire.slots.data() + slot * shape.slot_bytes + at));
+    }
+    ++wire.moved;
+    ++carried_;
+    if (wire.arrived != nullptr) cuda::StoreRelease(wire.arrived, wire.moved);
+    cuda::StoreRelease(wire.credit, wire.moved);
+  }
+
+  Cluster& cluster_;
+  Protocol protocol_;
+  std::vector<std::unique_ptr<Wire>> wires_;
+  uint64_t carried_ = 0;
+};
+
+void CheckNetwork(const char* name, Protocol protocol, uint64_t seed) {
+  constexpr uint64_t kBlock = 1234;
+  Scene scene(name, protocol, kBlock);
+  Network network(*scene.cluster, protocol);
+  const int ranks = scene.schedule.ranks();
+  int ended = 0;
+  std::vector<cuda::simt::Stream> streams(ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (int launch = 1; launch <= 3; ++launch) {
+      streams[rank].push_back(LaunchOf(scene.Args(rank), 64, [&ended, launch] { ended += launch == 3; }));
+    }
+  }
+  streams.push_back({{1, 1, [&] { network.Carry(ended, ranks); }, {}}});
+  cuda::simt::Machine machine;
+  CHECK(machine.Run(streams, {seed, {}}));
+  CHECK(network.carried() > 0);
+  for (int rank = 0; rank < ranks; ++rank) {
+    CHECK_EQ(scene.cluster->status(rank).fault, 0u);
+    for (uint64_t i = 0; i < kBlock; ++i) {
+      float sum = 0;
+      for (const Buffer& input : scene.inputs) sum += reinterpret_cast<const float*>(input.data())[i];
+      CHECK(std::fabs(reinterpret_cast<const float*>(scene.outputs[rank].data())[i] - sum) < 1e-5f);
+    }
+  }
+}
+
+// all_to_all with a length of each pair's own, some none, some several tiles; chunks lie in any order and with gaps.
+template <class T>
+void CheckRagged(Protocol protocol, uint64_t seed) {
+  const Schedule& schedule = Find("all_to_all direct 4x1 x1");
+  CHECK_EQ(schedule.pieces, 1);
+  constexpr int kRanks = 4;
+  constexpr uint64_t kLengths[] = {0, 1, 515, 3, 2 * 512 / sizeof(T) + 5, 130, 0, 77};
+  Settings settings;
+  settings.dtype = sizeof(T) == 1 ? DType::kUInt8 : DType::kUInt32;
+  settings.block = 16;
+  CudaPlan plan(schedule, settings, 2);
+  Cluster cluster({kRanks, 1, schedule.placement, protocol, 4, plan.slot_bytes(protocol)});
+  const auto length = [&](int from, int to) { return kLengths[(from * 3 + to) % std::size(kLengths)]; };
+  const auto value = [](int from, int to, uint64_t i) { return static_cast<T>(from * 64 + to * 16 + i * 7); };
+  struct Rank {
+    uint64_t in_offset[kRanks], in_length[kRanks], out_offset[kRanks], out_length[kRanks];
+  };
+  std::vector<Rank> ranks(kRanks);
+  std::vector<Buffer> inputs, outputs;
+  std::vector<cuda::simt::Stream> streams(kRanks);
+  for (int r = 0; r < kRanks; ++r) {
+    uint64_t in = 3, out = 1;
+    for (int p = kRanks - 1; p >= 0; --p) {
+      const int shifted = (p + r) % kRanks;
+      ranks[r].in_length[p] = length(r, p);
+      ranks[r].in_offset[p] = in;
+      in += length(r, p) + 2;
+      ranks[r].out_length[shifted] = length(shifted, r);
+      ranks[r].out_offset[shifted] = out;
+      out += length(shifted, r) + 1;
+    }
+    inputs.emplace_back(in * sizeof(T));
+    outputs.emplace_back(out * sizeof(T), 0x11);
+    for (int p = 0; p < kRanks; ++p) {
+      for (uint64_t i = 0; i < length(r, p); ++i) {
+        Put<T>(inputs[r].data() + (ranks[r].in_offset[p] + i) * sizeof(T), value(r, p, i));
+      }
+    }
+  }
+  uint64_t longest = 0;
+  for (int r = 0; r < kRanks; ++r) {
+    for (int p = 0; p < kRanks; ++p) longest = std::max<uint64_t>(longest, length(r, p));
+  }
+  for (int r = 0; r < kRanks; ++r) {
+    cuda::Args args = plan.Args(cluster, r, inputs[r].data(), outputs[r].data());
+    args.extents = {ranks[r].in_offset, ranks[r].in_length, ranks[r].out_offset, ranks[r].out_length, &longest};
+    args.tiles = 0;
+    streams[r].assign(2, LaunchOf(args, 64));
+  }
+  cuda::simt::Machine machine;
+  CHECK(machine.Run(streams, {seed, {}}));
+  for (int r = 0; r < kRanks; ++r) {
+    CHECK_EQ(cluster.status(r).fault, 0u);
+    uint64_t covered = 0;
+    for (int p = 0; p < kRanks; ++p) {
+      for (uint64_t i = 0; i < length(p, r); ++i, ++covered) {
+        char* at = outputs[r].data() + (ranks[r].out_offset[p] + i) * sizeof(T);
+        CHECK_EQ(Get<T>(at), value(p, r, i));
+        std::memset(at, 0x11, sizeof(T));
+      }
+    }
+    CHECK(covered > 0);
+    // Nothing was written between the chunks.
+    for (size_t i = 0; i < outputs[r].size(); ++i) CHECK_EQ(outputs[r].data()[i], 0x11);
+  }
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  using jaxring::cuda::Protocol;
+  for (uint64_t seed : {0, 4, 5}) {
+    for (auto protocol : {Protocol::kSimple, Protocol::kLL}) {
+      CheckNetwork("all_reduce ring 4x1 x1", protocol, seed);
+      CheckNetwork("all_reduce tree 4x1 x1", protocol, seed);
+    }
+    for (auto protocol : {Protocol::kSimple, Protocol::kLL, Protocol::kLL128}) {
+      CheckRagged<uint8_t>(protocol, seed);
+      CheckRagged<uint32_t>(protocol, seed);
+    }
+  }
+}

@@ -1,0 +1,211 @@
+// That the tests would notice: what orders the protocols is taken away, one thing at a time, and each time the results
+// are wrong, or a wait never ends, as it must be then.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <iterator>
+#include <string>
+
+#include "tests/cuda/cuda_scene.h"
+
+namespace jaxring::test {
+namespace {
+
+using cuda::Protocol;
+using cuda::simt::BulkFault;
+using cuda::simt::Faults;
+
+enum class Outcome { kRight, kWrong, kStuck };
+constexpr const char* kOutcomes[] = {"right", "wrong", "stuck"};
+
+constexpr const char* kRing = "all_reduce ring 4x1 x1";
+constexpr const char* kDirect = "all_reduce direct 1x4 x1";
+constexpr const char* kGather = "all_gather direct 1x4 x1";
+
+// Of the slices that bulk copies move, all.
+constexpr uint64_t kBulk = 16;
+
+// Two launches with buffers of their own. A result is looked at as soon as its launch has ended.
+Outcome Play(const char* name, Protocol protocol, uint64_t seed, const std::function<Faults(Cluster&)>& broken,
+             uint64_t bulk_bytes = 0) {
+  constexpr uint64_t kBlock = 3000;
+  Scene first(name, protocol, kBlock), second(name, protocol, kBlock);
+  std::vector<cuda::simt::Stream> streams(4);
+  bool right = true;
+  for (int rank = 0; rank < 4; ++rank) {
+    for (Scene* scene : {&first, &second}) {
+      cuda::Args args = scene->plan.Args(*first.cluster, rank, scene->inputs[rank].data(), scene->outputs[rank].data());
+      args.timeout_ns = 20'000'000;
+      args.bulk_bytes = bulk_bytes;
+      const auto look = [&right, scene, rank] {
+        const float* got = reinterpret_cast<const float*>(scene->outputs[rank].data());
+        for (uint64_t i = 0; i < kBlock * scene->schedule.out_blocks; ++i) {
+          const auto of = [&](size_t r) { return reinterpret_cast<const float*>(scene->inputs[r].data())[i % kBlock]; };
+          float value = scene->schedule.reduces() ? 0 : of(i / kBlock);
+          for (size_t r = 0; r < scene->inputs.size() && scene->schedule.reduces(); ++r) value += of(r);
+          right = right && std::fabs(got[i] - value) < 1e-5f;
+        }
+      };
+      streams[rank].push_back(LaunchOf(args, 64, look));
+    }
+  }
+  cuda::simt::Machine machine;
+  CHECK(machine.Run(streams, {seed, broken ? broken(*first.cluster) : Faults{}}));
+  bool stuck = false;
+  for (int rank = 0; rank < 4; ++rank) stuck = stuck || first.cluster->status(rank).fault != 0;
+  return stuck ? Outcome::kStuck : right ? Outcome::kRight : Outcome::kWrong;
+}
+
+Faults LostRelease(Cluster&) {
+  Faults faults;
+  faults.lost_release = true;
+  return faults;
+}
+Faults EarlyFlag(Cluster&) {
+  Faults faults;
+  faults.early_flag = true;
+  return faults;
+}
+template <BulkFault kFault>
+Faults LostInBulk(Cluster&) {
+  Faults faults;
+  faults.bulk = kFault;
+  return faults;
+}
+// Skips the wait for one of the words of all ranks' connections or gates.
+template <class Pick>
+std::function<Faults(Cluster&)> Skipped(Pick pick) {
+  return [pick](Cluster& cluster) {
+    Faults faults;
+    faults.skipped_wait = [&cluster, pick](const uint64_t* word) {
+      for (int rank = 0; rank < 4; ++rank) {
+        for (int peer = 0; peer < 4; ++peer) {
+          if (peer != rank && pick(cluster, rank, peer) == word) return true;
+        }
+      }
+      return false;
+    };
+    return faults;
+  };
+}
+const uint64_t* Arrived(Cluster& cluster, int rank, int peer) { return cluster.connection(rank, 0, peer).arrived; }
+const uint64_t* Credit(Cluster& cluster, int rank, int peer) { return cluster.connection(rank, 0, peer).credit; }
+// Only from the second launch on: before the first there are no addresses at all.
+const uint64_t* Begin(Cluster& cluster, int rank, int peer) {
+  const uint64_t* begin = &cluster.gate(rank, 0, peer).begin;
+  return *begin == 0 ? nullptr : begin;
+}
+const uint64_t* End(Cluster& cluster, int rank, int peer) { return &cluster.gate(rank, 0, peer).end; }
+
+struct Mutation {
+  const char* what;
+  const char* schedule;
+  Protocol protocol;
+  std::function<Faults(Cluster&)> broken;
+  Outcome expected;  // by some seed, where the others give the right result
+  uint64_t bulk_bytes = 0;
+};
+
+const std::vector<Mutation>& Mutations() {
+  static const std::vector<Mutation> mutations = {
+      {"simple: a counter is there before the data", kRing, Protocol::kSimple, LostRelease, Outcome::kWrong},
+      {"simple: nobody waits for messages", kRing, Protocol::kSimple, Skipped(Arrived), Outcome::kWrong},
+      {"simple: nobody waits for room", kRing, Protocol::kSimple, Skipped(Credit), Outcome::kWrong},
+      {"ll: a flag is there before the data", kRing, Protocol::kLL, EarlyFlag, Outcome::kWrong},
+      {"ll: nobody waits for room", kRing, Protocol::kLL, Skipped(Credit), Outcome::kStuck},
+      {"ll128: a flag is there before the data", kRing, Protocol::kLL128, EarlyFlag, Outcome::kWrong},
+      {"ll128: nobody waits for room", kRing, Protocol::kLL128, Skipped(Credit), Outcome::kStuck},
+      {"gates: an end is there before the data", kDirect, Protocol::kSimple, LostRelease, Outcome::kWrong},
+      {"gates: nobody waits for begins", kDirect, Protocol::kSimple, Skipped(Begin), Outcome::kWrong},
+      {"gates: nobody waits for ends", kDirect, Protocol::kSimple, Skipped(End), Outcome::kWrong},
+      {"bulk: no fence before the copies", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoFence>, Outcome::kWrong,
+       kBulk},
+      {"bulk: nobody waits for loads", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoArrival>, Outcome::kWrong,
+       kBulk},
+      {"bulk: stages are loaded anew too early", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoReuse>,
+       Outcome::kWrong, kBulk},
+      {"bulk: a message is told before it is stored", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoStored>,
+       Outcome::kWrong, kBulk},
+      {"bulk: a message is told when it was read", kRing, Protocol::kSimple, LostInBulk<BulkFault::kReadOnly>,
+       Outcome::kWrong, kBulk},
+      {"bulk: a lane ends before it has stored", kGather, Protocol::kSimple, LostInBulk<BulkFault::kNoStored>,
+       Outcome::kWrong, kBulk},
+      {"bulk: a lane ends when all was read", kGather, Protocol::kSimple, LostInBulk<BulkFault::kReadOnly>,
+       Outcome::kWrong, kBulk},
+  };
+  return mutations;
+}
+
+void CheckSound() {
+  for (uint64_t seed = 0; seed <= 3; ++seed) {
+    for (auto protocol : {Protocol::kLL, Protocol::kLL128}) {
+      CHECK(Play(kRing, protocol, seed, {}) == Outcome::kRight);
+    }
+    for (uint64_t bulk_bytes : {uint64_t{0}, kBulk}) {
+      CHECK(Play(kRing, Protocol::kSimple, seed, {}, bulk_bytes) == Outcome::kRight);
+      CHECK(Play(kDirect, Protocol::kSimple, seed, {}, bulk_bytes) == Outcome::kRight);
+      CHECK(Play(kGather, Protocol::kSimple, seed, {}, bulk_bytes) == Outcome::kRight);
+    }
+  }
+}
+
+void CheckMutations() {
+  for (const Mutation& mutation : Mutations()) {
+    int seen = 0;
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      const Outcome outcome = Play(mutation.schedule, mutation.protocol, seed, mutation.broken, mutation.bulk_bytes);
+      if (outcome != Outcome::kRight && outcome != mutation.expected) {
+        std::cerr << mutation.what << ": " << kOutcomes[static_cast<int>(outcome)] << std::endl;
+        Fail(__FILE__, __LINE__, "what is broken shows as it must");
+      }
+      seen += outcome == mutation.expected;
+    }
+    std::cout << mutation.what << ": seen by " << seen << " of 5 seeds" << std::endl;
+    CHECK(seen > 0);
+  }
+}
+
+Faults LostAcquire(Cluster&) {
+  Faults faults;
+  faults.lost_acquire = true;
+  return faults;
+}
+
+// What ThreadSanitizer must report of a ring, whether its result is right or not.
+constexpr Faults (*kRaces[])(Cluster&) = {LostRelease, LostAcquire};
+
+// Each in a process of its own, which then ends with the sanitizer's exit status.
+void CheckReports() {
+  for (size_t i = 0; i < std::size(kRaces); ++i) {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      CHECK(freopen("/dev/null", "w", stderr) != nullptr);
+      execl("/proc/self/exe", "cuda_mutation_test", std::to_string(i).c_str(), nullptr);
+      std::_Exit(1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK_EQ(WEXITSTATUS(status), 66);
+  }
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main(int argc, char** argv) {
+  using namespace jaxring::test;
+  if (argc > 1) {
+    Play(kRing, Protocol::kSimple, 0, kRaces[std::atoi(argv[1])]);
+    return 0;
+  }
+  if (jaxring::cuda::simt::kThreadSanitizer) {
+    CheckReports();
+  } else {
+    CheckMutations();
+  }
+  CheckSound();
+}

@@ -1,0 +1,100 @@
+// How ranks come to each other's buffers, on the fake GPU: memory that descriptors share, stand-ins, first calls that
+// are captured, and copy engines. Linked with the real GPU it is cuda_gpu_memory_test.
+#include "tests/cuda/host/cuda_host_play.h"
+
+namespace jaxring::test {
+namespace {
+
+// Memory that legacy IPC does not export: launches go through stand-ins of our own.
+void Staged(Processes& here) {
+  const Schedule& schedule = Find("all_gather direct 1x4 x1");
+  uint64_t staged = 0;
+  Play(
+      here, ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple), schedule, 1000,
+      [](cuda::LaunchPlanSpec& spec) { spec.zero_copy = false; }, &staged);
+  CHECK_EQ(staged, 6u);
+}
+
+// Buffers of the driver's virtual memory calls, which descriptors share, are read and written in place too.
+void VirtualMemory(Processes& here) {
+  const std::vector<int> process = {0, 0, 1, 1}, node = {0, 0, 0, 0};
+  for (const char* collective : {"all_reduce", "all_to_all"}) {
+    const Schedule& schedule = Find(std::string(collective) + " direct 1x4 x1");
+    uint64_t staged = 0;
+    Play(here, ShapeOf(schedule, process, node, cuda::Protocol::kSimple), schedule, 1000, {}, &staged, 0, 0, true);
+    CHECK_EQ(staged, 0u);
+  }
+}
+
+#if !defined(JAXRING_REAL_GPU)
+// Memory that cannot be exported after all is copied to stand-ins.
+void Unexportable(Processes& here) {
+  cuda::fake::options().no_ipc = true;
+  const Schedule& schedule = Find("all_gather direct 1x4 x1");
+  uint64_t staged = 0;
+  Play(here, ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple), schedule, 1000, {}, &staged);
+  CHECK_EQ(staged, 6u);
+}
+#endif
+
+// XLA may capture a site's first call, when the buffers are not known to the peers yet: what a capturing thread may not
+// do is done elsewhere.
+void CapturedFirst(Processes& here) {
+  const Schedule& schedule = Find("all_gather direct 1x4 x1");
+  for (bool zero_copy : {true, false}) {
+    const GroupShape shape = ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple);
+    auto group = Join(here, shape);
+    auto plan = PlanOf(group, shape, schedule, DType::kInt32, 1000,
+                       [&](cuda::LaunchPlanSpec& spec) { spec.zero_copy = zero_copy; });
+    std::map<int, Buffers> buffers;
+    std::vector<std::function<void()>> graphs;
+    for (int r = 0; r < schedule.ranks(); ++r) {
+      if (!group->local(r)) continue;
+      Buffers& buffer = buffers.emplace(r, Buffers(r, schedule, 1000)).first->second;
+      graphs.push_back(Captured(StreamOf(r), [&] {
+        const Status status = plan->Launch(r, buffer.in, buffer.out, plan->in_bytes(), plan->out_bytes(), StreamOf(r));
+        if (!status.ok()) std::cerr << status.message << std::endl;
+        CHECK(status.ok());
+      }));
+    }
+    for (int round = 0; round < 3; ++round) {
+      for (auto& [r, buffer] : buffers) buffer.Fill(round);
+      for (auto& graph : graphs) graph();
+      for (auto& [r, buffer] : buffers) cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+      for (auto& [r, buffer] : buffers) buffer.Check(round);
+    }
+  }
+}
+
+// Copies between gates, of whole blocks and in slices, and replayed.
+void CopyEngine(Processes& here) {
+  const std::vector<int> node = {0, 0, 0, 0};
+  const std::vector<int> process = here.count == 1 ? node : std::vector<int>{0, 0, 1, 1};
+  for (const char* collective : {"all_to_all", "all_gather", "broadcast", "gather", "scatter", "permute"}) {
+    const Schedule& schedule = Find(std::string(collective) + " direct 1x4 x1");
+    for (uint64_t landing : {1 << 12, 1 << 16}) {
+      if (kSlow && (landing == 1 << 16) != (schedule.collective == "broadcast")) continue;
+      Play(here, ShapeOf(schedule, process, node, cuda::Protocol::kSimple), schedule, 1000, {}, nullptr, kSlow ? 0 : 20,
+           landing);
+    }
+  }
+}
+
+void CopyDeath(Processes& here) { DeathIn(here, "all_gather direct 1x4 x1", 1 << 16); }
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main(int argc, char** argv) {
+  using namespace jaxring::test;
+  return PlayCases(argc, argv,
+                   {{"copy_death", 2, CopyDeath, kDeathEnds},
+                    {"staged", 2, Staged},
+#if !defined(JAXRING_REAL_GPU)
+                    {"unexportable", 2, Unexportable},
+#endif
+                    {"virtual_memory", 2, VirtualMemory},
+                    {"captured_first", 2, CapturedFirst},
+                    {"copies_one_process", 1, CopyEngine},
+                    {"copies", 2, CopyEngine}});
+}

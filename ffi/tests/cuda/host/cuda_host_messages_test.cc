@@ -1,0 +1,182 @@
+// send, recv and ragged_all_to_all as graphs on the fake GPU: what counts, and what says how much there is, lies in
+// device memory, so a graph that was captured once goes on and moves other amounts.
+#include <algorithm>
+#include <numeric>
+
+#include "tests/cuda/host/cuda_host.h"
+
+namespace jaxring::test {
+namespace {
+
+constexpr int kRanks = 4, kReplays = kSlow ? 4 : 30;
+
+GroupShape Shape(const std::string& name, std::vector<int> process, std::vector<int> node, uint32_t slots,
+                 uint64_t slot_bytes) {
+  return {name, std::move(process), std::move(node), cuda::Protocol::kSimple, 1, slot_bytes, slots};
+}
+
+template <class T>
+void Put(int rank, void* to, const std::vector<T>& items) {
+  cuda::ThisGpu().Copy(DeviceOf(rank), to, items.data(), items.size() * sizeof(T));
+}
+template <class T>
+std::vector<T> Get(int rank, const void* from, size_t count) {
+  std::vector<T> items(count);
+  cuda::ThisGpu().Copy(DeviceOf(rank), items.data(), from, count * sizeof(T));
+  return items;
+}
+template <class T>
+T* New(int rank, size_t count) {
+  return reinterpret_cast<T*>(cuda::ThisGpu().Allocate(DeviceOf(rank), count * sizeof(T)));
+}
+
+void Expect(const Status& status) {
+  if (!status.ok()) std::cerr << status.message << std::endl;
+  CHECK(status.ok());
+}
+
+// Two messages ahead, of several slots each, then two receives; rank 0 is nobody's target and the last nobody's source.
+void Mail(Processes& here, const std::vector<int>& process, const std::vector<int>& node) {
+  constexpr uint64_t kElements = 2000;
+  const Schedule& both = Find("permute direct 4x1 x1");
+  const GroupShape data = Shape("data", process, node, 16, 4096), desk = Shape("desk", process, node, 64, 512);
+  auto group = Join(here, data), notes = Join(here, desk);
+  Connect(here, *group, data, both);
+  Connect(here, *notes, desk, both);
+  const auto plan = [&](const char* name, Half half, bool last) {
+    auto made = PlanOf(group, data, Find(name), DType::kInt32, kElements, [&](cuda::LaunchPlanSpec& spec) {
+      spec.half = half;
+      spec.desk = notes;
+      spec.check = 12345;
+      (half == Half::kSend ? spec.out_blocks : spec.in_blocks) = 0;
+      spec.what += last ? " again" : "";
+    });
+    here.runtime->Watch(made);
+    return made;
+  };
+  auto send = plan("permute send 4x1", Half::kSend, false), recv = plan("permute recv 4x1", Half::kRecv, false);
+  std::map<int, std::array<int32_t*, 4>> buffers;
+  std::vector<std::function<void()>> graphs;
+  for (int r = 0; r < kRanks; ++r) {
+    if (!group->local(r)) continue;
+    auto& b = buffers[r];
+    for (int32_t*& buffer : b) buffer = New<int32_t>(r, kElements);
+    graphs.push_back(Captured(StreamOf(r), [&, r] {
+      for (int i : {0, 1}) Expect(send->Launch(r, b[i], nullptr, 4 * kElements, 0, StreamOf(r)));
+      for (int i : {2, 3}) Expect(recv->Launch(r, nullptr, b[i], 0, 4 * kElements, StreamOf(r)));
+    }));
+  }
+  for (int round = 0; round < kReplays; ++round) {
+    for (auto& [r, b] : buffers) {
+      for (int i : {0, 1}) {
+        std::vector<int32_t> x(kElements);
+        std::iota(x.begin(), x.end(), round * 1000 + r * 10 + i);
+        Put(r, b[i], x);
+        Put(r, b[i + 2], std::vector<int32_t>(kElements, -1));
+      }
+    }
+    for (auto& graph : graphs) graph();
+    for (auto& [r, b] : buffers) {
+      cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+      for (int i : {0, 1}) {
+        const auto y = Get<int32_t>(r, b[i + 2], kElements);
+        for (uint64_t e = 0; e < kElements; ++e) {
+          CHECK_EQ(y[e], r == 0 ? 0 : round * 1000 + (r - 1) * 10 + i + static_cast<int32_t>(e));
+        }
+      }
+    }
+  }
+}
+
+// Rows that rank `from` sends to `to` in a round; some rounds and pairs have none.
+int Rows(int from, int to, int round) { return (from * 7 + to * 3 + round * 5) % 40 * (round % 4 != 3); }
+
+void Ragged(Processes& here, const std::vector<int>& process, const std::vector<int>& node) {
+  static constexpr int kRow = 3, kRows = 200;
+  const Schedule& schedule = Find("all_to_all direct 4x1 x1");
+  const GroupShape shape = Shape("ragged", process, node, 4, 512);
+  auto group = Join(here, shape);
+  Connect(here, *group, shape, schedule);
+  auto plan = PlanOf(group, shape, schedule, DType::kInt32, kRow * kRows,
+                     [](cuda::LaunchPlanSpec& spec) { spec.ragged_row = kRow; });
+  here.runtime->Watch(plan);
+  struct Buffers {
+    int32_t *in, *out;
+    int64_t* wide;    // input offsets
+    int32_t* narrow;  // the other vectors
+  };
+  std::map<int, Buffers> buffers;
+  std::vector<std::function<void()>> graphs;
+  for (int r = 0; r < kRanks; ++r) {
+    if (!group->local(r)) continue;
+    Buffers& b = buffers[r] = {New<int32_t>(r, kRow * kRows), New<int32_t>(r, kRow * kRows), New<int64_t>(r, kRanks),
+                               New<int32_t>(r, 4 * kRanks)};
+    graphs.push_back(Captured(StreamOf(r), [&, r] {
+      const int32_t* n = b.narrow;
+      const cuda::RaggedVectors vectors{{b.wide, n, n + kRanks, n + 2 * kRanks, n + 3 * kRanks},
+                                        1u << cuda::RaggedVectors::kInOffset};
+      Expect(plan->Launch(r, b.in, b.out, 4 * kRow * kRows, 4 * kRow * kRows, StreamOf(r), &vectors));
+    }));
+  }
+  for (int round = 0; round < kReplays; ++round) {
+    std::map<int, std::vector<int32_t>> expected;
+    for (auto& [r, b] : buffers) {
+      std::vector<int32_t> x(kRow * kRows), numbers(4 * kRanks);
+      std::vector<int64_t> offsets(kRanks);
+      for (size_t i = 0; i < x.size(); ++i) x[i] = r * 100000 + static_cast<int32_t>(i);
+      auto& want = expected[r];
+      want.assign(kRow * kRows, -round);
+      Put(r, b.in, x);
+      Put(r, b.out, want);
+      for (int p = 0, from = 1, to = 2; p < kRanks; ++p) {
+        const int goes = Rows(r, p, round), comes = Rows(p, r, round);
+        offsets[p] = from;
+        numbers[p] = goes;
+        numbers[kRanks + p] = to;
+        numbers[2 * kRanks + p] = numbers[3 * kRanks + p] = comes;
+        int theirs = 1;  // where it lies at the sender
+        for (int q = 0; q < r; ++q) theirs += Rows(p, q, round) + 1;
+        for (int i = 0; i < kRow * comes; ++i) want[to * kRow + i] = p * 100000 + theirs * kRow + i;
+        from += goes + 1;
+        to += comes;
+      }
+      Put(r, b.wide, offsets);
+      Put(r, b.narrow, numbers);
+    }
+    for (auto& graph : graphs) graph();
+    for (auto& [r, b] : buffers) {
+      cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+      CHECK(Get<int32_t>(r, b.out, kRow * kRows) == expected[r]);
+    }
+  }
+}
+
+void CheckOk(int processes, const std::function<void(Processes&)>& body) {
+  for (int status : RunProcesses(processes, body)) CHECK_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  struct {
+    const char* name;
+    std::vector<int> process, node;
+  } const layouts[] = {{"one process", {0, 0, 0, 0}, {0, 0, 0, 0}},
+                       {"one node in two processes", {0, 0, 1, 1}, {0, 0, 0, 0}},
+                       {"two nodes", {0, 0, 1, 1}, {0, 0, 1, 1}}};
+  for (const auto& [name, process, node] : layouts) {
+    const bool network = node.back() != 0, rdma = !VerbsDevices().empty();
+    if (rdma && !network) continue;  // nothing goes by it
+    CheckOk(process.back() + 1, [&, &process = process, &node = node](Processes& here) {
+      Mail(here, process, node);
+      Ragged(here, process, node);
+      // All go by Simple, so where it is by RDMA no processor sees their bytes.
+      auto counters = here.runtime->Counters();
+      CHECK_EQ(counters["carried_messages"] > 0, network);
+      CHECK_EQ(counters["gpu_direct_messages"], rdma ? counters["carried_messages"] : 0u);
+    });
+    std::cout << name << std::endl;
+  }
+}

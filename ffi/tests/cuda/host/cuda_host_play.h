@@ -1,0 +1,264 @@
+// Plays a schedule among the processes of a test on the CUDA engine's host half: buffers, launches, graphs, results.
+#pragma once
+
+#include <signal.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/cuda/host/cuda_host.h"
+
+namespace jaxring::test {
+
+// What element i of block b of a rank's input is; sums of it are exact in every dtype used.
+inline int Element(int rank, int block, uint64_t i, int round) {
+  return (rank * 5 + block * 3 + static_cast<int>(i % 7) + round) % 11 - 5;
+}
+
+inline int Expected(const Schedule& s, int rank, int block, uint64_t i, int round) {
+  const int n = s.ranks();
+  int sum = 0;
+  if (s.reduces()) {
+    for (int r = 0; r < n; ++r) sum += Element(r, s.collective == "reduce_scatter" ? rank : 0, i, round);
+  }
+  if (s.collective == "all_reduce" || s.collective == "reduce_scatter") return sum;
+  if (s.collective == "reduce") return rank == s.root ? sum : 0;
+  if (s.collective == "broadcast") return Element(s.root, 0, i, round);
+  if (s.collective == "scatter") return Element(s.root, rank, i, round);
+  if (s.collective == "all_gather") return Element(block, 0, i, round);
+  if (s.collective == "gather") return rank == s.root ? Element(block, 0, i, round) : 0;
+  if (s.collective == "all_to_all") return Element(block, rank, i, round);
+  CHECK(s.collective == "permute");
+  for (size_t p = 0; p < s.perm.size(); p += 2) {
+    if (s.perm[p + 1] == rank) return Element(s.perm[p], 0, i, round);
+  }
+  return 0;
+}
+
+// A rank's buffers in one allocation, so that one region holds both at offsets.
+class Buffers {
+ public:
+  Buffers(int rank, const Schedule& schedule, uint64_t block, bool is_virtual = false)
+      : rank_(rank),
+        schedule_(schedule),
+        block_(block),
+        host_(block * std::max(schedule.in_blocks, schedule.out_blocks)) {
+    const uint64_t bytes = 4096 + 4 * block * (schedule.in_blocks + schedule.out_blocks);
+    in = (is_virtual ? cuda::ThisGpu().AllocateShared(DeviceOf(rank), bytes)
+                     : cuda::ThisGpu().Allocate(DeviceOf(rank), bytes)) +
+         256;
+    out = in + (4 * block * schedule.in_blocks + 255) / 256 * 256;
+  }
+  void Fill(int round) {
+    for (int b = 0; b < schedule_.in_blocks; ++b) {
+      for (uint64_t i = 0; i < block_; ++i) host_[b * block_ + i] = Element(rank_, b, i, round);
+    }
+    cuda::ThisGpu().Copy(DeviceOf(rank_), in, host_.data(), 4 * block_ * schedule_.in_blocks);
+    std::fill(host_.begin(), host_.end(), 0x77777777);
+    cuda::ThisGpu().Copy(DeviceOf(rank_), out, host_.data(), 4 * block_ * schedule_.out_blocks);
+  }
+  void Check(int round) {
+    cuda::ThisGpu().Copy(DeviceOf(rank_), host_.data(), out, 4 * block_ * schedule_.out_blocks);
+    for (int b = 0; b < schedule_.out_blocks; ++b) {
+      for (uint64_t i = 0; i < block_; ++i) {
+        if (host_[b * block_ + i] == Expected(schedule_, rank_, b, i, round)) continue;
+        std::cerr << schedule_.name << ", rank " << rank_ << ", round " << round << ", block " << b << ", element " << i
+                  << std::endl;
+        CHECK_EQ(host_[b * block_ + i], Expected(schedule_, rank_, b, i, round));
+      }
+    }
+  }
+  char *in, *out;
+
+ private:
+  int rank_;
+  const Schedule& schedule_;
+  uint64_t block_;
+  std::vector<int32_t> host_;
+};
+
+// The rank and the block of its input that a block of a rank's output comes from; rank -1: zeros.
+inline std::pair<int, int> SourceOf(const Schedule& s, int rank, int block) {
+  if (s.collective == "all_gather") return {block, 0};
+  if (s.collective == "gather") return {rank == s.root ? block : -1, 0};
+  if (s.collective == "all_to_all") return {block, rank};
+  if (s.collective == "scatter") return {s.root, rank};
+  if (s.collective == "broadcast") return {s.root, 0};
+  CHECK(s.collective == "permute");
+  for (size_t p = 0; p < s.perm.size(); p += 2) {
+    if (s.perm[p + 1] == rank) return {s.perm[p], 0};
+  }
+  return {-1, 0};
+}
+
+inline void CopyInstead(Processes& here, cuda::Communicator& group, const std::string& name, cuda::LaunchPlan& plan,
+                        const Schedule& schedule, uint64_t landing) {
+  for (int r = 0; r < schedule.ranks(); ++r) {
+    if (!group.local(r)) continue;
+    const cuda::Location offer = group.OfferLanding(r, landing);
+    here.store->Set(name + " landing " + std::to_string(r),
+                    std::to_string(offer.region) + " " + std::to_string(offer.offset));
+  }
+  for (int r = 0; r < schedule.ranks(); ++r) {
+    if (!group.local(r)) continue;
+    for (int peer : group.Members(r)) {
+      cuda::Location theirs;
+      CHECK(std::sscanf(here.store->Get(name + " landing " + std::to_string(peer)).c_str(), "%lu %lu", &theirs.region,
+                        &theirs.offset) == 2);
+      group.EnterLanding(r, peer, theirs);
+    }
+    std::vector<cuda::Move> moves;
+    std::vector<int> arrivals;
+    for (int to = 0; to < schedule.ranks(); ++to) {
+      for (int b = 0; b < schedule.out_blocks; ++b) {
+        const auto [from, block] = SourceOf(schedule, to, b);
+        if (from == r) moves.push_back({block, to, b});
+        if (from < 0 && to == r) moves.push_back({-1, r, b});
+        if (from >= 0 && from != r && to == r) arrivals.push_back(b);
+      }
+    }
+    plan.SetMoves(r, moves, arrivals);
+  }
+}
+
+// Sets the ranks' multicast memory up, step by step, as the planner does.
+inline void JoinMulticast(Processes& here, cuda::Communicator& group, const std::string& name, uint64_t bytes) {
+  const int ranks = static_cast<int>(group.spec().ranks.size());
+  cuda::MulticastTeam& team = group.multicast();
+  const auto step = [&](const char* what, const std::function<void(int)>& take) {
+    for (int r = 0; r < ranks; ++r) {
+      if (!group.local(r)) continue;
+      take(r);
+      here.store->Set(name + what + std::to_string(r), "");
+    }
+    for (int r = 0; r < ranks; ++r) here.store->Get(name + what + std::to_string(r));
+  };
+  if (group.local(0)) here.store->Set(name + " multicast", Text(team.Offer(bytes)));
+  const cuda::Location object = ToLocation(here.store->Get(name + " multicast"));
+  step(" added ", [&](int r) { team.Join(r, object); });
+  step(" bound ", [&](int r) { team.Bind(r); });
+  step(" mapped ", [&](int r) { team.Map(r); });
+  step(" probed ", [&](int r) { team.Probe(r); });
+  step(" verified ", [&](int r) { team.Verify(r); });
+}
+
+// Three rounds of launches, and with `replays` as many of graphs.
+inline void Play(Processes& here, const GroupShape& shape, const Schedule& schedule, uint64_t block,
+                 const std::function<void(cuda::LaunchPlanSpec&)>& change = {}, uint64_t* staged = nullptr,
+                 int replays = 0, uint64_t landing = 0, bool is_virtual = false, uint64_t multicast = 0) {
+  auto group = Join(here, shape);
+  if (multicast != 0) JoinMulticast(here, *group, shape.name, multicast);
+  Connect(here, *group, shape, schedule);
+  auto plan = PlanOf(group, shape, schedule, DType::kInt32, block, change);
+  if (landing != 0) CopyInstead(here, *group, shape.name, *plan, schedule, landing);
+  here.runtime->Watch(plan);
+  std::map<int, Buffers> buffers;
+  for (int r = 0; r < schedule.ranks(); ++r) {
+    if (group->local(r)) buffers.emplace(r, Buffers(r, schedule, block, is_virtual));
+  }
+  const auto launch = [&](int r, Buffers& buffer) {
+    const Status status = plan->Launch(r, buffer.in, buffer.out, plan->in_bytes(), plan->out_bytes(), StreamOf(r));
+    if (!status.ok()) std::cerr << status.message << std::endl;
+    CHECK(status.ok());
+  };
+  const auto await = [&] {
+    for (auto& [r, buffer] : buffers) cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+  };
+  for (int round = 0; round < 3; ++round) {
+    for (auto& [r, buffer] : buffers) {
+      buffer.Fill(round);
+      launch(r, buffer);
+    }
+    await();
+    for (auto& [r, buffer] : buffers) buffer.Check(round);
+  }
+  std::vector<std::function<void()>> graphs;
+  for (auto& [r, buffer] : buffers) {
+    if (replays > 0) graphs.push_back(Captured(StreamOf(r), [&, r = r] { launch(r, buffers.at(r)); }));
+  }
+  for (int round = 0; round < replays; ++round) {
+    // Now and then with other data, so that a result is not the last one's.
+    if (round % 10 == 0) {
+      await();
+      for (auto& [r, buffer] : buffers) buffer.Fill(round);
+    }
+    for (auto& graph : graphs) graph();
+    if (round % 10 != 9) continue;
+    await();
+    for (auto& [r, buffer] : buffers) buffer.Check(round - 9);
+  }
+  if (staged != nullptr) *staged = plan->staged_launches();
+}
+
+inline GroupShape ShapeOf(const Schedule& schedule, std::vector<int> process, std::vector<int> node,
+                          cuda::Protocol protocol) {
+  static int number = 0;  // the same in all processes, which play the same cases
+  return {"group " + std::to_string(number++),
+          std::move(process),
+          std::move(node),
+          protocol,
+          static_cast<uint32_t>(schedule.nlanes),
+          8192,
+          4};
+}
+
+// A process dies in the middle: the other's launches end, and say who is gone.
+inline void DeathIn(Processes& here, const char* name, uint64_t landing = 0, uint64_t multicast = 0) {
+  const Schedule& schedule = Find(name);
+  const GroupShape shape = ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple);
+  auto group = Join(here, shape);
+  if (multicast != 0) JoinMulticast(here, *group, shape.name, multicast);
+  auto plan = PlanOf(group, shape, schedule, DType::kInt32, 100, [&](cuda::LaunchPlanSpec& spec) {
+    if (multicast != 0) spec.multicast = cuda::MulticastKind::kAllReduce;
+  });
+  if (landing != 0) CopyInstead(here, *group, shape.name, *plan, schedule, landing);
+  here.runtime->Watch(plan);
+  here.store->Set("ready/" + std::to_string(here.own), "");
+  here.store->Get("ready/" + std::to_string(1 - here.own));
+  if (here.own == 1) kill(getpid(), SIGKILL);
+  std::vector<Status> launched;
+  for (int r : {0, 1}) {
+    Buffers buffer(r, schedule, 100);
+    buffer.Fill(0);
+    launched.push_back(plan->Launch(r, buffer.in, buffer.out, plan->in_bytes(), plan->out_bytes(), StreamOf(r)));
+  }
+  for (int r : {0, 1}) {
+    try {
+      cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+      CHECK(!launched[r].ok());  // the news of the death came first
+    } catch (const cuda::GpuError& error) {
+      CHECK(std::string(error.what()).find("launch failure") != std::string::npos);
+    }
+  }
+  std::string why;
+  CHECK(group->Broken(&why));
+  CHECK(why.find("process 1") != std::string::npos);
+  std::cout << why << std::endl;
+  std::_Exit(7);  // nobody is there to end with
+}
+
+inline const std::vector<int> kDeathEnds = {7, 128 + SIGKILL};
+
+struct TestCase {
+  const char* name;
+  int processes;
+  void (*body)(Processes&);
+  std::vector<int> ends = {};  // of the processes; all 0 if empty
+};
+
+// Plays the cases that the command line names, all of them without arguments.
+inline int PlayCases(int argc, char** argv, const std::vector<TestCase>& cases) {
+  int played = 0;
+  for (const TestCase& test : cases) {
+    const auto asked = [&](const char* argument) { return std::string(argument) == test.name; };
+    if (argc > 1 && std::none_of(argv + 1, argv + argc, asked)) continue;
+    const std::vector<int> ends = RunProcesses(test.processes, test.body);
+    CHECK(ends == (test.ends.empty() ? std::vector<int>(test.processes, 0) : test.ends));
+    std::cout << test.name << std::endl;
+    ++played;
+  }
+  CHECK(played > 0);
+  return 0;
+}
+
+}  // namespace jaxring::test

@@ -1,0 +1,82 @@
+// The CUDA engine's host half end to end on the fake GPU: ranks in one process and in several, sharing memory and over
+// sockets, with the kernels' own source on the SIMT shim. Linked with the real GPU it is cuda_gpu_test.
+#include "tests/cuda/host/cuda_host_play.h"
+
+namespace jaxring::test {
+namespace {
+
+constexpr const char* kCollectives[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
+                                        "reduce",     "gather",     "scatter",        "permute"};
+
+void OneProcess(Processes& here) {
+  for (const char* collective : kCollectives) {
+    const Schedule& schedule = Find(std::string(collective) + " direct 1x4 x1");
+    Play(here, ShapeOf(schedule, {0, 0, 0, 0}, {0, 0, 0, 0}, cuda::Protocol::kSimple), schedule, kSlow ? 500 : 3000);
+  }
+  for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
+    const Schedule& ring = Find("all_reduce ring 4x1 x1");
+    Play(here, ShapeOf(ring, {0, 0, 0, 0}, {0, 0, 0, 0}, protocol), ring, 7001);
+  }
+}
+
+// All ranks address each other's memory, two processes of two ranks.
+void OneNode(Processes& here) {
+  const std::vector<int> process = {0, 0, 1, 1}, node = {0, 0, 0, 0};
+  for (const char* collective : kCollectives) {
+    const Schedule& schedule = Find(std::string(collective) + " direct 1x4 x1");
+    uint64_t staged = 0;
+    Play(here, ShapeOf(schedule, process, node, cuda::Protocol::kSimple), schedule, 1000, {}, &staged);
+    CHECK_EQ(staged, 0u);
+  }
+  for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
+    const Schedule& tree = Find("all_reduce tree 4x1 x1");
+    Play(here, ShapeOf(tree, process, node, protocol), tree, 5000);
+  }
+}
+
+// Nodes that only sockets join, and hosts' slots in pinned memory: whole nodes, single ranks, and a mixture.
+void Network(Processes& here) {
+  int turn = 0;
+  for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL}) {
+    for (const char* name : {"all_reduce hier_ring 2x2 x1", "all_reduce hier_tree 2x2 x1", "all_to_all direct 2x2 x1",
+                             "all_gather ring 2x2 x1", "reduce_scatter ring 2x2 x1", "broadcast tree 2x2 x1"}) {
+      if (kSlow && ++turn % 3 != 0) continue;
+      const Schedule& schedule = Find(name);
+      Play(here, ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 1, 1}, protocol), schedule, 6000);
+    }
+  }
+  CHECK(here.runtime->Counters()["carried_messages"] > 0);
+}
+
+void FourProcesses(Processes& here) {
+  // Two hosts of two processes each.
+  const Schedule& both = Find("all_reduce hier_ring 2x2 x1");
+  Play(here, ShapeOf(both, {0, 1, 2, 3}, {0, 0, 1, 1}, cuda::Protocol::kSimple), both, 4000);
+  const Schedule& direct = Find("all_reduce direct 1x4 x1");
+  Play(here, ShapeOf(direct, {0, 1, 2, 3}, {0, 0, 0, 0}, cuda::Protocol::kSimple), direct, 4000);
+}
+
+// Captured launches: what counts is in device memory.
+void Graphs(Processes& here) {
+  const int replays = kRealGpu ? 1000 : kSlow ? 10 : 30;
+  const Schedule& direct = Find("all_reduce direct 1x4 x1");
+  Play(here, ShapeOf(direct, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple), direct, 500, {}, nullptr, replays);
+  const Schedule& ring = Find("all_reduce ring 4x1 x1");
+  Play(here, ShapeOf(ring, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kLL), ring, 500, {}, nullptr, replays);
+}
+
+void Death(Processes& here) { DeathIn(here, "all_reduce direct 1x4 x1"); }
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main(int argc, char** argv) {
+  using namespace jaxring::test;
+  return PlayCases(argc, argv,
+                   {{"death", 2, Death, kDeathEnds},
+                    {"one_process", 1, OneProcess},
+                    {"one_node", 2, OneNode},
+                    {"network", 2, Network},
+                    {"four_processes", 4, FourProcesses},
+                    {"graphs", 2, Graphs}});
+}

@@ -1,0 +1,90 @@
+// One pass over a step's sources: destinations that keep to the caches, go around them, or lie in untouched memory all
+// get the same value, and nothing beyond it.
+#include "engine/operation/combine.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <vector>
+
+#include "tests/support/check.h"
+
+namespace jaxring::test {
+namespace {
+
+constexpr size_t kElements = 70001, kGuard = 32, kRoom = kElements + 2 * kGuard;
+constexpr float kUntouched = -5;  // no sum has it
+
+// A place for a result with guards around it, on pages of its own that are missing but for the guards'.
+class Place {
+ public:
+  Place() : base_(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    CHECK(base_ != MAP_FAILED);
+    for (size_t i = 0; i < kGuard; ++i) all()[i] = all()[kRoom - 1 - i] = kUntouched;
+  }
+  ~Place() { munmap(base_, kBytes); }
+  float* data() { return all() + kGuard; }
+  void CheckGuards() {
+    for (size_t i = 0; i < kGuard; ++i) {
+      CHECK_EQ(all()[i], kUntouched);
+      CHECK_EQ(all()[kRoom - 1 - i], kUntouched);
+    }
+  }
+
+ private:
+  static constexpr size_t kBytes = kRoom * sizeof(float);
+  float* all() { return static_cast<float*>(base_); }
+  void* base_;
+};
+
+Plan SumPlan(uint64_t divisor) {
+  Plan plan;
+  plan.dtype = DType::kF32;
+  plan.kernels = FindKernels(DType::kF32, ReduceOp::kSum);
+  plan.element_bytes = plan.partial_bytes = sizeof(float);
+  plan.divisor = divisor;
+  return plan;
+}
+
+// `flags`: of each destination, bit 0 streams and bit 1 is fresh. With `in_place` the first destination is a source.
+void Check(size_t source_count, const std::vector<int>& flags, bool in_place, uint64_t divisor) {
+  std::vector<Place> inputs(source_count), outputs(flags.size());
+  std::vector<Source> sources;
+  std::vector<Destination> destinations;
+  std::vector<float> want(kElements, 0);
+  for (size_t s = 0; s < source_count; ++s) {
+    float* data = in_place && s == 0 ? outputs[0].data() : inputs[s].data();
+    for (size_t i = 0; i < kElements; ++i) want[i] += data[i] = static_cast<float>((i * 7 + s) % 64);
+    sources.push_back({data, false});
+  }
+  for (size_t d = 0; d < flags.size(); ++d) {
+    destinations.push_back({outputs[d].data(), false, (flags[d] & 1) != 0, (flags[d] & 2) != 0});
+  }
+  const Plan plan = SumPlan(divisor);
+  Combine(plan, sources, destinations, kElements, true);
+  for (Place& place : outputs) {
+    for (size_t i = 0; i < kElements; ++i) {
+      CHECK_EQ(place.data()[i], divisor == 0 ? want[i] : want[i] / static_cast<float>(divisor));
+    }
+    place.CheckGuards();
+  }
+  for (Place& place : inputs) place.CheckGuards();
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using jaxring::test::Check;
+  for (size_t sources : {1, 2, 9}) {
+    for (bool in_place : {false, true}) {
+      for (uint64_t divisor : {0, 4}) {
+        Check(sources, {0}, in_place, divisor);
+        Check(sources, {3}, in_place, divisor);
+        Check(sources, {0, 1}, in_place, divisor);
+        Check(sources, {1, 0, 3, 2}, in_place, divisor);
+        Check(sources, {3, 3}, in_place, divisor);
+      }
+    }
+  }
+}

@@ -1,0 +1,62 @@
+// Connections on which something else arrives than was sent: all processes are told that, and not that one has died.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tests/support/site4.h"
+
+namespace jaxring::test {
+namespace {
+
+// The error of all that wait for rank 3, and of rank 3 when it comes.
+void AllAreTold(Site4* site, const std::function<void()>& damage) {
+  std::vector<Buffer> outputs = Outputs(site->call);
+  Ends ends(site->call.Describe());
+  const int run = site->run++;
+  auto arrive = [&](int rank) {
+    site->call.Arrive(rank, run, site->inputs[rank].data(), outputs[rank].data(), ends.Expect());
+  };
+  for (int rank : {0, 1, 2}) arrive(rank);
+  damage();
+  for (const Status& status : ends.Wait()) CHECK(status.code == Code::kDataLoss);
+  arrive(3);
+  for (const Status& status : ends.Wait()) {
+    CHECK(status.code == Code::kDataLoss);
+    CHECK(Says(status, " arrived damaged"));
+    CHECK(Says(status, "rank 0 (process 0)") || Says(status, "rank 1 (process 1)"));
+    CHECK(Says(status, "jaxring.rebuild() goes on with new connections"));
+    CHECK(status.message.find("without a word") == status.message.npos);
+  }
+}
+
+void CheckData() {
+  Job job(4, Wire::kShared);
+  Site4 site(&job, "all_reduce ring 4x1 x1", Sized(700));
+  site.RunOk();
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+  const int between = dup(ends[0]);
+  job.engine(0).AddTcp(1, 7, std::make_unique<Stream>(ends[0]), true);
+  job.engine(1).AddTcp(0, 7, std::make_unique<Stream>(ends[1]), false);
+  const std::vector<char> garbage(100, 'x');
+  AllAreTold(&site, [&] { CHECK(send(between, garbage.data(), garbage.size(), MSG_NOSIGNAL) > 0); });
+  close(between);
+}
+
+void CheckControl() {
+  Job job(4, Wire::kShared);
+  Site4 site(&job, "all_reduce ring 4x1 x1", Sized(700));
+  site.RunOk();
+  AllAreTold(&site, [&] { job.DamageControl(0, 1); });
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  jaxring::test::CheckData();
+  jaxring::test::CheckControl();
+}

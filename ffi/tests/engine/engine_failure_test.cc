@@ -1,0 +1,374 @@
+// What goes wrong: everybody is told, once and by name, and what comes next works where it can.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/job.h"
+#include "tests/support/site4.h"
+
+namespace jaxring::test {
+namespace {
+
+void CheckAbsentHere() {
+  Job job(1, Wire::kShared);
+  Site4 site(&job, "all_reduce direct 1x4 x1", Sized(100, 60, Protocol::kMemory), 0.3);
+  site.RunOk();
+  for (const Status& status : site.Run({3, 1})) {
+    CHECK(status.code == Code::kDeadlineExceeded && Says(status, "only ranks 1, 3 of this process came"));
+  }
+  site.RunOk();
+}
+
+// A participant that comes after the others were failed is failed too, and the processes still count alike.
+void CheckLateHere(Wire wire) {
+  Job job(2, wire);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1), 0.3);
+  site.RunOk();
+  for (const Status& status : site.Run({0, 2, 3})) CHECK(status.code == Code::kDeadlineExceeded);
+  --site.run;
+  for (const Status& status : site.Run({1})) CHECK(status.code == Code::kDeadlineExceeded);
+  for (int i = 0; i < 3; ++i) site.RunOk();
+  // More failures than a site remembers, all within one deadline.
+  std::vector<Buffer> outputs = Outputs(site.call);
+  Ends ends("forgotten");
+  for (int run = 1000; run < 1100; ++run) {
+    site.call.Arrive(0, run, site.inputs[0].data(), outputs[0].data(), ends.Expect());
+    site.call.Arrive(2, run, site.inputs[2].data(), outputs[2].data(), ends.Expect());
+  }
+  for (const Status& status : ends.Wait()) CHECK(status.code == Code::kDeadlineExceeded);
+  for (int i = 0; i < 3; ++i) site.RunOk();
+}
+
+// A process that does not come: who waits says for which rank. Later it comes, and is failed or served; then all is
+// well.
+void CheckAbsentProcess(Wire wire, Protocol protocol) {
+  Job job(2, wire);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(700, 1.5, protocol));
+  site.RunOk();
+  for (const Status& status : site.Run({0, 1})) {
+    CHECK(status.code == Code::kDeadlineExceeded);
+    CHECK(Says(status, "rank 0 (process 0) waits for a message from rank 3 (process 1)"));
+  }
+  site.Run({2, 3});
+  for (int i = 0; i < 40; ++i) site.RunOk();
+  for (int process : {0, 1}) CHECK_EQ(job.engine(process).stash().bytes(), 0u);
+}
+
+// The connections break, or the peer's process ends, while an operation waits.
+void CheckLostPeer(Wire wire, bool cut) {
+  Job job(2, wire);
+  Site4 across(&job, "all_reduce ring 2x2 x1", Sized(700)), here(&job, "all_reduce ring 1x4 x1", Sized(700));
+  across.RunOk();
+  std::vector<Buffer> outputs = Outputs(across.call);
+  Ends ends(across.call.Describe());
+  for (int rank : {0, 1}) {
+    across.call.Arrive(rank, 99, across.inputs[rank].data(), outputs[rank].data(), ends.Expect());
+  }
+  cut ? job.Cut(0, 1) : job.CutControl(0, 1);
+  for (int again = 0; again < 2; ++again) {
+    for (const Status& status : again ? across.Run({0, 1}) : ends.Wait()) {
+      CHECK(status.code == Code::kUnavailable);
+      CHECK(Says(status, " lost rank ") && Says(status, "(process 1): "));
+    }
+  }
+  here.RunOk();
+}
+
+// The same operation with another size in each process: nobody takes the other's data for his own.
+void CheckDisagreement(Wire wire, uint64_t here, uint64_t there) {
+  Job job(2, wire);
+  Settings ours = Sized(here), theirs = Sized(there);  // a minute: all are told long before it is over
+  ours.key = theirs.key = job.NextKey();
+  Site4 site(&job, "all_gather direct 2x2 x1", ours), other(&job, "all_gather direct 2x2 x1", theirs);
+  std::vector<Buffer> outputs = Outputs(site.call), other_outputs = Outputs(other.call);
+  Ends ends("disagreement");
+  for (int rank : {0, 1}) {
+    site.call.Arrive(rank, 1, site.inputs[rank].data(), outputs[rank].data(), ends.Expect());
+    const int peer = rank + 2;
+    other.call.Arrive(peer, 1, other.inputs[peer].data(), other_outputs[peer].data(), ends.Expect());
+  }
+  for (const Status& status : ends.Wait()) {
+    CHECK(status.code == Code::kInvalidArgument && Says(status, "The ranks disagree about the operation's shape"));
+  }
+  Site4 next(&job, "all_gather direct 2x2 x1", Sized(100));
+  for (int i = 0; i < 30; ++i) next.RunOk();
+}
+
+// What one process sees, all hear of: one that waits for others than the dead, one whose ranks have not all come, and
+// one that comes later.
+void CheckSpread(Wire wire) {
+  Job job(4, wire);
+  Site4 site(&job, "all_reduce ring 4x1 x1", Sized(700, 1)), next(&job, "all_reduce ring 4x1 x1", Sized(700));
+  site.RunOk();
+  for (const Status& status : site.Run({0, 2, 3})) {
+    CHECK(status.code == Code::kDeadlineExceeded && Says(status, "execution 1: not finished 1 s after it began"));
+  }
+  --site.run;
+  for (const Status& status : site.Run({1})) {
+    CHECK(status.code == Code::kDeadlineExceeded && Says(status, "was the first to see it"));
+  }
+  for (int i = 0; i < 3; ++i) site.RunOk();
+  next.RunOk();
+  // Processes 1 and 3 lose each other, and nobody else notices by himself.
+  std::vector<Buffer> outputs = Outputs(next.call);
+  Ends ends(next.call.Describe());
+  for (int rank : {0, 1, 2}) next.call.Arrive(rank, 99, next.inputs[rank].data(), outputs[rank].data(), ends.Expect());
+  job.CutControl(1, 3);
+  for (const Status& status : ends.Wait()) CHECK(status.code == Code::kUnavailable && Says(status, "lost rank "));
+  // Who has it from others says from whom.
+  for (const Status& status : site.Run({0})) {
+    CHECK(Says(status, "rank 1 (process 1)") && Says(status, "rank 3 (process 3)") && Says(status, ") says"));
+  }
+}
+
+// Who is late is described: alive and idle, or in another call.
+void CheckDescriptions() {
+  Job job(2, Wire::kShared);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1)), other(&job, "all_gather direct 2x2 x1", Sized(100, 1));
+  site.RunOk();
+  // A machine with much to do may keep a process from saying what it does for longer than a deadline.
+  auto all_say = [](const std::vector<Status>& statuses, const std::string& a, const std::string& b) {
+    return std::all_of(statuses.begin(), statuses.end(), [&](const Status& status) {
+      CHECK(status.code == Code::kDeadlineExceeded);
+      return Says(status, a) && Says(status, b);
+    });
+  };
+  bool said = false;
+  for (int attempt = 0; attempt < 20 && !said; ++attempt) {
+    said = all_say(site.Run({0, 1}), "rank 3 (process 1) is alive, and between operations, ",
+                   "after the end of test all_reduce ring 2x2 x1, execution 0.");
+  }
+  CHECK(said);
+  said = false;
+  for (int run = 50; run < 70 && !said; ++run) {
+    std::vector<Buffer> outputs = Outputs(site.call), other_outputs = Outputs(other.call);
+    Ends ends("swapped"), other_ends("swapped");
+    for (int rank : {0, 1}) {
+      site.call.Arrive(rank, run, site.inputs[rank].data(), outputs[rank].data(), ends.Expect());
+      const int peer = rank + 2;
+      other.call.Arrive(peer, run, other.inputs[peer].data(), other_outputs[peer].data(), other_ends.Expect());
+    }
+    said = all_say(ends.Wait(), "in test all_gather direct 2x2 x1, execution ", "different programs");
+    for (const Status& status : other_ends.Wait()) CHECK(status.code == Code::kDeadlineExceeded);
+  }
+  CHECK(said);
+}
+
+// What comes off a connection is not believed.
+void CheckGarbage() {
+  ControlFrame alive;
+  alive.activities = {{7, true, 3, "what"}, {8, false, 4, std::string(5000, 'w')}};
+  ControlFrame failed;
+  failed.kind = ControlFrame::Kind::kFailed;
+  failed.code = Code::kInternal;
+  failed.text = "tex\x1bt";
+  const std::string good = EncodeFrame(alive) + EncodeFrame(failed);
+  FrameReader reader;
+  ControlFrame frame;
+  for (char c : good) {
+    CHECK(reader.Next(&frame) != FrameReader::Result::kGarbage);
+    reader.Feed(&c, 1);
+  }
+  CHECK(reader.Next(&frame) == FrameReader::Result::kFrame && frame.text == "tex t" && frame.code == Code::kInternal);
+  CHECK(reader.Next(&frame) == FrameReader::Result::kMore);
+  // Every byte of it, changed to a few values, and every length: nothing but frames, more or garbage.
+  int garbage = 0;
+  for (size_t i = 0; i < good.size(); ++i) {
+    for (int value : {0, 1, 2, 5, 6, 127, 128, 255}) {
+      std::string bad = good;
+      bad[i] = static_cast<char>(value);
+      FrameReader one;
+      one.Feed(bad.data(), bad.size() - i % 3);
+      FrameReader::Result result;
+      while ((result = one.Next(&frame)) == FrameReader::Result::kFrame) {
+        CHECK(frame.activities.size() <= ControlFrame::kMaxActivities && frame.text.size() <= ControlFrame::kMaxText);
+      }
+      garbage += result == FrameReader::Result::kGarbage;
+    }
+  }
+  CHECK(garbage > 20);
+  // Who sends such is taken for dead.
+  Job job(1, Wire::kShared);
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  job.engine(0).AddControl(1, std::make_unique<Stream>(ends[0]));
+  CHECK(write(ends[1], "\xff\xff\xff\xff", 4) == 4);
+  char byte;
+  while (recv(ends[1], &byte, 1, 0) > 0) {
+  }
+  while (!job.engine(0).Crashed(1)) std::this_thread::yield();
+  close(ends[1]);
+}
+
+// A process that has ended in good order. What it sent before is taken, however late; what waits for more of it fails
+// at once, wherever it began, and names it.
+void CheckLeft(Wire wire) {
+  Job job(4, wire);
+  Site4 ring(&job, "all_reduce ring 4x1 x1", Sized(700, 300)), begun(&job, "all_reduce tree 4x1 x1", Sized(700, 300));
+  Site4 broadcast(&job, "broadcast direct 4x1 x1", Sized(140, 300));
+  ring.RunOk();
+  // As much as its rings hold.
+  const int root = broadcast.call.schedule().root;
+  std::vector<int> rest;
+  for (int rank = 0; rank < 4; ++rank) {
+    if (rank != root) rest.push_back(rank);
+  }
+  const std::string name = std::to_string(root);
+  std::vector<Buffer> outputs = Outputs(broadcast.call), others = Outputs(begun.call);
+  Ends sent("broadcast"), waits(begun.call.Describe());
+  broadcast.call.Arrive(root, 0, broadcast.inputs[root].data(), outputs[root].data(), sent.Expect());
+  sent.WaitOk();
+  for (int rank : rest) {
+    begun.call.Arrive(rank, 0, begun.inputs[rank].data(), others[rank].data(), waits.Expect());
+  }
+  job.engine(root).Abort("this process is ending", 2, true, " (exit code 3)");
+  auto told = [&name](const Status& status) {
+    CHECK(status.code == Code::kUnavailable);
+    CHECK(Says(status,
+               "rank " + name + " (process " + name + "): it has ended (exit code 3), so it ran fewer steps than "));
+    CHECK(Says(status, "It was last seen between operations, ") && Says(status, "direct 4x1 x1, execution 0. "));
+    CHECK(status.message.find("without a word") == status.message.npos);
+    CHECK(status.message.find("Raise timeout") == status.message.npos);
+  };
+  for (const Status& status : waits.Wait()) told(status);
+  for (int again = 0; again < 2; ++again) {
+    for (const Status& status : ring.Run(rest)) told(status);
+  }
+  broadcast.run = 0;
+  for (const Status& status : broadcast.Run(rest)) CHECK(status.ok() || Says(status, "no failure"));
+  for (const Status& status : broadcast.Run(rest)) told(status);
+  for (int p : rest) CHECK(!job.engine(p).Crashed(root) && job.engine(p).Gone() == std::vector<int>{root});
+}
+
+// One that connects to a process that has ended, but still answers, is told so; what waits for a link that will not be
+// made fails, too.
+void CheckLeftBefore(bool raised) {
+  Job job(1, Wire::kShared), other(1, Wire::kShared);
+  other.engine(0).Abort("this process is ending", 2, !raised, raised ? " after an uncaught ValueError: why" : "");
+  Settings settings = Sized(100, 300);
+  settings.key = job.NextKey();
+  job.Answer("alone", [settings](int process, const PlanRequest& request) {
+    request.Resolve(MakePlan(Find("all_reduce ring 4x1 x1"), settings, process, 1));
+  });
+  auto site = std::make_shared<Site>(&job.engine(0), SiteSpec{{"alone"}, {0, 1, 2, 3}, 4, 60, {0}});
+  std::vector<int32_t> data(100, 5);
+  Ends ends("alone");
+  Arrival arrival{0, 0, 1, {}, 400, 400};
+  arrival.participant.in = arrival.participant.out = data.data();
+  arrival.participant.done = ends.Expect();
+  site->Arrive(std::move(arrival));
+  int sockets[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets) == 0);
+  job.engine(0).AddControl(1, std::make_unique<Stream>(sockets[0]));
+  other.engine(0).AddControl(0, std::make_unique<Stream>(sockets[1]));
+  for (const Status& status : ends.Wait()) {
+    CHECK(status.code == Code::kUnavailable);
+    CHECK(Says(status, raised ? "lost rank 1 (process 1): it is ending after an uncaught ValueError: why. "
+                              : "rank 1 (process 1): it has ended in good order, so it ran fewer steps than "));
+    CHECK(status.message.find("without a word") == status.message.npos);
+  }
+}
+
+// Buffers that do not fit the plan, on one rank only: all ranks of the process are told.
+void CheckMisfit() {
+  Job job(1, Wire::kShared);
+  Site4 site(&job, "all_reduce direct 1x4 x1", Sized(100, 60, Protocol::kMemory));
+  for (int bad = 0; bad < 4; ++bad) {
+    std::vector<Buffer> outputs = Outputs(site.call);
+    Ends ends("misfit");
+    for (int rank = 0; rank < 4; ++rank) {
+      Arrival arrival{rank, rank, 1, {}, 400, rank == bad ? 404u : 400u};
+      arrival.participant.in = site.inputs[rank].data();
+      arrival.participant.out = outputs[rank].data();
+      arrival.participant.done = ends.Expect();
+      site.call.site(rank)->Arrive(std::move(arrival));
+    }
+    for (const Status& status : ends.Wait())
+      CHECK(status.code == Code::kInternal && Says(status, "do not fit the plan"));
+    site.RunOk();
+  }
+  Ends ends("stranger");
+  Arrival stranger{4, 4, 1, {}, 400, 400};
+  stranger.participant.done = ends.Expect();
+  site.call.site(0)->Arrive(std::move(stranger));
+  CHECK(Says(ends.Wait()[0], "partition 4 is in no group"));
+}
+
+// Planning that fails tells who waits, and is tried again for those who come later.
+void CheckRejection() {
+  Job job(1, Wire::kShared);
+  const Schedule& schedule = Find("all_reduce direct 1x4 x1");
+  Settings settings = Sized(100, 60, Protocol::kMemory);
+  auto site = std::make_shared<Site>(&job.engine(0), SiteSpec{{"rejected"}, {0, 1, 2, 3}, 4, 60, {0}});
+  std::atomic<int> asked{0};
+  job.Answer("rejected", [&](int process, const PlanRequest& request) {
+    if (asked++ < 2) return request.Reject(Status::Error(Code::kFailedPrecondition, "no plan"));
+    request.Resolve(MakePlan(schedule, settings, process, job.channels()));
+  });
+  std::vector<std::vector<int32_t>> data(4, std::vector<int32_t>(100, 5));
+  auto arrive = [&](int rank, int run, Ends& ends) {
+    Arrival arrival{rank, rank, run, {}, 400, 400};
+    arrival.participant.in = arrival.participant.out = data[rank].data();
+    arrival.participant.done = ends.Expect();
+    site->Arrive(std::move(arrival));
+  };
+  for (int rejected = 0; rejected < 2; ++rejected) {
+    Ends ends("rejection");
+    arrive(rejected, rejected, ends);
+    for (const Status& status : ends.Wait()) CHECK(status.code == Code::kFailedPrecondition && Says(status, "no plan"));
+    // A rank of the same execution that comes late is told the same.
+    Ends late("late rejection");
+    arrive(3, rejected, late);
+    CHECK(late.Wait()[0].code == Code::kFailedPrecondition && asked == rejected + 1);
+  }
+  Ends ends("resolution");
+  for (int rank = 0; rank < 4; ++rank) arrive(rank, 2, ends);
+  ends.WaitOk();
+  CHECK(asked == 3 && data[0] == std::vector<int32_t>(100, 20));
+}
+
+// Two executions by two processes, then one whose other process does not come.
+void CheckRecords() {
+  Job job(2, Wire::kShared);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 2));
+  site.RunOk();
+  site.RunOk();
+  for (const Status& status : site.Run({0, 1})) CHECK(status.code == Code::kDeadlineExceeded);
+  std::vector<OperationRecord> records = job.engine(0).recorder().After(0);
+  CHECK_EQ(records.size(), 3u);
+  for (uint64_t i = 0; i < records.size(); ++i) {
+    CHECK_EQ(records[i].sequence, i);
+    CHECK(records[i].state == (i < 2 ? OperationState::kDone : OperationState::kFailed));
+    CHECK(records[i].arrived <= records[i].launched && records[i].launched <= records[i].ended);
+  }
+  CHECK_EQ(job.engine(1).recorder().After(0).size(), 2u);
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  CheckAbsentHere();
+  CheckMisfit();
+  CheckRejection();
+  CheckRecords();
+  CheckGarbage();
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
+    CheckLateHere(wire);
+    CheckAbsentProcess(wire, jaxring::Protocol::kLL);
+    CheckAbsentProcess(wire, jaxring::Protocol::kSimple);
+    CheckLostPeer(wire, false);
+    CheckDisagreement(wire, 100, 101);
+    CheckDisagreement(wire, 30, 101);
+    CheckSpread(wire);
+    CheckLeft(wire);
+  }
+  CheckLeftBefore(false);
+  CheckLeftBefore(true);
+  CheckLostPeer(Wire::kTcp, true);
+  CheckDescriptions();
+}

@@ -1,0 +1,84 @@
+// Gates: operations of a plan are held back until the other processes have said that their program is the same.
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/support/job.h"
+#include "tests/support/site4.h"
+
+namespace jaxring::test {
+namespace {
+
+// Operations of a plan with a gate do not begin before all that it waits for have been confirmed, have failed or ended.
+void CheckGate() {
+  Job job(2, Wire::kShared);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1));
+  std::shared_ptr<Gate> gates[2] = {std::make_shared<Gate>(std::set<int>{1}), std::make_shared<Gate>(std::set<int>{0})};
+  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
+    auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
+    plan->gate = gates[process];
+    request.Resolve(plan);
+  });
+  auto begin = [&](std::vector<Buffer>* outputs, Ends* ends) {
+    *outputs = Outputs(site.call);
+    for (int rank : {0, 1, 2, 3}) {
+      site.call.Arrive(rank, site.run, site.inputs[rank].data(), (*outputs)[rank].data(), ends->Expect());
+    }
+    ++site.run;
+  };
+  for (const Status& status : site.Run({0, 1, 2, 3})) {
+    CHECK(status.code == Code::kDeadlineExceeded);
+    CHECK(Says(status, "waits for rank 2 (process 1) to begin this program") ||
+          Says(status, "waits for rank 0 (process 0) to begin this program"));
+  }
+  // What Python is told, and what it does then. A note that is sent before there is a connection comes with it.
+  const uint64_t key = site.call.settings().key;
+  CHECK(!job.engine(0).InFlight(key));
+  std::vector<Buffer> outputs;
+  {
+    Ends ends("failed by its plan");
+    begin(&outputs, &ends);
+    while (!job.engine(0).InFlight(key)) std::this_thread::yield();
+    job.engine(0).SendNote(1, "they differ");
+    std::optional<std::pair<int, std::string>> note;
+    while (!(note = job.engine(1).NextNote())) std::this_thread::yield();
+    CHECK(*note == std::pair(0, std::string("they differ")) && !job.engine(1).NextNote());
+    job.engine(0).FailPlan(key, Status::Error(Code::kInvalidArgument, "they differ"));
+    for (const Status& status : ends.Wait())
+      CHECK(status.code == Code::kInvalidArgument && Says(status, "they differ"));
+  }
+  Ends ends("confirmed");
+  begin(&outputs, &ends);
+  job.engine(0).Confirm(*gates[0], 7);
+  CHECK(!gates[0]->open());
+  job.engine(0).Confirm(*gates[0], 1);
+  job.engine(1).Confirm(*gates[1], 0);
+  for (const Status& status : ends.Wait()) CHECK(status.ok());
+  site.RunOk();
+}
+
+// A process that has ended in good order is not waited for at a gate.
+void CheckGateOfTheGone() {
+  Job job(2, Wire::kTcp);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 60));
+  auto gate = std::make_shared<Gate>(std::set<int>{1});
+  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
+    auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
+    plan->gate = gate;
+    request.Resolve(plan);
+  });
+  job.engine(1).Abort("this process is ending", 2, true);
+  job.Cut(0, 1);
+  for (const Status& status : site.Run({0, 1})) CHECK(!status.ok() && status.code != Code::kDeadlineExceeded);
+  CHECK(gate->open());
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  CheckGate();
+  CheckGateOfTheGone();
+}

@@ -1,0 +1,80 @@
+// Memory that one process does not get: all processes are told what was wanted, and what comes next works.
+#include <sys/socket.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "tests/support/site4.h"
+
+namespace jaxring::test {
+namespace {
+
+// A process that cannot make its links has no plan: the others do not wait for it until their deadline.
+void CheckLinks(Wire wire) {
+  Job job(2, wire);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100));
+  std::atomic<bool> none{true};
+  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
+    const Settings& settings = site.call.settings();
+    request.Identify(settings.key, Half::kBoth, process);
+    if (process == 1 && none) {
+      return request.Reject(Status::Error(Code::kResourceExhausted, "no memory for a link"));
+    }
+    request.Resolve(MakePlan(site.call.schedule(), settings, process, job.channels()));
+  });
+  for (int again = 0; again < 3; ++again) {
+    for (const Status& status : site.Run({0, 1, 2, 3})) {
+      CHECK(status.code == Code::kResourceExhausted && Says(status, "no memory for a link"));
+    }
+  }
+  none = false;
+  for (int i = 0; i < 3; ++i) site.RunOk();
+}
+
+// The processes may be connected only after one of them has failed what the other is about to begin.
+void CheckToldLater() {
+  Engine early(EngineOptions{}), late(EngineOptions{});
+  early.Spread(77, Status::Error(Code::kResourceExhausted, "no memory"), 0);
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+  early.AddControl(1, std::make_unique<Stream>(ends[0]));
+  late.AddControl(0, std::make_unique<Stream>(ends[1]));
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  while (!late.Told(77)) {
+    CHECK(Clock::now() < deadline);
+    std::this_thread::yield();
+  }
+  const Status told = *late.Told(77);
+  CHECK(told.code == Code::kResourceExhausted && Says(told, "no memory (Process 0 was the first to see it.)"));
+}
+
+// Scratch of more bytes than there are addresses: a lane fails the operation for all, also for those that need none.
+[[maybe_unused]] void CheckScratch(Wire wire) {
+  Job job(4, wire);
+  Site4 site(&job, "all_reduce halving_doubling 4x1 x1", Sized(50));  // fits a slot whole
+  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
+    auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
+    plan->tile_elements = uint64_t{1} << 50;
+    request.Resolve(plan);
+  });
+  for (const Status& status : site.Run({0, 1, 2, 3})) {
+    CHECK(status.code == Code::kResourceExhausted && Says(status, "has no memory for ") && Says(status, " of scratch"));
+    CHECK(Says(status, "JAXRING_BUFFSIZE"));
+  }
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  CheckToldLater();
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
+    CheckLinks(wire);
+// The allocators of sanitizers end the process instead.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+    CheckScratch(wire);
+#endif
+  }
+}

@@ -1,0 +1,64 @@
+// Many operations that begin together, those of a joined call: more messages than a ring has slots for. Where each
+// rank's fill its peers' rings before these have sent theirs, the launching threads put them aside themselves.
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/joined_call.h"
+
+namespace jaxring::test {
+namespace {
+
+#if defined(__SANITIZE_THREAD__)  // a round takes over a second there
+constexpr int kRounds = 6;
+#else
+constexpr int kRounds = 20;
+#endif
+constexpr int kProcesses = 4, kOperations = 60;
+// A second is the longest that a launching thread waits.
+constexpr int64_t kPatienceUs = 1000000;
+
+void CheckTogether(Protocol protocol, uint64_t block) {
+  Job job(kProcesses, Wire::kShared, EngineOptions{2, 4096, 20, kPatienceUs}, 1);
+  Settings settings;
+  settings.protocol = protocol;
+  settings.block = block;
+  JoinedCall call(&job, Find("all_reduce direct 4x1 x1"), settings, kOperations);
+  int at_once = 0;
+  uint64_t spills = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<uint64_t> before(kProcesses);
+    for (int rank = 0; rank < kProcesses; ++rank) before[rank] = job.engine(rank).counters().inline_operations;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < kProcesses; ++rank) {
+      threads.emplace_back([&, rank] {
+        JoinedCall::Data data = call.Values(rank, round);
+        Ends ends("rank " + std::to_string(rank));
+        call.Arrive(rank, round, data, ends.Expect());
+        ends.WaitOk();
+        call.Check(data, round);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    int ended_there = 0;
+    for (int rank = 0; rank < kProcesses; ++rank) {
+      Engine& engine = job.engine(rank);
+      CHECK_EQ(engine.stash().bytes(), 0u);
+      ended_there += engine.counters().inline_operations - before[rank] == kOperations;
+    }
+    at_once += ended_there == kProcesses;
+  }
+  for (int rank = 0; rank < kProcesses; ++rank) spills += job.engine(rank).counters().spills;
+  // The first round makes the plans. A busy machine may spoil some, a ring that stays full spoils nearly all.
+  CHECK(at_once > 0);
+  CHECK(spills > 0);
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  CheckTogether(jaxring::Protocol::kLL, 2000);
+  CheckTogether(jaxring::Protocol::kSimple, 1000);
+}

@@ -1,0 +1,126 @@
+// Untouched memory: what is found out about it, that bringing its pages in changes nothing else, and that freed memory
+// stays.
+#include "engine/operation/pages.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "tests/support/check.h"
+
+namespace jaxring::test {
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+
+// Pages of [begin, begin + bytes) that are there; begin is a page's.
+size_t Present(char* begin, size_t bytes) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> present((bytes + page - 1) / page);
+  CHECK_EQ(mincore(begin, bytes, present.data()), 0);
+  size_t count = 0;
+  for (unsigned char p : present) count += p & 1;
+  return count;
+}
+
+class Mapping {
+ public:
+  explicit Mapping(size_t bytes)
+      : bytes_(bytes),
+        base_(static_cast<char*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    CHECK(base_ != MAP_FAILED);
+  }
+  ~Mapping() { munmap(base_, bytes_); }
+  char* base() { return base_; }
+  size_t Present(size_t begin, size_t bytes) { return test::Present(base_ + begin, bytes); }
+
+ private:
+  size_t bytes_;
+  char* base_;
+};
+
+void TouchedMemoryIsLeftAlone() {
+  Mapping memory(8 * kMiB);
+  std::memset(memory.base(), 1, 8 * kMiB);
+  CHECK(PreparePages(memory.base() + 64, 8 * kMiB - 64) == Pages::kPresent);
+}
+
+void SmallMemoryIsLeftAlone() {
+  Mapping memory(kMiB);
+  CHECK(PreparePages(memory.base(), 64 * 1024) == Pages::kPresent);
+  CHECK(PreparePages(nullptr, 0) == Pages::kPresent);
+  CHECK_EQ(memory.Present(0, kMiB), 0u);
+}
+
+void UntouchedMemoryIsFoundAndNotTouched() {
+  Mapping memory(16 * kMiB);
+  CHECK(PreparePages(memory.base() + 64, 16 * kMiB - 64) != Pages::kPresent);
+  // No whole huge page within.
+  Mapping small(kMiB);
+  CHECK(PreparePages(small.base() + 64, kMiB - 64) == Pages::kFresh);
+  AllowHugePages(false);
+  CHECK(PreparePages(memory.base() + 64, 16 * kMiB - 64) == Pages::kFresh);
+  AllowHugePages(true);
+  CHECK_EQ(memory.Present(0, 16 * kMiB), 0u);
+}
+
+void HalfTouchedMemoryIsFound() {
+  Mapping memory(kMiB);
+  std::memset(memory.base(), 1, kMiB / 2);
+  CHECK(PreparePages(memory.base() + 64, kMiB - 64) == Pages::kFresh);
+}
+
+void PopulatingKeepsWhatIsThere() {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  Mapping memory(64 * page);
+  std::memset(memory.base(), 7, 9 * page);
+  // From within the last touched page into the middle of a later one.
+  PopulatePages(memory.base() + 8 * page + 100, 4 * page);
+  for (size_t i = 0; i < 9 * page; ++i) CHECK_EQ(memory.base()[i], 7);
+  // Kernels before 5.14 do nothing.
+  const size_t present = memory.Present(0, 64 * page);
+  CHECK(present == 13 || present == 9);
+  for (size_t i = 9 * page; i < 13 * page; ++i) CHECK_EQ(memory.base()[i], 0);
+  CHECK_EQ(memory.Present(13 * page, 51 * page), 0u);
+}
+
+size_t PresentInTheNextBlock(size_t bytes) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  char* first = static_cast<char*>(std::malloc(bytes));
+  CHECK(first != nullptr);
+  // A memset right before free would be left out.
+  for (size_t at = 0; at < bytes; at += page) static_cast<volatile char*>(first)[at] = 1;
+  std::free(first);
+  char* next = static_cast<char*>(std::malloc(bytes));
+  CHECK(next != nullptr);
+  const size_t present = Present(next + (page - reinterpret_cast<uintptr_t>(next) % page), bytes - page);
+  std::free(next);
+  return present;
+}
+
+void FreedBlocksAreKept() {
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they have a malloc of their own
+  // Freed blocks of 33 to 64 MiB go back to the system without it.
+  CHECK_EQ(PresentInTheNextBlock(48 * kMiB), 0u);
+  if (!KeepFreedBlocks(64 * kMiB)) return;  // not glibc
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  CHECK_EQ(PresentInTheNextBlock(16 * kMiB), 16 * kMiB / page - 1);
+  CHECK_EQ(PresentInTheNextBlock(64 * kMiB), 64 * kMiB / page - 1);
+  CHECK_EQ(PresentInTheNextBlock(80 * kMiB), 0u);
+#endif
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  jaxring::test::TouchedMemoryIsLeftAlone();
+  jaxring::test::SmallMemoryIsLeftAlone();
+  jaxring::test::UntouchedMemoryIsFoundAndNotTouched();
+  jaxring::test::HalfTouchedMemoryIsFound();
+  jaxring::test::PopulatingKeepsWhatIsThere();
+  jaxring::test::FreedBlocksAreKept();
+}

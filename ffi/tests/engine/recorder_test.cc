@@ -1,0 +1,183 @@
+// The recorder: what it keeps, what it gives back, and that threads do not disturb each other.
+#include "engine/records/recorder.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "engine/signals/dump_signal.h"
+#include "tests/support/check.h"
+
+namespace jaxring::test {
+namespace {
+
+using State = OperationState;
+using Clock = std::chrono::steady_clock;
+
+Plan Labelled(const std::string& text) {
+  Plan plan;
+  plan.what = "what " + text;
+  plan.label = std::make_shared<const std::string>(text);
+  return plan;
+}
+
+void CheckStates() {
+  Recorder recorder;
+  CHECK(recorder.After(0).empty());
+  const Clock::time_point before = Clock::now();
+  const uint64_t a = recorder.Begin(Labelled("a"), 70, 7, before, Clock::now()),
+                 b = recorder.Begin(Labelled("b"), 71, 0, before, Clock::now());
+  recorder.End(b, true);
+  recorder.End(0, false);
+  std::vector<OperationRecord> records = recorder.After(0);
+  CHECK_EQ(records.size(), 2u);
+  CHECK(records[0].number == a && records[0].label == "a" && records[0].what == "what a");
+  CHECK(records[0].sequence == 7 && records[0].key == 70 && recorder.Knows(71) && !recorder.Knows(72));
+  CHECK(records[0].state == State::kRunning && records[0].ended == Clock::time_point());
+  CHECK(records[0].arrived == before && before <= records[0].launched);
+  CHECK(records[1].number == b && records[1].state == State::kFailed && records[1].ended >= records[1].launched);
+  recorder.End(a, false);
+  CHECK(recorder.After(0)[0].state == State::kDone);
+  CHECK_EQ(recorder.After(a).size(), 1u);
+  CHECK(recorder.After(b).empty());
+}
+
+void CheckOldOnesGo() {
+  Recorder recorder;
+  const uint64_t first = recorder.Begin(Labelled("first"), 0, 0, Clock::now(), Clock::now());
+  uint64_t last = first;
+  const Plan later = Labelled(std::string(500, 'l'));
+  for (uint64_t i = 0; i < Recorder::kCapacity; ++i) last = recorder.Begin(later, 1, i, Clock::now(), Clock::now());
+  std::vector<OperationRecord> records = recorder.After(0);
+  CHECK_EQ(records.size(), Recorder::kCapacity);
+  CHECK(records.front().number == first + 1 && records.back().number == last);
+  CHECK(records.front().label == *later.label && !recorder.Knows(0));
+  recorder.End(first, false);  // its place is another's now
+  for (const OperationRecord& record : recorder.After(0)) CHECK(record.state == State::kRunning);
+}
+
+// Texts have a ring of their own: an old one is not taken for another.
+void CheckOldTextsGo() {
+  Recorder recorder;
+  for (uint64_t i = 0; i < 2200; ++i) {
+    recorder.Begin(Labelled(std::to_string(i) + std::string(1000, '.')), i, i, Clock::now(), Clock::now());
+  }
+  size_t kept = 0;
+  for (const OperationRecord& record : recorder.After(0)) {
+    CHECK(record.label.empty() || record.label == std::to_string(record.sequence) + std::string(1000, '.'));
+    kept += !record.label.empty();
+  }
+  CHECK(kept > 450 && kept < 550);
+}
+
+void CheckFiles() {
+  const std::string path = "recorder_test." + std::to_string(getpid());
+  {
+    Recorder recorder(path);
+    struct stat info;
+    CHECK(stat(path.c_str(), &info) == 0 && (info.st_mode & 0777) == 0600);
+    bool refused = false;
+    try {
+      Recorder again(path);
+    } catch (const std::system_error&) {
+      refused = true;
+    }
+    CHECK(refused);
+  }
+  CHECK(unlink(path.c_str()) == 0);
+}
+
+volatile sig_atomic_t others = 0;
+
+// In processes of their own: a handler is for good.
+template <class Work>
+void InChild(Work work) {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    work();
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+void CheckSignal() {
+  const std::string prefix = "recorder_test.signal." + std::to_string(getpid()) + ".";
+  Recorder recorder;
+  recorder.End(recorder.Begin(Labelled("dumped"), 1, 2, Clock::now(), Clock::now()), false);
+  const auto [memory, bytes] = recorder.memory();
+  InChild([&, memory = memory, bytes = bytes] {
+    DumpOnSignal(memory, bytes, prefix);
+    for (int i = 0; i < 2; ++i) CHECK(raise(SIGUSR1) == 0);
+  });
+  for (const char* number : {"0", "1"}) {
+    const std::string path = prefix + number + ".trace";
+    struct stat info;
+    CHECK(stat(path.c_str(), &info) == 0 && (info.st_mode & 0777) == 0600);
+    std::ifstream file(path, std::ios::binary);
+    const std::string copy(std::istreambuf_iterator<char>(file), {});
+    CHECK(copy == std::string(static_cast<const char*>(memory), bytes));
+    CHECK(unlink(path.c_str()) == 0);
+  }
+  // A record that is a file needs no copy, a handler that is there stays, and a later one replaces ours.
+  InChild([&, memory = memory, bytes = bytes] {
+    DumpOnSignal(memory, bytes, "");
+    CHECK(raise(SIGUSR1) == 0);
+    signal(SIGUSR1, [](int) { others = others + 1; });
+    CHECK(raise(SIGUSR1) == 0 && others == 1);
+  });
+  InChild([&, memory = memory, bytes = bytes] {
+    signal(SIGUSR1, [](int) { others = others + 1; });
+    DumpOnSignal(memory, bytes, prefix);
+    CHECK(raise(SIGUSR1) == 0 && others == 1);
+  });
+  CHECK(access((prefix + "0.trace").c_str(), F_OK) != 0);
+}
+
+void CheckManyThreads() {
+  Recorder recorder;
+  std::atomic<bool> stop{false};
+  std::thread reader([&] {
+    while (!stop) {
+      uint64_t number = 0;
+      for (const OperationRecord& record : recorder.After(0)) {
+        CHECK(record.number > number);
+        number = record.number;
+        CHECK(record.state == State::kRunning || record.ended >= record.launched);
+      }
+    }
+  });
+  std::vector<std::thread> writers;
+  for (int t = 0; t < 4; ++t) {
+    writers.emplace_back([&, x = Labelled("x")] {
+      for (int i = 0; i < 3000; ++i) recorder.End(recorder.Begin(x, 0, i, Clock::now(), Clock::now()), false);
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  stop = true;
+  reader.join();
+  CHECK_EQ(recorder.After(0).back().number, 12000u);
+  for (const OperationRecord& record : recorder.After(0)) CHECK(record.state == State::kDone);
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  CheckStates();
+  CheckOldOnesGo();
+  CheckOldTextsGo();
+  CheckFiles();
+  CheckSignal();
+  CheckManyThreads();
+}

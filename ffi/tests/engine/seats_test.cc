@@ -1,0 +1,104 @@
+// Waiting threads of processes that sit on one processor: who leaves it, where to, and that he may go on from there.
+#include "engine/seats.h"
+
+#include <vector>
+
+#include "tests/support/check.h"
+#include "tests/support/job.h"
+#include "transport/core/bell.h"
+
+namespace jaxring::test {
+namespace {
+
+using Others = std::vector<std::pair<int, int>>;
+
+cpu_set_t Allowed(const std::vector<int>& processors) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int processor : processors) CPU_SET(processor, &set);
+  return set;
+}
+
+void TheHigherProcessLeaves() {
+  const cpu_set_t two = Allowed({0, 1});
+  CHECK_EQ(SeatApart(1, 0, Others{{0, 0}}, two), 1);
+  CHECK_EQ(SeatApart(0, 0, Others{{1, 0}}, two), -1);
+  CHECK_EQ(SeatApart(1, 0, Others{{0, 1}}, two), -1);
+  CHECK_EQ(SeatApart(1, 0, Others{{0, -1}}, two), -1);
+  CHECK_EQ(SeatApart(1, 1, Others{{0, 1}}, two), 0);
+}
+
+void NobodyLeavesWhereThereIsNoRoom() {
+  CHECK_EQ(SeatApart(1, 0, Others{{0, 0}}, Allowed({0})), -1);
+  // Three processes on two processors: one is shared in any case.
+  CHECK_EQ(SeatApart(2, 0, Others{{0, 0}, {1, -1}}, Allowed({0, 1})), -1);
+  // The next free one that is allowed, and none that another waits on.
+  CHECK_EQ(SeatApart(2, 5, Others{{0, 5}, {1, 7}}, Allowed({2, 5, 7})), 2);
+  CHECK_EQ(SeatApart(1, 3, Others{{0, 3}, {2, 8}, {3, -1}}, Allowed({1, 3, 8, 1000})), 1000);
+}
+
+void ACrowdIsSpreadEvenly() {
+  const cpu_set_t two = Allowed({0, 1});
+  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, 1}, {2, 0}}, two), 1);
+  // Only the highest of those who are there goes.
+  CHECK_EQ(SeatApart(2, 0, Others{{0, 0}, {1, 1}, {3, 0}}, two), -1);
+  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, 1}, {2, 1}}, two), -1);
+  // Who does not wait counts as if he sat there.
+  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, -1}, {2, 0}}, two), 1);
+  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, -1}, {2, -1}}, two), -1);
+  CHECK_EQ(SeatApart(7, 2, Others{{0, 2}, {1, 2}, {2, 2}, {3, 4}, {4, 4}, {5, 6}}, Allowed({2, 4, 6})), 6);
+}
+
+void WhoMovesMayGoOn() {
+  cpu_set_t before, after;
+  CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (CPU_ISSET(processor, &before)) MoveTo(processor, before);
+  }
+  CHECK(sched_getaffinity(0, sizeof after, &after) == 0);
+  CHECK(CPU_EQUAL(&before, &after));
+}
+
+// Who shares a processor is yielded to, unless he is known to wait in the same operation.
+void WhoOnlyWaitsWantsNothing() {
+  const auto own = Bell::Create(), seen = Bell::Open("/proc/self/fd/" + std::to_string(own->fd()));
+  CHECK(seen->Seat() == -1 && seen->Wants(0, 7) && seen->Wants(3, 7));
+  own->Sit(3, 7);
+  CHECK(seen->Seat() == 3 && !seen->Wants(3, 7) && seen->Wants(3, 8) && !seen->Wants(2, 8));
+  own->Rise();
+  CHECK(seen->Seat() == -1 && seen->Wants(3, 7) && !seen->Wants(2, 7));
+  own->Sit(2, 8);
+  CHECK(seen->Seat() == 2 && !seen->Wants(2, 8) && !seen->Wants(3, 8));
+}
+
+void WhatIsSentFirst() {
+  auto first = [](const char* name, uint64_t block) {
+    const Schedule& schedule = Find(name);
+    Settings settings;
+    settings.block = block;
+    settings.protocol = Protocol::kLL;
+    const bool all = MakePlan(schedule, settings, 0, 1)->sends_first;
+    for (int p = 1; p < schedule.processes(); ++p) CHECK_EQ(MakePlan(schedule, settings, p, 1)->sends_first, all);
+    return all;
+  };
+  CHECK(first("all_reduce oneshot 4x1 x1", 40));
+  CHECK(!first("all_reduce oneshot 4x1 x1", 4000));  // tile after tile
+  CHECK(first("all_gather direct 4x1 x1", 40));
+  for (const char* name : {"all_reduce direct 4x1 x1", "all_reduce ring 4x1 x1", "all_gather ring 4x1 x1"}) {
+    CHECK(!first(name, 40));
+  }
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  TheHigherProcessLeaves();
+  NobodyLeavesWhereThereIsNoRoom();
+  ACrowdIsSpreadEvenly();
+  WhoOnlyWaitsWantsNothing();
+  WhatIsSentFirst();
+  WhoMovesMayGoOn();
+  return 0;
+}

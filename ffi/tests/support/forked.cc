@@ -1,0 +1,180 @@
+#include "tests/support/forked.h"
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+
+#include "tests/support/verbs_wire.h"
+
+namespace jaxring::test {
+namespace {
+
+void Pair(int* ends) { CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0); }
+
+std::string Path(int pid, int fd) { return "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd); }
+
+}  // namespace
+
+void* SharedPages(size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  return memory;
+}
+
+bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Shown* const* shown,
+                const std::function<bool()>& over) {
+  const uint32_t slot = engine.links().slot_bytes();
+  shown[process]->blocks = engine.links().Blocks()->fd();
+  for (int p : peers) {
+    auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
+    const int fd = send->memory.fd();
+    engine.links().AddPending(p, 0, std::move(send));
+    shown[process]->ring[p] = fd + 1;
+  }
+  for (int p : peers) {
+    const Shown& peer = *shown[p];
+    Until([&] { return peer.ring[process] != 0 || over(); });
+    try {
+      auto bell = Bell::Open(Path(peer.pid, peer.bell));
+      auto recv =
+          std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(peer.pid, peer.ring[process] - 1), slot), bell.get());
+      recv->Map(BlockPool::Open(Path(peer.pid, peer.blocks), slot));
+      recv->notifier = std::move(bell);
+      engine.links().AddRecv(p, 0, std::move(recv));
+      engine.links().CompletePending(p, 0, Bell::Open(Path(peer.pid, peer.bell)));
+    } catch (const std::system_error&) {
+      // What a process showed is gone with it, a moment before anybody says so.
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+      Until([&] { return over() || std::chrono::steady_clock::now() > until; });
+      if (!over()) throw;
+      return false;
+    }
+  }
+  // Nobody goes before all have mapped what is his.
+  shown[process]->mapped = true;
+  Until([&] {
+    return over() || std::all_of(peers.begin(), peers.end(), [&](int p) { return shown[p]->mapped.load(); });
+  });
+  return !over();
+}
+
+ForkedJob::ForkedJob(int processes)
+    : processes_(processes), board_(static_cast<Board*>(SharedPages(kMost * sizeof(Board)))) {
+  CHECK(processes <= kMost);
+  for (int a = 0; a < processes; ++a) {
+    for (int b = 0; b < processes; ++b) {
+      if (a != b) Pair(data_[a][b]);
+      if (a >= b) continue;
+      int ends[2];
+      Pair(ends);
+      control_[a][b] = ends[0];
+      control_[b][a] = ends[1];
+    }
+  }
+}
+
+void ForkedJob::Keep(int process) {
+  for (int a = 0; a < processes_; ++a) {
+    for (int b = 0; b < processes_; ++b) {
+      if (a == b) continue;
+      if (a != process) close(data_[a][b][0]);
+      if (b != process) close(data_[a][b][1]);
+      if (a != process) close(control_[a][b]);
+    }
+  }
+}
+
+void ForkedJob::Begin(int process, Engine& engine) {
+  board_[process].shown.bell = engine.bell().fd();
+  board_[process].shown.pid = getpid();
+  for (int p = 0; p < processes_; ++p) {
+    if (p != process) engine.AddControl(p, std::make_unique<Stream>(control_[process][p]));
+  }
+}
+
+void ForkedJob::Link(int process, Engine& engine, Wire wire, int absent) {
+  std::vector<int> peers;
+  Shown* shown[kMost];
+  for (int p = 0; p < processes_; ++p) {
+    shown[p] = &board_[p].shown;
+    if (p != process && p != absent) peers.push_back(p);
+  }
+  if (wire != Wire::kTcp) {
+    LinkShared(process, engine, peers, shown, [] { return false; });
+    return;
+  }
+  if (!VerbsDevices().empty()) return LinkVerbs(process, engine, peers);
+  for (int p : peers) {
+    engine.AddTcp(p, 0, std::make_unique<Stream>(sending(process, p)), true);
+    engine.AddTcp(p, 0, std::make_unique<Stream>(receiving(process, p)), false);
+  }
+}
+
+void ForkedJob::LinkVerbs(int process, Engine& engine, const std::vector<int>& peers) {
+  int left = 2 * static_cast<int>(peers.size());
+  LinkByVerbs(
+      engine, process, peers,
+      [&](int peer, bool sends) { return sends ? sending(process, peer) : receiving(process, peer); },
+      [&](int peer, bool sends, const std::string& text) {
+        CHECK(text.size() < sizeof board_->offers[0][0]);
+        std::strcpy(board_[process].offers[peer][sends ? 0 : 1], text.c_str());
+        if (--left == 0) board_[process].offered = true;
+      },
+      [&](int peer, bool sends) {
+        Until([&] { return board_[peer].offered.load(); });
+        return std::string(board_[peer].offers[process][sends ? 1 : 0]);
+      });
+}
+
+std::vector<pid_t> ForkMembers(ForkedJob& job, const std::function<int(int)>& run) {
+  alarm(90);
+  std::vector<pid_t> members;
+  for (int p = 0; p < job.processes(); ++p) {
+    members.push_back(fork());
+    CHECK(members[p] >= 0);
+    if (members[p] != 0) continue;
+    job.Keep(p);
+    alarm(80);
+    _exit(run(p));
+  }
+  job.Keep(-1);
+  return members;
+}
+
+bool EndedWell(pid_t pid, const std::string& what) {
+  int status;
+  CHECK(waitpid(pid, &status, 0) == pid);
+  if (WIFSIGNALED(status)) std::cerr << what << " hangs or crashes" << std::endl;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+int RunCases(int argc, char** argv, size_t count, const std::function<int(size_t)>& run, size_t stride, int at_once) {
+  if (argc > 1) stride = std::stoul(argv[1]);
+  if (argc > 2) at_once = std::stoi(argv[2]);
+  int running = 0, failures = 0;
+  size_t begun = 0;
+  const auto reap = [&] {
+    int status;
+    CHECK(wait(&status) > 0);
+    --running;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++failures;
+  };
+  for (size_t i = 0; i < count; i += stride) {
+    ++begun;
+    if (running == at_once) reap();
+    const pid_t runner = fork();
+    CHECK(runner >= 0);
+    if (runner == 0) _exit(run(i));
+    ++running;
+  }
+  while (running > 0) reap();
+  std::cout << begun - failures << " of " << begun << " cases end as they should" << std::endl;
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace jaxring::test

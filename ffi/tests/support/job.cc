@@ -1,0 +1,268 @@
+#include "tests/support/job.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+
+#include "tests/support/verbs_wire.h"
+
+namespace jaxring::test {
+namespace {
+
+std::string Path(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
+
+}  // namespace
+
+struct Ends::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Status> ends;
+  size_t called = 0;
+};
+
+struct Ends::Token {
+  Token(std::shared_ptr<State> s, size_t i) : state(std::move(s)), index(i) {}
+  ~Token() {
+    if (!called) Fail(__FILE__, __LINE__, "no completion is dropped without a call");
+  }
+  void Call(const Status& status) {
+    if (called.exchange(true)) Fail(__FILE__, __LINE__, "no completion is called twice");
+    std::lock_guard lock(state->mutex);
+    state->ends[index] = status;
+    ++state->called;
+    state->changed.notify_all();
+  }
+  std::shared_ptr<State> state;
+  size_t index;
+  std::atomic<bool> called{false};
+};
+
+Ends::Ends(std::string what) : what_(std::move(what)), state_(std::make_shared<State>()) {}
+
+Completion Ends::Expect() {
+  auto token = std::make_shared<Token>(state_, [this] {
+    std::lock_guard lock(state_->mutex);
+    state_->ends.emplace_back();
+    return state_->ends.size() - 1;
+  }());
+  return [token = std::move(token)](const Status& status) { token->Call(status); };
+}
+
+std::vector<Status> Ends::Wait() {
+  std::unique_lock lock(state_->mutex);
+  bool ended = state_->changed.wait_for(lock, std::chrono::seconds(60),
+                                        [this] { return state_->called == state_->ends.size(); });
+  if (!ended) {
+    std::cerr << state_->called << " of " << state_->ends.size() << " completions were called " << what_ << std::endl;
+    Fail(__FILE__, __LINE__, "every operation ends");
+  }
+  return state_->ends;
+}
+
+void Ends::WaitOk() {
+  for (const Status& status : Wait()) {
+    if (!status.ok()) std::cerr << status.message << std::endl;
+    CHECK(status.ok());
+  }
+}
+
+Job::Job(int processes, Wire wire, const EngineOptions& options, int channels) : channels_(channels), wire_(wire) {
+  for (int p = 0; p < processes; ++p) {
+    engines_.push_back(std::make_unique<Engine>(options));
+  }
+  Link();
+  for (int p = 0; p < processes; ++p) planners_.emplace_back([this, p] { Plan(p); });
+}
+
+void Job::Link() {
+  for (int from = 0; from < processes(); ++from) {
+    for (int to = 0; to < processes(); ++to) {
+      for (int c = 0; from != to && c < channels_; ++c)
+        wire_ == Wire::kShared ? Share(from, to, c) : Connect(from, to, c);
+      if (from < to) Control(from, to);
+    }
+  }
+}
+
+void Job::Renew(uint64_t generation) {
+  for (auto& engine : engines_) CHECK(engine->Renew(generation, 60));
+  for (auto& [pair, fd] : sockets_) close(fd);
+  for (auto& [pair, fd] : controls_) close(fd);
+  sockets_.clear();
+  controls_.clear();
+  Link();
+  for (auto& engine : engines_) engine->Resume();
+}
+
+Job::~Job() {
+  stop_ = true;
+  for (auto& engine : engines_) engine->CloseRequests();
+  for (auto& planner : planners_) planner.join();
+  engines_.clear();
+  for (auto& [pair, fd] : sockets_) close(fd);
+  for (auto& [pair, fd] : controls_) close(fd);
+}
+
+void Job::Answer(const std::string& spec, Planner planner) {
+  std::lock_guard lock(mutex_);
+  answers_[spec] = std::move(planner);
+}
+
+void Job::Cut(int a, int b) {
+  for (auto& [pair, fd] : sockets_) {
+    if (pair == std::pair(a, b) || pair == std::pair(b, a)) shutdown(fd, SHUT_RDWR);
+  }
+}
+
+void Job::Share(int from, int to, int channel) {
+  Engine &sender = engine(from), &receiver = engine(to);
+  const uint32_t slot = sender.links().slot_bytes();
+  auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
+  const std::shared_ptr<BlockPool> blocks = sender.links().Blocks();
+  auto bell = Bell::Open(Path(sender.bell().fd()));
+  std::shared_ptr<RecvLink> recv;
+#if defined(__SANITIZE_THREAD__)
+  // ThreadSanitizer knows memory by its address, so it must see one mapping to see what is ordered and what is not.
+  recv = std::shared_ptr<RecvLink>(new RecvLink("shm", send->memory.View(), bell.get()),
+                                   [send, blocks](RecvLink* link) { delete link; });
+  recv->Map(blocks->View());
+#else
+  recv = std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(send->memory.fd()), slot), bell.get());
+  recv->Map(BlockPool::Open(Path(blocks->fd()), slot));
+#endif
+  recv->notifier = std::move(bell);
+  sender.links().AddPending(to, channel, std::move(send));
+  receiver.links().AddRecv(from, channel, std::move(recv));
+  sender.links().CompletePending(to, channel, Bell::Open(Path(receiver.bell().fd())));
+}
+
+void Job::Connect(int from, int to, int channel) {
+  if (!VerbsDevices().empty()) {
+    sockets_.push_back({{from, to}, ConnectVerbs(engine(from), engine(to), from, to, channel)});
+    return;
+  }
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int bytes = 4096, yes = 1;  // little, so that writes are cut in two
+  setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+  CHECK(bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0 && listen(listener, 1) == 0);
+  CHECK(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  const int sending = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  setsockopt(sending, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  setsockopt(sending, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  CHECK(connect(sending, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  const int receiving = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  CHECK(receiving >= 0);
+  close(listener);
+  sockets_.push_back({{from, to}, dup(sending)});
+  engine(to).AddTcp(from, channel, std::make_unique<Stream>(receiving), false);
+  engine(from).AddTcp(to, channel, std::make_unique<Stream>(sending), true);
+}
+
+void Job::CutControl(int a, int b) { shutdown(controls_.at({std::min(a, b), std::max(a, b)}), SHUT_RDWR); }
+
+void Job::DamageControl(int from, int to) {
+  CHECK(from < to);  // the end that is kept
+  CHECK(send(controls_.at({from, to}), "\xff\xff\xff\xff", 4, MSG_NOSIGNAL) == 4);
+}
+
+void Job::Control(int a, int b) {
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+  controls_[{a, b}] = dup(ends[0]);
+  engine(a).AddControl(b, std::make_unique<Stream>(ends[0]));
+  engine(b).AddControl(a, std::make_unique<Stream>(ends[1]));
+}
+
+void Job::Plan(int process) {
+  while (!stop_) {
+    PlanRequest request;
+    if (!engine(process).NextRequest(0.05, &request)) continue;
+    Planner planner;
+    {
+      std::lock_guard lock(mutex_);
+      planner = answers_.at(request.spec());
+    }
+    planner(process, request);
+  }
+}
+
+std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings& settings, int process, int channels) {
+  auto plan = std::make_shared<jaxring::Plan>();
+  plan->what = "test " + schedule.name;
+  plan->key = settings.key;
+  plan->half = schedule.half;
+  plan->dtype = settings.dtype;
+  plan->element_bytes = plan->partial_bytes = ElementBytes(settings.dtype);
+  if (schedule.reduces()) {
+    plan->kernels = FindKernels(settings.dtype, settings.op);
+    CHECK(plan->kernels != nullptr);
+    plan->partial_bytes = plan->kernels->accumulator_bytes;
+    plan->divisor = settings.divisor;
+  }
+  plan->protocol = settings.protocol;
+  plan->tile_elements = settings.tile;
+  plan->piece_bytes = settings.piece_bytes;
+  plan->channels = std::max(1, std::min(schedule.nlanes, channels));
+  plan->in_blocks = schedule.in_blocks;
+  plan->out_blocks = schedule.out_blocks;
+  plan->pieces = schedule.pieces;
+  plan->scratch_chunks = schedule.scratch_chunks;
+  plan->nlanes = schedule.nlanes;
+  plan->block_elements = settings.block;
+  plan->timeout_s = settings.timeout_s;
+  plan->process = process;
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    const int where = schedule.placement[rank];
+    plan->ranks.push_back({where, rank, "rank " + std::to_string(rank) + " (process " + std::to_string(where) + ")"});
+    if (where != process) continue;
+    plan->locals.push_back(schedule.tables[rank]);
+  }
+  plan->Seal();
+  return plan;
+}
+
+void Call::MakeAgain(int process) {
+  sites_[process] = std::make_shared<Site>(&job_->engine(process), SiteSpec(sites_[process]->spec()));
+}
+
+Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_timeout_s)
+    : job_(job), schedule_(schedule), settings_(settings) {
+  if (settings_.key == 0) settings_.key = job->NextKey();
+  const std::string spec = "call " + std::to_string(job->NextKey());
+  SiteSpec site{{spec}, {}, schedule.ranks(), site_timeout_s, {0}};
+  for (int rank = 0; rank < schedule.ranks(); ++rank) site.groups.push_back(rank);
+  for (int p = 0; p < schedule.processes(); ++p) sites_.push_back(std::make_shared<Site>(&job->engine(p), site));
+  job->Answer(spec, [plans = schedule, s = settings_, job](int p, const PlanRequest& request) {
+    auto plan = MakePlan(plans, s, p, job->channels());
+    plan->generation = request.generation;
+    CheckPlan(*plan, job->engine(p).links().slot_bytes());
+    request.Resolve(std::move(plan));
+  });
+}
+
+void Call::Arrive(int rank, int64_t run, const void* in, void* out, Completion done, std::unique_ptr<Extents> extents) {
+  const uint64_t block = settings_.block * ElementBytes(settings_.dtype);
+  Arrival arrival{rank, rank, run, {}, schedule_.in_blocks * block, schedule_.out_blocks * block};
+  arrival.participant.in = in;
+  arrival.participant.out = out;
+  arrival.participant.done = std::move(done);
+  arrival.participant.extents = std::move(extents);
+  site(rank)->Arrive(std::move(arrival));
+}
+
+std::string Call::Describe() const {
+  return schedule_.name + ", block " + std::to_string(settings_.block) + ", protocol " +
+         std::to_string(static_cast<int>(settings_.protocol)) + ", dtype " +
+         std::to_string(static_cast<int>(settings_.dtype));
+}
+
+}  // namespace jaxring::test

@@ -1,0 +1,118 @@
+// A job inside one test process: an engine for each of its processes, linked as the real ones are, and a planner each.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/site.h"
+#include "tests/support/check.h"
+#include "tests/support/schedules.h"
+
+namespace jaxring::test {
+
+// Completions: each is called exactly once, and within a minute.
+class Ends {
+ public:
+  explicit Ends(std::string what = "");
+  Completion Expect();
+  // All statuses, in the order in which they were expected.
+  std::vector<Status> Wait();
+  void WaitOk();
+
+ private:
+  struct State;
+  struct Token;
+  std::string what_;
+  std::shared_ptr<State> state_;
+};
+
+// kTcp: the network; by RDMA where JAXRING_TEST_VERBS names devices.
+enum class Wire { kShared, kTcp };
+
+class Job {
+ public:
+  using Planner = std::function<void(int process, const PlanRequest& request)>;
+
+  Job(int processes, Wire wire, uint32_t slot_bytes = 256, int channels = 2, int64_t patience_us = 20)
+      : Job(processes, wire, EngineOptions{2, slot_bytes, 20, patience_us}, channels) {}
+  Job(int processes, Wire wire, const EngineOptions& options, int channels);
+  ~Job();
+
+  Engine& engine(int process) { return *engines_[process]; }
+  int processes() const { return static_cast<int>(engines_.size()); }
+  int channels() const { return channels_; }
+  uint64_t NextKey() { return next_key_++; }
+  // Who answers the planning requests of sites with this spec.
+  void Answer(const std::string& spec, Planner planner);
+  // Has all processes, which are halted, begin a new generation with new links.
+  void Renew(uint64_t generation);
+  // Ends the connection beside the data, as a process does that dies.
+  void CutControl(int a, int b);
+  // Sends process `to` over the connection beside the data with `from` what no process sends.
+  void DamageControl(int from, int to);
+  // Breaks the connections between two processes.
+  void Cut(int a, int b);
+
+ private:
+  void Link();
+  void Share(int from, int to, int channel);
+  void Connect(int from, int to, int channel);
+  void Control(int a, int b);
+  void Plan(int process);
+
+  const int channels_;
+  const Wire wire_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<std::pair<std::pair<int, int>, int>> sockets_;
+  std::map<std::pair<int, int>, int> controls_;
+  std::mutex mutex_;
+  std::map<std::string, Planner> answers_;
+  std::atomic<uint64_t> next_key_{1};
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> planners_;
+};
+
+// What the Python planner adds to a schedule.
+struct Settings {
+  DType dtype = DType::kInt32;
+  ReduceOp op = ReduceOp::kSum;
+  uint64_t divisor = 0;
+  uint64_t block = 0;
+  Protocol protocol = Protocol::kMemory;
+  uint64_t tile = 48;
+  uint64_t piece_bytes = 64;
+  double timeout_s = 20;
+  uint64_t key = 0;  // 0: a fresh one
+};
+
+std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings& settings, int process, int channels);
+
+// One call of a program: a site in each process, planned at its first use.
+class Call {
+ public:
+  Call(Job* job, const Schedule& schedule, Settings settings) : Call(job, schedule, settings, 60) {}
+  Call(Job* job, const Schedule& schedule, Settings settings, double site_timeout_s);
+  void Arrive(int rank, int64_t run, const void* in, void* out, Completion done,
+              std::unique_ptr<Extents> extents = nullptr);
+  // A process has another site for it from now on, as after it has compiled a program again.
+  void MakeAgain(int process);
+  std::shared_ptr<Site> site(int rank) { return sites_[schedule_.placement[rank]]; }
+  std::string Describe() const;
+  const Schedule& schedule() const { return schedule_; }
+  const Settings& settings() const { return settings_; }
+
+ private:
+  Job* job_;
+  const Schedule& schedule_;
+  Settings settings_;
+  std::vector<std::shared_ptr<Site>> sites_;
+};
+
+}  // namespace jaxring::test

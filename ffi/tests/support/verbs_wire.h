@@ -1,0 +1,81 @@
+// Links of a test's job by RDMA instead of TCP: JAXRING_TEST_VERBS names the devices, a comma list of device@GID index
+// or, for iWARP, device@IP address. Process p has the device at p, modulo their number.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "tests/support/check.h"
+
+namespace jaxring::test {
+
+inline std::vector<verbs::EndpointOptions> VerbsDevices() {
+  std::vector<verbs::EndpointOptions> devices;
+  const char* listed = std::getenv("JAXRING_TEST_VERBS");
+  std::string rest = listed == nullptr ? "" : listed;
+  while (!rest.empty()) {
+    const size_t comma = rest.find(',');
+    const std::string entry = rest.substr(0, comma);
+    rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
+    const size_t at = entry.find('@');
+    CHECK(at != std::string::npos);
+    verbs::EndpointOptions options;
+    options.device = entry.substr(0, at);
+    const std::string place = entry.substr(at + 1);
+    if (place.find('.') != std::string::npos) {
+      options.address = place;
+    } else {
+      options.gid_index = std::stoi(place);
+    }
+    const char* queue_pairs = std::getenv("JAXRING_TEST_VERBS_QPS");
+    options.queue_pairs = queue_pairs == nullptr ? 1 : std::atoi(queue_pairs);
+    options.timeout = 14;
+    devices.push_back(options);
+  }
+  return devices;
+}
+
+// One link from process `from` to process `to`, as jaxring/world/links.py makes it. Returns the sender's connection
+// beside it, for a test that wants to cut it.
+inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int channel) {
+  const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
+  int fds[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+  const int cut = dup(fds[0]);
+  const std::string ours = sender.verbs().Offer(to, channel, true, devices[from % devices.size()]);
+  const std::string theirs = receiver.verbs().Offer(from, channel, false, devices[to % devices.size()]);
+  receiver.verbs().Prepare(from, channel, false, ours);
+  sender.verbs().Prepare(to, channel, true, theirs);
+  std::thread answering([&] { receiver.AddVerbs(from, channel, false, fds[1], 30); });
+  sender.AddVerbs(to, channel, true, fds[0], 30);
+  answering.join();
+  return cut;
+}
+
+// Links of a process with all of `peers`, each over the connection fd(peer, sending). What its ends offer is put by
+// put(peer, sending, text), and what the peers' do is got by get(peer, sending), where `sending` is said of our end.
+template <class Fd, class Put, class Get>
+void LinkByVerbs(Engine& engine, int process, const std::vector<int>& peers, Fd fd, Put put, Get get) {
+  const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
+  for (int p : peers) {
+    for (bool sending : {true, false}) {
+      put(p, sending, engine.verbs().Offer(p, 0, sending, devices[process % devices.size()]));
+    }
+  }
+  // Each end waits for the other's word, so all are made at once.
+  std::vector<std::thread> joining;
+  for (int p : peers) {
+    for (bool sending : {true, false}) {
+      engine.verbs().Prepare(p, 0, sending, get(p, sending));
+      joining.emplace_back([=, &engine, own = fd(p, sending)] { engine.AddVerbs(p, 0, sending, own, 30); });
+    }
+  }
+  for (auto& each : joining) each.join();
+}
+
+}  // namespace jaxring::test

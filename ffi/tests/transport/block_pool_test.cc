@@ -1,0 +1,160 @@
+// Blocks that several processes read: who holds them, messages that name them, and what the engine does with them.
+#include "transport/core/block_pool.h"
+
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "tests/support/site4.h"
+#include "transport/core/link.h"
+
+namespace jaxring::test {
+namespace {
+
+constexpr uint32_t kBytes = 256, kBlocks = BlockPool::kBlocks;
+const char* const kDirect = "all_reduce direct 4x1 x1";
+
+std::string Path(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
+
+void CheckHolders() {
+  BlockPool ours = BlockPool::Create(kBytes), theirs = BlockPool::Open(Path(ours.fd()), kBytes);
+  for (uint32_t block = 0; block < kBlocks; ++block) CHECK_EQ(ours.Take(2), static_cast<int>(block));
+  CHECK_EQ(ours.held(), kBlocks);
+  CHECK_EQ(ours.Take(1), -1);
+  std::memset(ours.data(7), 'x', kBytes);
+  CHECK(theirs.data(7)[0] == 'x' && theirs.data(7)[kBytes - 1] == 'x' && theirs.data(8)[0] == 0);
+  theirs.Leave(7, 1);
+  CHECK_EQ(ours.Take(1), -1);
+  ours.Leave(7, 1);
+  theirs.Leave(9, 2);
+  CHECK_EQ(theirs.held(), kBlocks - 2);
+  CHECK_EQ(ours.Take(1), 7);
+  CHECK_EQ(ours.Take(1), 9);
+  bool refused = false;
+  try {
+    BlockPool::Open(Path(ours.fd()), 2 * kBytes);
+  } catch (const std::system_error& error) {
+    refused = std::string(error.what()).find("JAXRING_BUFFSIZE") != std::string::npos;
+  }
+  CHECK(refused);
+}
+
+// Messages in blocks and in slots, in one ring: claimed, released and spilled alike.
+void CheckMessages() {
+  BlockPool pool = BlockPool::Create(kBytes), mapped = BlockPool::Open(Path(pool.fd()), kBytes);
+  LinkMemory memory = LinkMemory::Anonymous(kBytes);
+  RingSender sender(memory.ring(Protocol::kSimple), nullptr);
+  RingReceiver receiver(memory.ring(Protocol::kSimple), nullptr);
+  receiver.set_blocks(&mapped);
+  auto id = [](uint64_t op) { return MessageId{op, 1, 2, 3, 0}; };
+  auto send = [&](uint64_t op, int block, uint32_t bytes) {
+    uint64_t position;
+    CHECK(sender.Reserve(&position));
+    std::memset(block < 0 ? sender.payload(position) : pool.data(block), static_cast<int>(op), kBytes);
+    if (block < 0) return sender.Publish(position, id(op), {bytes, 5});
+    sender.PublishBlock(position, static_cast<uint32_t>(block), id(op), {bytes, 5});
+  };
+  uint64_t position;
+  const char* data;
+  Message message;
+  const int first = pool.Take(2), second = pool.Take(1);
+  send(1, first, 100);
+  send(2, -1, 50);
+  send(3, second, kBytes);
+  for (uint64_t op : {3, 2, 1}) {
+    CHECK(receiver.Find(id(op), &position, &data, &message));
+    CHECK_EQ(message.bytes, op == 1 ? 100u : op == 2 ? 50u : kBytes);
+    CHECK(message.check == 5 && data[0] == static_cast<char>(op) && data[message.bytes - 1] == static_cast<char>(op));
+    if (op != 2) CHECK(data == mapped.data(op == 1 ? first : second));
+    receiver.Release(position);
+  }
+  CHECK_EQ(pool.held(), 1u);  // the first one's other holder
+  pool.Leave(first, 1);
+
+  // A full ring's messages are handed out, which frees their blocks.
+  for (uint64_t op = 0; op < 8; ++op) send(op, op % 2 ? pool.Take(1) : -1, 10);
+  CHECK_EQ(pool.held(), 4u);
+  uint64_t next = 0;
+  receiver.SpillIfFull([&](const MessageId& spilled, const char* payload, Message got) {
+    CHECK(spilled == id(next) && got.bytes == 10 && payload[9] == static_cast<char>(next));
+    ++next;
+  });
+  CHECK(next == 8 && pool.held() == 0);
+
+  // What names no block fits nothing that anybody expects, and frees nothing.
+  CHECK(sender.Reserve(&position));
+  sender.PublishBlock(position, kBlocks, id(1), {10, 5});
+  CHECK(receiver.Find(id(1), &position, &data, &message));
+  CHECK_EQ(message.bytes, 0u);
+  receiver.Release(position);
+  CHECK_EQ(pool.held(), 0u);
+}
+
+uint32_t Held(Job& job) {
+  uint32_t held = 0;
+  for (int p = 0; p < job.processes(); ++p) held += job.engine(p).links().Blocks()->held();
+  return held;
+}
+
+bool Used(Job& job, int process, uint32_t block) {
+  const char* data = job.engine(process).links().Blocks()->data(block);
+  return std::any_of(data, data + kBytes, [](char byte) { return byte != 0; });
+}
+
+// With blocks, and without where others hold them all. Results are checked by Site4.
+void CheckOperations() {
+  Job job(4, Wire::kShared, kBytes);
+  Site4 site(&job, kDirect, Sized(1000));
+  std::vector<int> taken;
+  while (taken.empty() || taken.back() >= 0) taken.push_back(job.engine(1).links().Blocks()->Take(1));
+  for (int i = 0; i < 20; ++i) site.RunOk();
+  CHECK(Used(job, 0, 0) && !Used(job, 1, 0) && Used(job, 2, 0) && Used(job, 3, 0));
+  CHECK_EQ(Held(job), kBlocks);
+  for (uint32_t block = 0; block < kBlocks; ++block) job.engine(1).links().Blocks()->Leave(block, 1);
+  for (int i = 0; i < 20; ++i) site.RunOk();
+  CHECK(Used(job, 1, 0));
+  CHECK_EQ(Held(job), 0u);
+  // Small messages go in slots of their own, which is one line for each.
+  Job small(4, Wire::kShared, kBytes);
+  Site4 ll(&small, kDirect, Sized(50, 60, Protocol::kLL));
+  for (int i = 0; i < 20; ++i) ll.RunOk();
+  CHECK(!Used(small, 0, 0));
+}
+
+// Ranks that wait for one that does not come fail at the deadline in the midst of their messages: the blocks that they
+// hold are given back, those of messages that nobody takes when their rings are full.
+void CheckFailures() {
+  Job job(4, Wire::kShared, kBytes);
+  Site4 late(&job, kDirect, Sized(4000, 0.05)), site(&job, kDirect, Sized(1000));
+  for (int i = 0; i < 10; ++i) {
+    for (const Status& status : late.Run({0, 1, 2})) CHECK(status.code == Code::kDeadlineExceeded);
+  }
+  for (int i = 0; i < 20; ++i) site.RunOk();
+  CHECK_EQ(Held(job), 0u);
+}
+
+// A generation has blocks of its own.
+void CheckRenewal() {
+  Job job(4, Wire::kShared, kBytes);
+  const std::shared_ptr<BlockPool> before = job.engine(0).links().Blocks();
+  CHECK(before->Take(1) == 0);
+  for (int p = 0; p < job.processes(); ++p) job.engine(p).Halt("this test renews");
+  job.Renew(1);
+  CHECK(job.engine(0).links().Blocks() != before && Held(job) == 0);
+  Site4 site(&job, kDirect, Sized(1000));
+  site.RunOk();
+  CHECK(Used(job, 0, 0));
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  CheckHolders();
+  CheckMessages();
+  CheckOperations();
+  CheckFailures();
+  CheckRenewal();
+}

@@ -1,0 +1,147 @@
+// Network plugins: our own small one in every version of the ABI carries messages; broken ones are refused.
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/check.h"
+#include "transport/core/bell.h"
+#include "transport/plugin/plugin_link.h"
+
+namespace jaxring::test {
+namespace {
+
+constexpr uint32_t kSlot = 8192;
+constexpr auto kLimit = std::chrono::seconds(60);
+
+template <class Condition>
+void Await(Condition condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kLimit;
+  while (!condition()) {
+    CHECK(std::chrono::steady_clock::now() < deadline);
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+struct Ended {
+  std::atomic<bool> ended{false}, goodbye{false};
+  OnEnd Callback() {
+    return [this](const std::string&, Ending ending) {
+      goodbye = ending == Ending::kGoodbye;
+      ended = true;
+    };
+  }
+};
+
+// Two processes' ends in one: a link from `sender` to `receiver`. The poller goes first at the end, as in an engine.
+struct Pair {
+  explicit Pair(int version) {
+    for (PluginLinks* links : {&sender, &receiver}) {
+      CHECK_EQ(links->Load(TEST_NET_PLUGIN, version),
+               "Test TCP (ABI v" + std::to_string(version) + ", 2 device(s): tcp0 tcp1)");
+    }
+    int fds[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
+    const std::string from = sender.Offer(1, 3, true), to = receiver.Offer(0, 3, false);
+    sender.Prepare(1, 3, true, to);
+    receiver.Prepare(0, 3, false, from);
+    std::thread accepting([&] { there = receiver.Finish(&poller, 0, 3, false, fds[1], 60, received.Callback()); });
+    here = sender.Finish(&poller, 1, 3, true, fds[0], 60, sent.Callback());
+    accepting.join();
+  }
+
+  std::unique_ptr<Bell> bell = Bell::Create();
+  Ended sent, received;
+  PluginLinks sender{kSlot, bell.get()}, receiver{kSlot, bell.get()};
+  PluginLinks::Joined here, there;
+  Poller poller{[] {}};
+};
+
+// More messages than rings and buffers hold, by turns of both protocols and of many lengths.
+void Carries(int version) {
+  Pair pair(version);
+  constexpr int kMessages = 200;
+  auto bytes = [](int i) {
+    return static_cast<uint32_t>(i % 2 ? i * 7919 % (LLShape().payload_bytes + 1) : kSlot - i);
+  };
+  std::thread writer([&] {
+    for (int i = 0; i < kMessages; ++i) {
+      RingSender& ring = pair.here.send->ring(i % 2 ? Protocol::kLL : Protocol::kSimple);
+      uint64_t position = 0;
+      Await([&] { return ring.Reserve(&position); });
+      std::memset(ring.payload(position), i, bytes(i));
+      ring.Publish(position, {static_cast<uint64_t>(i), 0, 1, 0, 0}, {bytes(i), 77});
+    }
+  });
+  for (int i = 0; i < kMessages; ++i) {
+    RingReceiver& ring = pair.there.recv->ring(i % 2 ? Protocol::kLL : Protocol::kSimple);
+    uint64_t position = 0;
+    const char* data = nullptr;
+    Message message;
+    Await([&] { return ring.Find({static_cast<uint64_t>(i), 0, 1, 0, 0}, &position, &data, &message); });
+    CHECK_EQ(message.bytes, bytes(i));
+    CHECK_EQ(message.check, 77u);
+    for (uint32_t k = 0; k < message.bytes; ++k) CHECK(data[k] == static_cast<char>(i));
+    ring.Release(position);
+  }
+  writer.join();
+  // An orderly end: what was published before it arrives before it is told.
+  uint64_t position = 0;
+  CHECK(pair.here.send->simple.Reserve(&position));
+  pair.here.send->simple.Publish(position, {9999, 0, 1, 0, 0}, {kSlot, 77});
+  pair.here.say_goodbye();
+  Await([&] { return pair.received.ended.load(); });
+  CHECK(pair.received.goodbye);
+  const char* data = nullptr;
+  Message message;
+  CHECK(pair.there.recv->simple.Find({9999, 0, 1, 0, 0}, &position, &data, &message));
+  // And the receiver's end, which said no word, is seen by the sender.
+  Await([&] { return pair.sent.ended.load(); });
+  CHECK(!pair.sent.goodbye);
+  CHECK(pair.here.send->end.closed);
+}
+
+template <class Function>
+void Says(Function function, const std::string& part) {
+  try {
+    function();
+  } catch (const std::runtime_error& error) {
+    if (std::string(error.what()).find(part) != std::string::npos) return;
+    std::cerr << "it says: " << error.what() << std::endl;
+  }
+  std::cerr << "expected: " << part << std::endl;
+  CHECK(false);
+}
+
+void Refuses() {
+  for (const auto& [broken, why] : std::vector<std::pair<std::string, std::string>>{
+           {"host", "ABI v12 is broken: device 0 does not take host memory"},
+           {"devices", "ABI v12 is broken: it counts -7 devices"}}) {
+    setenv("TEST_PLUGIN_BREAK", broken.c_str(), 1);
+    Says([] { NetPlugin::Load(TEST_NET_PLUGIN); }, why);
+  }
+  unsetenv("TEST_PLUGIN_BREAK");
+  Says([] { NetPlugin::Load("/nowhere/at/all.so"); }, "cannot be loaded: /nowhere/at/all.so");
+  Says([] { NetPlugin::Load("libm.so.6"); }, "exports none of ncclNetPlugin_v6 to ncclNetPlugin_v12");
+  auto bell = Bell::Create();
+  PluginLinks links(kSlot, bell.get());
+  Says([&] { links.Offer(0, 0, true); }, "no network plugin is loaded");
+  links.Load(TEST_NET_PLUGIN);
+  links.Offer(0, 0, true);
+  Says([&] { links.Prepare(0, 0, true, "00 Another"); }, "the network plugins differ: Test TCP here, Another there");
+  Says([&] { links.Prepare(0, 0, true, "00 Test TCP"); }, "address cannot be read");
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  for (int version = jaxring::NetPlugin::kOldest; version <= jaxring::NetPlugin::kNewest; ++version) {
+    jaxring::test::Carries(version);
+  }
+  jaxring::test::Refuses();
+}

@@ -1,0 +1,80 @@
+// Sends back what it receives: our verbs endpoint for a peer that is not ours, tests/rdma/verbs_peer.py.
+//
+//   verbs_echo SLOT_BYTES RECV_FD SEND_FD
+//
+// The descriptors are the connections beside the link that it receives by and the one that it sends by. It says its
+// offers as "recv HEX" and "send HEX", reads the peer's two in the same order, a line each, and says "ready"; then what
+// becomes of its links, "recv ended: WHY" and "send ended: WHY". It ends with its standard input.
+#include <poll.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "tests/support/check.h"
+#include "tests/support/verbs_wire.h"
+
+namespace jaxring::test {
+namespace {
+
+// One message of a ring to the other ring of its kind, if there is one and room for it.
+bool Echo(RingReceiver& from, RingSender& to) {
+  uint64_t position, place;
+  MessageId id;
+  Message message;
+  const char* payload;
+  if (!from.FindNext(&position, &id, &payload, &message)) return false;
+  if (!to.Reserve(&place)) {
+    from.Unclaim(position);
+    return false;
+  }
+  std::memcpy(to.payload(place), payload, message.bytes);
+  from.Release(position);
+  to.Publish(place, id, message);
+  return true;
+}
+
+void Report(const char* which, const LinkEnd& end, bool* said) {
+  if (*said || !end.closed) return;
+  *said = true;
+  std::cout << which << " ended: " << end.reason << std::endl;
+}
+
+void Run(uint32_t slot_bytes, int recv_fd, int send_fd) {
+  Engine engine(EngineOptions{1, slot_bytes, 20});
+  const verbs::EndpointOptions device = VerbsDevices().at(0);
+  std::cout << "recv " << engine.verbs().Offer(1, 0, false, device) << std::endl;
+  std::cout << "send " << engine.verbs().Offer(1, 0, true, device) << std::endl;
+  std::string sender, receiver;
+  CHECK(std::getline(std::cin, sender) && std::getline(std::cin, receiver));
+  engine.verbs().Prepare(1, 0, false, sender);
+  engine.verbs().Prepare(1, 0, true, receiver);
+  engine.AddVerbs(1, 0, false, recv_fd, 30);
+  engine.AddVerbs(1, 0, true, send_fd, 30);
+  std::cout << "ready" << std::endl;
+  const auto recv = engine.links().Recv(1, 0);
+  const auto send = engine.links().Send(1, 0);
+  bool recv_said = false, send_said = false;
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  while (poll(&input, 1, 0) == 0) {
+    bool moved = false;
+    for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
+      moved |= Echo(recv->ring(protocol), send->ring(protocol));
+    }
+    Report("recv", recv->end, &recv_said);
+    Report("send", send->end, &send_said);
+    if (!moved) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main(int argc, char** argv) {
+  CHECK_EQ(argc, 4);
+  alarm(200);  // whatever becomes of the peer
+  jaxring::test::Run(static_cast<uint32_t>(std::atoi(argv[1])), std::atoi(argv[2]), std::atoi(argv[3]));
+}

@@ -1,0 +1,295 @@
+// The ring of slots under every transport: order, wrap-around, fullness, claims, spilling, threads, two mappings.
+#include "transport/core/ring.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "tests/support/check.h"
+#include "transport/core/link.h"
+
+namespace jaxring::test {
+namespace {
+
+constexpr uint32_t kSlot = 256;
+
+struct Counter final : Notifier {
+  void Notify() override { ++count; }
+  std::atomic<int> count{0};
+};
+
+struct Ring {
+  explicit Ring(Protocol protocol)
+      : memory(LinkMemory::Anonymous(kSlot)),
+        sender(memory.ring(protocol), &published),
+        receiver(memory.ring(protocol), &released),
+        slots(memory.ring(protocol).shape().slots),
+        payload(memory.ring(protocol).shape().payload_bytes) {}
+  LinkMemory memory;
+  Counter published, released;
+  RingSender sender;
+  RingReceiver receiver;
+  const uint32_t slots, payload;
+};
+
+MessageId Id(uint64_t op, uint16_t index = 0) { return {op, 1, 2, 3, index}; }
+
+void Fill(char* data, uint32_t bytes, uint64_t seed) {
+  for (uint32_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(seed * 31 + i * 7);
+}
+
+bool Filled(const char* data, uint32_t bytes, uint64_t seed) {
+  std::vector<char> want(bytes);
+  Fill(want.data(), bytes, seed);
+  return bytes == 0 || std::memcmp(data, want.data(), bytes) == 0;
+}
+
+constexpr uint32_t kCheck = 77;
+
+bool Send(RingSender& sender, const MessageId& id, uint32_t bytes) {
+  uint64_t position;
+  if (!sender.Reserve(&position)) return false;
+  Fill(sender.payload(position), bytes, id.op + id.index);
+  sender.Publish(position, id, {bytes, kCheck});
+  return true;
+}
+
+// The position of a message that is there, with its content checked.
+uint64_t Claim(RingReceiver& receiver, const MessageId& id, uint32_t bytes) {
+  uint64_t position;
+  const char* data;
+  Message got;
+  CHECK(receiver.Find(id, &position, &data, &got));
+  CHECK_EQ(got.bytes, bytes);
+  CHECK_EQ(got.check, kCheck);
+  CHECK(Filled(data, bytes, id.op + id.index));
+  return position;
+}
+
+bool There(RingReceiver& receiver, const MessageId& id) {
+  uint64_t position;
+  const char* data;
+  Message message;
+  if (!receiver.Find(id, &position, &data, &message)) return false;
+  receiver.Unclaim(position);
+  return true;
+}
+
+void CheckOrder(Protocol protocol) {
+  Ring ring(protocol);
+  // Several times around, all sizes, claimed from the youngest to the oldest, and released in both orders.
+  for (uint32_t round = 0; round < 5; ++round) {
+    auto size = [&](uint32_t i) { return i == 0 ? 0 : i == 1 ? ring.payload : (i * 37 + round) % ring.payload; };
+    for (uint32_t i = 0; i < ring.slots; ++i) CHECK(Send(ring.sender, Id(round, i), size(i)));
+    CHECK(!Send(ring.sender, Id(99), 1));
+    CHECK_EQ(ring.released.count.load(), static_cast<int>(round));
+    std::vector<uint64_t> positions;
+    for (uint32_t i = ring.slots; i-- > 0;) positions.push_back(Claim(ring.receiver, Id(round, i), size(i)));
+    CHECK(!There(ring.receiver, Id(round, 0)));
+    CHECK(!There(ring.receiver, Id(round + 1, 0)));
+    for (uint32_t i = 0; i < ring.slots; ++i) {
+      ring.receiver.Release(positions[round % 2 ? i : ring.slots - 1 - i]);
+    }
+    CHECK_EQ(ring.released.count.load(), static_cast<int>(round) + 1);
+  }
+  CHECK_EQ(ring.published.count.load(), static_cast<int>(5 * ring.slots));
+}
+
+// The oldest slot decides when there is room: younger ones that are read already wait for it.
+void CheckElders(Protocol protocol) {
+  Ring ring(protocol);
+  for (uint32_t i = 0; i < ring.slots; ++i) CHECK(Send(ring.sender, Id(1, i), 8));
+  for (uint32_t i = 1; i < ring.slots; ++i) ring.receiver.Release(Claim(ring.receiver, Id(1, i), 8));
+  CHECK(!Send(ring.sender, Id(2), 8));
+  ring.receiver.Release(Claim(ring.receiver, Id(1, 0), 8));
+  CHECK_EQ(ring.released.count.load(), 1);
+  for (uint32_t i = 0; i < ring.slots; ++i) CHECK(Send(ring.sender, Id(2, i), 8));
+  CHECK(!Send(ring.sender, Id(3), 8));
+}
+
+void CheckUnclaim(Protocol protocol) {
+  Ring ring(protocol);
+  CHECK(Send(ring.sender, Id(1), 10) && Send(ring.sender, Id(2), 20) && Send(ring.sender, Id(1), 30));
+  const uint64_t first = Claim(ring.receiver, Id(1), 10);
+  const uint64_t twin = Claim(ring.receiver, Id(1), 30);  // of equal names, the oldest that nobody has
+  CHECK(!There(ring.receiver, Id(1)));
+  ring.receiver.Unclaim(first);
+  CHECK_EQ(Claim(ring.receiver, Id(1), 10), first);
+  ring.receiver.Unclaim(first);
+  uint64_t position;
+  MessageId id;
+  const char* data;
+  Message message;
+  for (uint64_t op : {1, 2}) {
+    CHECK(ring.receiver.FindNext(&position, &id, &data, &message));
+    CHECK(id == Id(op));
+    CHECK_EQ(message.bytes, static_cast<uint32_t>(op * 10));
+    ring.receiver.Release(position);
+  }
+  CHECK(!ring.receiver.FindNext(&position, &id, &data, &message));
+  ring.receiver.Release(twin);
+}
+
+// A reserved slot that is not filled yet hides what comes behind it, and no more than that.
+void CheckUnfilled(Protocol protocol) {
+  Ring ring(protocol);
+  uint64_t position;
+  CHECK(Send(ring.sender, Id(1), 8) && ring.sender.Reserve(&position) && Send(ring.sender, Id(3), 8));
+  CHECK(There(ring.receiver, Id(1)) && !There(ring.receiver, Id(3)));
+  Fill(ring.sender.payload(position), 8, 2);
+  ring.sender.Publish(position, Id(2), {8, kCheck});
+  CHECK(There(ring.receiver, Id(2)) && There(ring.receiver, Id(3)));
+}
+
+// A full ring of which some messages were read before and some are held: the rest is handed out in order, once.
+void CheckSpill(Protocol protocol, uint32_t pattern) {
+  enum Fate { kUnwanted, kRead, kHeld };
+  Ring ring(protocol);
+  for (uint32_t i = 0; i < pattern % 5; ++i) {
+    CHECK(Send(ring.sender, Id(9, i), 8));
+    ring.receiver.Release(Claim(ring.receiver, Id(9, i), 8));
+  }
+  std::vector<uint16_t> spilled, unwanted;
+  auto take = [&](const MessageId& id, const char* data, Message message) {
+    CHECK(message.bytes == id.index && message.check == kCheck && Filled(data, message.bytes, id.op + id.index));
+    spilled.push_back(id.index);
+  };
+  for (uint32_t i = 0; i < ring.slots; ++i) {
+    ring.receiver.SpillIfFull(take);
+    CHECK(Send(ring.sender, Id(1, i), i));
+  }
+  CHECK(spilled.empty());
+  std::vector<uint64_t> held;
+  uint32_t digits = pattern;
+  for (uint32_t i = 0; i < ring.slots; ++i, digits = digits / 3 + digits % 3 * 2187) {
+    if (digits % 3 == kUnwanted) unwanted.push_back(static_cast<uint16_t>(i));
+    if (digits % 3 == kRead) ring.receiver.Release(Claim(ring.receiver, Id(1, i), i));
+    if (digits % 3 == kHeld) held.push_back(Claim(ring.receiver, Id(1, i), i));
+  }
+  ring.receiver.SpillIfFull(take);
+  if (pattern % 3 == kRead) {  // the oldest slot was free already, so the ring was not full
+    CHECK(spilled.empty());
+    for (uint16_t i : unwanted) ring.receiver.Release(Claim(ring.receiver, Id(1, i), i));
+  } else {
+    CHECK(spilled == unwanted);
+  }
+  const bool room = pattern % 3 != kHeld;
+  CHECK_EQ(Send(ring.sender, Id(2), 8), room);
+  for (uint64_t position : held) ring.receiver.Release(position);
+  if (room) ring.receiver.Release(Claim(ring.receiver, Id(2), 8));
+  // Nothing is left, and all of the ring can be used.
+  for (uint32_t i = 0; i < ring.slots; ++i) CHECK(Send(ring.sender, Id(3, i), 8));
+  CHECK(!Send(ring.sender, Id(4), 8));
+  for (uint32_t i = 0; i < ring.slots; ++i) ring.receiver.Release(Claim(ring.receiver, Id(3, i), 8));
+}
+
+// What a test's own stash holds: names only.
+class Spilled {
+ public:
+  void Put(const MessageId& id) {
+    std::lock_guard lock(mutex_);
+    ids_.push_back(id);
+  }
+  bool Take(const MessageId& id) {
+    std::lock_guard lock(mutex_);
+    auto it = std::find(ids_.begin(), ids_.end(), id);
+    if (it == ids_.end()) return false;
+    ids_.erase(it);
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<MessageId> ids_;
+};
+
+// Flows with a sending and a receiving thread each, and a thread that spills: every message comes once and unharmed.
+void CheckThreads(RingSender& sender, RingReceiver& receiver, int flows, bool spill) {
+  constexpr uint16_t kMessages = 1000;
+  const uint32_t payload = sender.memory().shape().payload_bytes;
+  auto size = [payload](uint16_t index) { return index * 61u % (payload + 1); };
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  auto again = [limit] {
+    CHECK(std::chrono::steady_clock::now() < limit);
+    std::this_thread::yield();
+  };
+  Spilled spilled;
+  std::atomic<int> receiving{flows};
+  std::vector<std::thread> threads;
+  for (int flow = 0; flow < flows; ++flow) {
+    threads.emplace_back([&, flow] {
+      for (uint16_t i = 0; i < kMessages; ++i) {
+        while (!Send(sender, Id(flow, i), size(i))) again();
+      }
+    });
+    threads.emplace_back([&, flow] {
+      for (uint16_t i = 0; i < kMessages; ++i) {
+        const MessageId id = Id(flow, i);
+        uint64_t position;
+        const char* data;
+        Message message;
+        if (i % 7 == 3) There(receiver, id);
+        while (true) {
+          if (receiver.Find(id, &position, &data, &message)) {
+            CHECK(message.bytes == size(i) && Filled(data, message.bytes, id.op + i));
+            receiver.Release(position);
+            break;
+          }
+          if (spilled.Take(id)) break;
+          again();
+        }
+      }
+      --receiving;
+    });
+  }
+  while (spill && receiving != 0) {
+    receiver.SpillIfFull([&](const MessageId& id, const char* data, Message message) {
+      CHECK(message.bytes == size(id.index) && Filled(data, message.bytes, id.op + id.index));
+      spilled.Put(id);
+    });
+    again();
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void CheckMappings(Protocol protocol) {
+  LinkMemory ours = LinkMemory::Shared(kSlot);
+  const std::string path = "/proc/self/fd/" + std::to_string(ours.fd());
+  LinkMemory theirs = LinkMemory::Open(path, kSlot);
+  RingSender sender(ours.ring(protocol), nullptr);
+  RingReceiver receiver(theirs.ring(protocol), nullptr);
+  // One flow: ThreadSanitizer does not see through a second mapping how two senders' turns are ordered.
+  CheckThreads(sender, receiver, 1, false);
+  bool refused = false;
+  try {
+    LinkMemory::Open(path, 2 * kSlot);
+  } catch (const std::system_error& error) {
+    refused = std::string(error.what()).find("JAXRING_BUFFSIZE") != std::string::npos;
+  }
+  CHECK(refused);
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+int main() {
+  using namespace jaxring::test;
+  for (jaxring::Protocol protocol : {jaxring::Protocol::kLL, jaxring::Protocol::kSimple}) {
+    CheckOrder(protocol);
+    CheckElders(protocol);
+    CheckUnclaim(protocol);
+    CheckUnfilled(protocol);
+    for (uint32_t pattern = 0; pattern < 6561; ++pattern) CheckSpill(protocol, pattern);
+    for (bool spill : {false, true}) {
+      Ring ring(protocol);
+      CheckThreads(ring.sender, ring.receiver, spill ? 12 : 4, spill);
+    }
+    CheckMappings(protocol);
+  }
+}

@@ -1,0 +1,81 @@
+// Blocks of a process's memory that the other processes of its host read.
+//
+// What a process has for several of them at once is written into one block; each one's ring carries a message that says
+// which, and who is done with it last frees it. A block that is not to be had is no reason to wait: the value then goes
+// into a slot of each ring.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "transport/core/shared_memory.h"
+
+namespace jaxring {
+
+class BlockPool {
+ public:
+  // The first free one is taken, so that few are in use, which stay in the caches: a lane has some three under way.
+  static constexpr uint32_t kBlocks = 32;
+
+  // Blocks are as long as a slot's payload.
+  static BlockPool Create(uint32_t block_bytes);
+  // Maps a peer's; the size must be what our own settings give.
+  static BlockPool Open(const std::string& path, uint32_t block_bytes);
+  // The same memory without owning it.
+  BlockPool View() const { return {memory_.View(), block_bytes_}; }
+
+  // The first free block, from now on held `holders` times; -1 if there is none.
+  int Take(uint32_t holders);
+  // So many holders are done with it.
+  void Leave(uint32_t block, uint32_t holders) { Holders(block).fetch_sub(holders, std::memory_order_acq_rel); }
+  char* data(uint32_t block) const { return memory_.data() + kControlBytes + size_t{block} * block_bytes_; }
+
+  // How many are.
+  uint32_t held() const;
+  uint32_t block_bytes() const { return block_bytes_; }
+  int fd() const { return memory_.fd(); }
+  size_t bytes() const { return memory_.bytes(); }
+
+ private:
+  // A line for each count, since other processes change it.
+  static constexpr size_t kLine = 64, kControlBytes = 4096;
+  static_assert(kBlocks * kLine <= kControlBytes);
+  BlockPool(SharedMemory memory, uint32_t block_bytes) : memory_(std::move(memory)), block_bytes_(block_bytes) {}
+  static size_t Bytes(uint32_t block_bytes) { return kControlBytes + size_t{kBlocks} * block_bytes; }
+  std::atomic<uint32_t>& Holders(uint32_t block) const {
+    return *reinterpret_cast<std::atomic<uint32_t>*>(memory_.data() + block * kLine);
+  }
+
+  SharedMemory memory_;
+  uint32_t block_bytes_;
+};
+
+inline BlockPool BlockPool::Create(uint32_t block_bytes) {
+  return {SharedMemory::Create(Bytes(block_bytes), "messages for several processes"), block_bytes};
+}
+
+inline BlockPool BlockPool::Open(const std::string& path, uint32_t block_bytes) {
+  return {SharedMemory::Open(path, Bytes(block_bytes), "messages for several processes"), block_bytes};
+}
+
+inline int BlockPool::Take(uint32_t holders) {
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    uint32_t none = 0;
+    if (Holders(block).load(std::memory_order_relaxed) == 0 &&
+        Holders(block).compare_exchange_strong(none, holders, std::memory_order_acq_rel)) {
+      return static_cast<int>(block);
+    }
+  }
+  return -1;
+}
+
+inline uint32_t BlockPool::held() const {
+  uint32_t count = 0;
+  for (uint32_t block = 0; block < kBlocks; ++block) count += Holders(block).load(std::memory_order_acquire) != 0;
+  return count;
+}
+
+}  // namespace jaxring

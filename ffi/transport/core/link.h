@@ -1,0 +1,116 @@
+// A link: one direction of traffic on one channel, from a process (or rank) to another. It owns the memory of two
+// rings, LL and Simple, whichever transport moves their bytes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "transport/core/bell.h"
+#include "transport/core/block_pool.h"
+#include "transport/core/direct_memory.h"
+#include "transport/core/faults.h"
+#include "transport/core/ring.h"
+#include "transport/core/shared_memory.h"
+#include "transport/core/stream.h"
+
+namespace jaxring {
+
+// Zero-filled pages for a pair of rings: anonymous, or a memfd that a peer can map.
+class LinkMemory {
+ public:
+  static LinkMemory Anonymous(uint32_t simple_slot_bytes);
+  static LinkMemory Shared(uint32_t simple_slot_bytes);
+  // Maps a peer's; the size must be what our own settings give, so ranks with different BUFFSIZE are told.
+  static LinkMemory Open(const std::string& path, uint32_t simple_slot_bytes);
+  // The same memory without owning it.
+  LinkMemory View() const { return {memory_.View(), simple_.payload_bytes}; }
+
+  RingMemory ring(Protocol protocol) const;
+  int fd() const { return memory_.fd(); }
+  // All of it, for a device that is to know it.
+  char* data() const { return memory_.data(); }
+  size_t bytes() const { return memory_.bytes(); }
+
+ private:
+  LinkMemory(SharedMemory memory, uint32_t simple_slot_bytes)
+      : memory_(std::move(memory)), ll_(LLShape()), simple_(SimpleShape(simple_slot_bytes)) {}
+  SharedMemory memory_;
+  RingShape ll_, simple_;
+};
+
+// Called when a link's connection ends.
+using OnEnd = std::function<void(const std::string& why, Ending ending)>;
+
+// Why a link ended; set once, before `closed`.
+struct LinkEnd {
+  std::atomic<bool> closed{false};
+  // The peer has said that it ends in good order, and that it sent nothing on this link after what is here.
+  std::atomic<bool> complete{false};
+  std::string reason;
+  Ending ending = Ending::kNoWord;
+  void Close(std::string why, Ending how = Ending::kNoWord) {
+    if (closing_.exchange(true)) return;
+    reason = std::move(why);
+    ending = how;
+    closed.store(true, std::memory_order_release);
+  }
+
+ private:
+  std::atomic<bool> closing_{false};
+};
+
+struct SendLink {
+  SendLink(std::string transport_name, LinkMemory link_memory, Notifier* on_publish)
+      : transport(std::move(transport_name)),
+        memory(std::move(link_memory)),
+        ll(memory.ring(Protocol::kLL), on_publish),
+        simple(memory.ring(Protocol::kSimple), on_publish) {}
+  RingSender& ring(Protocol protocol) { return protocol == Protocol::kLL ? ll : simple; }
+
+  std::string transport;
+  LinkMemory memory;
+  RingSender ll, simple;
+  LinkEnd end;
+  std::unique_ptr<Notifier> notifier;  // kept alive with the link: the peer's bell or a pump
+  const Bell* bell = nullptr;          // the same, if it is one
+  std::unique_ptr<Faults> faults;      // what its rings' messages suffer, if anything
+  std::shared_ptr<BlockPool> blocks;   // this process's, where the peer has mapped them
+  std::weak_ptr<DirectSend> direct;    // set where bytes can go past the slots, which both ends then know
+};
+
+struct RecvLink {
+  RecvLink(std::string transport_name, LinkMemory link_memory, Notifier* on_release)
+      : transport(std::move(transport_name)),
+        memory(std::move(link_memory)),
+        ll(memory.ring(Protocol::kLL), on_release),
+        simple(memory.ring(Protocol::kSimple), on_release) {}
+  RingReceiver& ring(Protocol protocol) { return protocol == Protocol::kLL ? ll : simple; }
+  // The sender's blocks, before the first message.
+  void Map(BlockPool pool) {
+    blocks = std::make_unique<BlockPool>(std::move(pool));
+    simple.set_blocks(blocks.get());
+  }
+
+  std::string transport;
+  LinkMemory memory;
+  RingReceiver ll, simple;
+  LinkEnd end;
+  std::unique_ptr<Notifier> notifier;
+  std::unique_ptr<BlockPool> blocks;
+  bool must_look = false;  // what comes is seen sooner by `notifier->Look()`
+  std::weak_ptr<DirectMemory> direct;
+};
+
+// A link that both ends have made, to be put into service. One of the two is set; `description` is for people.
+struct JoinedLink {
+  std::shared_ptr<SendLink> send;
+  std::shared_ptr<RecvLink> recv;
+  std::string description;
+  std::function<void()> say_goodbye;
+};
+
+}  // namespace jaxring

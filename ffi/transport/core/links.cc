@@ -1,0 +1,200 @@
+#include "transport/core/links.h"
+
+#include <algorithm>
+#include <type_traits>
+
+namespace jaxring {
+
+void Links::Spoil(SendLink& link, int peer, int channel) const {
+  if (!faults_.any() || link.transport == "tcp") return;
+  link.faults = std::make_unique<Faults>(faults_, static_cast<uint64_t>(peer) << 16 | static_cast<uint64_t>(channel));
+  link.ll.set_faults(link.faults.get());
+  link.simple.set_faults(link.faults.get());
+}
+
+void Links::AddSend(int peer, int channel, std::shared_ptr<SendLink> link) {
+  Spoil(*link, peer, channel);
+  {
+    std::lock_guard lock(mutex_);
+    send_[{peer, channel}] = std::move(link);
+  }
+  own_bell_->Notify();
+}
+
+void Links::AddPending(int peer, int channel, std::shared_ptr<SendLink> link) {
+  std::lock_guard lock(mutex_);
+  pending_[{peer, channel}] = std::move(link);
+}
+
+void Links::CompletePending(int peer, int channel, std::unique_ptr<Bell> bell) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<SendLink> link = std::move(pending_.at({peer, channel}));
+  pending_.erase({peer, channel});
+  link->ll.set_on_publish(bell.get());
+  link->simple.set_on_publish(bell.get());
+  link->bell = bell.get();
+  link->notifier = std::move(bell);
+  Spoil(*link, peer, channel);
+  // Faults are of what lies in slots.
+  if (!link->faults) link->blocks = blocks_;
+  send_[{peer, channel}] = std::move(link);
+  own_bell_->Notify();
+}
+
+void Links::AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link) {
+  {
+    std::lock_guard lock(mutex_);
+    recv_[{peer, channel}] = std::move(link);
+  }
+  own_bell_->Notify();
+}
+
+void Links::Prepare(int peer, int channel, bool sending) {
+  LinkMemory memory = LinkMemory::Anonymous(slot_bytes_);
+  std::lock_guard lock(mutex_);
+  prepared_.try_emplace({peer, channel, sending}, std::move(memory));
+}
+
+LinkMemory Links::TakePrepared(int peer, int channel, bool sending) {
+  std::lock_guard lock(mutex_);
+  auto node = prepared_.extract({peer, channel, sending});
+  return node ? std::move(node.mapped()) : LinkMemory::Anonymous(slot_bytes_);
+}
+
+std::shared_ptr<BlockPool> Links::Blocks() {
+  std::lock_guard lock(mutex_);
+  if (!blocks_) blocks_ = std::make_shared<BlockPool>(BlockPool::Create(slot_bytes_));
+  return blocks_;
+}
+
+std::shared_ptr<SendLink> Links::Send(int peer, int channel) const {
+  std::lock_guard lock(mutex_);
+  auto it = send_.find({peer, channel});
+  return it == send_.end() ? nullptr : it->second;
+}
+
+std::shared_ptr<RecvLink> Links::Recv(int peer, int channel) const {
+  std::lock_guard lock(mutex_);
+  auto it = recv_.find({peer, channel});
+  return it == recv_.end() ? nullptr : it->second;
+}
+
+Links::LocalLink& Links::Local(int src_device, int dst_device, int channel) {
+  LocalLink& link = local_[{src_device, dst_device, channel}];
+  if (!link.send) {
+    link.send = std::make_shared<SendLink>("local", LinkMemory::Anonymous(slot_bytes_), own_bell_);
+    // Both ends look at the sending end's memory, which the receiving end keeps alive.
+    std::shared_ptr<SendLink> send = link.send;
+    link.recv = std::shared_ptr<RecvLink>(new RecvLink("local", send->memory.View(), own_bell_),
+                                          [send](RecvLink* recv) { delete recv; });
+  }
+  return link;
+}
+
+std::shared_ptr<SendLink> Links::LocalSend(int src_device, int dst_device, int channel) {
+  std::lock_guard lock(mutex_);
+  return Local(src_device, dst_device, channel).send;
+}
+
+std::shared_ptr<RecvLink> Links::LocalRecv(int src_device, int dst_device, int channel) {
+  std::lock_guard lock(mutex_);
+  return Local(src_device, dst_device, channel).recv;
+}
+
+std::vector<std::shared_ptr<RecvLink>> Links::AllRecv() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<RecvLink>> all;
+  for (const auto& entry : recv_) all.push_back(entry.second);
+  for (const auto& entry : local_) all.push_back(entry.second.recv);
+  return all;
+}
+
+size_t Links::Seats(std::span<std::pair<int, int>> seats) const {
+  size_t count = 0;
+  std::lock_guard lock(mutex_);
+  for (const auto& [key, link] : send_) {
+    if (key.second != 0 || link->bell == nullptr) continue;
+    if (count < seats.size()) seats[count] = {key.first, link->bell->Seat()};
+    ++count;
+  }
+  return count;
+}
+
+bool Links::AnyWants(int processor, uint64_t operation) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(send_.begin(), send_.end(), [&](const auto& entry) {
+    return entry.first.second == 0 && entry.second->bell != nullptr && entry.second->bell->Wants(processor, operation);
+  });
+}
+
+void Links::CloseShared(int peer, const std::string& reason, Ending ending) {
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [key, link] : send_) {
+      if (key.first == peer && link->transport == "shm") link->end.Close(reason, ending);
+    }
+    for (auto& [key, link] : recv_) {
+      if (key.first == peer && link->transport == "shm") link->end.Close(reason, ending);
+    }
+  }
+  own_bell_->Notify();
+}
+
+void Links::CloseLeft(int peer, const std::string& reason) {
+  bool any = false;
+  auto close = [&](auto& link) {
+    const bool shared = link.transport == "shm";
+    if (!shared && link.transport != "tcp") return;
+    if constexpr (std::is_same_v<std::decay_t<decltype(link)>, RecvLink>) {
+      if (!shared && !link.end.complete.load(std::memory_order_acquire)) return;
+    }
+    any |= !link.end.closed.load(std::memory_order_relaxed);
+    link.end.Close(reason, Ending::kGoodbye);
+  };
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [key, link] : send_) {
+      if (key.first == peer) close(*link);
+    }
+    for (auto& [key, link] : recv_) {
+      if (key.first == peer) close(*link);
+    }
+  }
+  if (any) own_bell_->Notify();
+}
+
+bool Links::MayBring(int peer) const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(recv_.begin(), recv_.end(), [peer](const auto& entry) {
+    const LinkEnd& end = entry.second->end;
+    return entry.first.first == peer && !end.closed.load(std::memory_order_acquire) &&
+           !end.complete.load(std::memory_order_acquire);
+  });
+}
+
+void Links::Clear(const std::string& reason) {
+  decltype(send_) send, pending;
+  decltype(recv_) recv;
+  decltype(local_) local;
+  decltype(prepared_) prepared;
+  {
+    std::lock_guard lock(mutex_);
+    send.swap(send_);
+    pending.swap(pending_);
+    recv.swap(recv_);
+    local.swap(local_);
+    prepared.swap(prepared_);
+    blocks_.reset();
+  }
+  for (auto& [key, link] : send) link->end.Close(reason);
+  for (auto& [key, link] : recv) link->end.Close(reason);
+  own_bell_->Notify();
+}
+
+size_t Links::MemoryBytes() const {
+  std::lock_guard lock(mutex_);
+  return (send_.size() + recv_.size() + local_.size()) * (LLShape().bytes() + SimpleShape(slot_bytes_).bytes()) +
+         (blocks_ ? blocks_->bytes() : 0);
+}
+
+}  // namespace jaxring

@@ -1,0 +1,35 @@
+#include "transport/core/lookers.h"
+
+namespace jaxring {
+
+void Lookers::Add(std::weak_ptr<Source> source) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(sources_, [](const auto& known) { return known.expired(); });
+  sources_.push_back(std::move(source));
+  has_sources_.store(true, std::memory_order_relaxed);
+}
+
+void Lookers::End(bool others_wait) {
+  if (count_.fetch_sub(1, std::memory_order_seq_cst) == 1 && others_wait) Arm();
+}
+
+void Lookers::Arm() {
+  if (!resting_.load(std::memory_order_seq_cst) || !resting_.exchange(false, std::memory_order_seq_cst)) return;
+  std::vector<std::shared_ptr<Source>> live;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& source : sources_) {
+      if (auto kept = source.lock()) live.push_back(std::move(kept));
+    }
+  }
+  for (const auto& source : live) source->Arm();
+}
+
+bool Lookers::MayRest() {
+  if (!any()) return false;
+  // The last looker, who counts down first, sees this, or is seen to be gone here.
+  resting_.store(true, std::memory_order_seq_cst);
+  return count_.load(std::memory_order_seq_cst) > 0;
+}
+
+}  // namespace jaxring

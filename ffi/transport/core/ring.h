@@ -1,0 +1,193 @@
+// A ring of message slots in memory that a sender and a receiver share: the one mechanism under every transport.
+//
+// Shared memory maps the same ring in two processes, TCP pumps one ring into another, ranks of one process share one on
+// the heap. A slot carries its own flag (position + 1, stored last with release), so data and flag arrive together,
+// slots may be filled and emptied out of order, and a small message costs one cache line. Two shapes of one ring are
+// the two protocols: LL has many small slots whose first line holds header and payload, Simple few large ones with the
+// payload on a line of its own.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include "transport/core/bell.h"
+#include "transport/core/block_pool.h"
+
+namespace jaxring {
+
+class Faults;
+
+enum class Protocol : uint8_t { kMemory = 0, kLL = 1, kSimple = 2 };
+
+// Names one message: the operation, who sends to whom in which lane, and its number in that flow.
+struct MessageId {
+  uint64_t op;
+  uint32_t src;
+  uint32_t dst;
+  uint16_t lane;
+  uint16_t index;
+  bool operator==(const MessageId& o) const {
+    return op == o.op && src == o.src && dst == o.dst && lane == o.lane && index == o.index;
+  }
+};
+
+struct RingShape {
+  uint32_t slots;          // a power of two, at most 64
+  uint32_t payload_bytes;  // per slot, a multiple of 64
+  uint32_t payload_offset;
+  size_t slot_stride() const { return (payload_offset + size_t{payload_bytes} + 63) / 64 * 64; }
+  size_t bytes() const;
+};
+
+// Both sides of a link compute the same shapes from the same settings (BUFFSIZE, for Simple).
+RingShape LLShape();
+RingShape SimpleShape(uint32_t slot_bytes);
+
+// What a message says of itself besides its name.
+struct Message {
+  // Of a message whose slot holds only the number of the block where its payload lies.
+  static constexpr uint32_t kInBlock = uint32_t{1} << 31;
+  uint32_t bytes = 0;
+  uint32_t check = 0;     // what sender and receiver must agree on beyond the name; see Plan::check
+  uint32_t checksum = 0;  // of the payload, where the engine makes them
+};
+
+// Both of them before a payload, without gaps.
+struct MessageHeader {
+  uint64_t op;
+  uint32_t src, dst;
+  uint16_t lane, index;
+  uint32_t bytes, check, checksum;
+  MessageHeader() = default;
+  MessageHeader(const MessageId& id, const Message& message)
+      : op(id.op),
+        src(id.src),
+        dst(id.dst),
+        lane(id.lane),
+        index(id.index),
+        bytes(message.bytes),
+        check(message.check),
+        checksum(message.checksum) {}
+  MessageId id() const { return {op, src, dst, lane, index}; }
+  Message message() const { return {bytes, check, checksum}; }
+};
+
+struct SlotHeader {
+  std::atomic<uint64_t> flag;
+  MessageHeader header;
+};
+static_assert(sizeof(MessageHeader) == 32 && sizeof(SlotHeader) == 40);
+
+struct RingControl {
+  alignas(64) std::atomic<uint64_t> head;  // every position below is consumed; written by the receiver
+  alignas(64) std::atomic<uint32_t> sender_waits;
+};
+
+// The slots and counters, without ownership of the memory (zero-filled by whoever allocates it).
+class RingMemory {
+ public:
+  RingMemory() = default;
+  RingMemory(void* base, RingShape shape)
+      : base_(static_cast<char*>(base)), shape_(shape), stride_(shape.slot_stride()) {}
+  RingControl& control() const { return *reinterpret_cast<RingControl*>(base_); }
+  SlotHeader& header(uint64_t position) const { return *reinterpret_cast<SlotHeader*>(slot(position)); }
+  char* payload(uint64_t position) const { return slot(position) + shape_.payload_offset; }
+  const RingShape& shape() const { return shape_; }
+  // A bit for each slot.
+  uint64_t bit(uint64_t position) const { return uint64_t{1} << (position & (shape_.slots - 1)); }
+
+ private:
+  char* slot(uint64_t position) const {
+    return base_ + sizeof(RingControl) + (position & (shape_.slots - 1)) * stride_;
+  }
+  char* base_ = nullptr;
+  RingShape shape_{};
+  size_t stride_ = 0;
+};
+
+// The sending side. Threads may use it together: a slot is reserved under the lock and filled outside it.
+class RingSender {
+ public:
+  RingSender(RingMemory memory, Notifier* on_publish) : memory_(memory), on_publish_(on_publish) {}
+  // A free slot's position, or false. After false the receiver's next release notifies the sender's side.
+  [[gnu::hot]] bool Reserve(uint64_t* position);
+  char* payload(uint64_t position) const { return memory_.payload(position); }
+  // A reserved slot must be published, soon: the receiver does not look past an unfilled one.
+  [[gnu::hot]] void Publish(uint64_t position, const MessageId& id, Message message);
+  // The same, of a payload in a block, which the receiver leaves once. Its end of the link knows this process's blocks.
+  void PublishBlock(uint64_t position, uint32_t block, const MessageId& id, Message message);
+  const RingMemory& memory() const { return memory_; }
+  void set_on_publish(Notifier* notifier) { on_publish_ = notifier; }
+  // From now on messages suffer; before the first one. `faults` outlives this.
+  void set_faults(Faults* faults) { faults_ = faults; }
+
+ private:
+  [[gnu::hot]] void Put(uint64_t position, const MessageHeader& header);
+  void PutFaulty(uint64_t position, MessageHeader header);
+
+  RingMemory memory_;
+  Notifier* on_publish_;
+  Faults* faults_ = nullptr;
+  std::mutex mutex_;
+  uint64_t tail_ = 0;
+  uint64_t head_seen_ = 0;
+};
+
+// The receiving side. A message is claimed by name, wherever it stands, and released when it was read.
+class RingReceiver {
+ public:
+  RingReceiver(RingMemory memory, Notifier* on_release) : memory_(memory), on_release_(on_release) {}
+  [[gnu::hot]] bool Find(const MessageId& id, uint64_t* position, const char** payload, Message* message);
+  // The oldest unclaimed message, for whoever carries a ring's messages on in their order.
+  bool FindNext(uint64_t* position, MessageId* id, const char** payload, Message* message);
+  [[gnu::hot]] void Release(uint64_t position);
+  // Gives a claimed message back unread.
+  void Unclaim(uint64_t position);
+  // Hands every unclaimed message to `take(id, payload, message)` and frees its slot, if the ring is full: what stands
+  // in nobody's reach must not block what comes behind it.
+  template <class Take>
+  void SpillIfFull(Take take);
+  const RingMemory& memory() const { return memory_; }
+  // Of the sender, which outlive this; before the first message.
+  void set_blocks(BlockPool* blocks) { blocks_ = blocks; }
+
+ private:
+  // The oldest unclaimed message, of that name if one is given.
+  [[gnu::hot]] bool Claim(const MessageId* wanted, uint64_t* position, const char** payload, Message* message);
+  // The message at a position, of at most as many bytes as there are.
+  [[gnu::hot]] Message Read(uint64_t position, const char** payload) const;
+  // The block of a message that lies in one, or kBlocks; where the sender has blocks.
+  [[gnu::hot]] uint32_t Block(uint64_t position) const;
+  [[gnu::hot]] void ReleaseLocked(uint64_t position);
+
+  RingMemory memory_;
+  Notifier* on_release_;
+  BlockPool* blocks_ = nullptr;
+  std::mutex mutex_;
+  std::atomic<uint64_t> head_{0};  // changes under the lock
+  uint64_t claimed_ = 0;           // a bit per slot: somebody reads it, or it is consumed and waits for its elders
+  uint64_t consumed_ = 0;          // a bit per slot
+};
+
+template <class Take>
+void RingReceiver::SpillIfFull(Take take) {
+  std::lock_guard lock(mutex_);
+  const uint32_t slots = memory_.shape().slots;
+  uint64_t end = head_;
+  while (end < head_ + slots && memory_.header(end).flag.load(std::memory_order_acquire) == end + 1) ++end;
+  if (end < head_ + slots) return;
+  for (uint64_t p = head_; p < end; ++p) {
+    const uint64_t bit = memory_.bit(p);
+    // Freeing a slot may move the head past younger ones that were consumed before; their bits are gone by then.
+    if (p < head_ || (claimed_ & bit)) continue;
+    const char* payload;
+    const Message message = Read(p, &payload);
+    take(memory_.header(p).header.id(), payload, message);
+    claimed_ |= bit;
+    ReleaseLocked(p);
+  }
+}
+
+}  // namespace jaxring

@@ -1,0 +1,176 @@
+// What both ends of an RDMA link have: completions, the connection beside it, and how it ends.
+#include "transport/verbs/verbs.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+
+namespace jaxring {
+namespace {
+
+constexpr size_t kMaxHeard = 4096;
+constexpr int kLastWordMs = 500;
+constexpr auto kCheckPort = std::chrono::milliseconds(250);
+
+class PeerEar final : public Poller::Handler {
+ public:
+  explicit PeerEar(std::shared_ptr<VerbsPump> pump) : pump_(std::move(pump)) {}
+  void OnEvents(uint32_t) override { pump_->Hear(); }
+
+ private:
+  std::shared_ptr<VerbsPump> pump_;
+};
+
+}  // namespace
+
+VerbsPump::VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
+                     LinkEnd* end, Notifier* own_bell, Lookers* lookers, OnEnd on_end)
+    : link_(std::move(link)),
+      endpoint_(std::move(endpoint)),
+      own_bell_(own_bell),
+      fd_(fd),
+      poller_(poller),
+      end_(end),
+      on_end_(std::move(on_end)),
+      lookers_(lookers) {}
+
+VerbsPump::~VerbsPump() { close(fd_); }
+
+void VerbsPump::Start() {
+  poller_->Add(endpoint_->fd(), EPOLLIN, shared_from_this());
+  poller_->Add(fd_, EPOLLIN | EPOLLRDHUP, std::make_shared<PeerEar>(shared_from_this()));
+  OnEvents(0);
+}
+
+void VerbsPump::OnEvents(uint32_t) {
+  std::lock_guard lock(mutex_);
+  if (closed()) return;
+  armed_ = false;
+  endpoint_->TakeEvents();
+  if (!lookers_->MayRest()) return ArmLocked();
+  PumpLocked();
+}
+
+void VerbsPump::Arm() {
+  std::lock_guard lock(mutex_);
+  if (!armed_ && !closed()) ArmLocked();
+}
+
+void VerbsPump::ArmLocked() {
+  armed_ = true;
+  // Armed first and looked at afterwards, so that nothing falls in between.
+  if (!endpoint_->Arm()) return End(endpoint_->error(), true);
+  PumpLocked();
+}
+
+bool VerbsPump::Look() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || closed()) return false;
+  return PumpLocked();
+}
+
+void VerbsPump::Pump() {
+  std::lock_guard lock(mutex_);
+  PumpLocked();
+}
+
+bool VerbsPump::PumpLocked() {
+  bool good = !closed(), any = false;
+  while (good) {
+    events_.clear();
+    good = endpoint_->Poll(&events_);
+    // What came before a failure came whole.
+    for (const Event& event : events_) good = Handle(event) && good;
+    good = good && Advance();
+    if (events_.empty()) break;
+    any = true;
+  }
+  if (good && !armed_ && MustHear()) ArmLocked();
+  if (good || closed()) return any;
+  // A peer that ends takes its queue pairs along, which an iWARP device reports at once: what it said, or that it is
+  // gone, is then on its way.
+  pollfd word{fd_, POLLIN, 0};
+  const bool leaving = endpoint_->closed_by_peer();
+  if (leaving && heard_.empty()) poll(&word, 1, kLastWordMs);
+  if (Listen() || (leaving && !heard_.empty())) {
+    End(LastWord(), false);
+  } else {
+    End(endpoint_->error(), true);
+  }
+  return any;
+}
+
+bool VerbsPump::Misbehaved() {
+  endpoint_->Fail("the peer sent a notice that no jaxring process of this version sends");
+  return false;
+}
+
+void VerbsPump::End(const std::string& why, bool tell) {
+  if (closed()) return;
+  end_->Close(why, goodbye_ ? Ending::kGoodbye : Ending::kNoWord);
+  if (tell) {
+    const std::string word = "e" + why;
+    [[maybe_unused]] ssize_t n = send(fd_, word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    shutdown(fd_, SHUT_WR);
+  }
+  own_bell_->Notify();
+  if (on_end_) on_end_(why, goodbye_ ? Ending::kGoodbye : Ending::kNoWord);
+  poller_->Remove(endpoint_->fd());
+  poller_->Remove(fd_);
+}
+
+void VerbsPump::Hear() {
+  std::lock_guard lock(mutex_);
+  if (closed() || !Listen()) return;
+  // What the peer wrote before it went counts.
+  PumpLocked();
+  End(LastWord(), false);
+}
+
+bool VerbsPump::Listen() {
+  std::array<char, 512> buffer;
+  while (true) {
+    const ssize_t n = recv(fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (n > 0) {
+      heard_.append(buffer.data(), std::min(static_cast<size_t>(n), kMaxHeard - heard_.size()));
+      if (heard_ == "b") {
+        goodbye_ = true;
+        end_->complete.store(true, std::memory_order_release);
+      }
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+  }
+}
+
+std::string VerbsPump::LastWord() const {
+  return heard_.size() > 1 && heard_[0] == 'e' ? "it gave up: " + heard_.substr(1) : "its process ended";
+}
+
+void VerbsPump::CheckPort() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  const auto now = std::chrono::steady_clock::now();
+  if (!lock || closed() || !Waiting() || now - checked_ < kCheckPort) return;
+  const bool seen = checked_ != decltype(checked_){} && now - checked_ < 3 * kCheckPort;
+  checked_ = now;
+  if (endpoint_->PortActive() || !seen) {
+    down_since_ = now;
+    return;
+  }
+  if (now - down_since_ < endpoint_->Patience()) return;
+  endpoint_->FailForPort();
+  End(endpoint_->error(), true);
+}
+
+void VerbsPump::SayGoodbye() {
+  const char byte = 'b';
+  [[maybe_unused]] ssize_t n = send(fd_, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+}  // namespace jaxring

@@ -1,0 +1,170 @@
+// The two pumps of an RDMA link: what the sender's rings hold is written to the receiver's, and how far those were read
+// is told back.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "transport/verbs/verbs.h"
+
+namespace jaxring {
+namespace {
+
+// A notice: a message at a position or a credit up to a position, of one of the two rings; and the position's low bits.
+constexpr uint32_t kCredit = uint32_t{1} << 31;
+constexpr int kProtocolShift = 30;
+constexpr uint32_t kPositionMask = (uint32_t{1} << kProtocolShift) - 1;
+// Every so many LL messages of a connection one asks for its completion. Slots that wait for one must never be all.
+constexpr int kSignalEvery = 8;
+constexpr auto kDrain = std::chrono::seconds(5);
+
+// The whole position whose low bits are given and which is not below `from`.
+uint64_t Expand(uint32_t notice, uint64_t from) {
+  return from + ((notice - static_cast<uint32_t>(from)) & kPositionMask);
+}
+
+}  // namespace
+
+VerbsSendPump::VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
+                             const std::shared_ptr<SendLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end)
+    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, lookers, std::move(on_end)),
+      rings_{Ring(link->memory.ring(Protocol::kLL), own_bell), Ring(link->memory.ring(Protocol::kSimple), own_bell)},
+      pieces_(rings_[0].memory.shape().slots),
+      queues_(endpoint_->queue_pairs()),
+      signal_every_(std::max(1, kSignalEvery / endpoint_->queue_pairs())) {}
+
+bool VerbsSendPump::Handle(const Event& event) {
+  if (event.notice) {
+    const uint32_t notice = static_cast<uint32_t>(event.value);
+    Ring& ring = rings_[notice >> kProtocolShift & 1];
+    const uint64_t head = Expand(notice, ring.peer_head);
+    if (!(notice & kCredit) || head > ring.next) return Misbehaved();
+    ring.peer_head = head;
+    return true;
+  }
+  // Writes of a queue pair complete in their order, so those before it are complete too.
+  auto& sent = queues_[event.queue_pair].sent;
+  while (!sent.empty() && sent.front().id <= event.value) {
+    if (sent.front().ring != nullptr) sent.front().ring->reader.Release(sent.front().position);
+    sent.pop_front();
+  }
+  return true;
+}
+
+bool VerbsSendPump::Advance() {
+  for (uint32_t protocol : {0, 1}) {
+    Ring& ring = rings_[protocol];
+    while (true) {
+      if (!ring.held) {
+        MessageId id;
+        const char* payload;
+        uint64_t position;
+        ring.held = ring.reader.FindNext(&position, &id, &payload, &ring.message);
+      }
+      if (!ring.held || ring.next - ring.peer_head >= ring.memory.shape().slots) break;
+      if (!Write(ring, protocol)) return false;
+    }
+  }
+  return true;
+}
+
+void VerbsSendPump::Attach(uint64_t position, const DirectPiece& piece) { pieces_[position % pieces_.size()] = piece; }
+
+bool VerbsSendPump::Waiting() const {
+  return std::any_of(queues_.begin(), queues_.end(), [](const Queue& queue) { return !queue.sent.empty(); });
+}
+
+bool VerbsSendPump::Write(Ring& ring, uint32_t protocol) {
+  // Messages are claimed in the order of their positions, so this one stands at `next`.
+  const uint64_t position = ring.next++;
+  ring.held = false;
+  const int index = static_cast<int>(next_queue_++ % queues_.size());
+  Queue& queue = queues_[index];
+  const bool signaled = protocol != 0 || ++queue.unsignaled >= signal_every_;
+  if (signaled) queue.unsignaled = 0;
+  const uint64_t id = queue.next_id++;
+  queue.sent.push_back({id, &ring, position});
+  if (protocol == 0) {
+    // First on the same queue pair, so that it is in its place when the notice comes.
+    const DirectPiece piece = std::exchange(pieces_[position % pieces_.size()], {});
+    if (!endpoint_->WriteDirect(index, piece)) return false;
+  }
+  // The slot from behind the flag to the payload's end.
+  const char* begin = reinterpret_cast<const char*>(&ring.memory.header(position)) + sizeof(SlotHeader::flag);
+  const char* end = ring.memory.payload(position) + ring.message.bytes;
+  const uint32_t notice = protocol << kProtocolShift | (static_cast<uint32_t>(position) & kPositionMask);
+  return endpoint_->Write(index, begin, static_cast<uint32_t>(end - begin), notice, id, signaled);
+}
+
+void VerbsSendPump::SayGoodbye() {
+  // A process that ends takes its queue pairs with it, and what the peer's device has not acknowledged.
+  const auto until = std::chrono::steady_clock::now() + kDrain;
+  while (true) {
+    {
+      std::lock_guard lock(mutex_);
+      PumpLocked();
+      if (closed()) return;
+      bool idle = !rings_[0].held && !rings_[1].held;
+      for (size_t i = 0; i < queues_.size(); ++i) {
+        Queue& queue = queues_[i];
+        idle = idle && queue.sent.empty();
+        if (queue.unsignaled == 0 || queue.sent.empty()) continue;
+        queue.unsignaled = 0;
+        queue.sent.push_back({queue.next_id, nullptr, 0});
+        if (!endpoint_->Mark(static_cast<int>(i), queue.next_id++)) return End(endpoint_->error(), true);
+      }
+      if (idle) break;
+    }
+    if (std::chrono::steady_clock::now() > until) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  VerbsPump::SayGoodbye();
+}
+
+VerbsRecvPump::VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
+                             const std::shared_ptr<RecvLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end)
+    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, lookers, std::move(on_end)),
+      rings_{Ring{link->memory.ring(Protocol::kLL)}, Ring{link->memory.ring(Protocol::kSimple)}} {}
+
+bool VerbsRecvPump::Handle(const Event& event) {
+  if (!event.notice) {
+    --credits_under_way_;
+    return true;
+  }
+  const uint32_t notice = static_cast<uint32_t>(event.value);
+  Ring& ring = rings_[notice >> kProtocolShift & 1];
+  const uint32_t slots = ring.memory.shape().slots;
+  const uint64_t position = Expand(notice, ring.credited);
+  SlotHeader& header = ring.memory.header(position);
+  if ((notice & kCredit) || position - ring.credited >= slots ||
+      header.flag.load(std::memory_order_relaxed) == position + 1 ||
+      header.header.bytes > ring.memory.shape().payload_bytes) {
+    return Misbehaved();
+  }
+  ++ring.received;
+  header.flag.store(position + 1, std::memory_order_release);
+  own_bell_->Notify();
+  return true;
+}
+
+bool VerbsRecvPump::Advance() {
+  for (uint32_t protocol : {0, 1}) {
+    Ring& ring = rings_[protocol];
+    RingControl& control = ring.memory.control();
+    const uint32_t slots = ring.memory.shape().slots;
+    // Whoever moves the head after this sees the wish and calls the pump.
+    control.sender_waits.store(1, std::memory_order_seq_cst);
+    const uint64_t head = control.head.load(std::memory_order_seq_cst);
+    const bool all_used = ring.received == ring.credited + slots;
+    if (head == ring.credited || (head - ring.credited < slots / 2 && !all_used)) continue;
+    if (credits_under_way_ >= static_cast<int>(verbs::kNotices)) continue;  // the next completion looks again
+    const uint32_t notice = kCredit | protocol << kProtocolShift | (static_cast<uint32_t>(head) & kPositionMask);
+    ring.credited = head;
+    ++credits_under_way_;
+    // By one queue pair, which keeps their order.
+    if (!endpoint_->Notify(0, notice)) return false;
+  }
+  return true;
+}
+
+}  // namespace jaxring
