@@ -22,6 +22,7 @@ from jaxring.casting import cast_varying
 from jaxring.p2p import ragged_p, recv_p, send_p
 from jaxring.plan import dtypes
 from jaxring.primitives import KINDS, PRIMITIVES, apply
+from jaxring.raggedsum import ragged_sum_p
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -229,16 +230,21 @@ def _recv(data: Any, args: Any, dims: Any, *, shape: Any, axes: Axes, **params: 
     return recv_p.bind(token, shape=(data.size, *shape), axes=axes, **params), [0, None]  # type: ignore[no-untyped-call]
 
 
-def _ragged(data: Any, args: Any, dims: Any, *, axes: Axes, options: Options) -> tuple[Any, int | None]:
-    """With offsets and sizes that all share, a batch makes the rows longer; else its entries go one after the other."""
+def _ragged(
+    primitive: Any, arrays: int, data: Any, args: Any, dims: Any, *, axes: Axes, **params: Any
+) -> tuple[Any, int | None]:
+    """With offsets and sizes that all share, a batch makes the rows longer; else its entries go one after the other.
+
+    ``arrays`` operands have rows; the others are offsets and sizes.
+    """
     _not_over("ragged_all_to_all", data, axes)
-    go = functools.partial(ragged_p.bind, axes=axes, options=options)
+    go = functools.partial(primitive.bind, axes=axes, **params)
     if all(dim is None for dim in dims):
         return go(*args), None
-    batches = [in_front(x, dim, data.size) for x, dim in zip(args[:2], dims[:2], strict=True)]
-    if all(dim is None for dim in dims[2:]):
-        return go(*(jnp.moveaxis(x, 0, 1) for x in batches), *args[2:]), 1
-    batches += [in_front(x, dim, data.size) for x, dim in zip(args[2:], dims[2:], strict=True)]
+    batches = [in_front(x, dim, data.size) for x, dim in zip(args[:arrays], dims[:arrays], strict=True)]
+    if all(dim is None for dim in dims[arrays:]):
+        return go(*(jnp.moveaxis(x, 0, 1) for x in batches), *args[arrays:]), 1
+    batches += [in_front(x, dim, data.size) for x, dim in zip(args[arrays:], dims[arrays:], strict=True)]
     return jax.lax.map(lambda entry: go(*entry), tuple(batches)), 0
 
 
@@ -247,4 +253,5 @@ for _name in KINDS:
     batching.fancy_primitive_batchers[PRIMITIVES[_name]] = functools.partial(_batch, _name)
 batching.fancy_primitive_batchers[send_p] = _send
 batching.fancy_primitive_batchers[recv_p] = _recv
-batching.fancy_primitive_batchers[ragged_p] = _ragged
+batching.fancy_primitive_batchers[ragged_p] = functools.partial(_ragged, ragged_p, 2)
+batching.fancy_primitive_batchers[ragged_sum_p] = functools.partial(_ragged, ragged_sum_p, 1)

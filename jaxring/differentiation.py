@@ -24,6 +24,7 @@ from jaxring import checks
 from jaxring.casting import cast_alike, cast_p, cast_varying
 from jaxring.p2p import ragged_p, recv_p, send_p
 from jaxring.primitives import PRIMITIVES, apply
+from jaxring.raggedsum import ragged_sum_p
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,19 +176,16 @@ def _ragged_jvp(
 
 
 def _ragged_transpose(ct: Any, x: Any, output: Any, *vectors: Any, axes: Axes, options: Options) -> list[Any]:
-    """What came goes back to where it was taken; rows of ``output`` that were overwritten have no part in the result.
-
-    As in `jax.lax`, the rows sent to different ranks are taken to be different rows.
-    """
+    """What came goes back to where it was taken; overwritten rows of ``output`` have no part in the result."""
     starts, sent, lands, came, _ = vectors
     back: list[Any] = [None, None]
     if isinstance(x, ad.UndefinedPrimal):
         if isinstance(ct, ad.Zero):
             back[0] = ad.Zero(x.aval)
         else:
-            zeros = jnp.zeros(x.aval.shape, x.aval.dtype)
-            operands = cast_alike([ct, zeros, lands, came, starts, sent, sent], axes, options)
-            back[0] = ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
+            operands = cast_alike([ct, starts, sent, lands, came], axes, options)
+            params = {"rows": x.aval.shape[0], "axes": axes, "options": options}
+            back[0] = ragged_sum_p.bind(*operands, **params)  # type: ignore[no-untyped-call]
     if isinstance(output, ad.UndefinedPrimal):
         if isinstance(ct, ad.Zero):
             back[1] = ad.Zero(output.aval)
@@ -196,6 +194,24 @@ def _ragged_transpose(ct: Any, x: Any, output: Any, *vectors: Any, axes: Axes, o
             kept = jnp.cumsum(edges)[:-1] == 0
             back[1] = jnp.where(kept.reshape(-1, *[1] * (ct.ndim - 1)), ct, jnp.zeros((), ct.dtype))
     return [*back, *[None] * len(vectors)]
+
+
+def _ragged_sum_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...], **params: Any) -> tuple[Any, Any]:
+    y = ragged_sum_p.bind(*primals, **params)  # type: ignore[no-untyped-call]
+    if isinstance(tangents[0], ad.Zero):
+        return y, ad.Zero(jax.typeof(y).to_tangent_aval())
+    return y, ragged_sum_p.bind(tangents[0], *primals[1:], **params)  # type: ignore[no-untyped-call]
+
+
+def _ragged_sum_transpose(ct: Any, x: Any, *vectors: Any, rows: int, axes: Axes, options: Options) -> list[Any]:
+    del rows
+    if isinstance(ct, ad.Zero):
+        return [ad.Zero(x.aval), *[None] * len(vectors)]
+    starts, sent, lands, came = vectors
+    zeros = jnp.zeros(x.aval.shape, x.aval.dtype)
+    operands = cast_alike([ct, zeros, starts, sent, lands, came, came], axes, options)
+    forth = ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
+    return [forth, *[None] * len(vectors)]
 
 
 def _refuse(what: str, *args: Any, **params: Any) -> NoReturn:
@@ -213,5 +229,7 @@ for _name in TRANSPOSES:
 ad.deflinear2(cast_p, _transpose_cast)  # type: ignore[no-untyped-call]
 ad.primitive_jvps[ragged_p] = _ragged_jvp
 ad.primitive_transposes[ragged_p] = _ragged_transpose
+ad.primitive_jvps[ragged_sum_p] = _ragged_sum_jvp
+ad.primitive_transposes[ragged_sum_p] = _ragged_sum_transpose
 ad.primitive_jvps[send_p] = functools.partial(_refuse, "send")
 ad.primitive_jvps[recv_p] = functools.partial(_refuse, "recv")

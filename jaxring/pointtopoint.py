@@ -100,8 +100,8 @@ def ragged_all_to_all(
     To rank j go the ``send_sizes[j]`` rows of ``operand`` from ``input_offsets[j]``; they land at row
     ``output_offsets[j]`` of its ``output``, whose other rows stay. ``recv_sizes[i]`` rows come from rank i. These are
     integer vectors with an entry per rank. `jax.errors.JaxRuntimeError` where sizes disagree or reach past an end.
-    The gradient takes the rows that go to different ranks to be different rows, as `jax.lax`'s does: of a row that goes
-    to several, it holds one rank's part only.
+    The gradient of a row that goes to several ranks is the sum of their parts. By JAX's own rules, which hold for
+    `jax.lax`'s function, `jaxring.lax`'s and under `install`, it is one rank's part.
     """
     axes = resolve("ragged_all_to_all", axis_name, axis_index_groups)
     options = checks.options("ragged_all_to_all", axes, None, None, None, timeout, call_site())

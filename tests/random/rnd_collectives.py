@@ -206,16 +206,11 @@ class Collectives:
         rows, room = t.shape[0], self.types[y].shape[0]
         sizes = [[0] * n for _ in range(n)]
         starts = [[self.rng.randrange(rows + 1) for _ in range(n)] for _ in range(n)]
-        taken = [0] * n
         lands = [[0] * n for _ in range(n)]
         for target in range(n):
             at = self.rng.randrange(room + 1)
             for source in self.rng.sample(range(n), n):
                 size = min(self.rng.randint(0, 2), rows - starts[source][target], room - at)
-                if self.context.derivatives:  # which take rows sent to different ranks to be different rows
-                    size = min(size, rows - taken[source])
-                    starts[source][target] = taken[source]
-                    taken[source] += size
                 sizes[source][target], lands[source][target] = size, at
                 at += size
         params |= {
