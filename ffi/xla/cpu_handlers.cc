@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/float_mode.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
 #include "engine/site_names.h"
@@ -97,6 +98,7 @@ class CallEnd {
   CallOutcome Take() {
     if (state_.load(std::memory_order_acquire) == State::kEnded) return Ended();
     ffi::Future future(promise_.emplace());
+    mode_ = ReadFloatMode();
     if (state_.exchange(State::kAwaited, std::memory_order_acq_rel) == State::kEnded) return Ended();
     return CallOutcome{std::move(future), ffi::Error::Success()};
   }
@@ -108,6 +110,8 @@ class CallEnd {
     InFlight().fetch_sub(1, std::memory_order_relaxed);
     status_ = status;
     if (state_.exchange(State::kEnded, std::memory_order_acq_rel) != State::kAwaited) return;
+    // XLA runs the rest of the device's program here.
+    const ScopedFloatMode mode(mode_);
     status_.ok() ? promise_->SetAvailable() : promise_->SetError(ToXla(status_));
     delete this;
   }
@@ -120,6 +124,7 @@ class CallEnd {
   std::atomic<State> state_{State::kBegun};
   Status status_;
   std::optional<ffi::Promise> promise_;
+  FloatMode mode_ = kIeeeFloatMode;  // the launching thread's; set before the call is awaited
 };
 
 Arrival MakeArrival(ffi::RunId run, int32_t device, const ffi::AnyBuffer& partition) {

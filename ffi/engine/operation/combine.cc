@@ -22,7 +22,7 @@ bool AllRaw(const Items& items) {
 void CombineWide(const Plan& plan, const std::vector<Source>& sources, const std::vector<Destination>& destinations,
                  uint64_t elements, uint64_t divisor) {
   const Kernels& kernels = *plan.kernels;
-  const IeeeFloatMode mode;
+  const ScopedFloatMode mode(kIeeeFloatMode);
   const size_t raw = plan.element_bytes, wide = plan.partial_bytes;
   alignas(64) char accumulator[kBlock * 16];
   for (uint64_t begin = 0; begin < elements; begin += kBlock) {
@@ -76,7 +76,7 @@ void Combine(const Plan& plan, const std::vector<Source>& sources, const std::ve
   if (sources.size() == 1 && divisor == 0) {
     CopyMany(first.data(), first.size(), in[0], elements * plan.element_bytes, kept.empty());
   } else {
-    const IeeeFloatMode mode;
+    const ScopedFloatMode mode(kIeeeFloatMode);
     plan.kernels->fold_many(first.data(), first.size(), in.data(), in.size(), elements, divisor, kept.empty());
   }
   if (streamed.empty()) return;
