@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "engine/float_mode.h"
+#include "engine/operation/float_mode.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
 #include "engine/site_names.h"
