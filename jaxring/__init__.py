@@ -9,8 +9,6 @@ if not _source_tree.replaced_by_installed():
     _settings()  # what is wrong with them is said before the traceback is deep
 
     from jaxring import data_parallel, lax, profiler, recovery, sharded
-    from jaxring.buffers import Communicator
-    from jaxring.casting import pcast
     from jaxring.collectives import (
         all_gather,
         all_reduce,
@@ -23,14 +21,11 @@ if not _source_tree.replaced_by_installed():
         reduce_scatter,
         scatter,
     )
+    from jaxring.communicator import Communicator
     from jaxring.dropin import install, installed, uninstall
     from jaxring.errors import JaxringError, JoinError, PlanError, ReplicatedOperandWarning, SettingsError
     from jaxring.exporting import export_checks
-    from jaxring.plan.user import register_algorithm
-    from jaxring.pointtopoint import new_token, ragged_all_to_all, recv, send
-    from jaxring.recovery import abort, rebuild, shrink
-    from jaxring.runtime import build_info, counters, explain, plans
-    from jaxring.startdone import (
+    from jaxring.overlap import (
         Handle,
         all_gather_start,
         all_reduce_start,
@@ -39,6 +34,11 @@ if not _source_tree.replaced_by_installed():
         permute_start,
         reduce_scatter_start,
     )
+    from jaxring.p2p import new_token, ragged_all_to_all, recv, send
+    from jaxring.plan.user import register_algorithm
+    from jaxring.recovery import abort, rebuild, shrink
+    from jaxring.runtime import build_info, counters, explain, plans
+    from jaxring.tracing.casting import pcast
     from jaxring.world.identity import version as _version
 
     __version__ = _version()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MODULE, _WORKER = "jaxring.cli", "jaxring.cli.worker"
+_MODULE, _WORKER = "jaxring.cli", "jaxring.launcher.worker"
 
 
 def is_command(argv: Sequence[str], original: Sequence[str]) -> bool:

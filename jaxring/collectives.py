@@ -27,16 +27,16 @@ import jax
 import jax.numpy as jnp
 
 # Two of these for the rules of jax.vmap and jax.grad.
-from jaxring import batching, blocks, checks, differentiation, replicated  # noqa: F401
-from jaxring.axes import call_site, resolve
-from jaxring.casting import cast_varying
-from jaxring.primitives import apply
+from jaxring.tracing import batching, blocks, checks, differentiation, replicated  # noqa: F401
+from jaxring.tracing.axes import call_site, resolve
+from jaxring.tracing.casting import cast_varying
+from jaxring.tracing.primitives import apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from jaxring.axes import Axes, AxisName
-    from jaxring.primitives import Options
+    from jaxring.tracing.axes import Axes, AxisName
+    from jaxring.tracing.options import Options
 
 Tree = TypeVar("Tree")
 

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxring import _compat, checks, collectives
-from jaxring.axes import resolve
-from jaxring.casting import pcast
+from jaxring import _compat, collectives
+from jaxring.tracing import checks
+from jaxring.tracing.axes import resolve
+from jaxring.tracing.casting import pcast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jaxring.axes import AxisName
+    from jaxring.tracing.axes import AxisName
 
 __all__ = ["value_and_grad"]
 

@@ -19,7 +19,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from jaxring import _compat
-from jaxring.lowerings import CASTS, PLATFORMS, rule, served
+from jaxring.dropin.lowerings import CASTS, PLATFORMS, rule, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,100 +1,121 @@
-"""Primitives whose operands are not one array of blocks: send, recv and ragged_all_to_all."""
+"""Messages between named ranks, and all-to-all of uneven parts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from jax.extend.core import Primitive
+import jax
+import jax.numpy as jnp
 
-from jaxring import _compat
-from jaxring.primitives import custom_call, define, lower
+from jaxring.collectives import all_to_all
+from jaxring.tracing import checks
+from jaxring.tracing.axes import call_site, resolve, shown
+from jaxring.tracing.casting import cast_alike, cast_varying
+from jaxring.tracing.p2p_primitives import ragged_p, recv_p, send_p
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Sequence
 
-    from jaxring.axes import Axes
-    from jaxring.primitives import Options
-
-
-send_p = Primitive("jaxring_send")
-recv_p = Primitive("jaxring_recv")
-recv_p.multiple_results = True
-ragged_p = Primitive("jaxring_ragged_all_to_all")
+    from jaxring.tracing.axes import AxisName
 
 
-def _send_abstract(x: Any, token: Any, *, axes: Axes, options: Options) -> Any:
-    """The token has the value of the former one, whatever is sent."""
-    del x, axes, options
-    return token
+def new_token() -> jax.Array:
+    """A uint32 scalar that starts a chain of `send` and `recv`."""
+    return jnp.zeros((), jnp.uint32)
 
 
-def _recv_abstract(
-    token: Any, *, shape: tuple[int, ...], dtype: Any, varying: tuple[Hashable, ...], axes: Axes, options: Options
-) -> Any:
-    del axes, options
-    names = frozenset(varying) if _compat.tracks_varying() else frozenset()
-    return [_compat.with_varying(token, shape, names).update(dtype=np.dtype(dtype)), token]
+def send(
+    x: Any,
+    axis_name: AxisName,
+    perm: Sequence[tuple[int, int]],
+    token: jax.Array | None = None,
+    *,
+    tag: int = 0,
+    timeout: float | None = None,
+) -> jax.Array:
+    """Sends ``x`` from each source to its target, by (source, target) pairs, and returns a token.
+
+    Every rank calls it; ranks that are no source send nothing. It is buffered: the token is ready when ``x`` is copied,
+    received or not. Sends and receives with one ``tag`` over the same ranks match in the order in which they are
+    called, which the token chain fixes: pass each call's token to the next. Use the last token, too: JAX drops a `recv`
+    of which neither value nor token is used, and what was sent to it meets the next `recv` of that tag.
+
+    On GPUs a rank may be 16 messages of one tag ahead of their receives, fewer where they are longer than 4 MiB, but
+    two of any size: a further send waits for a receive, up to the deadline.
+    """
+    axes = resolve("send", axis_name)
+    pairs = checks.permutation("send", perm, axes)
+    tag = checks.integer("jaxring.send: tag", tag)
+    options = checks.options("send", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=tag)
+    leaf = checks.array("send", x)
+    checks.movable("send", leaf)
+    operands = [cast_varying(v, axes, options) for v in (leaf, new_token() if token is None else token)]
+    sent: jax.Array = send_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
+    return sent
 
 
-def _ragged_abstract(x: Any, output: Any, *sizes: Any, axes: Axes, options: Options) -> Any:
-    del options
-    varying = frozenset(axes.mesh_names) if _compat.tracks_varying() else frozenset()
-    varying = varying.union(*(operand.manual_axis_type.varying for operand in (x, output, *sizes)))
-    return _compat.with_varying(output, output.shape, varying)
+def recv(
+    like: Any,
+    axis_name: AxisName,
+    perm: Sequence[tuple[int, int]],
+    token: jax.Array | None = None,
+    *,
+    tag: int = 0,
+    timeout: float | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Receives what the matching `send` sends: ``(value, token)``.
+
+    ``like`` has the value's shape and dtype (an array or `jax.ShapeDtypeStruct`). Ranks that are no target get zeros.
+    Nothing here says over which axes the value varies that was sent: under ``check_vma=True`` what is received counts
+    as varying over all manual axes of the mesh.
+    """
+    axes = resolve("recv", axis_name)
+    pairs = checks.permutation("recv", perm, axes)
+    tag = checks.integer("jaxring.recv: tag", tag)
+    options = checks.options("recv", axes, None, None, None, timeout, call_site())._replace(perm=pairs, tag=tag)
+    if not (hasattr(like, "shape") and hasattr(like, "dtype")):
+        raise TypeError(f"jaxring.recv: like must be an array or a jax.ShapeDtypeStruct, not {shown(like)}.")
+    checks.movable("recv", like)
+    token = cast_varying(new_token() if token is None else token, axes, options)
+    varying = tuple(name for name, _ in axes.mesh if name in jax.sharding.get_abstract_mesh().manual_axes)
+    what = {"shape": tuple(like.shape), "dtype": jnp.dtype(like.dtype), "varying": varying}
+    value, token = recv_p.bind(token, **what, axes=axes, options=options)  # type: ignore[no-untyped-call]
+    return value, token
 
 
-def _lower_send(ctx: Any, x: Any, token: Any, *, axes: Axes, options: Options) -> Any:
-    return custom_call(
-        ctx,
-        [x, token],
-        collective="send",
-        axes=axes,
-        options=options,
-        data=ctx.avals_in[0],
-        blocks_in=False,
-        aliases={1: 0},
-        half="send",
-        has_output=False,
-        side_effect=True,
+def ragged_all_to_all(
+    operand: Any,
+    output: Any,
+    input_offsets: Any,
+    send_sizes: Any,
+    output_offsets: Any,
+    recv_sizes: Any,
+    *,
+    axis_name: AxisName,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    timeout: float | None = None,
+) -> jax.Array:
+    """All-to-all of uneven parts, as `jax.lax.ragged_all_to_all`, which has no CPU version.
+
+    To rank j go the ``send_sizes[j]`` rows of ``operand`` from ``input_offsets[j]``; they land at row
+    ``output_offsets[j]`` of its ``output``, whose other rows stay. ``recv_sizes[i]`` rows come from rank i. These are
+    integer vectors with an entry per rank. `jax.errors.JaxRuntimeError` where sizes disagree or reach past an end.
+    The gradient of a row that goes to several ranks is the sum of their parts. By JAX's own rules, which hold for
+    `jax.lax`'s function, `jaxring.lax`'s and under `install`, it is one rank's part.
+    """
+    axes = resolve("ragged_all_to_all", axis_name, axis_index_groups)
+    options = checks.options("ragged_all_to_all", axes, None, None, None, timeout, call_site())
+    operand, output = (checks.array("ragged_all_to_all", v) for v in (operand, output))
+    checks.movable("ragged_all_to_all", operand)
+    vectors = [checks.array("ragged_all_to_all", v) for v in (input_offsets, send_sizes, output_offsets, recv_sizes)]
+    checks.ragged(operand, output, vectors, axes)
+    vectors = [v.astype(jnp.int64 if v.dtype.itemsize > 4 else jnp.int32) for v in vectors]
+    # A rank knows where its rows land at others; each receiver has to know it of the others' rows, and how many come.
+    lands, comes = (
+        all_to_all(v, axis_name, 0, 0, tiled=True, axis_index_groups=axis_index_groups, timeout=timeout)
+        for v in (vectors[2], vectors[1])
     )
-
-
-def _lower_recv(ctx: Any, token: Any, *, shape: Any, dtype: Any, varying: Any, axes: Axes, options: Options) -> Any:
-    del shape, dtype, varying
-    return custom_call(
-        ctx,
-        [token],
-        collective="recv",
-        axes=axes,
-        options=options,
-        data=ctx.avals_out[0],
-        blocks_in=False,
-        aliases={0: 1},
-        half="recv",
-        has_input=False,
-        side_effect=True,
-    )
-
-
-def _lower_ragged(ctx: Any, *operands: Any, axes: Axes, options: Options) -> Any:
-    x = ctx.avals_in[0]
-    return custom_call(
-        ctx,
-        list(operands),
-        collective="ragged_all_to_all",
-        axes=axes,
-        options=options,
-        data=x,
-        blocks_in=False,
-        aliases={1: 0},
-        row_elements=int(np.prod(x.shape[1:], dtype=np.int64)),
-    )
-
-
-define(send_p, _send_abstract)
-define(recv_p, _recv_abstract)
-define(ragged_p, _ragged_abstract)
-lower(send_p, _lower_send)
-lower(recv_p, _lower_recv)
-lower(ragged_p, _lower_ragged)
+    operands = [operand, output, vectors[0], vectors[1], lands, vectors[3], comes]
+    operands = cast_alike(operands, axes, options)
+    result: jax.Array = ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
+    return result

@@ -21,7 +21,8 @@ import jax
 
 import jaxring._native as _native
 from jaxring.errors import JaxringError
-from jaxring.runtime import cuda_service, service
+from jaxring.runtime import service
+from jaxring.runtime.cuda import service as cuda_service
 from jaxring.settings import settings
 from jaxring.world import membership
 from jaxring.world.membership import REBUILD, SHRINK, Membership

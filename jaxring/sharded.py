@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxring import checks, collectives
-from jaxring.axes import named, shown
+from jaxring import collectives
+from jaxring.tracing import checks
+from jaxring.tracing.axes import named, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 
 import jaxring
-from jaxring import primitives
 from jaxring.runtime.explain import notes
+from jaxring.tracing import primitives
 
 
 def reasons() -> dict[str, int]:

@@ -9,7 +9,7 @@
 namespace jaxring::cuda {
 
 struct Handler {
-  const char* name;  // as jaxring/runtime/cuda_service.py knows it
+  const char* name;  // as jaxring/runtime/cuda/service.py knows it
   XLA_FFI_Error* (*call)(XLA_FFI_CallFrame* frame);
 };
 

@@ -17,7 +17,7 @@ from jaxring.bench.hosts import Hosts
 from jaxring.bench.run import Job
 from jaxring.bench.work import Case
 from jaxring.errors import JaxringError
-from jaxring.sizes import size
+from jaxring.settings.sizes import size
 
 if TYPE_CHECKING:
     import pathlib

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxring.bench.member import ADDRESS, KEY
 from jaxring.bench.peers import MPICH, mpich_library
-from jaxring.cli.run import environment
 from jaxring.errors import JaxringError
+from jaxring.launcher.environment import environment
 
 if TYPE_CHECKING:
     from jaxring.bench.hosts import Hosts

@@ -26,7 +26,7 @@ from jaxring.bench import stranger
 from jaxring.bench.fleet import Crew
 from jaxring.bench.peers import PEERS
 from jaxring.bench.work import Case
-from jaxring.sizes import size
+from jaxring.settings.sizes import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -24,8 +24,8 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 from jaxring.bench import gpu_rows
 from jaxring.bench.gpu_trial import Ranks
-from jaxring.plan import copies, nvls
-from jaxring.plan.cuda_tuner import lanes_for
+from jaxring.plan.gpu import copy_engine, nvls
+from jaxring.plan.gpu.tuner import lanes_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ _BULK_BYTES = 16
 
 class Way(NamedTuple):
     """One way of doing a collective. ``fused``: the number of its fused kernel, or -1 for the step table; ``most``: the
-    largest size in bytes that it takes; ``bulk``: slices that only move go by bulk copies."""
+    largest size in bytes that it takes; ``bulk``: slices that only move go by bulk copy_engine."""
 
     collective: str
     algorithm: str
@@ -65,9 +65,9 @@ WAYS = (
     Way("broadcast", "direct", "memory", 4, bulk=True),
     Way("all_to_all", "direct", "memory", 5),
     Way("all_to_all", "direct", "memory", 5, bulk=True),
-    Way("all_gather", copies.NAME, "memory"),
-    Way("broadcast", copies.NAME, "memory"),
-    Way("all_to_all", copies.NAME, "memory"),
+    Way("all_gather", copy_engine.NAME, "memory"),
+    Way("broadcast", copy_engine.NAME, "memory"),
+    Way("all_to_all", copy_engine.NAME, "memory"),
     Way("all_reduce", nvls.NAME, "memory"),
     Way("reduce_scatter", nvls.NAME, "memory"),
     Way("all_gather", nvls.NAME, "memory"),
@@ -128,7 +128,7 @@ def measure(
 
 
 def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[str, Any] | None:
-    copied, switched = way.algorithm == copies.NAME, way.algorithm == nvls.NAME
+    copied, switched = way.algorithm == copy_engine.NAME, way.algorithm == nvls.NAME
     algorithm = "direct" if copied or switched else way.algorithm
     channels = 1 if copied else lanes_for(nbytes, most)
     schedule = ranks.schedule(way.collective, algorithm, channels)

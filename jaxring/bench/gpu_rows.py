@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from jaxring.sizes import size
+from jaxring.settings.sizes import size
 
 if TYPE_CHECKING:
     import argparse

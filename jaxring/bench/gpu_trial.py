@@ -12,8 +12,10 @@ import numpy as np
 
 from jaxring.plan import dtypes, protocols
 from jaxring.plan.schedule import Spec
-from jaxring.runtime import common, cuda_copies, cuda_nvls
-from jaxring.runtime.cuda_groups import Group, Shape
+from jaxring.runtime import schedules
+from jaxring.runtime.cuda import copies as cuda_copies
+from jaxring.runtime.cuda import nvls as cuda_nvls
+from jaxring.runtime.cuda.groups import Group, Shape
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -65,7 +67,7 @@ class Ranks:
     def schedule(self, collective: str, algorithm: str, channels: int, **extra: Any) -> Schedule:
         """The schedule of a collective among these ranks; ``extra``: root or perm."""
         spec = Spec(collective, self.count, algorithm, channels=channels, placement=self.placement, **extra)
-        return common.schedule("both", spec)
+        return schedules.schedule("both", spec)
 
     def why_not_nvls(self) -> str:
         """Why they cannot go through multicast memory, or ""."""
@@ -122,4 +124,4 @@ class Ranks:
         plan.set_kernel(protocols.GPU[protocol], fused, self.threads, False, True)
         self.group.connect({r: set().union(*schedule.message_peers(r)) for r in range(self.count)}, protocol)
         for rank in range(self.count):
-            plan.add_local(rank, *common.table(schedule, rank), schedule.uses_memory(rank))
+            plan.add_local(rank, *schedules.table(schedule, rank), schedule.uses_memory(rank))

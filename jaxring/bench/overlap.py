@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from jaxring.bench import turns
-from jaxring.sizes import size
+from jaxring.settings.sizes import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from jaxring.bench import report
 from jaxring.bench.cpu_suite import ROWS, Row
 from jaxring.bench.peers import find, is_ours
-from jaxring.sizes import shown
+from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

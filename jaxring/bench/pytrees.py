@@ -21,9 +21,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring import fusion
 from jaxring.bench import turns
-from jaxring.sizes import size
+from jaxring.settings.sizes import size
+from jaxring.tracing.lowering import fusion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,7 @@ from jaxring.bench import table
 from jaxring.bench.peers import find
 from jaxring.bench.run import Result, as_json
 from jaxring.bench.work import Case
-from jaxring.sizes import shown
+from jaxring.settings.sizes import shown
 from jaxring.world.identity import version
 
 if TYPE_CHECKING:

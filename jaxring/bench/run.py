@@ -14,7 +14,7 @@ from jaxring.bench import limits
 from jaxring.bench.fleet import Crew
 from jaxring.bench.peers import find, is_ours
 from jaxring.errors import JaxringError
-from jaxring.sizes import shown
+from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from jaxring.plan.dtypes import numpy_dtype
 from jaxring.plan.schedule import REDUCTIONS
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
@@ -68,13 +69,6 @@ class Case:
 def itemsize(dtype: str) -> int:
     """Bytes of an element."""
     return int(np.dtype(numpy_dtype(dtype)).itemsize)
-
-
-def numpy_dtype(dtype: str) -> np.dtype[np.generic]:
-    """The NumPy dtype of a name; bfloat16 and float8 come from ml_dtypes, which JAX brings along."""
-    import jax.numpy as jnp
-
-    return np.dtype(jnp.dtype(dtype))
 
 
 def operand(case: Case, ranks: int, rank: int) -> np.ndarray:

@@ -7,8 +7,8 @@ import difflib
 import re
 from typing import TYPE_CHECKING
 
-from jaxring import sizes
 from jaxring.plan.dtypes import DTYPES
+from jaxring.settings import sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -39,7 +39,7 @@ from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
 from jaxring.plan import dtypes
 from jaxring.plan.schedule import REDUCTIONS
-from jaxring.sizes import shown
+from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
     import argparse

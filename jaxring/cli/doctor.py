@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from jaxring.cli import tables
 from jaxring.errors import SettingsError
 from jaxring.settings import examine, of
+from jaxring.settings.sizes import shown as size_shown
 from jaxring.settings.variables import PREFIX, markdown, shown
-from jaxring.sizes import shown as size_shown
 from jaxring.topology import detect, findings, host, paths
 from jaxring.topology.findings import Finding
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jaxring.settings import Origin
     from jaxring.topology.host import Host, Interface
     from jaxring.topology.machine import Machine
-    from jaxring.world.rdma import Gid, Port
+    from jaxring.topology.rdma import Gid, Port
 
 HELP = "list devices, limits and settings, and what is wrong with them"
 

@@ -15,8 +15,9 @@ from jaxring.errors import JaxringError
 from jaxring.plan import protocols, tuner
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.schedule import COLLECTIVES, Spec
+from jaxring.plan.show import show
 from jaxring.plan.verify import verify
-from jaxring.sizes import shown
+from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
     import argparse
@@ -87,5 +88,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"  {name:<{width}}  {us:>10.4g}")
     if arguments.schedule:
         verify(schedule)
-        print(f"\n{schedule}")
+        print(f"\n{show(schedule)}")
     return 0

@@ -20,16 +20,15 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from jaxring.cli.job import Command, Job, Restart
-from jaxring.cli.script import check_script
+from jaxring.launcher.environment import environment
+from jaxring.launcher.job import Command, Job, Restart
+from jaxring.launcher.script import check_script
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
 
 HELP = "start a job of several processes on this host"
 MAX_PROCESSES = 1024
-_FORCED_DEVICES = re.compile(r"--xla_force_host_platform_device_count=([0-9]+)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         options = [flag for flag, given in (("--no-init", arguments.no_init), ("--module", arguments.module)) if given]
         restart = Restart(arguments.restart, arguments.restart_delay) if arguments.restart else None
         # -P: the current folder may hold modules by the names of those that the worker needs, such as a checkout's.
-        worker = [sys.executable, "-P", "-m", "jaxring.cli.worker", *options]
+        worker = [sys.executable, "-P", "-m", "jaxring.launcher.worker", *options]
         commands = []
         for process in range(arguments.processes):
             env = environment(os.environ, address, arguments.processes, process, arguments.devices_per_process)
@@ -100,37 +99,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _argv(worker: list[str], rest: list[str], report: int) -> list[str]:
     return [*worker, "--report", str(report), *rest]
-
-
-def environment(
-    base: Mapping[str, str], address: str, processes: int, process: int, devices: int | None
-) -> dict[str, str]:
-    """The environment of process `process`: `base` and what makes it part of the job whose coordinator is `address`.
-
-    `devices` is the number of CPU devices, None for what `base` says.
-    """
-    env = dict(base)
-    env |= {
-        "JAX_COORDINATOR_ADDRESS": address,
-        # JAX listens on all interfaces unless told otherwise, and anybody can write to its store.
-        "JAX_COORDINATOR_BIND_ADDRESS": address,
-        "JAX_NUM_PROCESSES": str(processes),
-        "JAX_PROCESS_ID": str(process),
-    }
-    env.setdefault("JAX_PLATFORMS", "cpu")
-    if devices is not None:
-        # This overrules a count in XLA_FLAGS, which so stay as they are.
-        env["JAX_NUM_CPU_DEVICES"] = str(devices)
-    else:
-        forced = _FORCED_DEVICES.findall(env.get("XLA_FLAGS", ""))
-        counts = [env.get("JAX_NUM_CPU_DEVICES", ""), *forced[-1:]]
-        devices = max((int(count) for count in counts if count.isdecimal()), default=1)
-    # A launch in flight holds a thread of jaxlib's own pool for each device and waits for others that need threads too:
-    # a pool with fewer than (dispatching threads + 1) x devices hangs, with lax.psum as well.
-    threads = max(8 * devices, os.cpu_count() or 1)
-    if not (env.get("PJRT_NPROC", "").isdecimal() and int(env["PJRT_NPROC"]) >= 2 * devices):
-        env["PJRT_NPROC"] = str(threads)
-    return env
 
 
 def _count(text: str) -> int:

@@ -15,7 +15,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import tables
-from jaxring.settings import load
+from jaxring.settings import kinds, load
 from jaxring.topology import detect, paths, xml
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     out.print(_tree(machine))
     devices: list[tuple[str, Gpu | Net]] = [(_name(gpu), gpu) for gpu in machine.gpus]
     devices += [(_name(net), net) for net in machine.nets]
-    near = paths.LEVELS.index(values.net_gdr_level)
+    near = kinds.DISTANCES.index(values.net_gdr_level)
     short = [f"G{i}" for i in range(len(machine.gpus))] + [f"N{i}" for i in range(len(machine.nets))]
     rows = [
         [number, name, *(_cell(machine, one, other, near) for _, other in devices)]
@@ -67,11 +67,11 @@ def _name(device: Gpu | Net) -> str:
 def _cell(machine: Machine, one: Gpu | Net, other: Gpu | Net, near: int) -> str:
     level = paths.of_devices(machine, one, other)
     mixed = type(one) is not type(other)
-    return level.upper() + ("*" if mixed and level in paths.LEVELS[: near + 1] else "")
+    return level.upper() + ("*" if mixed and level in kinds.DISTANCES[: near + 1] else "")
 
 
 def _nearest(machine: Machine, gpu: Gpu) -> list[str]:
-    levels = [paths.LEVELS.index(paths.of_devices(machine, gpu, net)) for net in machine.nets]
+    levels = [kinds.DISTANCES.index(paths.of_devices(machine, gpu, net)) for net in machine.nets]
     return [_name(net) for net, level in zip(machine.nets, levels, strict=True) if level == min(levels)]
 
 

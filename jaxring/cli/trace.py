@@ -121,7 +121,8 @@ def _replay(folder: pathlib.Path, modules: list[str]) -> int:
 
 
 def _dump(folder: pathlib.Path, pids: list[int], job: str | None) -> int:
-    from jaxring.trace import jobs, live
+    from jaxring.runtime import record_files
+    from jaxring.trace import jobs
 
     if pids and job is not None:
         raise JaxringError("Give pids or --job, not both.")
@@ -131,7 +132,7 @@ def _dump(folder: pathlib.Path, pids: list[int], job: str | None) -> int:
     for record in records:
         target = folder / f"jaxring-{socket.gethostname()}-{record.pid}-{record.path.name}.trace"
         try:
-            live.save(record.path, target)
+            record_files.save(record.path, target)
         except OSError as error:
             whose = f"the record of process {record.pid}"
             raise JaxringError(f"Cannot save {whose} as {target}: {error.strerror}.") from error

@@ -18,8 +18,6 @@ from jaxring.plan.schedule import REDUCTIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jaxring.plan.algorithms.record import Algorithm
-
 
 @dataclasses.dataclass(frozen=True)
 class Link:
@@ -190,21 +188,6 @@ class Call:
 def log2(n: int) -> int:
     """Rounded up."""
     return (n - 1).bit_length()
-
-
-def shape(
-    collective: str, algorithm: Algorithm, topology: Topology, nbytes: int, channels: int = 1, widening: int = 1
-) -> Shape:
-    """The shape of a schedule for ``nbytes`` of input per rank."""
-    call = Call(collective, topology, nbytes, channels, widening, algorithm.hierarchical)
-    if algorithm.memory and topology.nodes == 1:
-        # Each rank reads its share of all inputs and writes it to all outputs; a rooted fold is the root's alone.
-        alone = collective in ("reduce", "gather")
-        return Shape(0, 0, 0, call.total * (topology.nranks if alone else 2))
-    between = algorithm.shape(call)
-    if not algorithm.memory or topology.width == 1 or between.memory_bytes:
-        return between
-    return dataclasses.replace(between, memory_bytes=2 * call.total)
 
 
 def cost_us(shape: Shape, topology: Topology, protocol: str) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ml_dtypes
+import numpy as np
+
 # Names as JAX and ml_dtypes spell them, in the order of the engine's DType.
 DTYPES: tuple[str, ...] = (
     "bool",
@@ -38,6 +41,11 @@ def dtype_code(dtype: object) -> int:
     if name not in DTYPE_CODES:
         raise TypeError(f"jaxring has no collectives for dtype {name}; convert to one of {', '.join(DTYPES)}")
     return DTYPE_CODES[name]
+
+
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """The NumPy dtype of a name of `DTYPES`; bfloat16 and float8 come from ml_dtypes, which JAX brings along."""
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def element_bytes(dtype: object) -> int:

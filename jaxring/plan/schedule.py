@@ -112,6 +112,14 @@ COLLECTIVES: dict[str, tuple[int, int]] = {
     "scatter": (0, 1),
     "permute": (1, 1),
 }
+# Collectives that are not schedules of their own, and whose schedule they use.
+SCHEDULED_AS = {
+    "barrier": "all_reduce",
+    "pcast": "all_reduce",
+    "ragged_all_to_all": "all_to_all",
+    "send": "permute",
+    "recv": "permute",
+}
 REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
@@ -263,8 +271,3 @@ class Schedule:
             for step in lane
             for peer in (*step.recv, *step.send)
         )
-
-    def __str__(self) -> str:
-        from jaxring.plan.show import show  # printing is not part of planning, and show imports this module
-
-        return show(self)

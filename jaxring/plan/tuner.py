@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from jaxring.plan import copies, cost, dtypes, nvls, protocols
+from jaxring.plan import cost, dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS, build, serving
+from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Spec
 from jaxring.plan.selection import EVERYTHING, Selection
 
@@ -86,7 +87,7 @@ def _names(
     """
     if algorithm is not None:
         names = serving(collective)
-        if algorithm in (copies.NAME, nvls.NAME):
+        if algorithm in (copy_engine.NAME, nvls.NAME):
             raise ValueError(f"algorithm {algorithm!r} is for ranks on GPUs; on CPUs use {' or '.join(names)}")
         if algorithm not in ALGORITHMS:
             raise ValueError(f"there is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}")
@@ -227,7 +228,7 @@ def choose(
                         f"{longest}; use protocol 'simple'"
                     )
                     continue
-            shape = cost.shape(collective, ALGORITHMS[name], topology, nbytes, each, widening)
+            shape = ALGORITHMS[name].shape_on(collective, topology, nbytes, each, widening)
             found.append((cost.cost_us(shape, topology, kind), len(found), name, kind, each))
     if not found and algorithm is None and protocol == "ll":
         raise ValueError(

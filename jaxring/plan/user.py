@@ -7,8 +7,8 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
-from jaxring.plan import copies, nvls
 from jaxring.plan.algorithms import ALGORITHMS, custom
+from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.schedule import COLLECTIVES, Schedule, Spec
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def register_algorithm(
     ``spec.placement`` (the node of each rank) are what they may depend on. The schedule is verified when a call with it
     is traced: ScheduleError (a ValueError) names rank, lane and step. Raises ValueError for names that are taken.
     """
-    if name in {*ALGORITHMS, copies.NAME, nvls.NAME}:
+    if name in {*ALGORITHMS, copy_engine.NAME, nvls.NAME}:
         raise ValueError(f"{name!r} is a built-in algorithm; choose another name")
     if collective not in COLLECTIVES:
         raise ValueError(f"there is no collective {collective!r}; there are {', '.join(COLLECTIVES)}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import jaxring._native as _native
 from jaxring.runtime import service
-from jaxring.runtime.cuda_service import native_module
+from jaxring.runtime.cuda.service import native_module
 from jaxring.runtime.explain import Decision, explain, plans
 from jaxring.runtime.service import ensure_started, register_targets
 

@@ -29,13 +29,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from jaxring import listing
 from jaxring.errors import JoinError
+from jaxring.runtime import programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from jaxring.listing import Listing
+    from jaxring.runtime.programs import Listing
     from jaxring.world.store import Store
 
 logger = logging.getLogger("jaxring.runtime")
@@ -261,7 +261,7 @@ class Agreement:
     @staticmethod
     def _may_differ(theirs: _Theirs, now: float) -> bool:
         crossed = bool(theirs.digests) and theirs.on_main_thread and now - theirs.since > CROSSED_S
-        return crossed and not listing.known(frozenset(theirs.digests))
+        return crossed and not programs.known(frozenset(theirs.digests))
 
     def _tell(self, process: int, use: Use) -> None:
         if process in use.told:

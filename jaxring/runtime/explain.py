@@ -6,7 +6,7 @@ import dataclasses
 import json
 import threading
 
-from jaxring.sizes import shown
+from jaxring.settings.sizes import shown
 
 _lock = threading.Lock()
 _decisions: list[Decision] = []

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 import jaxring._native as _native
-from jaxring import listing
-from jaxring.checks import SCHEDULED_AS
 from jaxring.errors import JoinError
 from jaxring.plan import dtypes, tuner, user
-from jaxring.plan.schedule import COLLECTIVES, Schedule, Spec
+from jaxring.plan.schedule import COLLECTIVES, SCHEDULED_AS, Schedule, Spec
 from jaxring.plan.selection import EVERYTHING
-from jaxring.runtime import common, survivors
+from jaxring.runtime import programs, schedules, survivors
 from jaxring.runtime.agreement import WANT_ALL, Use
 from jaxring.runtime.explain import Decision, record
-from jaxring.runtime.places import Place, device_owners, exchange_devices, known_devices
-from jaxring.runtime.recipe import Recipe
+from jaxring.runtime.placement import Place, device_owners, exchange_devices, known_devices
+from jaxring.runtime.plan_spec import Recipe
 from jaxring.settings import settings
 from jaxring.world import identity
 
@@ -71,7 +69,7 @@ class Planner:
         half = spec["half"]
         # Halves of a point-to-point message run apart from each other, so they cannot read each other's memory.
         apart = half != "both"
-        nodes = tuple(range(len(places))) if apart else common.normalise([p.process for p in places])
+        nodes = tuple(range(len(places))) if apart else schedules.normalise([p.process for p in places])
         if ragged:
             # Sizes are known only when it runs: `block` counts the whole operand.
             nbytes = spec["block"] * element
@@ -125,13 +123,13 @@ class Planner:
             most = max(interfaces, settings().nsocks)
             links, transports, linked = self._connect(schedule, places, local, world, most)
         except JoinError as error:
-            self._job.agreement().failed(key, f"{common.describe(spec)}: {error}")
+            self._job.agreement().failed(key, f"{schedules.describe(spec)}: {error}")
             raise
         self._job.agreement().planned(key)
 
         plan = _native.PlanBuilder()
-        what = common.describe(spec)
-        check = common.number(f"{spec['dtype']}{spec['shape']}", 4)
+        what = schedules.describe(spec)
+        check = schedules.number(f"{spec['dtype']}{spec['shape']}", 4)
         plan.set_identity(what, key, check, _HALVES[half], spec["timeout"], process, membership.generation)
         recipe.shape(plan, links, across=len(set(hosts)) > 1 or settings().shm_disable)
         names: dict[int, str] = {}
@@ -146,7 +144,7 @@ class Planner:
         if settings().save_operands:
             plan.set_recipe(recipe.to_json(everybody))
         if linked and not apart:
-            use = Use(key, what, listing.of_call(request.spec), names)
+            use = Use(key, what, programs.of_call(request.spec), names)
             self._job.agreement().begin(use, linked, plan.set_gate if spec["collective"] in WANT_ALL else None)
         decision = Decision(
             collective=spec["collective"],
@@ -196,7 +194,7 @@ class Planner:
     def _hosts(places: list[Place], world: World | None) -> tuple[int, ...]:
         if world is None:
             return (0,) * len(places)
-        return common.normalise([world.info(p.process).host_id for p in places])
+        return schedules.normalise([world.info(p.process).host_id for p in places])
 
     @staticmethod
     def _processors(places: list[Place], hosts: tuple[int, ...], world: World | None) -> int:
@@ -257,4 +255,4 @@ def _key(request: _native.PlanRequest, spec: dict[str, Any], places: list[Place]
         identity = f"{request.spec}/{request.ordinal}/{devices}"
     else:
         identity = f"p2p/{spec['tag']}/{spec['perm']}/{devices}"
-    return common.number(f"{generation}/{identity}", 8)
+    return schedules.number(f"{generation}/{identity}", 8)

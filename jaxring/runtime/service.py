@@ -15,16 +15,18 @@ import threading
 import jax
 
 import jaxring._native as _native
-from jaxring import _compat, daemons, listing
+from jaxring import _compat
 from jaxring.errors import JaxringError
 from jaxring.plan.schedule import COLLECTIVES
-from jaxring.runtime import cuda_service, ending
+from jaxring.runtime import ending, programs
+from jaxring.runtime.cuda import service as cuda_service
 from jaxring.runtime.interruption import Watcher, end_soon
 from jaxring.runtime.job import Job
 from jaxring.runtime.memory import keep_freed_blocks
 from jaxring.runtime.planner import Planner
+from jaxring.runtime.record_files import hint, make_room, new_file, new_prefix
 from jaxring.settings import Settings, announce, kinds, settings
-from jaxring.trace.live import hint, make_room, new_file, new_prefix
+from jaxring.world import daemons
 from jaxring.world.identity import version
 
 logger = logging.getLogger("jaxring.runtime")
@@ -109,7 +111,7 @@ def _compiled(event: str, duration_secs: float, **about: str | float) -> None:
     """JAX says that this thread has compiled a program, or found it in its cache."""
     del duration_secs
     if event == _COMPILED:
-        _native.end_program(listing.lowered_here(str(about.get("fun_name", ""))))
+        _native.end_program(programs.lowered_here(str(about.get("fun_name", ""))))
 
 
 def _start(configured: Settings, trace_file: str) -> None:

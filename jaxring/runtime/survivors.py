@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import PlanError
-from jaxring.runtime import common
+from jaxring.runtime import schedules
 
 if TYPE_CHECKING:
-    from jaxring.runtime.places import Place
+    from jaxring.runtime.placement import Place
     from jaxring.world.membership import Membership
 
 # Of these, operand and result are one block whatever the number of ranks.
@@ -33,6 +33,6 @@ def present(spec: dict[str, Any], places: list[Place], membership: Membership) -
     else:
         return [rank for rank in range(len(places)) if rank not in lost]
     raise PlanError(
-        f"{common.describe(spec)} cannot do without {names}: {why}. Run a program over a mesh of the surviving "
+        f"{schedules.describe(spec)} cannot do without {names}: {why}. Run a program over a mesh of the surviving "
         "processes' devices, or bring the lost ones back with jaxring.rebuild()."
     )

@@ -15,6 +15,9 @@ from jaxring.plan.selection import Selection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# NCCL's terms for how far apart two devices are, the nearest first: the same device, one PCI switch between, several,
+# the CPU's own host bridge, the link between CPUs.
+DISTANCES = ("loc", "pix", "pxb", "phb", "sys")
 LEVELS = {"VERSION": logging.ERROR, "WARN": logging.WARNING, "INFO": logging.INFO, "TRACE": logging.DEBUG}
 _LIST = re.compile(r"[\^=A-Za-z0-9_.:;,/@-]{0,256}")
 

@@ -9,7 +9,6 @@ from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.plan.protocols import PROTOCOLS
 from jaxring.plan.selection import EVERYTHING
 from jaxring.settings import kinds
-from jaxring.topology.paths import LEVELS as DISTANCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +141,7 @@ VARIABLES: tuple[Variable, ...] = (
         "pxb",
         "How far a NIC may be from a GPU to address its memory (GPUDirect RDMA): LOC (never), PIX, PXB, PHB or SYS. "
         "Data of a GPU that is farther off goes by pinned host memory.",
-        kinds.one_of(*DISTANCES),
+        kinds.one_of(*kinds.DISTANCES),
         nccl=True,
         engines="GPU",
     ),

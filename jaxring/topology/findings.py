@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from jaxring.sizes import shown
+from jaxring.settings.sizes import shown
 from jaxring.topology import detect, paths
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxring.settings import Settings
     from jaxring.topology.host import Host
     from jaxring.topology.machine import Machine
-    from jaxring.world.rdma import Port
+    from jaxring.topology.rdma import Port
 
 # Of a link's rings: LL's slots and Simple's buffer, rounded up.
 _LL_BYTES = 256 * 1024

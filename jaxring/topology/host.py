@@ -10,8 +10,7 @@ import re
 import resource
 import socket
 
-from jaxring.topology import detect
-from jaxring.world import interfaces
+from jaxring.topology import detect, interfaces
 
 _CAP_IPC_LOCK = 14
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxring.settings.kinds import DISTANCES
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from jaxring.topology.machine import Gpu, Machine, Net
 
-# Best first. LOC: the same device. PIX: one PCI switch between. PXB: several. PHB: the CPU's own host bridge. SYS: the
-# link between CPUs.
-LEVELS = ("loc", "pix", "pxb", "phb", "sys")
 MEANING = {
     "loc": "the same device",
     "nvl": "NVLink",
@@ -60,9 +59,9 @@ def to_gpu(machine: Machine, nic: str, gpu: str) -> str:
 
 def nics_near(machine: Machine, gpu: str, level: str) -> list[str]:
     """Names of the NICs that are no farther than `level` from the GPU with that bus id. LOC: none, as NCCL has it."""
-    if level == LEVELS[0]:
+    if level == DISTANCES[0]:
         return []
-    near = LEVELS[: LEVELS.index(level) + 1]
+    near = DISTANCES[: DISTANCES.index(level) + 1]
     return list(dict.fromkeys(net.name for net in machine.nets if to_gpu(machine, net.busid, gpu) in near))
 
 

@@ -9,9 +9,8 @@ import socket
 from typing import Any
 
 import jaxring._native as _native
-from jaxring.topology import detect
-from jaxring.world import rdma
-from jaxring.world.rdma import Gid, Port
+from jaxring.topology import detect, rdma
+from jaxring.topology.rdma import Gid, Port
 
 # What the numbers of the verbs interface stand for.
 _STATES = {1: "down", 2: "init", 3: "armed", 4: "active", 5: "active deferred"}

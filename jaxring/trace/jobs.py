@@ -9,7 +9,8 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JaxringError
-from jaxring.trace import flight, live
+from jaxring.runtime import record_files
+from jaxring.trace import flight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +35,7 @@ class Living:
 def living(pids: list[int] | None = None) -> list[Living]:
     """The records of these processes, or of all that this user may look into."""
     found = []
-    for pid, path in live.find(pids):
+    for pid, path in record_files.find(pids):
         with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
             uid = pathlib.Path(f"/proc/{pid}").stat().st_uid
             found.append(Living(pid, uid, path, flight.parse(path.read_bytes())))

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxring.errors import JaxringError
 from jaxring.plan import dtypes
-from jaxring.runtime.recipe import Recipe
+from jaxring.runtime.plan_spec import Recipe
 
 if TYPE_CHECKING:
     import pathlib

@@ -12,14 +12,14 @@ import ml_dtypes
 import numpy as np
 
 import jaxring._native as _native
-from jaxring.bench.work import numpy_dtype
 from jaxring.plan import user
 from jaxring.plan.algorithms import ALGORITHMS
+from jaxring.plan.dtypes import numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jaxring.runtime.recipe import Recipe
+    from jaxring.runtime.plan_spec import Recipe
     from jaxring.trace.operands import Failure
 
 Blocks = dict[int, np.ndarray]

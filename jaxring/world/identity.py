@@ -32,8 +32,8 @@ class ProcessInfo:
 
     `token` is random and new at each start, so that a restarted process is not taken for its predecessor.
     `pid` holds inside the pid namespace with the inode `pid_namespace`. `addresses` are (interface, address, port).
-    `rdma`: the kinds of its active RDMA ports (see `jaxring.world.rdma`). `processors`: those that it may run on, a bit
-    each, in hexadecimal digits.
+    `rdma`: the kinds of its active RDMA ports (see `jaxring.topology.rdma`). `processors`: those that it may run on, a
+    bit each, in hexadecimal digits.
     """
 
     index: int

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, cast
 from jaxring.errors import JaxringError, JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
-from jaxring.topology import detect, xml
-from jaxring.world import congestion, identity, interfaces, links, rdma
+from jaxring.topology import detect, interfaces, rdma, xml
+from jaxring.world import congestion, identity, links
 from jaxring.world.claims import CONTROL, Claims
 from jaxring.world.dialling import connect
 from jaxring.world.gate import Gate

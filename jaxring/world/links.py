@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from jaxring.settings import Settings
+    from jaxring.topology.rdma import Rail
     from jaxring.world.handshake import Session
     from jaxring.world.native import Native
-    from jaxring.world.rdma import Rail
 
 MAX_CHANNELS = 4096
 # How logs and errors call the transports that are made by offerings.

@@ -20,15 +20,15 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from jaxring import daemons
 from jaxring.errors import JoinError
+from jaxring.world import daemons
 from jaxring.world.allowance import Allowance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from jaxring.topology.interfaces import Address
     from jaxring.world.handshake import Acceptance, Session
-    from jaxring.world.interfaces import Address
 
 logger = logging.getLogger("jaxring.world")
 

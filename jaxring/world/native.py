@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from jaxring.topology.rdma import Verbs
 
-class Native(Protocol):
+
+class Native(Verbs, Protocol):
     """The engine, for links. Descriptors that it takes are its own from then on, also when it raises."""
 
     def bell_fd(self) -> int:
@@ -52,11 +54,6 @@ class Native(Protocol):
 
     def plugin_finish(self, peer: int, channel: int, sending: bool, fd: int, timeout_s: float) -> str:
         """Connect, put the link into service, and take the connection beside it; returns the link in words."""
-
-    def verbs_ports(
-        self,
-    ) -> tuple[list[tuple[str, int, str, str, int, int, int, str, str]], list[list[tuple[int, str, str, str]]], str]:
-        """This host's RDMA ports, a list of GIDs for each, and what is wrong: see `jaxring.world.rdma`."""
 
     def verbs_offer(
         self,

@@ -6,7 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JoinError
-from jaxring.world import links, rdma
+from jaxring.topology import rdma
+from jaxring.world import links
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from ad_table import N, close, mesh, quick
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring.raggedsum import rounds
+from jaxring.tracing.ragged_sum import rounds
 
 ROWS, ROOM = 5, 9
 # [from, to]: rank 0 sends one row to all, rank 1 rows that overlap in part, rank 2 nothing, rank 3 all rows twice.

@@ -9,13 +9,13 @@ import json
 import numpy as np
 import pytest
 
-from jaxring import sizes
 from jaxring.bench import cpu_suite, member, page, peers, report, run, work
 from jaxring.bench.fleet import Crew
 from jaxring.bench.hosts import Hosts
 from jaxring.bench.run import Job, Result, installed
 from jaxring.cli import main
 from jaxring.errors import JaxringError
+from jaxring.settings import sizes
 
 
 def test_sizes():

@@ -79,7 +79,7 @@ def test_what_is_the_command():
     orig = ["python", "-P", "-m", "jaxring.cli", "doctor"]
     assert command.is_command(["-m", "doctor"], orig)
     assert command.is_command(["/usr/bin/jaxring", "doctor"], ["python", "/usr/bin/jaxring", "doctor"])
-    assert not command.is_command(["-m", "4"], ["python", "-P", "-m", "jaxring.cli.worker", "4"])
+    assert not command.is_command(["-m", "4"], ["python", "-P", "-m", "jaxring.launcher.worker", "4"])
     assert not command.is_command(["train.py"], ["python", "train.py", "-m", "jaxring.cli"])
     assert not command.is_command(["/opt/jaxring/train.py"], ["python", "/opt/jaxring/train.py"])
     assert not command.is_command([], [])

@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from jaxring.cli import main, report
-from jaxring.cli.failures import Failures, is_exiting
+from jaxring.cli import main
+from jaxring.launcher import report
+from jaxring.launcher.failures import Failures, is_exiting
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 

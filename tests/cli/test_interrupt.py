@@ -22,7 +22,7 @@ Callback()
 print("imported", flush=True)
 time.sleep(60)
 """
-MODULES = {"command": ["jaxring.cli", "explain", "all_reduce"], "worker": ["jaxring.cli.worker", "--no-init"]}
+MODULES = {"command": ["jaxring.cli", "explain", "all_reduce"], "worker": ["jaxring.launcher.worker", "--no-init"]}
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -14,7 +14,7 @@ import pytest
 
 from jaxring.cli import main
 from jaxring.cli.run import environment
-from jaxring.cli.streams import Stream
+from jaxring.launcher.streams import Stream
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 

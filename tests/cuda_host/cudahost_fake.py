@@ -32,12 +32,14 @@ jax.ffi.register_ffi_target = lambda name, *args, **kwargs: None
 import jax.interpreters.mlir  # noqa: E402
 
 import jaxring  # noqa: E402
-from jaxring import primitives, startdone  # noqa: E402
-from jaxring.runtime import cuda_service, service  # noqa: E402
-from jaxring.runtime.cuda_communicators import Devices  # noqa: E402
+from jaxring import overlap  # noqa: E402
+from jaxring.runtime import service  # noqa: E402
+from jaxring.runtime.cuda import service as cuda_service  # noqa: E402
+from jaxring.runtime.cuda.communicators import Devices  # noqa: E402
+from jaxring.tracing import primitives  # noqa: E402
 
 jax.ffi.register_ffi_target = _register
-jax.interpreters.mlir.register_lowering(startdone.done_p, startdone.lower_on_gpu, platform="cpu", cacheable=False)
+jax.interpreters.mlir.register_lowering(overlap.done_p, overlap.lower_on_gpu, platform="cpu", cacheable=False)
 cuda_service.register_targets(native, service.GPU_TARGETS, platform="cpu")
 primitives._for_cpus = lambda ctx: False
 

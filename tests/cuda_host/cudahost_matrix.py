@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxring.bench.gpu_trial import Ranks
-from jaxring.plan import copies
+from jaxring.plan.gpu import copy_engine
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")
 # The kernels' numbers of fused collectives.
@@ -85,7 +85,7 @@ def matrix(native, counts, blocks, dtypes, threads):
                     check(ranks, collective, "direct", "memory", dtype, block, fused=number)
                     if collective == "all_reduce" and block <= ONE_SHOT:
                         check(ranks, collective, "direct", "memory", dtype, block, fused=0)
-        for collective in sorted(copies.COLLECTIVES - {"permute"}):
+        for collective in sorted(copy_engine.COLLECTIVES - {"permute"}):
             for block in blocks:
                 for dtype in dtypes:
                     check(ranks, collective, "direct", "memory", dtype, block, copies=True)

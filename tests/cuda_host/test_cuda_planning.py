@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from jaxring.errors import JoinError
-from jaxring.plan import copies, cuda_tuner, dtypes, tuner
+from jaxring.plan import dtypes, tuner
+from jaxring.plan.gpu import copy_engine
+from jaxring.plan.gpu import tuner as cuda_tuner
 from jaxring.plan.schedule import Spec
-from jaxring.runtime import cuda_nvls
-from jaxring.runtime.cuda_cards import Card, nodes_of
+from jaxring.runtime.cuda import nvls as cuda_nvls
+from jaxring.runtime.cuda.gpu_info import Card, nodes_of
 from jaxring.settings import load
 
 
@@ -176,12 +178,12 @@ def test_on_cpus_there_are_no_copy_engines():
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_moves_are_the_sources_of_all_outputs(n):
     perm = tuple((r, (r + 2) % n) for r in range(n - 1))
-    for collective in copies.COLLECTIVES:
+    for collective in copy_engine.COLLECTIVES:
         spec = Spec(collective, n, "direct", root=n - 1, perm=perm if collective == "permute" else ())
         arrived = {r: set() for r in range(n)}
         outputs = {}
         for rank in range(n):
-            given, _ = copies.moves(spec, rank)
+            given, _ = copy_engine.moves(spec, rank)
             targets = [peer for _, peer, _ in given if peer != rank]
             assert targets == sorted(targets, key=lambda peer: (peer - rank) % n)
             for block, peer, to in given:
@@ -190,8 +192,8 @@ def test_moves_are_the_sources_of_all_outputs(n):
                 if peer != rank:
                     arrived[peer].add(to)
         for rank in range(n):
-            assert set(copies.moves(spec, rank).arrivals) == arrived[rank]
-            assert [outputs.pop((rank, b)) for b in range(len(copies.sources(spec, rank)))] == copies.sources(
+            assert set(copy_engine.moves(spec, rank).arrivals) == arrived[rank]
+            assert [outputs.pop((rank, b)) for b in range(len(copy_engine.sources(spec, rank)))] == copy_engine.sources(
                 spec, rank
             )
         assert not outputs

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring import fusion
+from jaxring.tracing.lowering import fusion
 
 
 def gradients(ranks):

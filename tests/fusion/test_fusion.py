@@ -17,9 +17,9 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring import fusion
 from jaxring.bench import pytrees
 from jaxring.settings import settings
+from jaxring.tracing.lowering import fusion
 
 HERE = pathlib.Path(__file__).parent
 

@@ -16,7 +16,8 @@ from jax.interpreters import mlir
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring import _compat, lowerings
+from jaxring import _compat
+from jaxring.dropin import lowerings
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 
 from jaxring.plan.algorithms import build
 from jaxring.plan.schedule import MEMORY_PEER, STEP_DTYPE, Buffer, Chunk, Flag, Kind, Peer, Spec, Step
+from jaxring.plan.show import show
 
 RING = """\
 all_reduce · ring · 4 ranks · 1 lanes · 4 pieces · 6 messages per rank, 24 chunks moved
@@ -31,16 +32,16 @@ recv 1 → out[0]                               recv 2 → out[1]"""
 
 
 def test_ring_prints_as_a_table() -> None:
-    assert str(build(Spec("all_reduce", 4, "ring"))) == RING
+    assert show(build(Spec("all_reduce", 4, "ring"))) == RING
 
 
 def test_large_schedules_are_cut() -> None:
-    text = str(build(Spec("all_reduce", 200, "ring", channels=12)))
+    text = show(build(Spec("all_reduce", 200, "ring", channels=12)))
     assert "…  rank 199" in text
     assert "… and 359 more steps" in text
     assert text.endswith("… and 4 more lanes")
-    assert "out[0] and of 1..63" in str(build(Spec("all_reduce", 64, "direct", placement=(0,) * 64)))
-    assert "zero out[3]" in str(build(Spec("gather", 4, "direct")))
+    assert "out[0] and of 1..63" in show(build(Spec("all_reduce", 64, "direct", placement=(0,) * 64)))
+    assert "zero out[3]" in show(build(Spec("gather", 4, "direct")))
 
 
 def test_the_table_holds_what_the_lanes_say() -> None:

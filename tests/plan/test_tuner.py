@@ -8,7 +8,7 @@ import pytest
 
 from jaxring.plan import cost
 from jaxring.plan.algorithms import ALGORITHMS, build
-from jaxring.plan.cuda_tuner import choose as choose_on_gpus
+from jaxring.plan.gpu.tuner import choose as choose_on_gpus
 from jaxring.plan.schedule import COLLECTIVES, Spec
 from jaxring.plan.selection import Selection
 from jaxring.plan.tuner import choose, choose_among, chunk_bytes
@@ -141,7 +141,7 @@ def test_messages_of_the_formulas_are_those_of_the_schedules(n: int) -> None:
             continue
         for collective in entry.collectives - {"permute"}:
             report = verify(build(Spec(collective, n, name)))
-            shape = cost.shape(collective, entry, topology, 1 << 20)
+            shape = entry.shape_on(collective, topology, 1 << 20)
             most = max(report.messages)
             if collective in ("broadcast", "reduce", "gather", "scatter"):
                 # Rooted: a chain's ranks send one each; of direct, all of the root's.

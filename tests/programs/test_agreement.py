@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from jaxring import listing
 from jaxring.errors import JoinError
+from jaxring.runtime import programs
 from jaxring.runtime.agreement import CROSSED_S, Agreement, Use
 
 
@@ -90,7 +90,7 @@ class Pair:
 
 
 def program(*entries, main=True):
-    made = listing.Listing("jit_" + entries[0], main)
+    made = programs.Listing("jit_" + entries[0], main)
     for entry in entries:
         made.add(entry)
     return made
@@ -98,7 +98,7 @@ def program(*entries, main=True):
 
 @pytest.fixture
 def pair(monkeypatch):
-    monkeypatch.setattr(listing, "known", lambda digests: False)
+    monkeypatch.setattr(programs, "known", lambda digests: False)
     return Pair()
 
 
@@ -160,7 +160,7 @@ def test_waiting_for_each_other_that_may_end_well(pair, monkeypatch, reason):
     pair.sides[0].plan(1, *([] if reason == "deserialised" else [own]))
     pair.sides[1].plan(2, program("b", main=reason != "thread"))
     if reason == "known":  # lowered by one of them already
-        monkeypatch.setattr(listing, "known", lambda digests: own.digest in digests)
+        monkeypatch.setattr(programs, "known", lambda digests: own.digest in digests)
     if reason == "comes":
         pair.wait(1)
         pair.sides[1].plan(1, own)

@@ -16,7 +16,7 @@ from jaxring.errors import JaxringError
 from jaxring.plan import user
 from jaxring.plan.algorithms import serving
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, ROOTED
-from jaxring.runtime.recipe import Recipe
+from jaxring.runtime.plan_spec import Recipe
 from jaxring.trace import operands, replay
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_replay.py")

@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring import replicated
 from jaxring.data_parallel import value_and_grad
+from jaxring.tracing import replicated
 
 N = 4
 MESH = Mesh(np.array(jax.devices()[:N]), ("data",))

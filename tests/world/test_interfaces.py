@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from jaxring.errors import JoinError
-from jaxring.world import interfaces
-from jaxring.world.interfaces import Address
+from jaxring.topology import interfaces
+from jaxring.topology.interfaces import Address
 
 HAVE = [
     Address("lo", "127.0.0.1"),

@@ -9,8 +9,7 @@ from world_fakes import FakeNative
 
 from jaxring.errors import JoinError, SettingsError
 from jaxring.settings import load
-from jaxring.topology import xml
-from jaxring.world import rdma
+from jaxring.topology import rdma, xml
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 TABLE = [

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from jaxring.plan.cost import Call, Shape
 from jaxring.plan.schedule import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jaxring.plan.cost import Call, Shape
+    from jaxring.plan.cost import Topology
     from jaxring.plan.schedule import Schedule, Spec
 
 ENGINES = frozenset({"CPU", "GPU"})
@@ -57,3 +58,15 @@ class Algorithm:
             )
         if not self.unasked <= self.engines or not self.engines <= ENGINES:
             raise ValueError(f"algorithm {self.name!r}: engines are some of {', '.join(sorted(ENGINES))}")
+
+    def shape_on(self, collective: str, topology: Topology, nbytes: int, channels: int = 1, widening: int = 1) -> Shape:
+        """The shape of its schedule for ``nbytes`` of input per rank."""
+        call = Call(collective, topology, nbytes, channels, widening, self.hierarchical)
+        if self.memory and topology.nodes == 1:
+            # Each rank reads its share of all inputs and writes it to all outputs; a rooted fold is the root's alone.
+            alone = collective in ("reduce", "gather")
+            return Shape(0, 0, 0, call.total * (topology.nranks if alone else 2))
+        between = self.shape(call)
+        if not self.memory or topology.width == 1 or between.memory_bytes:
+            return between
+        return dataclasses.replace(between, memory_bytes=2 * call.total)

@@ -1,0 +1,190 @@
+"""Collectives on NumPy arrays among the processes of a job, without a JAX program.
+
+    comm = jaxring.Communicator()
+    comm.all_reduce(losses, losses)
+
+The engine, its links and its choices are those of the collectives inside programs.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+import jaxring._native as _native
+from jaxring.errors import JaxringError
+from jaxring.plan import dtypes
+from jaxring.plan.schedule import COLLECTIVES
+from jaxring.runtime import service
+from jaxring.settings import settings
+from jaxring.tracing import checks
+from jaxring.world import launchers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# A reduction, a root, or pairs of a permutation.
+_Option = str | int | tuple[tuple[int, int], ...] | None
+
+# How many were made in each generation of the job: a restarted process has made none in earlier ones.
+_made: dict[int, itertools.count[int]] = collections.defaultdict(itertools.count)
+
+
+class Communicator:
+    """All processes of the `jax.distributed` job, one rank each: ``rank`` of ``size``.
+
+    Every process makes its communicators in the same order (after `jaxring.rebuild` all make new ones), calls each
+    one's collectives in the same order, and from one thread at a time. Operands and results are contiguous arrays; a
+    result is returned, and made unless ``out`` is given. With it small messages are quickest: a call like a recent one,
+    of the same dtype and shapes, is found without Python. JaxringError where a collective fails, ValueError and
+    TypeError for arrays that do not fit.
+    """
+
+    def __init__(self, *, timeout: float | None = None) -> None:
+        service.ensure_started()
+        launchers.warn_if_alone()
+        first: dict[int, int] = {}
+        for device in jax.devices("cpu"):
+            first.setdefault(device.process_index, device.id)
+        self.size, self.rank = len(first), jax.process_index()
+        self._devices = [first[process] for process in range(self.size)]
+        self._timeout = settings().timeout if timeout is None else checks.seconds("jaxring.Communicator", timeout)
+        generation = service.job().membership().generation
+        self._name = f"communicator {generation}.{next(_made[generation])}"
+        self._calls: dict[tuple[Any, ...], _native.BufferCall] = {}
+        recent = _native.RecentCalls(np.ndarray)
+        # Bound once, since a small message feels each look-up.
+        self._again, self._remember = recent.run, recent.remember
+
+    def all_reduce(self, x: np.ndarray, out: np.ndarray | None = None, op: str = "sum") -> np.ndarray:
+        """``op`` of all ranks' ``x``, on every rank. ``out`` may be ``x``."""
+        return self._run("all_reduce", x, out, op)
+
+    def reduce_scatter(self, x: np.ndarray, out: np.ndarray | None = None, op: str = "sum") -> np.ndarray:
+        """Block ``rank`` of ``op`` of all ranks' ``x[size, ...]``."""
+        return self._run("reduce_scatter", x, out, op)
+
+    def all_gather(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """All ranks' ``x``, in rank order: ``[size, *x.shape]``."""
+        return self._run("all_gather", x, out, None)
+
+    def all_to_all(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Block r of the result is block ``rank`` of rank r's ``x[size, ...]``."""
+        return self._run("all_to_all", x, out, None)
+
+    def broadcast(self, x: np.ndarray, out: np.ndarray | None = None, root: int = 0) -> np.ndarray:
+        """The root's ``x``."""
+        return self._run("broadcast", x, out, root)
+
+    def permute(self, x: np.ndarray, pairs: Sequence[tuple[int, int]], out: np.ndarray | None = None) -> np.ndarray:
+        """The ``x`` of the rank that ``pairs`` of (source, target) name as this one's source; zeros without one."""
+        there = "the communicator has"
+        return self._run("permute", x, out, checks.pairs_among("Communicator.permute", pairs, self.size, there))
+
+    def _run(self, collective: str, x: np.ndarray, out: np.ndarray | None, option: _Option) -> np.ndarray:
+        try:
+            # An option that is found is one that was checked: it is the same object.
+            if out is not None and self._again(collective, x, out, option):
+                return out
+            x, option = _operand(collective, x), self._checked(collective, option)
+            key = (collective, x.dtype, x.shape, option)
+            call = self._calls.get(key)
+            if call is None:
+                call = self._calls[key] = self._make(*key)
+            if out is None:
+                out = np.empty(self._result(collective, x.shape), x.dtype)
+            elif not isinstance(out, np.ndarray):
+                raise TypeError(f"{collective}: the result must be a NumPy array, not {type(out).__name__}.")
+            elif out.dtype != x.dtype:
+                raise TypeError(f"{collective}: the result is {x.dtype}, and the array given for it is {out.dtype}.")
+            else:
+                _usable(collective, out, "result", written=True)
+            call(x, out)
+        except RuntimeError as error:
+            raise JaxringError(str(error)) from None
+        self._remember(collective, x, out, option, call)
+        return out
+
+    def _checked(self, collective: str, option: Any) -> _Option:
+        """A reduction or root of a call; equal ones are equal from here on, whatever their types were."""
+        if collective in ("all_reduce", "reduce_scatter"):
+            if not isinstance(option, str):
+                raise TypeError(f"{collective}: op must be the name of a reduction, not {option!r}.")
+            return option
+        if collective == "broadcast":
+            root = checks.integer("broadcast: root", option)
+            if not 0 <= root < self.size:
+                raise ValueError(f"broadcast: root={root} is no rank; there are ranks 0..{self.size - 1}.")
+            return root
+        checked: _Option = option
+        return checked
+
+    def _result(self, collective: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        counts, gives = (blocks == 0 for blocks in COLLECTIVES[collective])
+        block = shape[1:] if counts else shape
+        return (self.size, *block) if gives else block
+
+    def _make(
+        self, collective: str, dtype: np.dtype[Any], shape: tuple[int, ...], option: _Option
+    ) -> _native.BufferCall:
+        dtypes.dtype_code(dtype.name)
+        if not dtype.isnative:
+            raise TypeError(
+                f"{collective}: {dtype!r} is of the other byte order; convert by x.astype('{dtype.newbyteorder('=')}')."
+            )
+        op = option if isinstance(option, str) else None
+        root = option if isinstance(option, int) else 0  # what has no root has this one
+        perm = option if isinstance(option, tuple) else ()
+        if op is not None:
+            dtypes.check(op, dtype)
+        counts = COLLECTIVES[collective][0] == 0
+        if counts and shape[:1] != (self.size,):
+            raise ValueError(f"{collective} wants one block for each of the {self.size} ranks first, not {shape}.")
+        spec = {
+            "collective": collective,
+            "op": op,
+            "dtype": dtype.name,
+            "shape": list(shape),
+            "block": int(np.prod(shape[1:] if counts else shape, dtype=np.int64)),
+            "axes": "processes",
+            "root": root,
+            "perm": [list(pair) for pair in perm],
+            "tag": 0,
+            "half": "both",
+            "algorithm": None,
+            "protocol": None,
+            "timeout": self._timeout,
+            "site": self._name,
+            "call": len(self._calls),
+            "devices": self._devices,
+            "program": "",
+        }
+        text = json.dumps(spec, separators=(",", ":"), sort_keys=True)
+        ranks = list(range(self.size))
+        return _native.BufferCall(text, ranks, self.rank, self._devices[self.rank], self._timeout)
+
+
+def _operand(collective: str, x: Any) -> np.ndarray:
+    """An array whose memory holds what it means."""
+    if isinstance(x, jax.Array):
+        x = np.asarray(x)
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"{collective}: the operand must be a NumPy array, not {type(x).__name__}.")
+    return _usable(collective, x, "operand", written=False)
+
+
+def _usable(collective: str, x: np.ndarray, what: str, *, written: bool) -> np.ndarray:
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{collective}: the {what} is a masked array, whose mask would be passed over; fill it first.")
+    if not x.flags.c_contiguous:
+        raise ValueError(f"{collective}: the {what} is not C-contiguous; numpy.ascontiguousarray makes a copy that is.")
+    if not x.flags.aligned:
+        raise ValueError(f"{collective}: the {what} is not aligned to its dtype; copy it.")
+    if written and not x.flags.writeable:
+        raise ValueError(f"{collective}: the array given for the result is read-only.")
+    return x

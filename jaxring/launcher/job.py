@@ -1,0 +1,273 @@
+"""The processes of a local job: started, their output forwarded, and all of them ended together.
+
+Each child leads a process group of its own, so ending a child ends what it started, and Ctrl-C reaches the launcher
+only, which passes it on. A child is reaped after its group has been ended, so that its pid cannot mean another process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from jaxring.launcher.failures import Failures
+from jaxring.launcher.streams import Reports, Sink, Stream
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable, Sequence
+
+GRACE_S = 5.0
+KILL_S = 2.0
+# Reads of one go; a pipe that a child fills all the time must not keep the launcher from its work.
+_READS = 16
+_TICK_S = 0.05
+
+
+class Restart:
+    """How often processes that fail are started again, all but process 0, and how long after.
+
+    Process 0 can wait for the end of all others: `read_end`, which it inherits, is at its end then.
+    """
+
+    def __init__(self, times: int, delay_s: float) -> None:
+        self.times, self.delay_s = times, delay_s
+        self.read_end, self._write_end = os.pipe()
+        self.due: dict[int, float] = {}
+
+    def would_take(self, rank: int) -> bool:
+        """Whether the process would be started again if it failed now."""
+        return rank != 0 and self.times > 0
+
+    def takes(self, rank: int) -> bool:
+        """Whether the failed process is started again; it is then in `due`."""
+        if not self.would_take(rank):
+            return False
+        self.times -= 1
+        self.due[rank] = time.monotonic() + self.delay_s
+        return True
+
+    def close(self) -> None:
+        """Nobody is left but process 0."""
+        if self._write_end >= 0:
+            os.close(self._write_end)
+            self._write_end = -1
+
+
+class Command(NamedTuple):
+    """What a process runs: `argv` of the descriptor to which it writes its report (`jaxring.launcher.report`)."""
+
+    argv: Callable[[int], Sequence[str]]
+    env: dict[str, str]
+
+
+class Job:
+    """Starts `commands` and waits for them. `output` is "all" or "rank0"; see `jaxring run`."""
+
+    def __init__(self, commands: Sequence[Command], output: str, prefix: bool, restart: Restart | None = None) -> None:
+        self._commands = commands
+        self._restart = restart
+        self._output, self._prefix = output, prefix
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._tails: dict[int, Stream] = {}
+        self._failures = Failures()
+        self._code = 0
+        self._signals: list[int] = []
+        self._handled = 0
+        self._stages: list[tuple[float, int]] = []
+        self._ending = False
+
+    def run(self) -> int:
+        """Exit code of the job: that of the first process to fail, 128 + n for one ended by signal n, 130 for Ctrl-C.
+
+        When one fails the others have GRACE_S seconds to end by themselves. A process fails when an exception ends its
+        script, which it reports, or when it ends by a signal or with an exit code.
+        """
+        previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for rank, command in enumerate(self._commands):
+                if self._signals:
+                    break
+                self._start(rank, command)
+            while self._children:
+                self._forward(_TICK_S)
+                self._reap()
+                self._decide()
+                self._show_tail()
+                self._start_again()
+                self._end_if_due()
+            self._drain()
+            summary = self._failures.summary()
+            if summary is not None and not self._signals:
+                _say(summary)
+            return self._code
+        finally:
+            # Also when the launcher itself fails: nothing is left behind.
+            for child in self._children.values():
+                _signal_group(child, signal.SIGKILL)
+                child.wait()
+            self._selector.close()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _start(self, rank: int, command: Command) -> None:
+        direct = not self._prefix if self._output == "all" else rank == 0
+        pipe = None if direct else subprocess.PIPE
+        hidden = self._output == "rank0" and rank != 0
+        out = subprocess.DEVNULL if hidden else pipe
+        # In a group of its own, a child that reads from the terminal would be stopped; a pipe or file it may read.
+        stdin = None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL
+        reads, writes = os.pipe()
+        pass_fds = (writes, self._restart.read_end) if self._restart is not None and rank == 0 else (writes,)
+        try:
+            child = subprocess.Popen(
+                command.argv(writes),
+                env=command.env,
+                stdin=stdin,
+                stdout=out,
+                stderr=pipe,
+                process_group=0,
+                pass_fds=pass_fds,
+            )
+        finally:
+            os.close(writes)
+            reports = os.fdopen(reads, "rb", buffering=0)
+        self._watch(reports, Reports(lambda report: self._failures.reported(rank, report)))
+        self._children[rank] = child
+        label = f"[{rank}] ".encode() if self._prefix else b""
+        if child.stdout is not None:
+            self._watch(child.stdout, Stream(label, sys.stdout.buffer))
+        if child.stderr is not None:
+            stream = Stream(label, None if hidden else sys.stderr.buffer)
+            self._watch(child.stderr, stream)
+            if hidden:
+                self._tails[rank] = stream
+
+    def _watch(self, pipe: IO[bytes], sink: Sink) -> None:
+        os.set_blocking(pipe.fileno(), False)
+        self._selector.register(pipe, selectors.EVENT_READ, sink)
+
+    def _forward(self, wait_s: float) -> bool:
+        """Forward what there is; waits up to `wait_s` seconds for some. False when there was nothing."""
+        if not self._selector.get_map():
+            time.sleep(wait_s)
+            return False
+        ready = self._selector.select(wait_s)
+        progress = False
+        for key, _ in ready:
+            try:
+                data = os.read(key.fd, 65536)
+            except BlockingIOError:
+                continue
+            progress = True
+            if data:
+                key.data.feed(data)
+            else:
+                self._finish(key)
+        return progress
+
+    def _finish(self, key: selectors.SelectorKey) -> None:
+        self._selector.unregister(key.fileobj)
+        assert not isinstance(key.fileobj, int)
+        key.fileobj.close()  # type: ignore[attr-defined]
+        key.data.end()
+
+    def _read_all(self) -> None:
+        """Forward what was there when this was called; what comes meanwhile, too, up to a bound."""
+        for _ in range(_READS):
+            if not self._forward(0):
+                return
+
+    def _drain(self) -> None:
+        self._read_all()
+        # A pipe that is still open belongs to something that left its group on purpose; it is not waited for.
+        for key in list(self._selector.get_map().values()):
+            self._finish(key)
+
+    def _reap(self) -> None:
+        for rank, child in list(self._children.items()):
+            if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                continue
+            _signal_group(child, signal.SIGKILL)  # what it left behind; the child itself has ended
+            status = child.wait()
+            del self._children[rank]
+            self._read_all()  # its report, if there is one
+            over = not status or self._failures.first is not None or bool(self._signals)
+            if not over and self._restart is not None and self._restart.takes(rank):
+                failure = self._failures.failure(rank, status)
+                self._failures.unreported(rank)
+                _say(f"{failure}; it is started again in {self._restart.delay_s:g} s")
+                continue
+            self._failures.ended(rank, status, self._ending)
+
+    def _decide(self) -> None:
+        """Find out who has failed first, and give the others GRACE_S from then on."""
+        if self._signals or not self._failures.undecided():
+            return
+        # Reports that lie in their pipes may be older than those that have been read.
+        self._read_all()
+        deferred = [rank for rank in self._children if self._restart is not None and self._restart.would_take(rank)]
+        first = self._failures.decide({rank: child.pid for rank, child in self._children.items()}, deferred)
+        if first is None:
+            return
+        self._code = first.code
+        rest = f"; the others have {GRACE_S:g} s to end" if set(self._children) - {first.rank} else ""
+        _say(f"{first}{rest}")
+        self._stages = _stages(time.monotonic())
+
+    def _show_tail(self) -> None:
+        """Once the first to fail has ended, show what it said last, if its output was hidden."""
+        first = self._failures.first
+        if first is not None and first.rank not in self._children and first.rank in self._tails:
+            self._tails.pop(first.rank).finish(sys.stderr.buffer)
+
+    def _start_again(self) -> None:
+        if self._restart is None:
+            return
+        due = self._restart.due
+        if self._code or self._signals:
+            due.clear()
+        for rank in [rank for rank, when in due.items() if when <= time.monotonic()]:
+            del due[rank]
+            self._start(rank, self._commands[rank])
+        if not due and set(self._children) <= {0}:
+            self._restart.close()
+
+    def _on_signal(self, number: int, _frame: types.FrameType | None) -> None:
+        self._signals.append(number)
+
+    def _end_if_due(self) -> None:
+        """Act on signals to the launcher, passed on at once and followed by harder ones; a second one kills."""
+        now = time.monotonic()
+        if len(self._signals) > self._handled:
+            number = signal.SIGKILL if self._handled else self._signals[0]
+            self._handled = len(self._signals)
+            self._code = self._code or 128 + self._signals[0]
+            self._stages = [(now, number), *_stages(now)]
+        while self._stages and self._stages[0][0] <= now:
+            _, number = self._stages.pop(0)
+            self._ending = True
+            for child in self._children.values():
+                _signal_group(child, number)
+
+
+def _stages(now: float) -> list[tuple[float, int]]:
+    # jax.distributed catches SIGTERM, as notice of a preemption, so that often does not end a process.
+    return [(now + GRACE_S, signal.SIGTERM), (now + GRACE_S + KILL_S, signal.SIGKILL)]
+
+
+def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
+    # The child is not reaped yet, so its pid, which is its group's id, is still its own.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, number)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(f"jaxring run: {text}", file=sys.stderr, flush=True)

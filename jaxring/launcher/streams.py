@@ -1,0 +1,88 @@
+"""What comes out of a child of `jaxring run`, piece by piece: its output, and its report to the launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+from jaxring.launcher import report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TAIL_BYTES = 8192
+_LONG_LINE_BYTES = 1 << 20
+
+
+class Sink(Protocol):
+    """Takes what is read from a pipe."""
+
+    def feed(self, data: bytes) -> None:
+        """Some bytes have come."""
+
+    def end(self) -> None:
+        """No more will come."""
+
+
+@dataclasses.dataclass
+class Stream:
+    """One output of one child. `sink` None keeps the last TAIL_BYTES instead of forwarding."""
+
+    prefix: bytes
+    sink: BinaryIO | None
+    pending: bytearray = dataclasses.field(default_factory=bytearray)
+
+    def feed(self, data: bytes) -> None:
+        """Take output: whole lines go out with the prefix, a carriage return ends one too, for progress bars."""
+        self.pending += data
+        if self.sink is None:
+            del self.pending[:-TAIL_BYTES]
+            return
+        lines = bytes(self.pending).splitlines(keepends=True)
+        # What has no end yet waits for it, unless it is so long that it may never come.
+        unfinished = lines and not lines[-1].endswith((b"\n", b"\r")) and len(lines[-1]) < _LONG_LINE_BYTES
+        self.pending = bytearray(lines.pop() if unfinished else b"")
+        self._write(lines)
+
+    def end(self) -> None:
+        """Write what is left, unless it is kept for `finish`."""
+        if self.sink is not None:
+            self.finish()
+
+    def finish(self, to: BinaryIO | None = None) -> None:
+        """Write what is left, to `to` if given."""
+        self.sink = to or self.sink
+        if self.sink is not None and self.pending:
+            if not self.pending.endswith((b"\n", b"\r")):
+                self.pending += b"\n"
+            self._write([bytes(line) for line in self.pending.splitlines(keepends=True)])
+        self.pending.clear()
+
+    def _write(self, lines: Sequence[bytes]) -> None:
+        if lines and self.sink is not None:
+            # The reader of our output may be gone; the job goes on.
+            with contextlib.suppress(BrokenPipeError):
+                self.sink.write(b"".join(self.prefix + line for line in lines))
+                self.sink.flush()
+
+
+@dataclasses.dataclass
+class Reports:
+    """The pipe by which a child reports the exception that ends its script; calls `then` with the report."""
+
+    then: Callable[[report.Report], None]
+    pending: bytearray = dataclasses.field(default_factory=bytearray)
+
+    def feed(self, data: bytes) -> None:
+        """Only the first line counts."""
+        if b"\n" not in self.pending:
+            self.pending += data
+            line, end, _ = bytes(self.pending).partition(b"\n")
+            found = report.decode(line) if end else None
+            if found is not None:
+                self.then(found)
+            del self.pending[_LONG_LINE_BYTES:]
+
+    def end(self) -> None:
+        """Half of a report is none."""

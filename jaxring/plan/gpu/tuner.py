@@ -1,0 +1,212 @@
+"""Which algorithm, protocol and number of lanes to use on GPUs: a pure function of what all ranks know alike.
+
+The prices are estimates from published figures of NVLink machines, not measurements of this engine: they order the
+candidates and promise no times.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxring.plan import cost, dtypes, protocols
+from jaxring.plan.algorithms import ALGORITHMS, serving
+from jaxring.plan.gpu import copy_engine, nvls
+from jaxring.plan.schedule import COLLECTIVES, Spec
+from jaxring.plan.tuner import Choice, asked_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Microseconds: of a launch with its gates, of a message's way, and of the host's part where it carries one.
+LAUNCH_US = 5.0
+HOP_US = {"simple": 3.5, "ll": 1.0, "ll128": 1.6}
+NETWORK_US = 25.0
+# Bytes per microsecond: what a GPU reads from others, and a network that the host drives. Shares of it that are data.
+LINK_BYTES_PER_US = 300_000.0
+NETWORK_BYTES_PER_US = 2_500.0
+# Of a copy within a GPU.
+MEMORY_BYTES_PER_US = 1_500_000.0
+EFFICIENCY = {"memory": 1.0, "simple": 1.0, "ll": 0.5, "ll128": 0.9375}
+# A further lane pays where each still has this many bytes.
+LANE_BYTES = 64 * 1024
+# From so many bytes of a rank's input or output on, copies go by the copy engines: no faster, but they take no
+# multiprocessors from the program's own kernels for long.
+COPY_BYTES = 64 << 20
+
+
+def lanes_for(nbytes: int, most: int, fewest: int = 1) -> int:
+    """A power of two from 1 to ``most``: so many lanes share ``nbytes``, and not fewer than ``fewest`` if that fits."""
+    lanes = 1
+    while lanes * 2 <= most and (lanes < fewest or lanes * 2 * LANE_BYTES <= nbytes):
+        lanes *= 2
+    return lanes
+
+
+def choose(
+    collective: str,
+    nodes: Sequence[int],
+    nbytes: int,
+    dtype: object,
+    most_lanes: int,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    whole_lines: bool = False,
+    copies_from: int | None = None,
+    fewest_lanes: int = 1,
+    no_nvls: str = "it was not looked for",
+    take_nvls: bool = False,
+    nvls_widening: int = 1,
+    unwanted: Sequence[str] = (),
+    unwanted_protocols: Sequence[str] = (),
+) -> Choice:
+    """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
+
+    ``nodes``: the node of each rank; ranks of one address each other's memory, others go by the network.
+    ``whole_lines``: 128-byte stores arrive whole between all ranks, so ll128 may be chosen without being asked for.
+    ``copies_from``: bytes of a rank's larger buffer from which on copy_engine is chosen unasked, if ever.
+    ``fewest_lanes``: where so many fit.
+    ``no_nvls``: why the switch cannot do it, or ""; ``take_nvls``: where it can, it may be chosen unasked.
+    ``nvls_widening``: for each byte of data, how many go through the switch.
+    ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for.
+    ValueError says why ``algorithm`` and ``protocol`` cannot serve and what would.
+    """
+    protocols.check(protocol, "GPU")
+    serve = [
+        *(name for name in serving(collective) if "GPU" in ALGORITHMS[name].engines),
+        *((copy_engine.NAME,) if collective in copy_engine.COLLECTIVES else ()),
+        *((nvls.NAME,) if collective in nvls.KINDS else ()),
+    ]
+    if algorithm is not None and algorithm not in serve:
+        known = (
+            f"does not serve {collective}"
+            if algorithm in {*ALGORITHMS, copy_engine.NAME, nvls.NAME}
+            else "is not there"
+        )
+        raise ValueError(f"algorithm {algorithm!r} {known}; use {' or '.join(serve)}")
+    if algorithm == nvls.NAME and no_nvls:
+        raise ValueError(
+            f"algorithm {algorithm!r} cannot do this {collective}: {no_nvls}; leave the choice to the tuner"
+        )
+    where = tuple(nodes)
+    topology = cost.Topology.of(where, where)
+    widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
+    may_choose = [name for name in serve if name not in ALGORITHMS or "GPU" in ALGORITHMS[name].unasked]
+    names = [algorithm] if algorithm else [name for name in may_choose if name not in unwanted]
+    excluded = [kind for kind in unwanted_protocols if kind != protocol]
+    larger = nbytes * topology.nranks if collective in ("all_gather", "gather") else nbytes
+    found: list[tuple[float, int, str, str, int]] = []
+    for name in names:
+        if name == copy_engine.NAME:
+            wanted = algorithm is not None or (copies_from is not None and larger >= copies_from)
+            fits = topology.nodes == 1 and topology.nranks > 1 and protocol in (None, "memory")
+            if wanted and fits and "memory" not in excluded:
+                found.append((_copy_price(collective, topology, nbytes), len(found), name, "memory", 1))
+            continue
+        if name == nvls.NAME:
+            wanted = take_nvls or algorithm is not None
+            if not no_nvls and wanted and protocol in (None, "memory") and "memory" not in excluded:
+                total = nbytes * topology.nranks if collective == "all_gather" else nbytes
+                lanes = lanes_for(total, most_lanes, fewest_lanes)
+                price = _switch_price(collective, topology, nbytes * nvls_widening, lanes)
+                found.append((price, len(found), name, "memory", lanes))
+            continue
+        lanes = _lanes(collective, name, where, nbytes, most_lanes, fewest_lanes)
+        composes = topology.width > 1 and topology.nodes > 1
+        if lanes == 0 or (ALGORITHMS[name].hierarchical and not composes and not algorithm):
+            continue
+        silent = ALGORITHMS[name].memory and topology.nodes == 1
+        for kind in _kinds(silent or topology.nranks == 1, topology.nodes, protocol, whole_lines):
+            if kind in excluded:
+                continue
+            price = _price(collective, name, topology, nbytes, lanes, widening, kind)
+            found.append((price, len(found), name, kind, lanes))
+    if not found:
+        what = f"algorithm {algorithm or 'of any kind'!r} with protocol {protocol or 'of any kind'!r}"
+        raise ValueError(
+            f"{collective} among {topology.nranks} ranks in {topology.nodes} node(s) of GPUs has no {what}: 'memory' "
+            "needs one node and an algorithm that reads memory, the others need messages, ll128 needs one node"
+        )
+    found.sort()
+    # Where it is a candidate it is not for its speed.
+    price, _, name, kind, lanes = next((each for each in found if each[2] == copy_engine.NAME), found[0])
+    why = (
+        "leaves the multiprocessors free" if name == copy_engine.NAME else f"is the cheapest of {len(found)} candidates"
+    )
+    reason = f"{name} by {kind} {why}, estimated {price:g} us"
+    if name == nvls.NAME and nvls_widening > 1:
+        reason += f"; its elements go through the switch {nvls_widening} times as wide"
+    if not no_nvls and not take_nvls and algorithm is None:
+        reason += "; nvls could do it, and is not chosen unasked since no hardware has run it (JAXRING_NVLS_ENABLE=1)"
+    return Choice(
+        name,
+        kind,
+        lanes,
+        reason,
+        [(f"{candidate}/{how}", us) for us, _, candidate, how, _ in found],
+        asked_for(algorithm, protocol),
+    )
+
+
+def by_messages(nbytes: int, most_lanes: int, why: str) -> Choice:
+    """How a call travels that has no other way than direct messages, for the reason ``why``."""
+    return Choice("direct", "simple", lanes_for(nbytes, most_lanes), why, [])
+
+
+def _lanes(collective: str, name: str, where: tuple[int, ...], nbytes: int, most: int, fewest: int) -> int:
+    """Channels of the schedule, whose lanes fit; 0 if even one channel has too many."""
+    from jaxring.plan.algorithms import build
+
+    total = nbytes * len(where) if COLLECTIVES[collective][1] == 0 and COLLECTIVES[collective][0] == 1 else nbytes
+    channels = lanes_for(total, most, fewest)
+    while channels and build(Spec(collective, len(where), name, channels=channels, placement=where)).nlanes > most:
+        channels //= 2
+    return channels
+
+
+def _kinds(silent: bool, nodes: int, protocol: str | None, whole_lines: bool) -> list[str]:
+    if silent:
+        return ["memory"] if protocol in (None, "memory") else []
+    kinds = ["simple", "ll"]
+    if nodes == 1 and (whole_lines or protocol == "ll128"):
+        kinds.append("ll128")
+    return [kind for kind in kinds if protocol in (None, kind)]
+
+
+def _price(
+    collective: str, name: str, topology: cost.Topology, nbytes: int, lanes: int, widening: int, kind: str
+) -> float:
+    shape = ALGORITHMS[name].shape_on(collective, topology, nbytes, lanes, widening)
+    share = EFFICIENCY[kind]
+    # One lane does not fill a link; this many do, roughly.
+    busy = min(1.0, lanes / 16)
+    if kind == "memory":
+        phases = len(cost.PHASES.get(collective, ("spread",)))
+        return round(LAUNCH_US + phases * _crossing(collective, topology, nbytes) / (LINK_BYTES_PER_US * busy), 3)
+    if topology.nodes > 1:
+        wire = shape.hops * (HOP_US[kind] + NETWORK_US) + shape.wire_bytes / (NETWORK_BYTES_PER_US * share)
+    else:
+        wire = shape.hops * HOP_US[kind] + shape.wire_bytes / (LINK_BYTES_PER_US * busy * share)
+    return round(LAUNCH_US + wire + shape.memory_bytes / (LINK_BYTES_PER_US * busy), 3)
+
+
+def _crossing(collective: str, topology: cost.Topology, nbytes: int) -> float:
+    """Bytes into the busiest rank: a share of the vector from, or to, each other one; a reduction's root reads
+    the others' whole vectors."""
+    n = topology.nranks
+    total = nbytes * n if collective in ("all_gather", "gather") else nbytes
+    return total * (n - 1) if collective == "reduce" else total * (n - 1) / n
+
+
+def _copy_price(collective: str, topology: cost.Topology, nbytes: int) -> float:
+    """Two gates, the copies to the peers, and those from the landing to the output."""
+    crossing = _crossing(collective, topology, nbytes)
+    return round(3 * LAUNCH_US + crossing / LINK_BYTES_PER_US + crossing / MEMORY_BYTES_PER_US, 3)
+
+
+def _switch_price(collective: str, topology: cost.Topology, nbytes: int, lanes: int) -> float:
+    """Each rank's part goes up to the switch once and comes down once, and through the memory beside it."""
+    n = topology.nranks
+    total = nbytes * n if collective == "all_gather" else nbytes
+    link = total if collective == "all_reduce" else total * (n - 1) / n
+    busy = min(1.0, lanes / 16)
+    return round(2 * LAUNCH_US + link / (LINK_BYTES_PER_US * busy) + 2 * total / (MEMORY_BYTES_PER_US * busy), 3)

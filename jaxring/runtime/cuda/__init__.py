@@ -1,0 +1,1 @@
+"""The CUDA engine: its communicators, its planner and its service."""

@@ -1,0 +1,66 @@
+"""Native plans of the CUDA engine from schedules: which kernel, or copies, plays them, and how."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jaxring.plan import dtypes, protocols
+from jaxring.plan.gpu import copy_engine, nvls
+from jaxring.runtime import schedules
+from jaxring.runtime.cuda import copies as cuda_copies
+from jaxring.runtime.cuda import nvls as cuda_nvls
+from jaxring.settings import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.plan.schedule import Schedule
+    from jaxring.plan.tuner import Choice
+
+# Inputs up to this size go by the one-shot kernel, which pushes them to every rank.
+ONE_SHOT_BYTES = 64 * 1024
+# The kernels' numbers of fused collectives, by collective; the one-shot all-reduce is 0.
+_FUSED = {"all_reduce": 1, "reduce_scatter": 2, "all_gather": 3, "broadcast": 4, "all_to_all": 5}
+
+
+def build(
+    native: Any,
+    spec: dict[str, Any],
+    schedule: Schedule,
+    choice: Choice,
+    local: Sequence[int],
+    nbytes: int,
+    threads: int,
+) -> Any:
+    """The native plan builder, filled: ``local`` are the ranks of this process, ``threads`` those of a block where the
+    settings do not say."""
+    ranks, op = schedule.spec.nranks, spec["op"]
+    plan = native.PlanBuilder()
+    plan.set_identity(schedules.describe(spec), spec["timeout"], spec["root"])
+    plan.set_range(
+        f"{spec['collective']}{' ' + op if op else ''} {nbytes}B over {spec['axes']}: "
+        f"{choice.algorithm}/{choice.protocol}"
+    )
+    code = -1 if op is None else dtypes.REDUCE_OPS[op]
+    plan.set_data(dtypes.dtype_code(spec["dtype"]), code, ranks if op == "mean" else 0, spec["block"])
+    configured = settings()
+    if choice.algorithm == copy_engine.NAME:
+        cuda_copies.fill(plan, schedule, local, configured.cuda_trap)
+        return plan
+    threads = configured.nthreads or threads
+    if choice.algorithm == nvls.NAME:
+        cuda_nvls.fill(plan, schedule, local, choice.channels, threads, configured.cuda_trap)
+        return plan
+    in_blocks = 0 if spec["half"] == "recv" else schedule.in_blocks
+    out_blocks = 0 if spec["half"] == "send" else schedule.out_blocks
+    plan.set_shape(in_blocks, out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes)
+    fused = -1
+    if choice.protocol == "memory" and ranks > 1:
+        fused = _FUSED.get(schedule.spec.collective, -1)
+        if fused == 1 and nbytes <= ONE_SHOT_BYTES:
+            fused = 0
+    plan.set_kernel(protocols.GPU[choice.protocol], fused, threads, configured.cuda_trap, configured.local_register)
+    plan.set_bulk(configured.cuda_bulk_bytes)
+    for rank in local:
+        plan.add_local(rank, *schedules.table(schedule, rank), schedule.uses_memory(rank))
+    return plan

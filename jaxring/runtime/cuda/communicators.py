@@ -1,0 +1,173 @@
+"""Finds or makes the communicator of a plan's ranks: joins their processes, and learns who shares memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxring import _compat
+from jaxring.errors import JoinError
+from jaxring.runtime import schedules
+from jaxring.runtime.cuda import builder as cuda_builder
+from jaxring.runtime.cuda import messages as cuda_messages
+from jaxring.runtime.cuda.gpu_info import Card, nodes_of
+from jaxring.runtime.cuda.groups import Group, Shape
+from jaxring.settings import settings
+from jaxring.topology import detect, paths
+from jaxring.world.join import World
+from jaxring.world.links import memory_path
+from jaxring.world.store import JaxStore
+
+# Sets its processes' links apart from those of the CPU engine, which have a World of their own.
+_GENERATION = 1_000_000
+_SLOTS = 8
+# Of simple, ll and ll128, and no more than a slot of BUFFSIZE, which is what the network carries in one message.
+_SLOT_BYTES = (1 << 26, 16 * 1024, 32 * 1024)
+
+
+class Devices(NamedTuple):
+    """How device numbers translate. ``global_ids``: XLA's number in a handler -> jax device id; ``gpus``: jax device
+    id -> the CUDA runtime's number, of this process's devices."""
+
+    platform: str
+    global_ids: dict[int, int]
+    gpus: dict[int, int]
+
+
+class Communicators:
+    """The communicators of this process, each made when a plan first needs it. ``native`` is the engine's module."""
+
+    def __init__(self, native: Any, devices: Devices) -> None:
+        self._native, self._devices = native, devices
+        self._lock = threading.Lock()
+        self._groups: dict[str, Group] = {}
+        self._cards: dict[int, Card] = {}
+        self._attached: set[int] = set()
+        self._world: World | None = None
+        self.store: JaxStore | None = None
+        configured = settings()
+        self.shape = Shape(
+            configured.max_nchannels,
+            tuple((_SLOTS, min(size, configured.slot_bytes)) for size in _SLOT_BYTES),
+            2 * cuda_builder.ONE_SHOT_BYTES,
+        )
+        self._process, self._processes = jax.process_index(), jax.process_count()
+        self._cards[self._process] = self._own_card()
+        machine = detect.machine(configured)
+        for gpu in sorted(set(devices.gpus.values())):
+            near = paths.nics_near(machine, native.device(gpu)[4], configured.net_gdr_level)
+            native.allow_direct(gpu, near)
+        if self._processes > 1:
+            self.store = JaxStore()
+            self.store.set(f"jaxring/cuda/card/{self._process}", self._cards[self._process].to_json())
+
+    def card(self, process: int) -> Card:
+        """What a process said of its GPUs, waiting for it. Raises JoinError."""
+        card = self._cards.get(process)
+        if card is None and self.store is not None:
+            raw = self.store.get(f"jaxring/cuda/card/{process}", settings().come_timeout)
+            card = self._cards[process] = Card.from_json(raw)
+        if card is None:
+            raise JoinError(f"there is no process {process}")
+        return card
+
+    def get(
+        self,
+        devices: list[int],
+        owners: list[int],
+        spec: dict[str, Any],
+        purpose: str = "",
+        shape: Shape | None = None,
+    ) -> Group:
+        """The communicator of these ranks; those for other purposes are its like with memory of their own."""
+        shape = shape or self.shape
+        others = sorted(set(owners) - {self._process})
+        world = self._join() if others else None
+        cards = {process: self.card(process) for process in set(owners)}
+        hosts: list[Any] = [world.info(p).host_id if world is not None else 0 for p in owners]
+        if settings().p2p_disable:
+            hosts = list(range(len(owners)))
+        nodes = nodes_of(devices, owners, cards, hosts)
+        name = f"{schedules.number(f'{devices}{nodes}{shape}{purpose}', 8):016x}"
+        with self._lock:
+            if name not in self._groups:
+                self._groups[name] = self._make(name, shape, devices, owners, nodes, world, spec)
+            return self._groups[name]
+
+    def queue(self, devices: list[int], owners: list[int], spec: dict[str, Any], lanes: int) -> tuple[Group, Group]:
+        """The communicators of a message's shape and of its queue, connected. All ranks come here for either half."""
+        queue, of_shape = cuda_messages.names(spec, devices)
+        shape = cuda_messages.queue_shape(cuda_messages.nbytes(spec), lanes, settings().slot_bytes)
+        desk = self.get(devices, owners, spec, queue, cuda_messages.desk_shape())
+        data = self.get(devices, owners, spec, of_shape, shape)
+        for group in (desk, data):
+            cuda_messages.connect(group, spec["perm"])
+        return data, desk
+
+    def _own_card(self) -> Card:
+        native, count = self._native, self._native.device_count()
+        uuid = {n: native.device(n)[1] for n in range(count)}
+        board, bell = native.board()
+        return Card(
+            os.getpid(),
+            board,
+            bell,
+            {device: uuid[gpu] for device, gpu in self._devices.gpus.items()},
+            {uuid[a]: tuple(uuid[b] for b in range(count) if native.can_access(a, b)) for a in range(count)},
+            min(native.device(n)[3] for n in self._devices.gpus.values()),
+            tuple(uuid[n] for n in range(count) if native.has_multicast(n)),
+        )
+
+    def _make(
+        self,
+        name: str,
+        shape: Shape,
+        devices: list[int],
+        owners: list[int],
+        nodes: list[int],
+        world: World | None,
+        spec: dict[str, Any],
+    ) -> Group:
+        ranks = []
+        for rank, (device, process, node) in enumerate(zip(devices, owners, nodes, strict=True)):
+            gpu = self._devices.gpus[device] if process == self._process else -1
+            host = world.info(process).hostname if world is not None else "this host"
+            ranks.append((process, gpu, node, f"rank {rank} (process {process} on {host}, device {device})"))
+        here = {node for node, process in zip(nodes, owners, strict=True) if process == self._process}
+        others = sorted(set(owners) - {self._process})
+        if world is not None:
+            for process in others:
+                world.expect(process, 1)
+        for process in others:
+            if world is None:
+                raise JoinError("there is no other process")
+            world.link(process, 0)
+            near = any(node in here for node, owner in zip(nodes, owners, strict=True) if owner == process)
+            if near and process not in self._attached:
+                card, info = self.card(process), world.info(process)
+                board = memory_path(info, card.pid, card.board_fd)
+                self._native.attach_board(process, board, memory_path(info, card.pid, card.bell_fd))
+                self._attached.add(process)
+        store = self.store if world is not None else None
+        timeout = min(settings().join_timeout, spec["timeout"])
+        return Group(self._native, name, ranks, shape, store, timeout)
+
+    def _join(self) -> World:
+        with self._lock:
+            if self._world is None:
+                state = _compat.distributed_state()
+                self._world = World(
+                    self.store or JaxStore(),
+                    self._process,
+                    self._processes,
+                    self._native,
+                    settings().join_timeout,
+                    come_s=settings().come_timeout,
+                    coordinator=state.coordinator if state is not None else "",
+                    generation=_GENERATION,
+                    gpus=[self._native.device(n)[4] for n in self._devices.gpus.values()],
+                )
+            return self._world

@@ -1,0 +1,28 @@
+"""Native plans for the algorithm `copy_engine`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxring.plan.gpu import copy_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jaxring.plan.schedule import Schedule
+
+# Of each rank's memory that copies of its peers land in: at most what a slice of every block takes. Large enough that a
+# gate between slices costs nothing beside them.
+LANDING_BYTES = 128 << 20
+
+
+def fill(plan: Any, schedule: Schedule, local: Iterable[int], trap: bool) -> None:
+    """Fill a plan builder, but for its identity and data, with the copies that do what ``schedule`` would."""
+    plan.set_shape(schedule.in_blocks, schedule.out_blocks, 1, 0, 1)
+    plan.set_kernel(0, -1, 64, trap, False)
+    for rank in local:
+        # One lane without steps: its gates are what is played.
+        plan.add_local(rank, b"", np.zeros(2, np.uint32).tobytes(), b"", True)
+        plan.set_moves(rank, *copy_engine.moves(schedule.spec, rank))

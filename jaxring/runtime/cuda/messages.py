@@ -1,0 +1,77 @@
+"""Queues of messages between named ranks on GPUs: whose connections they use, and how far a sender may run ahead.
+
+A queue is what sends and receives of one tag over the same ranks share. Its messages may differ in shape: each shape
+has connections of its own, whose slots hold several whole messages, and a note at the queue's desk says which is next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jaxring.plan import dtypes
+from jaxring.runtime import schedules
+from jaxring.runtime.cuda.groups import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.runtime.cuda.groups import Group
+
+# Messages that a rank may send before the first is received: as many as fit QUEUE_BYTES, within these bounds.
+DEPTHS = (2, 16)
+QUEUE_BYTES = 64 << 20
+# Notes that a desk holds, and the bytes of a slot for one.
+_DESK = Shape(1, ((64, 512), (64, 512), (64, 512)), 0)
+_UNIT = 512
+
+
+def depth(nbytes: int) -> int:
+    """How many messages of ``nbytes`` a queue holds: a power of two."""
+    low, high = DEPTHS
+    while high > low and high * nbytes > QUEUE_BYTES:
+        high //= 2
+    return high
+
+
+def desk_shape() -> Shape:
+    """Of a queue's desk."""
+    return _DESK
+
+
+def queue_shape(nbytes: int, lanes: int, slot_bytes: int) -> Shape:
+    """Of the communicator of one shape: ``lanes`` share a message of ``nbytes``, in slots of ``slot_bytes`` at most."""
+    # Pieces end at 64-byte lines, so one may be that much longer than a share.
+    piece = -(-nbytes // lanes) + 64
+    slots = 1
+    while slots * slot_bytes < piece:
+        slots *= 2
+    each = slot_bytes if slots > 1 else -(-piece // _UNIT) * _UNIT
+    return Shape(lanes, ((depth(nbytes) * slots, each),) * 3, 0)
+
+
+def names(spec: dict[str, Any], devices: Sequence[int]) -> tuple[str, str]:
+    """The queue's name, and that of its messages of this call's shape; the same for both halves, in all processes."""
+    queue = f"mail/{spec['tag']}/{spec['perm']}/{list(devices)}"
+    return queue, f"{queue}/{spec['dtype']}{spec['shape']}"
+
+
+def check(spec: dict[str, Any]) -> int:
+    """What stands for a message's dtype and shape."""
+    return schedules.number(f"{spec['dtype']}{spec['shape']}", 8)
+
+
+def connect(group: Group, perm: Sequence[Sequence[int]]) -> None:
+    """Connections of local ranks with those that they send to and receive from; maybe with themselves."""
+    peers: dict[int, set[int]] = {rank: set() for rank in group.local}
+    for source, target in perm:
+        for rank, peer in ((source, target), (target, source)):
+            if rank in peers:
+                peers[rank].add(peer)
+    with group.lock:
+        group.connect(peers, "simple", to_self=True)
+
+
+def nbytes(spec: dict[str, Any]) -> int:
+    """Of one message."""
+    size: int = spec["block"] * dtypes.element_bytes(spec["dtype"])
+    return size

@@ -1,0 +1,68 @@
+"""Native plans for the algorithm `nvls`, and whether ranks can go that way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxring.plan import dtypes, protocols
+from jaxring.plan.gpu import nvls
+from jaxring.runtime.cuda.gpu_info import uuid_of
+from jaxring.settings import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from jaxring.plan.schedule import Schedule
+    from jaxring.runtime.cuda.gpu_info import Card
+
+# Of each GPU, bound to the multicast object of a communicator. A slice of all lanes is half of it: large enough that
+# the meeting of a slice costs little beside it.
+MEMORY_BYTES = 64 << 20
+
+
+def fill(plan: Any, schedule: Schedule, local: Iterable[int], lanes: int, threads: int, trap: bool) -> None:
+    """Fill a plan builder, but for its identity and data, with the collective that ``schedule`` would do."""
+    plan.set_shape(schedule.in_blocks, schedule.out_blocks, 1, 0, lanes)
+    plan.set_kernel(protocols.GPU["memory"], -1, threads, trap, False)
+    plan.set_multicast(nvls.KINDS[schedule.spec.collective])
+    for rank in local:
+        # Lanes without steps: their gates are what is passed.
+        plan.add_local(rank, b"", np.zeros(lanes + 1, np.uint32).tobytes(), b"", True)
+
+
+def why_not(
+    native: Any,
+    collective: str,
+    op: str | None,
+    dtype: str,
+    nodes: Sequence[int],
+    devices: Sequence[int],
+    cards: Sequence[Card],
+) -> str:
+    """Why ranks cannot go through multicast memory, or "". ``devices`` and ``cards``: of each rank."""
+    if settings().nvls_enable == nvls.NEVER:
+        return "JAXRING_NVLS_ENABLE is 0"
+    if collective not in nvls.KINDS:
+        return f"it serves {', '.join(nvls.KINDS)}"
+    if len(nodes) < 2 or len(set(nodes)) > 1:
+        return "it needs several ranks, all in one node"
+    uuids = [uuid_of(device, card) for device, card in zip(devices, cards, strict=True)]
+    for rank, uuid in enumerate(uuids):
+        if uuid in uuids[:rank]:
+            return f"each rank needs a GPU of its own, and ranks {uuids.index(uuid)} and {rank} share one"
+        if uuid not in cards[rank].multicast:
+            return (
+                f"the driver reports no multicast for the GPU of rank {rank}: there is no NVLink switch, or it is off"
+            )
+    if widening(native, op, dtype) == 0:
+        return f"switches have no {op} of {dtype} as it is promised"
+    return ""
+
+
+def widening(native: Any, op: str | None, dtype: str) -> int:
+    """For each byte of data, how many go through the switch; 0 where it cannot reduce so."""
+    if op is None:
+        return 1
+    return int(native.switch_widens(dtypes.dtype_code(dtype), dtypes.REDUCE_OPS[op], op == "mean"))

@@ -1,0 +1,180 @@
+"""Makes plans for call sites on GPUs: who the ranks are, the schedule, and the kernel or copies that play it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+import time
+from typing import Any
+
+from jaxring.errors import JoinError
+from jaxring.plan import dtypes, tuner
+from jaxring.plan.gpu import copy_engine, nvls
+from jaxring.plan.gpu import tuner as cuda_tuner
+from jaxring.plan.schedule import COLLECTIVES, SCHEDULED_AS, Spec
+from jaxring.runtime import schedules
+from jaxring.runtime.cuda import (
+    builder as cuda_builder,
+)
+from jaxring.runtime.cuda import (
+    copies as cuda_copies,
+)
+from jaxring.runtime.cuda import (
+    messages as cuda_messages,
+)
+from jaxring.runtime.cuda import (
+    nvls as cuda_nvls,
+)
+from jaxring.runtime.cuda.communicators import Communicators, Devices
+from jaxring.runtime.cuda.gpu_info import uuid_of
+from jaxring.runtime.explain import Decision, record
+from jaxring.runtime.placement import device_owners, exchange_devices, known_devices
+from jaxring.settings import settings
+
+logger = logging.getLogger("jaxring.runtime")
+
+
+class CudaPlanner:
+    """Answers the CUDA engine's planning requests. ``native`` is its module."""
+
+    def __init__(self, native: Any, devices: Devices, threads: int) -> None:
+        self._native, self._devices, self._threads = native, devices, threads
+        self._communicators = Communicators(native, devices)
+
+    def identify(self, request: Any) -> None:
+        """The partition of a device that is captured into a graph before its partition id can be read."""
+        spec = json.loads(request.spec)
+        device = self._devices.global_ids.get(request.device)
+        if spec["devices"] is None or device not in spec["devices"]:
+            raise ValueError(
+                f"{schedules.describe(spec)} was captured into a CUDA graph on its first run, and its mesh does not "
+                "name the devices: call it once with XLA_FLAGS=--xla_gpu_enable_command_buffer= or use a concrete mesh"
+            )
+        request.identify(spec["devices"].index(device))
+
+    def plan(self, request: Any) -> tuple[Any, Any]:
+        """The communicator and native plan for a request. Raises JoinError, PlanError or ValueError."""
+        spec = json.loads(request.spec)
+        devices = self._ranks(request, spec)
+        owner = device_owners(self._devices.platform)
+        owners = [owner[d] for d in devices]
+        # Launches on a communicator have one order on each device: what is started has communicators of its own.
+        group = self._communicators.get(devices, owners, spec, "beside" if spec.get("started") else "")
+        collective = SCHEDULED_AS.get(spec["collective"], spec["collective"])
+        half, ragged = spec["half"], spec["collective"] == "ragged_all_to_all"
+        blocks = 1 if ragged else COLLECTIVES[collective][0] or len(devices)
+        nbytes = spec["block"] * dtypes.element_bytes(spec["dtype"]) * blocks
+        nodes, most = schedules.normalise(group.nodes), self._most_lanes(devices, owners)
+        transports = self._transports(nodes, owners)
+        if ragged or half != "both":
+            # No rank knows where the other one's data lies, so nobody addresses another's memory.
+            nodes = tuple(range(len(devices)))
+            choice = cuda_tuner.by_messages(nbytes, most, f"{spec['collective']} goes by messages")
+        else:
+            cards = [self._communicators.card(process) for process in owners]
+            places = {uuid_of(d, card) for d, card in zip(devices, cards, strict=True)}
+            pick = functools.partial(
+                cuda_tuner.choose,
+                collective,
+                nodes,
+                nbytes,
+                spec["dtype"],
+                most,
+                whole_lines=len(places) == 1,
+                copies_from=cuda_tuner.COPY_BYTES if len(places) == len(devices) else None,
+                fewest_lanes=settings().min_nchannels,
+                no_nvls=cuda_nvls.why_not(self._native, collective, spec["op"], spec["dtype"], nodes, devices, cards),
+                take_nvls=settings().nvls_enable == nvls.CHOSEN,
+                nvls_widening=cuda_nvls.widening(self._native, spec["op"], spec["dtype"]),
+            )
+            asked = (spec["algorithm"], spec["protocol"])
+            choice = tuner.choose_among(pick, settings().algo, settings().proto, *asked)
+        schedule = schedules.schedule(
+            half,
+            Spec(
+                collective,
+                len(devices),
+                "direct" if choice.algorithm in (copy_engine.NAME, nvls.NAME) else choice.algorithm,
+                root=spec["root"],
+                channels=choice.channels,
+                placement=nodes,
+                perm=tuple((s, t) for s, t in spec["perm"]),
+            ),
+        )
+        with group.lock:
+            group.prepare()
+            if choice.algorithm == copy_engine.NAME:
+                group.land(cuda_copies.LANDING_BYTES)
+            if choice.algorithm == nvls.NAME:
+                group.multicast(cuda_nvls.MEMORY_BYTES)
+                transports = (nvls.NAME,)
+            if half == "both":
+                peers = {rank: set().union(*schedule.message_peers(rank)) for rank in group.local}
+                group.connect(peers, choice.protocol)
+        desk = None
+        if half != "both":
+            group, desk = self._communicators.queue(devices, owners, spec, choice.channels)
+        plan = cuda_builder.build(self._native, spec, schedule, choice, group.local, nbytes, self._threads)
+        if ragged:
+            plan.set_ragged(math.prod(spec["shape"][1:]))
+        if desk is not None:
+            plan.set_mail(desk.communicator, half == "send", cuda_messages.check(spec))
+        decision = Decision(
+            collective=spec["collective"],
+            op=spec["op"],
+            dtype=spec["dtype"],
+            nbytes=nbytes,
+            axes=spec["axes"],
+            site=spec["site"],
+            ranks=len(devices),
+            processes=len(set(owners)),
+            algorithm=choice.algorithm,
+            protocol=choice.protocol,
+            channels=choice.channels,
+            transports=transports,
+            reason=choice.reason,
+            candidates=tuple(choice.candidates),
+        )
+        record(decision)
+        logger.info("%s", decision)
+        return group.communicator, plan
+
+    def _ranks(self, request: Any, spec: dict[str, Any]) -> list[int]:
+        """The device id of each rank, in rank order."""
+
+        def arrived() -> list[tuple[int, int]]:
+            return [(rank, self._devices.global_ids[device]) for rank, device in request.arrived()]
+
+        devices = known_devices(request, spec, arrived())
+        if devices is not None:
+            return devices
+        if self._communicators.store is not None:
+            return exchange_devices(self._communicators.store, request, spec, arrived)
+        deadline = time.monotonic() + spec["timeout"]
+        while len(found := dict(arrived())) < len(request.partitions):
+            if time.monotonic() > deadline:
+                raise JoinError(
+                    f"only ranks {sorted(found)} reached {schedules.describe(spec)} in {spec['timeout']:g} s"
+                )
+            time.sleep(0.001)
+        return [found[rank] for rank in range(len(request.partitions))]
+
+    def _most_lanes(self, devices: list[int], owners: list[int]) -> int:
+        """So many that all lanes of the ranks that share a GPU are resident together, on XLA's streams and beside."""
+        uuids = [uuid_of(d, self._communicators.card(p)) for d, p in zip(devices, owners, strict=True)]
+        sharing = max(uuids.count(u) for u in uuids)
+        smallest = min(self._communicators.card(p).multiprocessors for p in set(owners))
+        return max(1, min(self._communicators.shape.lanes, smallest // (2 * sharing)))
+
+    def _transports(self, nodes: tuple[int, ...], owners: list[int]) -> tuple[str, ...]:
+        ways = {
+            "p2p" if owners[a] == owners[b] else "ipc"
+            for a in range(len(nodes))
+            for b in range(a)
+            if nodes[a] == nodes[b]
+        }
+        if len(set(nodes)) > 1:
+            ways.add("network")
+        return tuple(sorted(ways)) or ("none",)

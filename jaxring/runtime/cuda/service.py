@@ -1,0 +1,150 @@
+"""Brings the CUDA engine up: its module, its custom calls, its planning thread and its reports of faults.
+
+The engine starts when a program with a collective is loaded on a GPU, not before: importing jaxring starts no backend.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import logging
+import threading
+from typing import Any
+
+import jax
+
+from jaxring.errors import JaxringError
+from jaxring.runtime import ending
+from jaxring.runtime.cuda.communicators import Devices
+from jaxring.runtime.cuda.planner import CudaPlanner
+from jaxring.settings import kinds, settings
+from jaxring.world import daemons
+
+logger = logging.getLogger("jaxring.runtime")
+
+_POLL_S = 0.5
+_ABORT_S = 2.0
+_INVALID_ARGUMENT, _INTERNAL, _UNAVAILABLE = 3, 13, 14
+# Threads of a lane: what fills a multiprocessor's memory pipes with one block on it.
+_THREADS = 384
+_lock = threading.Lock()
+_started: Any = None
+_stop = threading.Event()
+
+
+def native_module() -> Any:
+    """The module jaxring._native_cuda, or None where jaxring was built without CUDA."""
+    try:
+        return importlib.import_module("jaxring._native_cuda")
+    except ModuleNotFoundError:
+        return None
+
+
+def register_targets(native: Any, targets: tuple[str, ...], platform: str = "CUDA") -> None:
+    """Tells XLA about our custom calls on GPUs. Needs no backend, no driver and no GPU."""
+    handlers = native.handlers()
+    for target in targets:
+        kind = target.removeprefix("jaxring_").split("_")[0]
+        execute = handlers[kind if kind in ("done", "join", "start", "ragged") else "collective"]
+        sited = kind not in ("done", "join")
+        stages = {"instantiate": handlers["instantiate"], "execute": execute} if sited else execute
+        jax.ffi.register_ffi_target(target, stages, platform=platform)
+
+
+def abort(reason: str) -> bool:
+    """Ends the GPU engine's work, and its peers', for good; False where this process has not used it."""
+    if _started is None:
+        return False
+    _stop.set()  # the engine no longer lets its threads wait
+    _started.abort(reason, 0, False)
+    _log_faults(_started, 0)
+    return True
+
+
+def cuda_devices(native: Any) -> Devices:
+    """This process's GPUs as JAX and the CUDA runtime number them. Starts JAX's backend."""
+    del native
+    local = jax.local_devices(backend="cuda")
+    numbers = {d.id: d.id if d.local_hardware_id is None else int(d.local_hardware_id) for d in local}
+    return Devices("cuda", {number: device for device, number in numbers.items()}, numbers)
+
+
+def prepare_lowering() -> None:
+    """Called where a collective is lowered for GPUs: brings the engine up if this process has any.
+
+    RuntimeError where it has GPUs and jaxring was built without CUDA. A process without GPUs lowers for others.
+    """
+    try:
+        if not jax.local_devices(backend="cuda"):
+            return
+    except RuntimeError:
+        return
+    native = native_module()
+    if native is None:
+        raise RuntimeError("jaxring was built without CUDA: install a build with it, or run this on CPU devices")
+    ensure_started(native)
+
+
+def ensure_started(native: Any, find_devices: Any = cuda_devices, threads: int = _THREADS) -> None:
+    """Starts the engine and its threads, once. Called while a program is lowered for GPUs, so the backend is there."""
+    global _started
+    with _lock:
+        if _started is not None:
+            return
+        configured = settings()
+        native.start(
+            jax.process_index(),
+            configured.slot_bytes,
+            configured.link_timeout,
+            configured.checksum,
+            kinds.fault_plan(configured.faults),
+        )
+        planner = CudaPlanner(native, find_devices(native), threads)
+        serve = threading.Thread(target=_serve, args=(native, planner), name="jaxring-cuda-planner", daemon=True)
+        watch = threading.Thread(target=_report, args=(native,), name="jaxring-cuda-faults", daemon=True)
+        serve.start()
+        watch.start()
+        atexit.register(_end, native, serve, watch)
+        _started = native
+
+
+def _serve(native: Any, planner: CudaPlanner) -> None:
+    while not _stop.is_set():
+        request = native.next_request(_POLL_S)
+        if request is not None:
+            # Every plan may wait for other processes, which may plan in another order.
+            daemons.start("jaxring-cuda-plan", _answer, planner, request)
+        del request
+
+
+def _answer(planner: CudaPlanner, request: Any) -> None:
+    try:
+        if request.group < 0:
+            planner.identify(request)
+            return
+        request.resolve(*planner.plan(request))
+    except Exception as error:
+        logger.warning("planning for GPUs failed: %s", error, exc_info=not isinstance(error, JaxringError))
+        code = _UNAVAILABLE if isinstance(error, JaxringError) else _INTERNAL
+        code = _INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else code
+        request.reject(code, f"jaxring: {error}")
+
+
+def _report(native: Any) -> None:
+    while not _stop.is_set():
+        _log_faults(native, _POLL_S)
+
+
+def _log_faults(native: Any, timeout_s: float) -> None:
+    for text in native.take_faults(timeout_s):
+        logger.error("%s", text)
+
+
+def _end(native: Any, *threads: threading.Thread) -> None:
+    _stop.set()
+    uncaught = ending.uncaught("")
+    native.abort("this process is ending", _ABORT_S, not uncaught, uncaught or ending.orderly())
+    for thread in threads:
+        thread.join(timeout=2 * _POLL_S)
+    # A program that ends by what a fault made fail wants to have read of the fault.
+    _log_faults(native, 0)

@@ -1,0 +1,97 @@
+"""Who the ranks of a call are: the process and device of each."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import jax
+
+from jaxring.errors import JoinError
+from jaxring.runtime import schedules
+from jaxring.world.waits import Waits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jaxring.world.store import Store
+
+Arrived = list[tuple[int, int]]
+
+
+class Place(NamedTuple):
+    """Where a rank lives."""
+
+    process: int
+    device: int
+
+
+class Request(Protocol):
+    """What the planning requests of all engines say."""
+
+    @property
+    def spec(self) -> str: ...
+
+    @property
+    def ordinal(self) -> int: ...
+
+    @property
+    def partitions(self) -> Sequence[int]: ...
+
+
+def known_devices(request: Request, spec: dict[str, Any], arrived: Arrived) -> list[int] | None:
+    """The device of each rank as the lowering knew it, unless it knew none or others than those that came."""
+    known, partitions = spec["devices"], request.partitions
+    if known is None or any(known[partitions[rank]] != device for rank, device in arrived):
+        return None
+    return [known[p] for p in partitions]
+
+
+def exchange_devices(
+    store: Store,
+    request: Request,
+    spec: dict[str, Any],
+    arrived: Callable[[], Arrived],
+    generation: int = 0,
+    lost: dict[int, int] | None = None,
+    waits: Waits | None = None,
+    before: int = 0,
+) -> list[int]:
+    """The device of each rank, asked of the ranks: a program over an abstract mesh does not know it.
+
+    ``arrived``: (rank, device id) of this process's ranks that have come so far. ``lost``: the devices of ranks that
+    cannot be asked any more, as far as they are known. ``waits`` knows whom this waits for. ``before``: how many calls
+    like this one asked earlier, maybe on other devices. Raises JoinError.
+    """
+    ranks = len(request.partitions)
+    group = "-".join(str(p) for p in request.partitions)
+    identity = f"{request.spec}/{request.ordinal}/{group}/{before}"
+    name = hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()
+    deadline = time.monotonic() + spec["timeout"]
+    said: set[int] = set()
+    found: dict[int, int] = dict(lost or {})
+    with (waits or Waits()).waiting("the other ranks to say on which devices they are") as wait:
+        while len(found) < ranks:
+            for rank, device in arrived():
+                if rank not in said:
+                    store.set(f"jaxring/devices/{generation}/{name}/{rank}", str(device).encode())
+                    said.add(rank)
+                    found[rank] = device
+            missing = next((rank for rank in range(ranks) if rank not in found), None)
+            if missing is None:
+                break
+            try:
+                found[missing] = int(store.get(f"jaxring/devices/{generation}/{name}/{missing}", 0.2))
+            except JoinError:
+                wait.note(f"rank {missing} has not reached this call")
+                wait.check()
+                if time.monotonic() > deadline:
+                    what = f"rank {missing} did not reach {schedules.describe(spec)} in {spec['timeout']:g} s"
+                    raise JoinError(what) from None
+    return [found[rank] for rank in range(ranks)]
+
+
+def device_owners(platform: str) -> dict[int, int]:
+    """The process of each device of that platform, by the device's id."""
+    return {d.id: d.process_index for d in jax.devices(platform)}

@@ -1,0 +1,181 @@
+"""Which RDMA ports to use, and by which of their addresses.
+
+The native engine lists what there is; the choice is made here. A `Rail` is a port with one address. Two processes can
+be linked by rails of one kind: InfiniBand with InfiniBand, RoCE with RoCE of the same version and address family,
+iWARP with iWARP. Channel c takes rail c of those, so several rails share the load, and rails meet their like where
+processes run beside the same ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from jaxring.errors import JoinError
+from jaxring.settings.kinds import DISTANCES
+from jaxring.topology import detect, interfaces, paths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.settings import Settings
+
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+_LINK_LOCAL = ipaddress.IPv6Network("fe80::/10")
+
+
+@dataclasses.dataclass(frozen=True)
+class Gid:
+    """An entry of a port's GID table, with the kernel's name for its type and the interface behind it."""
+
+    index: int
+    type: str
+    address: str
+    interface: str
+
+    @property
+    def family(self) -> str:
+        """ "IPv4", "IPv6" or "link-local"."""
+        address = ipaddress.IPv6Address(self.address)
+        return "IPv4" if address in _MAPPED else "link-local" if address in _LINK_LOCAL else "IPv6"
+
+
+@dataclasses.dataclass(frozen=True)
+class Port:
+    """A port of an RDMA device. `layer` is "InfiniBand", "RoCE" or "iWARP"; `mtu` is in bytes."""
+
+    device: str
+    port: int
+    state: str
+    layer: str
+    mtu: int
+    mbps: int
+    lid: int
+    interface: str
+    pci: str
+    gids: tuple[Gid, ...]
+
+    @property
+    def active(self) -> bool:
+        return self.state == "active"
+
+    def __str__(self) -> str:
+        return f"{self.device} port {self.port} ({self.layer}, {self.state})"
+
+
+class Verbs(Protocol):
+    """What the native engine knows of this host's RDMA devices."""
+
+    def verbs_ports(
+        self,
+    ) -> tuple[list[tuple[str, int, str, str, int, int, int, str, str]], list[list[tuple[int, str, str, str]]], str]:
+        """This host's RDMA ports, a list of GIDs for each, and what is wrong: see `jaxring.topology.rdma`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rail:
+    """A port and the address by which it is used: a GID, an IP address (iWARP), or neither (InfiniBand's LID)."""
+
+    device: str
+    port: int
+    kind: str
+    gid_index: int = -1
+    address: str = ""
+
+
+def ports(native: Verbs) -> tuple[list[Port], str]:
+    """This host's RDMA ports, and what is wrong where there is none or one cannot be opened."""
+    listed, tables, why = native.verbs_ports()
+    found = [Port(*entry, tuple(Gid(*gid) for gid in table)) for entry, table in zip(listed, tables, strict=True)]
+    return found, why
+
+
+def rails(native: Verbs, settings: Settings, gpus: Sequence[str] = ()) -> list[Rail]:
+    """The rails of this process, none where the settings rule RDMA out: nearest first, then by device.
+
+    Near what: the GPUs with those bus ids, or its CPUs where it has none. JAXRING_TOPO_FILE or this machine tells how
+    near they are.
+
+    Raises JoinError where RDMA is asked for by JAXRING_NET, JAXRING_IB_HCA or JAXRING_IB_GID_INDEX and is not there.
+    """
+    if settings.net == "socket" or settings.ib_disable:
+        if settings.net == "ib":
+            raise JoinError("JAXRING_NET=IB asks for RDMA and JAXRING_IB_DISABLE=1 forbids it: unset one of them.")
+        return []
+    have, why = ports(native)
+    wanted = [port for port in have if selected(settings.ib_hca, port)]
+    fit = [(port, rail) for port in wanted if port.active and (rail := _rail(port, settings.ib_gid_index))]
+    if len(fit) > 1:
+        machine, cpus = detect.machine(settings), os.sched_getaffinity(0)
+
+        def distance(port: Port) -> int:
+            nic = detect.busid(port.pci)
+            levels = [paths.to_gpu(machine, nic, gpu) for gpu in gpus] or [paths.to_cpus(machine, nic, cpus)]
+            return min(map(DISTANCES.index, levels))
+
+        # Sorting keeps the order of equals.
+        fit.sort(key=lambda each: distance(each[0]))
+    chosen = [rail for _, rail in fit]
+    if not chosen and (settings.net == "ib" or settings.ib_hca or settings.ib_gid_index >= 0):
+        listed = ", ".join(map(str, have)) or f"none; {why}"
+        asked = ", ".join(
+            f"JAXRING_{name}={value}"
+            for name, value, default in (
+                ("NET", settings.net.upper(), ""),
+                ("IB_HCA", settings.ib_hca, ""),
+                ("IB_GID_INDEX", settings.ib_gid_index, -1),
+            )
+            if value != default
+        )
+        raise JoinError(f"No active RDMA port serves {asked}. There are: {listed}. `rdma link` shows their state.")
+    return chosen
+
+
+def selected(spec: str, port: Port) -> bool:
+    """Whether JAXRING_IB_HCA names the port: comma list of name prefixes, or of names after a leading ``=``.
+
+    Either may be followed by ``:port``; a leading ``^`` excludes instead.
+    """
+    if not spec:
+        return True
+    exclude = spec.startswith("^")
+    exact = spec.lstrip("^").startswith("=")
+    hit = False
+    for entry in filter(None, spec.lstrip("^").lstrip("=").split(",")):
+        name, _, number = entry.partition(":")
+        same = port.device == name if exact else port.device.startswith(name)
+        hit |= same and number in ("", str(port.port))
+    return hit != exclude
+
+
+def _rail(port: Port, gid_index: int) -> Rail | None:
+    if port.layer == "iWARP":
+        address = next((a.address for a in interfaces.addresses() if a.interface == port.interface), "")
+        return Rail(port.device, port.port, "iWARP", address=address) if address else None
+    if port.layer == "InfiniBand" and gid_index < 0:
+        return Rail(port.device, port.port, "InfiniBand")
+    gid = _gid(port.gids, gid_index)
+    if gid is None:
+        return None
+    kind = f"{gid.type} {gid.family}" if port.layer == "RoCE" else "InfiniBand by GID"
+    return Rail(port.device, port.port, kind, gid.index)
+
+
+def _gid(gids: Sequence[Gid], index: int) -> Gid | None:
+    """The GID of that index, or the best: RoCE v2 before v1, IPv4 before IPv6, link-local last."""
+    if index >= 0:
+        return next((gid for gid in gids if gid.index == index), None)
+    families = ("IPv4", "IPv6", "link-local")
+    return min(gids, key=lambda gid: (gid.type != "RoCE v2", families.index(gid.family), gid.index), default=None)
+
+
+def kinds(chosen: Sequence[Rail]) -> tuple[str, ...]:
+    """The kinds of the rails, each once, in their order."""
+    return tuple(dict.fromkeys(rail.kind for rail in chosen))
+
+
+def common(own: Sequence[str], theirs: Sequence[str]) -> str:
+    """The kind by which two processes are linked, the same seen from both; "" where there is none."""
+    return min(set(own) & set(theirs), default="")

@@ -1,0 +1,88 @@
+"""The cast from replicated to varying, whose transpose is our all-reduce.
+
+With ``check_vma=True`` JAX types values by the mesh axes over which they vary, and a value that is the same on all
+ranks must be cast before it meets one that is not. A gradient passes that cast backwards, and there the ranks' parts
+of it are summed. `jax.lax.pcast` sums with XLA's collective; this one with ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from jaxring import _compat
+from jaxring.tracing import checks
+from jaxring.tracing.axes import call_site, resolve
+from jaxring.tracing.primitives import define
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.tracing.axes import Axes, AxisName
+    from jaxring.tracing.options import Options
+
+Tree = TypeVar("Tree")
+
+cast_p = Primitive("jaxring_pcast")
+
+
+def pcast(
+    x: Tree,
+    axis_name: AxisName,
+    *,
+    to: str = "varying",
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+) -> Tree:
+    """``x``, a pytree, typed as varying over ``axis_name``; its gradient is summed over these axes by our all-reduce.
+
+    For a value that is the same on all ranks and meets others that are not, as parameters meet data:
+    ``w = jaxring.pcast(w, "data")`` before ``w * x``. Without it JAX casts ``w`` on its own, and the gradient's sum
+    over the ranks is XLA's all-reduce. Shapes, dtypes and values stay. Axes over which a leaf varies already are passed
+    over; with ``check_vma=False`` and over axes of `jax.vmap` nothing is cast.
+
+    ``algorithm``, ``protocol`` and ``timeout`` are the backward all-reduce's. ValueError for ``to`` other than
+    "varying": `jax.lax.pcast` has the other casts.
+    """
+    if to != "varying":
+        raise ValueError(f"jaxring.pcast: to={to!r} is not served; use to='varying', or jax.lax.pcast for other casts.")
+    axes = resolve("pcast", axis_name)
+    options = checks.options("pcast", axes, None, algorithm, protocol, timeout, call_site())
+    result: Tree = jax.tree.map(lambda leaf: cast_varying(checks.array("pcast", leaf), axes, options), x)
+    return result
+
+
+def cast_varying(x: Any, axes: Axes, options: Options) -> Any:
+    """``x`` typed as varying over the mesh axes of ``axes``, where JAX tracks that: what collectives take."""
+    if not _compat.tracks_varying():
+        return x
+    known = _compat.varying(x)
+    missing = [name for name in axes.mesh_names if name not in known]
+    return cast_p.bind(x, axes=axes.over(missing), options=options) if missing else x  # type: ignore[no-untyped-call]
+
+
+def cast_alike(operands: Sequence[Any], axes: Axes, options: Options) -> list[Any]:
+    """The operands of one collective, typed as varying over its mesh axes and over all that any of them varies over."""
+    if not _compat.tracks_varying():
+        return list(operands)
+    known = frozenset(axes.mesh_names).union(*map(_compat.varying, operands))
+    everywhere = axes.over([name for name, _ in axes.mesh if name in known])
+    return [cast_varying(x, everywhere, options) for x in operands]
+
+
+def _abstract(x: Any, *, axes: Axes, options: Options) -> Any:
+    del options
+    return _compat.with_varying(x, x.shape, frozenset(x.manual_axis_type.varying) | frozenset(axes.names))
+
+
+def _batch(args: tuple[Any], dims: tuple[int], *, axes: Axes, options: Options) -> tuple[Any, int]:
+    return cast_p.bind(*args, axes=axes, options=options), dims[0]  # type: ignore[no-untyped-call]
+
+
+define(cast_p, _abstract)
+mlir.register_lowering(cast_p, lambda _ctx, x, **_params: [x])
+batching.primitive_batchers[cast_p] = _batch

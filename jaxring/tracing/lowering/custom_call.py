@@ -1,0 +1,117 @@
+"""The XLA custom call that a collective lowers to: its attributes, and the specification that the planner gets.
+
+Data is whole blocks: where a collective splits or joins data, the blocks are the leading axis, so the engine sees
+contiguous memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from jaxring.runtime import programs
+from jaxring.tracing.lowering import fusion
+from jaxring.tracing.lowering.fingerprint import fingerprint
+from jaxring.tracing.lowering.op_names import traced_as
+from jaxring.tracing.lowering.replica_groups import replica_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.tracing.axes import Axes
+    from jaxring.tracing.options import Options
+
+
+def custom_call(
+    ctx: Any,
+    operands: list[Any],
+    *,
+    collective: str,
+    axes: Axes,
+    options: Options,
+    data: Any,
+    blocks_in: bool,
+    aliases: dict[int, int] | None = None,
+    half: str = "both",
+    has_input: bool = True,
+    has_output: bool = True,
+    row_elements: int = 0,
+    side_effect: bool = False,
+    joins: bool = False,
+) -> Any:
+    """Emits the custom call. ``data`` is the abstract value whose blocks move; operands get the partition id appended.
+
+    The attributes name everything that all processes must agree on; the engine hands ``spec`` back to the planner.
+    With ``joins`` it may share the call with its neighbours (`fusion.py`).
+    """
+    partitions = axes.partitions()
+    mesh = getattr(ctx.module_context.axis_context, "mesh", None)
+    devices = [int(d.id) for d in mesh.devices.flat] if isinstance(mesh, jax.sharding.Mesh) else None
+    block = data.shape[1:] if blocks_in else data.shape
+    spec = {
+        "collective": collective,
+        "op": options.op,
+        "dtype": data.dtype.name,
+        "shape": list(data.shape),
+        "block": int(np.prod(block, dtype=np.int64)),
+        "axes": str(axes),
+        "root": options.root,
+        "perm": [list(pair) for pair in options.perm],
+        "tag": options.tag,
+        "half": half,
+        "algorithm": options.algorithm,
+        "protocol": options.protocol,
+        "timeout": options.timeout,
+        "site": options.site,
+        # Tells the collectives of one program apart; the same number in every process that lowers the program.
+        "call": ctx.module_context.new_channel(),
+        "devices": devices,
+        "program": fingerprint(ctx.module_context, operands),
+    }
+    text = json.dumps(spec, separators=(",", ":"), sort_keys=True)
+    programs.note(ctx.module_context, spec, text)
+    nbytes = math.prod(data.shape) * data.dtype.itemsize
+
+    def emit(
+        operands: Sequence[Any], avals_in: Any, avals_out: Any, text: str, nbytes: int, pairs: Any, count: int = 1
+    ) -> Any:
+        partition_id = jax.core.ShapedArray((), np.dtype(np.uint32))
+        inner = ctx.replace(avals_in=[*avals_in, partition_id], avals_out=avals_out)
+        rule = jax.ffi.ffi_lowering(f"jaxring_{collective}", operand_output_aliases=pairs, has_side_effect=side_effect)
+        partition = hlo.partition_id()
+        with traced_as(ctx, collective, options.op, nbytes, [str(name) for name in axes.names], count):
+            results: Any = rule(
+                inner,
+                *operands,
+                partition,
+                spec=text,
+                groups=partitions.reshape(-1),
+                group_size=np.int64(axes.size),
+                timeout_s=np.float64(options.timeout),
+                has_input=bool(has_input),
+                has_output=bool(has_output),
+                row_elements=np.int64(row_elements),
+                started=bool(options.started),
+            )
+        call: Any = results[0].owner
+        call.attributes["jaxring_call"] = replica_groups(collective, axes, ctx.module_context.module)
+        return results
+
+    def build(leaves: Sequence[fusion.Leaf]) -> Any:
+        whole = sum(leaf.nbytes for leaf in leaves)
+        # The engine makes a site of each line.
+        lines = "\n".join(leaf.spec for leaf in leaves)
+        operands, avals_in, avals_out = ([leaf[i] for leaf in leaves] for i in range(3))
+        pairs = {i: i for i, leaf in enumerate(leaves) if leaf.aliased}
+        return emit(operands, avals_in, avals_out, lines, whole, pairs, len(leaves))
+
+    if not joins:
+        return emit(operands, ctx.avals_in, ctx.avals_out, text, nbytes, aliases)
+    leaf = fusion.Leaf(operands[0], ctx.avals_in[0], ctx.avals_out[0], text, nbytes, bool(aliases))
+    key = (collective, axes, options.op, options.timeout)
+    return [fusion.emit(ctx.module_context.module, key, leaf, build)]

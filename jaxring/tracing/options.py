@@ -1,0 +1,23 @@
+"""What the caller of a collective asked for beyond the data."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Options(NamedTuple):
+    """What the caller asked for beyond the data; a parameter of every primitive.
+
+    ``timeout`` in seconds. ``extra`` is collective-specific: root, perm or tag.
+    """
+
+    op: str | None
+    algorithm: str | None
+    protocol: str | None
+    timeout: float
+    site: str
+    root: int = 0
+    perm: tuple[tuple[int, int], ...] = ()
+    tag: int = 0
+    # Its result is used by a done only: see overlap.py.
+    started: bool = False

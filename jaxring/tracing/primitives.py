@@ -1,0 +1,193 @@
+"""The JAX primitives behind the collectives: shapes, types and their lowering to XLA custom calls.
+
+Every primitive works on whole blocks: where a collective splits or joins data, the blocks are the leading axis, so the
+native engine sees contiguous memory and `collectives.py` does the reshaping in JAX.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from jaxring import _compat
+from jaxring.plan import protocols
+from jaxring.plan.algorithms import ALGORITHMS
+from jaxring.plan.gpu import copy_engine, nvls
+from jaxring.runtime.cuda.service import prepare_lowering
+from jaxring.tracing.lowering.custom_call import custom_call
+from jaxring.tracing.lowering.donation import stays
+from jaxring.world import launchers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxring.tracing.axes import Axes
+    from jaxring.tracing.options import Options
+
+
+# A rank that is alone has nothing to send, so its program holds no call. Tests of the calls may want them all the same.
+lone_ranks_call = False
+
+
+class Kind(NamedTuple):
+    """How a collective types and lays out its result.
+
+    ``blocks_in``/``blocks_out``: whether the leading axis counts ranks. ``invariant``: all ranks get the same value.
+    """
+
+    blocks_in: bool
+    blocks_out: bool
+    invariant: bool
+    alias: bool = False
+    side_effect: bool = False
+
+
+KINDS = {
+    "all_reduce": Kind(False, False, invariant=True, alias=True),
+    "all_gather": Kind(False, True, invariant=False),
+    "reduce_scatter": Kind(True, False, invariant=False),
+    "all_to_all": Kind(True, True, invariant=False),
+    "broadcast": Kind(False, False, invariant=True),
+    "reduce": Kind(False, False, invariant=False),
+    "gather": Kind(False, True, invariant=False),
+    "scatter": Kind(True, False, invariant=False),
+    "permute": Kind(False, False, invariant=False),
+    "barrier": Kind(False, False, invariant=True, side_effect=True),
+}
+
+
+def _result_shape(kind: Kind, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    block = shape[1:] if kind.blocks_in else shape
+    return (size, *block) if kind.blocks_out else block
+
+
+def _abstract(name: str, x: Any, *, axes: Axes, options: Options) -> Any:
+    del options
+    kind = KINDS[name]
+    varying, names = frozenset(x.manual_axis_type.varying), frozenset(axes.mesh_names)
+    if kind.invariant and axes.groups is None:
+        varying -= names
+    elif _compat.tracks_varying():
+        varying |= names
+    return _compat.with_varying(x, _result_shape(kind, x.shape, axes.size), varying)
+
+
+def _alone(name: str, x: Any, *, options: Options) -> Any:
+    """What the only rank gets: its own value, but for the shape and for a permute without a source."""
+    y = x if name != "permute" or (0, 0) in options.perm else jnp.zeros_like(x)
+    return jnp.reshape(y, _result_shape(KINDS[name], x.shape, 1))
+
+
+def apply(name: str, x: Any, axes: Axes, options: Options) -> Any:
+    """Binds a primitive; over no axes there is nothing to bind, and nothing that a platform would have to serve.
+
+    ``x`` varies over the mesh axes of ``axes``, where JAX tracks that.
+    """
+    if not axes.names:
+        return _alone(name, x, options=options)
+    return PRIMITIVES[name].bind(x, axes=axes, options=options)  # type: ignore[no-untyped-call]
+
+
+def _for_cpus(ctx: Any) -> bool:
+    platforms = ctx.platforms or ctx.module_context.platforms
+    return tuple(platforms) == ("cpu",)
+
+
+def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
+    kind = KINDS[name]
+    (aval,) = ctx.avals_in
+    on_cpus = _for_cpus(ctx)
+    if axes.size == 1 and not kind.side_effect and not lone_ranks_call:
+        alone = functools.partial(_alone, name, options=options)
+        return mlir.lower_fun(alone, multiple_results=False)(ctx, x)
+    return custom_call(
+        ctx,
+        [x],
+        collective=name,
+        axes=axes,
+        options=options,
+        data=aval,
+        blocks_in=kind.blocks_in,
+        aliases={0: 0} if kind.alias and not (on_cpus and stays(ctx.module_context, x)) else None,
+        side_effect=kind.side_effect,
+        joins=on_cpus and not kind.side_effect,
+    )
+
+
+def define(primitive: Primitive, abstract: Callable[..., Any]) -> None:
+    """Gives a primitive its types, and its meaning when it is called eagerly."""
+    primitive.def_abstract_eval(abstract)  # type: ignore[no-untyped-call]
+    primitive.def_impl(  # type: ignore[no-untyped-call]
+        lambda *args, **params: jax.jit(functools.partial(primitive.bind, **params))(*args)
+    )
+
+
+def _check_for_cpus(what: str, options: Options) -> None:
+    """ValueError for what only GPUs have, which is known as soon as the platform is."""
+    try:
+        protocols.check(options.protocol, "CPU")
+    except ValueError as error:
+        raise ValueError(f"jaxring.{what}: {error}.") from None
+    if options.algorithm in (copy_engine.NAME, nvls.NAME):
+        raise ValueError(
+            f"jaxring.{what}: algorithm {options.algorithm!r} is for ranks on GPUs; on CPUs there are "
+            f"{', '.join(ALGORITHMS)}."
+        )
+
+
+def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """Registers how a primitive is lowered, on CPUs and on NVIDIA GPUs."""
+    rule = functools.partial(_all_manual, primitive, rule)
+
+    def for_cpus(ctx: Any, *operands: Any, **params: Any) -> Any:
+        options = params.get("options")
+        if options is not None and _for_cpus(ctx):
+            _check_for_cpus(primitive.name.removeprefix("jaxring_"), options)
+        return rule(ctx, *operands, **params)
+
+    def for_gpus(ctx: Any, *operands: Any, **params: Any) -> Any:
+        prepare_lowering()
+        return rule(ctx, *operands, **params)
+
+    # Lowerings are cached by parameters otherwise, and two calls would become one site.
+    mlir.register_lowering(primitive, for_cpus, platform="cpu", cacheable=False)
+    mlir.register_lowering(primitive, for_gpus, platform="cuda", cacheable=False)
+
+
+def _all_manual(primitive: Primitive, rule: Callable[..., Any], ctx: Any, *operands: Any, **params: Any) -> Any:
+    """Lowers with every mesh axis manual: a custom call cannot be partitioned, nor ask for its partition.
+
+    Where the caller's region leaves axes to the partitioner, the operands are taken as replicated over those. This
+    is done here and not where the primitive is bound, so that differentiation and batching see the primitive itself.
+    """
+    launchers.warn_if_alone()  # a lone rank's call may leave nothing to plan later
+    context = ctx.module_context.axis_context
+    mesh = getattr(context, "mesh", None)
+    if mesh is None or set(mesh.axis_names) == set(context.manual_axes):
+        return rule(ctx, *operands, **params)
+    loose = set(mesh.axis_names) - set(context.manual_axes)
+    everywhere = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
+    inside = jax.shard_map(
+        lambda *args: primitive.bind(*args, **params),  # type: ignore[no-untyped-call]
+        in_specs=everywhere,
+        out_specs=everywhere,
+        axis_names=loose,
+        check_vma=False,
+    )
+    untyped = [_compat.with_varying(aval, aval.shape, frozenset()) for aval in ctx.avals_in]
+    return mlir.lower_fun(inside, multiple_results=primitive.multiple_results)(ctx.replace(avals_in=untyped), *operands)
+
+
+def _make(name: str) -> Primitive:
+    primitive = Primitive(f"jaxring_{name}")
+    define(primitive, functools.partial(_abstract, name))
+    lower(primitive, functools.partial(_lower, name))
+    return primitive
+
+
+PRIMITIVES = {name: _make(name) for name in KINDS}

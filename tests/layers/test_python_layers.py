@@ -1,0 +1,106 @@
+"""Which package may import which: layers.toml names the layers, and imports go from a higher one to a lower one."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import tomllib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+LAYERS = tomllib.loads((pathlib.Path(__file__).with_name("layers.toml")).read_text())["python"]["layers"]
+HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
+
+
+def modules() -> dict[str, pathlib.Path]:
+    """The modules of the package by their dotted names."""
+    found = {}
+    for path in sorted((ROOT / "jaxring").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(text: str, known: set[str]) -> set[str]:
+    """The modules of the package that a file imports, anywhere in it; also those that are only for types."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where they lead"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in known else str(node.module) for name in names}
+    return {name for name in found if name.split(".")[0] == "jaxring"}
+
+
+def unit(module: str) -> str:
+    """What the rule file names: the longest of the module's name and its packages' that it lists."""
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        if ".".join(parts[:length]) in HEIGHT:
+            return ".".join(parts[:length])
+    raise AssertionError(f"layers.toml names no layer for {module}")
+
+
+def upward(edges: dict[str, set[str]]) -> list[str]:
+    """The imports that do not go downward, in words."""
+    wrong = []
+    for module, targets in sorted(edges.items()):
+        for target in sorted(targets):
+            one, other = unit(module), unit(target)
+            if one != other and HEIGHT[one] <= HEIGHT[other]:
+                wrong.append(f"{module} imports {target}, and {one} is not above {other}")
+    return wrong
+
+
+def circles(edges: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other, directly or by others."""
+    order: dict[str, int] = {}
+    found = []
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        if module in path:
+            found.append(" -> ".join([*path[path.index(module) :], module]))
+        elif module not in order:
+            for target in sorted(edges.get(module, ())):
+                visit(target, (*path, module))
+            order[module] = len(order)
+
+    for module in sorted(edges):
+        visit(module, ())
+    return found
+
+
+@pytest.fixture(scope="module")
+def edges() -> dict[str, set[str]]:
+    found = modules()
+    # The native modules are compiled: they import nothing of the package.
+    known = {*found, "jaxring._native", "jaxring._native_cuda"}
+    return {module: imports(path.read_text(), known) - {module} for module, path in found.items()}
+
+
+def test_imports_go_downward(edges):
+    assert upward(edges) == []
+
+
+def test_no_circles(edges):
+    # `jaxring` itself gathers the public names, and is imported only as what users see.
+    assert circles({module: targets - {"jaxring"} for module, targets in edges.items()}) == []
+
+
+def test_an_import_that_is_turned_round_is_found(edges):
+    """For each pair of packages that are linked: turned round, that one import fails the test."""
+    links = sorted({(unit(a), unit(b)) for a, targets in edges.items() for b in targets if unit(a) != unit(b)})
+    assert len(links) > 50
+    for above, below in links:
+        turned = {module: set(targets) for module, targets in edges.items()}
+        turned.setdefault(below, set()).add(above)
+        assert upward(turned) == [f"{below} imports {above}, and {below} is not above {above}"]
+
+
+def test_plan_imports_nothing_of_ours(edges):
+    for module, targets in edges.items():
+        if unit(module) == "jaxring.plan":
+            assert all(unit(target) == "jaxring.plan" for target in targets), module
