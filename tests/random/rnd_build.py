@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from rnd_numpy import OFFSET, SLOPE, is_float
+from rnd_program import OFFSET, SLOPE, is_float
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from rnd_build import function, mesh, spec
-from rnd_generate import inputs
-from rnd_numpy import expected, is_float
+from rnd_inputs import inputs
+from rnd_numpy import expected
 from rnd_ops import INSTALLED, LAX, OURS, OURS_LAX
+from rnd_program import is_float
 
 import jaxring
 

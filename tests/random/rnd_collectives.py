@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rnd_numpy import is_float
-from rnd_program import Type
-
-if TYPE_CHECKING:
-    import random
+from rnd_local import Local
+from rnd_program import Type, is_float
+from rnd_scope import MOST_ELEMENTS
 
 _NAMES = {
     "all_reduce": 8, "all_gather": 4, "reduce_scatter": 4, "all_to_all": 4, "permute": 4, "broadcast": 2, "reduce": 2,
     "gather": 2, "scatter": 2, "message": 1, "ragged_all_to_all": 1, "barrier": 1,
 }  # fmt: skip
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-_MOST_ELEMENTS = 48
 
 
-class Collectives:
+class Collectives(Local):
     """The part of the generator that makes them."""
-
-    rng: random.Random
-    sizes: dict[str, int]
-    types: dict[int, Type]
-    scope: list[int]
-    context: Any
-    check_vma: bool
-    add: Any
-    pick: Any
-    resized: Any
-    settle: Any
-    vary: Any
 
     def collective(self) -> None:
         """One of them, if there is a value that fits."""
@@ -119,7 +104,7 @@ class Collectives:
         t, ranks = self.types[v], params["ranks"]
         params["tiled"] = self.rng.random() < 0.5
         if not splits:
-            if math.prod(t.shape) * ranks > _MOST_ELEMENTS:
+            if math.prod(t.shape) * ranks > MOST_ELEMENTS:
                 return None
             if not t.shape:
                 params["tiled"] = False
@@ -128,7 +113,7 @@ class Collectives:
         if not t.shape or not t.shape[0]:
             return None
         length = ranks * (self.rng.choice([1, 1, 2]) if params["tiled"] else 1)
-        if length * math.prod(t.shape[1:]) > _MOST_ELEMENTS:
+        if length * math.prod(t.shape[1:]) > MOST_ELEMENTS:
             return None
         fits = [i for i, n in enumerate(t.shape) if (n % ranks == 0 if params["tiled"] else n == ranks)]
         at = self.rng.choice(fits) if fits else 0

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+# A cotangent or tangent of a value is made of it by these.
+SLOPE, OFFSET = 0.5, 0.25
+
+
+def is_float(dtype: str) -> bool:
+    """Whether it has derivatives."""
+    return dtype.startswith(("float", "bfloat", "complex"))
+
+
 @dataclasses.dataclass(frozen=True)
 class Type:
     """What the generator knows of a value: ``shape`` on a rank, ``dtype``, the mesh axes over which it varies.
