@@ -112,3 +112,14 @@ def test_a_process_that_waits_for_others_is_ended_and_they_are_told(tmp_path):
         assert "KeyboardInterrupt" in (tmp_path / "process0.err").read_text()
         (tmp_path / "over").touch()
         assert waiting.processes[1].wait(60) == -signal.SIGTERM, str(job)
+
+
+@pytest.mark.multiprocess
+def test_an_interrupted_process_ends_where_python_has_ended(tmp_path):
+    """It waits in a destructor, where no thread of Python could end it."""
+    worker = str(pathlib.Path(WORKER).with_name("worker_finalised.py"))
+    with coordinator_port() as port, Job(tmp_path) as job:
+        env = environment(1, JAXRING_TRACE_DIR=str(tmp_path))
+        members = [job.start([sys.executable, worker], member(env, f"127.0.0.1:{port}", 2, p)) for p in range(2)]
+        for process in members:
+            assert process.wait(60) == -signal.SIGINT, str(job)
