@@ -7,16 +7,21 @@ callback, as of the garbage collector, it is printed and the process goes on.
 
 from __future__ import annotations
 
+import _thread
+import functools
 import itertools
 import pathlib
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _MODULE, _WORKER = "jaxring.cli", "jaxring.launcher.worker"
+# When an interrupt that was lost is raised again; one that is lost once more is raised once more.
+_AGAIN_S = 0.05
 
 
 def is_command(argv: Sequence[str], original: Sequence[str]) -> bool:
@@ -34,9 +39,15 @@ def _is_module(name: str, argv: Sequence[str], original: Sequence[str]) -> bool:
     return f"-m{name}" in original or any(pair == ("-m", name) for pair in itertools.pairwise(original))
 
 
+@functools.cache
 def this_process() -> bool:
-    """Whether this process is the command."""
+    """Whether this process is the command. First asked while the package is imported: sys.argv changes later."""
     return is_command(sys.argv, sys.orig_argv)
+
+
+@functools.cache
+def _is_worker() -> bool:
+    return _is_module(_WORKER, sys.argv, sys.orig_argv)
 
 
 def end_at_interrupt() -> None:
@@ -44,12 +55,27 @@ def end_at_interrupt() -> None:
 
     A handler that is not Python's own stays, and so does a SIGINT that is ignored.
     """
-    ours = this_process() or _is_module(_WORKER, sys.argv, sys.orig_argv)
-    if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if (this_process() or _is_worker()) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def raise_at_interrupt() -> None:
-    """Take back `end_at_interrupt`: from here on what runs can be left by KeyboardInterrupt."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Take back `end_at_interrupt`: from here on what runs can be left by KeyboardInterrupt.
+
+    In the command one that a callback loses is raised again; a worker runs the user's program, as Python does.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
+        return
+    if this_process():
+        sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _unraisable(hook: Callable[[sys.UnraisableHookArgs], object], lost: sys.UnraisableHookArgs) -> None:
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        hook(lost)
+        return
+    # Not from here, which is within the callback.
+    timer = threading.Timer(_AGAIN_S, _thread.interrupt_main)
+    timer.daemon = True
+    timer.start()

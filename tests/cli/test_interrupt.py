@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,39 @@ def test_ctrl_c_while_the_command_or_a_worker_imports(tmp_path, module):
     finally:
         child.kill()
     assert (child.returncode, out, err) == (-signal.SIGINT, "", "")
+
+
+# Loaded when Python starts: a callback of the garbage collector, as JAX has one, that an interrupt meets.
+LOSES = """
+import gc, signal, sys, time
+
+
+def callback(phase, info):
+    begun = hasattr(sys.modules.get("jaxring.cli"), "main")
+    if begun and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        gc.callbacks.remove(callback)
+        print("inside", flush=True)
+        time.sleep(60)
+
+
+gc.callbacks.append(callback)
+"""
+
+
+def test_an_interrupt_that_a_callback_loses_ends_the_command(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(LOSES)
+    arguments = ["explain", "all_reduce", "-n", "64x1", "--schedule"]
+    argv = ["env", "--default-signal=INT", sys.executable, "-P", "-m", "jaxring.cli", *arguments]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    child = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "inside\n"
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 130, err
+    assert re.fullmatch("jaxring( explain)?: interrupted\n", err)
 
 
 # A job of no processes is made and ended, with an interrupt in another place each time: before each line, one after
