@@ -182,7 +182,7 @@ def saved(data: bytes) -> None:
         _told(error)
         return
     ends = [int((blocks[2] + blocks[3]).max()) for blocks in failure.blocks.values()]
-    if len(failure.names) <= 8 and max([failure.recipe.block, *ends]) <= 4096:
+    if len(failure.names) <= 8 and max([failure.plan_spec.block, *ends]) <= 4096:
         assert all(sentence.isprintable() for sentence in replay.explain(failure))
 
 

@@ -6,7 +6,7 @@ order. Extras are keyword-only:
 
 * ``axis_index_groups``: collectives among subsets of an axis, as in `jax.lax`.
 * ``algorithm``: "ring", "tree", "direct", "oneshot", "halving_doubling", "hier_ring", "hier_tree", "hier_direct",
-  "deterministic"; among GPUs of one node also "copy_engine" for what only moves, and "nvls" (the NVLink switch) for
+  "deterministic"; among GPUs of one domain also "copy_engine" for what only moves, and "nvls" (the NVLink switch) for
   all_reduce, reduce_scatter and all_gather; None lets the tuner choose. One that cannot serve is an error.
 * ``protocol``: "ll", "simple" or "memory"; None lets the tuner choose.
 * ``timeout``: seconds until every rank raises `jax.errors.JaxRuntimeError`; None means JAXRING_TIMEOUT.

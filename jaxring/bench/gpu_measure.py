@@ -48,7 +48,7 @@ class Way(NamedTuple):
     bulk: bool = False
 
 
-# The first way of each collective is the planner's for ranks of one node. Bulk copies come after what they replace.
+# The first way of each collective is the planner's for ranks of one domain. Bulk copies come after what they replace.
 WAYS = (
     Way("all_reduce", "direct", "memory", 0, 1 << 16),
     Way("all_reduce", "direct", "memory", 1),

@@ -37,7 +37,7 @@ class Trial(NamedTuple):
 class Ranks:
     """``count`` ranks, dealt to the GPUs in turn. ``native`` is a started CUDA engine's module.
 
-    ``placement``: the node of each rank (default: one node); ranks of different nodes go by the carrier.
+    ``placement``: the domain of each rank (default: one domain); ranks of different domains go by the carrier.
     ``lanes`` at most; ``slot_bytes`` of each protocol's eight slots; ``threads`` of a lane; ``landing_bytes`` of what
     copies land in; ``multicast_bytes`` of multicast memory.
     """
@@ -59,7 +59,7 @@ class Ranks:
         self.landing_bytes, self.multicast_bytes = landing_bytes, multicast_bytes
         self.placement = placement or (0,) * count
         gpus = native.device_count()
-        members = [(0, r % gpus, node, f"rank {r}") for r, node in enumerate(self.placement)]
+        members = [(0, r % gpus, domain, f"rank {r}") for r, domain in enumerate(self.placement)]
         wires = tuple((8, min(slot_bytes, size)) for size in (1 << 26, 16384, 32768))
         self.group = Group(native, f"trial {next(_names)}", members, Shape(lanes, wires, 1 << 17), None, timeout)
         self.group.prepare()

@@ -66,30 +66,30 @@ class Topology:
     """What the formulas know of the ranks: counts only, so that all ranks compute the same."""
 
     nranks: int
-    nodes: int
-    width: int  # ranks of the largest node
+    domains: int
+    width: int  # ranks of the largest domain
     hosts: int
     ranks_per_host: int  # of the largest host
-    nodes_per_host: int
+    domains_per_host: int
     processors: int = 0  # of a host; 0: as many as its processes want
 
     @property
     def crowded(self) -> bool:
         """Whether processes of one host that wait for each other have to take turns on its processors."""
-        return self.hosts == 1 < self.nodes and 0 < self.processors < self.nodes_per_host
+        return self.hosts == 1 < self.domains and 0 < self.processors < self.domains_per_host
 
     @classmethod
     def of(cls, placement: Sequence[int], hosts: Sequence[int], processors: int = 0) -> Topology:
-        host_of_node = dict(zip(placement, hosts, strict=True))
-        if any(host_of_node[node] != host for node, host in zip(placement, hosts, strict=True)):
-            raise ValueError("ranks that share memory must be on one host, but a node of the placement is on several")
+        host_of_domain = dict(zip(placement, hosts, strict=True))
+        if any(host_of_domain[domain] != host for domain, host in zip(placement, hosts, strict=True)):
+            raise ValueError("ranks that share memory must be on one host, but a domain of the placement is on several")
         return cls(
             nranks=len(placement),
-            nodes=len(host_of_node),
+            domains=len(host_of_domain),
             width=max(Counter(placement).values()),
             hosts=len(set(hosts)),
             ranks_per_host=max(Counter(hosts).values()),
-            nodes_per_host=max(Counter(host_of_node.values()).values()),
+            domains_per_host=max(Counter(host_of_domain.values()).values()),
             processors=processors,
         )
 
@@ -136,11 +136,11 @@ class Call:
     @property
     def count(self) -> int:
         """Participants that exchange messages."""
-        return self.topology.nodes if self.hierarchical else self.topology.nranks
+        return self.topology.domains if self.hierarchical else self.topology.nranks
 
     @property
     def _per_host(self) -> int:
-        return self.topology.nodes_per_host if self.hierarchical else self.topology.ranks_per_host
+        return self.topology.domains_per_host if self.hierarchical else self.topology.ranks_per_host
 
     @property
     def outside(self) -> int:
@@ -195,7 +195,7 @@ def cost_us(shape: Shape, topology: Topology, protocol: str) -> float:
     link = LINKS["tcp" if topology.hosts > 1 else "shm"]
     memory = LINKS["memory"]
     ll = protocol == "ll"
-    switch, turns = (SWITCH_US, topology.nodes_per_host / topology.processors) if topology.crowded else (0.0, 1.0)
+    switch, turns = (SWITCH_US, topology.domains_per_host / topology.processors) if topology.crowded else (0.0, 1.0)
     wire = shape.hops * (link.alpha * (LL_ALPHA if ll else 1.0) + switch) + shape.messages * link.overhead
     wire += shape.wire_bytes * link.beta * (LL_BETA if ll else 1.0) * turns
     local = 2 * memory.alpha + shape.memory_bytes * memory.beta if shape.memory_bytes or not shape.hops else 0.0

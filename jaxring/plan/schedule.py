@@ -44,7 +44,7 @@ class Buffer(enum.IntEnum):
 class Kind(enum.IntEnum):
     """MOVE has one source; REDUCE folds its sources from left to right.
 
-    GATHER puts the same chunk of several ranks of its node, in their order, into one message. SPREAD takes such a
+    GATHER puts the same chunk of several ranks of its domain, in their order, into one message. SPREAD takes such a
     message apart, into ``parts`` blocks one after another.
     """
 
@@ -132,8 +132,8 @@ class ScheduleError(ValueError):
 class Spec:
     """What to plan: hashable, and all that a schedule depends on.
 
-    ``placement`` is the node id of each rank (empty: every rank is a node of its own); ranks of one node can address
-    each other's memory. ``perm`` are permute's (source, target) pairs. ``channels`` multiplies the lanes.
+    ``placement`` is the id of each rank's memory domain (empty: every rank is a domain of its own). Ranks of one domain
+    can address each other's memory. ``perm`` are permute's (source, target) pairs. ``channels`` multiplies the lanes.
     """
 
     collective: str
@@ -256,12 +256,12 @@ class Schedule:
         return send, recv
 
     def uses_memory(self, rank: int) -> bool:
-        """Whether ``rank``'s node addresses memory: then its ranks begin together and end together.
+        """Whether ``rank``'s domain addresses memory: then its ranks begin together and end together.
 
-        True also for a rank that only lends its buffers to the others of its node.
+        True also for a rank that only lends its buffers to the others of its domain.
         """
-        node = self.spec.placement[rank]
-        members = [rank, *(r for r, where in enumerate(self.spec.placement) if where == node and r != rank)]
+        domain = self.spec.placement[rank]
+        members = [rank, *(r for r, where in enumerate(self.spec.placement) if where == domain and r != rank)]
         if len(members) == 1:
             return False
         return any(

@@ -155,7 +155,7 @@ class Compiler:
             if not 0 <= p.rank < self.spec.nranks:
                 raise ScheduleError(f"it {what} rank {p.rank}, which does not exist")
             if p.memory and (p.rank == rank or placement[p.rank] != placement[rank]):
-                raise ScheduleError(f"it {what} rank {p.rank} by memory, which is not another rank of its node")
+                raise ScheduleError(f"it {what} rank {p.rank} by memory, which is not another rank of its domain")
 
     def resolve(self, lane: LaneState, step: Step) -> Op:
         rank, src, dst = lane.rank, step.src, step.dst
@@ -177,7 +177,7 @@ class Compiler:
                 raise ScheduleError("a ZERO step has no source and one destination, a chunk of its own output")
         elif op.gather:
             if not src or src.buffer != Buffer.INPUT or dst or len(step.send) != 1 or step.send[0].memory:
-                raise ScheduleError("a GATHER reads a chunk of the input of ranks of its node and sends one message")
+                raise ScheduleError("a GATHER reads a chunk of the input of ranks of its domain and sends one message")
             if len(step.recv) > self.schedule.group:
                 raise ScheduleError(f"it gathers {len(step.recv)} chunks; the schedule declares {self.schedule.group}")
         elif op.spread:

@@ -99,7 +99,7 @@ def _names(
         for name in serving(collective)
         if "CPU" in ALGORITHMS[name].unasked and ALGORITHMS[name].differs(where) and name not in unwanted
     ]
-    if topology.nodes == 1:
+    if topology.domains == 1:
         if protocol in ("ll", "simple"):
             able = [name for name in able if not ALGORITHMS[name].memory]
             if not able:
@@ -111,7 +111,7 @@ def _names(
         preferred = [name for name in able if name == BY_MEMORY]
     elif topology.width == 1:  # nothing to compose
         preferred = [name for name in able if not ALGORITHMS[name].hierarchical]
-    else:  # Flat algorithms would carry a node's own traffic as messages.
+    else:  # Flat algorithms would carry a domain's own traffic as messages.
         preferred = [name for name in able if ALGORITHMS[name].hierarchical]
     return preferred or able
 
@@ -181,7 +181,7 @@ def choose(
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
-    ``placement`` and ``hosts`` are the node and host ids of the ranks. ``ll_bytes``: the longest message that the ll
+    ``placement`` and ``hosts`` are the domain and host ids of the ranks. ``ll_bytes``: the longest message that the ll
     protocol carries (0: ll is not there). ``channels``: the fewest and the most of an algorithm that sends messages.
     ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for. ``interfaces``: of every host, over which
     channels between hosts are spread. ``processors``: what the processes of a host share (0: enough). ``algorithm`` and
@@ -198,7 +198,7 @@ def choose(
     refused = ""
     unwanted_protocols = [kind for kind in unwanted_protocols if kind != protocol]
     for name in _names(collective, where, topology, algorithm, protocol, unwanted):
-        silent = (topology.nodes == 1 and ALGORITHMS[name].memory) or topology.nranks == 1
+        silent = (topology.domains == 1 and ALGORITHMS[name].memory) or topology.nranks == 1
         if silent and protocol not in (None, "memory"):
             raise ValueError(
                 f"{name} {collective} of ranks that share memory sends no messages, so protocol {protocol!r} cannot "
@@ -206,8 +206,8 @@ def choose(
             )
         if not silent and protocol == "memory":
             refused = (
-                f"protocol 'memory' needs all ranks in one node and an algorithm that reads memory; {name} over "
-                f"{topology.nodes} node(s) sends messages, use protocol 'simple' or 'll'"
+                f"protocol 'memory' needs all ranks in one domain and an algorithm that reads memory; {name} over "
+                f"{topology.domains} domain(s) sends messages, use protocol 'simple' or 'll'"
             )
             continue
         for kind in ("memory",) if silent else ("ll", "simple"):
@@ -257,5 +257,5 @@ def _why(topology: cost.Topology, name: str, kind: str, price: float, count: int
     else:
         why = f"{name} by {kind} is the cheapest of {count} candidates, at {price:g} us"
     if topology.crowded:
-        why += f", with {topology.nodes_per_host} processes on {topology.processors} processors"
+        why += f", with {topology.domains_per_host} processes on {topology.processors} processors"
     return why

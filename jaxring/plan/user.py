@@ -46,8 +46,9 @@ def register_algorithm(
 
     ``lanes(spec, rank)`` gives a rank's lanes, each a sequence of `jaxring.plan.schedule.Step`; ``pieces(spec)`` says
     into how many pieces a block is cut, ``nlanes(spec)`` how many lanes every rank has. ``spec.nranks`` and
-    ``spec.placement`` (the node of each rank) are what they may depend on. The schedule is verified when a call with it
-    is traced: ScheduleError (a ValueError) names rank, lane and step. Raises ValueError for names that are taken.
+    ``spec.placement`` (the memory domain of each rank) are what they may depend on. The schedule is verified when a
+    call with it is traced: ScheduleError (a ValueError) names rank, lane and step. Raises ValueError for a name that is
+    taken.
     """
     if name in {*ALGORITHMS, copy_engine.NAME, nvls.NAME}:
         raise ValueError(f"{name!r} is a built-in algorithm; choose another name")

@@ -29,15 +29,19 @@ _MOST_RANKS, _MOST_BYTES = 1 << 12, 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
-    """``collective`` as schedules call it, ``nodes``: the node of each rank, ``block``: elements, 0 where they vary."""
+class PlanSpec:
+    """What a plan is made from, without the identity of its ranks.
+
+    ``collective`` has the name that schedules use, ``domains`` is the memory domain of each rank, and ``block`` is the
+    number of elements of a block, 0 where blocks differ. In JSON the domains are called "nodes".
+    """
 
     collective: str
     half: str
     algorithm: str
     protocol: str
     channels: int
-    nodes: tuple[int, ...]
+    domains: tuple[int, ...]
     root: int
     perm: tuple[tuple[int, int], ...]
     dtype: str
@@ -48,11 +52,11 @@ class Recipe:
         """Who does what. Raises ValueError for an algorithm that is not there."""
         spec = Spec(
             self.collective,
-            len(self.nodes),
+            len(self.domains),
             self.algorithm,
             root=self.root,
             channels=self.channels,
-            placement=self.nodes,
+            placement=self.domains,
             perm=self.perm,
         )
         return schedules.schedule(self.half, spec)
@@ -60,7 +64,7 @@ class Recipe:
     def shape(self, plan: _native.PlanBuilder, links: int, across: bool = False) -> None:
         """Gives a plan its data, its shape and its protocol. ``across``: messages leave their host."""
         schedule = self.schedule()
-        divisor = len(self.nodes) if self.op == "mean" else 0
+        divisor = len(self.domains) if self.op == "mean" else 0
         op = -1 if self.op is None else dtypes.REDUCE_OPS[self.op]
         plan.set_data(dtypes.dtype_code(self.dtype), op, divisor, self.block)
         plan.set_shape(
@@ -80,20 +84,25 @@ class Recipe:
 
     def to_json(self, names: Iterable[str]) -> str:
         """With the ranks' names."""
-        return json.dumps(dataclasses.asdict(self) | {"names": list(names)}, separators=(",", ":"))
+        fields = dataclasses.asdict(self)
+        fields["nodes"] = fields.pop("domains")
+        return json.dumps(fields | {"names": list(names)}, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, data: bytes) -> tuple[Recipe, list[str]]:
+    def from_json(cls, data: bytes) -> tuple[PlanSpec, list[str]]:
         """What `to_json` wrote. Raises ValueError."""
         raw = wire.decode(data, _MOST_BYTES)
-        names, nodes, perm = raw.pop("names", None), raw.get("nodes"), raw.get("perm")
-        if not isinstance(nodes, list) or not isinstance(names, list) or not isinstance(perm, list):
-            raise ValueError("nodes, names or perm is no list")
-        if not 1 <= len(nodes) == len(names) <= _MOST_RANKS:
-            raise ValueError("the ranks' nodes and names do not fit")
-        if raw.keys() != {field.name for field in dataclasses.fields(cls)}:
-            raise ValueError("its fields are others")
-        last = len(nodes) - 1
+        names, domains, perm = raw.pop("names", None), raw.pop("nodes", None), raw.get("perm")
+        if not isinstance(domains, list) or not isinstance(names, list) or not isinstance(perm, list):
+            raise ValueError("nodes, names or perm is not a list")
+        if not 1 <= len(domains) == len(names) <= _MOST_RANKS:
+            raise ValueError(f"{len(domains)} nodes for {len(names)} names")
+        wanted = {field.name for field in dataclasses.fields(cls)} - {"domains"}
+        if raw.keys() - wanted:
+            raise ValueError(f"unexpected fields: {', '.join(sorted(map(ascii, raw.keys() - wanted)))[:200]}")
+        if wanted - raw.keys():
+            raise ValueError(f"missing fields: {', '.join(sorted(wanted - raw.keys()))}")
+        last = len(domains) - 1
 
         def pair(entry: Any) -> tuple[int, int]:
             if not isinstance(entry, list) or len(entry) != 2:
@@ -117,20 +126,20 @@ class Recipe:
             raise ValueError(str(error)) from None
         if (raw["op"] is not None) != (raw["collective"] in REDUCTIONS):
             raise ValueError("its operation is not one of its collective")
-        recipe = cls(
+        plan_spec = cls(
             collective=wire.text(raw["collective"], "collective", 64),
             half=wire.text(raw["half"], "half", 8),
             algorithm=wire.text(raw["algorithm"], "algorithm", 256),
             protocol=raw["protocol"],
             channels=wire.integer(raw["channels"], "channels", 1, 1 << 12),
-            nodes=tuple(wire.integer(node, "node", 0, last) for node in nodes),
+            domains=tuple(wire.integer(domain, "node", 0, last) for domain in domains),
             root=wire.integer(raw["root"], "root", 0, last),
             perm=tuple(pair(entry) for entry in perm),
             dtype=wire.text(raw["dtype"], "dtype", 64),
             op=raw["op"],
             block=wire.integer(raw["block"], "block", 0, 1 << 48),
         )
-        return recipe, [wire.text(name, "name", 512) for name in names]
+        return plan_spec, [wire.text(name, "name", 512) for name in names]
 
 
 def _tile_elements(protocol: str, element: int, widest: int, across: bool) -> int:

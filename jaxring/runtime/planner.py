@@ -19,7 +19,7 @@ from jaxring.runtime import programs, schedules, survivors
 from jaxring.runtime.agreement import WANT_ALL, Use
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.placement import Place, device_owners, exchange_devices, known_devices
-from jaxring.runtime.plan_spec import Recipe
+from jaxring.runtime.plan_spec import PlanSpec
 from jaxring.settings import settings
 from jaxring.world import identity
 
@@ -69,7 +69,7 @@ class Planner:
         half = spec["half"]
         # Halves of a point-to-point message run apart from each other, so they cannot read each other's memory.
         apart = half != "both"
-        nodes = tuple(range(len(places))) if apart else schedules.normalise([p.process for p in places])
+        domains = tuple(range(len(places))) if apart else schedules.normalise([p.process for p in places])
         if ragged:
             # Sizes are known only when it runs: `block` counts the whole operand.
             nbytes = spec["block"] * element
@@ -80,7 +80,7 @@ class Planner:
         def pick(unwanted: Sequence[str] = (), **wishes: Any) -> tuner.Choice:
             return tuner.choose(
                 collective,
-                nodes,
+                domains,
                 hosts,
                 nbytes,
                 spec["dtype"],
@@ -92,30 +92,30 @@ class Planner:
                 **wishes,
             )
 
-        choice = _users_choice(collective, nodes, spec, root) or tuner.choose_among(
+        choice = _users_choice(collective, domains, spec, root) or tuner.choose_among(
             pick,
             EVERYTHING if ragged else settings().algo,
             settings().proto,
             spec["algorithm"],
-            spec["protocol"] or ("simple" if ragged and len(set(nodes)) > 1 else None),
+            spec["protocol"] or ("simple" if ragged and len(set(domains)) > 1 else None),
         )
         if apart and choice.protocol == "memory":  # a message of a lone rank to itself
             choice = dataclasses.replace(choice, protocol="simple")
         channels = 1 if ragged or apart else choice.channels
-        recipe = Recipe(
+        plan_spec = PlanSpec(
             collective=collective,
             half=half,
             algorithm=choice.algorithm,
             protocol=choice.protocol,
             channels=channels,
-            nodes=nodes,
+            domains=domains,
             root=root,
             perm=tuple((s, t) for s, t in spec["perm"]),
             dtype=spec["dtype"],
             op=spec["op"],
             block=0 if ragged else spec["block"],
         )
-        schedule = recipe.schedule()
+        schedule = plan_spec.schedule()
         local = [rank for rank, place in enumerate(places) if place.process == process]
         key = _key(request, spec, places, membership.generation)
         request.identify(key, _HALVES[half], process)
@@ -131,7 +131,7 @@ class Planner:
         what = schedules.describe(spec)
         check = schedules.number(f"{spec['dtype']}{spec['shape']}", 4)
         plan.set_identity(what, key, check, _HALVES[half], spec["timeout"], process, membership.generation)
-        recipe.shape(plan, links, across=len(set(hosts)) > 1 or settings().shm_disable)
+        plan_spec.shape(plan, links, across=len(set(hosts)) > 1 or settings().shm_disable)
         names: dict[int, str] = {}
         everybody: list[str] = []
         for rank, place in enumerate(places):
@@ -140,9 +140,9 @@ class Planner:
             names.setdefault(place.process, name)
             everybody.append(name)
             plan.add_rank(place.process, place.device, name)
-        recipe.add_tables(plan, ((rank, ranks[rank]) for rank in local))
+        plan_spec.add_tables(plan, ((rank, ranks[rank]) for rank in local))
         if settings().save_operands:
-            plan.set_recipe(recipe.to_json(everybody))
+            plan.set_recipe(plan_spec.to_json(everybody))
         if linked and not apart:
             use = Use(key, what, programs.of_call(request.spec), names)
             self._job.agreement().begin(use, linked, plan.set_gate if spec["collective"] in WANT_ALL else None)
@@ -236,12 +236,12 @@ class Planner:
         return channels, tuple(sorted(transports)) or ("none",), linked
 
 
-def _users_choice(collective: str, nodes: tuple[int, ...], spec: dict[str, Any], root: int) -> tuner.Choice | None:
+def _users_choice(collective: str, domains: tuple[int, ...], spec: dict[str, Any], root: int) -> tuner.Choice | None:
     """The choice where the caller asked for an algorithm of their own: nothing is left to choose but the protocol."""
     if user.find(spec["algorithm"]) is None:
         return None
-    schedule = user.build_user(Spec(collective, len(nodes), spec["algorithm"], root=root, placement=nodes))
-    messages = any(any(schedule.message_peers(rank)) for rank in range(len(nodes)))
+    schedule = user.build_user(Spec(collective, len(domains), spec["algorithm"], root=root, placement=domains))
+    messages = any(any(schedule.message_peers(rank)) for rank in range(len(domains)))
     protocol = spec["protocol"] or ("simple" if messages else "memory")
     if messages and protocol == "memory":
         raise ValueError(f"algorithm {spec['algorithm']!r} sends messages, which protocol 'memory' does not carry")

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxring.errors import JaxringError
 from jaxring.plan import dtypes
-from jaxring.runtime.plan_spec import Recipe
+from jaxring.runtime.plan_spec import PlanSpec
 
 if TYPE_CHECKING:
     import pathlib
@@ -35,7 +35,7 @@ class Failure:
     what: str
     why: str
     time_ns: int
-    recipe: Recipe
+    plan_spec: PlanSpec
     names: list[str]
     operands: dict[int, bytes]
     blocks: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -52,7 +52,7 @@ def failures(folder: pathlib.Path) -> list[Failure]:
         except ValueError as error:
             raise JaxringError(f"{path} holds no operands of this version of jaxring: {error}.") from None
         known = found.setdefault(key, failure)
-        if (known.recipe, known.names) != (failure.recipe, failure.names):
+        if (known.plan_spec, known.names) != (failure.plan_spec, failure.names):
             raise JaxringError(f"{path} says of {failure.what} what another file does not: are they of one job?")
         known.operands |= failure.operands
         known.blocks |= failure.blocks
@@ -64,10 +64,10 @@ def failures(folder: pathlib.Path) -> list[Failure]:
 def parse(data: bytes) -> tuple[int, Failure]:
     """The operation's key, and what one process saved of it. Raises ValueError."""
     if len(data) < _HEADER.size or not data.startswith(_MAGIC):
-        raise ValueError("it does not begin as such a file")
+        raise ValueError("not an operand file (bad magic)")
     _, key, sequence, time_ns, count, peers, *texts, _ = _HEADER.unpack_from(data)
     if not 1 <= count <= _MOST_OPERANDS or peers > _MOST_OPERANDS or max(texts) > _MOST_TEXT:
-        raise ValueError("its header makes no sense")
+        raise ValueError("counts or sizes in its header out of range")
     at = _HEADER.size
     entry = 8 * (2 + 4 * peers)
     if len(data) < at + count * entry:
@@ -81,15 +81,15 @@ def parse(data: bytes) -> tuple[int, Failure]:
     for length in (*texts, *sizes):
         parts.append(data[at : at + length])
         at += length
-    recipe, names = Recipe.from_json(parts[0])
+    plan_spec, names = PlanSpec.from_json(parts[0])
     if len(set(ranks)) != count or not all(rank < len(names) for rank in ranks):
-        raise ValueError("its ranks make no sense")
-    element = dtypes.element_bytes(recipe.dtype)
+        raise ValueError("ranks repeated or out of range")
+    element = dtypes.element_bytes(plan_spec.dtype)
     if any(size % element for size in sizes):
-        raise ValueError("its operands are not of its dtype")
+        raise ValueError(f"an operand is no whole number of {plan_spec.dtype} elements")
     if peers and (peers != len(names) or (table[:, 2:] > _MOST_ELEMENTS).any()):
-        raise ValueError("its blocks make no sense")
+        raise ValueError("ragged blocks out of range")
     what, why = ("".join(c if c.isprintable() else "?" for c in raw.decode("utf-8", "replace")) for raw in parts[1:3])
     operands = dict(zip(ranks, parts[3:], strict=True))
     blocks = {rank: row[2:].reshape(4, peers) for rank, row in zip(ranks, table, strict=True)} if peers else {}
-    return key, Failure(f"{what}, execution {sequence}", why, time_ns, recipe, names, operands, blocks)
+    return key, Failure(f"{what}, execution {sequence}", why, time_ns, plan_spec, names, operands, blocks)

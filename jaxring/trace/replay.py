@@ -19,7 +19,7 @@ from jaxring.plan.dtypes import numpy_dtype
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jaxring.runtime.plan_spec import Recipe
+    from jaxring.runtime.plan_spec import PlanSpec
     from jaxring.trace.operands import Failure
 
 Blocks = dict[int, np.ndarray]
@@ -38,9 +38,9 @@ _FOLDS = {
 
 def explain(failure: Failure) -> Iterator[str]:
     """Sentences about one operation."""
-    recipe, names = failure.recipe, failure.names
+    spec, names = failure.plan_spec, failure.names
     yield f"{failure.what} failed: {failure.why}"
-    dtype = numpy_dtype(recipe.dtype)
+    dtype = numpy_dtype(spec.dtype)
     operands = {rank: np.frombuffer(raw, dtype) for rank, raw in sorted(failure.operands.items())}
     wrong = False
     for rank, operand in operands.items():
@@ -53,16 +53,16 @@ def explain(failure: Failure) -> Iterator[str]:
     if missing:
         yield f"It cannot be played: nothing is saved of {', '.join(missing)}. Gather the files of all processes."
         return
-    if recipe.algorithm not in ALGORITHMS and user.find(recipe.algorithm) is None:
-        yield f"It cannot be played: its algorithm {recipe.algorithm!r} is the job's own; --import what registers it."
+    if spec.algorithm not in ALGORITHMS and user.find(spec.algorithm) is None:
+        yield f"It cannot be played: its algorithm {spec.algorithm!r} is the job's own; --import what registers it."
         return
-    how = f"Played again by {recipe.algorithm}, protocol {recipe.protocol}, {recipe.channels} channel(s)"
+    how = f"Played again by {spec.algorithm}, protocol {spec.protocol}, {spec.channels} channel(s)"
     try:
-        results = play(recipe, list(operands.values()), failure.blocks)
+        results = play(spec, list(operands.values()), failure.blocks)
     except (RuntimeError, ValueError, MemoryError) as error:
         yield f"{how}, it fails here too: {error}"
         return
-    differences = list(_compare(recipe, names, operands, results, failure.blocks))
+    differences = list(_compare(spec, names, operands, results, failure.blocks))
     yield from (f"{how}: {text}" for text in differences)
     if not differences and not wrong:
         yield (
@@ -73,7 +73,7 @@ def explain(failure: Failure) -> Iterator[str]:
         yield f"{how}, all results are what float64 gives of these operands."
 
 
-def play(recipe: Recipe, operands: list[np.ndarray], blocks: Blocks | None = None) -> list[np.ndarray]:
+def play(spec: PlanSpec, operands: list[np.ndarray], blocks: Blocks | None = None) -> list[np.ndarray]:
     """The results of all ranks, 0 where nothing is written. RuntimeError or ValueError where it cannot be played.
 
     ``blocks``, of a ragged collective: as in `Failure`.
@@ -81,16 +81,16 @@ def play(recipe: Recipe, operands: list[np.ndarray], blocks: Blocks | None = Non
     blocks = blocks or {}
     if blocks and len(blocks) != len(operands):
         raise ValueError("the blocks of some ranks are not known")
-    if not blocks and any(operand.size != recipe.block * recipe.schedule().in_blocks for operand in operands):
+    if not blocks and any(operand.size != spec.block * spec.schedule().in_blocks for operand in operands):
         raise ValueError("the operands are not of its shape")
     plan = _native.PlanBuilder()
     plan.set_identity("replay", 1, 0, 0, _TIMEOUT_S, 0, 0)
-    recipe.shape(plan, 1)
+    spec.shape(plan, 1)
     ranks = range(len(operands))
     for rank in ranks:
         plan.add_rank(0, rank, f"rank {rank}")
-    recipe.add_tables(plan, ((rank, rank) for rank in ranks))
-    length = recipe.block * recipe.schedule().out_blocks
+    spec.add_tables(plan, ((rank, rank) for rank in ranks))
+    length = spec.block * spec.schedule().out_blocks
     lengths = [int((blocks[rank][2] + blocks[rank][3]).max()) if blocks else length for rank in ranks]
     results = [np.zeros(lengths[rank], operands[rank].dtype) for rank in ranks]
     plan.play(
@@ -102,33 +102,33 @@ def play(recipe: Recipe, operands: list[np.ndarray], blocks: Blocks | None = Non
 
 
 def expected(
-    recipe: Recipe, operands: list[np.ndarray], ragged: Blocks | None = None
+    spec: PlanSpec, operands: list[np.ndarray], ragged: Blocks | None = None
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """What each rank should have, and how far it may be off; ranks are left out of whose results nothing is said."""
     n = len(operands)
     rows = [_wide(operand) for operand in operands]
     if ragged:
         return {r: (_ragged(rows, ragged, r), np.zeros(1)) for r in range(n)}
-    blocks = [row.reshape(-1, max(1, recipe.block)) for row in rows]
+    blocks = [row.reshape(-1, max(1, spec.block)) for row in rows]
     none = np.zeros(1)
-    if recipe.op is not None:
-        total, room = _fold(recipe, operands, rows)
-        if recipe.collective == "reduce_scatter":
+    if spec.op is not None:
+        total, room = _fold(spec, operands, rows)
+        if spec.collective == "reduce_scatter":
             return {r: (total.reshape(n, -1)[r], room.reshape(n, -1)[r]) for r in range(n)}
-        return dict.fromkeys([recipe.root] if recipe.collective == "reduce" else range(n), (total, room))
+        return dict.fromkeys([spec.root] if spec.collective == "reduce" else range(n), (total, room))
     moved: dict[int, np.ndarray] = {}
-    if recipe.collective == "broadcast":
-        moved = dict.fromkeys(range(n), rows[recipe.root])
-    elif recipe.collective == "all_gather":
+    if spec.collective == "broadcast":
+        moved = dict.fromkeys(range(n), rows[spec.root])
+    elif spec.collective == "all_gather":
         moved = dict.fromkeys(range(n), np.concatenate(rows))
-    elif recipe.collective == "gather":
-        moved = {recipe.root: np.concatenate(rows)}
-    elif recipe.collective == "scatter":
-        moved = dict(enumerate(blocks[recipe.root]))
-    elif recipe.collective == "all_to_all":
+    elif spec.collective == "gather":
+        moved = {spec.root: np.concatenate(rows)}
+    elif spec.collective == "scatter":
+        moved = dict(enumerate(blocks[spec.root]))
+    elif spec.collective == "all_to_all":
         moved = {r: np.concatenate([blocks[s][r] for s in range(n)]) for r in range(n)}
-    elif recipe.collective == "permute":
-        moved = {r: np.zeros_like(rows[r]) for r in range(n)} | {t: rows[s] for s, t in recipe.perm}
+    elif spec.collective == "permute":
+        moved = {r: np.zeros_like(rows[r]) for r in range(n)} | {t: rows[s] for s, t in spec.perm}
     return {rank: (value, none) for rank, value in moved.items()}
 
 
@@ -142,27 +142,27 @@ def _ragged(rows: list[np.ndarray], blocks: Blocks, rank: int) -> np.ndarray:
     return result
 
 
-def _fold(recipe: Recipe, operands: list[np.ndarray], rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    fold = _FOLDS[recipe.op or "sum"]
+def _fold(spec: PlanSpec, operands: list[np.ndarray], rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    fold = _FOLDS[spec.op or "sum"]
     total, size = rows[0], np.abs(rows[0])
     with np.errstate(all="ignore"):
         for row in rows[1:]:
             total = fold(total, row)
-            size = size * np.abs(row) if recipe.op == "prod" else size + np.abs(row)
-        if recipe.op == "mean":
+            size = size * np.abs(row) if spec.op == "prod" else size + np.abs(row)
+        if spec.op == "mean":
             total, size = total / len(rows), size / len(rows)
         if not _inexact(operands[0].dtype):
             # Whole numbers wrap around, as the engine's do.
             return total.astype(operands[0].dtype), np.zeros(total.shape)
-        exact = recipe.op in ("min", "max")
+        exact = spec.op in ("min", "max")
         room = size * 0 if exact else 4 * (len(rows) + 1) * _epsilon(operands[0].dtype) * size
     return total, room
 
 
 def _compare(
-    recipe: Recipe, names: list[str], operands: dict[int, np.ndarray], results: list[np.ndarray], blocks: Blocks
+    spec: PlanSpec, names: list[str], operands: dict[int, np.ndarray], results: list[np.ndarray], blocks: Blocks
 ) -> Iterator[str]:
-    for rank, (reference, room) in expected(recipe, list(operands.values()), blocks).items():
+    for rank, (reference, room) in expected(spec, list(operands.values()), blocks).items():
         got = _wide(results[rank])
         apart = got != reference
         if _inexact(got.dtype):
@@ -174,7 +174,7 @@ def _compare(
         first = bad[0]
         text = f"the result of {names[rank]} is {got[first]} at element {first}, and float64 gives {reference[first]}"
         over = _inexact(got.dtype) and not np.isfinite(got[first]) and np.isfinite(reference[first])
-        yield f"{text}: {recipe.dtype} overflows." if over else f"{text}; {bad.size} elements differ."
+        yield f"{text}: {spec.dtype} overflows." if over else f"{text}; {bad.size} elements differ."
 
 
 def _inexact(dtype: np.dtype) -> bool:

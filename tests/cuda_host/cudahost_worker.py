@@ -25,7 +25,7 @@ def start_apart():
 
 
 def matrix():
-    """Ranks of one process that share two GPUs, without XLA, and two nodes that the carrier joins."""
+    """Ranks of one process that share two GPUs, without XLA, and two domains that the carrier joins."""
     import cudahost_matrix
 
     from jaxring.bench.gpu_trial import Ranks

@@ -1,4 +1,4 @@
-"""What the CUDA planner decides before it touches a GPU: nodes, algorithms, protocols, lanes."""
+"""What the CUDA planner decides before it touches a GPU: domains, algorithms, protocols, lanes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxring.plan.gpu import copy_engine
 from jaxring.plan.gpu import tuner as cuda_tuner
 from jaxring.plan.schedule import Spec
 from jaxring.runtime.cuda import nvls as cuda_nvls
-from jaxring.runtime.cuda.gpu_info import Card, nodes_of
+from jaxring.runtime.cuda.gpu_info import Card, domains_of
 from jaxring.settings import load
 
 
@@ -27,31 +27,31 @@ def test_a_card_survives_its_journey():
         Card.from_json(b"{}")
 
 
-def test_ranks_that_reach_each_other_are_one_node():
+def test_ranks_that_reach_each_other_are_one_domain():
     full = {"a": ("a", "b"), "b": ("a", "b")}
     cards = {0: card({0: "a"}, full), 1: card({1: "b"}, full)}
-    assert nodes_of([0, 1], [0, 1], cards, ["h", "h"]) == [0, 0]
-    assert nodes_of([0, 1], [0, 1], cards, ["h", "i"]) == [0, 1]
+    assert domains_of([0, 1], [0, 1], cards, ["h", "h"]) == [0, 0]
+    assert domains_of([0, 1], [0, 1], cards, ["h", "i"]) == [0, 1]
 
 
-def test_processes_on_one_gpu_are_one_node():
+def test_processes_on_one_gpu_are_one_domain():
     cards = {p: card({p: "a"}, {"a": ("a",)}) for p in range(3)}
-    assert nodes_of([0, 1, 2], [0, 1, 2], cards, ["h"] * 3) == [0, 0, 0]
+    assert domains_of([0, 1, 2], [0, 1, 2], cards, ["h"] * 3) == [0, 0, 0]
 
 
 def test_access_must_be_mutual():
     cards = {0: card({0: "a"}, {"a": ("a", "b"), "b": ("b",)}), 1: card({1: "b"}, {"b": ("b",), "a": ("a",)})}
-    assert nodes_of([0, 1], [0, 1], cards, ["h", "h"]) == [0, 1]
+    assert domains_of([0, 1], [0, 1], cards, ["h", "h"]) == [0, 1]
 
 
 def test_a_process_that_does_not_see_the_others_gpu():
     cards = {0: card({0: "a"}, {"a": ("a",)}), 1: card({1: "b"}, {"b": ("b",)})}
-    assert nodes_of([0, 1], [0, 1], cards, ["h", "h"]) == [0, 1]
+    assert domains_of([0, 1], [0, 1], cards, ["h", "h"]) == [0, 1]
 
 
 def test_an_unknown_device_is_an_error():
     with pytest.raises(JoinError, match="device 5"):
-        nodes_of([0, 5], [0, 0], {0: card({0: "a"}, {"a": ("a",)})}, ["h", "h"])
+        domains_of([0, 5], [0, 0], {0: card({0: "a"}, {"a": ("a",)})}, ["h", "h"])
 
 
 def test_lanes_grow_with_size_up_to_the_limit():
@@ -59,21 +59,21 @@ def test_lanes_grow_with_size_up_to_the_limit():
     assert cuda_tuner.lanes_for(1 << 30, 5) == 4
 
 
-@pytest.mark.parametrize("nodes", [(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 2, 3)])
+@pytest.mark.parametrize("domains", [(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 2, 3)])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"])
 @pytest.mark.parametrize("nbytes", [4, 1 << 20, 1 << 28])
-def test_every_collective_finds_a_way_within_the_lanes(nodes, collective, nbytes):
+def test_every_collective_finds_a_way_within_the_lanes(domains, collective, nbytes):
     from jaxring.plan.algorithms import build
 
-    choice = cuda_tuner.choose(collective, nodes, nbytes, "float32", 8)
-    schedule = build(Spec(collective, 4, choice.algorithm, channels=choice.channels, placement=nodes))
+    choice = cuda_tuner.choose(collective, domains, nbytes, "float32", 8)
+    schedule = build(Spec(collective, 4, choice.algorithm, channels=choice.channels, placement=domains))
     assert 1 <= schedule.nlanes <= 8
-    assert choice.protocol == "memory" if len(set(nodes)) == 1 else choice.protocol in ("simple", "ll")
+    assert choice.protocol == "memory" if len(set(domains)) == 1 else choice.protocol in ("simple", "ll")
 
 
 def test_copy_engines_from_a_size_on():
-    def chosen(collective, nbytes, nodes=(0, 0, 0, 0), copies_from=1 << 20):
-        return cuda_tuner.choose(collective, nodes, nbytes, "float32", 8, copies_from=copies_from).algorithm
+    def chosen(collective, nbytes, domains=(0, 0, 0, 0), copies_from=1 << 20):
+        return cuda_tuner.choose(collective, domains, nbytes, "float32", 8, copies_from=copies_from).algorithm
 
     assert chosen("all_gather", 1 << 18) == "copy_engine"  # the output has four times as many
     assert chosen("all_gather", (1 << 18) - 4) == "direct"
@@ -85,8 +85,8 @@ def test_copy_engines_from_a_size_on():
 
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
 def test_the_switch_is_taken_where_it_is_asked_for_or_allowed(collective):
-    def chosen(nbytes=1 << 28, nodes=(0, 0, 0, 0), **options):
-        return cuda_tuner.choose(collective, nodes, nbytes, "float32", 16, **options)
+    def chosen(nbytes=1 << 28, domains=(0, 0, 0, 0), **options):
+        return cuda_tuner.choose(collective, domains, nbytes, "float32", 16, **options)
 
     assert chosen(algorithm="nvls", no_nvls="").algorithm == "nvls"
     default = chosen(no_nvls="")
@@ -138,7 +138,7 @@ class Switches:
         ({"dtype": "float16"}, ""),
         ({"op": "mean"}, "no mean of float32"),
         ({"dtype": "int8"}, "no sum of int8"),
-        ({"nodes": (0, 1)}, "all in one node"),
+        ({"domains": (0, 1)}, "all in one domain"),
         ({"devices": (0, 0)}, "ranks 0 and 1 share one"),
         ({"multicast": ("a",)}, "no multicast for the GPU of rank 1"),
     ],
@@ -148,7 +148,7 @@ def test_why_ranks_cannot_go_through_the_switch(change, reason):
         "collective": "all_reduce",
         "op": "sum",
         "dtype": "float32",
-        "nodes": (0, 0),
+        "domains": (0, 0),
         "devices": (0, 1),
         "multicast": ("a", "b"),
         **change,
@@ -201,14 +201,14 @@ def test_moves_are_the_sources_of_all_outputs(n):
 
 def test_what_is_asked_for_is_done_or_refused():
     assert cuda_tuner.choose("all_reduce", (0, 0), 64, "float32", 8, "ring", "ll128").protocol == "ll128"
-    with pytest.raises(ValueError, match="ll128 needs one node"):
+    with pytest.raises(ValueError, match="ll128 needs one domain"):
         cuda_tuner.choose("all_reduce", (0, 1), 64, "float32", 8, "ring", "ll128")
     with pytest.raises(ValueError, match="does not serve"):
         cuda_tuner.choose("all_to_all", (0, 0), 64, "float32", 8, "tree")
     assert cuda_tuner.choose("all_gather", (0, 0), 64, "float32", 8, "copy_engine").algorithm == "copy_engine"
     with pytest.raises(ValueError, match="does not serve all_reduce"):
         cuda_tuner.choose("all_reduce", (0, 0), 64, "float32", 8, "copy_engine")
-    with pytest.raises(ValueError, match="in 2 node"):
+    with pytest.raises(ValueError, match="in 2 memory domain"):
         cuda_tuner.choose("all_gather", (0, 1), 64, "float32", 8, "copy_engine")
     with pytest.raises(ValueError, match="no protocol 'rdma'; there are memory, simple, ll, ll128"):
         cuda_tuner.choose("all_reduce", (0, 0), 64, "float32", 8, None, "rdma")

@@ -23,7 +23,7 @@ SMALL = 10  # up to here: every root with every placement and number of channels
 
 
 def placements(n: int) -> list[tuple[int, ...]]:
-    """All on one node, each on its own, nodes of two and of eight, uneven ones, and interleaved."""
+    """All on one domain, each on its own, domains of two and of eight, uneven ones, and interleaved."""
     uneven = (0, 0, 0, 1, 2, 2)
     candidates = [
         (0,) * n,
@@ -60,7 +60,7 @@ def specs(algorithm: str, collective: str, n: int) -> Iterator[Spec]:
     if len(roots) > 1 and n > 24 and n != 32 and (collective == "gather" or algorithm.startswith("hier")):
         roots = range(n % 7, n, 7)  # all of them would be cubic work
     if algorithm.startswith("hier"):
-        where = where[2:]  # one node is direct, and nodes of one rank make it flat
+        where = where[2:]  # one domain is direct, and domains of one rank make it flat
     turns = 1 if not ALGORITHMS[algorithm].memory else 2
     for index in range(max(len(roots), turns)):
         perm = perms(n)[(index + n) % 4] if collective == "permute" else ()
@@ -88,9 +88,9 @@ def test_direct_serves_everything() -> None:
     assert serving("all_to_all") == ["direct", "pxn", "deterministic"]
 
 
-@pytest.mark.parametrize(("nodes", "width"), [(16, 8), (4, 2)])
-def test_pxn_sends_a_message_per_node_and_none_across_rails(nodes: int, width: int) -> None:
-    n = nodes * width
+@pytest.mark.parametrize(("domains", "width"), [(16, 8), (4, 2)])
+def test_pxn_sends_a_message_per_domain_and_none_across_rails(domains: int, width: int) -> None:
+    n = domains * width
     where = tuple(rank // width for rank in range(n))
     schedule = build(Spec("all_to_all", n, "pxn", placement=where))
     direct = verify(build(Spec("all_to_all", n, "direct", placement=where)))
@@ -98,7 +98,7 @@ def test_pxn_sends_a_message_per_node_and_none_across_rails(nodes: int, width: i
     for rank in range(n):
         sends, receives = schedule.message_peers(rank)
         assert {peer % width for peer in sends | receives} == {rank % width}
-        assert {where[peer] for peer in sends} == set(range(nodes)) - {where[rank]}
+        assert {where[peer] for peer in sends} == set(range(domains)) - {where[rank]}
     # What the verifier says of groups that do not fit.
     lanes = {rank: [list(lane) for lane in schedule.lanes(rank)] for rank in range(n)}
     wrong = dataclasses.replace(lanes[0][0][-1], parts=width - 1)
@@ -141,14 +141,14 @@ def test_message_counts(n: int) -> None:
     assert sum(verify(build(Spec("all_reduce", n, "tree"))).messages) == 4 * (n - 1)
 
 
-def test_one_node_takes_one_step_per_rank() -> None:
+def test_one_domain_takes_one_step_per_rank() -> None:
     report = verify(build(Spec("all_reduce", 8, "direct", channels=2, placement=(0,) * 8)))
     assert report.max_steps == 1
     assert report.steps == (2,) * 8
 
 
 @pytest.mark.parametrize("algorithm", ["hier_ring", "hier_tree", "hier_direct"])
-def test_hierarchical_messages_stay_between_nodes(algorithm: str) -> None:
+def test_hierarchical_messages_stay_between_domains(algorithm: str) -> None:
     placement = (0, 0, 0, 1, 1, 2, 2, 2)
     schedule = build(Spec("all_reduce", 8, algorithm, placement=placement))
     for rank in range(8):

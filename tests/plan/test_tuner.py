@@ -20,7 +20,7 @@ PAIRS = (0, 0, 1, 1, 2, 2, 3, 3)
 
 
 @pytest.mark.parametrize("collective", list(COLLECTIVES))
-def test_one_node_goes_by_memory(collective: str) -> None:
+def test_one_domain_goes_by_memory(collective: str) -> None:
     choice = choose(collective, (0,) * 8, ONE_HOST, 1 << 20, "float32")
     assert (choice.algorithm, choice.protocol) == ("direct", "memory")
     assert choice.reason == "all ranks share memory"
@@ -77,13 +77,13 @@ def test_large_messages_between_hosts_take_every_interface() -> None:
     assert choose("all_reduce", (0, 1), (0, 1), 1 << 26, "float32", channels=(1, 3), interfaces=9).channels == 3
 
 
-def test_nodes_of_several_ranks_compose() -> None:
+def test_domains_of_several_ranks_compose() -> None:
     for nbytes in (256, 1 << 26):
         choice = choose("all_reduce", PAIRS, PAIRS, nbytes, "float32")
         assert choice.algorithm.startswith("hier_")
     assert choose("all_to_all", PAIRS, PAIRS, 256, "float32").algorithm == "pxn"
     assert choose("all_to_all", PAIRS, PAIRS, 256, "float32", unwanted=("pxn",)).algorithm == "direct"
-    # Other ranks' memory is farther than one's own, and nodes that are not alike have no rails.
+    # Other ranks' memory is farther than one's own, and domains that are not alike have no rails.
     assert choose("all_to_all", PAIRS, PAIRS, 1 << 26, "float32").algorithm == "direct"
     assert choose("all_to_all", (0, 0, 1), (0, 0, 1), 256, "float32").algorithm == "direct"
 
@@ -115,7 +115,7 @@ def test_wishes_are_met_or_refused_with_advice() -> None:
     for arguments, wishes, advice in [
         (("all_reduce", APART, APART, 1 << 24), {"protocol": "ll"}, "at most 4096 bytes.*use protocol 'simple'"),
         (("all_reduce", APART, APART, 64), {"protocol": "ll", "ll_bytes": 0}, "use protocol 'simple'"),
-        (("all_reduce", APART, APART, 64), {"protocol": "memory"}, "needs all ranks in one node"),
+        (("all_reduce", APART, APART, 64), {"protocol": "memory"}, "needs all ranks in one domain"),
         (("all_to_all", APART, APART, 64), {"algorithm": "ring"}, "does not serve all_to_all; use direct"),
         (("all_to_all", (0, 0), (0, 0), 64), {"protocol": "ll"}, "use protocol 'memory'"),
         (("all_reduce", (0, 0), (0, 0), 64), {"algorithm": "direct", "protocol": "ll"}, "sends no messages"),

@@ -174,10 +174,10 @@ def test_in_place_all_reduce_may_not_be_read_by_others() -> None:
         custom(Spec("all_reduce", 2, "mine", placement=(0, 0)), late, 1)
 
 
-def test_memory_peers_must_share_a_node() -> None:
+def test_memory_peers_must_share_a_domain() -> None:
     direct = build(Spec("all_reduce", 4, "direct", placement=(0, 0, 0, 0)))
     apart = replace(direct, spec=replace(direct.spec, placement=(0, 0, 1, 1)))
-    with pytest.raises(ScheduleError, match="by memory, which is not another rank of its node"):
+    with pytest.raises(ScheduleError, match="by memory, which is not another rank of its domain"):
         verify(apart)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import random
 import sys
@@ -16,18 +17,18 @@ from jaxring.errors import JaxringError
 from jaxring.plan import user
 from jaxring.plan.algorithms import serving
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, ROOTED
-from jaxring.runtime.plan_spec import Recipe
+from jaxring.runtime.plan_spec import PlanSpec
 from jaxring.trace import operands, replay
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_replay.py")
 RANKS = 4
 
 
-def recipe(collective, algorithm, op, dtype="float32", nodes=(0, 0, 1, 1), block=6):
-    apart = tuple(range(RANKS)) if algorithm in ("ring", "tree", "halving_doubling") else nodes
+def plan_spec(collective, algorithm, op, dtype="float32", domains=(0, 0, 1, 1), block=6):
+    apart = tuple(range(RANKS)) if algorithm in ("ring", "tree", "halving_doubling") else domains
     perm = tuple((s, (s + 1) % RANKS) for s in range(RANKS - 1)) if collective == "permute" else ()
     root = 2 if collective in ROOTED else 0
-    return Recipe(collective, "both", algorithm, "simple", 1, apart, root, perm, dtype, op, block)
+    return PlanSpec(collective, "both", algorithm, "simple", 1, apart, root, perm, dtype, op, block)
 
 
 def failure(made, rows):
@@ -43,7 +44,7 @@ def test_every_collective_is_what_numpy_says(collective):
             if op == "mean" and dtype == "int16":
                 continue
             for algorithm in serving(collective)[:3]:
-                made = recipe(collective, algorithm, op, dtype)
+                made = plan_spec(collective, algorithm, op, dtype)
                 length = made.block * made.schedule().in_blocks
                 rng = np.random.default_rng(7)
                 rows = [(100 * rng.standard_normal(length)).astype(replay.numpy_dtype(dtype)) for _ in range(RANKS)]
@@ -58,7 +59,7 @@ def test_uneven_blocks():
     lengths[1, 2] = 40
     begins, lands = (np.arange(RANKS, dtype=np.uint64) * np.uint64(k) for k in (50, 45))
     blocks = {r: np.stack([begins, lengths[r], lands, lengths[:, r]]) for r in range(RANKS)}
-    made = recipe("all_to_all", "direct", None, block=0)
+    made = plan_spec("all_to_all", "direct", None, block=0)
     rows = [rng.standard_normal(200).astype(np.float32) for _ in range(RANKS)]
     said = dataclasses.replace(failure(made, rows), blocks=blocks)
     results = replay.play(made, rows, blocks)
@@ -84,7 +85,7 @@ def test_uneven_blocks():
 
 
 def test_who_holds_what_and_where_it_overflows(monkeypatch):
-    made = recipe("all_reduce", "ring", "sum", "float16")
+    made = plan_spec("all_reduce", "ring", "sum", "float16")
     rows = [np.full(6, 1, np.float16) for _ in range(RANKS)]
     rows[2][3] = np.nan
     said = " ".join(replay.explain(failure(made, rows)))
@@ -109,6 +110,20 @@ def test_who_holds_what_and_where_it_overflows(monkeypatch):
     partial = failure(made, rows)
     del partial.operands[3]
     assert "nothing is saved of rank 3" in " ".join(replay.explain(partial))
+
+
+def test_a_saved_plan_spec_names_what_is_wrong_with_it():
+    made = plan_spec("all_reduce", "ring", "sum")
+    saved = json.loads(made.to_json("abcd"))
+    assert saved["nodes"] == [0, 1, 2, 3]  # the name on disk of a rank's memory domain
+    assert PlanSpec.from_json(json.dumps(saved).encode()) == (made, ["a", "b", "c", "d"])
+    with pytest.raises(ValueError, match="unexpected fields: 'more'"):
+        PlanSpec.from_json(json.dumps(saved | {"more": 1}).encode())
+    del saved["root"]
+    with pytest.raises(ValueError, match="missing fields: root"):
+        PlanSpec.from_json(json.dumps(saved).encode())
+    with pytest.raises(ValueError, match="not an operand file"):
+        operands.parse(bytes(200))
 
 
 def run(tmp_path, case, **extra):

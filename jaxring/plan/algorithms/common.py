@@ -1,4 +1,4 @@
-"""What the algorithms share: who is on which node, and the steps that several of them use."""
+"""What the algorithms share: who is on which domain, and the steps that several of them use."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ Source = tuple[Peer, bool]
 
 
 @dataclasses.dataclass(frozen=True)
-class Nodes:
-    """Ranks grouped by node. Nodes are numbered by their lowest rank, members ascend.
+class Domains:
+    """Ranks grouped by domain. Domains are numbered by their lowest rank, members ascend.
 
-    A *rail* is a lane that at most one rank of each node runs: the path of its pieces between nodes.
+    A *rail* is a lane that at most one rank of each domain runs: the path of its pieces between domains.
     """
 
     spec: Spec
     members: tuple[tuple[int, ...], ...]
-    node_of: tuple[int, ...]
+    domain_of: tuple[int, ...]
 
     @classmethod
-    def of(cls, spec: Spec) -> Nodes:
+    def of(cls, spec: Spec) -> Domains:
         groups: dict[int, list[int]] = {}
-        for rank, node in enumerate(spec.placement):
-            groups.setdefault(node, []).append(rank)
-        number = {node: index for index, node in enumerate(groups)}
-        return cls(spec, tuple(tuple(g) for g in groups.values()), tuple(number[node] for node in spec.placement))
+        for rank, domain in enumerate(spec.placement):
+            groups.setdefault(domain, []).append(rank)
+        number = {domain: index for index, domain in enumerate(groups)}
+        return cls(spec, tuple(tuple(g) for g in groups.values()), tuple(number[domain] for domain in spec.placement))
 
     @classmethod
-    def flat(cls, spec: Spec) -> Nodes:
+    def flat(cls, spec: Spec) -> Domains:
         """Every rank by itself, whatever the placement: what turns a hierarchical algorithm into a flat one."""
         return cls(spec, tuple((rank,) for rank in range(spec.nranks)), tuple(range(spec.nranks)))
 
@@ -46,14 +46,14 @@ class Nodes:
     def width(self) -> int:
         return max(map(len, self.members))
 
-    def runner(self, rail: int, node: int) -> int:
-        """The rank that runs ``rail`` on ``node``: rails are dealt to the members in turn."""
-        members = self.members[node % self.count]
+    def runner(self, rail: int, domain: int) -> int:
+        """The rank that runs ``rail`` on ``domain``: rails are dealt to the members in turn."""
+        members = self.members[domain % self.count]
         return members[rail % len(members)]
 
-    def partial(self, node: int) -> bool:
-        """Whether a node's own contribution is already a fold (it has several ranks)."""
-        return len(self.members[node % self.count]) > 1
+    def partial(self, domain: int) -> bool:
+        """Whether a domain's own contribution is already a fold (it has several ranks)."""
+        return len(self.members[domain % self.count]) > 1
 
 
 def inp(index: int) -> Chunk:

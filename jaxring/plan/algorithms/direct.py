@@ -1,4 +1,4 @@
-"""Direct: every rank deals with every other one itself, by memory on its own node and by messages elsewhere.
+"""Direct: every rank deals with every other one itself, by memory on its own domain and by messages elsewhere.
 
 all_reduce is the two-shot form: the owner of a chunk folds all ranks' contributions and returns the value. Reductions
 fold in rank order 0..n-1 in a single step, so the bits are the same for every placement. Each rank sends and receives
@@ -21,7 +21,7 @@ CLOSE_RANKS = 4
 
 
 class _View:
-    """One rank's view of the others: who is on its node, and the remote ones in staggered order."""
+    """One rank's view of the others: who is on its domain, and the remote ones in staggered order."""
 
     def __init__(self, spec: Spec, rank: int) -> None:
         n, where = spec.nranks, spec.placement
@@ -82,7 +82,7 @@ def _broadcast(spec: Spec, view: _View, piece: int) -> list[Step]:
 
 
 def _broadcast_shared(spec: Spec, view: _View, channel: int) -> list[Step]:
-    # On one node every rank carries a share of the root's buffer to all of them: it is read once, by all cores.
+    # On one domain every rank carries a share of the root's buffer to all of them: it is read once, by all cores.
     piece = channel * spec.nranks + view.rank
     return [read(view.rank, spec.root, piece, piece, view.local)]
 

@@ -1,8 +1,9 @@
-"""Direct between nodes, memory within: one fold per node crosses the network, one message per pair of nodes and rail.
+"""Direct messages between memory domains, shared memory within: one message per pair of domains and rail.
 
-all_reduce: piece (rail, owner node); every node folds its inputs and sends the partial value to the owner, which folds
-over the nodes (raw values first where nodes of one rank meet larger ones, else in node order) and sends the result
-back. all_gather and reduce_scatter send each block straight to, or fold it straight at, the ranks that need it.
+all_reduce: there is one piece per rail and owner domain. Every domain folds its inputs and sends the partial value to
+the owner, which folds over the domains and sends the result back. It folds in domain order; where domains of one rank
+meet larger ones, raw values come first. all_gather sends each block straight to the ranks that need it, reduce_scatter
+folds it there.
 """
 
 from __future__ import annotations
@@ -10,73 +11,75 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from jaxring.plan.algorithms import direct
-from jaxring.plan.algorithms.common import Nodes, Source, fold, messages, others, out, own, read, receive
+from jaxring.plan.algorithms.common import Domains, Source, fold, messages, others, out, own, read, receive
 from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.schedule import Peer, Schedule, Spec, Step
 
-RailFn = Callable[[Nodes, int, int], list[Step]]
+RailFn = Callable[[Domains, int, int], list[Step]]
 
 
-def _by_node(nodes: Nodes, rail: int, rank: int) -> list[Source]:
+def _by_domain(domains: Domains, rail: int, rank: int) -> list[Source]:
     sources: list[Source] = []
-    for node, members in enumerate(nodes.members):
-        if node == nodes.node_of[rank]:
+    for domain, members in enumerate(domains.members):
+        if domain == domains.domain_of[rank]:
             sources += own(rank, members)
         else:
-            sources.append((Peer(nodes.runner(rail, node)), nodes.partial(node)))
+            sources.append((Peer(domains.runner(rail, domain)), domains.partial(domain)))
     return sources
 
 
-def _all_reduce(nodes: Nodes, rail: int, rank: int) -> list[Step]:
-    node, count = nodes.node_of[rank], nodes.count
-    if nodes.runner(rail, node) != rank:
+def _all_reduce(domains: Domains, rail: int, rank: int) -> list[Step]:
+    domain, count = domains.domain_of[rank], domains.count
+    if domains.runner(rail, domain) != rank:
         return []
-    members = nodes.members[node]
+    members = domains.members[domain]
     local = others(rank, members)
     base = rail * count
     steps: list[Step] = []
     for s in range(1, count):
-        owner = (node + s) % count
-        steps += fold(rank, base + owner, own(rank, members), send=messages([nodes.runner(rail, owner)]))
-    send = local + messages(nodes.runner(rail, node + s) for s in range(1, count))
-    steps += fold(rank, base + node, _by_node(nodes, rail, rank), out(base + node), send, final=True)
+        owner = (domain + s) % count
+        steps += fold(rank, base + owner, own(rank, members), send=messages([domains.runner(rail, owner)]))
+    send = local + messages(domains.runner(rail, domain + s) for s in range(1, count))
+    steps += fold(rank, base + domain, _by_domain(domains, rail, rank), out(base + domain), send, final=True)
     for s in range(1, count):
-        owner = (node - s) % count
-        steps.append(receive(nodes.runner(rail, owner), base + owner, local))
+        owner = (domain - s) % count
+        steps.append(receive(domains.runner(rail, owner), base + owner, local))
     return steps
 
 
-def _all_gather(nodes: Nodes, rail: int, rank: int) -> list[Step]:
-    node, count = nodes.node_of[rank], nodes.count
-    index, piece = rail % nodes.width, rail // nodes.width
-    if nodes.runner(index, node) != rank:
+def _all_gather(domains: Domains, rail: int, rank: int) -> list[Step]:
+    domain, count = domains.domain_of[rank], domains.count
+    index, piece = rail % domains.width, rail // domains.width
+    if domains.runner(index, domain) != rank:
         return []
-    local = others(rank, nodes.members[node])
+    local = others(rank, domains.members[domain])
     steps: list[Step] = []
-    if index < len(nodes.members[node]):
-        send = local + messages(nodes.runner(index, node + s) for s in range(1, count))
-        steps.append(read(rank, rank, piece, rank * nodes.spec.channels + piece, send))
+    if index < len(domains.members[domain]):
+        send = local + messages(domains.runner(index, domain + s) for s in range(1, count))
+        steps.append(read(rank, rank, piece, rank * domains.spec.channels + piece, send))
     for s in range(1, count):
-        origin = nodes.members[(node - s) % count]
+        origin = domains.members[(domain - s) % count]
         if index < len(origin):
-            steps.append(receive(origin[index], origin[index] * nodes.spec.channels + piece, local))
+            steps.append(receive(origin[index], origin[index] * domains.spec.channels + piece, local))
     return steps
 
 
-def _reduce_scatter(nodes: Nodes, rail: int, rank: int) -> list[Step]:
-    node, count = nodes.node_of[rank], nodes.count
-    index, piece = rail % nodes.width, rail // nodes.width
-    if nodes.runner(index, node) != rank:
+def _reduce_scatter(domains: Domains, rail: int, rank: int) -> list[Step]:
+    domain, count = domains.domain_of[rank], domains.count
+    index, piece = rail % domains.width, rail // domains.width
+    if domains.runner(index, domain) != rank:
         return []
-    members = nodes.members[node]
+    members = domains.members[domain]
     steps: list[Step] = []
     for s in range(1, count):
-        target = nodes.members[(node + s) % count]
+        target = domains.members[(domain + s) % count]
         if index < len(target):
-            chunk = target[index] * nodes.spec.channels + piece
+            chunk = target[index] * domains.spec.channels + piece
             steps += fold(rank, chunk, own(rank, members), send=messages([target[index]]))
     if index < len(members):
-        steps += fold(rank, rank * nodes.spec.channels + piece, _by_node(nodes, index, rank), out(piece), final=True)
+        steps += fold(
+            rank, rank * domains.spec.channels + piece, _by_domain(domains, index, rank), out(piece), final=True
+        )
     return steps
 
 
@@ -88,16 +91,16 @@ _RAILS: dict[str, RailFn] = {
 
 
 def build_hier(spec: Spec) -> Schedule:
-    """One lane per rail. With one node: direct."""
-    nodes = Nodes.of(spec)
-    if nodes.count == 1:
+    """One lane per rail. With one domain: direct."""
+    domains = Domains.of(spec)
+    if domains.count == 1:
         return direct.build(spec)
-    rails = nodes.width * spec.channels
-    pieces = rails * nodes.count if spec.collective == "all_reduce" else spec.channels
+    rails = domains.width * spec.channels
+    pieces = rails * domains.count if spec.collective == "all_reduce" else spec.channels
     rail_fn = _RAILS[spec.collective]
 
     def lanes(rank: int) -> list[list[Step]]:
-        return [rail_fn(nodes, rail, rank) for rail in range(rails)]
+        return [rail_fn(domains, rail, rank) for rail in range(rails)]
 
     return Schedule(spec, pieces, rails, 0 if spec.collective == "all_gather" else 1, lanes)
 
@@ -105,7 +108,7 @@ def build_hier(spec: Spec) -> Schedule:
 ALGORITHMS = (
     Algorithm(
         name="hier_direct",
-        summary="memory within nodes, every pair of nodes",
+        summary="memory within domains, every pair of domains",
         collectives=frozenset(_RAILS),
         build=build_hier,
         shape=direct.shape,

@@ -62,7 +62,7 @@ class Algorithm:
     def shape_on(self, collective: str, topology: Topology, nbytes: int, channels: int = 1, widening: int = 1) -> Shape:
         """The shape of its schedule for ``nbytes`` of input per rank."""
         call = Call(collective, topology, nbytes, channels, widening, self.hierarchical)
-        if self.memory and topology.nodes == 1:
+        if self.memory and topology.domains == 1:
             # Each rank reads its share of all inputs and writes it to all outputs; a rooted fold is the root's alone.
             alone = collective in ("reduce", "gather")
             return Shape(0, 0, 0, call.total * (topology.nranks if alone else 2))

@@ -1,10 +1,10 @@
-"""Ring: every piece travels from node to node; one node's message to the next carries what it got plus its own.
+"""Ring: every piece travels from domain to domain; one domain's message to the next carries what it got plus its own.
 
-all_reduce moves 2(P-1)/P of the buffer per node (reduce-scatter, then all-gather; Patarasuk and Yuan 2009),
+all_reduce moves 2(P-1)/P of the buffer per domain (reduce-scatter, then all-gather; Patarasuk and Yuan 2009),
 all_gather and reduce_scatter (P-1)/P; broadcast and reduce are chains that are pipelined by the engine's tiles.
 
-``ring`` takes each rank for a node. ``hier_ring`` rings over the real nodes, once per rail: a rail's rank folds its
-node's inputs out of their memory as part of the ring step and writes results into all of its node's outputs.
+``ring`` treats each rank as a domain of its own. ``hier_ring`` has a ring over the memory domains for each rail: as
+part of a ring step, the rail's rank reads and folds the inputs of its domain and writes results to all its outputs.
 """
 
 from __future__ import annotations
@@ -14,81 +14,81 @@ from collections.abc import Callable
 
 from jaxring.plan import cost
 from jaxring.plan.algorithms import direct
-from jaxring.plan.algorithms.common import Nodes, fold, messages, others, out, own, read, receive, zero
+from jaxring.plan.algorithms.common import Domains, fold, messages, others, out, own, read, receive, zero
 from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.schedule import Peer, Schedule, Spec, Step
 
-RailFn = Callable[[Nodes, int, int], list[Step]]
+RailFn = Callable[[Domains, int, int], list[Step]]
 
 
-def _all_reduce(nodes: Nodes, rail: int, rank: int) -> list[Step]:
-    node, count = nodes.node_of[rank], nodes.count
-    if nodes.runner(rail, node) != rank:
+def _all_reduce(domains: Domains, rail: int, rank: int) -> list[Step]:
+    domain, count = domains.domain_of[rank], domains.count
+    if domains.runner(rail, domain) != rank:
         return []
-    before = nodes.runner(rail, node - 1)
-    after = messages([nodes.runner(rail, node + 1)])
-    members = nodes.members[node]
+    before = domains.runner(rail, domain - 1)
+    after = messages([domains.runner(rail, domain + 1)])
+    members = domains.members[domain]
     local = others(rank, members)
     steps: list[Step] = []
     for s in range(count):
-        piece = rail * count + (node - s) % count
+        piece = rail * count + (domain - s) % count
         sources = own(rank, members)
         if s:
-            sources.insert(0, (Peer(before), s > 1 or nodes.partial(node - 1)))
+            sources.insert(0, (Peer(before), s > 1 or domains.partial(domain - 1)))
         if s < count - 1:
             steps += fold(rank, piece, sources, send=after)
         else:
             steps += fold(rank, piece, sources, out(piece), local + after, final=True)
     for s in range(count, 2 * count - 1):
         last = s == 2 * count - 2
-        steps.append(receive(before, rail * count + (node - s) % count, local if last else local + after))
+        steps.append(receive(before, rail * count + (domain - s) % count, local if last else local + after))
     return steps
 
 
-def _block_rail(nodes: Nodes, rail: int) -> tuple[int, int]:
-    """(local index, piece) of the blocks that ``rail`` carries: those of each node's member with that index.
+def _block_rail(domains: Domains, rail: int) -> tuple[int, int]:
+    """(local index, piece) of the blocks that ``rail`` carries: those of each domain's member with that index.
 
     Such a rail is run by that very member, which is where a reduced block has to end up.
     """
-    return rail % nodes.width, rail // nodes.width
+    return rail % domains.width, rail // domains.width
 
 
-def _all_gather(nodes: Nodes, rail: int, rank: int) -> list[Step]:
-    node, count = nodes.node_of[rank], nodes.count
-    index, piece = _block_rail(nodes, rail)
-    if nodes.runner(index, node) != rank:
+def _all_gather(domains: Domains, rail: int, rank: int) -> list[Step]:
+    domain, count = domains.domain_of[rank], domains.count
+    index, piece = _block_rail(domains, rail)
+    if domains.runner(index, domain) != rank:
         return []
-    before = nodes.runner(index, node - 1)
-    after = messages([nodes.runner(index, node + 1)])
-    local = others(rank, nodes.members[node])
+    before = domains.runner(index, domain - 1)
+    after = messages([domains.runner(index, domain + 1)])
+    local = others(rank, domains.members[domain])
     steps: list[Step] = []
     for s in range(count):
-        origin = nodes.members[(node - s) % count]
+        origin = domains.members[(domain - s) % count]
         if index >= len(origin):
-            continue  # a smaller node has no such member
+            continue  # a smaller domain has no such member
         send = local if s == count - 1 else local + after
-        chunk = origin[index] * nodes.spec.channels + piece
+        chunk = origin[index] * domains.spec.channels + piece
         steps.append(receive(before, chunk, send) if s else read(rank, rank, piece, chunk, send))
     return steps
 
 
-def _reduce_scatter(nodes: Nodes, rail: int, rank: int) -> list[Step]:
-    node, count = nodes.node_of[rank], nodes.count
-    index, piece = _block_rail(nodes, rail)
-    if nodes.runner(index, node) != rank:
+def _reduce_scatter(domains: Domains, rail: int, rank: int) -> list[Step]:
+    domain, count = domains.domain_of[rank], domains.count
+    index, piece = _block_rail(domains, rail)
+    if domains.runner(index, domain) != rank:
         return []
-    before = nodes.runner(index, node - 1)
-    after = messages([nodes.runner(index, node + 1)])
-    members = nodes.members[node]
+    before = domains.runner(index, domain - 1)
+    after = messages([domains.runner(index, domain + 1)])
+    members = domains.members[domain]
     steps: list[Step] = []
     for s in range(count):
-        target = nodes.members[(node - 1 - s) % count]
+        target = domains.members[(domain - 1 - s) % count]
         if index >= len(target):
             continue
         sources = own(rank, members)
         if s:
-            sources.insert(0, (Peer(before), s > 1 or nodes.partial(node - 1)))
-        chunk = target[index] * nodes.spec.channels + piece
+            sources.insert(0, (Peer(before), s > 1 or domains.partial(domain - 1)))
+        chunk = target[index] * domains.spec.channels + piece
         if s < count - 1:
             steps += fold(rank, chunk, sources, send=after)
         else:
@@ -96,33 +96,33 @@ def _reduce_scatter(nodes: Nodes, rail: int, rank: int) -> list[Step]:
     return steps
 
 
-def _broadcast(nodes: Nodes, rail: int, rank: int) -> list[Step]:
-    node, count = nodes.node_of[rank], nodes.count
-    if nodes.runner(rail, node) != rank:
+def _broadcast(domains: Domains, rail: int, rank: int) -> list[Step]:
+    domain, count = domains.domain_of[rank], domains.count
+    if domains.runner(rail, domain) != rank:
         return []
-    place = (node - nodes.node_of[nodes.spec.root]) % count  # in the chain
-    send = others(rank, nodes.members[node])
+    place = (domain - domains.domain_of[domains.spec.root]) % count  # in the chain
+    send = others(rank, domains.members[domain])
     if place < count - 1:
-        send += messages([nodes.runner(rail, node + 1)])
+        send += messages([domains.runner(rail, domain + 1)])
     if place:
-        return [receive(nodes.runner(rail, node - 1), rail, send)]
-    return [read(rank, nodes.spec.root, rail, rail, send)]
+        return [receive(domains.runner(rail, domain - 1), rail, send)]
+    return [read(rank, domains.spec.root, rail, rail, send)]
 
 
-def _reduce(nodes: Nodes, rail: int, rank: int) -> list[Step]:
-    node, count = nodes.node_of[rank], nodes.count
-    end = nodes.node_of[nodes.spec.root]
-    place = (node - end - 1) % count  # in the chain, which ends at the root's node
-    # Only the root itself can store what nobody else keeps, so it runs all rails of its node.
-    runner = nodes.spec.root if node == end else nodes.runner(rail, node)
+def _reduce(domains: Domains, rail: int, rank: int) -> list[Step]:
+    domain, count = domains.domain_of[rank], domains.count
+    end = domains.domain_of[domains.spec.root]
+    place = (domain - end - 1) % count  # in the chain, which ends at the root's domain
+    # Only the root itself can store what nobody else keeps, so it runs all rails of its domain.
+    runner = domains.spec.root if domain == end else domains.runner(rail, domain)
     steps: list[Step] = []
     if runner == rank:
-        sources = own(rank, nodes.members[node])
+        sources = own(rank, domains.members[domain])
         if place:
-            sources.insert(0, (Peer(nodes.runner(rail, node - 1)), place > 1 or nodes.partial(node - 1)))
-        if node == end:
+            sources.insert(0, (Peer(domains.runner(rail, domain - 1)), place > 1 or domains.partial(domain - 1)))
+        if domain == end:
             return fold(rank, rail, sources, out(rail), final=True)
-        after = nodes.spec.root if place == count - 2 else nodes.runner(rail, node + 1)
+        after = domains.spec.root if place == count - 2 else domains.runner(rail, domain + 1)
         steps = fold(rank, rail, sources, send=messages([after]))
     return [*steps, zero(rail)]
 
@@ -136,31 +136,31 @@ _RAILS: dict[str, RailFn] = {
 }
 
 
-def _build(spec: Spec, nodes: Nodes) -> Schedule:
-    if nodes.count == 1:
+def _build(spec: Spec, domains: Domains) -> Schedule:
+    if domains.count == 1:
         return direct.build(spec)
-    rails = nodes.width * spec.channels
+    rails = domains.width * spec.channels
     pieces = rails
     if spec.collective == "all_reduce":
-        pieces = rails * nodes.count
+        pieces = rails * domains.count
     elif spec.collective in ("all_gather", "reduce_scatter"):
         pieces = spec.channels
     rail_fn = _RAILS[spec.collective]
 
     def lanes(rank: int) -> list[list[Step]]:
-        return [rail_fn(nodes, rail, rank) for rail in range(rails)]
+        return [rail_fn(domains, rail, rank) for rail in range(rails)]
 
     return Schedule(spec, pieces, rails, 0, lanes)
 
 
 def build(spec: Spec) -> Schedule:
     """Rings over all ranks by messages, one per channel."""
-    return _build(spec, Nodes.flat(spec))
+    return _build(spec, Domains.flat(spec))
 
 
 def build_hier(spec: Spec) -> Schedule:
-    """Rings over the nodes, one per rail; within a node by memory. With one node: direct."""
-    return _build(spec, Nodes.of(spec))
+    """Rings over the domains, one per rail; within a domain by memory. With one domain: direct."""
+    return _build(spec, Domains.of(spec))
 
 
 def phase(call: cost.Call, phase: str) -> cost.Phase:
@@ -188,7 +188,7 @@ ALGORITHMS = (
     dataclasses.replace(
         RING,
         name="hier_ring",
-        summary="memory within nodes, ring between them",
+        summary="memory within domains, ring between them",
         build=build_hier,
         preference=5,
         memory=True,

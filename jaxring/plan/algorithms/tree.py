@@ -1,9 +1,9 @@
 """Double binary tree (Sanders, Speck, Traeff: Two-tree algorithms for full bandwidth broadcast, reduction and scan,
-Parallel Computing 2009). Depth log2(P), and each half of the buffer has a tree of its own, in which the inner nodes of
-the other are leaves: so every node sends and receives about one buffer in each direction.
+Parallel Computing 2009). Depth log2(P). Each half of the buffer has a tree of its own, in which the inner vertices of
+the other tree are leaves, so every vertex sends and receives about one buffer in each direction.
 
-``tree`` takes each rank for a node; ``hier_tree`` runs over the real nodes, two trees per rail, with the node's inputs
-folded and its outputs written by memory as part of the tree's steps.
+The vertices of ``tree`` are ranks. Those of ``hier_tree`` are memory domains, with two trees per rail: the tree's steps
+also fold the domain's inputs and write its outputs through shared memory.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from jaxring.plan import cost
 from jaxring.plan.algorithms import direct
-from jaxring.plan.algorithms.common import Nodes, fold, messages, others, out, own, read, receive, zero
+from jaxring.plan.algorithms.common import Domains, fold, messages, others, out, own, read, receive, zero
 from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.schedule import Peer, Schedule, Spec, Step
 
-RailFn = Callable[[Nodes, int, int], list[Step]]
+RailFn = Callable[[Domains, int, int], list[Step]]
 
 
 def in_order(label: int, count: int) -> tuple[int, list[int]]:
@@ -40,7 +40,7 @@ def in_order(label: int, count: int) -> tuple[int, list[int]]:
 def tree(label: int, count: int, second: bool) -> tuple[int, list[int]]:
     """(parent or 0, children) in the first tree, or in the second: mirrored for even counts, shifted for odd ones.
 
-    Both flip the parity of labels, hence leaves become inner nodes (for odd counts one label is a leaf twice).
+    Both flip the parity of labels, hence leaves become inner vertices (for odd counts one label is a leaf twice).
     """
     if not second:
         return in_order(label, count)
@@ -60,71 +60,72 @@ def root_of(count: int, second: bool) -> int:
     return count + 1 - top if count % 2 == 0 else (top - 2) % count + 1
 
 
-def _second(nodes: Nodes, rail: int) -> bool:
+def _second(domains: Domains, rail: int) -> bool:
     # Every rank with a rail in the first tree has one in the second.
-    return rail // nodes.width % 2 == 1
+    return rail // domains.width % 2 == 1
 
 
-def _partial(nodes: Nodes, node: int, label: int, count: int, second: bool) -> bool:
-    """Whether what ``node`` sends up is a fold: unless it is a leaf of one rank."""
-    return nodes.partial(node) or bool(tree(label, count, second)[1])
+def _partial(domains: Domains, domain: int, label: int, count: int, second: bool) -> bool:
+    """Whether what ``domain`` sends up is a fold: unless it is a leaf of one rank."""
+    return domains.partial(domain) or bool(tree(label, count, second)[1])
 
 
-def _all_reduce(nodes: Nodes, rail: int, rank: int) -> list[Step]:
-    node, count, second = nodes.node_of[rank], nodes.count, _second(nodes, rail)
-    if nodes.runner(rail, node) != rank:
+def _all_reduce(domains: Domains, rail: int, rank: int) -> list[Step]:
+    domain, count, second = domains.domain_of[rank], domains.count, _second(domains, rail)
+    if domains.runner(rail, domain) != rank:
         return []
-    parent, children = tree(node + 1, count, second)
-    sources = own(rank, nodes.members[node])
+    parent, children = tree(domain + 1, count, second)
+    sources = own(rank, domains.members[domain])
     sources += [
-        (Peer(nodes.runner(rail, child - 1)), _partial(nodes, child - 1, child, count, second)) for child in children
+        (Peer(domains.runner(rail, child - 1)), _partial(domains, child - 1, child, count, second))
+        for child in children
     ]
-    down = others(rank, nodes.members[node]) + messages(nodes.runner(rail, child - 1) for child in children)
+    down = others(rank, domains.members[domain]) + messages(domains.runner(rail, child - 1) for child in children)
     if not parent:
         return fold(rank, rail, sources, out(rail), down, final=True)
-    above = nodes.runner(rail, parent - 1)
+    above = domains.runner(rail, parent - 1)
     return [*fold(rank, rail, sources, send=messages([above])), receive(above, rail, down)]
 
 
-def _broadcast(nodes: Nodes, rail: int, rank: int) -> list[Step]:
-    # The root's node is no part of the trees but feeds both; labels count from it.
-    node, start, count, second = (
-        nodes.node_of[rank],
-        nodes.node_of[nodes.spec.root],
-        nodes.count - 1,
-        _second(nodes, rail),
+def _broadcast(domains: Domains, rail: int, rank: int) -> list[Step]:
+    # The root's domain is no part of the trees but feeds both; labels count from it.
+    domain, start, count, second = (
+        domains.domain_of[rank],
+        domains.domain_of[domains.spec.root],
+        domains.count - 1,
+        _second(domains, rail),
     )
-    if nodes.runner(rail, node) != rank:
+    if domains.runner(rail, domain) != rank:
         return []
-    label = (node - start) % nodes.count
-    local = others(rank, nodes.members[node])
+    label = (domain - start) % domains.count
+    local = others(rank, domains.members[domain])
     if not label:
-        first = nodes.runner(rail, start + root_of(count, second))
-        return [read(rank, nodes.spec.root, rail, rail, local + messages([first]))]
+        first = domains.runner(rail, start + root_of(count, second))
+        return [read(rank, domains.spec.root, rail, rail, local + messages([first]))]
     parent, children = tree(label, count, second)
-    below = messages(nodes.runner(rail, start + child) for child in children)
-    return [receive(nodes.runner(rail, start + parent), rail, local + below)]
+    below = messages(domains.runner(rail, start + child) for child in children)
+    return [receive(domains.runner(rail, start + parent), rail, local + below)]
 
 
-def _reduce(nodes: Nodes, rail: int, rank: int) -> list[Step]:
-    node, end, count, second = (
-        nodes.node_of[rank],
-        nodes.node_of[nodes.spec.root],
-        nodes.count - 1,
-        _second(nodes, rail),
+def _reduce(domains: Domains, rail: int, rank: int) -> list[Step]:
+    domain, end, count, second = (
+        domains.domain_of[rank],
+        domains.domain_of[domains.spec.root],
+        domains.count - 1,
+        _second(domains, rail),
     )
-    label = (node - end) % nodes.count
+    label = (domain - end) % domains.count
     parent, children = tree(label, count, second) if label else (0, [root_of(count, second)])
-    # Only the root itself can store what nobody else keeps, so it runs all rails of its node.
+    # Only the root itself can store what nobody else keeps, so it runs all rails of its domain.
     steps: list[Step] = []
-    if rank == (nodes.runner(rail, node) if label else nodes.spec.root):
-        sources = own(rank, nodes.members[node])
+    if rank == (domains.runner(rail, domain) if label else domains.spec.root):
+        sources = own(rank, domains.members[domain])
         for child in children:
-            peer = Peer(nodes.runner(rail, end + child))
-            sources.append((peer, _partial(nodes, end + child, child, count, second)))
+            peer = Peer(domains.runner(rail, end + child))
+            sources.append((peer, _partial(domains, end + child, child, count, second)))
         if not label:
             return fold(rank, rail, sources, out(rail), final=True)
-        above = nodes.runner(rail, end + parent) if parent else nodes.spec.root
+        above = domains.runner(rail, end + parent) if parent else domains.spec.root
         steps = fold(rank, rail, sources, send=messages([above]))
     return [*steps, zero(rail)]
 
@@ -132,31 +133,31 @@ def _reduce(nodes: Nodes, rail: int, rank: int) -> list[Step]:
 _RAILS: dict[str, RailFn] = {"all_reduce": _all_reduce, "broadcast": _broadcast, "reduce": _reduce}
 
 
-def _build(spec: Spec, nodes: Nodes) -> Schedule:
-    if nodes.count == 1:
+def _build(spec: Spec, domains: Domains) -> Schedule:
+    if domains.count == 1:
         return direct.build(spec)
-    rails = 2 * nodes.width * spec.channels
+    rails = 2 * domains.width * spec.channels
     rail_fn = _RAILS[spec.collective]
     scratch = 0 if spec.collective == "broadcast" else 1
 
     def lanes(rank: int) -> list[list[Step]]:
-        return [rail_fn(nodes, rail, rank) for rail in range(rails)]
+        return [rail_fn(domains, rail, rank) for rail in range(rails)]
 
     return Schedule(spec, rails, rails, scratch, lanes)
 
 
 def build(spec: Spec) -> Schedule:
     """Two trees over all ranks per channel, by messages."""
-    return _build(spec, Nodes.flat(spec))
+    return _build(spec, Domains.flat(spec))
 
 
 def build_hier(spec: Spec) -> Schedule:
-    """Two trees over the nodes per rail; within a node by memory. With one node: direct."""
-    return _build(spec, Nodes.of(spec))
+    """Two trees over the domains per rail; within a domain by memory. With one domain: direct."""
+    return _build(spec, Domains.of(spec))
 
 
 def phase(call: cost.Call, phase: str) -> cost.Phase:
-    """Down or up an inner node of one tree and a leaf of the other."""
+    """Down or up an inner vertex of one tree and a leaf of the other."""
     return cost.Phase(cost.log2(call.count + 1), 3, call.total * call.widened(phase))
 
 
@@ -183,7 +184,7 @@ ALGORITHMS = (
     dataclasses.replace(
         TREE,
         name="hier_tree",
-        summary="memory within nodes, two trees between them",
+        summary="memory within domains, two trees between them",
         build=build_hier,
         preference=6,
         memory=True,

@@ -1,6 +1,6 @@
 """The algorithm `nvls`: NVLink switches reduce, and store to all GPUs, through multicast memory.
 
-For ranks of one node that have a GPU each, where the driver reports multicast. The order of a sum is the switch's, so
+For ranks of one domain that have a GPU each, where the driver reports multicast. The order of a sum is the switch's, so
 its bits are those of no schedule; all ranks get the same ones.
 """
 

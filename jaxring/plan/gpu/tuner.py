@@ -44,7 +44,7 @@ def lanes_for(nbytes: int, most: int, fewest: int = 1) -> int:
 
 def choose(
     collective: str,
-    nodes: Sequence[int],
+    domains: Sequence[int],
     nbytes: int,
     dtype: object,
     most_lanes: int,
@@ -61,7 +61,7 @@ def choose(
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
-    ``nodes``: the node of each rank; ranks of one address each other's memory, others go by the network.
+    ``domains``: the domain of each rank; ranks of one address each other's memory, others go by the network.
     ``whole_lines``: 128-byte stores arrive whole between all ranks, so ll128 may be chosen without being asked for.
     ``copies_from``: bytes of a rank's larger buffer from which on copy_engine is chosen unasked, if ever.
     ``fewest_lanes``: where so many fit.
@@ -87,7 +87,7 @@ def choose(
         raise ValueError(
             f"algorithm {algorithm!r} cannot do this {collective}: {no_nvls}; leave the choice to the tuner"
         )
-    where = tuple(nodes)
+    where = tuple(domains)
     topology = cost.Topology.of(where, where)
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
     may_choose = [name for name in serve if name not in ALGORITHMS or "GPU" in ALGORITHMS[name].unasked]
@@ -98,7 +98,7 @@ def choose(
     for name in names:
         if name == copy_engine.NAME:
             wanted = algorithm is not None or (copies_from is not None and larger >= copies_from)
-            fits = topology.nodes == 1 and topology.nranks > 1 and protocol in (None, "memory")
+            fits = topology.domains == 1 and topology.nranks > 1 and protocol in (None, "memory")
             if wanted and fits and "memory" not in excluded:
                 found.append((_copy_price(collective, topology, nbytes), len(found), name, "memory", 1))
             continue
@@ -111,11 +111,11 @@ def choose(
                 found.append((price, len(found), name, "memory", lanes))
             continue
         lanes = _lanes(collective, name, where, nbytes, most_lanes, fewest_lanes)
-        composes = topology.width > 1 and topology.nodes > 1
+        composes = topology.width > 1 and topology.domains > 1
         if lanes == 0 or (ALGORITHMS[name].hierarchical and not composes and not algorithm):
             continue
-        silent = ALGORITHMS[name].memory and topology.nodes == 1
-        for kind in _kinds(silent or topology.nranks == 1, topology.nodes, protocol, whole_lines):
+        silent = ALGORITHMS[name].memory and topology.domains == 1
+        for kind in _kinds(silent or topology.nranks == 1, topology.domains, protocol, whole_lines):
             if kind in excluded:
                 continue
             price = _price(collective, name, topology, nbytes, lanes, widening, kind)
@@ -123,8 +123,9 @@ def choose(
     if not found:
         what = f"algorithm {algorithm or 'of any kind'!r} with protocol {protocol or 'of any kind'!r}"
         raise ValueError(
-            f"{collective} among {topology.nranks} ranks in {topology.nodes} node(s) of GPUs has no {what}: 'memory' "
-            "needs one node and an algorithm that reads memory, the others need messages, ll128 needs one node"
+            f"{collective} among {topology.nranks} ranks in {topology.domains} memory domain(s) of GPUs has no {what}: "
+            "'memory' needs one domain and an algorithm that reads memory, the others need messages, ll128 needs one "
+            "domain"
         )
     found.sort()
     # Where it is a candidate it is not for its speed.
@@ -163,11 +164,11 @@ def _lanes(collective: str, name: str, where: tuple[int, ...], nbytes: int, most
     return channels
 
 
-def _kinds(silent: bool, nodes: int, protocol: str | None, whole_lines: bool) -> list[str]:
+def _kinds(silent: bool, domains: int, protocol: str | None, whole_lines: bool) -> list[str]:
     if silent:
         return ["memory"] if protocol in (None, "memory") else []
     kinds = ["simple", "ll"]
-    if nodes == 1 and (whole_lines or protocol == "ll128"):
+    if domains == 1 and (whole_lines or protocol == "ll128"):
         kinds.append("ll128")
     return [kind for kind in kinds if protocol in (None, kind)]
 
@@ -182,7 +183,7 @@ def _price(
     if kind == "memory":
         phases = len(cost.PHASES.get(collective, ("spread",)))
         return round(LAUNCH_US + phases * _crossing(collective, topology, nbytes) / (LINK_BYTES_PER_US * busy), 3)
-    if topology.nodes > 1:
+    if topology.domains > 1:
         wire = shape.hops * (HOP_US[kind] + NETWORK_US) + shape.wire_bytes / (NETWORK_BYTES_PER_US * share)
     else:
         wire = shape.hops * HOP_US[kind] + shape.wire_bytes / (LINK_BYTES_PER_US * busy * share)

@@ -13,7 +13,7 @@ from jaxring.errors import JoinError
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda import builder as cuda_builder
 from jaxring.runtime.cuda import messages as cuda_messages
-from jaxring.runtime.cuda.gpu_info import Card, nodes_of
+from jaxring.runtime.cuda.gpu_info import Card, domains_of
 from jaxring.runtime.cuda.groups import Group, Shape
 from jaxring.settings import settings
 from jaxring.topology import detect, paths
@@ -90,11 +90,11 @@ class Communicators:
         hosts: list[Any] = [world.info(p).host_id if world is not None else 0 for p in owners]
         if settings().p2p_disable:
             hosts = list(range(len(owners)))
-        nodes = nodes_of(devices, owners, cards, hosts)
-        name = f"{schedules.number(f'{devices}{nodes}{shape}{purpose}', 8):016x}"
+        domains = domains_of(devices, owners, cards, hosts)
+        name = f"{schedules.number(f'{devices}{domains}{shape}{purpose}', 8):016x}"
         with self._lock:
             if name not in self._groups:
-                self._groups[name] = self._make(name, shape, devices, owners, nodes, world, spec)
+                self._groups[name] = self._make(name, shape, devices, owners, domains, world, spec)
             return self._groups[name]
 
     def queue(self, devices: list[int], owners: list[int], spec: dict[str, Any], lanes: int) -> tuple[Group, Group]:
@@ -127,16 +127,16 @@ class Communicators:
         shape: Shape,
         devices: list[int],
         owners: list[int],
-        nodes: list[int],
+        domains: list[int],
         world: World | None,
         spec: dict[str, Any],
     ) -> Group:
         ranks = []
-        for rank, (device, process, node) in enumerate(zip(devices, owners, nodes, strict=True)):
+        for rank, (device, process, domain) in enumerate(zip(devices, owners, domains, strict=True)):
             gpu = self._devices.gpus[device] if process == self._process else -1
             host = world.info(process).hostname if world is not None else "this host"
-            ranks.append((process, gpu, node, f"rank {rank} (process {process} on {host}, device {device})"))
-        here = {node for node, process in zip(nodes, owners, strict=True) if process == self._process}
+            ranks.append((process, gpu, domain, f"rank {rank} (process {process} on {host}, device {device})"))
+        here = {domain for domain, process in zip(domains, owners, strict=True) if process == self._process}
         others = sorted(set(owners) - {self._process})
         if world is not None:
             for process in others:
@@ -145,7 +145,7 @@ class Communicators:
             if world is None:
                 raise JoinError("there is no other process")
             world.link(process, 0)
-            near = any(node in here for node, owner in zip(nodes, owners, strict=True) if owner == process)
+            near = any(domain in here for domain, owner in zip(domains, owners, strict=True) if owner == process)
             if near and process not in self._attached:
                 card, info = self.card(process), world.info(process)
                 board = memory_path(info, card.pid, card.board_fd)

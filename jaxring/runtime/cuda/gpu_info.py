@@ -51,23 +51,26 @@ class Card:
             raise ValueError(f"a process's description of its GPUs lacks {error}") from error
 
 
-def nodes_of(
+def domains_of(
     devices: Sequence[int], owners: Sequence[int], cards: Mapping[int, Card], hosts: Sequence[Any]
 ) -> list[int]:
-    """The node of each rank, from device id, process and host of each: a rank joins the first node whose ranks are all
-    on its host and reach it, both ways. Every process computes the same."""
+    """The memory domain of each rank, computed from every rank's device id, process and host.
+
+    A rank joins the first domain whose ranks are all on its host and can all address its memory, in both directions.
+    Every process computes the same.
+    """
     members: list[list[int]] = []
-    node: list[int] = []
+    domains: list[int] = []
     for rank in range(len(devices)):
         for number, others in enumerate(members):
             if all(hosts[o] == hosts[rank] and _mutual(rank, o, devices, owners, cards) for o in others):
                 others.append(rank)
-                node.append(number)
+                domains.append(number)
                 break
         else:
-            node.append(len(members))
+            domains.append(len(members))
             members.append([rank])
-    return node
+    return domains
 
 
 def _mutual(a: int, b: int, devices: Sequence[int], owners: Sequence[int], cards: Mapping[int, Card]) -> bool:

@@ -48,7 +48,7 @@ class Group:
         timeout_s: float,
     ) -> None:
         self.lock = threading.Lock()
-        self.nodes = [node for _, _, node, _ in ranks]
+        self.domains = [domain for _, _, domain, _ in ranks]
         self._prefix = f"jaxring/cuda/{name}/"
         self._store, self._timeout_s = store, timeout_s
         self._said: dict[str, Location | None] = {}
@@ -59,7 +59,7 @@ class Group:
         self.local = [rank for rank in range(len(ranks)) if self.communicator.local(rank)]
 
     def prepare(self) -> None:
-        """Exchange memory among the ranks of each node and try every path out. Raises JoinError."""
+        """Exchange memory among the ranks of each domain and try every path out. Raises JoinError."""
         if self._ready:
             return
         made = self.communicator
@@ -88,7 +88,7 @@ class Group:
             for peer in sorted(rank_peers.get(rank, ()))
             if (peer != rank or to_self) and not made.connected(rank, peer, number)
         ]
-        near = [(rank, peer) for rank, peer in wires if self.nodes[rank] == self.nodes[peer]]
+        near = [(rank, peer) for rank, peer in wires if self.domains[rank] == self.domains[peer]]
         for rank, peer in near:
             self._say(f"wire/{protocol}/{rank}/{peer}", functools.partial(made.offer_wire, rank, peer, number))
         for rank, peer in near:
@@ -99,7 +99,7 @@ class Group:
                 logger.info("slots of rank %d for rank %d, %s: %s", rank, peer, protocol, how)
 
     def land(self, nbytes: int) -> None:
-        """Exchange the memory that copies of a node's ranks land in, once: ``nbytes`` of each."""
+        """Exchange the memory that copies of a domain's ranks land in, once: ``nbytes`` of each."""
         if self._landed:
             return
         made = self.communicator
@@ -114,7 +114,7 @@ class Group:
         """Make multicast memory for all ranks, once: ``nbytes`` of each. Raises JoinError that names rank and step."""
         if self._multicast:
             return
-        made, count = self.communicator, len(self.nodes)
+        made, count = self.communicator, len(self.domains)
         if 0 in self.local:
             self._say("multicast/0", functools.partial(made.offer_multicast, nbytes))
         found = self._hear("multicast/0")

@@ -37,7 +37,7 @@ def why_not(
     collective: str,
     op: str | None,
     dtype: str,
-    nodes: Sequence[int],
+    domains: Sequence[int],
     devices: Sequence[int],
     cards: Sequence[Card],
 ) -> str:
@@ -46,8 +46,8 @@ def why_not(
         return "JAXRING_NVLS_ENABLE is 0"
     if collective not in nvls.KINDS:
         return f"it serves {', '.join(nvls.KINDS)}"
-    if len(nodes) < 2 or len(set(nodes)) > 1:
-        return "it needs several ranks, all in one node"
+    if len(domains) < 2 or len(set(domains)) > 1:
+        return "it needs several ranks, all in one domain"
     uuids = [uuid_of(device, card) for device, card in zip(devices, cards, strict=True)]
     for rank, uuid in enumerate(uuids):
         if uuid in uuids[:rank]:

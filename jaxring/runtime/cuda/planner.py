@@ -66,11 +66,11 @@ class CudaPlanner:
         half, ragged = spec["half"], spec["collective"] == "ragged_all_to_all"
         blocks = 1 if ragged else COLLECTIVES[collective][0] or len(devices)
         nbytes = spec["block"] * dtypes.element_bytes(spec["dtype"]) * blocks
-        nodes, most = schedules.normalise(group.nodes), self._most_lanes(devices, owners)
-        transports = self._transports(nodes, owners)
+        domains, most = schedules.normalise(group.domains), self._most_lanes(devices, owners)
+        transports = self._transports(domains, owners)
         if ragged or half != "both":
             # No rank knows where the other one's data lies, so nobody addresses another's memory.
-            nodes = tuple(range(len(devices)))
+            domains = tuple(range(len(devices)))
             choice = cuda_tuner.by_messages(nbytes, most, f"{spec['collective']} goes by messages")
         else:
             cards = [self._communicators.card(process) for process in owners]
@@ -78,14 +78,14 @@ class CudaPlanner:
             pick = functools.partial(
                 cuda_tuner.choose,
                 collective,
-                nodes,
+                domains,
                 nbytes,
                 spec["dtype"],
                 most,
                 whole_lines=len(places) == 1,
                 copies_from=cuda_tuner.COPY_BYTES if len(places) == len(devices) else None,
                 fewest_lanes=settings().min_nchannels,
-                no_nvls=cuda_nvls.why_not(self._native, collective, spec["op"], spec["dtype"], nodes, devices, cards),
+                no_nvls=cuda_nvls.why_not(self._native, collective, spec["op"], spec["dtype"], domains, devices, cards),
                 take_nvls=settings().nvls_enable == nvls.CHOSEN,
                 nvls_widening=cuda_nvls.widening(self._native, spec["op"], spec["dtype"]),
             )
@@ -99,7 +99,7 @@ class CudaPlanner:
                 "direct" if choice.algorithm in (copy_engine.NAME, nvls.NAME) else choice.algorithm,
                 root=spec["root"],
                 channels=choice.channels,
-                placement=nodes,
+                placement=domains,
                 perm=tuple((s, t) for s, t in spec["perm"]),
             ),
         )
@@ -168,13 +168,13 @@ class CudaPlanner:
         smallest = min(self._communicators.card(p).multiprocessors for p in set(owners))
         return max(1, min(self._communicators.shape.lanes, smallest // (2 * sharing)))
 
-    def _transports(self, nodes: tuple[int, ...], owners: list[int]) -> tuple[str, ...]:
+    def _transports(self, domains: tuple[int, ...], owners: list[int]) -> tuple[str, ...]:
         ways = {
             "p2p" if owners[a] == owners[b] else "ipc"
-            for a in range(len(nodes))
+            for a in range(len(domains))
             for b in range(a)
-            if nodes[a] == nodes[b]
+            if domains[a] == domains[b]
         }
-        if len(set(nodes)) > 1:
+        if len(set(domains)) > 1:
             ways.add("network")
         return tuple(sorted(ways)) or ("none",)
