@@ -25,9 +25,12 @@ if(JAXRING_FFI_API VERSION_GREATER 0.3)
                   "older versions of jaxlib will refuse this build. Build with jaxlib 0.10.2's headers.")
 endif()
 
-# Of one module each, and of both.
-set(cuda_module_sources ffi/bind/bind_cuda_plans.cc ffi/bind/cuda_module.cc ffi/xla/cuda_handlers.cc)
-nanobind_add_module(_native NB_STATIC STABLE_ABI NOMINSIZE ffi/bind/module.cc ffi/xla/cpu_handlers.cc)
+# The modules' own sources; both bind plans' tables and links.
+set(both_modules ffi/bind/bind_links.cc ffi/bind/bind_tables.cc)
+set(cuda_module_sources ffi/bind/cuda_module.cc ffi/bind/bind_cuda_plans.cc ffi/xla/cuda_handlers.cc ${both_modules})
+nanobind_add_module(_native NB_STATIC STABLE_ABI NOMINSIZE
+  ffi/bind/module.cc ffi/bind/bind_calls.cc ffi/bind/bind_plans.cc ffi/bind/bind_recent.cc ffi/bind/bind_signals.cc
+  ffi/xla/cpu_handlers.cc ${both_modules})
 target_link_libraries(_native PRIVATE jaxring_engine)
 target_include_directories(_native SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include" ${Python_NumPy_INCLUDE_DIRS})
 install(TARGETS _native LIBRARY DESTINATION jaxring COMPONENT python)

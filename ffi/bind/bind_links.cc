@@ -1,0 +1,156 @@
+#include "bind/bind_links.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "transport/shm/shm_link.h"
+#include "transport/tcp/tls.h"
+
+namespace jaxring {
+namespace {
+
+// Takes `fd`. With a key, after a TLS handshake, without the GIL.
+std::unique_ptr<Stream> MakeStream(int fd, const nanobind::bytes& key, bool dialled, double timeout_s) {
+  if (key.size() == 0) return std::make_unique<Stream>(fd);
+  const std::string secret(key.c_str(), key.size());
+  nanobind::gil_scoped_release release;
+  return MakeTlsStream(fd, secret, dialled, timeout_s);
+}
+
+}  // namespace
+
+Engine& Running() {
+  Engine* engine = RunningEngine();
+  if (engine == nullptr) throw std::runtime_error("jaxring's engine is not running");
+  return *engine;
+}
+
+void BindLinks(nanobind::module_& m) {
+  namespace nb = nanobind;
+  m.def("bell_fd", [] { return Running().bell().fd(); }, "The memfd of this process's doorbell.");
+  m.def(
+      "blocks_fd", [] { return Running().links().Blocks()->fd(); },
+      "The memfd of what this process has for several others of its host, which it keeps.");
+  m.def(
+      "shm_create",
+      [](int peer, int channel) {
+        Engine& engine = Running();
+        auto link = MakeShmSendLink(engine.links().slot_bytes());
+        int fd = link->memory.fd();
+        // Not listed before shm_ring: a message published without the peer's bell would wake nobody.
+        engine.links().AddPending(peer, channel, std::move(link));
+        return fd;
+      },
+      nb::arg("peer"), nb::arg("channel"), "Makes a sending link's shared memory; returns its descriptor.");
+  m.def(
+      "shm_ring",
+      [](int peer, int channel, const std::string& bell_path) {
+        Running().links().CompletePending(peer, channel, Bell::Open(bell_path));
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("bell_path"), "The peer has mapped the link: puts it into service.");
+  m.def(
+      "shm_attach",
+      [](int peer, int channel, const std::string& ring_path, const std::string& blocks_path,
+         const std::string& bell_path) {
+        Engine& engine = Running();
+        const uint32_t slot_bytes = engine.links().slot_bytes();
+        engine.links().AddRecv(peer, channel, OpenShmRecvLink(ring_path, blocks_path, bell_path, slot_bytes));
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("ring_path"), nb::arg("blocks_path"), nb::arg("bell_path"),
+      "Maps a peer's sending link.");
+  m.def(
+      "tcp_prepare", [](int peer, int channel, bool sending) { Running().links().Prepare(peer, channel, sending); },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), "Gets the memory of a link, before it is agreed on.");
+  m.def(
+      "tcp_attach",
+      [](int peer, int channel, int fd, bool sending, const nb::bytes& key, double timeout_s) {
+        Running().AddTcp(peer, channel, MakeStream(fd, key, sending, timeout_s), sending);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), nb::arg("key"), nb::arg("timeout_s"),
+      "Takes over a connected socket; with a key, by TLS.");
+  m.def("tls_load", &LoadTls, "Opens OpenSSL's library, once; returns its version.");
+  m.def(
+      "verbs_ports",
+      [] {
+        std::string why;
+        std::vector<std::tuple<std::string, int, std::string, std::string, int, int, int, std::string, std::string>>
+            ports;
+        std::vector<std::vector<std::tuple<int, std::string, std::string, std::string>>> gids;
+        {
+          nb::gil_scoped_release release;
+          for (const verbs::PortInfo& p : verbs::ListPorts(&why)) {
+            ports.emplace_back(p.device, p.port, p.state, p.layer, p.mtu, p.mbps, p.lid, p.netdev, p.pci);
+            auto& table = gids.emplace_back();
+            for (const verbs::GidEntry& g : p.gids) table.emplace_back(g.index, g.type, g.address, g.netdev);
+          }
+        }
+        return std::make_tuple(ports, gids, why);
+      },
+      "This host's RDMA ports: (device, port, state, layer, MTU, Mbit/s, LID, interface, PCI path), a list of GIDs "
+      "(index, type, address, interface) for each, and what is wrong, if anything.");
+  m.def(
+      "verbs_offer",
+      [](int peer, int channel, bool sending, const std::string& device, int port, int gid_index,
+         const std::string& address, int queue_pairs, int timeout, int retry_count) {
+        return Running().verbs().Offer(peer, channel, sending,
+                                       {device, port, gid_index, address, queue_pairs, timeout, retry_count});
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("device"), nb::arg("port"), nb::arg("gid_index"),
+      nb::arg("address"), nb::arg("queue_pairs"), nb::arg("timeout"), nb::arg("retry_count"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Makes this end of an RDMA link; returns what the peer must know of it.");
+  m.def(
+      "verbs_prepare",
+      [](int peer, int channel, bool sending, const std::string& offer) {
+        Running().verbs().Prepare(peer, channel, sending, offer);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
+      nb::call_guard<nb::gil_scoped_release>(), "Tells this end of an RDMA link of the other.");
+  m.def(
+      "verbs_finish",
+      [](int peer, int channel, bool sending, int fd, double timeout_s) {
+        return Running().AddVerbs(peer, channel, sending, fd, timeout_s);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"), nb::arg("timeout_s"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Puts an RDMA link into service and takes over the connection beside it; returns the link in words.");
+  m.def(
+      "plugin_load", [](const std::string& name) { return Running().plugins().Load(name); }, nb::arg("name"),
+      nb::call_guard<nb::gil_scoped_release>(), "Loads a network plugin, once; returns it in words.");
+  m.def(
+      "plugin_offer",
+      [](int peer, int channel, bool sending) { return Running().plugins().Offer(peer, channel, sending); },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::call_guard<nb::gil_scoped_release>(),
+      "Makes this end of a link by the plugin; returns what the peer must know of it.");
+  m.def(
+      "plugin_prepare",
+      [](int peer, int channel, bool sending, const std::string& offer) {
+        Running().plugins().Prepare(peer, channel, sending, offer);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
+      nb::call_guard<nb::gil_scoped_release>(), "Tells this end of a link by the plugin of the other.");
+  m.def(
+      "plugin_finish",
+      [](int peer, int channel, bool sending, int fd, double timeout_s) {
+        return Running().AddPlugin(peer, channel, sending, fd, timeout_s);
+      },
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"), nb::arg("timeout_s"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Puts a link by the plugin into service and takes over the connection beside it; returns it in words.");
+  m.def(
+      "control",
+      [](int peer, int fd, bool dialled, const nb::bytes& key, double timeout_s) {
+        Running().AddControl(peer, MakeStream(fd, key, dialled, timeout_s));
+      },
+      nb::arg("peer"), nb::arg("fd"), nb::arg("dialled"), nb::arg("key"), nb::arg("timeout_s"),
+      "Takes over a connected socket for signs of life and failures; its end means that the peer's process ended.");
+}
+
+}  // namespace jaxring

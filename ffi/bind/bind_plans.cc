@@ -1,0 +1,168 @@
+#include "bind/bind_plans.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bind/bind_calls.h"
+#include "bind/bind_links.h"
+#include "bind/bind_tables.h"
+#include "engine/site.h"
+
+namespace nb = nanobind;
+
+namespace jaxring {
+namespace {
+
+// What Python makes of a planning request, field by field, and then freezes.
+struct PlanBuilder {
+  std::shared_ptr<Plan> plan = std::make_shared<Plan>();
+
+  void SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements) {
+    if (dtype < 0 || dtype >= kDTypeCount || op >= kReduceOpCount) throw std::invalid_argument("no such dtype or op");
+    plan->dtype = static_cast<DType>(dtype);
+    plan->element_bytes = plan->partial_bytes = ElementBytes(plan->dtype);
+    plan->divisor = divisor;
+    plan->block_elements = block_elements;
+    if (op < 0) return;
+    plan->kernels = FindKernels(plan->dtype, static_cast<ReduceOp>(op));
+    if (plan->kernels == nullptr) throw std::invalid_argument("the operation has no meaning for the dtype");
+    plan->partial_bytes = plan->kernels->accumulator_bytes;
+  }
+  void SetShape(int in_blocks, int out_blocks, int pieces, int scratch_chunks, int nlanes) {
+    plan->in_blocks = in_blocks;
+    plan->out_blocks = out_blocks;
+    plan->pieces = pieces;
+    plan->scratch_chunks = scratch_chunks;
+    plan->nlanes = nlanes;
+  }
+  void SetProtocol(int protocol, uint64_t tile_elements, int channels, uint64_t piece_bytes) {
+    if (tile_elements == 0 || channels < 1) throw std::invalid_argument("tile_elements and channels must be positive");
+    if (piece_bytes % 64 != 0 || piece_bytes == 0) throw std::invalid_argument("piece_bytes counts lines of 64");
+    plan->protocol = static_cast<Protocol>(protocol);
+    plan->tile_elements = tile_elements;
+    plan->channels = channels;
+    plan->piece_bytes = piece_bytes;
+  }
+  void AddRank(int process, int device, const std::string& name) { plan->ranks.push_back({process, device, name}); }
+  void AddLocal(int rank, int caller, const nb::bytes& steps, const nb::bytes& lane_begin, const nb::bytes& peers) {
+    RankTable table = TableFromBytes(rank, steps, lane_begin, peers, plan->nlanes);
+    table.caller = caller;
+    table.NumberFlows();
+    plan->locals.push_back(std::move(table));
+  }
+  std::shared_ptr<const Plan> Finish() {
+    CheckPlan(*plan, Running().links().slot_bytes());
+    plan->Seal();
+    return plan;
+  }
+};
+
+}  // namespace
+
+void BindPlans(nb::module_& m) {
+  nb::class_<PlanRequest>(m, "PlanRequest", "A call site's wish for a plan for one of its groups.")
+      .def_prop_ro("spec", [](const PlanRequest& r) { return r.spec(); })
+      .def_prop_ro("ordinal", [](const PlanRequest& r) { return r.ordinal; })
+      .def_prop_ro("site", [](const PlanRequest& r) { return r.site->id(); })
+      .def_prop_ro("group", [](const PlanRequest& r) { return r.group; })
+      .def_prop_ro("partitions", [](const PlanRequest& r) { return r.site->GroupPartitions(r.group); })
+      .def(
+          "arrived", [](const PlanRequest& r) { return r.site->Arrived(r.group); },
+          "(rank, device id) of this process's participants that have come so far.")
+      .def(
+          "resolve", [](const PlanRequest& r, PlanBuilder& builder) { r.Resolve(builder.Finish()); }, nb::arg("plan"),
+          nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "identify",
+          [](const PlanRequest& r, uint64_t key, int half, int process) {
+            r.Identify(key, static_cast<Half>(half), process);
+          },
+          nb::arg("key"), nb::arg("half"), nb::arg("process"),
+          "What the plan's identity will be: so the other processes are told where there will be none.")
+      .def(
+          "reject",
+          [](const PlanRequest& r, int code, const std::string& message) {
+            r.Reject(Status::Error(static_cast<Code>(code), message));
+          },
+          nb::arg("code"), nb::arg("message"), nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "next_request",
+      [](double timeout_s) -> nb::object {
+        PlanRequest request;
+        bool got;
+        {
+          nb::gil_scoped_release release;
+          got = Running().NextRequest(timeout_s, &request);
+        }
+        return got ? nb::cast(request) : nb::none();
+      },
+      nb::arg("timeout_s"), nb::sig("def next_request(timeout_s: float) -> PlanRequest | None"),
+      "The next planning request; None after timeout_s seconds, or when a note has come.");
+
+  nb::class_<PlanBuilder>(m, "PlanBuilder", "A plan in the making; resolve() freezes it.")
+      .def(nb::init<>())
+      .def(
+          "set_identity",
+          [](PlanBuilder& b, const std::string& what, uint64_t key, uint32_t check, int half, double timeout_s,
+             int process, uint64_t generation) {
+            b.plan->what = what;
+            b.plan->key = key;
+            b.plan->check = check;
+            b.plan->half = static_cast<Half>(half);
+            b.plan->timeout_s = timeout_s;
+            b.plan->process = process;
+            b.plan->generation = generation;
+          },
+          nb::arg("what"), nb::arg("key"), nb::arg("check"), nb::arg("half"), nb::arg("timeout_s"), nb::arg("process"),
+          nb::arg("generation"))
+      .def(
+          "set_label",
+          [](PlanBuilder& b, const std::string& label) { b.plan->label = std::make_shared<const std::string>(label); },
+          nb::arg("label"), "JSON that `records` gives back with each operation of this plan.")
+      .def(
+          "set_recipe",
+          [](PlanBuilder& b, const std::string& json) { b.plan->recipe = std::make_shared<const std::string>(json); },
+          nb::arg("recipe"), "JSON that is saved with the operands of an operation of this plan that fails.")
+      .def(
+          "play",
+          [](PlanBuilder& b, const nb::typed<nb::list, nb::object>& operands,
+             const nb::typed<nb::list, nb::object>& results, const nb::typed<nb::list, nb::object>& blocks) {
+            b.plan->generation = Running().generation();
+            PlayOnce(b.Finish(), operands, results, blocks);
+          },
+          nb::arg("operands"), nb::arg("results"), nb::arg("blocks") = nb::list(),
+          "Plays the plan once, if all its ranks are this process's, on their buffers; RuntimeError says why it "
+          "failed. `blocks`, of a ragged collective: of each rank 4 x ranks uint64, in elements.")
+      .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
+           nb::arg("block_elements"))
+      .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),
+           nb::arg("scratch_chunks"), nb::arg("nlanes"))
+      .def("set_protocol", &PlanBuilder::SetProtocol, nb::arg("protocol"), nb::arg("tile_elements"),
+           nb::arg("channels"), nb::arg("piece_bytes"))
+      .def("add_rank", &PlanBuilder::AddRank, nb::arg("process"), nb::arg("device"), nb::arg("name"))
+      .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("caller"), nb::arg("steps"),
+           nb::arg("lane_begin"), nb::arg("peers"),
+           "A local rank's table. `caller` is its rank as the call site counts, lost ranks included.")
+      .def(
+          "set_gate",
+          [](PlanBuilder& b, const std::vector<int>& processes) {
+            b.plan->gate = std::make_shared<Gate>(std::set<int>(processes.begin(), processes.end()));
+            return b.plan->gate;
+          },
+          nb::arg("processes"), "Operations of this plan wait until each of the processes is confirmed.");
+
+  nb::class_<Gate>(m, "Gate", "What a plan's operations wait for before they begin.")
+      .def("confirm", [](Gate& gate, int process) { Running().Confirm(gate, process); }, nb::arg("process"));
+}
+
+}  // namespace jaxring

@@ -1,0 +1,106 @@
+#include "bind/bind_recent.h"
+
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#include <numpy/ndarraytypes.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "bind/bind_calls.h"
+
+namespace jaxring {
+namespace {
+
+// Only the fields of arrays are read, never NumPy's functions: these fields are the same in all versions that can be
+// installed. One thread at a time, with the GIL.
+class RecentCalls {
+ public:
+  explicit RecentCalls(nanobind::object array_type) : array_type_(std::move(array_type)) {}
+
+  // Runs the call that is remembered for these; false, with nothing done, where there is none. Collectives and options
+  // are compared as objects, not by value: an equal one that is not the same is not found.
+  bool Run(nanobind::handle collective, nanobind::handle operand, nanobind::handle result, nanobind::handle option) {
+    if (!Plain(operand, 0) || !Plain(result, NPY_ARRAY_WRITEABLE)) return false;
+    const PyArrayObject* in = Array(operand);
+    const PyArrayObject* out = Array(result);
+    for (const Entry& entry : entries_) {
+      if (!entry.collective.is(collective) || !entry.option.is(option)) continue;
+      if (!entry.in.Is(in, entry.dtype) || !entry.out.Is(out, entry.dtype)) continue;
+      // It may be forgotten while it runs without the GIL. Arrays are held by the caller.
+      const nanobind::object held = entry.call;
+      entry.run->Run(PyArray_DATA(in), entry.in.bytes, PyArray_DATA(out), entry.out.bytes);
+      return true;
+    }
+    return false;
+  }
+
+  // After it has run on these arrays. The oldest of many is forgotten.
+  void Remember(nanobind::object collective, nanobind::handle operand, nanobind::handle result, nanobind::object option,
+                nanobind::object call) {
+    if (!Plain(operand, 0) || !Plain(result, NPY_ARRAY_WRITEABLE)) return;
+    const PyArrayObject* in = Array(operand);
+    const PyArrayObject* out = Array(result);
+    if (PyArray_DESCR(in) != PyArray_DESCR(out)) return;
+    BufferCall* run = nanobind::cast<BufferCall*>(call);
+    Entry entry{std::move(collective),
+                std::move(option),
+                nanobind::borrow(reinterpret_cast<PyObject*>(PyArray_DESCR(in))),
+                std::move(call),
+                run,
+                {Dims(in), HeldBuffer(operand, false).bytes()},
+                {Dims(out), HeldBuffer(result, true).bytes()}};
+    if (entries_.size() < kEntries) {
+      entries_.push_back(std::move(entry));
+    } else {
+      entries_[oldest_++ % kEntries] = std::move(entry);
+    }
+  }
+
+ private:
+  static constexpr size_t kEntries = 8;
+  struct Shape {
+    std::vector<npy_intp> dims;
+    uint64_t bytes;
+    bool Is(const PyArrayObject* array, nanobind::handle dtype) const {
+      return reinterpret_cast<PyObject*>(PyArray_DESCR(array)) == dtype.ptr() &&
+             static_cast<size_t>(PyArray_NDIM(array)) == dims.size() &&
+             std::equal(dims.begin(), dims.end(), PyArray_DIMS(array));
+    }
+  };
+  struct Entry {
+    nanobind::object collective, option, dtype, call;
+    BufferCall* run;
+    Shape in, out;
+  };
+
+  static PyArrayObject* Array(nanobind::handle object) { return reinterpret_cast<PyArrayObject*>(object.ptr()); }
+  static std::vector<npy_intp> Dims(const PyArrayObject* array) {
+    return {PyArray_DIMS(array), PyArray_DIMS(array) + PyArray_NDIM(array)};
+  }
+  // An array of no subclass, which may mean something else by its data, laid out as a call wants it.
+  bool Plain(nanobind::handle object, int also) const {
+    const int wanted = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | also;
+    return object.type().is(array_type_) && (PyArray_FLAGS(Array(object)) & wanted) == wanted;
+  }
+
+  nanobind::object array_type_;
+  std::vector<Entry> entries_;
+  size_t oldest_ = 0;
+};
+
+}  // namespace
+
+void BindRecent(nanobind::module_& m) {
+  namespace nb = nanobind;
+  nb::class_<RecentCalls>(m, "RecentCalls", "Calls found again by the arrays that they are given.")
+      .def(nb::init<nb::object>(), nb::arg("array_type"))
+      .def("run", &RecentCalls::Run, nb::arg("collective"), nb::arg("operand"), nb::arg("result"),
+           nb::arg("option").none(),
+           "Runs the call that is remembered for these, as BufferCall does; False, with nothing done, if none is.")
+      .def("remember", &RecentCalls::Remember, nb::arg("collective"), nb::arg("operand"), nb::arg("result"),
+           nb::arg("option").none(), nb::arg("call"), "Remembers a call that has run on these.");
+}
+
+}  // namespace jaxring
