@@ -5,6 +5,7 @@
 
 #include "tests/cuda/cuda_compare.h"
 #include "tests/cuda/cuda_launch.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -96,7 +97,7 @@ constexpr bool kSlow = true;
 constexpr bool kSlow = false;
 #endif
 
-void CheckAll() {
+CASE("all collectives and algorithms") {
   Jobs jobs;
   size_t number = 0;
   for (const Schedule& schedule : Schedules()) {
@@ -117,5 +118,3 @@ void CheckAll() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() { jaxring::test::CheckAll(); }

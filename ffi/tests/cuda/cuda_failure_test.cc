@@ -3,6 +3,7 @@
 #include <set>
 
 #include "tests/cuda/cuda_scene.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -61,7 +62,7 @@ void CheckMissingRank(const Case& c, bool abort) {
 }
 
 // A rank that fails within a lane marks its gate, and its members fail by that and not by their own deadline.
-void CheckMark() {
+CASE("a mark") {
   Scene scene("all_reduce direct 1x4 x1", cuda::Protocol::kSimple, 5000);
   std::vector<cuda::simt::Stream> streams(4);
   std::vector<RankTable> broken = {scene.schedule.tables[1]};
@@ -81,13 +82,11 @@ void CheckMark() {
   }
 }
 
-}  // namespace
-}  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
+CASE("a missing rank") {
   for (const Case& c : kCases) {
     for (bool abort : {false, true}) CheckMissingRank(c, abort);
   }
-  CheckMark();
 }
+
+}  // namespace
+}  // namespace jaxring::test

@@ -4,6 +4,7 @@
 
 #include "tests/cuda/cuda_compare.h"
 #include "tests/cuda/cuda_launch.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -57,7 +58,7 @@ void CheckFused(Job& job, cuda::Fused fused, const std::string& name, DType dtyp
   }
 }
 
-void CheckAllFused() {
+CASE("fused collectives") {
   using cuda::Fused;
   Job job(1, Wire::kShared);
   for (const char* where : {"1x4", "1x1"}) {
@@ -81,5 +82,3 @@ void CheckAllFused() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() { jaxring::test::CheckAllFused(); }

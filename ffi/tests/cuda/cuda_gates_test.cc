@@ -1,6 +1,7 @@
 // Memory that a launch gives back stays as it is: a rank that is ended in the middle of a collective, early or late,
 // leaves its buffers only when nobody writes there any more.
 #include "tests/cuda/cuda_scene.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -74,11 +75,9 @@ void CheckEndedLate(int tries) {
   CHECK(failed > 0);
 }
 
+CASE("ended early") { CheckEndedEarly(cuda::simt::kThreadSanitizer ? 60 : 3000); }
+
+CASE("ended late") { CheckEndedLate(cuda::simt::kThreadSanitizer ? 10 : 200); }
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  CheckEndedEarly(jaxring::cuda::simt::kThreadSanitizer ? 60 : 3000);
-  CheckEndedLate(jaxring::cuda::simt::kThreadSanitizer ? 10 : 200);
-}

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "cuda/experimental/keys.h"
-#include "tests/support/check.h"
+#include "tests/support/cases.h"
 #include "tests/support/reduce_reference.h"
 
 namespace jaxring::test {
@@ -79,16 +79,14 @@ void CheckPairs(DType dtype, ReduceOp op) {
   }
 }
 
-}  // namespace
-}  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  using jaxring::DType;
-  for (jaxring::ReduceOp op : {jaxring::ReduceOp::kMin, jaxring::ReduceOp::kMax}) {
+CASE("keys are in order and come back") {
+  for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
     CheckEvery16(DType::kF16, op);
     CheckEvery16(DType::kBF16, op);
     CheckPairs<float, uint32_t>(DType::kF32, op);
     CheckPairs<double, uint64_t>(DType::kF64, op);
   }
 }
+
+}  // namespace
+}  // namespace jaxring::test

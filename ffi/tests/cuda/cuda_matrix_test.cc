@@ -5,6 +5,7 @@
 
 #include "tests/cuda/cuda_compare.h"
 #include "tests/cuda/cuda_launch.h"
+#include "tests/support/cases.h"
 #include "tests/support/reduce_reference.h"
 
 namespace jaxring::test {
@@ -56,7 +57,7 @@ void Check(Call& call, const std::vector<Buffer>& inputs, const std::vector<Buff
   for (int rank = 0; rank < schedule.ranks(); ++rank) CHECK_EQ(cluster.status(rank).fault, 0u);
 }
 
-void CheckAll() {
+CASE("all-reduce has the CPU engine's bits") {
   const std::vector<Kind> kinds = Kinds();
   size_t turn = 0, cases = 0;
   for (int ranks = 2; ranks <= 8; ++ranks) {
@@ -91,5 +92,3 @@ void CheckAll() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() { jaxring::test::CheckAll(); }

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tests/cuda/cuda_scene.h"
+#include "tests/support/cases.h"
 #include "tests/support/reduce_reference.h"
 
 namespace jaxring::test {
@@ -172,20 +173,23 @@ void CheckRagged(Protocol protocol, uint64_t seed) {
   }
 }
 
-}  // namespace
-}  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  using jaxring::cuda::Protocol;
+CASE("slots that a host carries") {
   for (uint64_t seed : {0, 4, 5}) {
-    for (auto protocol : {Protocol::kSimple, Protocol::kLL}) {
+    for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL}) {
       CheckNetwork("all_reduce ring 4x1 x1", protocol, seed);
       CheckNetwork("all_reduce tree 4x1 x1", protocol, seed);
     }
-    for (auto protocol : {Protocol::kSimple, Protocol::kLL, Protocol::kLL128}) {
+  }
+}
+
+CASE("ragged chunks") {
+  for (uint64_t seed : {0, 4, 5}) {
+    for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
       CheckRagged<uint8_t>(protocol, seed);
       CheckRagged<uint32_t>(protocol, seed);
     }
   }
 }
+
+}  // namespace
+}  // namespace jaxring::test

@@ -11,6 +11,7 @@
 
 #include "cuda/experimental/multimem_host.h"
 #include "tests/cuda/cuda_launch.h"
+#include "tests/support/cases.h"
 #include "tests/support/reduce_reference.h"
 
 namespace jaxring::test {
@@ -177,7 +178,7 @@ Outcome Play(int ranks, uint64_t bytes, const std::vector<What>& rounds, uint64_
   return right ? Outcome::kRight : Outcome::kWrong;
 }
 
-void CheckArithmetic() {
+CASE("arithmetic") {
   int combinations = 0;
   std::vector<What> rounds;
   for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
@@ -206,7 +207,7 @@ void CheckArithmetic() {
 }
 
 // Memory of a run or two of packs for each half of a lane's block, so that blocks come in many slices, and of several.
-void CheckSizes() {
+CASE("sizes") {
   for (int ranks : {2, 3, 8}) {
     for (uint64_t runs : {1, 3}) {
       for (uint64_t block : {0, 1, 7, 300, 2111}) {
@@ -229,7 +230,7 @@ void CheckSizes() {
   }
 }
 
-void CheckWhoIsMissing() {
+CASE("a missing rank is named") {
   Team team(3, 8192);
   Round round(team, 3, {MulticastKind::kAllReduce, DType::kF32, ReduceOp::kSum, false, 3000, 1}, 1);
   cuda::simt::Machine machine;
@@ -296,13 +297,9 @@ void CheckMutations() {
   }
 }
 
+CASE("without what orders it the results are wrong") {
+  if (!cuda::simt::kThreadSanitizer) CheckMutations();
+}
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  CheckArithmetic();
-  CheckSizes();
-  CheckWhoIsMissing();
-  if (!jaxring::cuda::simt::kThreadSanitizer) CheckMutations();
-}

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/cuda/cuda_scene.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -138,7 +139,7 @@ const std::vector<Mutation>& Mutations() {
   return mutations;
 }
 
-void CheckSound() {
+CASE("what is whole gives right results") {
   for (uint64_t seed = 0; seed <= 3; ++seed) {
     for (auto protocol : {Protocol::kLL, Protocol::kLL128}) {
       CHECK(Play(kRing, protocol, seed, {}) == Outcome::kRight);
@@ -183,7 +184,7 @@ void CheckReports() {
     CHECK(child >= 0);
     if (child == 0) {
       CHECK(freopen("/dev/null", "w", stderr) != nullptr);
-      execl("/proc/self/exe", "cuda_mutation_test", std::to_string(i).c_str(), nullptr);
+      execl("/proc/self/exe", "cuda_mutation_test", "RACE", std::to_string(i).c_str(), nullptr);
       std::_Exit(1);
     }
     int status;
@@ -193,19 +194,23 @@ void CheckReports() {
   }
 }
 
-}  // namespace
-}  // namespace jaxring::test
-
-int main(int argc, char** argv) {
-  using namespace jaxring::test;
-  if (argc > 1) {
-    Play(kRing, Protocol::kSimple, 0, kRaces[std::atoi(argv[1])]);
-    return 0;
-  }
-  if (jaxring::cuda::simt::kThreadSanitizer) {
+CASE("what is broken shows as it must") {
+  if (cuda::simt::kThreadSanitizer) {
     CheckReports();
   } else {
     CheckMutations();
   }
-  CheckSound();
+}
+
+}  // namespace
+}  // namespace jaxring::test
+
+// Of its own, because the program begins itself once more for each race that ThreadSanitizer must report: RACE number.
+int main(int argc, char** argv) {
+  using namespace jaxring::test;
+  if (argc == 3 && std::string(argv[1]) == "RACE") {
+    Play(kRing, Protocol::kSimple, 0, kRaces[std::atoi(argv[2])]);
+    return 0;
+  }
+  return RunAllCases(argc, argv);
 }

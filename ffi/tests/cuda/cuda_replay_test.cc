@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "tests/cuda/cuda_launch.h"
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/reduce_reference.h"
 
@@ -56,20 +57,23 @@ void Replay(const char* name, cuda::Protocol protocol, int replays, uint64_t sta
   }
 }
 
-}  // namespace
-}  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  using jaxring::cuda::Protocol;
-  // Three ranks would do to wrap; an odd number of them keeps every bit of the sums in play.
-  for (Protocol protocol : {Protocol::kSimple, Protocol::kLL, Protocol::kLL128}) {
+// Three ranks would do to wrap; an odd number of them keeps every bit of the sums in play.
+CASE("many replays") {
+  for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
     Replay("all_reduce ring 2+1+2 x1", protocol, kReplays, 0, 0);
     Replay("all_reduce hier_ring 2+1+2 x1", protocol, 40, 0, 5, 16);
-    // LL's flags wrap at 2^32 and are renewed every 2^31 messages.
+  }
+  Replay("all_reduce direct 1x4 x1", cuda::Protocol::kSimple, kReplays, 0, 0, 16);
+}
+
+// LL's flags wrap at 2^32 and are renewed every 2^31 messages.
+CASE("counters and flags that wrap") {
+  for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
     for (uint64_t near : {uint64_t{1} << 31, uint64_t{1} << 32, uint64_t{1} << 33}) {
       Replay("all_reduce ring 2+1+2 x1", protocol, 8, near - 12, 9);
     }
   }
-  Replay("all_reduce direct 1x4 x1", Protocol::kSimple, kReplays, 0, 0, 16);
 }
+
+}  // namespace
+}  // namespace jaxring::test

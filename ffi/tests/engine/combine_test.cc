@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/support/check.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -71,11 +71,7 @@ void Check(size_t source_count, const std::vector<int>& flags, bool in_place, ui
   for (Place& place : inputs) place.CheckGuards();
 }
 
-}  // namespace
-}  // namespace jaxring::test
-
-int main() {
-  using jaxring::test::Check;
+CASE("sums into every kind of destination") {
   for (size_t sources : {1, 2, 9}) {
     for (bool in_place : {false, true}) {
       for (uint64_t divisor : {0, 4}) {
@@ -88,3 +84,6 @@ int main() {
     }
   }
 }
+
+}  // namespace
+}  // namespace jaxring::test

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/values.h"
 
@@ -52,18 +53,13 @@ std::vector<float> InRankOrder(const std::vector<Buffer>& inputs, uint64_t block
   return sum;
 }
 
-}  // namespace
-}  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  using jaxring::DType;
+CASE("bits do not depend on the way") {
   const std::vector<uint64_t> blocks = {1, 3, 130, 1000};
   std::map<std::string, std::vector<Buffer>> first;
   std::map<std::pair<int, uint64_t>, std::vector<float>> in_rank_order;  // by ranks and block, of all placements
   int compared = 0, different = 0;
   for (const Way& way : kWays) {
-    jaxring::EngineOptions options{2, 256, 20, 20};
+    EngineOptions options{2, 256, 20, 20};
     options.faults.delay = way.seed == 0 ? 0 : 0.2;
     options.faults.delay_us = 200;
     options.faults.seed = way.seed;
@@ -97,6 +93,9 @@ int main() {
   }
   // Other algorithms fold in other orders, and these inputs show it.
   CHECK(different > 10);
-  CHECK(jaxring::Faults::injected() > 100);
+  CHECK(Faults::injected() > 100);
   std::cout << compared << " results have the bits that they had on another way" << std::endl;
 }
+
+}  // namespace
+}  // namespace jaxring::test

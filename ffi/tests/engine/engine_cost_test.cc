@@ -15,6 +15,7 @@
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 #endif
 
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 
 namespace {
@@ -77,7 +78,7 @@ Settings SmallSum(Protocol protocol) {
   return settings;
 }
 
-void InOneProcess() {
+CASE("in one process") {
   Job job(1, Wire::kShared, 4096);
   Call call(&job, Find("all_reduce direct 1x4 x1"), SmallSum(Protocol::kMemory));
   const uint64_t wakes = Bell::wakes();
@@ -91,7 +92,7 @@ void InOneProcess() {
 }
 
 // A thread stands for each process. They wait for each other in the handler as long as it takes.
-void BetweenProcesses() {
+CASE("between processes") {
   const Schedule& schedule = Find("all_reduce oneshot 4x1 x1");
   Job job(4, Wire::kShared, 4096, 1, 60'000'000);
   Call call(&job, schedule, SmallSum(Protocol::kLL));
@@ -114,7 +115,7 @@ void BetweenProcesses() {
 }
 
 // Processes that outnumber the processors play what is not small on the threads that bring it, too.
-void InACrowd() {
+CASE("more processes than processors") {
   cpu_set_t allowed, one;
   CPU_ZERO(&one);
   CHECK(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
@@ -146,9 +147,3 @@ void InACrowd() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  jaxring::test::InOneProcess();
-  jaxring::test::BetweenProcesses();
-  jaxring::test::InACrowd();
-}

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/support/cases.h"
 #include "tests/support/site4.h"
 
 namespace jaxring::test {
@@ -32,7 +33,7 @@ void AllAreTold(Site4* site, const std::function<void()>& damage) {
   }
 }
 
-void CheckData() {
+CASE("a damaged data connection") {
   Job job(4, Wire::kShared);
   Site4 site(&job, "all_reduce ring 4x1 x1", Sized(700));
   site.RunOk();
@@ -46,7 +47,7 @@ void CheckData() {
   close(between);
 }
 
-void CheckControl() {
+CASE("a damaged control connection") {
   Job job(4, Wire::kShared);
   Site4 site(&job, "all_reduce ring 4x1 x1", Sized(700));
   site.RunOk();
@@ -55,8 +56,3 @@ void CheckControl() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  jaxring::test::CheckData();
-  jaxring::test::CheckControl();
-}

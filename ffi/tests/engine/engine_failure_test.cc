@@ -6,13 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/site4.h"
 
 namespace jaxring::test {
 namespace {
 
-void CheckAbsentHere() {
+CASE("a rank of this process does not come") {
   Job job(1, Wire::kShared);
   Site4 site(&job, "all_reduce direct 1x4 x1", Sized(100, 60, Protocol::kMemory), 0.3);
   site.RunOk();
@@ -125,7 +126,7 @@ void CheckSpread(Wire wire) {
 }
 
 // Who is late is described: alive and idle, or in another call.
-void CheckDescriptions() {
+CASE("a failure describes who waits for whom") {
   Job job(2, Wire::kShared);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1)), other(&job, "all_gather direct 2x2 x1", Sized(100, 1));
   site.RunOk();
@@ -158,7 +159,7 @@ void CheckDescriptions() {
 }
 
 // What comes off a connection is not believed.
-void CheckGarbage() {
+CASE("garbage on a control connection") {
   ControlFrame alive;
   alive.activities = {{7, true, 3, "what"}, {8, false, 4, std::string(5000, 'w')}};
   ControlFrame failed;
@@ -273,7 +274,7 @@ void CheckLeftBefore(bool raised) {
 }
 
 // Buffers that do not fit the plan, on one rank only: all ranks of the process are told.
-void CheckMisfit() {
+CASE("operands that do not fit") {
   Job job(1, Wire::kShared);
   Site4 site(&job, "all_reduce direct 1x4 x1", Sized(100, 60, Protocol::kMemory));
   for (int bad = 0; bad < 4; ++bad) {
@@ -298,7 +299,7 @@ void CheckMisfit() {
 }
 
 // Planning that fails tells who waits, and is tried again for those who come later.
-void CheckRejection() {
+CASE("a plan is refused") {
   Job job(1, Wire::kShared);
   const Schedule& schedule = Find("all_reduce direct 1x4 x1");
   Settings settings = Sized(100, 60, Protocol::kMemory);
@@ -331,7 +332,7 @@ void CheckRejection() {
 }
 
 // Two executions by two processes, then one whose other process does not come.
-void CheckRecords() {
+CASE("failures are recorded") {
   Job job(2, Wire::kShared);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 2));
   site.RunOk();
@@ -347,28 +348,41 @@ void CheckRecords() {
   CHECK_EQ(job.engine(1).recorder().After(0).size(), 2u);
 }
 
-}  // namespace
-}  // namespace jaxring::test
+CASE("a rank of this process comes late") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckLateHere(wire);
+}
 
-int main() {
-  using namespace jaxring::test;
-  CheckAbsentHere();
-  CheckMisfit();
-  CheckRejection();
-  CheckRecords();
-  CheckGarbage();
+CASE("a process does not come") {
   for (Wire wire : {Wire::kShared, Wire::kTcp}) {
-    CheckLateHere(wire);
-    CheckAbsentProcess(wire, jaxring::Protocol::kLL);
-    CheckAbsentProcess(wire, jaxring::Protocol::kSimple);
-    CheckLostPeer(wire, false);
+    CheckAbsentProcess(wire, Protocol::kLL);
+    CheckAbsentProcess(wire, Protocol::kSimple);
+  }
+}
+
+CASE("a peer is lost") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckLostPeer(wire, false);
+  CheckLostPeer(Wire::kTcp, true);
+}
+
+CASE("processes disagree on a message's length") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
     CheckDisagreement(wire, 100, 101);
     CheckDisagreement(wire, 30, 101);
-    CheckSpread(wire);
-    CheckLeft(wire);
   }
+}
+
+CASE("a failure spreads") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckSpread(wire);
+}
+
+CASE("a peer has left") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckLeft(wire);
+}
+
+CASE("a peer left before the operation") {
   CheckLeftBefore(false);
   CheckLeftBefore(true);
-  CheckLostPeer(Wire::kTcp, true);
-  CheckDescriptions();
 }
+
+}  // namespace
+}  // namespace jaxring::test

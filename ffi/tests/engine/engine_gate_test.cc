@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/site4.h"
 
@@ -11,7 +12,7 @@ namespace jaxring::test {
 namespace {
 
 // Operations of a plan with a gate do not begin before all that it waits for have been confirmed, have failed or ended.
-void CheckGate() {
+CASE("a closed gate") {
   Job job(2, Wire::kShared);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1));
   std::shared_ptr<Gate> gates[2] = {std::make_shared<Gate>(std::set<int>{1}), std::make_shared<Gate>(std::set<int>{0})};
@@ -59,7 +60,7 @@ void CheckGate() {
 }
 
 // A process that has ended in good order is not waited for at a gate.
-void CheckGateOfTheGone() {
+CASE("a gate that waits for a process that is gone") {
   Job job(2, Wire::kTcp);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 60));
   auto gate = std::make_shared<Gate>(std::set<int>{1});
@@ -76,9 +77,3 @@ void CheckGateOfTheGone() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  CheckGate();
-  CheckGateOfTheGone();
-}

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/cases.h"
 #include "tests/support/joined_call.h"
 #include "tests/support/site4.h"
 
@@ -69,7 +70,7 @@ void CheckRejection(int rejected) {
 }
 
 // A rank that does not come: the deadline of the call fails all of its collectives, in the other process, too.
-void CheckDeadline() {
+CASE("a joined call's deadline") {
   Job job(2, Wire::kShared);
   JoinedCall call(&job, Find("all_reduce ring 2x2 x1"), Sized(100), kCollectives, 1);
   for (const Status& status : call.Run(0, kAll)) CHECK(status.ok() || Says(status, "no failure"));
@@ -84,7 +85,7 @@ void CheckDeadline() {
 }
 
 // Buffers that do not fit one of the plans.
-void CheckSizes() {
+CASE("joined calls of many sizes") {
   Job job(1, Wire::kShared);
   JoinedCall call(&job, Find("all_reduce direct 1x4 x1"), Sized(100, 60, Protocol::kMemory), kCollectives);
   call.Answer(3, [&](int process, const PlanRequest& request) {
@@ -99,7 +100,7 @@ void CheckSizes() {
 }
 
 // A collective that fails while it runs fails the call, once the others have ended.
-void CheckFailure() {
+CASE("a joined call fails") {
   Job job(2, Wire::kShared);
   JoinedCall call(&job, Find("all_reduce ring 2x2 x1"), Sized(100, 2), kCollectives);
   for (const Status& status : call.Run(0, kAll)) CHECK(status.ok() || Says(status, "no failure"));
@@ -109,17 +110,16 @@ void CheckFailure() {
   }
 }
 
+CASE("joined calls in a loop") {
+  CheckLoop("all_reduce direct 1x4 x1", Protocol::kMemory, 100);
+  CheckLoop("all_reduce direct 1x4 x1", Protocol::kMemory, 100000);
+  CheckLoop("all_reduce direct 2x2 x1", Protocol::kSimple, 1000);
+  CheckLoop("all_reduce direct 4x1 x1", Protocol::kLL, 500);
+}
+
+CASE("one of a joined call's plans is refused") {
+  for (int rejected : {0, 2, kCollectives - 1}) CheckRejection(rejected);
+}
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  CheckLoop("all_reduce direct 1x4 x1", jaxring::Protocol::kMemory, 100);
-  CheckLoop("all_reduce direct 1x4 x1", jaxring::Protocol::kMemory, 100000);
-  CheckLoop("all_reduce direct 2x2 x1", jaxring::Protocol::kSimple, 1000);
-  CheckLoop("all_reduce direct 4x1 x1", jaxring::Protocol::kLL, 500);
-  for (int rejected : {0, 2, kCollectives - 1}) CheckRejection(rejected);
-  CheckDeadline();
-  CheckSizes();
-  CheckFailure();
-}

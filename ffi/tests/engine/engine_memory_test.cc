@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "tests/support/cases.h"
 #include "tests/support/site4.h"
 
 namespace jaxring::test {
@@ -33,7 +34,7 @@ void CheckLinks(Wire wire) {
 }
 
 // The processes may be connected only after one of them has failed what the other is about to begin.
-void CheckToldLater() {
+CASE("what is told later") {
   Engine early(EngineOptions{}), late(EngineOptions{});
   early.Spread(77, Status::Error(Code::kResourceExhausted, "no memory"), 0);
   int ends[2];
@@ -64,17 +65,16 @@ void CheckToldLater() {
   }
 }
 
-}  // namespace
-}  // namespace jaxring::test
+CASE("no memory for links") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckLinks(wire);
+}
 
-int main() {
-  using namespace jaxring::test;
-  CheckToldLater();
-  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
-    CheckLinks(wire);
 // The allocators of sanitizers end the process instead.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-    CheckScratch(wire);
-#endif
-  }
+CASE("no memory for scratch") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckScratch(wire);
 }
+#endif
+
+}  // namespace
+}  // namespace jaxring::test

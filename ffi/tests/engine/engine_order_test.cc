@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/schedules.h"
 #include "tests/support/values.h"
@@ -162,18 +163,27 @@ void CheckRuns(const char* name, Protocol protocol, bool shuffled) {
   }
 }
 
+CASE("the last one first") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckLastFirst(wire);
+}
+
+CASE("shuffled") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
+    for (uint64_t seed : {1, 2}) CheckShuffled(wire, seed);
+  }
+}
+
+CASE("back to back") {
+  CheckBackToBack(Wire::kShared, "all_reduce ring 2x2 x1", Protocol::kLL, 2000);
+  CheckBackToBack(Wire::kTcp, "all_reduce ring 2x2 x1", Protocol::kLL, 500);
+  CheckBackToBack(Wire::kShared, "all_reduce direct 1x4 x1", Protocol::kMemory, 2000);
+}
+
+CASE("executions are told apart by their numbers") {
+  CheckRuns("all_reduce direct 1x4 x1", Protocol::kMemory, true);
+  CheckRuns("all_reduce ring 1x4 x1", Protocol::kSimple, true);
+  CheckRuns("all_reduce hier_ring 2x2 x1", Protocol::kSimple, false);
+}
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
-    CheckLastFirst(wire);
-    for (uint64_t seed : {1, 2}) CheckShuffled(wire, seed);
-    CheckBackToBack(wire, "all_reduce ring 2x2 x1", jaxring::Protocol::kLL, wire == Wire::kShared ? 2000 : 500);
-  }
-  CheckBackToBack(Wire::kShared, "all_reduce direct 1x4 x1", jaxring::Protocol::kMemory, 2000);
-  CheckRuns("all_reduce direct 1x4 x1", jaxring::Protocol::kMemory, true);
-  CheckRuns("all_reduce ring 1x4 x1", jaxring::Protocol::kSimple, true);
-  CheckRuns("all_reduce hier_ring 2x2 x1", jaxring::Protocol::kSimple, false);
-}

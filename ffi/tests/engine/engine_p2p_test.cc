@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/schedules.h"
 #include "tests/support/values.h"
@@ -123,17 +124,22 @@ void CheckRagged(const std::string& where, Wire wire, Protocol protocol) {
   }
 }
 
-}  // namespace
-}  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  using jaxring::Protocol;
+CASE("halves of messages") {
   for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
     for (Wire wire : {Wire::kShared, Wire::kTcp}) {
       for (const char* where : {"1x1", "1x4", "2x2", "2+1+2"}) CheckHalves(where, wire, protocol);
+    }
+  }
+}
+
+CASE("ragged all-to-all") {
+  for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
+    for (Wire wire : {Wire::kShared, Wire::kTcp}) {
       for (const char* where : {"2x2", "4x1", "2+1+2", "2x4"}) CheckRagged(where, wire, protocol);
     }
   }
   CheckRagged("1x4", Wire::kShared, Protocol::kMemory);
 }
+
+}  // namespace
+}  // namespace jaxring::test

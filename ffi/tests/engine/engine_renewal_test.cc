@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/site_names.h"
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/schedules.h"
 #include "tests/support/values.h"
@@ -126,7 +127,7 @@ void CheckEverybodyIsTold(Wire wire) {
 }
 
 // Who was lost has come back: nothing is held against it.
-void CheckLossIsForgotten() {
+CASE("a loss is forgotten") {
   Job job(2, Wire::kShared);
   Call call(&job, Find("all_reduce ring 2x2 x1"), Sized(700));
   Execution(&call, 0, 1).RunOk();
@@ -142,7 +143,7 @@ void CheckLossIsForgotten() {
 }
 
 // Plans that are answered after the job has moved on: dropped, and asked for again.
-void CheckLatePlan() {
+CASE("a plan that comes too late") {
   Job job(1, Wire::kShared);
   const Schedule& schedule = Find("all_reduce direct 1x4 x1");
   Settings settings = Sized(100);
@@ -182,7 +183,7 @@ void CheckLatePlan() {
 
 // Calls with equal specs are numbered in each program anew, however many programs there are: other processes may have
 // compiled fewer of them.
-void CheckOrdinals() {
+CASE("ordinals of call sites") {
   const std::vector<std::string> alone{"alike"}, joined{"alike", "other"};
   for (int program = 0; program < 3; ++program) {
     CHECK_EQ(OrdinalsOfCall("alike", alone)[0], 0u);
@@ -199,7 +200,7 @@ void CheckOrdinals() {
 
 // A program that one process has compiled again is another site there, with the same key: it goes on with the count.
 // One that never ran counts nothing.
-void CheckCompiledAgain() {
+CASE("a program that is compiled again") {
   Job job(2, Wire::kShared);
   Call call(&job, Find("all_reduce ring 2x2 x1"), Sized(700));
   Execution(&call, 0, 1).RunOk();
@@ -229,18 +230,17 @@ void CheckNothingIsLeft(Wire wire) {
   }
 }
 
+CASE("old messages") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckOldMessages(wire);
+}
+
+CASE("every process is told of a halt") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckEverybodyIsTold(wire);
+}
+
+CASE("nothing is left") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckNothingIsLeft(wire);
+}
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  CheckLatePlan();
-  CheckOrdinals();
-  CheckCompiledAgain();
-  CheckLossIsForgotten();
-  for (Wire wire : {Wire::kShared, Wire::kTcp}) {
-    CheckOldMessages(wire);
-    CheckEverybodyIsTold(wire);
-    CheckNothingIsLeft(wire);
-  }
-}

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/site4.h"
 
@@ -48,7 +49,7 @@ void CheckAbsentProcess(Wire wire) {
 }
 
 // Ranks of the same process that do not come, and a plan that does not.
-void CheckAbsentHere() {
+CASE("a rank of this process does not come") {
   Job job(1, Wire::kShared, Warning(0.2), 1);
   Site4 site(&job, "all_reduce ring 1x4 x1", Sized(100));
   site.RunOk();
@@ -81,19 +82,16 @@ void CheckAbsentHere() {
   rejected.Wait();
 }
 
-void CheckNever() {
+CASE("no warning where none is asked for") {
   Job job(2, Wire::kShared, Warning(0), 1);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1));
   for (const Status& status : site.Run({0, 1})) CHECK(status.code == Code::kDeadlineExceeded);
   CHECK(!job.engine(0).NextStall(0));
 }
 
+CASE("a process does not come") {
+  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckAbsentProcess(wire);
+}
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckAbsentProcess(wire);
-  CheckAbsentHere();
-  CheckNever();
-}

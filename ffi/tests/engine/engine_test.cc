@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/schedules.h"
 #include "tests/support/values.h"
@@ -87,7 +88,7 @@ constexpr bool kSlow = false;
 #endif
 
 // Messages go by LL and Simple, over shared memory and TCP: each schedule meets all four, not in every pairing.
-void CheckAll() {
+CASE("all collectives and algorithms") {
   Jobs jobs;
   size_t number = 0;
   for (const Schedule& schedule : Schedules()) {
@@ -114,7 +115,7 @@ void CheckAll() {
 }
 
 // Results past the caches are written around them.
-void CheckLarge() {
+CASE("large operands") {
   Job job(1, Wire::kShared);
   for (const char* name : {"all_reduce direct 1x4 x1", "broadcast direct 1x4 x1", "all_gather direct 1x4 x1"}) {
     Check(job, Find(name), {(2 << 20) + 5, 0, DType::kF32, ReduceOp::kSum, false}, Protocol::kMemory, 64 * 1024);
@@ -123,8 +124,3 @@ void CheckLarge() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  jaxring::test::CheckAll();
-  jaxring::test::CheckLarge();
-}

@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/cases.h"
 #include "tests/support/joined_call.h"
 
 namespace jaxring::test {
@@ -54,11 +55,9 @@ void CheckTogether(Protocol protocol, uint64_t block) {
   CHECK(spills > 0);
 }
 
+CASE("LL") { CheckTogether(Protocol::kLL, 2000); }
+
+CASE("Simple") { CheckTogether(Protocol::kSimple, 1000); }
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  CheckTogether(jaxring::Protocol::kLL, 2000);
-  CheckTogether(jaxring::Protocol::kSimple, 1000);
-}

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/reduce_reference.h"
 #include "tests/support/values.h"
@@ -11,7 +12,7 @@
 namespace jaxring::test {
 namespace {
 
-void EveryDtype() {
+CASE("every dtype") {
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   for (DType dtype : {DType::kF8E4M3FN, DType::kF8E5M2, DType::kF16, DType::kBF16, DType::kF32, DType::kF64,
                       DType::kC64, DType::kC128}) {
@@ -74,7 +75,7 @@ bool Says(const std::string& text, const std::string& part) {
   return false;
 }
 
-void RanksAndCallsAreNamed() {
+CASE("ranks and calls are named") {
   using NonFinite = EngineOptions::NonFinite;
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::string operand =
@@ -98,8 +99,3 @@ void RanksAndCallsAreNamed() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  jaxring::test::EveryDtype();
-  jaxring::test::RanksAndCallsAreNamed();
-}

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/support/check.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -42,20 +42,20 @@ class Mapping {
   char* base_;
 };
 
-void TouchedMemoryIsLeftAlone() {
+CASE("touched memory is left alone") {
   Mapping memory(8 * kMiB);
   std::memset(memory.base(), 1, 8 * kMiB);
   CHECK(PreparePages(memory.base() + 64, 8 * kMiB - 64) == Pages::kPresent);
 }
 
-void SmallMemoryIsLeftAlone() {
+CASE("small memory is left alone") {
   Mapping memory(kMiB);
   CHECK(PreparePages(memory.base(), 64 * 1024) == Pages::kPresent);
   CHECK(PreparePages(nullptr, 0) == Pages::kPresent);
   CHECK_EQ(memory.Present(0, kMiB), 0u);
 }
 
-void UntouchedMemoryIsFoundAndNotTouched() {
+CASE("untouched memory is found and not touched") {
   Mapping memory(16 * kMiB);
   CHECK(PreparePages(memory.base() + 64, 16 * kMiB - 64) != Pages::kPresent);
   // No whole huge page within.
@@ -67,13 +67,13 @@ void UntouchedMemoryIsFoundAndNotTouched() {
   CHECK_EQ(memory.Present(0, 16 * kMiB), 0u);
 }
 
-void HalfTouchedMemoryIsFound() {
+CASE("half touched memory is found") {
   Mapping memory(kMiB);
   std::memset(memory.base(), 1, kMiB / 2);
   CHECK(PreparePages(memory.base() + 64, kMiB - 64) == Pages::kFresh);
 }
 
-void PopulatingKeepsWhatIsThere() {
+CASE("populating keeps what is there") {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   Mapping memory(64 * page);
   std::memset(memory.base(), 7, 9 * page);
@@ -101,7 +101,7 @@ size_t PresentInTheNextBlock(size_t bytes) {
   return present;
 }
 
-void FreedBlocksAreKept() {
+CASE("freed blocks are kept") {
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they have a malloc of their own
   // Freed blocks of 33 to 64 MiB go back to the system without it.
   CHECK_EQ(PresentInTheNextBlock(48 * kMiB), 0u);
@@ -115,12 +115,3 @@ void FreedBlocksAreKept() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  jaxring::test::TouchedMemoryIsLeftAlone();
-  jaxring::test::SmallMemoryIsLeftAlone();
-  jaxring::test::UntouchedMemoryIsFoundAndNotTouched();
-  jaxring::test::HalfTouchedMemoryIsFound();
-  jaxring::test::PopulatingKeepsWhatIsThere();
-  jaxring::test::FreedBlocksAreKept();
-}

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "engine/signals/dump_signal.h"
-#include "tests/support/check.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -29,7 +29,7 @@ Plan Labelled(const std::string& text) {
   return plan;
 }
 
-void CheckStates() {
+CASE("states") {
   Recorder recorder;
   CHECK(recorder.After(0).empty());
   const Clock::time_point before = Clock::now();
@@ -50,7 +50,7 @@ void CheckStates() {
   CHECK(recorder.After(b).empty());
 }
 
-void CheckOldOnesGo() {
+CASE("old records go") {
   Recorder recorder;
   const uint64_t first = recorder.Begin(Labelled("first"), 0, 0, Clock::now(), Clock::now());
   uint64_t last = first;
@@ -65,7 +65,7 @@ void CheckOldOnesGo() {
 }
 
 // Texts have a ring of their own: an old one is not taken for another.
-void CheckOldTextsGo() {
+CASE("old texts go") {
   Recorder recorder;
   for (uint64_t i = 0; i < 2200; ++i) {
     recorder.Begin(Labelled(std::to_string(i) + std::string(1000, '.')), i, i, Clock::now(), Clock::now());
@@ -78,7 +78,7 @@ void CheckOldTextsGo() {
   CHECK(kept > 450 && kept < 550);
 }
 
-void CheckFiles() {
+CASE("files") {
   const std::string path = "recorder_test." + std::to_string(getpid());
   {
     Recorder recorder(path);
@@ -110,7 +110,7 @@ void InChild(Work work) {
   CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-void CheckSignal() {
+CASE("a signal copies the record") {
   const std::string prefix = "recorder_test.signal." + std::to_string(getpid()) + ".";
   Recorder recorder;
   recorder.End(recorder.Begin(Labelled("dumped"), 1, 2, Clock::now(), Clock::now()), false);
@@ -143,7 +143,7 @@ void CheckSignal() {
   CHECK(access((prefix + "0.trace").c_str(), F_OK) != 0);
 }
 
-void CheckManyThreads() {
+CASE("many threads") {
   Recorder recorder;
   std::atomic<bool> stop{false};
   std::thread reader([&] {
@@ -171,13 +171,3 @@ void CheckManyThreads() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  CheckStates();
-  CheckOldOnesGo();
-  CheckOldTextsGo();
-  CheckFiles();
-  CheckSignal();
-  CheckManyThreads();
-}

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "tests/support/check.h"
+#include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "transport/core/bell.h"
 
@@ -19,7 +19,7 @@ cpu_set_t Allowed(const std::vector<int>& processors) {
   return set;
 }
 
-void TheHigherProcessLeaves() {
+CASE("the higher process leaves") {
   const cpu_set_t two = Allowed({0, 1});
   CHECK_EQ(SeatApart(1, 0, Others{{0, 0}}, two), 1);
   CHECK_EQ(SeatApart(0, 0, Others{{1, 0}}, two), -1);
@@ -28,7 +28,7 @@ void TheHigherProcessLeaves() {
   CHECK_EQ(SeatApart(1, 1, Others{{0, 1}}, two), 0);
 }
 
-void NobodyLeavesWhereThereIsNoRoom() {
+CASE("no process leaves where there is no room") {
   CHECK_EQ(SeatApart(1, 0, Others{{0, 0}}, Allowed({0})), -1);
   // Three processes on two processors: one is shared in any case.
   CHECK_EQ(SeatApart(2, 0, Others{{0, 0}, {1, -1}}, Allowed({0, 1})), -1);
@@ -37,7 +37,7 @@ void NobodyLeavesWhereThereIsNoRoom() {
   CHECK_EQ(SeatApart(1, 3, Others{{0, 3}, {2, 8}, {3, -1}}, Allowed({1, 3, 8, 1000})), 1000);
 }
 
-void ACrowdIsSpreadEvenly() {
+CASE("a crowd is spread evenly") {
   const cpu_set_t two = Allowed({0, 1});
   CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, 1}, {2, 0}}, two), 1);
   // Only the highest of those who are there goes.
@@ -49,7 +49,7 @@ void ACrowdIsSpreadEvenly() {
   CHECK_EQ(SeatApart(7, 2, Others{{0, 2}, {1, 2}, {2, 2}, {3, 4}, {4, 4}, {5, 6}}, Allowed({2, 4, 6})), 6);
 }
 
-void WhoMovesMayGoOn() {
+CASE("a thread that was moved may go on to others") {
   cpu_set_t before, after;
   CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
   for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
@@ -60,7 +60,7 @@ void WhoMovesMayGoOn() {
 }
 
 // Who shares a processor is yielded to, unless he is known to wait in the same operation.
-void WhoOnlyWaitsWantsNothing() {
+CASE("a process that only waits wants no processor") {
   const auto own = Bell::Create(), seen = Bell::Open("/proc/self/fd/" + std::to_string(own->fd()));
   CHECK(seen->Seat() == -1 && seen->Wants(0, 7) && seen->Wants(3, 7));
   own->Sit(3, 7);
@@ -71,7 +71,7 @@ void WhoOnlyWaitsWantsNothing() {
   CHECK(seen->Seat() == 2 && !seen->Wants(2, 8) && !seen->Wants(3, 8));
 }
 
-void WhatIsSentFirst() {
+CASE("what is sent first") {
   auto first = [](const char* name, uint64_t block) {
     const Schedule& schedule = Find(name);
     Settings settings;
@@ -91,14 +91,3 @@ void WhatIsSentFirst() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  TheHigherProcessLeaves();
-  NobodyLeavesWhereThereIsNoRoom();
-  ACrowdIsSpreadEvenly();
-  WhoOnlyWaitsWantsNothing();
-  WhatIsSentFirst();
-  WhoMovesMayGoOn();
-  return 0;
-}

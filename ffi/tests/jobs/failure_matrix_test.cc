@@ -271,6 +271,8 @@ std::vector<Case> Cases() {
 }  // namespace
 }  // namespace jaxring::test
 
+// Not the registry's (tests/support/cases.h): its arguments say how many of the cases run, each in a process of its
+// own.
 int main(int argc, char** argv) {
   using namespace jaxring::test;
   Find("all_reduce ring 4x1 x1");  // reads the schedules once, for all that are forked

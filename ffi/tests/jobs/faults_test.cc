@@ -287,6 +287,7 @@ void ChecksumTells() {
 }  // namespace
 }  // namespace jaxring::test
 
+// Not the registry's (tests/support/cases.h): its arguments are seeds, each of which is a job of its own.
 int main(int argc, char** argv) {
   using namespace jaxring::test;
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

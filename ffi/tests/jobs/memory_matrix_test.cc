@@ -247,6 +247,8 @@ std::vector<Case> Cases() {
 }  // namespace
 }  // namespace jaxring::test
 
+// Not the registry's (tests/support/cases.h): its arguments say how many of the cases run, each in a process of its
+// own.
 int main(int argc, char** argv) {
   using namespace jaxring::test;
   return RunCases(argc, argv, Cases(), RunCase, 1, 8);

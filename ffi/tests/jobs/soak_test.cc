@@ -254,6 +254,7 @@ struct Parent {
 }  // namespace
 }  // namespace jaxring::test
 
+// Not the registry's (tests/support/cases.h): its arguments are a time and a seed.
 int main(int argc, char** argv) {
   using namespace jaxring::test;
   using Clock = std::chrono::steady_clock;

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "reduce/kernels.h"
-#include "tests/support/check.h"
+#include "tests/support/cases.h"
 #include "tests/support/reduce_reference.h"
 
 namespace jaxring::test {
@@ -71,20 +71,18 @@ void CheckRoundsOnce(const Kernels& kernels) {
   CHECK_EQ(Read(DType::kBF16, reinterpret_cast<const char*>(out)).re, 264.0);
 }
 
-}  // namespace
-}  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring;
+CASE("casts of narrow floats on each instruction set") {
   for (DType d : {DType::kF8E4M3FN, DType::kF8E5M2, DType::kF16, DType::kBF16}) {
-    const std::vector<float> floats = test::Floats(test::FormatOf(d));
+    const std::vector<float> floats = Floats(FormatOf(d));
     for (const char* set : {"baseline", "avx2", "avx512"}) {
       if (!ForceInstructionSet(set)) continue;
       const Kernels& kernels = *FindKernels(d, ReduceOp::kSum);
-      test::CheckWidening(d, kernels);
-      test::CheckNarrowing(d, floats, kernels);
-      if (d == DType::kBF16) test::CheckRoundsOnce(kernels);
+      CheckWidening(d, kernels);
+      CheckNarrowing(d, floats, kernels);
+      if (d == DType::kBF16) CheckRoundsOnce(kernels);
     }
   }
-  std::cout << "ok" << std::endl;
 }
+
+}  // namespace
+}  // namespace jaxring::test

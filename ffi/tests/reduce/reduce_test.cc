@@ -4,7 +4,7 @@
 #include <string>
 
 #include "reduce/kernels.h"
-#include "tests/support/check.h"
+#include "tests/support/cases.h"
 #include "tests/support/reduce_reference.h"
 
 namespace jaxring::test {
@@ -199,7 +199,17 @@ void CheckTable() {
   }
 }
 
-void CheckCopies() {
+CASE("the table of each instruction set") {
+  std::cout << "chosen: " << InstructionSet() << std::endl;
+  CHECK(!ForceInstructionSet("none"));
+  CHECK(ForceInstructionSet("baseline"));
+  CHECK_EQ(std::string(InstructionSet()), "baseline");
+  for (const char* set : kSets) {
+    if (ForceInstructionSet(set)) CheckTable();
+  }
+}
+
+CASE("copies") {
   for (size_t n : kSizes) {
     for (size_t skew : {0, 1, 8}) {
       for (bool stream : {false, true}) {
@@ -218,26 +228,14 @@ void CheckCopies() {
   }
 }
 
-}  // namespace
-}  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring;
-  std::cout << "chosen: " << InstructionSet() << std::endl;
-  CHECK(!ForceInstructionSet("none"));
-  CHECK(ForceInstructionSet("baseline"));
-  CHECK_EQ(std::string(InstructionSet()), "baseline");
-  for (const char* set : test::kSets) {
-    if (ForceInstructionSet(set)) test::CheckTable();
-  }
-  test::CheckCopies();
+CASE("reductions of each dtype and operation") {
   for (int d = 0; d < kDTypeCount; ++d) {
     for (int o = 0; o < kReduceOpCount; ++o) {
       if (!FindKernels(static_cast<DType>(d), static_cast<ReduceOp>(o))) continue;
-      for (bool wild : {false, true}) {
-        test::CheckReductions(static_cast<DType>(d), static_cast<ReduceOp>(o), wild);
-      }
+      for (bool wild : {false, true}) CheckReductions(static_cast<DType>(d), static_cast<ReduceOp>(o), wild);
     }
   }
-  std::cout << "ok" << std::endl;
 }
+
+}  // namespace
+}  // namespace jaxring::test

@@ -1,11 +1,15 @@
 // Checks for plain test executables: the first that fails says where and what, and ends the program with status 1.
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 
 namespace jaxring::test {
+
+// The case that this process is in (cases.h), for messages; nullptr outside of cases.
+inline std::atomic<const char*> running_case{nullptr};
 
 template <class T>
 void Show(const char* text, const T& value) {
@@ -19,7 +23,10 @@ void Show(const char* text, const T& value) {
 }
 
 [[noreturn]] inline void Fail(const char* file, int line, const char* text) {
-  std::cerr << file << ":" << line << ": failed: " << text << std::endl;
+  const char* name = running_case;
+  std::cerr << file << ":" << line << ": failed: " << text;
+  if (name != nullptr) std::cerr << ", in case \"" << name << '"';
+  std::cerr << std::endl;
   std::_Exit(1);  // other threads may be at work, so nothing is destroyed
 }
 

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <vector>
 
+#include "tests/support/cases.h"
 #include "tests/support/site4.h"
 #include "transport/core/link.h"
 
@@ -17,7 +18,7 @@ const char* const kDirect = "all_reduce direct 4x1 x1";
 
 std::string Path(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
-void CheckHolders() {
+CASE("holders") {
   BlockPool ours = BlockPool::Create(kBytes), theirs = BlockPool::Open(Path(ours.fd()), kBytes);
   for (uint32_t block = 0; block < kBlocks; ++block) CHECK_EQ(ours.Take(2), static_cast<int>(block));
   CHECK_EQ(ours.held(), kBlocks);
@@ -41,7 +42,7 @@ void CheckHolders() {
 }
 
 // Messages in blocks and in slots, in one ring: claimed, released and spilled alike.
-void CheckMessages() {
+CASE("messages in blocks") {
   BlockPool pool = BlockPool::Create(kBytes), mapped = BlockPool::Open(Path(pool.fd()), kBytes);
   LinkMemory memory = LinkMemory::Anonymous(kBytes);
   RingSender sender(memory.ring(Protocol::kSimple), nullptr);
@@ -103,7 +104,7 @@ bool Used(Job& job, int process, uint32_t block) {
 }
 
 // With blocks, and without where others hold them all. Results are checked by Site4.
-void CheckOperations() {
+CASE("operations") {
   Job job(4, Wire::kShared, kBytes);
   Site4 site(&job, kDirect, Sized(1000));
   std::vector<int> taken;
@@ -124,7 +125,7 @@ void CheckOperations() {
 
 // Ranks that wait for one that does not come fail at the deadline in the midst of their messages: the blocks that they
 // hold are given back, those of messages that nobody takes when their rings are full.
-void CheckFailures() {
+CASE("failures give blocks back") {
   Job job(4, Wire::kShared, kBytes);
   Site4 late(&job, kDirect, Sized(4000, 0.05)), site(&job, kDirect, Sized(1000));
   for (int i = 0; i < 10; ++i) {
@@ -135,7 +136,7 @@ void CheckFailures() {
 }
 
 // A generation has blocks of its own.
-void CheckRenewal() {
+CASE("renewal") {
   Job job(4, Wire::kShared, kBytes);
   const std::shared_ptr<BlockPool> before = job.engine(0).links().Blocks();
   CHECK(before->Take(1) == 0);
@@ -149,12 +150,3 @@ void CheckRenewal() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  CheckHolders();
-  CheckMessages();
-  CheckOperations();
-  CheckFailures();
-  CheckRenewal();
-}

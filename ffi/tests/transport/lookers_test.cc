@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-#include "tests/support/check.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -42,7 +42,7 @@ class Pump final : public Lookers::Source {
   int rests_ = 0;
 };
 
-void CheckAlone() {
+CASE("one thread") {
   Lookers lookers;
   auto pump = std::make_shared<Pump>(&lookers);
   lookers.Add(pump);
@@ -64,7 +64,7 @@ void CheckAlone() {
   CHECK(pump->armed() && pump->rests() == 2);
 }
 
-void CheckRace() {
+CASE("a race of threads") {
   Lookers lookers;
   auto pump = std::make_shared<Pump>(&lookers);
   lookers.Add(pump);
@@ -90,8 +90,3 @@ void CheckRace() {
 
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  jaxring::test::CheckAlone();
-  jaxring::test::CheckRace();
-}

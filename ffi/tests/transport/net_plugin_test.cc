@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/check.h"
+#include "tests/support/cases.h"
 #include "transport/core/bell.h"
 #include "transport/plugin/plugin_link.h"
 
@@ -117,7 +117,7 @@ void Says(Function function, const std::string& part) {
   CHECK(false);
 }
 
-void Refuses() {
+CASE("plugins that are refused") {
   for (const auto& [broken, why] : std::vector<std::pair<std::string, std::string>>{
            {"host", "ABI v12 is broken: device 0 does not take host memory"},
            {"devices", "ABI v12 is broken: it counts -7 devices"}}) {
@@ -136,12 +136,9 @@ void Refuses() {
   Says([&] { links.Prepare(0, 0, true, "00 Test TCP"); }, "address cannot be read");
 }
 
+CASE("each version of the interface carries messages") {
+  for (int version = NetPlugin::kOldest; version <= NetPlugin::kNewest; ++version) Carries(version);
+}
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  for (int version = jaxring::NetPlugin::kOldest; version <= jaxring::NetPlugin::kNewest; ++version) {
-    jaxring::test::Carries(version);
-  }
-  jaxring::test::Refuses();
-}

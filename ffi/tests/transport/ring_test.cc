@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/check.h"
+#include "tests/support/cases.h"
 #include "transport/core/link.h"
 
 namespace jaxring::test {
@@ -275,21 +275,40 @@ void CheckMappings(Protocol protocol) {
   CHECK(refused);
 }
 
-}  // namespace
-}  // namespace jaxring::test
+CASE("messages come in order") {
+  for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) CheckOrder(protocol);
+}
 
-int main() {
-  using namespace jaxring::test;
-  for (jaxring::Protocol protocol : {jaxring::Protocol::kLL, jaxring::Protocol::kSimple}) {
-    CheckOrder(protocol);
-    CheckElders(protocol);
-    CheckUnclaim(protocol);
-    CheckUnfilled(protocol);
+CASE("a slot is freed after its elders") {
+  for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) CheckElders(protocol);
+}
+
+CASE("a claimed message is given back") {
+  for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) CheckUnclaim(protocol);
+}
+
+CASE("a slot that is not filled yet") {
+  for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) CheckUnfilled(protocol);
+}
+
+CASE("a full ring is emptied") {
+  for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
     for (uint32_t pattern = 0; pattern < 6561; ++pattern) CheckSpill(protocol, pattern);
+  }
+}
+
+CASE("threads share a ring") {
+  for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
     for (bool spill : {false, true}) {
       Ring ring(protocol);
       CheckThreads(ring.sender, ring.receiver, spill ? 12 : 4, spill);
     }
-    CheckMappings(protocol);
   }
 }
+
+CASE("two mappings of one ring") {
+  for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) CheckMappings(protocol);
+}
+
+}  // namespace
+}  // namespace jaxring::test

@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "tests/support/check.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -134,7 +134,7 @@ std::string Text() {
   return text;
 }
 
-void CheckSecret() {
+CASE("bytes are encrypted") {
   const std::string text = Text();
   std::string why;
   Between between;
@@ -151,7 +151,7 @@ void CheckSecret() {
   CHECK(seen.find(kKey.substr(0, 8)) == std::string::npos);
 }
 
-void CheckAltered() {
+CASE("altered bytes") {
   Between between;
   Ends ends(between, kKey);
   CHECK(ends.errors[0].empty() && ends.errors[1].empty());
@@ -164,28 +164,21 @@ void CheckAltered() {
   CHECK(why.find("TLS") != std::string::npos);
 }
 
-void CheckOtherKey() {
+CASE("another key") {
   Between between;
   Ends ends(between, std::string(32, 'x'));
   CHECK(ends.errors[0].find("TLS handshake") != std::string::npos);
   CHECK(ends.errors[1].find("TLS handshake") != std::string::npos);
 }
 
-void CheckSilence() {
+CASE("a silent peer") {
   Between between;
   std::unique_ptr<Stream> stream;
   CHECK(Error(between.ends[0], kKey, true, 0.1, &stream).find("in time") != std::string::npos);
   close(between.ends[1]);
 }
 
+CASE("the system's OpenSSL") { CHECK(LoadTls().find("OpenSSL") == 0); }
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  CHECK(jaxring::LoadTls().find("OpenSSL") == 0);
-  CheckSecret();
-  CheckAltered();
-  CheckOtherKey();
-  CheckSilence();
-}

@@ -1,6 +1,7 @@
 // Collectives that were started on the fake GPU: what XLA's stream does between start and done runs while the
 // collective waits for its peer, also in a captured graph.
 #include "tests/cuda/host/cuda_host.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -127,12 +128,13 @@ void AStartAloneIsNoGraph(Processes& here) {
   CHECK(refused);
 }
 
+CASE("while the peers are away") { CHECK_EQ(RunProcesses(1, WhileThePeersAreAway)[0], 0); }
+
+CASE("in order") { CHECK_EQ(RunProcesses(1, InOrder)[0], 0); }
+
+CASE("as a graph") { CHECK_EQ(RunProcesses(1, AsAGraph)[0], 0); }
+
+CASE("a start alone is no graph") { CHECK_EQ(RunProcesses(1, AStartAloneIsNoGraph)[0], 0); }
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  for (auto* body : {WhileThePeersAreAway, InOrder, AsAGraph, AStartAloneIsNoGraph}) {
-    CHECK_EQ(RunProcesses(1, body)[0], 0);
-  }
-}

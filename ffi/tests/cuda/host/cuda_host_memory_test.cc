@@ -1,6 +1,7 @@
 // How ranks come to each other's buffers, on the fake GPU: memory that descriptors share, stand-ins, first calls that
 // are captured, and copy engines. Linked with the real GPU it is cuda_gpu_memory_test.
 #include "tests/cuda/host/cuda_host_play.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -82,19 +83,21 @@ void CopyEngine(Processes& here) {
 
 void CopyDeath(Processes& here) { DeathIn(here, "all_gather direct 1x4 x1", 1 << 16); }
 
+CASE("copy_death") { PlayIn(2, CopyDeath, kDeathEnds); }
+
+CASE("staged") { PlayIn(2, Staged); }
+
+#if !defined(JAXRING_REAL_GPU)
+CASE("unexportable") { PlayIn(2, Unexportable); }
+#endif
+
+CASE("virtual_memory") { PlayIn(2, VirtualMemory); }
+
+CASE("captured_first") { PlayIn(2, CapturedFirst); }
+
+CASE("copies_one_process") { PlayIn(1, CopyEngine); }
+
+CASE("copies_two_processes") { PlayIn(2, CopyEngine); }
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main(int argc, char** argv) {
-  using namespace jaxring::test;
-  return PlayCases(argc, argv,
-                   {{"copy_death", 2, CopyDeath, kDeathEnds},
-                    {"staged", 2, Staged},
-#if !defined(JAXRING_REAL_GPU)
-                    {"unexportable", 2, Unexportable},
-#endif
-                    {"virtual_memory", 2, VirtualMemory},
-                    {"captured_first", 2, CapturedFirst},
-                    {"copies_one_process", 1, CopyEngine},
-                    {"copies", 2, CopyEngine}});
-}

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tests/cuda/host/cuda_host.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -155,28 +156,24 @@ void CheckOk(int processes, const std::function<void(Processes&)>& body) {
   for (int status : RunProcesses(processes, body)) CHECK_EQ(status, 0);
 }
 
+void CheckLayout(const std::vector<int>& process, const std::vector<int>& node) {
+  const bool network = node.back() != 0, rdma = !VerbsDevices().empty();
+  if (rdma && !network) return;  // nothing goes by it
+  CheckOk(process.back() + 1, [&](Processes& here) {
+    Mail(here, process, node);
+    Ragged(here, process, node);
+    // All go by Simple, so where it is by RDMA no processor sees their bytes.
+    auto counters = here.runtime->Counters();
+    CHECK_EQ(counters["carried_messages"] > 0, network);
+    CHECK_EQ(counters["gpu_direct_messages"], rdma ? counters["carried_messages"] : 0u);
+  });
+}
+
+CASE("one process") { CheckLayout({0, 0, 0, 0}, {0, 0, 0, 0}); }
+
+CASE("one node in two processes") { CheckLayout({0, 0, 1, 1}, {0, 0, 0, 0}); }
+
+CASE("two nodes") { CheckLayout({0, 0, 1, 1}, {0, 0, 1, 1}); }
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
-  struct {
-    const char* name;
-    std::vector<int> process, node;
-  } const layouts[] = {{"one process", {0, 0, 0, 0}, {0, 0, 0, 0}},
-                       {"one node in two processes", {0, 0, 1, 1}, {0, 0, 0, 0}},
-                       {"two nodes", {0, 0, 1, 1}, {0, 0, 1, 1}}};
-  for (const auto& [name, process, node] : layouts) {
-    const bool network = node.back() != 0, rdma = !VerbsDevices().empty();
-    if (rdma && !network) continue;  // nothing goes by it
-    CheckOk(process.back() + 1, [&, &process = process, &node = node](Processes& here) {
-      Mail(here, process, node);
-      Ragged(here, process, node);
-      // All go by Simple, so where it is by RDMA no processor sees their bytes.
-      auto counters = here.runtime->Counters();
-      CHECK_EQ(counters["carried_messages"] > 0, network);
-      CHECK_EQ(counters["gpu_direct_messages"], rdma ? counters["carried_messages"] : 0u);
-    });
-    std::cout << name << std::endl;
-  }
-}

@@ -1,6 +1,7 @@
 // Multicast memory on the fake GPU: set up in one and in several processes, gone through and replayed, and what is said
 // where a step fails or a process dies.
 #include "tests/cuda/host/cuda_host_play.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -119,18 +120,24 @@ void Descriptors(Processes& here) {
 
 void Death(Processes& here) { DeathIn(here, "all_reduce direct 1x4 x1", 0, 1 << 12); }
 
+void PlayOnFour(int processes, void (*body)(Processes&), const std::vector<int>& ends = {}) {
+  cuda::fake::options().devices = 4;  // as many as there are ranks: each needs one of its own
+  PlayIn(processes, body, ends);
+}
+
+CASE("multicast_death") { PlayOnFour(2, Death, kDeathEnds); }
+
+CASE("multicast_failures") { PlayOnFour(1, Failures); }
+
+CASE("multicast_unreached") { PlayOnFour(1, Unreached); }
+
+CASE("multicast_given_back") { PlayOnFour(1, GivenBack); }
+
+CASE("multicast_descriptors") { PlayOnFour(2, Descriptors); }
+
+CASE("multicast_one_process") { PlayOnFour(1, Collectives); }
+
+CASE("multicast_two_processes") { PlayOnFour(2, Collectives); }
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main(int argc, char** argv) {
-  using namespace jaxring::test;
-  jaxring::cuda::fake::options().devices = 4;  // as many as there are ranks: each needs one of its own
-  return PlayCases(argc, argv,
-                   {{"multicast_death", 2, Death, kDeathEnds},
-                    {"multicast_failures", 1, Failures},
-                    {"multicast_unreached", 1, Unreached},
-                    {"multicast_given_back", 1, GivenBack},
-                    {"multicast_descriptors", 2, Descriptors},
-                    {"multicast_one_process", 1, Collectives},
-                    {"multicast", 2, Collectives}});
-}

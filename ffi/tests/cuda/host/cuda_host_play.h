@@ -239,26 +239,9 @@ inline void DeathIn(Processes& here, const char* name, uint64_t landing = 0, uin
 
 inline const std::vector<int> kDeathEnds = {7, 128 + SIGKILL};
 
-struct TestCase {
-  const char* name;
-  int processes;
-  void (*body)(Processes&);
-  std::vector<int> ends = {};  // of the processes; all 0 if empty
-};
-
-// Plays the cases that the command line names, all of them without arguments.
-inline int PlayCases(int argc, char** argv, const std::vector<TestCase>& cases) {
-  int played = 0;
-  for (const TestCase& test : cases) {
-    const auto asked = [&](const char* argument) { return std::string(argument) == test.name; };
-    if (argc > 1 && std::none_of(argv + 1, argv + argc, asked)) continue;
-    const std::vector<int> ends = RunProcesses(test.processes, test.body);
-    CHECK(ends == (test.ends.empty() ? std::vector<int>(test.processes, 0) : test.ends));
-    std::cout << test.name << std::endl;
-    ++played;
-  }
-  CHECK(played > 0);
-  return 0;
+// `ends`: the processes' exit statuses; all 0 if empty.
+inline void PlayIn(int processes, void (*body)(Processes&), const std::vector<int>& ends = {}) {
+  CHECK(RunProcesses(processes, body) == (ends.empty() ? std::vector<int>(processes, 0) : ends));
 }
 
 }  // namespace jaxring::test

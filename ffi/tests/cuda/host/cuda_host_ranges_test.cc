@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include "tests/cuda/host/cuda_host.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -40,12 +41,11 @@ void Launches(Processes& here) {
   CHECK_EQ(Count(text, "jaxring: pop\n"), 24);
 }
 
-}  // namespace
-}  // namespace jaxring::test
-
-int main() {
-  using namespace jaxring::test;
+CASE("ranges have the calls' names") {
   CHECK(setenv("NVTX_INJECTION64_PATH", JAXRING_NVTX_TOOL, 1) == 0);
-  CHECK_EQ(std::string(jaxring::cuda::NvtxVersion()), "3");
+  CHECK_EQ(std::string(cuda::NvtxVersion()), "3");
   CHECK_EQ(RunProcesses(1, Launches)[0], 0);
 }
+
+}  // namespace
+}  // namespace jaxring::test

@@ -1,6 +1,7 @@
 // The CUDA engine's host half end to end on the fake GPU: ranks in one process and in several, sharing memory and over
 // sockets, with the kernels' own source on the SIMT shim. Linked with the real GPU it is cuda_gpu_test.
 #include "tests/cuda/host/cuda_host_play.h"
+#include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
@@ -67,16 +68,17 @@ void Graphs(Processes& here) {
 
 void Death(Processes& here) { DeathIn(here, "all_reduce direct 1x4 x1"); }
 
+CASE("death") { PlayIn(2, Death, kDeathEnds); }
+
+CASE("one_process") { PlayIn(1, OneProcess); }
+
+CASE("one_node") { PlayIn(2, OneNode); }
+
+CASE("network") { PlayIn(2, Network); }
+
+CASE("four_processes") { PlayIn(4, FourProcesses); }
+
+CASE("graphs") { PlayIn(2, Graphs); }
+
 }  // namespace
 }  // namespace jaxring::test
-
-int main(int argc, char** argv) {
-  using namespace jaxring::test;
-  return PlayCases(argc, argv,
-                   {{"death", 2, Death, kDeathEnds},
-                    {"one_process", 1, OneProcess},
-                    {"one_node", 2, OneNode},
-                    {"network", 2, Network},
-                    {"four_processes", 4, FourProcesses},
-                    {"graphs", 2, Graphs}});
-}

@@ -1,0 +1,76 @@
+#include "tests/support/cases.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace jaxring::test {
+namespace {
+
+struct Registered {
+  const char* name;
+  void (*body)();
+};
+
+// Made when it is first used: cases register themselves before main.
+std::vector<Registered>& Cases() {
+  static std::vector<Registered> cases;
+  return cases;
+}
+
+// Sanitizers report crashes themselves, and better.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void Say(const char* text) { [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, std::strlen(text)); }
+
+// Calls nothing that a handler of a signal may not.
+void NameTheCase(int number) {
+  const char* name = running_case.load();
+  Say("case \"");
+  Say(name == nullptr ? "" : name);
+  Say("\" ends by a signal\n");
+  // The action is the default one again, by SA_RESETHAND.
+  raise(number);
+}
+
+void WatchForCrashes() {
+  struct sigaction action = {};
+  action.sa_handler = NameTheCase;
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
+  for (int number : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) sigaction(number, &action, nullptr);
+}
+#else
+void WatchForCrashes() {}
+#endif
+
+}  // namespace
+
+RegisteredCase::RegisteredCase(const char* name, void (*body)()) {
+  const auto same = [&](const Registered& other) { return std::strcmp(other.name, name) == 0; };
+  if (std::any_of(Cases().begin(), Cases().end(), same)) Fail(name, 0, "every case has a name of its own");
+  Cases().push_back({name, body});
+}
+
+int RunAllCases(int argc, char** argv) {
+  WatchForCrashes();
+  int played = 0;
+  for (const Registered& each : Cases()) {
+    const auto asked = [&](const char* part) { return std::strstr(each.name, part) != nullptr; };
+    if (argc > 1 && std::none_of(argv + 1, argv + argc, asked)) continue;
+    // With its end, in case of a signal that nothing can be said of.
+    std::cout << "case \"" << each.name << '"' << std::endl;
+    running_case = each.name;
+    each.body();
+    running_case = nullptr;
+    ++played;
+  }
+  if (played > 0) return 0;
+  std::cerr << "No case is called so. There are:" << std::endl;
+  for (const Registered& each : Cases()) std::cerr << "  " << each.name << std::endl;
+  return 2;
+}
+
+}  // namespace jaxring::test
