@@ -82,7 +82,8 @@ class Watcher:
                 return
             now = time.monotonic()
             if number in came:
-                came[number].times += 1
+                # What the main thread has handled is not what this one insists on.
+                came[number].times = 1 if came[number].was_back else came[number].times + 1
                 came[number].was_back = False
             elif number:
                 came[number] = _Signal(now)
