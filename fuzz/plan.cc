@@ -86,11 +86,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   static Silence bell;
   Links links(kSlot, &bell);
-  Stash stash;
+  UnexpectedMessages unexpected;
   const auto loss = [](const Operation& op, int self, int peer, const LinkEnd&) {
     return LostPeer(op, self, peer, {});
   };
-  Interpreter interpreter(&links, &stash, loss, plan->protocol == Protocol::kLL);
+  Interpreter interpreter(&links, &unexpected, loss, plan->protocol == Protocol::kLL);
   Operation op(plan, 1, std::move(participants), Clock::time_point::max());
   for (int turn = 0; turn < kTurns; ++turn) {
     bool moved = false;

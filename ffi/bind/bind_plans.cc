@@ -114,30 +114,30 @@ void BindPlans(nb::module_& m) {
       .def(
           "set_identity",
           [](PlanBuilder& b, const std::string& what, uint64_t key, uint32_t check, int half, double timeout_s,
-             int process, uint64_t generation) {
+             int process, uint64_t epoch) {
             b.plan->what = what;
             b.plan->key = key;
             b.plan->check = check;
             b.plan->half = static_cast<Half>(half);
             b.plan->timeout_s = timeout_s;
             b.plan->process = process;
-            b.plan->generation = generation;
+            b.plan->epoch = epoch;
           },
           nb::arg("what"), nb::arg("key"), nb::arg("check"), nb::arg("half"), nb::arg("timeout_s"), nb::arg("process"),
-          nb::arg("generation"))
+          nb::arg("epoch"))
       .def(
           "set_label",
           [](PlanBuilder& b, const std::string& label) { b.plan->label = std::make_shared<const std::string>(label); },
           nb::arg("label"), "JSON that `records` gives back with each operation of this plan.")
       .def(
-          "set_recipe",
-          [](PlanBuilder& b, const std::string& json) { b.plan->recipe = std::make_shared<const std::string>(json); },
-          nb::arg("recipe"), "JSON that is saved with the operands of an operation of this plan that fails.")
+          "set_spec",
+          [](PlanBuilder& b, const std::string& json) { b.plan->spec = std::make_shared<const std::string>(json); },
+          nb::arg("spec"), "JSON that is saved with the operands of an operation of this plan that fails.")
       .def(
           "play",
           [](PlanBuilder& b, const nb::typed<nb::list, nb::object>& operands,
              const nb::typed<nb::list, nb::object>& results, const nb::typed<nb::list, nb::object>& blocks) {
-            b.plan->generation = Running().generation();
+            b.plan->epoch = Running().epoch();
             PlayOnce(b.Finish(), operands, results, blocks);
           },
           nb::arg("operands"), nb::arg("results"), nb::arg("blocks") = nb::list(),
@@ -154,15 +154,15 @@ void BindPlans(nb::module_& m) {
            nb::arg("lane_begin"), nb::arg("peers"),
            "A local rank's table. `caller` is its rank as the call site counts, lost ranks included.")
       .def(
-          "set_gate",
+          "set_latch",
           [](PlanBuilder& b, const std::vector<int>& processes) {
-            b.plan->gate = std::make_shared<Gate>(std::set<int>(processes.begin(), processes.end()));
-            return b.plan->gate;
+            b.plan->latch = std::make_shared<ProgramLatch>(std::set<int>(processes.begin(), processes.end()));
+            return b.plan->latch;
           },
           nb::arg("processes"), "Operations of this plan wait until each of the processes is confirmed.");
 
-  nb::class_<Gate>(m, "Gate", "What a plan's operations wait for before they begin.")
-      .def("confirm", [](Gate& gate, int process) { Running().Confirm(gate, process); }, nb::arg("process"));
+  nb::class_<ProgramLatch>(m, "ProgramLatch", "What a plan's operations wait for before they begin.")
+      .def("confirm", [](ProgramLatch& latch, int process) { Running().Confirm(latch, process); }, nb::arg("process"));
 }
 
 }  // namespace jaxring

@@ -37,8 +37,8 @@ class RecentCalls {
   }
 
   // After it has run on these arrays. The oldest of many is forgotten.
-  void Remember(nanobind::object collective, nanobind::handle operand, nanobind::handle result, nanobind::object option,
-                nanobind::object call) {
+  void Add(nanobind::object collective, nanobind::handle operand, nanobind::handle result, nanobind::object option,
+           nanobind::object call) {
     if (!Plain(operand, 0) || !Plain(result, NPY_ARRAY_WRITEABLE)) return;
     const PyArrayObject* in = Array(operand);
     const PyArrayObject* out = Array(result);
@@ -99,7 +99,7 @@ void BindRecent(nanobind::module_& m) {
       .def("run", &RecentCalls::Run, nb::arg("collective"), nb::arg("operand"), nb::arg("result"),
            nb::arg("option").none(),
            "Runs the call that is remembered for these, as BufferCall does; False, with nothing done, if none is.")
-      .def("remember", &RecentCalls::Remember, nb::arg("collective"), nb::arg("operand"), nb::arg("result"),
+      .def("remember", &RecentCalls::Add, nb::arg("collective"), nb::arg("operand"), nb::arg("result"),
            nb::arg("option").none(), nb::arg("call"), "Remembers a call that has run on these.");
 }
 

@@ -45,7 +45,7 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   result["wakes"] = Bell::wakes();
   result["injected_faults"] = Faults::injected();
   result["spilled_messages"] = c.spills.load();
-  result["stashed_bytes"] = engine->stash().bytes();
+  result["stashed_bytes"] = engine->unexpected().bytes();
   result["link_bytes"] = engine->links().MemoryBytes();
   return result;
 }
@@ -164,8 +164,8 @@ NB_MODULE(_native, m) {
   m.def("halted", [] { return Running().Halted(); }, "Why operations fail until `resume`, or None.");
   m.def("gone", [] { return Running().Gone(); }, "Processes that have ended, as far as one knows.");
   m.def(
-      "renew", [](uint64_t generation, double timeout_s) { return Running().Renew(generation, timeout_s); },
-      nb::arg("generation"), nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
+      "renew", [](uint64_t epoch, double timeout_s) { return Running().Renew(epoch, timeout_s); }, nb::arg("epoch"),
+      nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
       "Halted: forgets links, plans and failures. False if an operation has not ended in time.");
   m.def("resume", [] { Running().Resume(); }, "Ends what `halt` began.");
   m.def("end_program", &EndProgram, nb::arg("specs"),
@@ -185,16 +185,16 @@ NB_MODULE(_native, m) {
   m.def("clock", [] { return Nanoseconds(std::chrono::steady_clock::now()); }, "Now, in ns of the recorder's clock.");
 
   m.def(
-      "send_note", [](int process, const std::string& text) { Running().SendNote(process, text); }, nb::arg("process"),
-      nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
+      "send_control_message", [](int process, const std::string& text) { Running().SendControlMessage(process, text); },
+      nb::arg("process"), nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
       "Tells another process something of at most 3072 bytes, in order; kept until the two are connected.");
   m.def(
-      "next_note",
+      "next_control_message",
       []() -> nb::object {
-        auto note = Running().NextNote();
+        auto note = Running().NextControlMessage();
         return note ? nb::cast(*note) : nb::none();
       },
-      nb::sig("def next_note() -> tuple[int, str] | None"),
+      nb::sig("def next_control_message() -> tuple[int, str] | None"),
       "The next note that came, with its sender, if there is one.");
   m.def(
       "in_flight", [](uint64_t key) { return Running().InFlight(key); }, nb::arg("key"),

@@ -12,7 +12,7 @@ namespace jaxring {
 namespace {
 
 constexpr int kLaneBudget = 64;
-constexpr size_t kStashBytes = size_t{1} << 30;
+constexpr size_t kUnexpectedBytes = size_t{1} << 30;
 // With operations in flight a sleeper looks again now and then, whatever the bell does.
 constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
 
@@ -24,7 +24,7 @@ Engine::Engine(EngineOptions options)
       idle_(Bell::Create()),
       links_(options_.slot_bytes, bell_.get(), options_.faults),
       interpreter_(
-          &links_, &stash_,
+          &links_, &unexpected_,
           [this](const Operation& op, int self, int peer, const LinkEnd& end) { return Loss(op, self, peer, end); },
           options_.checksums),
       recorder_(options_.trace_file),
@@ -103,12 +103,12 @@ void Engine::Work() {
 
 void Engine::Spill() {
   // Past the budget a full ring holds its sender back instead; what then cannot move meets its deadline.
-  if (stash_.bytes() > kStashBytes) return;
+  if (unexpected_.bytes() > kUnexpectedBytes) return;
   for (auto& link : links_.AllRecv()) {
     for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
       try {
         link->ring(protocol).SpillIfFull([this](const MessageId& id, const char* data, Message message) {
-          stash_.Put(id, {message.check, message.checksum, std::vector<char>(data, data + message.bytes)});
+          unexpected_.Put(id, {message.check, message.checksum, std::vector<char>(data, data + message.bytes)});
           counters_.spills++;
         });
       } catch (const std::bad_alloc&) {
@@ -130,11 +130,11 @@ void Engine::Tick() {
     if (halted) op->Fail(Status::Error(Code::kAborted, op->What() + ": " + *halted));
     FailCrashed(*op, now);
     if (!left.empty()) FailLeft(*op, left);
-    if (op->plan().held_back()) PassWithout(*op->plan().gate);
+    if (op->plan().held_back()) OpenLatchIfPeersLeft(*op->plan().latch);
     if (now >= op->deadline() && !op->failed()) FailLate(*op, now);
     late |= op->failed();
   }
-  SendSigns(now);
+  SendHeartbeats(now);
   WarnOfStalls(now);
   if (late) bell_->NotifyAll();
   verbs_.CheckPorts();
@@ -220,18 +220,18 @@ void Engine::Ask(PlanRequest request) {
 bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
   std::unique_lock lock(request_mutex_);
   request_ready_.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                          [this] { return requests_closed_ || !requests_.empty() || !notes_.empty(); });
+                          [this] { return requests_closed_ || !requests_.empty() || !control_messages_.empty(); });
   if (requests_.empty()) return false;
   *request = std::move(requests_.front());
   requests_.pop_front();
   return true;
 }
 
-std::optional<std::pair<int, std::string>> Engine::NextNote() {
+std::optional<std::pair<int, std::string>> Engine::NextControlMessage() {
   std::lock_guard lock(request_mutex_);
-  if (notes_.empty()) return std::nullopt;
-  auto note = std::move(notes_.front());
-  notes_.pop_front();
+  if (control_messages_.empty()) return std::nullopt;
+  auto note = std::move(control_messages_.front());
+  control_messages_.pop_front();
   return note;
 }
 

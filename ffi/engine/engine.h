@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "engine/completion.h"
+#include "engine/cpu_placement.h"
 #include "engine/operation/interpreter.h"
 #include "engine/operation/operation.h"
-#include "engine/operation/stash.h"
+#include "engine/operation/unexpected_messages.h"
 #include "engine/records/operands.h"
 #include "engine/records/recorder.h"
-#include "engine/seats.h"
 #include "network/control.h"
 #include "transport/core/bell.h"
 #include "transport/core/faults.h"
@@ -61,8 +61,8 @@ struct PlanRequest {
   uint64_t id = 0;
   std::shared_ptr<Site> site;
   int group = 0;
-  size_t collective = 0;                 // of those of the site
-  uint64_t ordinal = 0, generation = 0;  // of the collective and the site, when it asked
+  size_t collective = 0;            // of those of the site
+  uint64_t ordinal = 0, epoch = 0;  // of the collective and the site, when it asked
 
   const std::string& spec() const;
   // See Site.
@@ -86,7 +86,7 @@ class Engine {
   Bell& bell() { return *bell_; }
   Links& links() { return links_; }
   Poller& poller() { return *poller_; }
-  Stash& stash() { return stash_; }
+  UnexpectedMessages& unexpected() { return unexpected_; }
   CompletionPool& completions() { return completions_; }
   Recorder& recorder() { return recorder_; }
   const EngineOptions& options() const { return options_; }
@@ -98,9 +98,9 @@ class Engine {
   bool stopping() const { return stop_.load(std::memory_order_acquire); }
   // What Python tells the Python of another process, in order; kept until the two are connected. At most
   // ControlFrame::kMaxText bytes. Lost where the process is gone.
-  void SendNote(int process, const std::string& text);
+  void SendControlMessage(int process, const std::string& text);
   // The next note that came, and from which process. A note ends NextRequest's wait.
-  std::optional<std::pair<int, std::string>> NextNote();
+  std::optional<std::pair<int, std::string>> NextControlMessage();
   // Whether an operation is in flight under a plan's key.
   bool InFlight(uint64_t plan_key);
   // What the threads that plan wait for, in words; empty where they do not wait. Said where a plan comes too late.
@@ -114,8 +114,8 @@ class Engine {
   // Tells the others that this process is about to end by a signal. What is in flight stays, so that no thread goes on
   // from it into what it cannot finish.
   void SayLeaving(const std::string& why);
-  // A process's word that a gate waited for has come.
-  void Confirm(Gate& gate, int process);
+  // A process's word that a latch waited for has come.
+  void Confirm(ProgramLatch& latch, int process);
 
   // Sites whose participants may be late are looked at for their deadlines.
   void Watch(std::weak_ptr<Site> site);
@@ -138,11 +138,11 @@ class Engine {
   void AddControl(int process, std::unique_ptr<Stream> stream);
   // An operation failed here, in process `own`, that others take part in: they are told, and fail it too, with the same
   // words.
-  void Spread(uint64_t key, const Status& status, int own);
+  void BroadcastFailure(uint64_t key, const Status& status, int own);
   // The same with what was told of another operation of the same call.
-  void PassOn(uint64_t key, const Status& told);
+  void ForwardFailure(uint64_t key, const Status& told);
   // What another process said of an operation that it made fail.
-  std::optional<Status> Told(uint64_t key);
+  std::optional<Status> FailureFor(uint64_t key);
   // A sentence for the log of what has waited for long, without its subject, this process: "has waited 10 s in ...".
   // Nothing after `timeout_s`, and at once from Abort on.
   std::optional<std::string> NextStall(double timeout_s);
@@ -160,24 +160,24 @@ class Engine {
   // and do so, too. False if this process was halted before; the first reason stays.
   bool Halt(const std::string& reason, bool tell = true, int except = -1);
   // Of the job: see Renew.
-  uint64_t generation() const { return generation_.load(); }
-  // Whether something has failed in this generation that others take part in.
+  uint64_t epoch() const { return epoch_.load(); }
+  // Whether something has failed in this epoch that others take part in.
   bool Troubled() const { return troubled_.load(std::memory_order_acquire); }
   void NoteTrouble() { troubled_.store(true, std::memory_order_release); }
   // Why it is halted, if it is.
   std::optional<std::string> Halted();
   // Processes that have ended, in good order or not, as far as one knows.
   std::vector<int> Gone();
-  // Halted: forgets links, plans, counts and failures, so that nothing of an earlier generation of the job reaches a
+  // Halted: forgets links, plans, counts and failures, so that nothing of an earlier epoch of the job reaches a
   // later one. False if an operation has not ended `timeout_s` from now; it may be called again then.
-  bool Renew(uint64_t generation, double timeout_s);
+  bool Renew(uint64_t epoch, double timeout_s);
   void Resume();
-  // The list of sites; returns the generation.
-  uint64_t Enrol(Site* site);
-  void Strike(Site* site);
+  // The list of sites; returns the epoch.
+  uint64_t Register(Site* site);
+  void Unregister(Site* site);
 
   // An error's text, for who made the call.
-  std::string InWords(const Status& status) const;
+  std::string ToMessage(const Status& status) const;
 
   // Sentences for the log that have come up since the last call; at most one for each call site.
   std::vector<std::string> TakeWarnings();
@@ -195,7 +195,7 @@ class Engine {
   [[gnu::hot]] bool PlayHere(std::span<Started> ops);
   // The launching thread begins to wait: it says where, and leaves a processor that another process's waits on. Returns
   // the one that it is on.
-  int TakeSeat(const Operation& op, Clock::time_point now);
+  int PlaceWaiter(const Operation& op, Clock::time_point now);
   // Leaves those that have not ended to the workers.
   [[gnu::hot]] void HandOver(std::span<Started> ops);
   // Wakes up to `count` workers for what has become active.
@@ -204,7 +204,7 @@ class Engine {
   [[gnu::hot]] bool Play(const std::shared_ptr<Operation>& op);
   [[gnu::hot]] void Finish(const std::shared_ptr<Operation>& op);
   // Does about `text` what the options say, if there is any.
-  void Complain(Operation& op, const std::string& text);
+  void ReportNonFinite(Operation& op, const std::string& text);
   void Spill();
   void Tick();
   // How another process was lost.
@@ -231,7 +231,7 @@ class Engine {
   void WarnOfStalls(Clock::time_point now);
   static std::string DescribeStall(const Stall& stall, const std::string& waits, Clock::time_point now);
   // Those who have ended say nothing any more: the lanes find out what that means for them.
-  void PassWithout(Gate& gate);
+  void OpenLatchIfPeersLeft(ProgramLatch& latch);
   // What is known of a process that has ended, in good order or not.
   PeerEnd Known(int process);
   // The failure of an operation in which rank `self` waits for rank `peer`: what a peer has said of this operation, or
@@ -245,7 +245,7 @@ class Engine {
   bool HasLeft(int process);
   // What a link does at its end: a process whose connection ends without its goodbye is lost.
   OnEnd LinkEnded(int process, bool by_socket);
-  // Fails what may not begin: the engine is halted, or the plan is of an earlier generation.
+  // Fails what may not begin: the engine is halted, or the plan is of an earlier epoch.
   void FailRefused(Operation& op);
   // Whether a process is alive and in this operation, too, as far as one knows.
   bool WaitsTogether(int process, const Operation& op);
@@ -254,22 +254,22 @@ class Engine {
   // To every process that is linked, but for one.
   void TellAll(const ControlFrame& frame, int except);
   // True if the failure of this operation is news; it is remembered.
-  bool Remember(uint64_t key, const Status& status);
+  bool RecordFailure(uint64_t key, const Status& status);
   // The last of those, as one tells them.
   std::vector<ControlFrame> LastFailures();
   std::string LastSeen(int process);
   std::vector<Activity> Activities(Clock::time_point now);
-  void SendSigns(Clock::time_point now);
+  void SendHeartbeats(Clock::time_point now);
   std::vector<std::shared_ptr<Operation>> Active(uint64_t* version);
   // A connection as the options spoil it. `what` tells those of a process apart.
-  std::unique_ptr<Stream> Spoiled(std::unique_ptr<Stream> stream, int process, int what) const;
+  std::unique_ptr<Stream> WithInjectedFaults(std::unique_ptr<Stream> stream, int process, int what) const;
 
   EngineOptions options_;
   // Peers ring `bell_` for messages and room; only workers with operations in flight sleep on it. The others sleep on
   // `idle_`, so that a message for whoever is looking already costs its sender no system call.
   std::unique_ptr<Bell> bell_, idle_;
   Links links_;
-  Stash stash_;
+  UnexpectedMessages unexpected_;
   Interpreter interpreter_;
   CompletionPool completions_;
   Recorder recorder_;
@@ -284,7 +284,7 @@ class Engine {
   std::atomic<uint64_t> version_{0};
   std::atomic<int> active_count_{0};
   std::atomic<int> unfinished_{0};  // operations that have begun, active or not
-  std::atomic<uint64_t> generation_{0};
+  std::atomic<uint64_t> epoch_{0};
   std::atomic<bool> troubled_{false};
   bool halt_told_ = false;
   std::mutex sites_mutex_;  // taken before no other
@@ -300,8 +300,8 @@ class Engine {
   bool said_goodbye_ = false;
   std::atomic<bool> any_left_{false};  // of the peers
   // What other processes said, and this one to them, of operations that failed: the last of them.
-  std::map<uint64_t, Status> told_;
-  std::deque<uint64_t> told_order_;
+  std::map<uint64_t, Status> known_failures_;
+  std::deque<uint64_t> known_failure_order_;
 
   struct Peer {
     std::vector<std::shared_ptr<ControlLink>> controls;  // each side dials one
@@ -309,9 +309,9 @@ class Engine {
     Clock::time_point said_at;                           // when it said what it was doing
     std::vector<Activity> doing;
     bool left = false;  // with a goodbye
-    std::string how;    // in its words: "it has ended (exit code 3)"; empty if it left this generation
+    std::string how;    // in its words: "it has ended (exit code 3)"; empty if it left this epoch
     Clock::time_point left_at;
-    std::string Farewell() const { return how.empty() ? "it has gone on to another generation of the job" : how; }
+    std::string Farewell() const { return how.empty() ? "it has gone on to another epoch of the job" : how; }
     std::vector<std::string> unsent;  // notes, encoded, for when there is a connection
     // By the first connection that has not ended.
     void Say(const std::string& frame, bool dispensable = false) {
@@ -327,15 +327,16 @@ class Engine {
   Clock::time_point stalls_looked_{};
   std::map<uint64_t, Stall> stalls_;  // by what waits; the poller's thread only
 
-  const size_t processors_ = ProcessorsAllowed();
-  std::atomic<bool> crowded_{false};                                // the host's processes outnumber them
-  std::atomic<Clock::time_point> considered_{Clock::time_point{}};  // when a launching thread last found its seat taken
+  const size_t processors_ = AllowedCpus();
+  std::atomic<bool> crowded_{false};  // the host's processes outnumber them
+  std::atomic<Clock::time_point> move_considered_at_{
+      Clock::time_point{}};  // when a launching thread last found its seat taken
 
   std::mutex request_mutex_;
   std::condition_variable request_ready_;
   bool requests_closed_ = false;
   std::deque<PlanRequest> requests_;
-  std::deque<std::pair<int, std::string>> notes_;
+  std::deque<std::pair<int, std::string>> control_messages_;
   uint64_t next_request_ = 1;
   std::string planning_waits_for_;
   std::condition_variable stall_ready_;

@@ -5,10 +5,10 @@
 #include <array>
 #include <utility>
 
+#include "engine/cpu_placement.h"
 #include "engine/engine.h"
-#include "engine/joint.h"
+#include "engine/fused_call.h"
 #include "engine/records/finite.h"
-#include "engine/seats.h"
 #include "engine/site.h"
 
 namespace jaxring {
@@ -22,18 +22,18 @@ constexpr uint64_t kSmallBytes = 64 << 10;
 // Looks before the first sched_yield (0.3 us and more): what a running peer sends arrives within these, 5 us or so, and
 // is seen a little sooner than between two yields. Where processes outnumber processors the peer may be waiting for
 // this one's: 4 processes on 2 take half the time.
-constexpr int kLooks = 128, kLooksInCrowd = 2;
+constexpr int kPollsBeforeYield = 128, kCrowdedPollsBeforeYield = 2;
 // How many times as long a launching thread waits there. What goes through workers is woken three times, each time
 // behind peers that yield to each other (0.4 ms were seen), which makes them hand over, too: one delay would last for a
 // thousand operations.
-constexpr int kPatienceInCrowd = 10;
+constexpr int kCrowdedPatienceFactor = 10;
 // How long at most it keeps its processor there where all who share that have sent their part of the operation, too,
 // and wait: to yield to them costs two switches, and nobody is further.
-constexpr auto kKeep = std::chrono::microseconds(50);
+constexpr auto kKeepCpuFor = std::chrono::microseconds(50);
 // Who looks after deadlines and failures that are told sees only what workers play.
-constexpr auto kLongestHere = std::chrono::seconds(1);
+constexpr auto kPollAtMost = std::chrono::seconds(1);
 // How long a launching thread that shares a processor does not think of leaving it again.
-constexpr auto kStay = std::chrono::milliseconds(5);
+constexpr auto kMoveInterval = std::chrono::milliseconds(5);
 
 // The operation that this thread is launching: its own participant may be completed without another thread.
 thread_local const Operation* launching = nullptr;
@@ -43,11 +43,11 @@ thread_local const Operation* launching = nullptr;
 void Engine::Launch(std::span<Started> ops, bool help) {
   for (Started& op : ops) {
     if (saver_) saver_->Keep(*op);
-    if (options_.non_finite != EngineOptions::NonFinite::kIgnore) Complain(*op, NonFiniteOperand(*op));
+    if (options_.non_finite != EngineOptions::NonFinite::kIgnore) ReportNonFinite(*op, NonFiniteOperand(*op));
   }
   const Operation::Home home = ops[0]->home;
-  const std::shared_ptr<Joint> joint = ops[0]->joint;  // before it ends
-  launching = help && !joint ? ops[0].get() : nullptr;
+  const std::shared_ptr<FusedCall> fused = ops[0]->fused;  // before it ends
+  launching = help && !fused ? ops[0].get() : nullptr;
   {
     CompletionPool::Playing playing;
     Begin(ops, help);
@@ -55,7 +55,7 @@ void Engine::Launch(std::span<Started> ops, bool help) {
   launching = nullptr;
   // Before the ranks are let go on: the next execution finds them.
   if (home.site != nullptr) home.site->TakeBack(home.group, ops);
-  if (joint) joint->Launched();
+  if (fused) fused->Launched();
 }
 
 void Engine::Begin(std::span<Started> ops, bool help) {
@@ -94,7 +94,7 @@ void Engine::HandOver(std::span<Started> ops) {
       op->handed_over = true;
       lanes += op->lanes().size();
       // A failure that is told from now on finds the operation among the active ones.
-      if (auto told = told_.find(op->key()); told != told_.end()) op->Fail(told->second);
+      if (auto told = known_failures_.find(op->key()); told != known_failures_.end()) op->Fail(told->second);
       active_.push_back(op);
       active_count_.fetch_add(1, std::memory_order_release);
     }
@@ -127,8 +127,8 @@ bool Engine::PlayHere(std::span<Started> ops) {
       if (looks) engine->lookers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
     }
   } waiting{this};
-  const int looks = crowded ? kLooksInCrowd : kLooks;
-  const int64_t patience_us = crowded ? kPatienceInCrowd * options_.patience_us : options_.patience_us;
+  const int looks = crowded ? kCrowdedPollsBeforeYield : kPollsBeforeYield;
+  const int64_t patience_us = crowded ? kCrowdedPatienceFactor * options_.patience_us : options_.patience_us;
   for (int idle = 0;;) {
     bool moved = false, finished = true;
     for (Started& op : ops) {
@@ -150,8 +150,8 @@ bool Engine::PlayHere(std::span<Started> ops) {
     if (until == Clock::time_point{}) {
       until = std::min(longest, now + std::chrono::microseconds(patient ? patience_us : options_.spin_us));
       if (patient && waiting.seat < 0) {
-        longest = now + kLongestHere;
-        waiting.seat = TakeSeat(*ops[0], now);
+        longest = now + kPollAtMost;
+        waiting.seat = PlaceWaiter(*ops[0], now);
         yielded = now;
       }
     } else if (now >= until) {
@@ -159,7 +159,7 @@ bool Engine::PlayHere(std::span<Started> ops) {
     }
     // Of several, each rank may have filled its peers' rings with messages of those that they have yet to send for.
     if (ops.size() > 1) Spill();
-    if (crowded && now - yielded < kKeep && waiting.seat >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
+    if (crowded && now - yielded < kKeepCpuFor && waiting.seat >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
         !links_.AnyWants(waiting.seat, ops[0]->key())) {
       continue;
     }
@@ -168,23 +168,23 @@ bool Engine::PlayHere(std::span<Started> ops) {
   }
 }
 
-int Engine::TakeSeat(const Operation& op, Clock::time_point now) {
+int Engine::PlaceWaiter(const Operation& op, Clock::time_point now) {
   const int processor = sched_getcpu(), process = op.plan().process;
   bell_->Sit(processor, op.key());
   // A move costs some 50 us, and where others keep all processors busy it does not last.
-  if (now - considered_.load(std::memory_order_relaxed) < kStay) return processor;
+  if (now - move_considered_at_.load(std::memory_order_relaxed) < kMoveInterval) return processor;
   std::array<std::pair<int, int>, 64> seats;
   const auto others = std::span(seats).first(std::min(links_.Seats(seats), seats.size()));
   if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) {
     return processor;
   }
-  considered_.store(now, std::memory_order_relaxed);
+  move_considered_at_.store(now, std::memory_order_relaxed);
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return processor;
-  const int to = SeatApart(process, processor, others, allowed);
+  const int to = ChooseCpu(process, processor, others, allowed);
   if (to < 0) return processor;
   counters_.moves++;
-  MoveTo(to, allowed);
+  MoveToCpu(to, allowed);
   bell_->Sit(to, op.key());
   return to;
 }
@@ -193,7 +193,7 @@ void Engine::WakeWorkers(int count) {
   if (!idle_->Wake(count) || count > 1) bell_->Wake(count);
 }
 
-void Engine::Complain(Operation& op, const std::string& text) {
+void Engine::ReportNonFinite(Operation& op, const std::string& text) {
   if (text.empty()) return;
   if (options_.non_finite == EngineOptions::NonFinite::kFail) {
     op.Fail(Status::Error(Code::kFailedPrecondition, text));
@@ -202,10 +202,10 @@ void Engine::Complain(Operation& op, const std::string& text) {
   std::lock_guard lock(mutex_);
   if (!warned_.insert(op.plan().key).second) return;
   warnings_.push_back(text);
-  op.complaint = text;
+  op.non_finite_text = text;
 }
 
-std::string Engine::InWords(const Status& status) const {
+std::string Engine::ToMessage(const Status& status) const {
   switch (status.code) {
     case Code::kDeadlineExceeded:
     case Code::kUnavailable:
@@ -222,7 +222,8 @@ std::vector<std::string> Engine::TakeWarnings() {
 }
 
 void Engine::Finish(const std::shared_ptr<Operation>& op) {
-  if (options_.non_finite != EngineOptions::NonFinite::kIgnore && !op->failed()) Complain(*op, NonFiniteResult(*op));
+  if (options_.non_finite != EngineOptions::NonFinite::kIgnore && !op->failed())
+    ReportNonFinite(*op, NonFiniteResult(*op));
   if (op->handed_over) {
     std::lock_guard lock(mutex_);
     std::erase(active_, op);
@@ -230,8 +231,8 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     active_count_.fetch_sub(1, std::memory_order_release);
   }
   Status status = op->failed() ? op->status() : Status{};
-  if (saver_ && (op->failed() || !op->complaint.empty())) {
-    std::string trouble = saver_->Save(*op, op->failed() ? status.message : op->complaint);
+  if (saver_ && (op->failed() || !op->non_finite_text.empty())) {
+    std::string trouble = saver_->Save(*op, op->failed() ? status.message : op->non_finite_text);
     std::lock_guard lock(mutex_);
     if (!trouble.empty()) warnings_.push_back(std::move(trouble));
   }
@@ -240,9 +241,9 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     counters_.failures++;
     // A process that gives up says so of itself, not of each operation.
     if (!op->plan().alone() && !aborted_.load(std::memory_order_acquire)) {
-      Spread(op->key(), status, op->plan().process);
+      BroadcastFailure(op->key(), status, op->plan().process);
     }
-    stash_.Discard(op->key());
+    unexpected_.Discard(op->key());
     if (op->owned_input) {
       std::lock_guard lock(mutex_);
       detached_failures_[op->plan().key] = status;
@@ -266,7 +267,7 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
   }
   completions_.PostAll(&elsewhere);
   if (own) own(status);
-  if (op->joint) std::exchange(op->joint, nullptr)->End(status);
+  if (op->fused) std::exchange(op->fused, nullptr)->End(status);
 }
 
 }  // namespace jaxring

@@ -39,8 +39,8 @@ PeerEnd Engine::Known(int process) {
 
 Status Engine::Loss(const Operation& op, int self, int peer, const LinkEnd& link) {
   // A process that fails and then ends says both. An operation on the thread that launched it is not among the active
-  // ones, which Remember() fails.
-  if (auto told = Told(op.key())) return *std::move(told);
+  // ones, which RecordFailure() fails.
+  if (auto told = FailureFor(op.key())) return *std::move(told);
   PeerEnd known = Known(op.plan().ranks[peer].process);
   // How a link ends may only follow from what its peer has said before.
   if (known.reason.empty()) {
@@ -57,7 +57,7 @@ std::set<int> Engine::CloseLeft(Clock::time_point now) {
   {
     std::lock_guard lock(peers_mutex_);
     for (const auto& [process, peer] : peers_) {
-      // Who leaves a generation halts it, and its links are forgotten.
+      // Who leaves an epoch halts it, and its links are forgotten.
       if (!peer.left || peer.how.empty()) continue;
       left.emplace_back(process, peer.Farewell());
       if (now - peer.left_at > kLastMessages) settled.insert(process);

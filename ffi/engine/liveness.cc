@@ -10,16 +10,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kSignEvery = milliseconds(500);
+constexpr auto kHeartbeatEvery = milliseconds(500);
 // Who is silent for longer does not run.
 constexpr auto kSilent = milliseconds(1500);
 // How long one that waits for a process which waits itself lets that one speak first: it knows whom it waits for.
-constexpr auto kPoliteness = milliseconds(1000);
+constexpr auto kReportGrace = milliseconds(1000);
 // A stopped process reads nothing, and its buffers are to last.
-constexpr auto kSilentLong = milliseconds(5000), kSignToSilentEvery = milliseconds(10000);
-constexpr size_t kTold = 1024, kRepeated = 64;
+constexpr auto kSilentLong = milliseconds(5000), kHeartbeatToSilentEvery = milliseconds(10000);
+constexpr size_t kKnownFailures = 1024, kRepeatedFailures = 64;
 // A peer that says more than is listened to is out of its mind.
-constexpr size_t kNotes = 65536;
+constexpr size_t kMaxControlMessages = 65536;
 
 std::string Seconds(Clock::duration time) {
   char text[32];
@@ -72,14 +72,14 @@ void Engine::TellAll(const ControlFrame& frame, int except) {
   }
 }
 
-bool Engine::Remember(uint64_t key, const Status& status) {
+bool Engine::RecordFailure(uint64_t key, const Status& status) {
   NoteTrouble();
   std::lock_guard lock(mutex_);
-  if (!told_.emplace(key, status).second) return false;
-  told_order_.push_back(key);
-  if (told_order_.size() > kTold) {
-    told_.erase(told_order_.front());
-    told_order_.pop_front();
+  if (!known_failures_.emplace(key, status).second) return false;
+  known_failure_order_.push_back(key);
+  if (known_failure_order_.size() > kKnownFailures) {
+    known_failures_.erase(known_failure_order_.front());
+    known_failure_order_.pop_front();
   }
   for (auto& op : active_) {
     if (op->key() == key) op->Fail(status);
@@ -87,26 +87,27 @@ bool Engine::Remember(uint64_t key, const Status& status) {
   return true;
 }
 
-std::optional<Status> Engine::Told(uint64_t key) {
+std::optional<Status> Engine::FailureFor(uint64_t key) {
   std::lock_guard lock(mutex_);
-  auto it = told_.find(key);
-  return it == told_.end() ? std::nullopt : std::optional(it->second);
+  auto it = known_failures_.find(key);
+  return it == known_failures_.end() ? std::nullopt : std::optional(it->second);
 }
 
-void Engine::Spread(uint64_t key, const Status& status, int own) {
-  PassOn(key, Status::Error(status.code,
-                            status.message + " (Process " + std::to_string(own) + " was the first to see it.)"));
+void Engine::BroadcastFailure(uint64_t key, const Status& status, int own) {
+  ForwardFailure(key, Status::Error(status.code, status.message + " (Process " + std::to_string(own) +
+                                                     " was the first to see it.)"));
 }
 
-void Engine::PassOn(uint64_t key, const Status& told) {
-  if (Remember(key, told)) TellAll(Failed(key, told), -1);
+void Engine::ForwardFailure(uint64_t key, const Status& told) {
+  if (RecordFailure(key, told)) TellAll(Failed(key, told), -1);
 }
 
 std::vector<ControlFrame> Engine::LastFailures() {
   std::lock_guard lock(mutex_);
   std::vector<ControlFrame> frames;
-  for (size_t i = told_order_.size() - std::min(kRepeated, told_order_.size()); i < told_order_.size(); ++i) {
-    frames.push_back(Failed(told_order_[i], told_.at(told_order_[i])));
+  for (size_t i = known_failure_order_.size() - std::min(kRepeatedFailures, known_failure_order_.size());
+       i < known_failure_order_.size(); ++i) {
+    frames.push_back(Failed(known_failure_order_[i], known_failures_.at(known_failure_order_[i])));
   }
   return frames;
 }
@@ -134,7 +135,7 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
       CloseLeft(Clock::now());
       break;
     case ControlFrame::Kind::kFailed:
-      if (!Remember(frame.key, Status::Error(frame.code, frame.text))) break;
+      if (!RecordFailure(frame.key, Status::Error(frame.code, frame.text))) break;
       bell_->NotifyAll();
       TellAll(frame, process);
       break;
@@ -144,9 +145,9 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
     case ControlFrame::Kind::kLeaving:
       NoteCrash(process, frame.text, frame.ending);
       break;
-    case ControlFrame::Kind::kNote: {
+    case ControlFrame::Kind::kMessage: {
       std::lock_guard lock(request_mutex_);
-      if (notes_.size() < kNotes) notes_.emplace_back(process, frame.text);
+      if (control_messages_.size() < kMaxControlMessages) control_messages_.emplace_back(process, frame.text);
       request_ready_.notify_one();
       break;
     }
@@ -183,10 +184,10 @@ std::vector<Activity> Engine::Activities(Clock::time_point now) {
   return activities;
 }
 
-void Engine::SendSigns(Clock::time_point now) {
+void Engine::SendHeartbeats(Clock::time_point now) {
   auto due = [now](const Peer& peer) {
     if (peer.controls.empty() || peer.left) return false;
-    return now - peer.told >= (now - peer.heard > kSilentLong ? kSignToSilentEvery : kSignEvery);
+    return now - peer.told >= (now - peer.heard > kSilentLong ? kHeartbeatToSilentEvery : kHeartbeatEvery);
   };
   {
     std::lock_guard lock(peers_mutex_);
@@ -254,7 +255,7 @@ bool Engine::WaitsTogether(int process, const Operation& op) {
   auto it = peers_.find(process);
   if (it == peers_.end() || it->second.left || Clock::now() - it->second.heard > kSilent) return false;
   // What it said before is of no use.
-  if (it->second.said_at < op.begun() + kSignEvery) return true;
+  if (it->second.said_at < op.begun() + kHeartbeatEvery) return true;
   const std::vector<Activity>& doing = it->second.doing;
   return std::any_of(doing.begin(), doing.end(), [&op](const Activity& a) { return a.running && a.key == op.key(); });
 }
@@ -277,7 +278,7 @@ void Engine::FailLate(Operation& op, Clock::time_point now) {
   const bool together = std::all_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
     return entry.first == op.plan().process || WaitsTogether(entry.first, op);
   });
-  if (together && !op.plan().alone() && now < op.deadline() + kPoliteness) return;
+  if (together && !op.plan().alone() && now < op.deadline() + kReportGrace) return;
   const bool slow = std::any_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
     return entry.first != op.plan().process && !HasLeft(entry.first);
   });

@@ -25,14 +25,14 @@ std::string NameOf(const Plan& plan, int process) {
 
 }  // namespace
 
-std::unique_ptr<Stream> Engine::Spoiled(std::unique_ptr<Stream> stream, int process, int what) const {
+std::unique_ptr<Stream> Engine::WithInjectedFaults(std::unique_ptr<Stream> stream, int process, int what) const {
   return WithFaults(std::move(stream), options_.faults,
                     static_cast<uint64_t>(process) << 16 | static_cast<uint64_t>(what));
 }
 
 void Engine::AddControl(int process, std::unique_ptr<Stream> stream) {
   const int fd = stream->fd();
-  if (options_.faults.data_only == 0) stream = Spoiled(std::move(stream), process, kControl);
+  if (options_.faults.data_only == 0) stream = WithInjectedFaults(std::move(stream), process, kControl);
   auto link = std::make_shared<ControlLink>(
       std::move(stream), options_.link_timeout_s, poller_.get(),
       [this, process](const ControlFrame& frame) { OnFrame(process, frame); },
@@ -86,9 +86,9 @@ Engine::Crash Engine::NoteCrash(int process, const std::string& reason, Ending e
   return crash;
 }
 
-void Engine::SendNote(int process, const std::string& text) {
+void Engine::SendControlMessage(int process, const std::string& text) {
   ControlFrame note;
-  note.kind = ControlFrame::Kind::kNote;
+  note.kind = ControlFrame::Kind::kMessage;
   note.text = text;
   std::lock_guard lock(peers_mutex_);
   Peer& peer = peers_[process];
@@ -99,13 +99,13 @@ void Engine::SendNote(int process, const std::string& text) {
   }
 }
 
-void Engine::Confirm(Gate& gate, int process) {
-  if (gate.Confirm(process)) bell_->NotifyAll();
+void Engine::Confirm(ProgramLatch& latch, int process) {
+  if (latch.Confirm(process)) bell_->NotifyAll();
 }
 
-void Engine::PassWithout(Gate& gate) {
-  for (int process : gate.Missing()) {
-    if (HasLeft(process)) Confirm(gate, process);
+void Engine::OpenLatchIfPeersLeft(ProgramLatch& latch) {
+  for (int process : latch.Missing()) {
+    if (HasLeft(process)) Confirm(latch, process);
   }
 }
 
@@ -170,7 +170,7 @@ void Engine::FailCrashed(Operation& op, Clock::time_point now) {
 
 void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending) {
   const OnEnd ended = LinkEnded(process, true);
-  stream = Spoiled(std::move(stream), process, channel);
+  stream = WithInjectedFaults(std::move(stream), process, channel);
   LinkMemory memory = links_.TakePrepared(process, channel, sending);
   auto add = [&](auto link, auto enlist) {
     AddGoodbye([link] { SayTcpGoodbye(*link); });
@@ -186,8 +186,8 @@ void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bo
 
 OnEnd Engine::LinkEnded(int process, bool by_socket) {
   // Only this connection ended: others of the same peer may still hold what it sent before.
-  return [this, process, by_socket, generation = generation_.load()](const std::string& why, Ending ending) {
-    if (ending == Ending::kGoodbye || generation != generation_.load() || HasLeft(process)) return;
+  return [this, process, by_socket, epoch = epoch_.load()](const std::string& why, Ending ending) {
+    if (ending == Ending::kGoodbye || epoch != epoch_.load() || HasLeft(process)) return;
     NoteCrash(process, by_socket ? Sentence(why, ending) : why, ending);
   };
 }

@@ -1,4 +1,4 @@
-// What survives an error: everything in flight is given up, and the job begins a new generation without the old one's
+// What survives an error: everything in flight is given up, and the job begins a new epoch without the old one's
 // links, plans and counts.
 #include <algorithm>
 
@@ -35,7 +35,7 @@ void Engine::FailRefused(Operation& op) {
   // Counted as unfinished before: either Renew waits for it, or it sees that it may not begin.
   if (std::optional<std::string> why = Halted()) {
     op.Fail(Status::Error(Code::kAborted, op.What() + ": " + *why));
-  } else if (op.plan().generation != generation_.load()) {
+  } else if (op.plan().epoch != epoch_.load()) {
     op.Fail(Status::Error(Code::kAborted, op.What() + ": it was begun before the job was rebuilt"));
   }
 }
@@ -53,14 +53,14 @@ std::vector<int> Engine::Gone() {
   return gone;
 }
 
-bool Engine::Renew(uint64_t generation, double timeout_s) {
+bool Engine::Renew(uint64_t epoch, double timeout_s) {
   const auto until = Clock::now() + std::chrono::duration<double>(timeout_s);
   poller_->Kick();
   while (unfinished_.load() != 0) {
     if (Clock::now() >= until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  generation_ = generation;
+  epoch_ = epoch;
   std::vector<std::shared_ptr<Site>> sites;
   {
     std::lock_guard lock(sites_mutex_);
@@ -69,30 +69,30 @@ bool Engine::Renew(uint64_t generation, double timeout_s) {
     }
   }
   const Status over = Status::Error(Code::kAborted, "jaxring: " + Halted().value_or("the job is being rebuilt"));
-  for (const auto& site : sites) site->Renew(generation, over);
+  for (const auto& site : sites) site->Renew(epoch, over);
   // Who is not as far yet must not take the end of these connections for a crash.
   ControlFrame goodbye;
   goodbye.kind = ControlFrame::Kind::kGoodbye;
   TellAll(goodbye, -1);
   poller_->Clear();
-  links_.Clear("it belongs to an earlier generation of the job");
+  links_.Clear("it belongs to an earlier epoch of the job");
   {
     std::lock_guard lock(peers_mutex_);
     peers_.clear();
   }
   {
     std::lock_guard lock(request_mutex_);
-    notes_.clear();
+    control_messages_.clear();
   }
   std::lock_guard lock(mutex_);
   crashes_.clear();
   goodbyes_.clear();
-  told_.clear();
-  told_order_.clear();
+  known_failures_.clear();
+  known_failure_order_.clear();
   counters_of_keys_.clear();
   detached_failures_.clear();
   troubled_ = halt_told_ = any_left_ = false;
-  stash_.Clear();
+  unexpected_.Clear();
   version_.fetch_add(1, std::memory_order_release);  // workers let go of what has ended
   bell_->NotifyAll();
   return true;
@@ -103,13 +103,13 @@ void Engine::Resume() {
   if (!ending_) aborted_.store(false);
 }
 
-uint64_t Engine::Enrol(Site* site) {
+uint64_t Engine::Register(Site* site) {
   std::lock_guard lock(sites_mutex_);
   sites_.emplace(next_site_++, site);
-  return generation_.load();
+  return epoch_.load();
 }
 
-void Engine::Strike(Site* site) {
+void Engine::Unregister(Site* site) {
   std::lock_guard lock(sites_mutex_);
   std::erase_if(sites_, [site](const auto& entry) { return entry.second == site; });
 }

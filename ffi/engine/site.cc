@@ -16,13 +16,13 @@ const std::string& PlanRequest::spec() const { return site->spec().specs[collect
 void PlanRequest::Resolve(std::shared_ptr<const Plan> plan) const { site->Resolve(group, collective, std::move(plan)); }
 
 void PlanRequest::Identify(uint64_t key, Half half, int process) const {
-  site->Identify(group, collective, key, half, process, generation);
+  site->Identify(group, collective, key, half, process, epoch);
 }
 
-void PlanRequest::Reject(Status status) const { site->Reject(group, collective, std::move(status), generation); }
+void PlanRequest::Reject(Status status) const { site->Reject(group, collective, std::move(status), epoch); }
 
 Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), spec_(std::move(spec)) {
-  generation_ = engine_->Enrol(this);
+  epoch_ = engine_->Register(this);
   for (size_t i = 0; i < spec_.groups.size(); ++i) {
     place_[spec_.groups[i]] = {static_cast<int>(i) / spec_.group_size, static_cast<int>(i) % spec_.group_size};
   }
@@ -32,7 +32,7 @@ Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), 
 }
 
 Site::~Site() {
-  engine_->Strike(this);
+  engine_->Unregister(this);
   engine_->counters().sites--;
 }
 
@@ -112,7 +112,7 @@ void Site::Ask(int group) {
     Part& part = groups_[group].parts[i];
     if (part.plan || part.asked) continue;
     part.asked = true;
-    engine_->Ask({0, shared_from_this(), group, i, spec_.ordinals[i], generation_});
+    engine_->Ask({0, shared_from_this(), group, i, spec_.ordinals[i], epoch_});
   }
 }
 
@@ -136,7 +136,7 @@ void Site::Resolve(int group_index, size_t collective, std::shared_ptr<const Pla
   Group& group = groups_[group_index];
   Part& part = group.parts[collective];
   // One that was asked for before the job was rebuilt is of no use, and a second one of no need.
-  if (plan->generation != generation_ || part.plan) return;
+  if (plan->epoch != epoch_ || part.plan) return;
   Identified(group, part, {plan->key, plan->half, plan->process});
   part.plan = std::move(plan);
   part.asked = false;
@@ -154,9 +154,9 @@ void Site::Resolve(int group_index, size_t collective, std::shared_ptr<const Pla
   }
 }
 
-void Site::Renew(uint64_t generation, const Status& status) {
+void Site::Renew(uint64_t epoch, const Status& status) {
   std::lock_guard lock(mutex_);
-  generation_ = generation;
+  epoch_ = epoch;
   for (Group& group : groups_) {
     for (Instance& instance : group.waiting) FailAll(instance, status);
     group.waiting.clear();
@@ -167,9 +167,9 @@ void Site::Renew(uint64_t generation, const Status& status) {
   }
 }
 
-void Site::Identify(int group, size_t collective, uint64_t key, Half half, int process, uint64_t generation) {
+void Site::Identify(int group, size_t collective, uint64_t key, Half half, int process, uint64_t epoch) {
   std::lock_guard lock(mutex_);
-  if (generation != generation_) return;
+  if (epoch != epoch_) return;
   Identified(groups_[group], groups_[group].parts[collective], {key, half, process});
 }
 
@@ -187,9 +187,9 @@ void Site::Identified(Group& group, Part& part, const Part::Identity& identity) 
   }
 }
 
-void Site::Reject(int group_index, size_t collective, Status status, uint64_t generation) {
+void Site::Reject(int group_index, size_t collective, Status status, uint64_t epoch) {
   std::lock_guard lock(mutex_);
-  if (generation != generation_) return;
+  if (epoch != epoch_) return;
   if (status.code == Code::kUnavailable) engine_->NoteTrouble();  // a peer cannot be reached
   Group& group = groups_[group_index];
   group.parts[collective].asked = false;

@@ -71,10 +71,10 @@ class Site : public std::enable_shared_from_this<Site> {
   void Resolve(int group, size_t collective, std::shared_ptr<const Plan> plan);
   // By what key the operations of a group's collective are known, and to which process this is, before there is a plan:
   // where none comes, the other processes are told.
-  void Identify(int group, size_t collective, uint64_t key, Half half, int process, uint64_t generation);
-  void Reject(int group, size_t collective, Status status, uint64_t generation);
-  // Fails what waits and forgets plans and counts: from now on it is in that generation of the job.
-  void Renew(uint64_t generation, const Status& status);
+  void Identify(int group, size_t collective, uint64_t key, Half half, int process, uint64_t epoch);
+  void Reject(int group, size_t collective, Status status, uint64_t epoch);
+  // Fails what waits and forgets plans and counts: from now on it is in that epoch of the job.
+  void Renew(uint64_t epoch, const Status& status);
   // Fails what waits too long for participants or a plan, or all that waits if there is a reason to abort; false when
   // nothing waits any more.
   bool CheckDeadlines(Clock::time_point now, const std::string* abort_reason);
@@ -159,7 +159,7 @@ class Site : public std::enable_shared_from_this<Site> {
   std::mutex mutex_;
   std::deque<Group> groups_;  // a deque: groups hold participants and do not move
   bool watched_ = false;
-  uint64_t generation_;
+  uint64_t epoch_;
 };
 
 }  // namespace jaxring

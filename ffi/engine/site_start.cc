@@ -4,7 +4,7 @@
 #include <new>
 
 #include "engine/engine.h"
-#include "engine/joint.h"
+#include "engine/fused_call.h"
 #include "engine/site.h"
 
 namespace jaxring {
@@ -39,7 +39,7 @@ bool Site::Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vec
         Code::kResourceExhausted, plan.what + ": process " + std::to_string(plan.process) + " has no memory for the " +
                                       std::to_string(bytes) + " bytes that it sends. " + kMemoryHint);
     FailAll(instance, status);
-    engine_->Spread(OperationKey(plan, instance.sequence), status, plan.process);
+    engine_->BroadcastFailure(OperationKey(plan, instance.sequence), status, plan.process);
     return false;
   }
   char* to = (*copy)->data();
@@ -144,8 +144,9 @@ void Site::Join(Instance& instance, std::span<std::shared_ptr<Operation>> ops) {
       others.push_back(std::move(arrival.participant.done));
     }
   }
-  const auto joint = std::make_shared<Joint>(&engine_->completions(), ops.size(), std::move(others), std::move(own));
-  for (std::shared_ptr<Operation>& op : ops) op->joint = joint;
+  const auto fused =
+      std::make_shared<FusedCall>(&engine_->completions(), ops.size(), std::move(others), std::move(own));
+  for (std::shared_ptr<Operation>& op : ops) op->fused = fused;
 }
 
 void Site::TakeBack(int group, std::span<std::shared_ptr<Operation>> ops) {

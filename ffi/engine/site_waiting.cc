@@ -68,9 +68,9 @@ void Site::TellFailure(Group& group, Instance& instance) {
     const uint64_t plan_key = part.identity->key;
     const int process = part.identity->process;
     const uint64_t key = OperationKey(plan_key, instance.sequence);
-    if (!part.plan || !part.plan->alone()) engine_->Spread(key, instance.failure, process);
+    if (!part.plan || !part.plan->alone()) engine_->BroadcastFailure(key, instance.failure, process);
     // What the other processes still send for it is for nobody.
-    engine_->stash().Discard(key);
+    engine_->unexpected().Discard(key);
   }
 }
 
@@ -79,7 +79,7 @@ bool Site::FailTold(Group& group, Instance& instance) {
   auto shared = [](const Part& part) { return part.plan && !part.plan->alone(); };
   std::optional<Status> told;
   for (const Part& part : group.parts) {
-    if (!told && shared(part)) told = engine_->Told(key(part));
+    if (!told && shared(part)) told = engine_->FailureFor(key(part));
   }
   if (!told) return false;
   instance.failure = std::move(*told);
@@ -87,8 +87,8 @@ bool Site::FailTold(Group& group, Instance& instance) {
   // The others of the call do not begin here either.
   for (const Part& part : group.parts) {
     if (!shared(part)) continue;
-    engine_->PassOn(key(part), instance.failure);
-    engine_->stash().Discard(key(part));
+    engine_->ForwardFailure(key(part), instance.failure);
+    engine_->unexpected().Discard(key(part));
   }
   return true;
 }

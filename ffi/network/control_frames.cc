@@ -118,7 +118,7 @@ bool Decode(std::string_view bytes, ControlFrame* frame) {
       frame->ending = static_cast<Ending>(ending);
       return fields.GetText(&frame->text, ControlFrame::kMaxText) && fields.empty();
     }
-    case ControlFrame::Kind::kNote:
+    case ControlFrame::Kind::kMessage:
     case ControlFrame::Kind::kHalted:
     case ControlFrame::Kind::kGoodbye:
       return fields.GetText(&frame->text, ControlFrame::kMaxText) && fields.empty();
@@ -158,7 +158,7 @@ std::string EncodeFrame(const ControlFrame& frame) {
       Put(&body, static_cast<uint32_t>(frame.ending));
       PutText(&body, frame.text, ControlFrame::kMaxText);
       break;
-    case ControlFrame::Kind::kNote:
+    case ControlFrame::Kind::kMessage:
     case ControlFrame::Kind::kHalted:
     case ControlFrame::Kind::kGoodbye:
       PutText(&body, frame.text, ControlFrame::kMaxText);

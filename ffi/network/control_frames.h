@@ -26,8 +26,8 @@ struct ControlFrame {
     kFailed = 2,   // key, code, text: this operation is over for everybody
     kGone = 3,     // process, witness, ending, text: it ended, and not in good order
     kLeaving = 4,  // ending, text: the sender is about to end, or to end the connection, and gives up what it is in
-    kGoodbye = 5,  // text: the sender ends in good order, in words; empty: it leaves this generation of the job
-    kNote = 6,     // text: from Python to Python
+    kGoodbye = 5,  // text: the sender ends in good order, in words; empty: it leaves this epoch of the job
+    kMessage = 6,  // text: from Python to Python
     kHalted = 7    // text: everything in flight is over, for everybody, until the job is rebuilt
   };
   Kind kind = Kind::kAlive;

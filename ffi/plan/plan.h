@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plan/gate.h"
+#include "plan/program_latch.h"
 #include "plan/schedule.h"
 #include "reduce/kernels.h"
 #include "transport/core/ring.h"
@@ -45,11 +45,11 @@ RankTable ReadTable(int rank, std::string_view steps, std::string_view lane_begi
 enum class Half : uint8_t { kBoth = 0, kSend = 1, kRecv = 2 };
 
 struct Plan {
-  std::string what;                           // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
-  std::shared_ptr<const std::string> label;   // JSON for the recorder's readers; opaque here
-  std::shared_ptr<const std::string> recipe;  // JSON for `jaxring trace replay`; null where nothing is saved
-  uint64_t key = 0;         // hash of what every participating process agrees on; sequence numbers count under it
-  uint64_t generation = 0;  // of the job's links: a plan serves no other
+  std::string what;                          // "all_reduce sum float32[1024] over 'data' at train.py:31", for messages
+  std::shared_ptr<const std::string> label;  // JSON for the recorder's readers; opaque here
+  std::shared_ptr<const std::string> spec;   // JSON for `jaxring trace replay`; null where nothing is saved
+  uint64_t key = 0;    // hash of what every participating process agrees on; sequence numbers count under it
+  uint64_t epoch = 0;  // of the job's links: a plan serves no other
   // Dtype and shape as the site sees them, part of every message's check. Two halves of a message are two sites.
   uint32_t check = 0;
   Half half = Half::kBoth;
@@ -67,11 +67,11 @@ struct Plan {
   int process = 0;
   std::vector<RankPlace> ranks;
   std::vector<RankTable> locals;
-  std::vector<int> local_of_rank;  // -1: another process
-  std::vector<uint64_t> bounds;    // pieces + 1: `PieceBegin` of each
-  uint64_t tiles = 0;              // `Tiles()`
-  bool sends_first = false;        // its ranks send all that they have to before they need anything
-  std::shared_ptr<Gate> gate;      // may be null
+  std::vector<int> local_of_rank;       // -1: another process
+  std::vector<uint64_t> bounds;         // pieces + 1: `PieceBegin` of each
+  uint64_t tiles = 0;                   // `Tiles()`
+  bool sends_first = false;             // its ranks send all that they have to before they need anything
+  std::shared_ptr<ProgramLatch> latch;  // may be null
   // The recorder's, under its lock: where it wrote `what` and `label`, and their length.
   mutable uint64_t text_at = 0;
   mutable uint32_t text_bytes = 0;
@@ -89,7 +89,7 @@ struct Plan {
     for (int p = 0; p < pieces; ++p) longest = std::max(longest, PieceBegin(p + 1) - PieceBegin(p));
     return (longest + tile_elements - 1) / tile_elements;
   }
-  bool held_back() const { return gate != nullptr && !gate->open(); }
+  bool held_back() const { return latch != nullptr && !latch->open(); }
   // Whether all ranks are this process's.
   bool alone() const { return locals.size() == ranks.size(); }
   bool memory_only() const { return protocol == Protocol::kMemory; }

@@ -81,7 +81,7 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
 ffi::ErrorCode ToXla(Code code) { return static_cast<ffi::ErrorCode>(static_cast<int>(code)); }
 
 ffi::Error ToXla(const Status& status) {
-  return status.ok() ? ffi::Error::Success() : ffi::Error(ToXla(status.code), RunningEngine()->InWords(status));
+  return status.ok() ? ffi::Error::Success() : ffi::Error(ToXla(status.code), RunningEngine()->ToMessage(status));
 }
 
 // The end of a call, which comes before its handler returns, or later: only then is there a future of it, with all that

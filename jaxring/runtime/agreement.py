@@ -2,7 +2,7 @@
 
 When a process plans a call it tells the processes that it is linked with for it: the call's key, and a digest of the
 list of its program's collectives. The call's first operations wait in the engine until those have told the same
-(`Gate`). Where the programs differ, both sides are told, with the first difference of their lists:
+(`ProgramLatch`). Where the programs differ, both sides are told, with the first difference of their lists:
 
 * A call is the same in both, and the rest of its program is not.
 * Both wait for each other, each in a program that the other has never lowered. XLA begins a program over several
@@ -58,12 +58,12 @@ WANT_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all"
 class Native(Protocol):
     """What the engine offers."""
 
-    def send_note(self, process: int, text: str) -> None: ...
+    def send_control_message(self, process: int, text: str) -> None: ...
     def in_flight(self, key: int) -> bool: ...
     def fail_plan(self, key: int, code: int, message: str) -> None: ...
 
 
-class Gate(Protocol):
+class ProgramLatch(Protocol):
     """Of one plan."""
 
     def confirm(self, process: int) -> None: ...
@@ -77,7 +77,7 @@ class Use:
     what: str
     listings: list[Listing]
     names: Mapping[int, str]
-    gates: list[Gate] = dataclasses.field(default_factory=list)
+    latches: list[ProgramLatch] = dataclasses.field(default_factory=list)
     missing: set[int] = dataclasses.field(default_factory=set)
     told: set[int] = dataclasses.field(default_factory=set)
     since: float = 0.0
@@ -132,10 +132,10 @@ class Agreement:
         self._looked_at = clock()
         self._found: dict[int, dict[str, bytes]] = {}  # what the store said of each call
 
-    def begin(self, use: Use, processes: set[int], gate: Callable[[list[int]], Gate] | None) -> None:
+    def begin(self, use: Use, processes: set[int], latch: Callable[[list[int]], ProgramLatch] | None) -> None:
         """A call is about to run for the first time; this process is linked with ``processes`` for it.
 
-        ``gate`` makes the gate that holds it back until some of them have said the same.
+        ``latch`` makes the latch that holds it back until some of them have said the same.
         """
         with self._lock:
             self._planned.add(use.key)
@@ -149,10 +149,10 @@ class Agreement:
             if use.missing:
                 former = self._waiting.get(use.key)
                 if former is not None:  # of another site of this call
-                    use.gates += former.gates
+                    use.latches += former.latches
                 self._waiting[use.key] = use
-                if gate is not None:
-                    use.gates.append(gate(sorted(use.missing)))
+                if latch is not None:
+                    use.latches.append(latch(sorted(use.missing)))
             for process in processes:
                 self._tell(process, use)
 
@@ -207,8 +207,8 @@ class Agreement:
             if use is not None and theirs.agrees(use):
                 use.missing.discard(process)
                 self._agreed[use.key].add(process)
-                for gate in use.gates:
-                    gate.confirm(process)
+                for latch in use.latches:
+                    latch.confirm(process)
                 if not use.missing:
                     del self._waiting[use.key]
                 return
@@ -228,7 +228,7 @@ class Agreement:
             found = [(process, *pair) for process in self._heard if (pair := self._difference(process, now))]
         for process, use, theirs in found:
             self._publish(use)
-            self._native.send_note(process, json.dumps({"differs": str(use.key), "from": str(theirs.key)}))
+            self._native.send_control_message(process, json.dumps({"differs": str(use.key), "from": str(theirs.key)}))
             with self._lock:
                 said_at, key, ours = self._objecting.get(process, (0.0, 0, 0))
                 objected = self._heard[process].get(key)
@@ -273,7 +273,7 @@ class Agreement:
             "main": use.on_main_thread,
             "what": use.what[:_MOST_WHAT],
         }
-        self._native.send_note(process, json.dumps(told, ensure_ascii=False))
+        self._native.send_control_message(process, json.dumps(told, ensure_ascii=False))
 
     def _publish(self, use: Use) -> None:
         for each in use.listings:

@@ -58,7 +58,7 @@ class Job:
 
     def converse(self) -> None:
         """Hears what other processes say of their programs, and looks whether these differ."""
-        while (note := _native.next_note()) is not None:
+        while (note := _native.next_control_message()) is not None:
             self.agreement().hear(*note)
         if self._agreement is not None:
             self._agreement.settle()

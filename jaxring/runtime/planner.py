@@ -142,10 +142,10 @@ class Planner:
             plan.add_rank(place.process, place.device, name)
         plan_spec.add_tables(plan, ((rank, ranks[rank]) for rank in local))
         if settings().save_operands:
-            plan.set_recipe(plan_spec.to_json(everybody))
+            plan.set_spec(plan_spec.to_json(everybody))
         if linked and not apart:
             use = Use(key, what, programs.of_call(request.spec), names)
-            self._job.agreement().begin(use, linked, plan.set_gate if spec["collective"] in WANT_ALL else None)
+            self._job.agreement().begin(use, linked, plan.set_latch if spec["collective"] in WANT_ALL else None)
         decision = Decision(
             collective=spec["collective"],
             op=spec["op"],

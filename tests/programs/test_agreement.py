@@ -33,7 +33,7 @@ class Store:
         return self.values[key]
 
 
-class Gate:
+class ProgramLatch:
     def __init__(self, missing):
         self.missing = set(missing)
 
@@ -49,7 +49,7 @@ class Side:
         self.agreement = Agreement(self, lambda: pair.store, process, lambda: pair.now)
         self.outbox, self.failed, self.running = [], {}, set()
 
-    def send_note(self, process, text):
+    def send_control_message(self, process, text):
         assert process == 1 - self.process
         assert len(text.encode()) <= 3072
         self.outbox.append(text)
@@ -62,12 +62,14 @@ class Side:
         self.running.discard(key)
 
     def plan(self, key, *programs):
-        gates = []
+        latches = []
         names = {p: f"rank {p} (process {p} on h)" for p in (0, 1)}
         use = Use(key, f"call {key}", list(programs), names)
-        self.agreement.begin(use, {1 - self.process}, lambda missing: gates.append(Gate(missing)) or gates[0])
+        self.agreement.begin(
+            use, {1 - self.process}, lambda missing: latches.append(ProgramLatch(missing)) or latches[0]
+        )
         self.running.add(key)
-        return gates[0] if gates else Gate(())
+        return latches[0] if latches else ProgramLatch(())
 
 
 class Pair:
@@ -105,20 +107,20 @@ def pair(monkeypatch):
 @pytest.mark.parametrize("order", list(itertools.permutations(((0, 1), (0, 2), (1, 1), (1, 2)))))
 def test_the_same_program_passes(pair, order):
     """Its calls may be planned in any order; none waits when both have planned it."""
-    gates = []
+    latches = []
     for process, key in order:
-        gates.append(pair.sides[process].plan(key, program("a", "b")))
-        pair.wait(2 * CROSSED_S) if not gates[0].missing else pair.deliver()
-    assert [gate.missing for gate in gates] == [set()] * 4
+        latches.append(pair.sides[process].plan(key, program("a", "b")))
+        pair.wait(2 * CROSSED_S) if not latches[0].missing else pair.deliver()
+    assert [latch.missing for latch in latches] == [set()] * 4
     pair.wait(10)
     assert not pair.sides[0].failed
     assert not pair.sides[1].failed
 
 
 def test_a_call_in_different_programs(pair):
-    gates = [pair.sides[0].plan(7, program("a", "b")), pair.sides[1].plan(7, program("a"))]
+    latches = [pair.sides[0].plan(7, program("a", "b")), pair.sides[1].plan(7, program("a"))]
     pair.wait(1)
-    assert [gate.missing for gate in gates] == [{1}, {0}]
+    assert [latch.missing for latch in latches] == [{1}, {0}]
     for side in pair.sides:
         text = side.failed[7]
         assert "different programs. They differ from collective 2 on" in text
@@ -172,9 +174,9 @@ def test_waiting_for_each_other_that_may_end_well(pair, monkeypatch, reason):
 
 
 def test_a_program_that_one_side_deserialised(pair):
-    gates = [pair.sides[0].plan(1), pair.sides[1].plan(1, program("a"))]
+    latches = [pair.sides[0].plan(1), pair.sides[1].plan(1, program("a"))]
     pair.deliver()
-    assert not any(gate.missing for gate in gates)
+    assert not any(latch.missing for latch in latches)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ void Runtime::LookOnce() {
       continue;
     }
     // Their kernels may wait for one that this process's was told not to begin.
-    if (const auto told = engine_.Told(communicator->key())) {
+    if (const auto told = engine_.FailureFor(communicator->key())) {
       Report(told->message);
       communicator->Break(told->message);
       continue;
@@ -149,7 +149,7 @@ void Runtime::LookOnce() {
 }
 
 void Runtime::Tell(const Communicator& communicator, const std::string& fault) {
-  engine_.Spread(communicator.key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
+  engine_.BroadcastFailure(communicator.key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
 }
 
 void Runtime::Abort(const std::string& reason) {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/operation/operation.h"
-#include "engine/operation/stash.h"
+#include "engine/operation/unexpected_messages.h"
 #include "transport/core/links.h"
 
 namespace jaxring {
@@ -18,18 +18,18 @@ class Interpreter {
   // The failure of an operation in which rank `self` waits for rank `peer`, whose link has ended.
   using Loss = std::function<Status(const Operation& op, int self, int peer, const LinkEnd& end)>;
   // `checksums`: every message gets one of its payload, and is refused if it does not fit.
-  Interpreter(Links* links, Stash* stash, Loss loss, bool checksums)
-      : links_(links), stash_(stash), loss_(std::move(loss)), checksums_(checksums) {}
+  Interpreter(Links* links, UnexpectedMessages* unexpected, Loss loss, bool checksums)
+      : links_(links), unexpected_(unexpected), loss_(std::move(loss)), checksums_(checksums) {}
   // The caller holds the lane's busy flag. `budget` steps at most, so one lane cannot starve the others.
   [[gnu::hot]] Progress Advance(Operation& op, Lane& lane, int budget);
 
  private:
   struct Claim {
-    RingReceiver* ring = nullptr;  // nullptr: the data came from the stash
+    RingReceiver* ring = nullptr;  // nullptr: the data came from the unexpected-message queue
     uint64_t position = 0;
     const char* data = nullptr;
     Message message;
-    Stash::Stashed stashed;
+    UnexpectedMessages::Entry unexpected;
     MessageId id{};
     uint32_t flow = 0;
   };
@@ -63,7 +63,7 @@ class Interpreter {
   auto LocalLink(Operation& op, const Lane& lane, Find find) -> decltype(find());
 
   Links* links_;
-  Stash* stash_;
+  UnexpectedMessages* unexpected_;
   Loss loss_;
   const bool checksums_;
 };

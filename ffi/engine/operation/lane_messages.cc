@@ -47,9 +47,10 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
       return true;
     }
   } while (flow.recv->must_look && flow.recv->notifier->Look());
-  if (stash_->Take(claim->id, &claim->stashed)) {
-    claim->data = claim->stashed.data.data();
-    claim->message = {static_cast<uint32_t>(claim->stashed.data.size()), claim->stashed.check, claim->stashed.checksum};
+  if (unexpected_->Take(claim->id, &claim->unexpected)) {
+    claim->data = claim->unexpected.data.data();
+    claim->message = {static_cast<uint32_t>(claim->unexpected.data.size()), claim->unexpected.check,
+                      claim->unexpected.checksum};
     return true;
   }
   if (closed) {
@@ -85,7 +86,7 @@ bool Interpreter::Expect(Operation& op, const RankTable& table, int from, const 
 
 void Interpreter::Return(Claim& claim) {
   if (claim.ring == nullptr) {
-    stash_->Put(claim.id, std::move(claim.stashed));
+    unexpected_->Put(claim.id, std::move(claim.unexpected));
   } else {
     claim.ring->Unclaim(claim.position);
   }

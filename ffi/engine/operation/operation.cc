@@ -70,7 +70,7 @@ Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector
 }
 
 bool Operation::MayServeAgain() const {
-  return !handed_over && finished() && !failed() && !owned_input && kept.empty() && complaint.empty() &&
+  return !handed_over && finished() && !failed() && !owned_input && kept.empty() && non_finite_text.empty() &&
          std::none_of(participants_.begin(), participants_.end(),
                       [](const Participant& p) { return p.extents != nullptr; });
 }
@@ -118,7 +118,7 @@ Status Operation::status() const {
 std::string Operation::DescribeWaits(std::map<int, int>* rank_of_process) {
   std::string text;
   if (plan_->held_back()) {
-    const std::set<int> missing = plan_->gate->Missing();
+    const std::set<int> missing = plan_->latch->Missing();
     for (size_t rank = 0; rank < plan_->ranks.size(); ++rank) {
       const RankPlace& place = plan_->ranks[rank];
       if (missing.count(place.process) == 0 ||
@@ -144,7 +144,7 @@ std::string Operation::DescribeWaits(std::map<int, int>* rank_of_process) {
 }
 
 uint64_t Operation::Progress() {
-  uint64_t progress = plan_->held_back() ? plan_->gate->Missing().size() : 0;
+  uint64_t progress = plan_->held_back() ? plan_->latch->Missing().size() : 0;
   for (auto& lane : lanes_) {
     if (lane->busy.exchange(true, std::memory_order_acquire)) {
       return Mix(static_cast<uint64_t>(Clock::now().time_since_epoch().count()));

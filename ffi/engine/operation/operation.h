@@ -19,7 +19,7 @@
 
 namespace jaxring {
 
-class Joint;
+class FusedCall;
 class Site;
 
 using Clock = std::chrono::steady_clock;
@@ -151,7 +151,7 @@ class Operation {
   // Operands that results overwrite, and what is wrong with its data, where failures are saved
   // (engine/records/operands.h).
   std::vector<std::vector<char>> kept;
-  std::string complaint;
+  std::string non_finite_text;
   uint64_t record = 0;       // its number in the recorder
   uint64_t sequence = 0;     // counts the executions of its call site, or of a queue of messages
   bool handed_over = false;  // other threads know it; set before they do
@@ -162,7 +162,7 @@ class Operation {
     size_t collective = 0;
   } home;
   // Has the participants' completions where several operations are one call's; until it has ended.
-  std::shared_ptr<Joint> joint;
+  std::shared_ptr<FusedCall> fused;
 
  private:
   std::shared_ptr<const Plan> plan_;

@@ -17,7 +17,7 @@ struct Header {
   uint64_t key, sequence;
   int64_t time_ns;                  // since 1970
   uint32_t operands, ragged_peers;  // 0 peers: not ragged
-  uint32_t recipe_bytes, what_bytes, why_bytes, unused;
+  uint32_t spec_bytes, what_bytes, why_bytes, unused;
 };
 struct OperandHeader {
   uint64_t rank, bytes;
@@ -63,7 +63,7 @@ bool Valid(Operation& op) {
 
 bool OperandSaver::Fits(Operation& op) const {
   const Plan& plan = op.plan();
-  return plan.half == Half::kBoth && plan.recipe != nullptr && AllBytes(op) <= left_.load(std::memory_order_relaxed);
+  return plan.half == Half::kBoth && plan.spec != nullptr && AllBytes(op) <= left_.load(std::memory_order_relaxed);
 }
 
 void OperandSaver::Keep(Operation& op) const {
@@ -98,7 +98,7 @@ std::string OperandSaver::Save(Operation& op, const std::string& why) {
   header.operands = static_cast<uint32_t>(plan.locals.size());
   const auto& extents = op.participants()[0].extents;
   header.ragged_peers = extents ? static_cast<uint32_t>(extents->in_offset.size()) : 0;
-  header.recipe_bytes = static_cast<uint32_t>(plan.recipe->size());
+  header.spec_bytes = static_cast<uint32_t>(plan.spec->size());
   header.what_bytes = static_cast<uint32_t>(plan.what.size());
   header.why_bytes = static_cast<uint32_t>(why.size());
   bool good = WriteAll(fd, &header, sizeof header);
@@ -111,7 +111,7 @@ std::string OperandSaver::Save(Operation& op, const std::string& why) {
       good = good && WriteAll(fd, numbers->data(), numbers->size() * sizeof numbers->front());
     }
   }
-  for (const std::string* text : {plan.recipe.get(), &plan.what, &why}) {
+  for (const std::string* text : {plan.spec.get(), &plan.what, &why}) {
     good = good && WriteAll(fd, text->data(), text->size());
   }
   for (size_t i = 0; i < op.kept.size(); ++i) {

@@ -55,7 +55,7 @@ void CheckAbsentProcess(Wire wire, Protocol protocol) {
   }
   site.Run({2, 3});
   for (int i = 0; i < 40; ++i) site.RunOk();
-  for (int process : {0, 1}) CHECK_EQ(job.engine(process).stash().bytes(), 0u);
+  for (int process : {0, 1}) CHECK_EQ(job.engine(process).unexpected().bytes(), 0u);
 }
 
 // The connections break, or the peer's process ends, while an operation waits.

@@ -70,20 +70,20 @@ size_t SharedMappings() {
   return count;
 }
 
-// What was sent before has the names that the next generation's messages have, since this planner's keys are the same:
-// in rings, on their way, and in the stash. It is other data, and none of it is taken.
+// What was sent before has the names that the next epoch's messages have, since this planner's keys are the same:
+// in rings, on their way, and in the unexpected-message queue. It is other data, and none of it is taken.
 void CheckOldMessages(Wire wire) {
   Job job(2, wire);
   Call call(&job, Find("all_reduce ring 2x2 x1"), Sized(700)), other(&job, Find("all_reduce ring 2x2 x1"), Sized(700));
   Execution waits(&other, 0, 1);
-  waits.Arrive({2});  // keeps process 1's workers awake, which stash what fills the rings
+  waits.Arrive({2});  // keeps process 1's workers awake, which move what fills the rings to the queue
   std::vector<std::unique_ptr<Execution>> lost;
   for (int run = 0; run < 40; ++run) {
     lost.push_back(std::make_unique<Execution>(&call, run, 100 + run));
     lost.back()->Arrive({0, 1});
   }
   waits.Arrive({3});
-  Until([&] { return job.engine(1).stash().bytes() > 0; }, "messages reach the stash");
+  Until([&] { return job.engine(1).unexpected().bytes() > 0; }, "messages reach the unexpected-message queue");
   CHECK(job.engine(0).Halt("process 0 gives up"));
   CHECK(!job.engine(0).Halt("again"));
   for (auto& execution : lost) {
@@ -99,7 +99,7 @@ void CheckOldMessages(Wire wire) {
   refused.Arrive({0, 1, 2, 3});
   for (const Status& status : refused.ends.Wait()) CHECK(status.code == Code::kAborted);
   job.Renew(1);
-  for (int p : {0, 1}) CHECK(job.engine(p).stash().bytes() == 0 && !job.engine(p).Halted());
+  for (int p : {0, 1}) CHECK(job.engine(p).unexpected().bytes() == 0 && !job.engine(p).Halted());
   for (int run = 0; run < 40; ++run) Execution(&call, run, 500 + run).RunOk();
   Execution(&other, 0, 7).RunOk();
   Execution(&alone, 0, 7).RunOk();
@@ -162,7 +162,7 @@ CASE("a plan that comes too late") {
   };
   auto answer = [&](const PlanRequest& request) {
     auto plan = MakePlan(schedule, settings, 0, job.channels());
-    plan->generation = request.generation;
+    plan->epoch = request.epoch;
     request.Resolve(plan);
   };
   Execution first(&call, 0, 1);
@@ -217,14 +217,14 @@ void CheckNothingIsLeft(Wire wire) {
   Call call(&job, Find("all_reduce ring 2x2 x1"), Sized(700));
   Execution(&call, 0, 1).RunOk();
   const size_t descriptors = Descriptors(), mappings = SharedMappings();
-  for (uint64_t generation = 1; generation <= 5; ++generation) {
-    Execution fails(&call, 100, generation);
+  for (uint64_t epoch = 1; epoch <= 5; ++epoch) {
+    Execution fails(&call, 100, epoch);
     fails.Arrive({0, 1});
     job.engine(1).Halt("rebuilding");
     for (const Status& status : fails.ends.Wait()) CHECK(status.code == Code::kAborted);
     Until([&] { return job.engine(0).Halted().has_value(); }, "the other process is told");
-    job.Renew(generation);
-    for (int run = 0; run < 3; ++run) Execution(&call, run, generation + run).RunOk();
+    job.Renew(epoch);
+    for (int run = 0; run < 3; ++run) Execution(&call, run, epoch + run).RunOk();
     // Workers let go of what they played when they look again.
     Until([&] { return Descriptors() == descriptors && SharedMappings() == mappings; }, "nothing is left behind");
   }

@@ -1,11 +1,11 @@
-// Many operations that begin together, those of a joined call: more messages than a ring has slots for. Where each
+// Many operations that begin together, those of a fused call: more messages than a ring has slots for. Where each
 // rank's fill its peers' rings before these have sent theirs, the launching threads put them aside themselves.
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/support/cases.h"
-#include "tests/support/joined_call.h"
+#include "tests/support/fused_sites.h"
 
 namespace jaxring::test {
 namespace {
@@ -24,7 +24,7 @@ void CheckTogether(Protocol protocol, uint64_t block) {
   Settings settings;
   settings.protocol = protocol;
   settings.block = block;
-  JoinedCall call(&job, Find("all_reduce direct 4x1 x1"), settings, kOperations);
+  FusedSites call(&job, Find("all_reduce direct 4x1 x1"), settings, kOperations);
   int at_once = 0;
   uint64_t spills = 0;
   for (int round = 0; round < kRounds; ++round) {
@@ -33,7 +33,7 @@ void CheckTogether(Protocol protocol, uint64_t block) {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < kProcesses; ++rank) {
       threads.emplace_back([&, rank] {
-        JoinedCall::Data data = call.Values(rank, round);
+        FusedSites::Data data = call.Values(rank, round);
         Ends ends("rank " + std::to_string(rank));
         call.Arrive(rank, round, data, ends.Expect());
         ends.WaitOk();
@@ -44,7 +44,7 @@ void CheckTogether(Protocol protocol, uint64_t block) {
     int ended_there = 0;
     for (int rank = 0; rank < kProcesses; ++rank) {
       Engine& engine = job.engine(rank);
-      CHECK_EQ(engine.stash().bytes(), 0u);
+      CHECK_EQ(engine.unexpected().bytes(), 0u);
       ended_there += engine.counters().inline_operations - before[rank] == kOperations;
     }
     at_once += ended_there == kProcesses;

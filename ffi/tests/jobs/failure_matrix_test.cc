@@ -81,7 +81,7 @@ class Member {
     // Those that come after the victim are at a loss in this operation.
     if (case_.when == When::kIdle || case_.when == When::kFinalising) {
       const Status status = call_->Run();
-      if (!status.ok()) return Complain("the first operation fails", status);
+      if (!status.ok()) return ReportProblem("the first operation fails", status);
       own.first_done = true;
       Until([this] { return AllDone(); });
     }
@@ -96,7 +96,7 @@ class Member {
         });
         const Status status = call_->Run();
         inside.join();
-        if (!Failed(status, "lost rank ")) return Complain("the victim is told", status);
+        if (!Failed(status, "lost rank ")) return ReportProblem("the victim is told", status);
       } else if (case_.when != When::kJoining) {
         Act();
       }
@@ -120,11 +120,11 @@ class Member {
     Status status;
     for (int round = 0, right = 0; round < (stopped ? kRounds : 2) && right < 2; ++round) {
       status = call_->Run();
-      if (status.ok()) return Complain("it fails", status);
+      if (status.ok()) return ReportProblem("it fails", status);
       if ((status.code == Code::kDeadlineExceeded) != stopped)
-        return Complain("only a stopped one is waited for", status);
+        return ReportProblem("only a stopped one is waited for", status);
       const bool named = NamesVictim(status);
-      if (!named) Complain("round " + std::to_string(round) + " names " + name, status);
+      if (!named) ReportProblem("round " + std::to_string(round) + " names " + name, status);
       board_->processes[process_].named[round] = named;
       // Who ends before the others have been told would be named himself.
       AllTold(round + 1);
@@ -133,7 +133,7 @@ class Member {
       right = all ? right + 1 : 0;
       if (right == 2) return 0;
     }
-    return Complain("all name " + name, status);
+    return ReportProblem("all name " + name, status);
   }
   bool Lost() {
     if (case_.what == What::kCut) return board_->processes[case_.victim].acted.load();
@@ -157,7 +157,7 @@ class Member {
     return Failed(status, "rank " + victim + " (process " + victim + ")") ||
            Failed(status, "(Process " + victim + " was the first to see it.)");
   }
-  int Complain(const std::string& expected, const Status& status) const {
+  int ReportProblem(const std::string& expected, const Status& status) const {
     std::cerr << case_.Describe() << ": process " << process_ << ": not so: " << expected << ": '" << status.message
               << "'" << std::endl;
     return 1;

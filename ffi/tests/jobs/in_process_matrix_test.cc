@@ -85,8 +85,8 @@ class Process {
     const bool ended = case_.when == When::kFinalising || case_.what == What::kRaises;
     const std::vector<Status> statuses = case_.when == When::kInside ? Inside(tried) : Around(tried);
     for (const Status& status : statuses) {
-      if (!Fits(status)) return Complain(status);
-      if (status.code != statuses[0].code) return Complain(status);
+      if (!Fits(status)) return ReportProblem(status);
+      if (status.code != statuses[0].code) return ReportProblem(status);
     }
     for (int again = 0; again < 2; ++again) {
       if (ended ? !Ended(Execute(good)) : !Right(good)) return 1;
@@ -195,19 +195,19 @@ class Process {
   }
   bool Right(Call& call) {
     for (const Status& status : Execute(call)) {
-      if (!status.ok()) return Complain(status) == 0;
+      if (!status.ok()) return ReportProblem(status) == 0;
     }
     return true;
   }
   bool Ended(const std::vector<Status>& statuses) const {
     for (const Status& status : statuses) {
       if (status.ok() || status.message.find("this process is ending") == std::string::npos) {
-        return Complain(status) == 0;
+        return ReportProblem(status) == 0;
       }
     }
     return true;
   }
-  int Complain(const Status& status) const {
+  int ReportProblem(const Status& status) const {
     std::cerr << case_.Describe() << ": not as it should be: '" << status.message << "'" << std::endl;
     return 1;
   }

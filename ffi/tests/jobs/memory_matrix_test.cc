@@ -111,7 +111,7 @@ class Member {
     const std::string what = case_.what == What::kStaging ? " of scratch" : "shared memory";
     if (status.code != Code::kResourceExhausted || status.message.find(name) == std::string::npos ||
         status.message.find(what) == std::string::npos) {
-      return Complain("the error tells of " + name + " and " + what, status);
+      return ReportProblem("the error tells of " + name + " and " + what, status);
     }
     for (int again = 0; again < 2; ++again) {
       if (Wrong(good.Run())) return 1;
@@ -144,7 +144,8 @@ class Member {
     }
     const std::string name = "rank " + std::to_string(case_.victim) + " (process " + std::to_string(case_.victim) + ")";
     const Status status = good.Run();
-    return !status.ok() && status.message.find(name) != std::string::npos ? 0 : Complain("it names " + name, status);
+    return !status.ok() && status.message.find(name) != std::string::npos ? 0
+                                                                          : ReportProblem("it names " + name, status);
   }
 
   void Plan(const PlanRequest& request) {
@@ -188,8 +189,8 @@ class Member {
     }
     return true;
   }
-  bool Wrong(const Status& status) const { return !status.ok() && Complain("the sum is right", status) != 0; }
-  int Complain(const std::string& expected, const Status& status) const {
+  bool Wrong(const Status& status) const { return !status.ok() && ReportProblem("the sum is right", status) != 0; }
+  int ReportProblem(const std::string& expected, const Status& status) const {
     std::cerr << case_.Describe() << ": process " << process_ << ": not so: " << expected << ": '" << status.message
               << "'" << std::endl;
     return 1;

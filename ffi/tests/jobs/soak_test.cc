@@ -3,7 +3,7 @@
 //
 //   soak_test [SECONDS [SEED]]     default: 5 seconds
 //
-// After a death everybody tears its engine down and makes a new one with the replacement: that is a generation. What
+// After a death everybody tears its engine down and makes a new one with the replacement: that is an epoch. What
 // connects them comes from the parent, which lives through all of it, as a launcher's would. Generations take turns:
 // one host, by shared memory; eight hosts, by TCP; two hosts of four.
 #include <signal.h>
@@ -26,20 +26,20 @@ constexpr int kProcesses = 8, kHalf = 4;
 constexpr auto kLimit = std::chrono::seconds(60);
 
 struct Report {
-  std::atomic<int> generation;  // how far it has got: it has left this one
+  std::atomic<int> epoch;  // how far it has got: it has left this one
   std::atomic<uint64_t> operations, rss_kib, descriptors;
 };
 struct Board {
-  std::atomic<int> generation;  // which one is on
+  std::atomic<int> epoch;  // which one is on
   std::atomic<bool> over;
-  Shown shown[kProcesses];  // by this generation
+  Shown shown[kProcesses];  // by this epoch
   Report processes[kProcesses];
 };
 
 // A collective of all eight, or of the four processes of either half.
 struct Choice {
-  Choice(uint64_t seed, int generation, uint64_t number, int process) {
-    const uint64_t random = Random(seed ^ Random(static_cast<uint64_t>(generation) << 32 ^ number));
+  Choice(uint64_t seed, int epoch, uint64_t number, int process) {
+    const uint64_t random = Random(seed ^ Random(static_cast<uint64_t>(epoch) << 32 ^ number));
     auto of = [&random, turn = uint64_t{0}](uint64_t limit) mutable { return Random(random + ++turn) % limit; };
     static const std::vector<const Schedule*> all = Among(kProcesses), halves = Among(kHalf);
     const bool whole = of(3) == 0;
@@ -90,22 +90,22 @@ class Member {
       : seed_(seed), process_(process), parent_(parent), board_(board) {}
 
   void Run() {
-    int generation;
+    int epoch;
     while (true) {
-      const std::vector<int> descriptors = ReceiveDescriptors(parent_, &generation, 3 * (kProcesses - 1));
+      const std::vector<int> descriptors = ReceiveDescriptors(parent_, &epoch, 3 * (kProcesses - 1));
       if (descriptors.empty()) return;
-      Generation(generation, descriptors);
+      Epoch(epoch, descriptors);
       Report& own = board_->processes[process_];
       own.rss_kib = RssKib();
       own.descriptors = Descriptors();
-      own.generation = generation;
+      own.epoch = epoch;
     }
   }
 
  private:
-  void Generation(int generation, const std::vector<int>& descriptors) {
+  void Epoch(int epoch, const std::vector<int>& descriptors) {
     EngineOptions options{1, 4096, 20, 20};
-    options.checksums = generation % 2 == 0;
+    options.checksums = epoch % 2 == 0;
     auto engine = std::make_unique<Engine>(options);
     Shown* shown[kProcesses];
     for (int p = 0; p < kProcesses; ++p) shown[p] = &board_->shown[p];
@@ -119,19 +119,19 @@ class Member {
       auto receiving = std::make_unique<Stream>(descriptors[next + 1]);
       engine->AddControl(p, std::make_unique<Stream>(descriptors[next + 2]));
       next += 3;
-      if (generation % 3 == 1 || (generation % 3 == 2 && p / kHalf == process_ / kHalf)) {
+      if (epoch % 3 == 1 || (epoch % 3 == 2 && p / kHalf == process_ / kHalf)) {
         beside.push_back(p);
         continue;
       }
       engine->AddTcp(p, 0, std::move(sending), true);
       engine->AddTcp(p, 0, std::move(receiving), false);
     }
-    const auto over = [this, generation] { return board_->generation != generation || board_->over; };
+    const auto over = [this, epoch] { return board_->epoch != epoch || board_->over; };
     const bool linked = LinkShared(process_, *engine, beside, shown, over);
     std::atomic<bool> stop{false};
-    std::thread planner([&] { Plan(engine.get(), generation, &stop); });
+    std::thread planner([&] { Plan(engine.get(), epoch, &stop); });
     Status status;
-    for (uint64_t number = 0; linked && status.ok(); ++number) status = Operate(engine.get(), generation, number);
+    for (uint64_t number = 0; linked && status.ok(); ++number) status = Operate(engine.get(), epoch, number);
     // Only a death is a reason, or the end of all.
     CHECK(!linked || status.code == Code::kUnavailable || status.code == Code::kAborted);
     const auto until = std::chrono::steady_clock::now() + kLimit;
@@ -142,17 +142,17 @@ class Member {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    engine->Abort("this generation is over", 2, false);
+    engine->Abort("this epoch is over", 2, false);
     stop = true;
     engine->CloseRequests();
     planner.join();
   }
 
-  void Plan(Engine* engine, int generation, std::atomic<bool>* stop) {
+  void Plan(Engine* engine, int epoch, std::atomic<bool>* stop) {
     PlanRequest request;
     while (!*stop) {
       if (!engine->NextRequest(0.05, &request)) continue;
-      const Choice choice(seed_, generation, std::stoull(request.spec()), process_);
+      const Choice choice(seed_, epoch, std::stoull(request.spec()), process_);
       auto plan = MakePlan(*choice.schedule, choice.settings, process_ - choice.first, 1);
       plan->process += choice.first;
       for (RankPlace& rank : plan->ranks) {
@@ -164,8 +164,8 @@ class Member {
     }
   }
 
-  Status Operate(Engine* engine, int generation, uint64_t number) {
-    const Choice choice(seed_, generation, number, process_);
+  Status Operate(Engine* engine, int epoch, uint64_t number) {
+    const Choice choice(seed_, epoch, number, process_);
     const auto& [schedule, first, settings, delay_us] = choice;
     std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
     const int n = schedule->ranks(), rank = process_ - first;
@@ -184,9 +184,8 @@ class Member {
     site->Arrive(std::move(arrival));
     Status status = ends.Wait()[0];
     if (!status.ok()) return status;
-    Reference(
-        "generation " + std::to_string(generation) + ", operation " + std::to_string(number) + ", " + schedule->name,
-        *schedule, settings, inputs)
+    Reference("epoch " + std::to_string(epoch) + ", operation " + std::to_string(number) + ", " + schedule->name,
+              *schedule, settings, inputs)
         .Check(rank, output);
     ++board_->processes[process_].operations;
     return status;
@@ -203,7 +202,7 @@ struct Parent {
   void Start(int process) {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-    board->processes[process].generation = board->generation.load() - 1;
+    board->processes[process].epoch = board->epoch.load() - 1;
     pids[process] = fork();
     CHECK(pids[process] >= 0);
     if (pids[process] == 0) {
@@ -227,16 +226,16 @@ struct Parent {
       for (int peer = 0; peer < kProcesses; ++peer) {
         if (peer != p) own.insert(own.end(), {job.sending(p, peer), job.receiving(p, peer), job.control(p, peer)});
       }
-      SendDescriptors(to[p], board->generation, own);
+      SendDescriptors(to[p], board->epoch, own);
     }
     job.Keep(-1);
   }
 
-  // Everybody but `but` has left the generation.
-  void AwaitLeft(int generation, int but) {
+  // Everybody but `but` has left the epoch.
+  void AwaitLeft(int epoch, int but) {
     const auto until = std::chrono::steady_clock::now() + kLimit;
     for (int p = 0; p < kProcesses; ++p) {
-      while (p != but && board->processes[p].generation < generation) {
+      while (p != but && board->processes[p].epoch < epoch) {
         int status;
         if (waitpid(pids[p], &status, WNOHANG) != 0) Fail(__FILE__, __LINE__, "a process ends on its own");
         if (std::chrono::steady_clock::now() > until) Fail(__FILE__, __LINE__, "a survivor hangs");
@@ -263,11 +262,11 @@ int main(int argc, char** argv) {
   ScheduleLists();
   auto* board = new (SharedPages(sizeof(Board))) Board{};
   Parent parent(seed, board);
-  board->generation = 1;
+  board->epoch = 1;
   for (int p = 0; p < kProcesses; ++p) parent.Start(p);
   const auto start = Clock::now();
   auto elapsed = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  std::vector<std::pair<uint64_t, uint64_t>> measured;  // process 0's memory and descriptors after each generation
+  std::vector<std::pair<uint64_t, uint64_t>> measured;  // process 0's memory and descriptors after each epoch
   double said = 0;
   auto say = [&] {
     uint64_t operations = 0;
@@ -277,9 +276,9 @@ int main(int argc, char** argv) {
               << " descriptors" << std::endl;
   };
   while (elapsed() < seconds || measured.size() < 3) {
-    const int generation = board->generation;
+    const int epoch = board->epoch;
     parent.Begin();
-    const uint64_t random = Random(seed ^ Random(static_cast<uint64_t>(generation)));
+    const uint64_t random = Random(seed ^ Random(static_cast<uint64_t>(epoch)));
     std::this_thread::sleep_for(std::chrono::milliseconds(50 + random % 500));
     // Process 0 lives through all of it.
     const int victim = 1 + static_cast<int>(random / 500 % (kProcesses - 1));
@@ -287,8 +286,8 @@ int main(int argc, char** argv) {
     int status;
     CHECK(waitpid(parent.pids[victim], &status, 0) == parent.pids[victim]);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);  // and had not ended before
-    board->generation = generation + 1;
-    parent.AwaitLeft(generation, victim);
+    board->epoch = epoch + 1;
+    parent.AwaitLeft(epoch, victim);
     measured.push_back({board->processes[0].rss_kib, board->processes[0].descriptors});
     parent.Start(victim);
     if (elapsed() - said > 60) {
@@ -313,7 +312,7 @@ int main(int argc, char** argv) {
     x += at, y += rss, xx += at * at, xy += at * rss;
   }
   const double slope = (count * xy - x * y) / (count * xx - x * x);
-  std::cout << "memory grows by " << slope << " KiB in each generation" << std::endl;
+  std::cout << "memory grows by " << slope << " KiB in each epoch" << std::endl;
   // A few generations say nothing beside the noise of some 500 KiB.
   CHECK(count < 100 || slope < 8);
 #endif

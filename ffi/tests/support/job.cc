@@ -89,8 +89,8 @@ void Job::Link() {
   }
 }
 
-void Job::Renew(uint64_t generation) {
-  for (auto& engine : engines_) CHECK(engine->Renew(generation, 60));
+void Job::Renew(uint64_t epoch) {
+  for (auto& engine : engines_) CHECK(engine->Renew(epoch, 60));
   for (auto& [pair, fd] : sockets_) close(fd);
   for (auto& [pair, fd] : controls_) close(fd);
   sockets_.clear();
@@ -243,7 +243,7 @@ Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_ti
   for (int p = 0; p < schedule.processes(); ++p) sites_.push_back(std::make_shared<Site>(&job->engine(p), site));
   job->Answer(spec, [plans = schedule, s = settings_, job](int p, const PlanRequest& request) {
     auto plan = MakePlan(plans, s, p, job->channels());
-    plan->generation = request.generation;
+    plan->epoch = request.epoch;
     CheckPlan(*plan, job->engine(p).links().slot_bytes());
     request.Resolve(std::move(plan));
   });

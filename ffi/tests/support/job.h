@@ -51,8 +51,8 @@ class Job {
   uint64_t NextKey() { return next_key_++; }
   // Who answers the planning requests of sites with this spec.
   void Answer(const std::string& spec, Planner planner);
-  // Has all processes, which are halted, begin a new generation with new links.
-  void Renew(uint64_t generation);
+  // Has all processes, which are halted, begin a new epoch with new links.
+  void Renew(uint64_t epoch);
   // Ends the connection beside the data, as a process does that dies.
   void CutControl(int a, int b);
   // Sends process `to` over the connection beside the data with `from` what no process sends.

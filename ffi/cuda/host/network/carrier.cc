@@ -156,10 +156,10 @@ bool Carrier::Take(Line& line, const MessageId& id, Use use) {
       return true;
     }
   }
-  // A worker of the engine moves what fills a ring to the stash.
-  Stash::Stashed stashed;
-  if (!engine_.stash().Take(id, &stashed)) return false;
-  check(stashed.data.data(), static_cast<uint32_t>(stashed.data.size()), stashed.checksum);
+  // A worker of the engine moves what fills a ring to the unexpected-message queue.
+  UnexpectedMessages::Entry unexpected;
+  if (!engine_.unexpected().Take(id, &unexpected)) return false;
+  check(unexpected.data.data(), static_cast<uint32_t>(unexpected.data.size()), unexpected.checksum);
   return true;
 }
 

@@ -9,9 +9,9 @@
 
 namespace jaxring {
 
-class Gate {
+class ProgramLatch {
  public:
-  explicit Gate(std::set<int> missing) : missing_(std::move(missing)), open_(missing_.empty()) {}
+  explicit ProgramLatch(std::set<int> missing) : missing_(std::move(missing)), open_(missing_.empty()) {}
   bool open() const { return open_.load(std::memory_order_acquire); }
   // True if that opened it.
   bool Confirm(int process) {

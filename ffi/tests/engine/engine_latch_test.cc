@@ -11,14 +11,16 @@
 namespace jaxring::test {
 namespace {
 
-// Operations of a plan with a gate do not begin before all that it waits for have been confirmed, have failed or ended.
-CASE("a closed gate") {
+// Operations of a plan with a latch do not begin before all that it waits for have been confirmed, have failed or
+// ended.
+CASE("a closed latch") {
   Job job(2, Wire::kShared);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1));
-  std::shared_ptr<Gate> gates[2] = {std::make_shared<Gate>(std::set<int>{1}), std::make_shared<Gate>(std::set<int>{0})};
+  std::shared_ptr<ProgramLatch> latches[2] = {std::make_shared<ProgramLatch>(std::set<int>{1}),
+                                              std::make_shared<ProgramLatch>(std::set<int>{0})};
   job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
     auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
-    plan->gate = gates[process];
+    plan->latch = latches[process];
     request.Resolve(plan);
   });
   auto begin = [&](std::vector<Buffer>* outputs, Ends* ends) {
@@ -41,38 +43,38 @@ CASE("a closed gate") {
     Ends ends("failed by its plan");
     begin(&outputs, &ends);
     while (!job.engine(0).InFlight(key)) std::this_thread::yield();
-    job.engine(0).SendNote(1, "they differ");
+    job.engine(0).SendControlMessage(1, "they differ");
     std::optional<std::pair<int, std::string>> note;
-    while (!(note = job.engine(1).NextNote())) std::this_thread::yield();
-    CHECK(*note == std::pair(0, std::string("they differ")) && !job.engine(1).NextNote());
+    while (!(note = job.engine(1).NextControlMessage())) std::this_thread::yield();
+    CHECK(*note == std::pair(0, std::string("they differ")) && !job.engine(1).NextControlMessage());
     job.engine(0).FailPlan(key, Status::Error(Code::kInvalidArgument, "they differ"));
     for (const Status& status : ends.Wait())
       CHECK(status.code == Code::kInvalidArgument && Says(status, "they differ"));
   }
   Ends ends("confirmed");
   begin(&outputs, &ends);
-  job.engine(0).Confirm(*gates[0], 7);
-  CHECK(!gates[0]->open());
-  job.engine(0).Confirm(*gates[0], 1);
-  job.engine(1).Confirm(*gates[1], 0);
+  job.engine(0).Confirm(*latches[0], 7);
+  CHECK(!latches[0]->open());
+  job.engine(0).Confirm(*latches[0], 1);
+  job.engine(1).Confirm(*latches[1], 0);
   for (const Status& status : ends.Wait()) CHECK(status.ok());
   site.RunOk();
 }
 
-// A process that has ended in good order is not waited for at a gate.
-CASE("a gate that waits for a process that is gone") {
+// A process that has ended in good order is not waited for at a latch.
+CASE("a latch that waits for a process that is gone") {
   Job job(2, Wire::kTcp);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 60));
-  auto gate = std::make_shared<Gate>(std::set<int>{1});
+  auto latch = std::make_shared<ProgramLatch>(std::set<int>{1});
   job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
     auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
-    plan->gate = gate;
+    plan->latch = latch;
     request.Resolve(plan);
   });
   job.engine(1).Abort("this process is ending", 2, true);
   job.Cut(0, 1);
   for (const Status& status : site.Run({0, 1})) CHECK(!status.ok() && status.code != Code::kDeadlineExceeded);
-  CHECK(gate->open());
+  CHECK(latch->open());
 }
 
 }  // namespace

@@ -13,10 +13,10 @@
 
 namespace jaxring {
 
-class Joint {
+class FusedCall {
  public:
   // `others`: of the ranks whose handlers wait for a future; `own`: of the rank whose thread launches, if one's does.
-  Joint(CompletionPool* pool, size_t operations, std::vector<Completion> others, Completion own)
+  FusedCall(CompletionPool* pool, size_t operations, std::vector<Completion> others, Completion own)
       : pool_(pool), left_(operations + 1), others_(std::move(others)), own_(std::move(own)) {}
 
   // An operation has ended, on any thread.

@@ -14,14 +14,14 @@
 
 namespace jaxring {
 
-class Stash {
+class UnexpectedMessages {
  public:
-  struct Stashed {
+  struct Entry {
     uint32_t check = 0, checksum = 0;
     std::vector<char> data;
   };
-  void Put(const MessageId& id, Stashed message);
-  bool Take(const MessageId& id, Stashed* message);
+  void Put(const MessageId& id, Entry message);
+  bool Take(const MessageId& id, Entry* message);
   // Drops what is there for an operation that failed, and what will still come.
   void Discard(uint64_t op);
   // Drops everything, also what is known of failed operations.
@@ -36,7 +36,7 @@ class Stash {
     }
   };
   std::mutex mutex_;
-  std::unordered_map<MessageId, Stashed, Hash> messages_;
+  std::unordered_map<MessageId, Entry, Hash> messages_;
   std::unordered_set<uint64_t> discarded_;
   std::atomic<size_t> bytes_{0}, count_{0};
 };

@@ -1,5 +1,5 @@
 // Waiting threads of processes that sit on one processor: who leaves it, where to, and that he may go on from there.
-#include "engine/seats.h"
+#include "engine/cpu_placement.h"
 
 #include <vector>
 
@@ -21,39 +21,39 @@ cpu_set_t Allowed(const std::vector<int>& processors) {
 
 CASE("the higher process leaves") {
   const cpu_set_t two = Allowed({0, 1});
-  CHECK_EQ(SeatApart(1, 0, Others{{0, 0}}, two), 1);
-  CHECK_EQ(SeatApart(0, 0, Others{{1, 0}}, two), -1);
-  CHECK_EQ(SeatApart(1, 0, Others{{0, 1}}, two), -1);
-  CHECK_EQ(SeatApart(1, 0, Others{{0, -1}}, two), -1);
-  CHECK_EQ(SeatApart(1, 1, Others{{0, 1}}, two), 0);
+  CHECK_EQ(ChooseCpu(1, 0, Others{{0, 0}}, two), 1);
+  CHECK_EQ(ChooseCpu(0, 0, Others{{1, 0}}, two), -1);
+  CHECK_EQ(ChooseCpu(1, 0, Others{{0, 1}}, two), -1);
+  CHECK_EQ(ChooseCpu(1, 0, Others{{0, -1}}, two), -1);
+  CHECK_EQ(ChooseCpu(1, 1, Others{{0, 1}}, two), 0);
 }
 
 CASE("no process leaves where there is no room") {
-  CHECK_EQ(SeatApart(1, 0, Others{{0, 0}}, Allowed({0})), -1);
+  CHECK_EQ(ChooseCpu(1, 0, Others{{0, 0}}, Allowed({0})), -1);
   // Three processes on two processors: one is shared in any case.
-  CHECK_EQ(SeatApart(2, 0, Others{{0, 0}, {1, -1}}, Allowed({0, 1})), -1);
+  CHECK_EQ(ChooseCpu(2, 0, Others{{0, 0}, {1, -1}}, Allowed({0, 1})), -1);
   // The next free one that is allowed, and none that another waits on.
-  CHECK_EQ(SeatApart(2, 5, Others{{0, 5}, {1, 7}}, Allowed({2, 5, 7})), 2);
-  CHECK_EQ(SeatApart(1, 3, Others{{0, 3}, {2, 8}, {3, -1}}, Allowed({1, 3, 8, 1000})), 1000);
+  CHECK_EQ(ChooseCpu(2, 5, Others{{0, 5}, {1, 7}}, Allowed({2, 5, 7})), 2);
+  CHECK_EQ(ChooseCpu(1, 3, Others{{0, 3}, {2, 8}, {3, -1}}, Allowed({1, 3, 8, 1000})), 1000);
 }
 
 CASE("a crowd is spread evenly") {
   const cpu_set_t two = Allowed({0, 1});
-  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, 1}, {2, 0}}, two), 1);
+  CHECK_EQ(ChooseCpu(3, 0, Others{{0, 0}, {1, 1}, {2, 0}}, two), 1);
   // Only the highest of those who are there goes.
-  CHECK_EQ(SeatApart(2, 0, Others{{0, 0}, {1, 1}, {3, 0}}, two), -1);
-  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, 1}, {2, 1}}, two), -1);
+  CHECK_EQ(ChooseCpu(2, 0, Others{{0, 0}, {1, 1}, {3, 0}}, two), -1);
+  CHECK_EQ(ChooseCpu(3, 0, Others{{0, 0}, {1, 1}, {2, 1}}, two), -1);
   // Who does not wait counts as if he sat there.
-  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, -1}, {2, 0}}, two), 1);
-  CHECK_EQ(SeatApart(3, 0, Others{{0, 0}, {1, -1}, {2, -1}}, two), -1);
-  CHECK_EQ(SeatApart(7, 2, Others{{0, 2}, {1, 2}, {2, 2}, {3, 4}, {4, 4}, {5, 6}}, Allowed({2, 4, 6})), 6);
+  CHECK_EQ(ChooseCpu(3, 0, Others{{0, 0}, {1, -1}, {2, 0}}, two), 1);
+  CHECK_EQ(ChooseCpu(3, 0, Others{{0, 0}, {1, -1}, {2, -1}}, two), -1);
+  CHECK_EQ(ChooseCpu(7, 2, Others{{0, 2}, {1, 2}, {2, 2}, {3, 4}, {4, 4}, {5, 6}}, Allowed({2, 4, 6})), 6);
 }
 
 CASE("a thread that was moved may go on to others") {
   cpu_set_t before, after;
   CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
   for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
-    if (CPU_ISSET(processor, &before)) MoveTo(processor, before);
+    if (CPU_ISSET(processor, &before)) MoveToCpu(processor, before);
   }
   CHECK(sched_getaffinity(0, sizeof after, &after) == 0);
   CHECK(CPU_EQUAL(&before, &after));

@@ -19,12 +19,12 @@ namespace jaxring {
 
 // Where the thread of `process` on `processor` should go, or -1: it stays. `others`: the host's other processes and
 // their seats, -1 for none. Of those on one processor only the highest process moves, so that not all do at once.
-int SeatApart(int process, int processor, std::span<const std::pair<int, int>> others, const cpu_set_t& allowed);
+int ChooseCpu(int process, int processor, std::span<const std::pair<int, int>> others, const cpu_set_t& allowed);
 
 // How many processors the calling thread may run on.
-size_t ProcessorsAllowed();
+size_t AllowedCpus();
 
 // Moves the calling thread to a processor; it may go on to others at once.
-void MoveTo(int processor, const cpu_set_t& allowed);
+void MoveToCpu(int processor, const cpu_set_t& allowed);
 
 }  // namespace jaxring

@@ -1,8 +1,8 @@
-#include "engine/operation/stash.h"
+#include "engine/operation/unexpected_messages.h"
 
 namespace jaxring {
 
-void Stash::Put(const MessageId& id, Stashed message) {
+void UnexpectedMessages::Put(const MessageId& id, Entry message) {
   std::lock_guard lock(mutex_);
   if (discarded_.count(id.op) != 0) return;
   const size_t bytes = message.data.size();
@@ -11,7 +11,7 @@ void Stash::Put(const MessageId& id, Stashed message) {
   ++count_;
 }
 
-bool Stash::Take(const MessageId& id, Stashed* message) {
+bool UnexpectedMessages::Take(const MessageId& id, Entry* message) {
   if (count_.load(std::memory_order_acquire) == 0) return false;
   std::lock_guard lock(mutex_);
   auto it = messages_.find(id);
@@ -23,7 +23,7 @@ bool Stash::Take(const MessageId& id, Stashed* message) {
   return true;
 }
 
-void Stash::Discard(uint64_t op) {
+void UnexpectedMessages::Discard(uint64_t op) {
   std::lock_guard lock(mutex_);
   discarded_.insert(op);
   for (auto it = messages_.begin(); it != messages_.end();) {
@@ -37,7 +37,7 @@ void Stash::Discard(uint64_t op) {
   }
 }
 
-void Stash::Clear() {
+void UnexpectedMessages::Clear() {
   std::lock_guard lock(mutex_);
   messages_.clear();
   discarded_.clear();

@@ -1,10 +1,10 @@
-#include "engine/seats.h"
+#include "engine/cpu_placement.h"
 
 #include <array>
 
 namespace jaxring {
 
-int SeatApart(int process, int processor, std::span<const std::pair<int, int>> others, const cpu_set_t& allowed) {
+int ChooseCpu(int process, int processor, std::span<const std::pair<int, int>> others, const cpu_set_t& allowed) {
   std::array<int, CPU_SETSIZE> waiting{};
   int elsewhere = 0, here = 1;
   for (const auto& [other, seat] : others) {
@@ -30,12 +30,12 @@ int SeatApart(int process, int processor, std::span<const std::pair<int, int>> o
   return best;
 }
 
-size_t ProcessorsAllowed() {
+size_t AllowedCpus() {
   cpu_set_t allowed;
   return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 }
 
-void MoveTo(int processor, const cpu_set_t& allowed) {
+void MoveToCpu(int processor, const cpu_set_t& allowed) {
   cpu_set_t there;
   CPU_ZERO(&there);
   CPU_SET(processor, &there);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tests/support/cases.h"
-#include "tests/support/joined_call.h"
+#include "tests/support/fused_sites.h"
 #include "tests/support/site4.h"
 
 namespace jaxring::test {
@@ -19,12 +19,12 @@ const std::vector<int> kAll = {0, 1, 2, 3};
 void CheckLoop(const char* name, Protocol protocol, uint64_t block) {
   const Schedule& schedule = Find(name);
   Job job(schedule.processes(), Wire::kShared, 4096);
-  JoinedCall call(&job, schedule, Sized(block, 60, protocol), kCollectives);
+  FusedSites call(&job, schedule, Sized(block, 60, protocol), kCollectives);
   std::vector<std::thread> threads;
   for (int rank : kAll) {
     threads.emplace_back([&, rank] {
       for (int round = 0; round < kRounds; ++round) {
-        JoinedCall::Data data = call.Values(rank, round);
+        FusedSites::Data data = call.Values(rank, round);
         Ends ends(std::string(name) + ", rank " + std::to_string(rank));
         call.Arrive(rank, round, data, ends.Expect());
         ends.WaitOk();
@@ -43,7 +43,7 @@ void CheckLoop(const char* name, Protocol protocol, uint64_t block) {
 // before or after, and the next execution asks again for that one only.
 void CheckRejection(int rejected) {
   Job job(2, Wire::kShared);
-  JoinedCall call(&job, Find("all_reduce ring 2x2 x1"), Sized(100), kCollectives);
+  FusedSites call(&job, Find("all_reduce ring 2x2 x1"), Sized(100), kCollectives);
   std::atomic<bool> none{true};
   std::atomic<int> asked{0};
   for (int i = 0; i < kCollectives; ++i) {
@@ -70,24 +70,24 @@ void CheckRejection(int rejected) {
 }
 
 // A rank that does not come: the deadline of the call fails all of its collectives, in the other process, too.
-CASE("a joined call's deadline") {
+CASE("a fused call's deadline") {
   Job job(2, Wire::kShared);
-  JoinedCall call(&job, Find("all_reduce ring 2x2 x1"), Sized(100), kCollectives, 1);
+  FusedSites call(&job, Find("all_reduce ring 2x2 x1"), Sized(100), kCollectives, 1);
   for (const Status& status : call.Run(0, kAll)) CHECK(status.ok() || Says(status, "no failure"));
   for (const Status& status : call.Run(1, {0, 1, 2})) {
     CHECK(status.code == Code::kDeadlineExceeded && Says(status, "only ranks 2 of this process came"));
   }
   Ends late("a rank that comes late");
-  JoinedCall::Data data = call.Values(3, 1);
+  FusedSites::Data data = call.Values(3, 1);
   call.Arrive(3, 1, data, late.Expect());
   CHECK(late.Wait()[0].code == Code::kDeadlineExceeded);
   for (const Status& status : call.Run(2, kAll)) CHECK(status.ok() || Says(status, "no failure"));
 }
 
 // Buffers that do not fit one of the plans.
-CASE("joined calls of many sizes") {
+CASE("fused calls of many sizes") {
   Job job(1, Wire::kShared);
-  JoinedCall call(&job, Find("all_reduce direct 1x4 x1"), Sized(100, 60, Protocol::kMemory), kCollectives);
+  FusedSites call(&job, Find("all_reduce direct 1x4 x1"), Sized(100, 60, Protocol::kMemory), kCollectives);
   call.Answer(3, [&](int process, const PlanRequest& request) {
     auto plan = call.MakeOne(3, process, request);
     plan->block_elements = 99;
@@ -100,9 +100,9 @@ CASE("joined calls of many sizes") {
 }
 
 // A collective that fails while it runs fails the call, once the others have ended.
-CASE("a joined call fails") {
+CASE("a fused call fails") {
   Job job(2, Wire::kShared);
-  JoinedCall call(&job, Find("all_reduce ring 2x2 x1"), Sized(100, 2), kCollectives);
+  FusedSites call(&job, Find("all_reduce ring 2x2 x1"), Sized(100, 2), kCollectives);
   for (const Status& status : call.Run(0, kAll)) CHECK(status.ok() || Says(status, "no failure"));
   for (const Status& status : call.Run(1, {0, 1})) {
     CHECK(status.code == Code::kDeadlineExceeded &&
@@ -110,14 +110,14 @@ CASE("a joined call fails") {
   }
 }
 
-CASE("joined calls in a loop") {
+CASE("fused calls in a loop") {
   CheckLoop("all_reduce direct 1x4 x1", Protocol::kMemory, 100);
   CheckLoop("all_reduce direct 1x4 x1", Protocol::kMemory, 100000);
   CheckLoop("all_reduce direct 2x2 x1", Protocol::kSimple, 1000);
   CheckLoop("all_reduce direct 4x1 x1", Protocol::kLL, 500);
 }
 
-CASE("one of a joined call's plans is refused") {
+CASE("one of a fused call's plans is refused") {
   for (int rejected : {0, 2, kCollectives - 1}) CheckRejection(rejected);
 }
 

@@ -11,14 +11,14 @@
 
 namespace jaxring::test {
 
-class JoinedCall {
+class FusedSites {
  public:
   // Values of int32: `settings.block` of them for each collective and rank.
-  JoinedCall(Job* job, const Schedule& schedule, Settings settings, int collectives, double site_timeout_s = 60)
+  FusedSites(Job* job, const Schedule& schedule, Settings settings, int collectives, double site_timeout_s = 60)
       : job_(job), schedule_(schedule), settings_(settings) {
     SiteSpec spec{{}, {}, schedule.ranks(), site_timeout_s, {}};
     for (int rank = 0; rank < schedule.ranks(); ++rank) spec.groups.push_back(rank);
-    const std::string name = "joined call " + std::to_string(job->NextKey()) + " ";
+    const std::string name = "fused call " + std::to_string(job->NextKey()) + " ";
     for (int i = 0; i < collectives; ++i) {
       keys_.push_back(job->NextKey());
       spec.specs.push_back(name + std::to_string(i));
@@ -40,7 +40,7 @@ class JoinedCall {
     one.key = keys_[collective];
     auto plan = MakePlan(schedule_, one, process, job_->channels());
     plan->what += ", collective " + std::to_string(collective);
-    plan->generation = request.generation;
+    plan->epoch = request.epoch;
     return plan;
   }
 
