@@ -10,18 +10,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What lasts longer is worth a thread of its own: a few wake-ups across cores, of 18 us each. The end of a program with
-// fifty results is no such case.
+// A completion that lasts longer than this is worth a thread of its own: the time of a few wake-ups across cores, of
+// 18 us each. The end of a program with fifty results takes less.
 constexpr auto kLong = std::chrono::microseconds(100);
-// A long completion weighs as much as so many short ones. Two near each other say that the programs are of this kind;
-// a single one may be a thread that lost its core for a while.
+// A long completion weighs as much as so many short ones. A single long one may be a thread that lost its core for a
+// while; two near each other mean that the program's completions are long.
 constexpr int kWeight = 8, kMostWeight = 128;
-constexpr auto kLookEvery = std::chrono::microseconds(500);
-// Looks without any completion after which nobody looks until one is posted.
-constexpr int kQuietLooks = 20;
+constexpr auto kCheckEvery = std::chrono::microseconds(500);
+// The monitor sleeps after so many checks without any completion, until one is posted.
+constexpr int kQuietChecks = 20;
 
-// Of what this thread completes now: how much of the time so far was the collective's own. Negative: it completes
-// nothing.
+// How much of the time of this thread's current completion was spent executing collectives. Negative outside of a
+// completion.
 thread_local Clock::duration playing{-1};
 
 }  // namespace
@@ -44,15 +44,15 @@ CompletionPool::~CompletionPool() {
     stop_ = true;
   }
   wake_.notify_all();
-  look_.notify_all();
+  monitor_wake_.notify_all();
   for (auto& thread : threads_) thread.join();
-  if (looker_.joinable()) looker_.join();
+  if (monitor_.joinable()) monitor_.join();
 }
 
 void CompletionPool::Post(Work work) {
   std::lock_guard lock(mutex_);
   queue_.push_back(std::move(work));
-  Share();
+  Dispatch();
 }
 
 void CompletionPool::PostAll(std::vector<Work>* works) {
@@ -60,41 +60,41 @@ void CompletionPool::PostAll(std::vector<Work>* works) {
   std::lock_guard lock(mutex_);
   for (Work& work : *works) queue_.push_back(std::move(work));
   works->clear();
-  Share();
+  Dispatch();
 }
 
-void CompletionPool::Share() {
-  if (Apart()) return Summon(queue_.size());
-  if (busy_ == 0) Summon(1);
-  if (calls_ >= queue_.size() || looking_) return;
-  looking_ = true;
-  if (!looker_.joinable()) {
+void CompletionPool::Dispatch() {
+  if (Separate()) return WakeThreads(queue_.size());
+  if (busy_ == 0) WakeThreads(1);
+  if (calls_ >= queue_.size() || monitoring_) return;
+  monitoring_ = true;
+  if (!monitor_.joinable()) {
     try {
-      looker_ = std::thread([this] { Look(); });
+      monitor_ = std::thread([this] { Monitor(); });
     } catch (const std::system_error&) {
-      looking_ = false;
+      monitoring_ = false;
     }
   }
-  look_.notify_one();
+  monitor_wake_.notify_one();
 }
 
-bool CompletionPool::Apart() const { return weight_ > kWeight; }
+bool CompletionPool::Separate() const { return weight_ > kWeight; }
 
-void CompletionPool::Summon(size_t threads) {
+void CompletionPool::WakeThreads(size_t threads) {
   for (; calls_ < threads; ++calls_) {
     if (calls_ < idle_) {
       wake_.notify_one();
-    } else if (!Another()) {
+    } else if (!AddThread()) {
       return;
     }
   }
 }
 
-bool CompletionPool::Another() {
+bool CompletionPool::AddThread() {
   try {
     threads_.emplace_back([this] { Run(); });
     return true;
-  } catch (const std::system_error&) {  // a limit: those that there are have to do
+  } catch (const std::system_error&) {  // at a limit of threads the existing ones have to suffice
     return false;
   }
 }
@@ -120,30 +120,30 @@ void CompletionPool::Run() {
       const bool is_long = Clock::now() - begin - playing > kLong;
       lock.lock();
       weight_ = is_long ? std::min(weight_ + kWeight, kMostWeight) : std::max(weight_ - 1, 0);
-      if (is_long && Apart()) Summon(queue_.size());
+      if (is_long && Separate()) WakeThreads(queue_.size());
     }
     --busy_;
   }
 }
 
-void CompletionPool::Look() {
+void CompletionPool::Monitor() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    look_.wait(lock, [this] { return stop_ || looking_; });
+    monitor_wake_.wait(lock, [this] { return stop_ || monitoring_; });
     uint64_t taken = taken_;
     bool waited = false;
-    for (int quiet = 0; !stop_ && quiet < kQuietLooks;) {
-      look_.wait_for(lock, kLookEvery, [this] { return stop_; });
+    for (int quiet = 0; !stop_ && quiet < kQuietChecks;) {
+      monitor_wake_.wait_for(lock, kCheckEvery, [this] { return stop_; });
       quiet = queue_.empty() && taken == taken_ ? quiet + 1 : 0;
-      // What stood first half a millisecond ago still does.
+      // The queue has made no progress since the previous check.
       if (waited && !queue_.empty() && taken == taken_) {
         weight_ = kMostWeight;
-        Summon(queue_.size());
+        WakeThreads(queue_.size());
       }
       waited = !queue_.empty();
       taken = taken_;
     }
-    looking_ = false;
+    monitoring_ = false;
   }
 }
 

@@ -1,10 +1,11 @@
-// Threads that complete promises. XLA runs the rest of a device's program on the thread that completes its promise.
+// The threads that complete XLA's promises. XLA runs the rest of a device's program on the thread that completes its
+// promise.
 //
-// Between small collectives that rest is a few microseconds, and a thread's wake-up costs more: one thread then runs
-// the completions of all devices one after another, and the whole program with them. What runs long, or waits for
-// another device, must not hold up the completions behind it: long ones are noticed, when they end or by a thread that
-// looks every half millisecond, and from then on each completion gets a thread of its own. Only after a good many short
-// ones do they share one again.
+// Between small collectives that rest takes a few microseconds, and waking a thread takes longer. So one thread runs
+// the completions of all devices one after another. But a completion that runs long, or waits for another device, must
+// not hold up those behind it. Long completions are noticed when they end, or by a monitor thread that checks every
+// half millisecond. From then on each completion gets a thread of its own. After many short ones they share a thread
+// again.
 #pragma once
 
 #include <chrono>
@@ -21,15 +22,15 @@ namespace jaxring {
 class CompletionPool {
  public:
   using Work = std::function<void()>;
-  CompletionPool();  // with the one thread that there is also where no other can be had
+  CompletionPool();  // starts the first thread, which suffices if the system allows no further ones
   ~CompletionPool();
   CompletionPool(const CompletionPool&) = delete;
   void Post(Work work);
-  // All of one operation together; leaves `works` empty.
+  // Posts all completions of an operation together; leaves `works` empty.
   void PostAll(std::vector<Work>* works);
 
-  // While it lives, its thread plays a collective, for whose end all devices wait: that holds up nobody, and is no
-  // reason to give the completions behind it threads of their own.
+  // Exists while its thread executes a collective. All devices wait for the end of that, so the time does not count as
+  // part of a long completion.
   class Playing {
    public:
     Playing();
@@ -42,25 +43,25 @@ class CompletionPool {
 
  private:
   void Run();
-  // Looks whether the completions that share a thread move.
-  void Look();
-  // With the lock held.
-  void Share();
-  bool Apart() const;  // each completion gets a thread of its own
-  void Summon(size_t threads);
-  bool Another();  // one thread more; false where the system has none
+  // The monitor thread: checks that the completions that share a thread make progress.
+  void Monitor();
+  // The following need the lock.
+  void Dispatch();
+  bool Separate() const;  // whether each completion gets a thread of its own
+  void WakeThreads(size_t threads);
+  bool AddThread();  // false if the system allows no more
 
   std::mutex mutex_;
-  std::condition_variable wake_, look_;
+  std::condition_variable wake_, monitor_wake_;
   std::deque<Work> queue_;
   std::vector<std::thread> threads_;
-  std::thread looker_;
-  size_t idle_ = 0;     // threads that wait for a call
-  size_t calls_ = 0;    // calls that no thread has answered yet
-  size_t busy_ = 0;     // threads that run completions, and look for more afterwards
+  std::thread monitor_;
+  size_t idle_ = 0;     // threads that wait to be woken
+  size_t calls_ = 0;    // wake-ups that no thread has consumed yet
+  size_t busy_ = 0;     // threads that run completions until the queue is empty
   uint64_t taken_ = 0;  // completions taken from the queue so far
-  int weight_ = 0;      // of the long completions among the last ones
-  bool looking_ = false;
+  int weight_ = 0;      // of the long completions among the latest ones
+  bool monitoring_ = false;
   bool stop_ = false;
 };
 

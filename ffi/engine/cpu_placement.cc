@@ -18,7 +18,7 @@ int ChooseCpu(int process, int processor, std::span<const std::pair<int, int>> o
       ++here;
     }
   }
-  // In a crowd who does not wait now soon will, and may sit anywhere.
+  // On a crowded host a process that does not wait now soon will, on any CPU.
   const int unseen = others.size() >= static_cast<size_t>(CPU_COUNT(&allowed)) ? elsewhere : 0;
   int best = -1, fewest = here - 1 - unseen;
   for (int step = 1; step < CPU_SETSIZE; ++step) {

@@ -1,13 +1,13 @@
-// Processes that wait for each other belong on different processors.
+// CPU placement of waiters: processes that wait for each other run on different CPUs.
 //
-// Two that take turns on one processor hand it to each other within microseconds, so the kernel's balancer, which does
-// not move what ran a moment ago, leaves them there while others are idle: each exchange then costs two switches. So a
-// waiting thread says where it is (`Bell::Sit`), and where two are on one processor and there is a free one, the one of
-// the higher process moves. Where processes outnumber processors the balancer may leave three on one and one on the
-// other, which takes twice as long as two and two: so one also moves to where two fewer wait. There who waits yields to
-// those that share his processor, but not to one that waits in the same operation and has sent all that it has to
-// (`Bell::Wants`): with 4 processes on 2 a small all-reduce in a program then takes one switch for each, not 1.8, and
-// 0.85 of the time.
+// Two processes that take turns on one CPU hand it to each other within microseconds. The kernel's load balancer does
+// not move a thread that has just run, so it leaves them there while other CPUs are idle, and each exchange costs two
+// context switches. So each waiting thread publishes its CPU in the process's doorbell. If two wait on one CPU and
+// another is free, the one of the higher process number moves. If there are more processes than CPUs, the balancer may
+// leave three on one CPU and one on the other, which takes twice as long as two and two. So a waiter also moves to a
+// CPU with two fewer waiters. On such a host a waiter yields its CPU to the others on it, but not to one that waits for
+// the same operation and has sent its part. With 4 processes on 2 CPUs a small all-reduce in a program then takes one
+// switch for each process instead of 1.8, and 0.85 of the time.
 #pragma once
 
 #include <sched.h>
@@ -17,14 +17,15 @@
 
 namespace jaxring {
 
-// Where the thread of `process` on `processor` should go, or -1: it stays. `others`: the host's other processes and
-// their seats, -1 for none. Of those on one processor only the highest process moves, so that not all do at once.
+// The CPU to which the waiting thread of `process` on `processor` should move, or -1 to stay. `others` has the host's
+// other processes and the CPUs on which they wait, -1 for none. Of the processes on one CPU only the highest moves, so
+// that they do not all move at once.
 int ChooseCpu(int process, int processor, std::span<const std::pair<int, int>> others, const cpu_set_t& allowed);
 
-// How many processors the calling thread may run on.
+// The number of CPUs that the calling thread may run on.
 size_t AllowedCpus();
 
-// Moves the calling thread to a processor; it may go on to others at once.
+// Moves the calling thread to a CPU, and then allows it on all of `allowed` again.
 void MoveToCpu(int processor, const cpu_set_t& allowed);
 
 }  // namespace jaxring

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kLaneBudget = 64;
 constexpr size_t kUnexpectedBytes = size_t{1} << 30;
-// With operations in flight a sleeper looks again now and then, whatever the bell does.
+// A worker with operations in flight wakes up after this time even if the doorbell did not ring.
 constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
 
 }  // namespace
@@ -89,7 +89,7 @@ void Engine::Work() {
       sched_yield();
       continue;
     }
-    // Finished operations must not keep buffers alive while we sleep.
+    // Finished operations must not keep buffers alive while this worker sleeps.
     if (active_count_.load(std::memory_order_acquire) == 0) {
       ops.clear();
       seen_version = ~uint64_t{0};
@@ -102,7 +102,8 @@ void Engine::Work() {
 }
 
 void Engine::Spill() {
-  // Past the budget a full ring holds its sender back instead; what then cannot move meets its deadline.
+  // Over the budget, messages stay in the ring and hold their sender back. An operation that then cannot proceed fails
+  // at its deadline.
   if (unexpected_.bytes() > kUnexpectedBytes) return;
   for (auto& link : links_.AllRecv()) {
     for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
@@ -112,7 +113,7 @@ void Engine::Spill() {
           counters_.spills++;
         });
       } catch (const std::bad_alloc&) {
-        return;  // no memory is a budget, too
+        return;  // out of memory: as over the budget
       }
     }
   }
@@ -170,7 +171,7 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
   }
   CloseRequests();
   const bool idle = active_count_.load(std::memory_order_acquire) == 0;
-  // Peers that wait for this process are to know where it stopped; its last word may be half a second old.
+  // Tells waiting peers what this process is doing now: its last heartbeat may be half a second old.
   ControlFrame alive;
   alive.activities = Activities(Clock::now());
   TellAll(alive, -1);
@@ -186,9 +187,9 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
   while (active_count_.load(std::memory_order_acquire) != 0 && Clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  // Who gives operations up leaves its peers without their part: that is no good order.
+  // A process that abandons operations does not end in good order: its peers still need its part.
   if (!idle || !goodbye) return;
-  // Before the links': these only say that nothing more comes, and this is who ended, and how.
+  // Sent before the links' goodbyes, which only say that no more data comes. This frame says how the process ended.
   ControlFrame goodbye_frame;
   goodbye_frame.kind = ControlFrame::Kind::kGoodbye;
   goodbye_frame.text = "it has ended" + (how.empty() ? " in good order" : how);
@@ -230,9 +231,9 @@ bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
 std::optional<std::pair<int, std::string>> Engine::NextControlMessage() {
   std::lock_guard lock(request_mutex_);
   if (control_messages_.empty()) return std::nullopt;
-  auto note = std::move(control_messages_.front());
+  auto message = std::move(control_messages_.front());
   control_messages_.pop_front();
-  return note;
+  return message;
 }
 
 void Engine::CloseRequests() {

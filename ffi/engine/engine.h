@@ -1,4 +1,5 @@
-// The engine of a process: a few threads that play the lanes of all operations in flight, and sleep when none can move.
+// The engine of a process: a few worker threads execute the lanes of all operations in flight, and sleep when no lane
+// can make progress.
 #pragma once
 
 #include <atomic>
@@ -37,31 +38,32 @@ class Site;
 struct EngineOptions {
   int threads = 2;
   uint32_t slot_bytes = 128 * 1024;
-  int64_t spin_us = 20;  // how long a launching thread and a worker look again before they sleep
-  // How long the only rank of its process waits in its handler for peers of a small operation. Handing the wait over
-  // costs three wake-ups, some 60 us in all; ranks that come from one step of a program are seldom further apart.
+  int64_t spin_us = 20;  // how long a launching thread or a worker polls before it sleeps
+  // How long the launching thread polls for the peers of a small operation if its process has one rank. Handing the
+  // wait to a worker costs three wake-ups, some 60 us in all. Ranks in the same step of a program are seldom further
+  // apart.
   int64_t patience_us = 300;
-  FaultPlan faults{};  // what befalls messages to other processes
+  FaultPlan faults{};  // faults to inject into the connections to other processes, for tests
   // What to do about NaN or infinity in operands and results: nothing, a warning (`TakeWarnings`), an error.
   enum class NonFinite { kIgnore, kWarn, kFail } non_finite = NonFinite::kIgnore;
   bool checksums = false;  // of every message's payload; the same in all processes
-  // What the host of a peer has not acknowledged for so long has no way to it.
+  // The link to a peer's host counts as cut when that host has acknowledged nothing for so long.
   double link_timeout_s = 10;
-  // When to warn of an operation that waits (`NextStall`): after so long, six times and thirty-six times as long, and
-  // so on; 0: never.
+  // When to warn of an operation that waits (`NextStall`): after this time, then after 6 times and 36 times this time,
+  // and so on; 0: never.
   double stall_warning_s = 0;
-  std::string trace_file{};     // where the recorder keeps its ring; empty: in unnamed shared memory
-  std::string record_hint{};    // said behind errors that others have a part in: how to look at the records
-  std::string operand_files{};  // what the files' names begin with in which operands of failed operations are saved
-  uint64_t operand_bytes = 0;   // how much of them; 0: none
+  std::string trace_file{};     // the file of the recorder's ring; empty: unnamed shared memory
+  std::string record_hint{};    // appended to errors that involve other processes: how to read the flight records
+  std::string operand_files{};  // path prefix of the files that hold the operands of failed operations
+  uint64_t operand_bytes = 0;   // limit of all these files together; 0: save nothing
 };
 
-// What a site asks of Python: a plan for one of its groups.
+// A site's request to Python for the plan of one collective of one group.
 struct PlanRequest {
   uint64_t id = 0;
   std::shared_ptr<Site> site;
   int group = 0;
-  size_t collective = 0;            // of those of the site
+  size_t collective = 0;            // index among the site's collectives
   uint64_t ordinal = 0, epoch = 0;  // of the collective and the site, when it asked
 
   const std::string& spec() const;
@@ -78,9 +80,10 @@ class Engine {
   Engine(const Engine&) = delete;
 
   using Started = std::shared_ptr<Operation>;
-  // Starts the operations of a call, whose participants are all here: all send before any waits for its peers. With
-  // `help` this thread, which brought the last participant, plays their lanes as far as they go without waiting long;
-  // the workers do the rest. Changes their order, and takes those back that may serve again.
+  // Starts the operations of a call whose participants have all arrived. All of them send before any waits for its
+  // peers. With `help` the calling thread, which brought the last participant, executes their lanes as far as they go
+  // without a long wait, and workers do the rest. Reorders `ops`, and moves out of it the operations that can be
+  // reused.
   [[gnu::hot]] void Launch(std::span<Started> ops, bool help);
 
   Bell& bell() { return *bell_; }
@@ -96,90 +99,93 @@ class Engine {
   void Ask(PlanRequest request);
   void CloseRequests();
   bool stopping() const { return stop_.load(std::memory_order_acquire); }
-  // What Python tells the Python of another process, in order; kept until the two are connected. At most
-  // ControlFrame::kMaxText bytes. Lost where the process is gone.
+  // Sends a control message from Python to the Python of another process. Messages arrive in order, and are queued
+  // until the two processes are connected. At most ControlFrame::kMaxText bytes. Lost if the process has ended.
   void SendControlMessage(int process, const std::string& text);
-  // The next note that came, and from which process. A note ends NextRequest's wait.
+  // The next control message that has arrived, and its sender. Such a message ends NextRequest's wait.
   std::optional<std::pair<int, std::string>> NextControlMessage();
-  // Whether an operation is in flight under a plan's key.
+  // Whether an operation of the plan with this key is in flight.
   bool InFlight(uint64_t plan_key);
-  // What the threads that plan wait for, in words; empty where they do not wait. Said where a plan comes too late.
+  // What the planning threads wait for, as text; empty if they do not wait. Errors about late plans quote it.
   void PlanningWaitsFor(const std::string& words);
   std::string PlanningWaitsFor();
-  // Fails what is in flight under a plan's key, here and in the other processes.
+  // Fails the operations in flight of the plan with this key, here and in the other processes.
   void FailPlan(uint64_t plan_key, const Status& status);
-  // Fails what was in flight at a time, with its operation's name before `why`, here and in the processes that take
-  // part. The next calls are not touched. False if there was nothing.
+  // Fails the operations that were in flight at time `at`, here and in the processes that take part. The error is the
+  // operation's name and `why`. Later calls are not affected. False if there was no such operation.
   bool Interrupt(const std::string& why, Clock::time_point at);
-  // Tells the others that this process is about to end by a signal. What is in flight stays, so that no thread goes on
-  // from it into what it cannot finish.
+  // Tells the other processes that this one is about to end by a signal. Operations in flight are left as they are, so
+  // that no thread continues from them into work that it cannot finish.
   void SayLeaving(const std::string& why);
-  // A process's word that a latch waited for has come.
+  // Records in a plan's latch that `process` has confirmed that its program is the same.
   void Confirm(ProgramLatch& latch, int process);
 
-  // Sites whose participants may be late are looked at for their deadlines.
+  // Has the poller's thread check the deadlines of a site's executions that wait for participants or plans.
   void Watch(std::weak_ptr<Site> site);
-  // How many executions have begun under a plan's key, of all sites that have it; receives count by themselves.
+  // Counts the executions that have begun under a plan's key, over all sites that have it. Receives have a counter of
+  // their own.
   std::shared_ptr<std::atomic<uint64_t>> CounterOf(uint64_t key, bool recv);
-  // What became of a buffered send after its caller was let go: told to the next call under the same key.
+  // The failure of a buffered send whose caller had already returned. The next call under the same key reports it.
   Status TakeDetachedFailure(uint64_t key);
-  // Whether a process ended without saying goodbye: every operation with a rank of it fails, whomever it waits for.
+  // Whether a process ended without a goodbye. Every operation with one of its ranks then fails, whichever rank that
+  // operation waits for.
   bool Crashed(int process);
-  // Puts a connected socket into service as a link, and takes it.
+  // Makes a link of a connected socket and takes ownership of it.
   void AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending);
-  // RDMA links in the making, and the end of it: the link is in service. Takes `fd`; returns the connection in words.
+  // AddVerbs completes an RDMA link that `verbs` has prepared, and puts it into service. Takes ownership of `fd`.
+  // Returns a description of the connection.
   VerbsJoin& verbs() { return verbs_; }
   Lookers& lookers() { return lookers_; }
   std::string AddVerbs(int process, int channel, bool sending, int fd, double timeout_s);
   // The same by a network plugin.
   PluginLinks& plugins() { return plugins_; }
   std::string AddPlugin(int process, int channel, bool sending, int fd, double timeout_s);
-  // Takes the connection beside the data with a process. One that ends without a goodbye has crashed.
+  // Adds a control connection with a process. If it ends without a goodbye, the process counts as crashed.
   void AddControl(int process, std::unique_ptr<Stream> stream);
-  // An operation failed here, in process `own`, that others take part in: they are told, and fail it too, with the same
-  // words.
+  // An operation failed in this process, `own`. The other processes are told and fail it with the same message.
   void BroadcastFailure(uint64_t key, const Status& status, int own);
-  // The same with what was told of another operation of the same call.
+  // Forwards a failure that another process reported to a further operation of the same call.
   void ForwardFailure(uint64_t key, const Status& told);
-  // What another process said of an operation that it made fail.
+  // The failure of an operation, if one is known here.
   std::optional<Status> FailureFor(uint64_t key);
-  // A sentence for the log of what has waited for long, without its subject, this process: "has waited 10 s in ...".
-  // Nothing after `timeout_s`, and at once from Abort on.
+  // A log text about an operation that has waited for long. Its subject, this process, is left to the caller: "has
+  // waited 10 s in ...". Nothing after `timeout_s`, and at once after Abort.
   std::optional<std::string> NextStall(double timeout_s);
   // What is known of a process that an operation waits for: "rank 3 (process 1 on b) has not moved for 4.1 s, last seen
-  // in ...". `who` names it.
-  std::string DescribePeer(int process, const std::string& who, uint64_t key);
+  // in ...". `name` is the subject.
+  std::string DescribePeer(int process, const std::string& name, uint64_t key);
 
-  // Fails everything in flight and everything that comes later: the process is about to end. Waits for what is in
-  // flight to notice, `timeout_s` at most.
-  // Peers are told that it ends in good order if `goodbye`, and if nothing was in flight; otherwise that it gives up.
-  // `how` is what they are told with it: " (exit code 3)", " after an uncaught ValueError: ...".
+  // Fails all operations in flight and all later ones, because the process is about to end. Waits `timeout_s` at most
+  // for those in flight to end. With `goodbye`, and if nothing was in flight, peers are told that this process ends in
+  // good order; otherwise that it gives up. `how` is appended to that message: " (exit code 3)", " after an uncaught
+  // ValueError: ...".
   void Abort(const std::string& reason, double timeout_s, bool goodbye, const std::string& how = "");
 
-  // Fails everything in flight and all that comes, until Resume; with `tell` the processes that are linked are told,
-  // and do so, too. False if this process was halted before; the first reason stays.
+  // Fails all operations in flight and all later ones until Resume. With `tell` the linked processes, but for `except`,
+  // are told and halt, too. False if this process was halted before; then the first reason stays.
   bool Halt(const std::string& reason, bool tell = true, int except = -1);
-  // Of the job: see Renew.
+  // The job's epoch: see Renew.
   uint64_t epoch() const { return epoch_.load(); }
-  // Whether something has failed in this epoch that others take part in.
+  // Whether an operation that other processes take part in has failed in this epoch.
   bool Troubled() const { return troubled_.load(std::memory_order_acquire); }
   void NoteTrouble() { troubled_.store(true, std::memory_order_release); }
-  // Why it is halted, if it is.
+  // The reason if the engine is halted.
   std::optional<std::string> Halted();
-  // Processes that have ended, in good order or not, as far as one knows.
+  // The processes that are known to have ended, in good order or not.
   std::vector<int> Gone();
-  // Halted: forgets links, plans, counts and failures, so that nothing of an earlier epoch of the job reaches a
-  // later one. False if an operation has not ended `timeout_s` from now; it may be called again then.
+  // Begins a new epoch of the job; the engine must be halted. Drops links, plans, counts and failures, so that nothing
+  // of an earlier epoch reaches a later one. False if an operation has not ended within `timeout_s`; the caller may try
+  // again.
   bool Renew(uint64_t epoch, double timeout_s);
   void Resume();
-  // The list of sites; returns the epoch.
+  // Adds to and removes from the list of sites. Register returns the epoch.
   uint64_t Register(Site* site);
   void Unregister(Site* site);
 
-  // An error's text, for who made the call.
+  // The error message that the caller of an operation gets.
   std::string ToMessage(const Status& status) const;
 
-  // Sentences for the log that have come up since the last call; at most one for each call site.
+  // Warnings for the log since the last call; at most one for each call site.
   std::vector<std::string> TakeWarnings();
 
   struct Counters {
@@ -191,82 +197,88 @@ class Engine {
  private:
   void Work();
   [[gnu::hot]] void Begin(std::span<Started> ops, bool help);
-  // Plays operations on the thread that launches them, and waits a moment for their peers. True if all ended.
+  // Executes operations on the launching thread, and polls for their peers for a short time. True if all ended.
   [[gnu::hot]] bool PlayHere(std::span<Started> ops);
-  // The launching thread begins to wait: it says where, and leaves a processor that another process's waits on. Returns
-  // the one that it is on.
+  // The launching thread begins to wait: publishes its CPU, and moves off a CPU on which a thread of another process
+  // waits. Returns the CPU.
   int PlaceWaiter(const Operation& op, Clock::time_point now);
-  // Leaves those that have not ended to the workers.
+  // Hands the operations that have not ended to the workers.
   [[gnu::hot]] void HandOver(std::span<Started> ops);
-  // Wakes up to `count` workers for what has become active.
+  // Wakes up to `count` workers for operations that have become active.
   void WakeWorkers(int count);
-  // One look at every lane of an operation; true if any moved.
+  // Advances every lane of an operation once; true if any made progress.
   [[gnu::hot]] bool Play(const std::shared_ptr<Operation>& op);
   [[gnu::hot]] void Finish(const std::shared_ptr<Operation>& op);
-  // Does about `text` what the options say, if there is any.
+  // Warns of `text` or fails the operation with it, as the options say; nothing if it is empty.
   void ReportNonFinite(Operation& op, const std::string& text);
+  // Moves the messages of full rings to the unexpected-message queue.
   void Spill();
+  // The poller's thread: deadlines, crashes, heartbeats and warnings.
   void Tick();
-  // How another process was lost.
+  // How another process ended without a goodbye.
   struct Crash {
     std::string reason;
     Ending ending = Ending::kNoWord;
     Clock::time_point seen;
-    int witness = -1;  // the process that says so; -1: this one saw it by itself
+    int witness = -1;  // the process that reported it; -1: this one observed it
   };
-  // What counts from now on: this, or what was known of it before.
+  // Records a crash and tells the linked processes. Returns the crash that counts: an earlier record of it if there is
+  // one.
   Crash NoteCrash(int process, const std::string& reason, Ending ending, int witness = -1);
   void FailCrashed(Operation& op, Clock::time_point now);
   void FailLate(Operation& op, Clock::time_point now);
-  // What an operation's lanes wait for, and what is known of those processes, as sentences; and a rank of each of them.
+  // What an operation's lanes wait for, and the state of those processes, as sentences. Fills `waited_for` with a rank
+  // of each of these processes.
   std::string DescribeWaiting(Operation& op, std::map<int, int>* waited_for);
-  // Something that waits.
+  // An operation, or an execution that has not become one yet, that makes no progress.
   struct Stall {
     uint64_t progress = 0;
-    Clock::time_point since;  // it has made no progress
-    int told = 0;             // warnings of it
+    Clock::time_point since;  // the last progress
+    int warnings = 0;         // given so far
     std::shared_ptr<Operation> op;
-    std::string what;  // without an operation
+    std::string what;  // its description if there is no operation
   };
   void WarnOfStalls(Clock::time_point now);
   static std::string DescribeStall(const Stall& stall, const std::string& waits, Clock::time_point now);
-  // Those who have ended say nothing any more: the lanes find out what that means for them.
+  // Confirms a latch for processes that have ended, since these send no confirmation. The lanes then find the end of
+  // their links.
   void OpenLatchIfPeersLeft(ProgramLatch& latch);
-  // What is known of a process that has ended, in good order or not.
-  PeerEnd Known(int process);
-  // The failure of an operation in which rank `self` waits for rank `peer`: what a peer has said of this operation, or
-  // else the end of `peer`'s process, or else `link`, by which nothing more comes.
+  // How and why a process has ended, in good order or not; empty if it is not known to have ended.
+  PeerEnd EndOf(int process);
+  // The failure of an operation in which rank `self` waits for rank `peer` over the ended link `link`. The cause is a
+  // failure that a peer reported for this operation; else the end of `peer`'s process; else the link's end.
   [[gnu::cold]] Status Loss(const Operation& op, int self, int peer, const LinkEnd& link);
-  // Closes the links with processes that have ended in good order; returns those that have said so a while ago.
+  // Closes the links with processes that have ended in good order. Returns those whose last messages have arrived by
+  // now, too.
   std::set<int> CloseLeft(Clock::time_point now);
-  // Fails an operation that waits for one of these processes, from which nothing more can come.
+  // Fails an operation that waits for one of these processes, from which nothing more can arrive.
   void FailLeft(Operation& op, const std::set<int>& left);
   // Whether a process has ended in good order.
   bool HasLeft(int process);
-  // What a link does at its end: a process whose connection ends without its goodbye is lost.
+  // The callback for a link's end: a process whose connection ends without a goodbye counts as crashed.
   OnEnd LinkEnded(int process, bool by_socket);
-  // Fails what may not begin: the engine is halted, or the plan is of an earlier epoch.
+  // Fails an operation that may not begin, because the engine is halted or the plan is of an earlier epoch.
   void FailRefused(Operation& op);
-  // Whether a process is alive and in this operation, too, as far as one knows.
+  // Whether, by its last heartbeat, a process is alive and in this operation, too.
   bool WaitsTogether(int process, const Operation& op);
   void OnFrame(int process, const ControlFrame& frame);
   void ControlEnded(int process, const std::string& why, Ending ending);
-  // To every process that is linked, but for one.
+  // Sends a frame to every linked process but `except`.
   void TellAll(const ControlFrame& frame, int except);
-  // True if the failure of this operation is news; it is remembered.
+  // Records the failure of an operation. False if one was recorded before.
   bool RecordFailure(uint64_t key, const Status& status);
-  // The last of those, as one tells them.
+  // The latest of these failures, as frames.
   std::vector<ControlFrame> LastFailures();
   std::string LastSeen(int process);
   std::vector<Activity> Activities(Clock::time_point now);
   void SendHeartbeats(Clock::time_point now);
   std::vector<std::shared_ptr<Operation>> Active(uint64_t* version);
-  // A connection as the options spoil it. `what` tells those of a process apart.
+  // Wraps a connection to inject the faults of the options. `what` gives each connection of a process its own faults.
   std::unique_ptr<Stream> WithInjectedFaults(std::unique_ptr<Stream> stream, int process, int what) const;
 
   EngineOptions options_;
-  // Peers ring `bell_` for messages and room; only workers with operations in flight sleep on it. The others sleep on
-  // `idle_`, so that a message for whoever is looking already costs its sender no system call.
+  // Peers ring `bell_` when they send a message or free a slot; only workers with operations in flight sleep on it. The
+  // other workers sleep on `idle_`, so that a message for a thread that is polling costs its sender no system call.
   std::unique_ptr<Bell> bell_, idle_;
   Links links_;
   UnexpectedMessages unexpected_;
@@ -279,7 +291,7 @@ class Engine {
 
   std::mutex mutex_;
   std::string abort_reason_;  // set before aborted_
-  bool ending_ = false;       // for good
+  bool ending_ = false;       // set by Abort, and never cleared
   std::vector<std::shared_ptr<Operation>> active_;
   std::atomic<uint64_t> version_{0};
   std::atomic<int> active_count_{0};
@@ -287,7 +299,7 @@ class Engine {
   std::atomic<uint64_t> epoch_{0};
   std::atomic<bool> troubled_{false};
   bool halt_told_ = false;
-  std::mutex sites_mutex_;  // taken before no other
+  std::mutex sites_mutex_;  // no other mutex is taken under it
   std::map<uint64_t, Site*> sites_;
   uint64_t next_site_ = 0;
   std::vector<std::weak_ptr<Site>> watched_;
@@ -296,36 +308,35 @@ class Engine {
   std::vector<std::string> warnings_;
   std::set<uint64_t> warned_;  // keys of plans
   std::map<int, Crash> crashes_;
-  std::vector<std::function<void()>> goodbyes_;  // each tells one peer that this process ends in good order
+  std::vector<std::function<void()>> goodbyes_;  // each sends the goodbye of one link
   bool said_goodbye_ = false;
   std::atomic<bool> any_left_{false};  // of the peers
-  // What other processes said, and this one to them, of operations that failed: the last of them.
+  // The latest failures of operations, as other processes reported them or this one did, by the operation's key.
   std::map<uint64_t, Status> known_failures_;
   std::deque<uint64_t> known_failure_order_;
 
   struct Peer {
     std::vector<std::shared_ptr<ControlLink>> controls;  // each side dials one
-    Clock::time_point heard, told;                       // when it last said something, and was last told something
-    Clock::time_point said_at;                           // when it said what it was doing
+    Clock::time_point heard_at, heartbeat_sent_at;       // the last frame from it; the last heartbeat to it
+    Clock::time_point said_at;                           // the arrival of `doing`
     std::vector<Activity> doing;
-    bool left = false;  // with a goodbye
-    std::string how;    // in its words: "it has ended (exit code 3)"; empty if it left this epoch
+    bool left = false;  // it sent a goodbye
+    std::string how;    // the goodbye's text: "it has ended (exit code 3)"; empty if it left this epoch
     Clock::time_point left_at;
     std::string Farewell() const { return how.empty() ? "it has gone on to another epoch of the job" : how; }
-    std::vector<std::string> unsent;  // notes, encoded, for when there is a connection
-    // By the first connection that has not ended.
-    void Say(const std::string& frame, bool dispensable = false) {
+    std::vector<std::string> unsent;  // encoded control messages that wait for a connection
+    // Uses the first connection that has not ended.
+    void Send(const std::string& frame, bool dispensable = false) {
       for (auto& control : controls) {
         if (control->Send(frame, dispensable)) return;
       }
     }
   };
-  std::string farewell_;    // this process's last word, encoded: those who connect later are told it, too
+  std::string farewell_;    // this process's last frame, encoded; sent also to processes that connect later
   std::mutex peers_mutex_;  // taken after mutex_, if both are
   std::map<int, Peer> peers_;
-  Clock::time_point signs_sent_{};  // the poller's thread only
-  Clock::time_point stalls_looked_{};
-  std::map<uint64_t, Stall> stalls_;  // by what waits; the poller's thread only
+  Clock::time_point stalls_checked_at_{};  // the poller's thread only
+  std::map<uint64_t, Stall> stalls_;       // by operation or execution; the poller's thread only
 
   const size_t processors_ = AllowedCpus();
   std::atomic<bool> crowded_{false};  // the host's processes outnumber them
@@ -344,13 +355,13 @@ class Engine {
 
   std::vector<std::thread> workers_;
   std::string Enlist(int process, int channel, bool sending, JoinedLink joined);
-  // Has a link say goodbye when this process ends; at once if it has done so.
+  // Registers the goodbye that a link sends when this process ends; sends it at once if it is already ending.
   void AddGoodbye(std::function<void()> say);
 
   Lookers lookers_;
   VerbsJoin verbs_;
   PluginLinks plugins_;
-  std::unique_ptr<Poller> poller_;  // last: its thread uses everything above
+  std::unique_ptr<Poller> poller_;  // the last member: its thread uses everything above
 };
 
 }  // namespace jaxring

@@ -1,4 +1,4 @@
-// The end of an execution that holds several operations: it follows the last of them.
+// An execution of a fused call, which has several operations. It completes its ranks when the last operation ends.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@ namespace jaxring {
 
 class FusedCall {
  public:
-  // `others`: of the ranks whose handlers wait for a future; `own`: of the rank whose thread launches, if one's does.
+  // `others` are the completions of the ranks whose handlers wait for a future. `own` is that of the launching thread's
+  // rank, or empty.
   FusedCall(CompletionPool* pool, size_t operations, std::vector<Completion> others, Completion own)
       : pool_(pool), left_(operations + 1), others_(std::move(others)), own_(std::move(own)) {}
 
@@ -30,8 +31,8 @@ class FusedCall {
     CompleteOthers();
   }
 
-  // The launching thread has nothing more to do for them; called once. If all have ended by now, its own rank is
-  // completed there, without another thread.
+  // Called once, by the launching thread when it has nothing more to do for the operations. If all have ended, it
+  // completes its own rank itself, without another thread.
   void Launched() {
     if (!Last()) return;
     CompleteOthers();

@@ -1,4 +1,4 @@
-// Ends what is in flight because somebody wants this process back, and leaves the engine as it is for the next calls.
+// Interrupts the operations in flight, as on Ctrl-C. The engine stays usable for later calls.
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -40,7 +40,7 @@ bool Site::Interrupt(const std::string& why, Clock::time_point at) {
     for (Instance& instance : group.waiting) {
       if (instance.begun > at || !instance.failure.ok()) continue;
       const std::string what = group.ready ? group.parts[0].plan->what : CallName(0);
-      // It stays, so that its late ranks find this.
+      // The failed instance is kept, so that ranks that arrive later fail, too.
       instance.failure = Status::Error(Code::kAborted, what + ": " + why);
       FailAll(instance, instance.failure);
       TellFailure(group, instance);

@@ -1,4 +1,4 @@
-// How operations begin and end: on the thread that brings their last participant if they are short.
+// Starts and finishes operations. Short ones run on the thread that brings their last participant.
 #include <sched.h>
 
 #include <algorithm>
@@ -14,28 +14,29 @@
 namespace jaxring {
 namespace {
 
-// Small: the whole operation costs less than handing it to another thread (18 us across two cores), so the thread that
-// launches it plays it to its end. For ranks of this process, all bytes that are read:
+// A small operation costs less than handing it to another thread (18 us across two cores), so the launching thread
+// executes it to its end. The limit for ranks of this process, of all bytes that are read:
 constexpr uint64_t kSmallMemoryBytes = 1 << 20;
-// between processes, one rank's:
+// and between processes, of one rank's bytes:
 constexpr uint64_t kSmallBytes = 64 << 10;
-// Looks before the first sched_yield (0.3 us and more): what a running peer sends arrives within these, 5 us or so, and
-// is seen a little sooner than between two yields. Where processes outnumber processors the peer may be waiting for
-// this one's: 4 processes on 2 take half the time.
+// Polls before the first sched_yield, which takes 0.3 us and more. Messages of a running peer arrive within these
+// polls, some 5 us, and are seen a little sooner than between two yields. On a crowded host (more processes than CPUs)
+// the peer may need this thread's CPU: 4 processes on 2 CPUs take half the time with 2 polls.
 constexpr int kPollsBeforeYield = 128, kCrowdedPollsBeforeYield = 2;
-// How many times as long a launching thread waits there. What goes through workers is woken three times, each time
-// behind peers that yield to each other (0.4 ms were seen), which makes them hand over, too: one delay would last for a
-// thousand operations.
+// On a crowded host a launching thread polls this many times JAXRING_PATIENCE. Workers would need three wake-ups, each
+// behind peers that yield to each other (0.4 ms were measured). Those peers would then hand over, too, and one delay
+// would last for a thousand operations.
 constexpr int kCrowdedPatienceFactor = 10;
-// How long at most it keeps its processor there where all who share that have sent their part of the operation, too,
-// and wait: to yield to them costs two switches, and nobody is further.
+// On a crowded host a launching thread does not yield for this time at most while every process on its CPU waits for
+// the same operation and has sent its part. A yield to them costs two context switches and gains nothing.
 constexpr auto kKeepCpuFor = std::chrono::microseconds(50);
-// Who looks after deadlines and failures that are told sees only what workers play.
+// A launching thread polls no longer than this: deadlines and reported failures are only checked for operations that
+// were handed to workers.
 constexpr auto kPollAtMost = std::chrono::seconds(1);
-// How long a launching thread that shares a processor does not think of leaving it again.
+// The least time between two attempts of launching threads to move off a shared CPU.
 constexpr auto kMoveInterval = std::chrono::milliseconds(5);
 
-// The operation that this thread is launching: its own participant may be completed without another thread.
+// The operation that this thread is launching. Its own participant may be completed on this thread.
 thread_local const Operation* launching = nullptr;
 
 }  // namespace
@@ -46,14 +47,14 @@ void Engine::Launch(std::span<Started> ops, bool help) {
     if (options_.non_finite != EngineOptions::NonFinite::kIgnore) ReportNonFinite(*op, NonFiniteOperand(*op));
   }
   const Operation::Home home = ops[0]->home;
-  const std::shared_ptr<FusedCall> fused = ops[0]->fused;  // before it ends
+  const std::shared_ptr<FusedCall> fused = ops[0]->fused;  // read before the operation ends and drops it
   launching = help && !fused ? ops[0].get() : nullptr;
   {
     CompletionPool::Playing playing;
     Begin(ops, help);
   }
   launching = nullptr;
-  // Before the ranks are let go on: the next execution finds them.
+  // Before the ranks are completed, so that the next execution can reuse the operations.
   if (home.site != nullptr) home.site->TakeBack(home.group, ops);
   if (fused) fused->Launched();
 }
@@ -65,7 +66,7 @@ void Engine::Begin(std::span<Started> ops, bool help) {
   for (Started& op : ops) {
     if (op->lanes().empty()) Finish(op);
   }
-  // Long ones first: the workers have them while this thread sees to those that wait for peers.
+  // Long operations first: workers execute them while this thread polls for the others' peers.
   auto is_long = [](const Started& op) {
     return op->plan().memory_only() && op->plan().in_bytes() * op->plan().ranks.size() > kSmallMemoryBytes;
   };
@@ -78,7 +79,7 @@ void Engine::Begin(std::span<Started> ops, bool help) {
     HandOver(small);
   }
   if (!help) return;
-  // All of a memory operation's data is here, so helping is work and no wait.
+  // All data of a memory operation is in this process, so that this thread works here and never waits.
   for (Started& op : ops) {
     while (op->plan().memory_only() && Play(op)) {
     }
@@ -93,7 +94,7 @@ void Engine::HandOver(std::span<Started> ops) {
       if (op->finished()) continue;
       op->handed_over = true;
       lanes += op->lanes().size();
-      // A failure that is told from now on finds the operation among the active ones.
+      // A failure that is reported later finds the operation in active_.
       if (auto told = known_failures_.find(op->key()); told != known_failures_.end()) op->Fail(told->second);
       active_.push_back(op);
       active_count_.fetch_add(1, std::memory_order_release);
@@ -106,9 +107,9 @@ void Engine::HandOver(std::span<Started> ops) {
 
 bool Engine::PlayHere(std::span<Started> ops) {
   uint64_t bytes = 0;
-  // With other ranks of this process in flight, their handlers may need this thread.
+  // The handlers of other ranks of this process may need this thread.
   bool patient = counters_.in_flight.load(std::memory_order_relaxed) <= 1;
-  // This thread can do nothing better than to play: its caller wants the end first, or others have the processors.
+  // Polling costs nothing if the caller needs the result next, or if other processes use the CPUs meanwhile.
   const bool crowded = crowded_.load(std::memory_order_relaxed);
   bool free = true;
   for (Started& op : ops) {
@@ -157,7 +158,7 @@ bool Engine::PlayHere(std::span<Started> ops) {
     } else if (now >= until) {
       return false;
     }
-    // Of several, each rank may have filled its peers' rings with messages of those that they have yet to send for.
+    // With several operations, the peers' rings may be full of messages for operations that come later in this process.
     if (ops.size() > 1) Spill();
     if (crowded && now - yielded < kKeepCpuFor && waiting.seat >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
         !links_.AnyWants(waiting.seat, ops[0]->key())) {
@@ -171,7 +172,7 @@ bool Engine::PlayHere(std::span<Started> ops) {
 int Engine::PlaceWaiter(const Operation& op, Clock::time_point now) {
   const int processor = sched_getcpu(), process = op.plan().process;
   bell_->Sit(processor, op.key());
-  // A move costs some 50 us, and where others keep all processors busy it does not last.
+  // A move costs some 50 us, and does not last while other work keeps all CPUs busy.
   if (now - move_considered_at_.load(std::memory_order_relaxed) < kMoveInterval) return processor;
   std::array<std::pair<int, int>, 64> seats;
   const auto others = std::span(seats).first(std::min(links_.Seats(seats), seats.size()));
@@ -239,7 +240,7 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
   recorder_.End(op->record, op->failed());
   if (op->failed()) {
     counters_.failures++;
-    // A process that gives up says so of itself, not of each operation.
+    // A process that aborts reports itself once, not each of its operations.
     if (!op->plan().alone() && !aborted_.load(std::memory_order_acquire)) {
       BroadcastFailure(op->key(), status, op->plan().process);
     }

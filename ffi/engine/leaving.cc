@@ -1,4 +1,5 @@
-// Processes that have ended in good order: what they sent is still taken, and what waits for more of them fails.
+// Processes that have ended in good order. Messages that they sent are still received; operations that wait for more of
+// them fail.
 #include <utility>
 
 #include "engine/engine.h"
@@ -6,8 +7,8 @@
 namespace jaxring {
 namespace {
 
-// How long after a process's goodbye nothing more is expected of it where that cannot be known: a link in the making
-// has come into service by then, and a device has delivered what it had.
+// After this time since a process's goodbye, none of its messages can still arrive: links that were being set up are in
+// service by then, and devices have delivered.
 constexpr auto kLastMessages = std::chrono::seconds(2);
 
 }  // namespace
@@ -18,7 +19,7 @@ bool Engine::HasLeft(int process) {
   return it != peers_.end() && it->second.left;
 }
 
-PeerEnd Engine::Known(int process) {
+PeerEnd Engine::EndOf(int process) {
   PeerEnd end;
   end.last_seen = LastSeen(process);
   {
@@ -38,11 +39,11 @@ PeerEnd Engine::Known(int process) {
 }
 
 Status Engine::Loss(const Operation& op, int self, int peer, const LinkEnd& link) {
-  // A process that fails and then ends says both. An operation on the thread that launched it is not among the active
-  // ones, which RecordFailure() fails.
+  // A process that fails and then ends reports both; the failure is the cause. RecordFailure has not failed this
+  // operation if it runs on its launching thread, since it is not in active_ then.
   if (auto told = FailureFor(op.key())) return *std::move(told);
-  PeerEnd known = Known(op.plan().ranks[peer].process);
-  // How a link ends may only follow from what its peer has said before.
+  PeerEnd known = EndOf(op.plan().ranks[peer].process);
+  // The link's own end is the cause only if the peer reported nothing before.
   if (known.reason.empty()) {
     known.reason = link.reason;
     known.ending = link.ending;
@@ -57,7 +58,7 @@ std::set<int> Engine::CloseLeft(Clock::time_point now) {
   {
     std::lock_guard lock(peers_mutex_);
     for (const auto& [process, peer] : peers_) {
-      // Who leaves an epoch halts it, and its links are forgotten.
+      // A peer that left for a new epoch has halted this process, which drops all links later.
       if (!peer.left || peer.how.empty()) continue;
       left.emplace_back(process, peer.Farewell());
       if (now - peer.left_at > kLastMessages) settled.insert(process);

@@ -1,4 +1,5 @@
-// What the processes of a job tell each other beside the data, and what is said of one that is silent.
+// Heartbeats and failure reports between the processes of a job, on their control connections; and the error texts
+// about silent or slow processes.
 #include <algorithm>
 #include <cstdio>
 
@@ -11,14 +12,15 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr auto kHeartbeatEvery = milliseconds(500);
-// Who is silent for longer does not run.
+// A process that has been silent for longer is not running.
 constexpr auto kSilent = milliseconds(1500);
-// How long one that waits for a process which waits itself lets that one speak first: it knows whom it waits for.
+// If the awaited process itself waits in the same operation, this process reports the deadline so much later. The other
+// one is nearer to the cause and reports it first.
 constexpr auto kReportGrace = milliseconds(1000);
-// A stopped process reads nothing, and its buffers are to last.
+// A stopped process reads nothing, so heartbeats to a silent one are rare and do not fill its socket buffer.
 constexpr auto kSilentLong = milliseconds(5000), kHeartbeatToSilentEvery = milliseconds(10000);
 constexpr size_t kKnownFailures = 1024, kRepeatedFailures = 64;
-// A peer that says more than is listened to is out of its mind.
+// Further control messages are dropped; Python reads them far faster than a sane peer sends them.
 constexpr size_t kMaxControlMessages = 65536;
 
 std::string Seconds(Clock::duration time) {
@@ -59,15 +61,15 @@ uint32_t Milliseconds(Clock::duration time) {
 
 void Engine::TellAll(const ControlFrame& frame, int except) {
   const std::string bytes = EncodeFrame(frame);
-  // A last word goes before the end of each connection. So does a failure: sent on one connection alone, it could be
-  // read after the goodbye on another one, and the peer would name the end of this process as the cause.
+  // A process's last frame goes out on each of its connections, before their ends. So does a failure: on one connection
+  // alone it could be read after the goodbye on another, and the peer would then blame the end of this process.
   const bool last = frame.kind == ControlFrame::Kind::kGoodbye || frame.kind == ControlFrame::Kind::kLeaving;
   const bool everywhere = last || frame.kind == ControlFrame::Kind::kFailed;
   std::lock_guard lock(peers_mutex_);
   if (last && !frame.text.empty()) farewell_ = bytes;
   for (auto& [process, peer] : peers_) {
     if (process == except) continue;
-    if (!everywhere) peer.Say(bytes);
+    if (!everywhere) peer.Send(bytes);
     for (size_t i = 0; everywhere && i < peer.controls.size(); ++i) peer.controls[i]->Send(bytes);
   }
 }
@@ -116,14 +118,14 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
   {
     std::lock_guard lock(peers_mutex_);
     Peer& peer = peers_[process];
-    peer.heard = Clock::now();
+    peer.heard_at = Clock::now();
     if (frame.kind == ControlFrame::Kind::kAlive) {
       peer.doing = frame.activities;
-      peer.said_at = peer.heard;
+      peer.said_at = peer.heard_at;
     }
     if (frame.kind == ControlFrame::Kind::kGoodbye && !peer.left) {
       peer.left = true;
-      peer.left_at = peer.heard;
+      peer.left_at = peer.heard_at;
       peer.how = frame.text;
     }
   }
@@ -171,7 +173,7 @@ std::vector<Activity> Engine::Activities(Clock::time_point now) {
   for (auto& weak : watched) {
     if (auto site = weak.lock()) site->Describe(now, &activities);
   }
-  // The oldest is what the others may be waiting for.
+  // Oldest first: the other processes may be waiting for it.
   std::stable_sort(activities.begin(), activities.end(),
                    [](const Activity& a, const Activity& b) { return a.age_ms > b.age_ms; });
   if (activities.size() > ControlFrame::kMaxActivities) activities.resize(ControlFrame::kMaxActivities);
@@ -187,7 +189,8 @@ std::vector<Activity> Engine::Activities(Clock::time_point now) {
 void Engine::SendHeartbeats(Clock::time_point now) {
   auto due = [now](const Peer& peer) {
     if (peer.controls.empty() || peer.left) return false;
-    return now - peer.told >= (now - peer.heard > kSilentLong ? kHeartbeatToSilentEvery : kHeartbeatEvery);
+    return now - peer.heartbeat_sent_at >=
+           (now - peer.heard_at > kSilentLong ? kHeartbeatToSilentEvery : kHeartbeatEvery);
   };
   {
     std::lock_guard lock(peers_mutex_);
@@ -199,8 +202,8 @@ void Engine::SendHeartbeats(Clock::time_point now) {
   std::lock_guard lock(peers_mutex_);
   for (auto& [process, peer] : peers_) {
     if (!due(peer)) continue;
-    peer.told = now;
-    peer.Say(bytes, true);
+    peer.heartbeat_sent_at = now;
+    peer.Send(bytes, true);
   }
 }
 
@@ -211,38 +214,37 @@ std::string Engine::LastSeen(int process) {
   return std::string("It was last seen ").append(Doing(it->second.doing, {})).append(". ");
 }
 
-std::string Engine::DescribePeer(int process, const std::string& who, uint64_t key) {
+std::string Engine::DescribePeer(int process, const std::string& name, uint64_t key) {
   Peer peer;
   {
     std::lock_guard lock(peers_mutex_);
     if (auto it = peers_.find(process); it != peers_.end()) peer = it->second;
   }
   if (peer.controls.empty()) {
-    return who +
+    return name +
            " has made no connection to this process yet: it has not reached a collective that both take part in, or "
-           "cannot "
-           "reach this process.";
+           "cannot reach this process.";
   }
-  if (peer.left) return who + ": " + peer.Farewell() + ".";
+  if (peer.left) return name + ": " + peer.Farewell() + ".";
   const auto now = Clock::now();
-  const auto silent = now - peer.heard;
+  const auto silent = now - peer.heard_at;
   const bool said = peer.said_at != Clock::time_point{};
   if (silent > kSilent) {
     std::string text =
-        who + " has not moved for " + Seconds(silent) + ": it is stopped, swapped out, starved or cut off.";
+        name + " has not moved for " + Seconds(silent) + ": it is stopped, swapped out, starved or cut off.";
     if (said) text.append(" It was last seen ").append(Doing(peer.doing, {})).append(".");
     return text;
   }
-  if (!said) return who + " is alive and has not said yet what it does.";
-  std::string text = who + " is alive, and " + Doing(peer.doing, now - peer.said_at) + ".";
-  bool same = false, stranger = false, runs = false;
+  if (!said) return name + " is alive and has not said yet what it does.";
+  std::string text = name + " is alive, and " + Doing(peer.doing, now - peer.said_at) + ".";
+  bool same = false, unknown = false, runs = false;
   for (const Activity& activity : peer.doing) {
     runs |= activity.running;
     same |= activity.running && activity.key == key;
-    stranger |= activity.running && activity.key != key && !recorder_.Knows(activity.key);
+    unknown |= activity.running && activity.key != key && !recorder_.Knows(activity.key);
   }
   if (!runs) return text + " It computes, waits in Python, or runs another program than this process.";
-  if (!same && stranger) {
+  if (!same && unknown) {
     text +=
         " This process has not begun that: the processes run different programs, or collectives in another order or "
         "of other shapes.";
@@ -253,8 +255,8 @@ std::string Engine::DescribePeer(int process, const std::string& who, uint64_t k
 bool Engine::WaitsTogether(int process, const Operation& op) {
   std::lock_guard lock(peers_mutex_);
   auto it = peers_.find(process);
-  if (it == peers_.end() || it->second.left || Clock::now() - it->second.heard > kSilent) return false;
-  // What it said before is of no use.
+  if (it == peers_.end() || it->second.left || Clock::now() - it->second.heard_at > kSilent) return false;
+  // A heartbeat from before this operation, or just after its begin, says nothing about it.
   if (it->second.said_at < op.begun() + kHeartbeatEvery) return true;
   const std::vector<Activity>& doing = it->second.doing;
   return std::any_of(doing.begin(), doing.end(), [&op](const Activity& a) { return a.running && a.key == op.key(); });

@@ -1,4 +1,4 @@
-// Connections with the processes that an engine works with, and what becomes of operations when one of these is gone.
+// Connections with the other processes of a job, and how operations fail when one of these processes is gone.
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -8,9 +8,10 @@
 namespace jaxring {
 namespace {
 
+// What a process sent before it died may suffice: operations get this time to receive it.
 constexpr auto kCrashGrace = std::chrono::milliseconds(100);
 
-// In place of a channel.
+// Stands for the control connection where a data connection has its channel.
 constexpr int kControl = 0xFFFF;
 
 std::string Sentence(const std::string& why, Ending ending) {
@@ -40,7 +41,7 @@ void Engine::AddControl(int process, std::unique_ptr<Stream> stream) {
   {
     std::lock_guard lock(peers_mutex_);
     Peer& peer = peers_[process];
-    peer.heard = Clock::now();
+    peer.heard_at = Clock::now();
     peer.controls.push_back(link);
   }
   poller_->Add(fd, EPOLLIN | EPOLLRDHUP, link);
@@ -48,18 +49,18 @@ void Engine::AddControl(int process, std::unique_ptr<Stream> stream) {
     std::lock_guard lock(peers_mutex_);
     if (!farewell_.empty()) link->Send(farewell_);
   }
-  // It may be about to begin what has failed before the two were connected.
+  // The peer may be about to begin an operation that failed before the two were connected.
   for (const ControlFrame& failed : LastFailures()) link->Send(EncodeFrame(failed));
   std::vector<std::string> unsent;
   std::lock_guard lock(peers_mutex_);
   unsent.swap(peers_[process].unsent);
-  for (const std::string& note : unsent) link->Send(note);
+  for (const std::string& message : unsent) link->Send(message);
 }
 
 void Engine::ControlEnded(int process, const std::string& why, Ending ending) {
   if (!HasLeft(process)) NoteCrash(process, Sentence(why, ending), ending);
-  // The first word on it counts: the end of the connection may only follow from what was said before.
-  const PeerEnd known = Known(process);
+  // The first report of its end counts: the connection's end may only be a consequence of that.
+  const PeerEnd known = EndOf(process);
   links_.CloseShared(process, known.reason, known.ending);
   bell_->NotifyAll();
 }
@@ -75,7 +76,7 @@ Engine::Crash Engine::NoteCrash(int process, const std::string& reason, Ending e
       return it->second;
     }
   }
-  // Not every process is linked with every other.
+  // Forwarded, since not every process is connected with the one that crashed.
   ControlFrame gone;
   gone.kind = ControlFrame::Kind::kGone;
   gone.process = process;
@@ -87,15 +88,15 @@ Engine::Crash Engine::NoteCrash(int process, const std::string& reason, Ending e
 }
 
 void Engine::SendControlMessage(int process, const std::string& text) {
-  ControlFrame note;
-  note.kind = ControlFrame::Kind::kMessage;
-  note.text = text;
+  ControlFrame message;
+  message.kind = ControlFrame::Kind::kMessage;
+  message.text = text;
   std::lock_guard lock(peers_mutex_);
   Peer& peer = peers_[process];
   if (peer.controls.empty()) {
-    peer.unsent.push_back(EncodeFrame(note));
+    peer.unsent.push_back(EncodeFrame(message));
   } else {
-    peer.controls.front()->Send(EncodeFrame(note));
+    peer.controls.front()->Send(EncodeFrame(message));
   }
 }
 
@@ -143,7 +144,6 @@ void Engine::FailCrashed(Operation& op, Clock::time_point now) {
     if (crashes_.empty()) return;
     for (const RankPlace& rank : op.plan().ranks) {
       auto it = crashes_.find(rank.process);
-      // What the process sent before it died may still be enough: a moment for that.
       if (it == crashes_.end() || now - it->second.seen < kCrashGrace) continue;
       auto known = std::find_if(lost.begin(), lost.end(), [&](const Lost& l) { return l.process == rank.process; });
       if (known == lost.end()) {
@@ -154,7 +154,7 @@ void Engine::FailCrashed(Operation& op, Clock::time_point now) {
     }
   }
   if (lost.empty()) return;
-  // What this process saw itself comes first: who is cut off says of all others that they are gone.
+  // What this process observed itself comes first: a process that is cut off reports all others as gone.
   std::stable_partition(lost.begin(), lost.end(), [](const Lost& l) { return l.crash.witness < 0; });
   std::string text = op.What() + ": lost ";
   constexpr size_t kDescribed = 4;
@@ -185,7 +185,7 @@ void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bo
 }
 
 OnEnd Engine::LinkEnded(int process, bool by_socket) {
-  // Only this connection ended: others of the same peer may still hold what it sent before.
+  // Only this connection ended: other connections of the same peer may still hold messages.
   return [this, process, by_socket, epoch = epoch_.load()](const std::string& why, Ending ending) {
     if (ending == Ending::kGoodbye || epoch != epoch_.load() || HasLeft(process)) return;
     NoteCrash(process, by_socket ? Sentence(why, ending) : why, ending);

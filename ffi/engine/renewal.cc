@@ -1,5 +1,5 @@
-// What survives an error: everything in flight is given up, and the job begins a new epoch without the old one's
-// links, plans and counts.
+// Recovery from an error: all operations in flight fail, and the job begins a new epoch without the links, plans and
+// counts of the old one.
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -32,7 +32,7 @@ std::optional<std::string> Engine::Halted() {
 }
 
 void Engine::FailRefused(Operation& op) {
-  // Counted as unfinished before: either Renew waits for it, or it sees that it may not begin.
+  // The caller has counted the operation in unfinished_. So either Renew waits for it, or it fails here.
   if (std::optional<std::string> why = Halted()) {
     op.Fail(Status::Error(Code::kAborted, op.What() + ": " + *why));
   } else if (op.plan().epoch != epoch_.load()) {
@@ -70,7 +70,7 @@ bool Engine::Renew(uint64_t epoch, double timeout_s) {
   }
   const Status over = Status::Error(Code::kAborted, "jaxring: " + Halted().value_or("the job is being rebuilt"));
   for (const auto& site : sites) site->Renew(epoch, over);
-  // Who is not as far yet must not take the end of these connections for a crash.
+  // A peer that has not begun the new epoch yet must not take the end of these connections for a crash.
   ControlFrame goodbye;
   goodbye.kind = ControlFrame::Kind::kGoodbye;
   TellAll(goodbye, -1);
@@ -93,7 +93,7 @@ bool Engine::Renew(uint64_t epoch, double timeout_s) {
   detached_failures_.clear();
   troubled_ = halt_told_ = any_left_ = false;
   unexpected_.Clear();
-  version_.fetch_add(1, std::memory_order_release);  // workers let go of what has ended
+  version_.fetch_add(1, std::memory_order_release);  // makes workers drop their references to ended operations
   bell_->NotifyAll();
   return true;
 }

@@ -1,5 +1,5 @@
-// The engine that serves this process. It is made once, when jaxring is first used, and lives until the process ends:
-// XLA may call a handler or run a continuation at any time up to the last moment.
+// The process's engine. It is made once, when jaxring is first used, and is never destroyed, because XLA may call a
+// handler or run a continuation until the process ends.
 #pragma once
 
 #include "engine/engine.h"

@@ -127,7 +127,7 @@ bool Site::Complete(const Group& group, const Instance& instance) const {
 }
 
 uint64_t Site::NextSequence(Group& group) {
-  // Each under its own site's lock: the order between sites is the caller's.
+  // Each call holds its own site's lock. The caller determines the order between sites.
   return group.counter ? group.counter->fetch_add(1, std::memory_order_relaxed) : group.begun++;
 }
 
@@ -135,7 +135,7 @@ void Site::Resolve(int group_index, size_t collective, std::shared_ptr<const Pla
   std::unique_lock lock(mutex_);
   Group& group = groups_[group_index];
   Part& part = group.parts[collective];
-  // One that was asked for before the job was rebuilt is of no use, and a second one of no need.
+  // Ignores a plan that was requested before the job was rebuilt, and a second plan.
   if (plan->epoch != epoch_ || part.plan) return;
   Identified(group, part, {plan->key, plan->half, plan->process});
   part.plan = std::move(plan);
@@ -177,11 +177,11 @@ void Site::Identified(Group& group, Part& part, const Part::Identity& identity) 
   part.identity = identity;
   if (!group.counter && &part == &group.parts[0]) {
     group.counter = engine_->CounterOf(identity.key, identity.half == Half::kRecv);
-    // Also those that failed and are gone, which the other processes have counted.
+    // Includes executions that failed and are gone, because the other processes have counted them.
     const uint64_t before = group.counter->fetch_add(group.begun, std::memory_order_relaxed);
     for (Instance& instance : group.waiting) instance.sequence += before;
   }
-  // What failed before, for want of this plan or another part's.
+  // Executions that failed before because this plan or another part's was missing.
   for (Instance& instance : group.waiting) {
     if (!instance.failure.ok()) TellFailure(group, instance);
   }
@@ -196,7 +196,8 @@ void Site::Reject(int group_index, size_t collective, Status status, uint64_t ep
   for (Instance& instance : group.waiting) {
     if (!instance.failure.ok()) continue;
     FailAll(instance, status);
-    // Its late ranks are to find it, lest they begin another that the other processes do not count.
+    // Keeps the failed instance for the ranks that arrive later. They would begin another execution otherwise, which
+    // the other processes do not count.
     instance.failure = status;
     TellFailure(group, instance);
   }

@@ -1,10 +1,10 @@
-// A call site: one custom call of one compiled program. It brings together the participants of each execution.
+// A call site: one custom call of one compiled program. It matches the participants of each execution.
 //
-// A call may hold several collectives, of the same ranks: each has a plan of its own, and an execution begins all of
-// them at once. Participants of one process meet by (run, site, group), first come first served for each rank, because
-// a loop runs a site again within one run. Operations of different processes meet by the plan's key and a sequence
-// number that counts the executions under that key, of however many sites: a program that one process compiled again
-// goes on where the other one was.
+// A fused call holds several collectives of the same ranks. Each has its own plan, and an execution begins all of them
+// at once. Participants of one process are matched by (run, site, group). A loop runs a site several times within one
+// run, so each rank's arrivals are matched in their order. Operations of different processes are matched by the plan's
+// key and a sequence number, which counts the executions of all sites that have this key. So if one process compiles a
+// program again, its count continues and still agrees with the others'.
 #pragma once
 
 #include <atomic>
@@ -62,42 +62,42 @@ class Site : public std::enable_shared_from_this<Site> {
   [[gnu::hot]] void Arrive(Arrival arrival);
 
   const SiteSpec& spec() const { return spec_; }
-  // No other site of this process has or had it.
+  // Unique among all sites that this process ever had.
   uint64_t id() const { return id_; }
   std::vector<int32_t> GroupPartitions(int group) const;
-  // (rank, device) pairs of this process that have come so far.
+  // The (rank, device) pairs of this process that have arrived so far.
   std::vector<std::pair<int, int>> Arrived(int group);
-  // What a group waits for: the plan of one of its collectives.
+  // Sets the plan of one of a group's collectives, and starts the executions that waited for it.
   void Resolve(int group, size_t collective, std::shared_ptr<const Plan> plan);
-  // By what key the operations of a group's collective are known, and to which process this is, before there is a plan:
-  // where none comes, the other processes are told.
+  // Sets the key of a collective's operations, and this process's number, before there is a plan. If planning fails,
+  // the other processes are told of it under this key.
   void Identify(int group, size_t collective, uint64_t key, Half half, int process, uint64_t epoch);
   void Reject(int group, size_t collective, Status status, uint64_t epoch);
-  // Fails what waits and forgets plans and counts: from now on it is in that epoch of the job.
+  // Moves the site to another epoch of the job: fails waiting executions, and drops plans and counts.
   void Renew(uint64_t epoch, const Status& status);
-  // Fails what waits too long for participants or a plan, or all that waits if there is a reason to abort; false when
-  // nothing waits any more.
+  // Fails executions that have waited too long for participants or a plan; with a reason to abort, all that wait. False
+  // when none waits any more.
   bool CheckDeadlines(Clock::time_point now, const std::string* abort_reason);
-  // Fails executions that waited at a time for participants or a plan; false if there were none.
+  // Fails executions that waited at time `at` for participants or a plan; false if there were none.
   bool Interrupt(const std::string& why, Clock::time_point at);
-  // Operations of an execution of a group, which has begun: those that have ended and may serve again are kept.
+  // Takes the operations of a launched execution, and keeps those that have ended and can be reused.
   [[gnu::hot]] void TakeBack(int group, std::span<std::shared_ptr<Operation>> ops);
-  // Adds what waits here for local ranks or a plan.
+  // Appends the executions that wait here for local ranks or a plan.
   void Describe(Clock::time_point now, std::vector<Activity>* activities);
 
  private:
   struct Instance {
     int64_t run_id;
-    uint64_t sequence;  // of the group's executions; once it has a counter, of those that are counted there
+    uint64_t sequence;  // by `Group::begun`; by `Group::counter` once there is one
     Clock::time_point begun;
-    std::vector<Arrival> arrivals;  // as they came
-    Status failure;                 // not ok: ranks or the plan did not come; who comes now is failed with it
+    std::vector<Arrival> arrivals;  // in the order of arrival
+    Status failure;                 // not ok: ranks or the plan did not arrive; later ranks fail with it
   };
   // A collective of a group.
   struct Part {
-    bool asked = false;  // for a plan, and not answered yet
+    bool asked = false;  // a request for its plan is pending
     std::shared_ptr<const Plan> plan;
-    std::shared_ptr<Operation> spare;  // of the plan, and nobody else's: the next execution's
+    std::shared_ptr<Operation> spare;  // an ended operation of the plan, for the next execution; the only reference
     struct Identity {
       uint64_t key;
       Half half;
@@ -109,46 +109,46 @@ class Site : public std::enable_shared_from_this<Site> {
     std::vector<Part> parts;
     bool ready = false;  // all of them have plans
     std::deque<Instance> waiting;
-    // Counts executions under the first collective's key, once that is known, together with other sites; before,
-    // `begun` counts those of the group.
+    // Counts the executions under the first collective's key, of all sites together. Null until the key is known; until
+    // then `begun` counts those of the group.
     std::shared_ptr<std::atomic<uint64_t>> counter;
     uint64_t begun = 0;
-    std::map<int, int> devices;  // rank -> device; complete once it is ready
-    // How many ranks are this process's; once it is ready.
+    std::map<int, int> devices;  // rank -> device; complete once the group is ready
+    // The number of ranks in this process; only once the group is ready.
     size_t locals() const { return parts[0].plan->locals.size(); }
   };
-  // What a rank brought; nullptr if it has not come.
+  // A rank's arrival; nullptr if it has not arrived.
   [[gnu::hot]] static Arrival* Of(Instance& instance, int rank);
-  // Once the group is ready.
+  // Whether all local ranks have arrived. Only once the group is ready.
   bool Complete(const Group& group, const Instance& instance) const;
-  // The number of an execution that begins now.
+  // The sequence number of an execution that begins now.
   [[gnu::hot]] static uint64_t NextSequence(Group& group);
-  // Asks for the plans that a group lacks.
+  // Requests the plans that a group lacks.
   void Ask(int group);
-  // From now on a failure is told to the other processes; those that waited for another part's plan are told now.
+  // Sets a part's identity, under which failures are broadcast from now on. Earlier failures are broadcast now.
   void Identified(Group& group, Part& part, const Part::Identity& identity);
-  // Leaves the lock open.
+  // Releases the lock.
   [[gnu::hot]] void Start(int group, Instance& instance, bool on_this_thread, Clock::time_point now,
                           std::unique_lock<std::mutex>& lock);
-  // Whether what the ranks brought fits a plan; otherwise they are failed.
+  // Whether the ranks' buffers fit a plan; otherwise fails the ranks.
   [[gnu::hot]] bool Fits(const Plan& plan, size_t collective, Instance& instance);
-  // A buffered send ends for its caller as soon as the data is copied: the peer's receive may depend on that end.
-  // Leaves whom to tell, once it has begun, in `sent`. False if it has failed the ranks instead.
+  // Copies the data of a buffered send. Its caller's call ends once the send has begun, since the peer's receive may
+  // depend on that; the completions to call then are appended to `sent`. False if it has failed the ranks instead.
   bool Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy,
               std::vector<Completion>* sent);
   // The operation of one of the call's collectives; nullptr if it has failed the ranks instead.
   [[gnu::hot]] std::shared_ptr<Operation> Prepare(Group& group, size_t collective, Instance& instance,
                                                   Clock::time_point now, std::vector<Completion>* sent);
-  // The ranks end with the last of several operations.
-  void Join(Instance& instance, std::span<std::shared_ptr<Operation>> ops);
+  // Makes the operations of a fused call complete the ranks together, after the last of them.
+  void Fuse(Instance& instance, std::span<std::shared_ptr<Operation>> ops);
   void Expire(Group& group, Instance& instance);
-  // Tells the other processes of an execution that failed here before it began.
+  // Broadcasts the failure of an execution that failed here before it began.
   void TellFailure(Group& group, Instance& instance);
-  // A collective that may have no plan yet, for messages.
+  // The name of a collective that may have no plan yet, for messages.
   std::string CallName(size_t collective) const;
-  // What planning waits for, to be said behind the call's name; empty where it does not wait.
+  // What planning waits for, to append to the call's name; empty if it does not wait.
   std::string WaitsFor() const;
-  // Fails what another process says is over; false if none does.
+  // Fails an execution whose failure another process has reported; false if none has.
   bool FailTold(Group& group, Instance& instance);
   [[gnu::cold]] void FailAll(Instance& instance, const Status& status);
 
@@ -157,7 +157,7 @@ class Site : public std::enable_shared_from_this<Site> {
   SiteSpec spec_;
   std::map<int32_t, std::pair<int, int>> place_;  // partition -> (group, rank)
   std::mutex mutex_;
-  std::deque<Group> groups_;  // a deque: groups hold participants and do not move
+  std::deque<Group> groups_;  // a deque, because groups hold participants and cannot be moved
   bool watched_ = false;
   uint64_t epoch_;
 };

@@ -6,7 +6,7 @@
 namespace jaxring {
 namespace {
 
-// The calls that were instantiated since a program with one of their specs was compiled.
+// Counts a call's instantiations since a program with one of its specs was last compiled.
 struct Program {
   uint64_t before = 0, calls = 0;
 };

@@ -1,4 +1,4 @@
-// How an execution begins once its participants and plans are here: an operation for each collective of the call.
+// Starts an execution once its participants and plans are here, with an operation for each collective of the call.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -81,7 +81,7 @@ std::shared_ptr<Operation> Site::Prepare(Group& group, size_t collective, Instan
       now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(plan->timeout_s));
   const uint64_t key = OperationKey(*plan, instance.sequence);
   if (op) {
-    op->Again(key, deadline);
+    op->Reuse(key, deadline);
   } else {
     op = std::make_shared<Operation>(plan, key, std::move(fresh), deadline);
   }
@@ -115,7 +115,7 @@ void Site::Start(int group_index, Instance& instance, bool help, Clock::time_poi
     return;
   }
   std::vector<Completion> sent;
-  // Most calls hold one, for which nothing is allocated.
+  // Most calls hold one operation, for which no vector is allocated.
   std::shared_ptr<Operation> one;
   std::vector<std::shared_ptr<Operation>> several(group.parts.size() == 1 ? 0 : group.parts.size());
   const std::span ops = several.empty() ? std::span(&one, 1) : std::span(several);
@@ -127,13 +127,13 @@ void Site::Start(int group_index, Instance& instance, bool help, Clock::time_poi
     }
     ops[i]->home = {this, group_index, i};
   }
-  if (!several.empty()) Join(instance, ops);
+  if (!several.empty()) Fuse(instance, ops);
   lock.unlock();
   engine_->Launch(ops, help);
   for (Completion& done : sent) engine_->completions().Post([done = std::move(done)] { done(Status{}); });
 }
 
-void Site::Join(Instance& instance, std::span<std::shared_ptr<Operation>> ops) {
+void Site::Fuse(Instance& instance, std::span<std::shared_ptr<Operation>> ops) {
   std::vector<Completion> others;
   others.reserve(instance.arrivals.size());
   Completion own;
@@ -153,7 +153,7 @@ void Site::TakeBack(int group, std::span<std::shared_ptr<Operation>> ops) {
   std::lock_guard lock(mutex_);
   for (std::shared_ptr<Operation>& op : ops) {
     Part& part = groups_[group].parts[op->home.collective];
-    if (op.use_count() == 1 && op->MayServeAgain() && part.plan.get() == &op->plan()) part.spare = std::move(op);
+    if (op.use_count() == 1 && op->Reusable() && part.plan.get() == &op->plan()) part.spare = std::move(op);
   }
 }
 

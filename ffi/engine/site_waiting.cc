@@ -1,4 +1,5 @@
-// What a site does about executions whose ranks do not come: deadlines, failures told by others, what is said of them.
+// Executions whose ranks or plans do not arrive: their deadlines, failures that other processes report, and error
+// texts.
 #include <algorithm>
 #include <chrono>
 #include <set>
@@ -9,7 +10,7 @@
 namespace jaxring {
 namespace {
 
-// A call that has no plan yet, for messages: the planner's JSON names it. Without that, the whole text.
+// The name of a call that has no plan yet, for messages: from the planner's JSON, else the whole text.
 std::string Named(const std::string& spec) {
   auto field = [&spec](const std::string& name) {
     const std::string begins = "\"" + name + "\":\"";
@@ -21,7 +22,7 @@ std::string Named(const std::string& spec) {
   return collective.empty() ? spec : "jaxring." + collective + " at " + site;
 }
 
-// How many executions that failed for want of ranks a group remembers for those ranks.
+// How many failed executions a group keeps for the ranks that have not arrived.
 constexpr size_t kFailedInstances = 64;
 
 }  // namespace
@@ -69,7 +70,7 @@ void Site::TellFailure(Group& group, Instance& instance) {
     const int process = part.identity->process;
     const uint64_t key = OperationKey(plan_key, instance.sequence);
     if (!part.plan || !part.plan->alone()) engine_->BroadcastFailure(key, instance.failure, process);
-    // What the other processes still send for it is for nobody.
+    // Drops the messages that other processes still send for it.
     engine_->unexpected().Discard(key);
   }
 }
@@ -84,7 +85,7 @@ bool Site::FailTold(Group& group, Instance& instance) {
   if (!told) return false;
   instance.failure = std::move(*told);
   FailAll(instance, instance.failure);
-  // The others of the call do not begin here either.
+  // The other operations of the call do not begin here either.
   for (const Part& part : group.parts) {
     if (!shared(part)) continue;
     engine_->ForwardFailure(key(part), instance.failure);
@@ -135,7 +136,8 @@ bool Site::CheckDeadlines(Clock::time_point now, const std::string* abort_reason
       } else if (it->failure.ok()) {
         Expire(group, *it);
       }
-      // Its late ranks are to find it, lest they begin another that the other processes do not count.
+      // Keeps the failed instance for the ranks that arrive later. They would begin another execution otherwise, which
+      // the other processes do not count.
       const bool keep = abort_reason == nullptr;
       failed += keep;
       it = keep ? std::next(it) : group.waiting.erase(it);

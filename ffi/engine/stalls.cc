@@ -1,4 +1,4 @@
-// Warnings of waits that last: in what, for whom, and what that one does. Long before a deadline ends them.
+// Warns of long waits, well before their deadlines: which operation waits, for which peer, and what that peer does.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -10,20 +10,20 @@
 namespace jaxring {
 namespace {
 
-constexpr auto kLookEvery = std::chrono::milliseconds(500);
-// Operations that are younger are not looked at: a worker passes by a lane that is.
+constexpr auto kCheckEvery = std::chrono::milliseconds(500);
+// Younger operations are not examined: examining a lane makes it busy, and workers skip busy lanes.
 constexpr auto kYoung = std::chrono::seconds(1);
-// When the second warning is due, and each one after that: times the first one's wait.
+// When the second warning is due, and the interval of further ones, in multiples of the first warning's time.
 constexpr int kSecond = 6, kFurther = 30;
-constexpr size_t kStalls = 64;  // of sentences that nobody has fetched
+constexpr size_t kMaxStallTexts = 64;  // that Python has not fetched
 
-int DueAfter(int told) { return told == 0 ? 1 : kSecond + (told - 1) * kFurther; }
+int DueAfter(int warnings) { return warnings == 0 ? 1 : kSecond + (warnings - 1) * kFurther; }
 
 }  // namespace
 
 void Engine::WarnOfStalls(Clock::time_point now) {
-  if (options_.stall_warning_s <= 0 || now - stalls_looked_ < kLookEvery) return;
-  stalls_looked_ = now;
+  if (options_.stall_warning_s <= 0 || now - stalls_checked_at_ < kCheckEvery) return;
+  stalls_checked_at_ = now;
   const auto unit =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.stall_warning_s));
   std::map<uint64_t, Stall> seen;
@@ -43,7 +43,7 @@ void Engine::WarnOfStalls(Clock::time_point now) {
     std::vector<Activity> activities;
     if (site) site->Describe(now, &activities);
     for (Activity& activity : activities) {
-      // What planning waits for changes meanwhile.
+      // Without what planning waits for, which changes meanwhile.
       const std::string name = activity.what.substr(0, activity.what.find(", which waits for"));
       const uint64_t id = activity.key != 0 ? activity.key : std::hash<std::string>()(name);
       seen[id] = {0, now - std::chrono::milliseconds(activity.age_ms), 0, nullptr, std::move(activity.what)};
@@ -53,34 +53,34 @@ void Engine::WarnOfStalls(Clock::time_point now) {
   for (auto& [id, stall] : seen) {
     if (const auto known = stalls_.find(id); known != stalls_.end()) {
       const bool moved = known->second.progress != stall.progress;
-      stall.told = moved ? 0 : known->second.told;
+      stall.warnings = moved ? 0 : known->second.warnings;
       stall.since = moved ? now : std::max(stall.since, known->second.since);
     }
-    if (now - stall.since >= DueAfter(stall.told) * unit) due.push_back(&stall);
+    if (now - stall.since >= DueAfter(stall.warnings) * unit) due.push_back(&stall);
   }
   std::string text;
   std::sort(due.begin(), due.end(), [](const Stall* a, const Stall* b) { return a->since < b->since; });
   for (Stall* stall : due) {
-    // A process that waits for one that waits itself leaves the first warning to it: that one knows the cause.
+    // If the awaited processes wait in the same operation, they give the first warning: they are nearer to the cause.
     std::map<int, int> waited_for;
     const std::string waits = stall->op ? DescribeWaiting(*stall->op, &waited_for) : "";
-    // A thread is looking into its lanes at this moment, so they cannot be asked: at the next look, but not for ever.
-    const bool looked_at = stall->op && waited_for.empty();
-    if (looked_at && now - stall->since < DueAfter(stall->told) * unit + 10 * kLookEvery) continue;
-    const bool polite =
+    // All lanes are busy at this moment and cannot be examined. Try again at the next checks, but not for ever.
+    const bool all_busy = stall->op && waited_for.empty();
+    if (all_busy && now - stall->since < DueAfter(stall->warnings) * unit + 10 * kCheckEvery) continue;
+    const bool peers_warn =
         !waited_for.empty() && std::all_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
           return entry.first == stall->op->plan().process || WaitsTogether(entry.first, *stall->op);
         });
-    if (polite && now - stall->since < kSecond * unit) continue;
-    // Several wait, as a rule, for the same: the first one speaks for them.
+    if (peers_warn && now - stall->since < kSecond * unit) continue;
+    // Several stalls usually have one cause, so only the oldest is reported.
     if (text.empty()) text = DescribeStall(*stall, waits, now);
-    ++stall->told;
+    ++stall->warnings;
   }
   for (auto& [id, stall] : seen) stall.op.reset();
   stalls_.swap(seen);
   if (text.empty()) return;
   std::lock_guard lock(request_mutex_);
-  if (stall_texts_.size() < kStalls) stall_texts_.push_back(std::move(text));
+  if (stall_texts_.size() < kMaxStallTexts) stall_texts_.push_back(std::move(text));
   stall_ready_.notify_one();
 }
 
@@ -90,7 +90,7 @@ std::string Engine::DescribeStall(const Stall& stall, const std::string& waits, 
   if (stall.op) std::snprintf(limit, sizeof limit, " It fails %g s after it began.", stall.op->plan().timeout_s);
   return std::string("has waited ") + waited + " in " +
          (stall.op ? stall.op->What() + ": " + waits : stall.what + ".") + limit +
-         (stall.told == 0 ? " JAXRING_STALL_WARNING says when to warn; 0: never." : "");
+         (stall.warnings == 0 ? " JAXRING_STALL_WARNING says when to warn; 0: never." : "");
 }
 
 std::optional<std::string> Engine::NextStall(double timeout_s) {

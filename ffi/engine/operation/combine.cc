@@ -8,7 +8,7 @@
 namespace jaxring {
 namespace {
 
-// Accumulators of one block: small enough to stay in the first-level cache.
+// The accumulators of one block stay in the first-level cache.
 constexpr uint64_t kBlock = 1024;
 
 template <class Items>
@@ -71,7 +71,7 @@ void Combine(const Plan& plan, const std::vector<Source>& sources, const std::ve
   for (const Destination& destination : destinations) {
     (destination.stream ? streamed : kept).push_back(destination.data);
   }
-  // Where there are both, the streamed ones are copies of a kept one, which is in the cache by then.
+  // If there are both, the streamed destinations are copied from a kept one, which is in the cache by then.
   std::vector<void*>& first = kept.empty() ? streamed : kept;
   if (sources.size() == 1 && divisor == 0) {
     CopyMany(first.data(), first.size(), in[0], elements * plan.element_bytes, kept.empty());

@@ -1,4 +1,4 @@
-// Makes a step's value: one pass over its sources into all of its destinations, each in its own form.
+// Computes a step's value: one pass over its sources into all of its destinations, each in its own element type.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace jaxring {
 
-// `partial` elements are accumulators; the others have the data's dtype. `stream` goes around the caches: for what is
-// large and not read soon. `fresh`: pages may be missing, and are brought in first.
+// `partial` elements are accumulators; the others have the data's dtype. `stream` selects non-temporal stores, for
+// large data that is not read soon. `fresh`: some pages may not be populated yet, and are populated first.
 struct Source {
   const void* data;
   bool partial;

@@ -1,7 +1,7 @@
-// The processor's floating-point mode. XLA's threads flush subnormals to zero and ours do not, and results must not
-// depend on the thread that made them. So every reduction runs in the IEEE default mode, and what XLA runs on a thread
-// of ours runs in the mode of the thread that launched it. To switch costs some 20 ns twice: nothing that only looks or
-// copies does so.
+// The processor's floating-point mode. XLA's threads flush subnormals to zero and jaxring's do not, but results must
+// not depend on the thread that computed them. So every reduction runs in the IEEE default mode, and XLA's code on a
+// thread of jaxring runs in the mode of the thread that launched the operation. A switch costs some 20 ns each way, so
+// code that only polls or copies does not switch.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ inline FloatMode ReadFloatMode() { return kIeeeFloatMode; }
 inline void WriteFloatMode(FloatMode) {}
 #endif
 
-// While it lives, its thread is in that mode.
+// Sets the mode of the current thread for its own lifetime.
 class ScopedFloatMode {
  public:
   explicit ScopedFloatMode(FloatMode mode) : saved_(ReadFloatMode()), differs_(saved_ != mode) {

@@ -1,4 +1,5 @@
-// Steps whose message holds several chunks: PXN's, which gather a node's chunks for one rank, and spread them there.
+// Steps whose message holds several chunks, for PXN: they gather the chunks of a memory domain's ranks into one
+// message, and spread a message over blocks of the output.
 #include <cstring>
 
 #include "engine/operation/interpreter.h"

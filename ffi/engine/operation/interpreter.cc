@@ -8,13 +8,13 @@
 namespace jaxring {
 namespace {
 
-// From here on an operation's stores to its result go around the caches. The memory is that of an older result, which
-// has left them, and would be read into them first. Measured with 2 to 8 ranks on 2 cores, at 2 and 4 MiB: 1.0 to 2.4
-// times as fast, and 0.9 to 1.6 times where the program reads the result at once.
+// Operations with results of this size or more write them with non-temporal stores. The memory of an older result is
+// not in the caches any more, and ordinary stores would read it into them first. Measured with 2 to 8 ranks on 2 cores,
+// at 2 and 4 MiB: 1.0 to 2.4 times as fast, and 0.9 to 1.6 times if the program reads the result at once.
 constexpr uint64_t kStreamBytes = 2u << 20;
 
-// A tile of a result in memory. Pages that come one by one were cleared in the caches just before, so stores that go
-// around these would only be slower.
+// A tile of a result in memory. Fresh small pages have just been cleared in the caches, so non-temporal stores to them
+// would only be slower.
 Destination Result(Operation& op, uint32_t local, int32_t chunk, uint64_t tile, bool stream) {
   const Pages pages = op.participant(local).pages;
   return {op.Tile(local, Buffer::kOutput, chunk, tile).data, false, stream && pages != Pages::kFresh,
@@ -69,7 +69,7 @@ bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
   const RankTable& table = plan.locals[lane.local];
   Buffer src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
   auto in_memory = [](Buffer b) { return b == Buffer::kInput || b == Buffer::kOutput; };
-  // Every chunk of a step has one length; a scratch chunk's is that of the step that wrote it.
+  // All chunks of a step have the same length. A scratch chunk has the length of the step that wrote it.
   uint64_t elements;
   if (in_memory(dst)) {
     elements = op.Tile(lane.local, dst, step.dst_chunk, lane.tile).elements;
@@ -151,15 +151,15 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   uint64_t position = 0;
   uint32_t send_entry = 0;
   const bool in_block = message_sends > 1 && TakeBlock(op, lane, step, message_sends);
-  // What several messages are sent from is read again at once.
+  // Ordinary stores if several messages are copied from the value, since it is read again at once.
   const bool stream = (message_sends <= 1 || in_block) && plan.out_bytes() >= kStreamBytes;
   if (dst == Buffer::kScratch) {
     work.destinations.push_back({lane.scratch.data() + step.dst_chunk * scratch_stride, true});
   } else if (dst != Buffer::kNone) {
     work.destinations.push_back(Result(op, lane.local, step.dst_chunk, lane.tile, stream));
   }
-  // Several messages: the value is made in a block, in the local destination, or aside if that has another form, and
-  // sent from there.
+  // The value of several messages is computed in a block, in the local destination, or in the lane's staging memory if
+  // the destination has another element type. They are sent from there.
   if (in_block) {
     work.destinations.push_back({lane.blocks->data(lane.block), send_partial});
     lane.value = lane.blocks->data(lane.block);
@@ -185,8 +185,9 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     }
   }
 
-  // A huge page that this lane fills tile after tile is still in the caches where it was cleared; where more results or
-  // blocks take turns it has left them. At 64 MiB on 2 cores: one result 1.2 times as fast, two 1.1, four 0.85.
+  // A fresh huge page that this lane fills tile after tile is still in the caches, where it was cleared, so ordinary
+  // stores are faster. If more results or blocks take turns it has left the caches. Speed of ordinary stores at 64 MiB
+  // on 2 cores: 1.2 times with one result, 1.1 with two, 0.85 with four.
   if (plan.out_blocks == 1 && work.destinations.size() <= 2) {
     for (Destination& destination : work.destinations) destination.stream = destination.stream && !destination.fresh;
   }

@@ -1,4 +1,4 @@
-// A lane's messages: what it takes from its peers, and how what it has made gets to them.
+// A lane's messages: receives from its peers, and sends to them.
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -38,7 +38,7 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
                     : links_->Recv(peer.process, channel);
     if (!flow.recv) return false;
   }
-  // Read before looking: what a peer published before it went away is still taken.
+  // Read before the ring: messages that a peer published before its link ended are still received.
   const bool closed = flow.recv->end.closed.load(std::memory_order_acquire);
   RingReceiver& ring = flow.recv->ring(plan.protocol);
   do {
@@ -115,7 +115,7 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
   *ring = &link->ring(op.plan().protocol);
   if (!link->end.closed.load(std::memory_order_acquire)) {
     if ((*ring)->Reserve(position)) return true;
-    // What makes room may have come, and the transport rest because this thread looks.
+    // The acknowledgement that frees a slot may have arrived at a transport that leaves polling to this thread.
     if (link->notifier && link->notifier->Look() && (*ring)->Reserve(position)) return true;
   }
   if (link->end.closed.load(std::memory_order_acquire)) {
@@ -179,7 +179,7 @@ bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t
     const bool in_block = lane.block >= 0 && lane.flows[table.flow[entry]].send->blocks == lane.blocks;
     if (!in_block) std::memcpy(ring->payload(position), lane.value, bytes);
     Publish(op, lane, entry, *ring, position, bytes, in_block);
-    if (in_block) --lane.holds;  // it is the receiver's
+    if (in_block) --lane.holds;  // this reference is the receiver's now
   }
   if (lane.block >= 0) LeaveBlock(lane);
   return true;

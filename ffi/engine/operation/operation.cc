@@ -34,7 +34,7 @@ uint64_t Mix(uint64_t x) {  // splitmix64's finaliser (Steele, Lea, Flood 2014)
   return x ^ (x >> 31);
 }
 
-// What a lane keeps of its memory from one execution to the next.
+// A reused lane keeps its staging and scratch memory up to this size.
 constexpr size_t kKeptBytes = 16 * 1024;
 
 uint64_t RaggedTiles(const Plan& plan, const Extents& extents) {
@@ -69,13 +69,13 @@ Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector
   lanes_left_ = static_cast<int>(lanes_.size());
 }
 
-bool Operation::MayServeAgain() const {
+bool Operation::Reusable() const {
   return !handed_over && finished() && !failed() && !owned_input && kept.empty() && non_finite_text.empty() &&
          std::none_of(participants_.begin(), participants_.end(),
                       [](const Participant& p) { return p.extents != nullptr; });
 }
 
-void Operation::Again(uint64_t key, Clock::time_point deadline) {
+void Operation::Reuse(uint64_t key, Clock::time_point deadline) {
   key_ = key;
   deadline_ = deadline;
   for (auto& lane : lanes_) {
@@ -158,7 +158,7 @@ uint64_t Operation::Progress() {
 std::vector<Operation::Wait> Operation::Waits() {
   std::vector<Wait> waits;
   for (auto& lane : lanes_) {
-    // A busy lane is making progress; looking into it would race with its thread.
+    // A busy lane is making progress, and reading it would race with its thread.
     if (lane->busy.exchange(true, std::memory_order_acquire)) continue;
     if (!lane->done && lane->waits_for >= 0) {
       waits.push_back({plan_->locals[lane->local].rank, lane->waits_for, lane->waits_to_send});

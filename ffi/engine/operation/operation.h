@@ -1,4 +1,5 @@
-// One collective in flight: the buffers of this process's ranks, a state machine per lane, and who waits for the end.
+// One collective in flight: the buffers of this process's ranks, a state machine per lane, and the completions to call
+// at the end.
 #pragma once
 
 #include <atomic>
@@ -24,34 +25,34 @@ class Site;
 
 using Clock = std::chrono::steady_clock;
 
-// What to do about a process that is lost, by how the connection with it ended.
+// The hint for the user about a lost process, by how the connection with it ended.
 const char* LostHint(Ending ending);
-// What the error of that is.
+// The error code for it.
 inline Code LostCode(Ending ending) { return ending == Ending::kDamaged ? Code::kDataLoss : Code::kUnavailable; }
 
-// What is known of the end of a process: why, empty while nothing is known, and what it was last seen in, as a
-// sentence.
+// What is known of the end of a process: the reason, empty if it is not known to have ended, and a sentence about what
+// it was last doing.
 struct PeerEnd {
   std::string reason;
   Ending ending = Ending::kNoWord;
   std::string last_seen;
 };
 
-// What to do about memory that is not to be had.
+// The hint for the user when memory cannot be allocated.
 inline constexpr const char* kMemoryHint =
     "Free memory there, or raise the limit of that process or container (ulimit -a); JAXRING_BUFFSIZE and "
     "JAXRING_NSOCKS say how much is taken.";
 
-// Names an execution in all processes: the plan's key and the execution's number under it.
+// The key of an execution, equal in all processes: made of the plan's key and the execution's number under it.
 [[gnu::hot]] uint64_t OperationKey(uint64_t plan_key, uint64_t sequence);
 inline uint64_t OperationKey(const Plan& plan, uint64_t sequence) { return OperationKey(plan.key, sequence); }
 
 using Completion = std::function<void(const Status&)>;
 
-// Where a ragged collective's blocks lie, in elements, for one rank; `expected` is what its user says will come.
+// One rank's blocks of a ragged collective, in elements. `expected` has the lengths that the caller says will arrive.
 struct Extents {
   std::vector<uint64_t> in_offset, in_length, out_offset, out_length, expected;
-  std::string invalid;  // why these numbers cannot be served; fails the operation on all local ranks
+  std::string invalid;  // why the numbers are invalid; fails the operation on all local ranks
 };
 
 // One rank's buffers. XLA owns them until `done` is called; nothing touches them afterwards.
@@ -62,9 +63,9 @@ struct Participant {
   Pages pages = Pages::kPresent;  // of `out`
   std::unique_ptr<Extents> extents;
   Completion done;
-  bool done_is_quick = false;        // whoever ends the operation may call it at once
-  bool waits = false;                // whoever brought it does nothing else until the end
-  bool on_launching_thread = false;  // its handler has not returned yet: complete it there, without another thread
+  bool done_is_quick = false;        // the thread that ends the operation may call `done` directly
+  bool waits = false;                // the thread that brought it does nothing else until the end
+  bool on_launching_thread = false;  // its handler has not returned yet: completed there, without another thread
 };
 
 struct Flow {
@@ -78,19 +79,19 @@ struct Lane {
   uint16_t number = 0;
   uint32_t step = 0, step_end = 0;
   uint64_t tile = 0, tiles = 0;
-  // Progress inside a step that sends to several peers: the value is made once, then copied to one after another. Where
-  // it was made in a block, those who can read that are told of it instead.
+  // Progress inside a step that sends to several peers: the value is computed once, then copied to one peer after
+  // another. If it was computed in a shared block, peers that can read the block get a reference to it instead.
   bool made = false;
   uint32_t sends_done = 0;
   const char* value = nullptr;
   std::shared_ptr<BlockPool> blocks;
   int block = -1;
-  uint32_t holds = 0;  // of the block: one for itself, and one for each message that it has yet to send
+  uint32_t holds = 0;  // references to the block: one for the lane, and one for each message that it has yet to send
   std::vector<char> staging, scratch;
   std::vector<uint64_t> scratch_elements;
   std::vector<Flow> flows;
   bool done = false;
-  // What a failure report says: the step that waits and for whom.
+  // For failure reports: the rank that the current step waits for, and whether it waits to send.
   int waits_for = -1;
   bool waits_to_send = false;
   std::atomic<bool> busy{false};
@@ -104,11 +105,11 @@ class Operation {
  public:
   Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
             Clock::time_point deadline);
-  // Whether it has ended rightly on the thread that launched it, unseen by any other: then it can be the next execution
-  // of its plan, too, which finds its lanes and their links made.
-  [[gnu::hot]] bool MayServeAgain() const;
-  // Is that. The participants are the caller's to exchange before.
-  [[gnu::hot]] void Again(uint64_t key, Clock::time_point deadline);
+  // Whether it succeeded on its launching thread, and no other thread has seen it. Then it can be reused for the next
+  // execution of its plan, which saves making its lanes and finding their links.
+  [[gnu::hot]] bool Reusable() const;
+  // Resets it for another execution. The caller has exchanged the participants before.
+  [[gnu::hot]] void Reuse(uint64_t key, Clock::time_point deadline);
 
   const Plan& plan() const { return *plan_; }
   uint64_t key() const { return key_; }
@@ -120,48 +121,49 @@ class Operation {
   Participant& participant(uint32_t local) { return participants_[local]; }
   std::vector<Participant>& participants() { return participants_; }
 
-  // The first failure wins; lanes notice at their next step.
+  // The first failure counts. Lanes notice it at their next step.
   [[gnu::cold]] void Fail(Status status);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   Status status() const;
-  // True for the lane that was last.
+  // Returns true for the last lane.
   bool LaneDone() { return lanes_left_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
   bool finished() const { return lanes_left_.load(std::memory_order_acquire) == 0; }
-  // Ranks of this process that wait, each for a rank: for a message from it, or for room to send to it.
+  // The ranks of this process that wait for a message from a peer, or for room to send to it.
   struct Wait {
     int self, peer;
     bool to_send;
   };
   std::vector<Wait> Waits();
-  // Another number whenever a lane has moved.
+  // A number that changes whenever a lane has made progress.
   uint64_t Progress();
-  // "rank 1 waits for a message from rank 0 (...)", for reports; and a rank of each process that is waited for.
+  // "rank 1 waits for a message from rank 0 (...)", for reports. Fills `rank_of_process` with a rank of each awaited
+  // process.
   std::string DescribeWaits(std::map<int, int>* rank_of_process);
-  // The call and which execution of it, for messages.
+  // The call and the number of its execution, for messages.
   [[gnu::cold]] std::string What() const { return plan_->what + ", execution " + std::to_string(sequence); }
 
-  // Tile `tile` of a chunk of one of this process's ranks. Empty tiles have no elements.
+  // Tile `tile` of a chunk of one of this process's ranks; no elements past the chunk's end.
   struct Span {
     char* data = nullptr;
     uint64_t elements = 0;
   };
   [[gnu::hot]] Span Tile(uint32_t local, Buffer buffer, int32_t chunk, uint64_t tile) const;
 
-  std::shared_ptr<void> owned_input;  // a buffered send's copy
-  // Operands that results overwrite, and what is wrong with its data, where failures are saved
-  // (engine/records/operands.h).
+  std::shared_ptr<void> owned_input;  // a buffered send's copy of its data
+  // If operands of failures are saved (engine/records/operands.h): copies of the operands that results overwrite, and
+  // the warning about NaN or infinity.
   std::vector<std::vector<char>> kept;
   std::string non_finite_text;
   uint64_t record = 0;       // its number in the recorder
   uint64_t sequence = 0;     // counts the executions of its call site, or of a queue of messages
-  bool handed_over = false;  // other threads know it; set before they do
-  // Who takes it back for its plan's next execution, once it has ended so that it may serve again; outlives the launch.
+  bool handed_over = false;  // workers have it, too; set before they do
+  // The site that takes it back for reuse. The site outlives the launch.
   struct Home {
     Site* site = nullptr;
     int group = 0;
     size_t collective = 0;
   } home;
-  // Has the participants' completions where several operations are one call's; until it has ended.
+  // Has the participants' completions if the operation belongs to a fused call; null once the operation has ended.
   std::shared_ptr<FusedCall> fused;
 
  private:

@@ -18,11 +18,11 @@
 namespace jaxring {
 namespace {
 
-// Smaller results come out of memory that the allocator keeps.
+// Smaller results lie in memory that the allocator keeps.
 constexpr size_t kLeastBytes = 128 * 1024;
 constexpr size_t kHugeBytes = 2 * 1024 * 1024;
-// One call looks at so many pages, and longer results are looked at in so many places.
-constexpr size_t kLook = 256, kPlaces = 16;
+// One call of mincore checks up to so many pages. Of longer results so many single pages are checked.
+constexpr size_t kCheckedPages = 256, kSampledPages = 16;
 
 std::atomic<bool> huge_allowed{true}, populate_works{true};
 
@@ -53,7 +53,7 @@ struct Range {
 };
 
 bool AnyMissing(uintptr_t begin, size_t pages) {
-  unsigned char present[kLook];
+  unsigned char present[kCheckedPages];
   if (mincore(reinterpret_cast<void*>(begin), pages * PageBytes(), present) != 0) return false;
   return std::any_of(present, present + pages, [](unsigned char page) { return (page & 1) == 0; });
 }
@@ -64,9 +64,9 @@ Pages PreparePages(void* data, size_t bytes) {
   if (bytes < kLeastBytes) return Pages::kPresent;
   const Range pages(data, bytes, PageBytes());
   const size_t count = pages.bytes() / PageBytes();
-  bool missing = count <= kLook && AnyMissing(pages.begin, count);
-  for (size_t i = 0; i < kPlaces && !missing && count > kLook; ++i) {
-    missing = AnyMissing(pages.begin + (count - 1) * i / (kPlaces - 1) * PageBytes(), 1);
+  bool missing = count <= kCheckedPages && AnyMissing(pages.begin, count);
+  for (size_t i = 0; i < kSampledPages && !missing && count > kCheckedPages; ++i) {
+    missing = AnyMissing(pages.begin + (count - 1) * i / (kSampledPages - 1) * PageBytes(), 1);
   }
   if (!missing) return Pages::kPresent;
   const Range huge(data, bytes, kHugeBytes);
@@ -88,15 +88,15 @@ void PopulatePages(void* data, size_t bytes) {
 
 bool KeepFreedBlocks(size_t bytes) {
 #ifdef __GLIBC__
-  // What a block has beside a result's bytes: malloc's header, and room to align it.
+  // A block is so much larger than its result: malloc's header, and room to align it.
   constexpr size_t kAround = 64 * 1024;
-  // What mallopt(3) promises to take; later versions take more.
+  // mallopt(3) documents this limit; later versions accept more.
   constexpr size_t kPromised = 32 * 1024 * 1024;
   constexpr size_t kMost = std::numeric_limits<int>::max();
   const size_t wanted = std::min(bytes + kAround, kMost);
   for (const size_t block : {wanted, std::min(wanted, kPromised)}) {
     if (mallopt(M_MMAP_THRESHOLD, static_cast<int>(block)) == 0) continue;
-    // Results come and go in turns, and a block may need the room of two to be aligned in.
+    // Results are allocated and freed in turns, and aligning a block may need the room of two.
     return mallopt(M_TRIM_THRESHOLD, static_cast<int>(std::min(4 * block, kMost))) != 0;
   }
 #else

@@ -1,5 +1,6 @@
-// Messages that came before anyone could take them. Operations of one program may run in another order in each process;
-// when a full ring holds only messages for later, the engine moves them here so that the rest can pass.
+// The unexpected-message queue: messages that arrived before their operation. Operations of one program may run in
+// different orders in different processes. If a full ring holds only messages for later operations, the engine moves
+// them here, so that others can pass.
 #pragma once
 
 #include <atomic>
@@ -22,9 +23,9 @@ class UnexpectedMessages {
   };
   void Put(const MessageId& id, Entry message);
   bool Take(const MessageId& id, Entry* message);
-  // Drops what is there for an operation that failed, and what will still come.
+  // Drops the messages of an operation that failed, and those that arrive later.
   void Discard(uint64_t op);
-  // Drops everything, also what is known of failed operations.
+  // Drops everything, including the set of failed operations.
   void Clear();
   size_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 

@@ -6,7 +6,7 @@
 namespace jaxring {
 namespace {
 
-// `exponent`: the bits that are all set in what is not finite; NaN if any of `mantissa` is set, too.
+// An element is not finite if all bits of `exponent` are set, and NaN if any bit of `mantissa` is set, too.
 template <class Bits>
 std::optional<NonFinite> First(const void* data, uint64_t elements, Bits exponent, Bits mantissa) {
   constexpr uint64_t kBlock = 512;
@@ -18,7 +18,7 @@ std::optional<NonFinite> First(const void* data, uint64_t elements, Bits exponen
   };
   for (uint64_t begin = 0; begin < elements; begin += kBlock) {
     const uint64_t end = std::min(elements, begin + kBlock);
-    unsigned found = 0;  // without a branch, so that the loop becomes vector instructions
+    unsigned found = 0;  // without a branch, so that the compiler vectorises the loop
     for (uint64_t i = begin; i < end; ++i) found |= unsigned{(at(i) & exponent) == exponent};
     if (found == 0) continue;
     for (uint64_t i = begin; i < end; ++i) {
@@ -28,7 +28,7 @@ std::optional<NonFinite> First(const void* data, uint64_t elements, Bits exponen
   return std::nullopt;
 }
 
-std::string Say(const Operation& op, const char* which, int rank, uint64_t element, bool nan) {
+std::string Describe(const Operation& op, const char* which, int rank, uint64_t element, bool nan) {
   return op.What() + ": the " + which + " of " + op.plan().ranks[rank].name + " holds " + (nan ? "NaN" : "infinity") +
          ", first at element " + std::to_string(element);
 }
@@ -70,7 +70,7 @@ std::string NonFiniteOperand(Operation& op) {
     auto look = [&](uint64_t begin, uint64_t elements) -> std::string {
       const char* data = static_cast<const char*>(participant.in) + begin * plan.element_bytes;
       const auto found = FirstNonFinite(plan.dtype, data, elements);
-      return found ? Say(op, "operand", participant.rank, begin + found->element, found->nan) + "." : "";
+      return found ? Describe(op, "operand", participant.rank, begin + found->element, found->nan) + "." : "";
     };
     if (!participant.extents) {
       if (std::string text = look(0, plan.in_blocks * plan.block_elements); !text.empty()) return text;
@@ -90,7 +90,7 @@ std::string NonFiniteResult(Operation& op) {
   for (const Participant& participant : op.participants()) {
     const auto found = FirstNonFinite(plan.dtype, participant.out, plan.out_blocks * plan.block_elements);
     if (!found) continue;
-    return Say(op, "result", participant.rank, found->element, found->nan) +
+    return Describe(op, "result", participant.rank, found->element, found->nan) +
            ", and no operand of this process's ranks does: the operation overflowed, or an operand elsewhere does, "
            "which its process says.";
   }

@@ -1,4 +1,4 @@
-// Looks for NaN and infinity in the operands and results of operations, where one asks for it (JAXRING_NAN_CHECK).
+// Checks the operands and results of operations for NaN and infinity, if the user asks for it (JAXRING_NAN_CHECK).
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,12 @@ struct NonFinite {
   bool nan;  // otherwise infinite
 };
 
-// The first of `elements` that is neither a number nor, for complex ones, made of two. None in what cannot hold any.
+// The first of `elements` that is NaN or infinite, or has such a part if it is complex. None for dtypes that hold
+// neither.
 std::optional<NonFinite> FirstNonFinite(DType dtype, const void* data, uint64_t elements);
 
-// Says what is wrong with this process's operands, or with its results: which rank, where, and of which call. Empty if
-// all is well. Data that is only moved is looked at as an operand alone, since the result is some rank's operand.
+// Describes the first NaN or infinity in this process's operands or results: the call, the rank and the element. Empty
+// if there is none. If data is only moved, its operands alone are checked, since each result is some rank's operand.
 std::string NonFiniteOperand(Operation& op);
 std::string NonFiniteResult(Operation& op);
 

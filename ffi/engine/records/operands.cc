@@ -10,8 +10,9 @@
 namespace jaxring {
 namespace {
 
-// A file, as jaxring/trace/operands.py reads it: this; of each operand its rank, its bytes and, if it is ragged, where
-// its blocks and those of the result lie (four numbers in elements for each peer); three texts; and the operands.
+// The file format, which jaxring/trace/operands.py reads. After this header come, for each operand, its rank, its bytes
+// and, if it is ragged, the positions of its blocks and of the result's (four numbers in elements for each peer). Then
+// come three texts, and the operands.
 struct Header {
   char magic[8] = {'J', 'R', 'O', 'P', 'S', '0', '0', '2'};
   uint64_t key, sequence;
@@ -80,7 +81,7 @@ void OperandSaver::Keep(Operation& op) const {
 
 std::string OperandSaver::Save(Operation& op, const std::string& why) {
   const Plan& plan = op.plan();
-  // What was not kept may be overwritten.
+  // Operands that were not copied may be overwritten by now.
   if (op.kept.size() != op.participants().size() || !Fits(op)) return "";
   const uint64_t bytes = AllBytes(op);
   uint64_t left = left_.load(std::memory_order_relaxed);

@@ -1,4 +1,5 @@
-// Saves the operands of operations that fail, by choice: `jaxring trace replay` plays such an operation again.
+// Saves the operands of failed operations, if the user asks for it. `jaxring trace replay` executes such an operation
+// again.
 #pragma once
 
 #include <atomic>
@@ -11,12 +12,12 @@ namespace jaxring {
 
 class OperandSaver {
  public:
-  // Files PREFIX0.operands, PREFIX1.operands, ... of mode 0600, and of `limit` bytes in all.
+  // Writes files PREFIX0.operands, PREFIX1.operands, ... of mode 0600, with `limit` bytes of operands in all.
   OperandSaver(std::string prefix, uint64_t limit) : prefix_(std::move(prefix)), left_(limit) {}
-  // Before an operation begins: keeps what its results will overwrite.
+  // Called before an operation begins: copies the operands that its results will overwrite.
   void Keep(Operation& op) const;
-  // At its end, before its buffers are given back. Returns a sentence if that could not be done, for the log. Messages
-  // between two ranks are not saved.
+  // Called at its end, while its buffers are still valid. Returns a warning for the log if the file could not be
+  // written, else "". Messages between two ranks are not saved.
   std::string Save(Operation& op, const std::string& why);
 
  private:

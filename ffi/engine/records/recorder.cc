@@ -13,23 +13,23 @@
 
 namespace jaxring {
 
-// The file, as jaxring/trace/flight.py reads it: a page of header, the slots, the texts. Times are in ns of the
-// monotonic clock.
+// The file format, which jaxring/trace/flight.py reads: a page with this header, the slots, the texts. Times are in ns
+// of the monotonic clock.
 struct Recorder::Header {
   char magic[8];
   uint32_t header_bytes, slot_bytes, capacity, text_bytes;
   int64_t pid;
-  int64_t realtime_ns, monotonic_ns;  // one moment by both clocks
+  int64_t realtime_ns, monotonic_ns;  // the same moment by both clocks
   std::atomic<int64_t> process;       // -1: not known yet
-  std::atomic<uint64_t> last;         // the youngest record's number
-  std::atomic<uint64_t> written;      // bytes of text so far; the texts' area is a ring of them
+  std::atomic<uint64_t> last;         // the latest record's number
+  std::atomic<uint64_t> written;      // bytes of text written so far to the ring of texts
   char host[64];
   std::atomic<int64_t> processes;  // of the job; 0: not known yet. `job` is complete once it is set.
   char job[64];
 };
 
 struct Recorder::Slot {
-  std::atomic<uint64_t> number;  // 0 while the rest is written
+  std::atomic<uint64_t> number;  // 0 while the rest is being written
   uint64_t sequence, key;
   uint64_t text_at;  // plus 1; 0: none
   int64_t arrived, launched, ended;
@@ -58,7 +58,7 @@ Recorder::Recorder(const std::string& path) {
                      : open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   const std::string what = "making the flight record " + (path.empty() ? "in memory" : path);
   if (fd_ < 0) throw std::system_error(errno, std::generic_category(), what);
-  // Space is taken now: a full disk met later would end the process by a signal.
+  // Allocates the space now: a full disk later would end the process by SIGBUS.
   if (const int error = posix_fallocate(fd_, 0, static_cast<off_t>(bytes)); error != 0) {
     close(fd_);
     if (!path.empty()) unlink(path.c_str());
@@ -109,7 +109,7 @@ uint64_t Recorder::Write(const Plan& plan) {
   const std::string label = plan.label ? *plan.label : "";
   const std::string text = (plan.what + '\0' + label).substr(0, kTextBytes / 4);
   uint64_t written = header_->written.load(std::memory_order_relaxed);
-  // A text is in one piece: one that does not fit before the area's end begins at its start.
+  // A text is contiguous: if it does not fit before the end of the ring, it is written to the ring's start.
   const uint64_t left = kTextBytes - written % kTextBytes;
   if (text.size() > left) written += left;
   std::memcpy(text_ + written % kTextBytes, text.data(), text.size());

@@ -1,5 +1,6 @@
-// The last operations of this process: what they were, when they began and how they ended. A ring of fixed size that is
-// always written, in memory that others can read while this process lives, or in a file that stays when it dies.
+// The flight recorder: the last operations of this process, with their times and outcomes. It is always on, and writes
+// to a ring of fixed size. The ring lies in shared memory that other processes can read while this one lives, or in a
+// file that remains when it dies.
 #pragma once
 
 #include <chrono>
@@ -19,11 +20,12 @@ enum class OperationState : uint32_t { kRunning = 0, kDone = 1, kFailed = 2 };
 
 struct OperationRecord {
   using Time = std::chrono::steady_clock::time_point;
-  uint64_t number = 0;            // counts the operations of this process, from 1; 0: no record
-  uint64_t sequence = 0;          // counts the executions of its call site
-  uint64_t key = 0;               // the operation's, the same in all processes that take part
-  std::string what, label;        // the plan's; empty where newer ones have taken their room
-  Time arrived, launched, ended;  // the first local rank came; all were there and the plan known; the last lane ended
+  uint64_t number = 0;      // counts the operations of this process, from 1; 0: no record
+  uint64_t sequence = 0;    // counts the executions of its call site
+  uint64_t key = 0;         // the operation's key, the same in all processes that take part
+  std::string what, label;  // the plan's; empty if newer texts have overwritten them
+  // When the first local rank arrived; when all had arrived and the plan was known; when the last lane ended.
+  Time arrived, launched, ended;
   OperationState state = OperationState::kRunning;
 };
 
@@ -32,24 +34,24 @@ class Recorder {
   static constexpr uint64_t kCapacity = 4096;
   static constexpr uint64_t kTextBytes = 1 << 20;
 
-  // In unnamed shared memory, or in a new file of mode 0600. Throws where that cannot be made.
+  // Records in unnamed shared memory, or in a new file of mode 0600. Throws std::system_error if that cannot be made.
   explicit Recorder(const std::string& path = "");
   ~Recorder();
   Recorder(const Recorder&) = delete;
 
-  // The whole of it, as it is in a file.
+  // The whole recorder, in the file's format.
   std::pair<const void*, size_t> memory() const;
-  // Which process of which job this is, as far as the record's readers are concerned: also before its first operation.
+  // Records the number of this process, the number of processes and the job's name, for the record's readers.
   void Name(int process, int processes, const std::string& job);
-  // Returns the operation's number. A plan belongs to one recorder.
+  // Returns the operation's number. A plan must be used with one recorder only.
   [[gnu::hot]] uint64_t Begin(const Plan& plan, uint64_t key, uint64_t sequence, OperationRecord::Time arrived,
                               OperationRecord::Time launched);
   // Does nothing for 0, or for an operation whose record has been overwritten.
   [[gnu::hot]] void End(uint64_t number, bool failed);
-  // The records with greater numbers that are still there, oldest first.
+  // The records that are still there with numbers greater than `number`, oldest first.
   std::vector<OperationRecord> After(uint64_t number) const;
   std::optional<OperationRecord> Last() const;
-  // Whether an operation with this key is among them.
+  // Whether a record has this key.
   bool Knows(uint64_t key) const;
 
  private:

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kMostDumps = 1000;
 
-// Written once, before the handler is installed. That may call nothing that takes a lock or memory.
+// Written once, before the handler is installed. The handler calls only async-signal-safe functions.
 struct Dump {
   const char* record = nullptr;
   size_t bytes = 0;
@@ -32,7 +32,7 @@ bool WriteAll(int fd, const char* data, size_t bytes) {
   return true;
 }
 
-// PREFIX<number>.trace, by hand: snprintf may take memory.
+// Writes PREFIX<number>.trace without snprintf, which may allocate memory.
 void Name(int number, char* out) {
   size_t at = std::strlen(dump.prefix);
   std::memcpy(out, dump.prefix, at);
@@ -46,7 +46,7 @@ void Name(int number, char* out) {
   std::memcpy(out + at, ".trace", 7);
 }
 
-void Say(const char* text) { WriteAll(STDERR_FILENO, text, std::strlen(text)); }
+void Print(const char* text) { WriteAll(STDERR_FILENO, text, std::strlen(text)); }
 
 }  // namespace
 
@@ -62,9 +62,9 @@ void DumpNow() {
   }
   const bool written = fd >= 0 && WriteAll(fd, dump.record, dump.bytes);
   if (fd >= 0) close(fd);
-  Say(written ? "jaxring: flight record written to " : "jaxring: cannot write the flight record ");
-  Say(path);
-  Say("\n");
+  Print(written ? "jaxring: flight record written to " : "jaxring: cannot write the flight record ");
+  Print(path);
+  Print("\n");
   errno = saved;
 }
 

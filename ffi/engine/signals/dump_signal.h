@@ -1,4 +1,4 @@
-// On SIGUSR1, or when it ends by an error, a process writes a copy of its flight record.
+// Writes a copy of the process's flight record on SIGUSR1, or when the process ends by an error.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,12 @@
 
 namespace jaxring {
 
-// `record` stays for good. The copies are PREFIX0.trace, PREFIX1.trace, ..., of mode 0600; with an empty prefix none is
-// made, because the record is a file already, and the signal does nothing. A handler that somebody has installed stays,
-// and who installs one later replaces this one. Only the first call does anything.
+// Installs the handler. `record` must stay valid until the process ends. The copies are PREFIX0.trace, PREFIX1.trace,
+// ..., of mode 0600. With an empty prefix, because the record is a file already, no copy is made and the signal has no
+// effect. A handler that is already installed stays, and a later one replaces this one. Only the first call has an
+// effect.
 void DumpOnSignal(const void* record, size_t bytes, const std::string& prefix);
-// Does at once what the signal does, also where that is somebody else's: writes the next copy and says so on stderr.
+// Writes the next copy now and reports it on stderr, also if the signal has another handler.
 void DumpNow();
 
 }  // namespace jaxring

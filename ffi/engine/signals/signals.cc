@@ -21,7 +21,7 @@ struct Watched {
   const int number;
   std::atomic<uint32_t> came{0};
   uint32_t returned = 0;                                 // by AwaitSignal
-  std::atomic<const struct sigaction*> former{nullptr};  // what ours calls; never freed, since it may be running
+  std::atomic<const struct sigaction*> former{nullptr};  // the wrapped handler; never freed, since it may be running
 };
 Watched watched_signals[] = {{SIGINT}, {SIGTERM}};
 
@@ -105,7 +105,7 @@ int AwaitSignal(double timeout_s) {
       return each.number;
     }
     if (late && timeout_s >= 0) return 0;
-    // A forked child has this descriptor, too, and its signals are not ours: that looks like a timeout.
+    // A forked child shares this descriptor and may write to it, which looks like a timeout here.
     pollfd descriptor{signal_fd.load(), POLLIN, 0};
     if (poll(&descriptor, 1, timeout_ms) > 0) {
       uint64_t count;
