@@ -1,4 +1,4 @@
-// What an operation ended with. Codes are the absl/XLA ones, which reach Python as `JaxRuntimeError: CODE: message`.
+// The result of an operation. Codes are those of absl and XLA, and reach Python as `JaxRuntimeError: CODE: message`.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ struct Status {
   Code code = Code::kOk;
   std::string message;
   bool ok() const { return code == Code::kOk; }
-  // Whatever leads to a call of it is compiled apart from what all operations run through.
+  // Cold: the compiler moves the code that leads here out of the hot path.
   [[gnu::cold]] static Status Error(Code code, std::string message) { return {code, std::move(message)}; }
 };
 

@@ -14,13 +14,13 @@
 namespace jaxring {
 namespace {
 
-// Waits for one rank's end.
+// Waits for the end of one rank's call.
 struct Ended {
   const std::thread::id caller = std::this_thread::get_id();
   std::mutex mutex;
   std::condition_variable changed;
   bool is = false;    // under the lock
-  bool here = false;  // set by that thread itself
+  bool here = false;  // set without the lock if `caller` itself ends the call
   Status status;
   void Set(const Status& s) {
     if (std::this_thread::get_id() == caller) {
@@ -28,13 +28,13 @@ struct Ended {
       here = true;
       return;
     }
-    // Under the lock to the end: the waiting thread destroys this as soon as it has it.
+    // Holds the lock to the end: the waiting thread destroys this object as soon as it gets the lock.
     std::lock_guard lock(mutex);
     status = s;
     is = true;
     changed.notify_all();
   }
-  // By the thread that made this.
+  // Called by the thread that made this object.
   void Wait() {
     if (here) return;
     std::unique_lock lock(mutex);
@@ -42,7 +42,7 @@ struct Ended {
   }
 };
 
-// Where a ragged collective's blocks lie, of one rank: four numbers for each of its peers.
+// One rank's blocks of a ragged collective, from four numbers for each of its peers.
 std::unique_ptr<Extents> RaggedExtents(nanobind::handle numbers, size_t ranks, uint64_t in, uint64_t out) {
   const HeldBuffer held(numbers, false);
   if (held.bytes() != 4 * ranks * sizeof(uint64_t)) throw std::invalid_argument("the blocks do not fit the plan");
@@ -117,7 +117,7 @@ void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operands, 
     }
     participants[i].done = [&ended, i](const Status& status) { ended[i].Set(status); };
   }
-  // What one rank copies from another's memory is as long as the receiver says.
+  // A rank copies as many elements from another's memory as the receiver's length says, so both must agree.
   for (size_t s = 0; ragged && s < ranks; ++s) {
     for (size_t r = 0; r < ranks; ++r) {
       if (participants[s].extents->in_length[r] != participants[r].extents->out_length[s])
@@ -139,11 +139,11 @@ void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operands, 
 
 void BindCalls(nanobind::module_& m) {
   namespace nb = nanobind;
-  nb::class_<BufferCall>(m, "BufferCall", "One rank's end of a collective on host buffers, for repeated calls.")
+  nb::class_<BufferCall>(m, "BufferCall", "One rank's side of a collective on host buffers, for repeated calls.")
       .def(nb::init<const std::string&, const std::vector<int32_t>&, int, int, double>(), nb::arg("spec"),
            nb::arg("ranks"), nb::arg("rank"), nb::arg("device"), nb::arg("timeout_s"))
       .def("__call__", nb::overload_cast<nb::handle, nb::handle>(&BufferCall::Run), nb::arg("operand"),
-           nb::arg("result"), "Runs it once, to its end, on contiguous buffers; RuntimeError says why it failed.");
+           nb::arg("result"), "Runs it once, to its end, on contiguous buffers. Raises RuntimeError if it fails.");
 }
 
 }  // namespace jaxring

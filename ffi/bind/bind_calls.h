@@ -1,4 +1,4 @@
-// Collectives on host buffers that Python hands over itself, without XLA: sites whose participants arrive by a call.
+// Collectives on host buffers that Python passes itself, without XLA: sites whose participants arrive by a call.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,7 +13,7 @@
 
 namespace jaxring {
 
-// A contiguous buffer of a Python object, held for the time of a call.
+// Holds a contiguous buffer of a Python object for the duration of a call.
 class HeldBuffer {
  public:
   HeldBuffer(nanobind::handle object, bool writable) {
@@ -30,7 +30,7 @@ class HeldBuffer {
   Py_buffer view_{};
 };
 
-// One rank's end of a collective that is called any number of times, by one thread at a time.
+// One rank's side of a collective that is called repeatedly, by one thread at a time.
 class BufferCall {
  public:
   BufferCall(const std::string& spec, const std::vector<int32_t>& ranks, int rank, int device, double timeout_s)
@@ -44,7 +44,7 @@ class BufferCall {
     HeldBuffer from(in, false), to(out, true);
     Run(from.data(), from.bytes(), to.data(), to.bytes());
   }
-  // The caller holds what the buffers lie in.
+  // The caller holds references to the objects that own the buffers.
   void Run(const void* in, uint64_t in_bytes, void* out, uint64_t out_bytes);
 
  private:
@@ -53,7 +53,7 @@ class BufferCall {
   std::shared_ptr<Site> site_;
 };
 
-// Plays a plan whose ranks are all this process's. `blocks`: of each rank, for a ragged collective.
+// Executes a plan whose ranks all belong to this process. `blocks` has those of each rank for a ragged collective.
 void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operands, const nanobind::list& results,
               const nanobind::list& blocks);
 

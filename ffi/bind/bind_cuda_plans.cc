@@ -21,7 +21,7 @@ void PlanBuilder::SetData(int dtype, int op, uint64_t divisor, uint64_t block_el
   spec.reduces = op >= 0;
   if (op >= 0) spec.op = static_cast<ReduceOp>(op);
   if (op >= 0 && FindKernels(spec.dtype, spec.op) == nullptr) {
-    throw std::invalid_argument("the operation has no meaning for the dtype");
+    throw std::invalid_argument("the reduction is not defined for the dtype");
   }
   spec.divisor = divisor;
   spec.block_elements = block_elements;
@@ -63,7 +63,7 @@ void BindPlans(nb::module_& m) {
           nb::arg("what"), nb::arg("timeout_s"), nb::arg("root"))
       .def(
           "set_range", [](PlanBuilder& b, const std::string& name) { b.spec.range = name; }, nb::arg("name"),
-          "What profilers show for its launches.")
+          "The name that profilers show for its launches.")
       .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
            nb::arg("block_elements"))
       .def(
@@ -121,15 +121,15 @@ void BindPlans(nb::module_& m) {
             b.moves[rank] = {std::move(given), std::move(arrivals)};
           },
           nb::arg("rank"), nb::arg("moves"), nb::arg("arrivals"),
-          "Has the rank's bytes copied: (block or -1 for zeros, rank, its block) of each move; blocks that others "
-          "send.");
+          "Makes the copy engine move the rank's bytes. `moves`: (block or -1 for zeros, rank, its block) each; "
+          "`arrivals`: the blocks that others send.");
   m.def(
       "switch_widens",
       [](int dtype, int op, bool mean) -> int {
         return SwitchFormOf(static_cast<DType>(dtype), static_cast<ReduceOp>(op), mean).widen;
       },
       nb::arg("dtype"), nb::arg("op"), nb::arg("mean"),
-      "For each byte of such elements, how many an NVLink switch reduces; 0 where it cannot do that.");
+      "How many bytes an NVLink switch reduces for each byte of such elements; 0 if it cannot reduce them.");
   m.def(
       "run_trial",
       [](std::shared_ptr<Communicator> communicator, const PlanBuilder& builder, const std::vector<nb::bytes>& inputs,
@@ -147,9 +147,8 @@ void BindPlans(nb::module_& m) {
         return std::make_tuple(outputs, result.microseconds, result.waited);
       },
       nb::arg("communicator"), nb::arg("plan"), nb::arg("inputs"), nb::arg("launches"),
-      "Runs a plan whose ranks are all here, without XLA: (output of each rank, microseconds of a further launch, and "
-      "of "
-      "one that is waited for).");
+      "Runs a plan whose ranks are all in this process, without XLA: (output of each rank, microseconds of a further "
+      "launch, and of one that is waited for).");
   m.def(
       "time_copy", [](int device, uint64_t bytes, int copies) { return TimeCopy(ThisGpu(), device, bytes, copies); },
       nb::arg("device"), nb::arg("bytes"), nb::arg("copies"), nb::call_guard<nb::gil_scoped_release>(),

@@ -12,7 +12,7 @@
 
 namespace jaxring::cuda {
 
-// What Python makes of a planning request, field by field, before there is a plan.
+// A plan that Python builds field by field for a planning request.
 struct PlanBuilder {
   LaunchPlanSpec spec;
   std::vector<std::pair<RankTable, bool>> locals;

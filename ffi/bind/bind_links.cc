@@ -16,7 +16,7 @@
 namespace jaxring {
 namespace {
 
-// Takes `fd`. With a key, after a TLS handshake, without the GIL.
+// Takes ownership of `fd`. With a key it does a TLS handshake, without the GIL.
 std::unique_ptr<Stream> MakeStream(int fd, const nanobind::bytes& key, bool dialled, double timeout_s) {
   if (key.size() == 0) return std::make_unique<Stream>(fd);
   const std::string secret(key.c_str(), key.size());
@@ -37,14 +37,14 @@ void BindLinks(nanobind::module_& m) {
   m.def("bell_fd", [] { return Running().bell().fd(); }, "The memfd of this process's doorbell.");
   m.def(
       "blocks_fd", [] { return Running().links().Blocks()->fd(); },
-      "The memfd of what this process has for several others of its host, which it keeps.");
+      "The memfd of the blocks that several processes of this host can read. The engine keeps the descriptor.");
   m.def(
       "shm_create",
       [](int peer, int channel) {
         Engine& engine = Running();
         auto link = MakeShmSendLink(engine.links().slot_bytes());
         int fd = link->memory.fd();
-        // Not listed before shm_ring: a message published without the peer's bell would wake nobody.
+        // Pending until shm_ring: a message published without the peer's doorbell would not wake the peer.
         engine.links().AddPending(peer, channel, std::move(link));
         return fd;
       },
@@ -54,7 +54,7 @@ void BindLinks(nanobind::module_& m) {
       [](int peer, int channel, const std::string& bell_path) {
         Running().links().CompletePending(peer, channel, Bell::Open(bell_path));
       },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("bell_path"), "The peer has mapped the link: puts it into service.");
+      nb::arg("peer"), nb::arg("channel"), nb::arg("bell_path"), "Puts a link that the peer has mapped into service.");
   m.def(
       "shm_attach",
       [](int peer, int channel, const std::string& ring_path, const std::string& blocks_path,
@@ -67,14 +67,15 @@ void BindLinks(nanobind::module_& m) {
       "Maps a peer's sending link.");
   m.def(
       "tcp_prepare", [](int peer, int channel, bool sending) { Running().links().Prepare(peer, channel, sending); },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), "Gets the memory of a link, before it is agreed on.");
+      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"),
+      "Allocates the memory of a link before it is negotiated.");
   m.def(
       "tcp_attach",
       [](int peer, int channel, int fd, bool sending, const nb::bytes& key, double timeout_s) {
         Running().AddTcp(peer, channel, MakeStream(fd, key, sending, timeout_s), sending);
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), nb::arg("key"), nb::arg("timeout_s"),
-      "Takes over a connected socket; with a key, by TLS.");
+      "Makes a link of a connected socket, which it takes over. With a key it uses TLS.");
   m.def("tls_load", &LoadTls, "Opens OpenSSL's library, once; returns its version.");
   m.def(
       "verbs_ports",
@@ -94,7 +95,7 @@ void BindLinks(nanobind::module_& m) {
         return std::make_tuple(ports, gids, why);
       },
       "This host's RDMA ports: (device, port, state, layer, MTU, Mbit/s, LID, interface, PCI path), a list of GIDs "
-      "(index, type, address, interface) for each, and what is wrong, if anything.");
+      "(index, type, address, interface) for each, and a description of what is wrong, or \"\".");
   m.def(
       "verbs_offer",
       [](int peer, int channel, bool sending, const std::string& device, int port, int gid_index,
@@ -104,15 +105,14 @@ void BindLinks(nanobind::module_& m) {
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("device"), nb::arg("port"), nb::arg("gid_index"),
       nb::arg("address"), nb::arg("queue_pairs"), nb::arg("timeout"), nb::arg("retry_count"),
-      nb::call_guard<nb::gil_scoped_release>(),
-      "Makes this end of an RDMA link; returns what the peer must know of it.");
+      nb::call_guard<nb::gil_scoped_release>(), "Makes this end of an RDMA link; returns the offer for the peer.");
   m.def(
       "verbs_prepare",
       [](int peer, int channel, bool sending, const std::string& offer) {
         Running().verbs().Prepare(peer, channel, sending, offer);
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
-      nb::call_guard<nb::gil_scoped_release>(), "Tells this end of an RDMA link of the other.");
+      nb::call_guard<nb::gil_scoped_release>(), "Gives this end of an RDMA link the peer's offer.");
   m.def(
       "verbs_finish",
       [](int peer, int channel, bool sending, int fd, double timeout_s) {
@@ -120,22 +120,22 @@ void BindLinks(nanobind::module_& m) {
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"), nb::arg("timeout_s"),
       nb::call_guard<nb::gil_scoped_release>(),
-      "Puts an RDMA link into service and takes over the connection beside it; returns the link in words.");
+      "Puts an RDMA link into service and takes over its socket; returns a description of the link.");
   m.def(
       "plugin_load", [](const std::string& name) { return Running().plugins().Load(name); }, nb::arg("name"),
-      nb::call_guard<nb::gil_scoped_release>(), "Loads a network plugin, once; returns it in words.");
+      nb::call_guard<nb::gil_scoped_release>(), "Loads a network plugin, once; returns a description of it.");
   m.def(
       "plugin_offer",
       [](int peer, int channel, bool sending) { return Running().plugins().Offer(peer, channel, sending); },
       nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::call_guard<nb::gil_scoped_release>(),
-      "Makes this end of a link by the plugin; returns what the peer must know of it.");
+      "Makes this end of a link by the plugin; returns the offer for the peer.");
   m.def(
       "plugin_prepare",
       [](int peer, int channel, bool sending, const std::string& offer) {
         Running().plugins().Prepare(peer, channel, sending, offer);
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
-      nb::call_guard<nb::gil_scoped_release>(), "Tells this end of a link by the plugin of the other.");
+      nb::call_guard<nb::gil_scoped_release>(), "Gives this end of a link by the plugin the peer's offer.");
   m.def(
       "plugin_finish",
       [](int peer, int channel, bool sending, int fd, double timeout_s) {
@@ -143,7 +143,7 @@ void BindLinks(nanobind::module_& m) {
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"), nb::arg("timeout_s"),
       nb::call_guard<nb::gil_scoped_release>(),
-      "Puts a link by the plugin into service and takes over the connection beside it; returns it in words.");
+      "Puts a link by the plugin into service and takes over its socket; returns a description of the link.");
   m.def(
       "control",
       [](int peer, int fd, bool dialled, const nb::bytes& key, double timeout_s) {

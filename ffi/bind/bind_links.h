@@ -1,5 +1,5 @@
-// The functions by which Python (jaxring/world/links.py) gives an engine its links to other processes. Both modules
-// have an engine of their own and bind the same functions to it.
+// The functions with which Python (jaxring/world/links.py) makes an engine's links to other processes. Each native
+// module has an engine of its own and binds these functions to it.
 #pragma once
 
 #include <nanobind/nanobind.h>

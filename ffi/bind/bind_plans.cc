@@ -23,7 +23,7 @@ namespace nb = nanobind;
 namespace jaxring {
 namespace {
 
-// What Python makes of a planning request, field by field, and then freezes.
+// A plan that Python builds field by field for a planning request.
 struct PlanBuilder {
   std::shared_ptr<Plan> plan = std::make_shared<Plan>();
 
@@ -35,7 +35,7 @@ struct PlanBuilder {
     plan->block_elements = block_elements;
     if (op < 0) return;
     plan->kernels = FindKernels(plan->dtype, static_cast<ReduceOp>(op));
-    if (plan->kernels == nullptr) throw std::invalid_argument("the operation has no meaning for the dtype");
+    if (plan->kernels == nullptr) throw std::invalid_argument("the reduction is not defined for the dtype");
     plan->partial_bytes = plan->kernels->accumulator_bytes;
   }
   void SetShape(int in_blocks, int out_blocks, int pieces, int scratch_chunks, int nlanes) {
@@ -47,7 +47,8 @@ struct PlanBuilder {
   }
   void SetProtocol(int protocol, uint64_t tile_elements, int channels, uint64_t piece_bytes) {
     if (tile_elements == 0 || channels < 1) throw std::invalid_argument("tile_elements and channels must be positive");
-    if (piece_bytes % 64 != 0 || piece_bytes == 0) throw std::invalid_argument("piece_bytes counts lines of 64");
+    if (piece_bytes % 64 != 0 || piece_bytes == 0)
+      throw std::invalid_argument("piece_bytes must be a positive multiple of 64");
     plan->protocol = static_cast<Protocol>(protocol);
     plan->tile_elements = tile_elements;
     plan->channels = channels;
@@ -70,7 +71,7 @@ struct PlanBuilder {
 }  // namespace
 
 void BindPlans(nb::module_& m) {
-  nb::class_<PlanRequest>(m, "PlanRequest", "A call site's wish for a plan for one of its groups.")
+  nb::class_<PlanRequest>(m, "PlanRequest", "A call site's request for the plan of one of its groups.")
       .def_prop_ro("spec", [](const PlanRequest& r) { return r.spec(); })
       .def_prop_ro("ordinal", [](const PlanRequest& r) { return r.ordinal; })
       .def_prop_ro("site", [](const PlanRequest& r) { return r.site->id(); })
@@ -78,7 +79,7 @@ void BindPlans(nb::module_& m) {
       .def_prop_ro("partitions", [](const PlanRequest& r) { return r.site->GroupPartitions(r.group); })
       .def(
           "arrived", [](const PlanRequest& r) { return r.site->Arrived(r.group); },
-          "(rank, device id) of this process's participants that have come so far.")
+          "(rank, device id) of this process's participants that have arrived so far.")
       .def(
           "resolve", [](const PlanRequest& r, PlanBuilder& builder) { r.Resolve(builder.Finish()); }, nb::arg("plan"),
           nb::call_guard<nb::gil_scoped_release>())
@@ -88,7 +89,7 @@ void BindPlans(nb::module_& m) {
             r.Identify(key, static_cast<Half>(half), process);
           },
           nb::arg("key"), nb::arg("half"), nb::arg("process"),
-          "What the plan's identity will be: so the other processes are told where there will be none.")
+          "Sets the plan's identity in advance, under which the other processes are told if planning fails.")
       .def(
           "reject",
           [](const PlanRequest& r, int code, const std::string& message) {
@@ -107,7 +108,7 @@ void BindPlans(nb::module_& m) {
         return got ? nb::cast(request) : nb::none();
       },
       nb::arg("timeout_s"), nb::sig("def next_request(timeout_s: float) -> PlanRequest | None"),
-      "The next planning request; None after timeout_s seconds, or when a note has come.");
+      "The next planning request; None after timeout_s seconds, or when a control message has arrived.");
 
   nb::class_<PlanBuilder>(m, "PlanBuilder", "A plan in the making; resolve() freezes it.")
       .def(nb::init<>())
@@ -128,7 +129,7 @@ void BindPlans(nb::module_& m) {
       .def(
           "set_label",
           [](PlanBuilder& b, const std::string& label) { b.plan->label = std::make_shared<const std::string>(label); },
-          nb::arg("label"), "JSON that `records` gives back with each operation of this plan.")
+          nb::arg("label"), "JSON that `records` returns with each operation of this plan.")
       .def(
           "set_spec",
           [](PlanBuilder& b, const std::string& json) { b.plan->spec = std::make_shared<const std::string>(json); },
@@ -141,8 +142,8 @@ void BindPlans(nb::module_& m) {
             PlayOnce(b.Finish(), operands, results, blocks);
           },
           nb::arg("operands"), nb::arg("results"), nb::arg("blocks") = nb::list(),
-          "Plays the plan once, if all its ranks are this process's, on their buffers; RuntimeError says why it "
-          "failed. `blocks`, of a ragged collective: of each rank 4 x ranks uint64, in elements.")
+          "Executes the plan once on its ranks' buffers; all ranks must belong to this process. Raises RuntimeError if "
+          "it fails. `blocks` of a ragged collective: for each rank 4 x ranks uint64, in elements.")
       .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
            nb::arg("block_elements"))
       .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),
@@ -161,7 +162,8 @@ void BindPlans(nb::module_& m) {
           },
           nb::arg("processes"), "Operations of this plan wait until each of the processes is confirmed.");
 
-  nb::class_<ProgramLatch>(m, "ProgramLatch", "What a plan's operations wait for before they begin.")
+  nb::class_<ProgramLatch>(m, "ProgramLatch",
+                           "Holds a plan's operations back until other processes have confirmed the program.")
       .def("confirm", [](ProgramLatch& latch, int process) { Running().Confirm(latch, process); }, nb::arg("process"));
 }
 

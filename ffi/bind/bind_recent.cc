@@ -13,14 +13,14 @@
 namespace jaxring {
 namespace {
 
-// Only the fields of arrays are read, never NumPy's functions: these fields are the same in all versions that can be
-// installed. One thread at a time, with the GIL.
+// Reads the fields of arrays, which are the same in all supported NumPy versions, and calls no NumPy functions. Used by
+// one thread at a time, with the GIL.
 class RecentCalls {
  public:
   explicit RecentCalls(nanobind::object array_type) : array_type_(std::move(array_type)) {}
 
-  // Runs the call that is remembered for these; false, with nothing done, where there is none. Collectives and options
-  // are compared as objects, not by value: an equal one that is not the same is not found.
+  // Runs the cached call for these arguments; false if there is none. Collectives and options are compared by identity,
+  // not by value.
   bool Run(nanobind::handle collective, nanobind::handle operand, nanobind::handle result, nanobind::handle option) {
     if (!Plain(operand, 0) || !Plain(result, NPY_ARRAY_WRITEABLE)) return false;
     const PyArrayObject* in = Array(operand);
@@ -28,7 +28,7 @@ class RecentCalls {
     for (const Entry& entry : entries_) {
       if (!entry.collective.is(collective) || !entry.option.is(option)) continue;
       if (!entry.in.Is(in, entry.dtype) || !entry.out.Is(out, entry.dtype)) continue;
-      // It may be forgotten while it runs without the GIL. Arrays are held by the caller.
+      // Keeps the call alive: its entry may be replaced while it runs without the GIL. The caller holds the arrays.
       const nanobind::object held = entry.call;
       entry.run->Run(PyArray_DATA(in), entry.in.bytes, PyArray_DATA(out), entry.out.bytes);
       return true;
@@ -36,7 +36,7 @@ class RecentCalls {
     return false;
   }
 
-  // After it has run on these arrays. The oldest of many is forgotten.
+  // Adds a call that has run on these arrays, and replaces the oldest entry if the cache is full.
   void Add(nanobind::object collective, nanobind::handle operand, nanobind::handle result, nanobind::object option,
            nanobind::object call) {
     if (!Plain(operand, 0) || !Plain(result, NPY_ARRAY_WRITEABLE)) return;
@@ -79,7 +79,7 @@ class RecentCalls {
   static std::vector<npy_intp> Dims(const PyArrayObject* array) {
     return {PyArray_DIMS(array), PyArray_DIMS(array) + PyArray_NDIM(array)};
   }
-  // An array of no subclass, which may mean something else by its data, laid out as a call wants it.
+  // Whether an object is an array with the layout that a call needs. A subclass may interpret its data differently.
   bool Plain(nanobind::handle object, int also) const {
     const int wanted = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | also;
     return object.type().is(array_type_) && (PyArray_FLAGS(Array(object)) & wanted) == wanted;
@@ -98,9 +98,9 @@ void BindRecent(nanobind::module_& m) {
       .def(nb::init<nb::object>(), nb::arg("array_type"))
       .def("run", &RecentCalls::Run, nb::arg("collective"), nb::arg("operand"), nb::arg("result"),
            nb::arg("option").none(),
-           "Runs the call that is remembered for these, as BufferCall does; False, with nothing done, if none is.")
+           "Runs the cached call for these arguments as BufferCall does; False if there is none.")
       .def("remember", &RecentCalls::Add, nb::arg("collective"), nb::arg("operand"), nb::arg("result"),
-           nb::arg("option").none(), nb::arg("call"), "Remembers a call that has run on these.");
+           nb::arg("option").none(), nb::arg("call"), "Adds a call that has run with these arguments to the cache.");
 }
 
 }  // namespace jaxring

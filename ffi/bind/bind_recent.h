@@ -1,5 +1,5 @@
-// Calls of a communicator found again by the arrays that they are given. For small messages a look by dtype and shape
-// in Python, and two buffers asked of NumPy, would be a third of a call's time.
+// A cache of a communicator's calls, by the arrays that they are given. For small messages a lookup by dtype and shape
+// in Python, and two buffer requests to NumPy, would take a third of a call's time.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -17,10 +17,10 @@
 namespace jaxring {
 namespace {
 
-// Counts what the main thread was asked to do, and did, when it was back in the interpreter.
+// Tells whether the main thread has been back in the interpreter: counts the calls that were requested of it and made.
 struct MainThread {
   std::atomic<uintptr_t> asked{0}, did{0};
-  // Needs no GIL. The main thread runs handlers of signals first.
+  // Requests a call. Needs no GIL. The main thread runs signal handlers before it.
   void Ask() {
     const uintptr_t number = asked.fetch_add(1) + 1;
     const int full = Py_AddPendingCall(
@@ -29,7 +29,7 @@ struct MainThread {
           return 0;
         },
         reinterpret_cast<void*>(number));
-    if (full != 0) did.store(number);  // so many calls wait for it that others see to it
+    if (full != 0) did.store(number);  // CPython's queue is full: another pending call has the same effect
   }
   bool IsBack() const { return did.load() == asked.load(); }
   static MainThread& Instance() {
@@ -38,15 +38,17 @@ struct MainThread {
   }
 };
 
-// Runs the handlers of signals that have come. What they raise is raised from where the main thread is.
+// Runs the handlers of pending signals. Returns whether one raised; its exception is raised at the main thread's
+// position.
 bool HandlersRaise() {
   if (PyErr_CheckSignals() == 0) return false;
   if (PyFrameObject* frame = PyEval_GetFrame()) PyTraceBack_Here(frame);
   return true;
 }
 
-// Has those handlers run before an exception passes through a frame of the main thread; what they raise replaces it.
-// False where that cannot be, because somebody else traces that thread or this Python has `sys.monitoring` for it.
+// Makes these handlers run before an exception passes through a frame of the main thread; an exception that they raise
+// replaces it. False if that thread has another trace function, or if this Python has `sys.monitoring` for this
+// purpose.
 bool RaiseSignalsFirst([[maybe_unused]] unsigned long main_thread, [[maybe_unused]] bool first) {
 #if PY_VERSION_HEX < 0x030C0000
   PyThreadState* state = PyInterpreterState_ThreadHead(PyInterpreterState_Main());
@@ -63,8 +65,8 @@ bool RaiseSignalsFirst([[maybe_unused]] unsigned long main_thread, [[maybe_unuse
 #endif
 }
 
-// Ends this process by a signal's default action, unless it has ended before: after `seconds`, or `more` later where
-// all `others` have ended or are about to. Needs no Python, which may be gone by then.
+// Ends this process by a signal's default action after `seconds`, or `more` later if all `others` have ended or are
+// about to. Needs no Python, whose interpreter may be gone by then.
 void EndLater(int number, double seconds, double more, std::vector<int> others) {
   std::thread([=] {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
@@ -81,8 +83,8 @@ void EndLater(int number, double seconds, double more, std::vector<int> others) 
 
 void BindSignals(nanobind::module_& m) {
   namespace nb = nanobind;
-  m.def("watch_signals", &WatchSignals, "From now on `await_signal` hears of SIGINT and SIGTERM that have handlers.");
-  m.def("stop_watching_signals", &StopWatching, "Has `await_signal` return 0 from now on.");
+  m.def("watch_signals", &WatchSignals, "Makes `await_signal` report SIGINT and SIGTERM if they have handlers.");
+  m.def("stop_watching_signals", &StopWatching, "Makes `await_signal` return 0 from now on.");
   m.def(
       "await_signal",
       [](double timeout_s) {
@@ -92,14 +94,14 @@ void BindSignals(nanobind::module_& m) {
         return number;
       },
       nb::arg("timeout_s"),
-      "The number of a signal that has come, else 0 after timeout_s seconds; negative: no limit.");
+      "Waits for a signal and returns its number, or 0 after timeout_s seconds; negative: no limit.");
   m.def(
       "main_thread_is_back", [] { return MainThread::Instance().IsBack(); },
       "Whether the main thread has been in the interpreter since `await_signal` last returned a signal.");
   m.def("handler_file", &HandlerFile, nb::arg("number"),
-        "Where the native handler of a signal is; empty: there is none.");
+        "The file that contains the native handler of a signal; empty if there is none.");
   m.def("end_later", &EndLater, nb::arg("number"), nb::arg("seconds"), nb::arg("more"), nb::arg("others"),
-        "Ends this process as `end_by_signal` does, so many seconds from now, and `more` where all others end, too.");
+        "Ends this process as `end_by_signal` does after `seconds`, or `more` later if all others end, too.");
   m.def("end_by_signal", &EndBySignal, nb::arg("number"), "Ends this process by the default action of a signal.");
   m.def(
       "interrupt",
@@ -108,23 +110,25 @@ void BindSignals(nanobind::module_& m) {
         return RunningEngine() != nullptr && RunningEngine()->Interrupt(reason, Clock::now() - age);
       },
       nb::arg("reason"), nb::arg("age_s"), nb::call_guard<nb::gil_scoped_release>(),
-      "Fails what has been in flight for age_s seconds, in all processes that take part. Whether there was any.");
+      "Fails the operations that have been in flight for age_s seconds. Returns whether there were any.");
   m.def(
       "say_leaving",
       [](const std::string& why) {
         if (RunningEngine() != nullptr) RunningEngine()->SayLeaving(why);
       },
       nb::arg("why"), nb::call_guard<nb::gil_scoped_release>(),
-      "Tells the other processes that this one ends, and why. Nothing ends here.");
+      "Tells the other processes that this one ends, and why. Does not end anything here.");
   m.def("raise_signals_first", &RaiseSignalsFirst, nb::arg("main_thread"), nb::arg("first"),
-        "Whether what handlers of signals raise replaces the next exception of the main thread; before Python 3.12.");
+        "Makes exceptions of signal handlers replace the next exception of the main thread, or stops that. False if it "
+        "is "
+        "not possible, as from Python 3.12 on.");
   m.def(
       "raise_signals",
       [](const nb::args&) {
         if (HandlersRaise()) throw nb::python_error();
       },
       nb::sig("def raise_signals(*arguments: object) -> None"),
-      "Runs the handlers of signals that have come, if this is the main thread.");
+      "Runs the handlers of pending signals if this is the main thread.");
 }
 
 }  // namespace jaxring

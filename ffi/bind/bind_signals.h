@@ -1,4 +1,4 @@
-// What Python (jaxring/runtime/interruption.py) learns of signals, and how it ends waits for them.
+// Signal handling for Python (jaxring/runtime/interruption.py): waits for signals, and interrupts operations.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// A rank's part of a schedule as Python hands it over: three arrays of bytes. For both native modules.
+// Makes a rank's part of a schedule from Python's three arrays of bytes. Both native modules use it.
 #pragma once
 
 #include <nanobind/nanobind.h>

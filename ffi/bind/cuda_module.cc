@@ -1,5 +1,5 @@
-// The Python module jaxring._native_cuda: the CUDA engine's host half. It has links to other processes of its own, and
-// serves planning requests like jaxring._native. Built with JAXRING_FAKE_GPU it is _native_cuda_fake, for tests.
+// The Python module jaxring._native_cuda: the host part of the CUDA engine. It has its own links to other processes,
+// and serves planning requests like jaxring._native. With JAXRING_FAKE_GPU it is built as _native_cuda_fake, for tests.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -43,7 +43,8 @@ std::shared_ptr<Communicator> MakeCommunicator(const std::string& name, const st
   CommunicatorSpec spec;
   spec.name = name;
   for (const auto& [process, device, node, text] : ranks) spec.ranks.push_back({process, device, node, text});
-  if (wires.size() != kProtocols) throw std::invalid_argument("a wire's shape for each of the three protocols");
+  if (wires.size() != kProtocols)
+    throw std::invalid_argument("wires needs the shape of one wire for each of the three protocols");
   for (int p = 0; p < kProtocols; ++p) spec.wires[p] = {wires[p].first, wires[p].second};
   spec.lanes = lanes;
   spec.stage_bytes = stage_bytes;
@@ -122,7 +123,8 @@ NB_MODULE(JAXRING_MODULE, m) {
       },
       nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::arg("how") = "",
       nb::call_guard<nb::gil_scoped_release>(),
-      "Fails every operation, now and from now on. The other processes are told that this one ends, in good order if "
+      "Fails all operations in flight and all later ones. Tells the other processes that this one ends, in good order "
+      "if "
       "`goodbye`, and `how`.");
   m.def(
       "allow_direct",
@@ -144,7 +146,8 @@ NB_MODULE(JAXRING_MODULE, m) {
       },
       nb::arg("process"), nb::arg("board_path"), nb::arg("bell_path"), "Maps a peer's board.");
 
-  nb::class_<Request>(m, "PlanRequest", "A call site's wish for a plan, or, with group -1, for its device's partition.")
+  nb::class_<Request>(m, "PlanRequest",
+                      "A call site's request for a plan or, with group -1, for its device's partition.")
       .def_prop_ro("spec", [](const Request& r) { return r.site->spec().spec; })
       .def_prop_ro("ordinal", [](const Request& r) { return r.site->spec().ordinal; })
       .def_ro("group", &Request::group)
@@ -152,7 +155,7 @@ NB_MODULE(JAXRING_MODULE, m) {
       .def_prop_ro("partitions", [](const Request& r) { return r.site->GroupPartitions(r.group); })
       .def(
           "arrived", [](const Request& r) { return r.site->Arrived(r.group); },
-          "(rank, device as XLA numbers it) of this process's participants that have come so far.")
+          "(rank, device as XLA numbers it) of this process's participants that have arrived so far.")
       .def(
           "resolve",
           [](const Request& r, std::shared_ptr<Communicator> communicator, const PlanBuilder& builder) {

@@ -1,4 +1,5 @@
-// The Python module jaxring._native: starts the engine, serves planning requests, makes links, hands out XLA handlers.
+// The Python module jaxring._native: starts the engine, serves planning requests, makes links, and exports XLA
+// handlers.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -119,13 +120,14 @@ NB_MODULE(_native, m) {
       nb::arg("checksums") = false, nb::arg("faults") = std::map<std::string, double>(), nb::arg("non_finite") = "",
       nb::arg("link_timeout_s") = 10.0, nb::arg("record_hint") = "", nb::arg("operand_files") = "",
       nb::arg("operand_bytes") = 0, nb::arg("stall_warning_s") = 0.0,
-      "Starts the engine, once. Its flight record is kept in a new file, or in unnamed memory without one. `faults`: "
-      "JAXRING_FAULTS, a number by each name.");
+      "Starts the engine, once. Its flight record is kept in a new file, or in unnamed memory without one. `faults` "
+      "has "
+      "the fields of JAXRING_FAULTS.");
   m.def(
       "name_process",
       [](int process, int processes, const std::string& job) { Running().recorder().Name(process, processes, job); },
       nb::arg("process"), nb::arg("processes"), nb::arg("job"),
-      "Writes into the flight record that this is process `process` of `processes` of the job of that name.");
+      "Writes the number of this process, the number of processes and the job's name into the flight record.");
   m.def(
       "dump_on_signal",
       [](const std::string& prefix) {
@@ -133,14 +135,14 @@ NB_MODULE(_native, m) {
         DumpOnSignal(record, bytes, prefix);
       },
       nb::arg("prefix"),
-      "From now on SIGUSR1 writes the flight record to PREFIX0.trace, then PREFIX1.trace, ..., unless there is a "
-      "handler "
-      "for it. With an empty prefix it only does no harm.");
+      "Makes SIGUSR1 write the flight record to PREFIX0.trace, then PREFIX1.trace, ..., unless it has a handler. With "
+      "an "
+      "empty prefix SIGUSR1 has no effect.");
   m.def("dump_now", &DumpNow, nb::call_guard<nb::gil_scoped_release>(), "Does what SIGUSR1 does.");
   m.def("allow_huge_pages", &AllowHugePages, nb::arg("allow"),
         "Whether large results in untouched memory ask the kernel for huge pages.");
   m.def("keep_freed_blocks", &KeepFreedBlocks, nb::arg("bytes"),
-        "From now on malloc keeps freed blocks of up to so many bytes. False where the C library cannot do it.");
+        "Makes malloc keep freed blocks of up to so many bytes. False if the C library cannot do it.");
   m.def(
       "abort",
       [](const std::string& reason, double timeout_s, bool goodbye, const std::string& how) {
@@ -148,28 +150,34 @@ NB_MODULE(_native, m) {
       },
       nb::arg("reason"), nb::arg("timeout_s"), nb::arg("goodbye"), nb::arg("how") = "",
       nb::call_guard<nb::gil_scoped_release>(),
-      "Fails every operation, now and from now on; waits timeout_s seconds at most for those in flight. The other "
-      "processes are told that this one ends, in good order if `goodbye`, and `how`.");
+      "Fails all operations in flight and all later ones; waits timeout_s seconds at most for those in flight. Tells "
+      "the "
+      "other processes that this one ends, in good order if `goodbye`, and `how`.");
   m.def(
       "halt", [](const std::string& reason, bool tell) { return Running().Halt(reason, tell); }, nb::arg("reason"),
       nb::arg("tell"), nb::call_guard<nb::gil_scoped_release>(),
-      "Fails every operation until `resume`, with `tell` also in all linked processes. False if that is so already.");
+      "Fails every operation until `resume`, with `tell` also in all linked processes. False if already halted.");
   m.def(
       "planning_waits_for",
       [](const std::string& words) {
         if (RunningEngine() != nullptr) RunningEngine()->PlanningWaitsFor(words);
       },
-      nb::arg("words"), "What planning waits for, for the errors of calls that get no plan in time; empty: nothing.");
-  m.def("troubled", [] { return Running().Troubled(); }, "Whether something has failed that others take part in.");
-  m.def("halted", [] { return Running().Halted(); }, "Why operations fail until `resume`, or None.");
-  m.def("gone", [] { return Running().Gone(); }, "Processes that have ended, as far as one knows.");
+      nb::arg("words"),
+      "Sets what planning waits for, for the errors of calls that get no plan in time; empty: nothing.");
+  m.def(
+      "troubled", [] { return Running().Troubled(); },
+      "Whether an operation has failed that other processes take part in.");
+  m.def("halted", [] { return Running().Halted(); }, "Why the engine is halted, or None.");
+  m.def("gone", [] { return Running().Gone(); }, "The processes that are known to have ended.");
   m.def(
       "renew", [](uint64_t epoch, double timeout_s) { return Running().Renew(epoch, timeout_s); }, nb::arg("epoch"),
       nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
-      "Halted: forgets links, plans and failures. False if an operation has not ended in time.");
+      "Begins a new epoch of the halted engine: drops links, plans and failures. False if an operation has not ended "
+      "in "
+      "time.");
   m.def("resume", [] { Running().Resume(); }, "Ends what `halt` began.");
   m.def("end_program", &EndProgram, nb::arg("specs"),
-        "A program that has calls with these specs is compiled: calls that are instantiated later are not its.");
+        "Says that a program with these specs has been compiled: calls that are instantiated later belong to others.");
   m.def("counters", &Counters, "What the engine has counted so far.");
   m.def("records", &Records, nb::arg("after"), nb::call_guard<nb::gil_scoped_release>(),
         "The recorded operations numbered above `after`, oldest first: (number, sequence, label, arrived, launched, "
@@ -177,25 +185,26 @@ NB_MODULE(_native, m) {
   m.def(
       "take_warnings",
       [] { return RunningEngine() == nullptr ? std::vector<std::string>{} : Running().TakeWarnings(); },
-      "Sentences for the log that have come up since the last call.");
+      "Warnings for the log since the last call.");
   m.def(
       "next_stall", [](double timeout_s) { return Running().NextStall(timeout_s); }, nb::arg("timeout_s"),
       nb::call_guard<nb::gil_scoped_release>(),
-      "What this process has waited for long for, as a sentence without its subject; None after timeout_s seconds.");
+      "A warning about a long wait of this process, without its subject; None after timeout_s seconds.");
   m.def("clock", [] { return Nanoseconds(std::chrono::steady_clock::now()); }, "Now, in ns of the recorder's clock.");
 
   m.def(
       "send_control_message", [](int process, const std::string& text) { Running().SendControlMessage(process, text); },
       nb::arg("process"), nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
-      "Tells another process something of at most 3072 bytes, in order; kept until the two are connected.");
+      "Sends a control message of at most 3072 bytes to another process, in order; queued until the two are "
+      "connected.");
   m.def(
       "next_control_message",
       []() -> nb::object {
-        auto note = Running().NextControlMessage();
-        return note ? nb::cast(*note) : nb::none();
+        auto message = Running().NextControlMessage();
+        return message ? nb::cast(*message) : nb::none();
       },
       nb::sig("def next_control_message() -> tuple[int, str] | None"),
-      "The next note that came, with its sender, if there is one.");
+      "The next control message that has arrived as (sender, text), or None.");
   m.def(
       "in_flight", [](uint64_t key) { return Running().InFlight(key); }, nb::arg("key"),
       "Whether an operation is in flight under a plan's key.");
@@ -205,7 +214,7 @@ NB_MODULE(_native, m) {
         Running().FailPlan(key, Status::Error(static_cast<Code>(code), message));
       },
       nb::arg("key"), nb::arg("code"), nb::arg("message"), nb::call_guard<nb::gil_scoped_release>(),
-      "Fails what is in flight under a plan's key, here and in all processes that take part.");
+      "Fails the operations in flight under a plan's key, here and in all processes that take part.");
 
   m.def("ll_payload_bytes", [] { return LLShape().payload_bytes; }, "Payload of an LL slot.");
   BindPlans(m);

@@ -14,9 +14,9 @@ namespace {
 
 constexpr size_t kMaxUnsent = 256 * 1024;
 
-// Fails on what is not TCP, where no cable can be cut.
-void NoticeCut(int fd, double timeout_s) {
-  // Probes where nothing is sent: half of the time without any, then three. The kernel counts in seconds, 32767 at
+// Makes the kernel report a cut connection. Has no effect on a Unix-domain socket, which cannot be cut.
+void DetectCut(int fd, double timeout_s) {
+  // Keepalive probes for idle connections: three, after half of the time. The kernel counts whole seconds, 32767 at
   // most.
   const int idle = static_cast<int>(std::clamp(timeout_s / 2, 1.0, 30000.0));
   const int interval = std::max(1, idle / 3), yes = 1, count = 3;
@@ -37,7 +37,7 @@ ControlLink::ControlLink(std::unique_ptr<Stream> stream, double timeout_s, Polle
       poller_(poller),
       on_frame_(std::move(on_frame)),
       on_end_(std::move(on_end)) {
-  NoticeCut(stream_->fd(), timeout_s);
+  DetectCut(stream_->fd(), timeout_s);
 }
 
 bool ControlLink::Send(const std::string& frame, bool dispensable) {
@@ -57,7 +57,7 @@ void ControlLink::Flush() {
     const ssize_t n = stream_->Write(unsent_.data(), unsent_.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      // A connection that broke is seen by the poller's thread, which reads it.
+      // The poller's thread, which reads the connection, will find that it is broken.
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       failed_ = errno;
       unsent_.clear();
@@ -74,7 +74,7 @@ void ControlLink::End(const std::string& why, Ending ending) {
     ended_ = true;
   }
   poller_->Remove(fd());
-  shutdown(fd(), SHUT_RDWR);  // the engine keeps this for good; the other side is to know
+  shutdown(fd(), SHUT_RDWR);  // not closed, since the engine never drops this object; tells the other side
   on_end_(why, ending);
 }
 
@@ -110,9 +110,9 @@ void ControlLink::Read() {
       ControlFrame leaving;
       leaving.kind = ControlFrame::Kind::kLeaving;
       leaving.ending = Ending::kDamaged;
-      leaving.text = "what was sent to it beside the data arrived damaged, so it has closed the connection";
+      leaving.text = "a frame on its control connection arrived damaged, so it has closed the connection";
       Send(EncodeFrame(leaving));
-      return End("what its process sent beside the data arrived damaged", Ending::kDamaged);
+      return End("a frame from its process on the control connection arrived damaged", Ending::kDamaged);
     }
   }
 }

@@ -1,5 +1,5 @@
-// A connection beside the data with another process of the job. Python has connected and authenticated it; its end
-// means that the process is gone.
+// A control connection with another process of the job. Python has connected and authenticated it. Its end means that
+// the process is gone.
 #pragma once
 
 #include <functional>
@@ -19,13 +19,14 @@ class ControlLink final : public Poller::Handler {
   using OnFrame = std::function<void(const ControlFrame& frame)>;
   using OnEnd = std::function<void(const std::string& why, Ending ending)>;
 
-  // Not in service before the poller knows it. What the peer's kernel has not acknowledged for `timeout_s` has no way
-  // to it: a cut cable sends no word. A process that is stopped is not cut off, since its kernel goes on acknowledging.
+  // In service once it is added to the poller. If the peer's kernel acknowledges nothing for `timeout_s`, the
+  // connection counts as cut. A stopped process is not cut off, since its kernel goes on acknowledging.
   ControlLink(std::unique_ptr<Stream> stream, double timeout_s, Poller* poller, OnFrame on_frame, OnEnd on_end);
   int fd() const { return stream_->fd(); }
   void OnEvents(uint32_t events) override;
-  // Any thread. Never waits: what the socket does not take goes out later, and beyond a limit nothing is kept. A frame
-  // that is only of use now (`dispensable`) is not kept at all. False where the connection has ended.
+  // May be called on any thread, and never waits. Bytes that the socket does not take are queued; frames beyond a limit
+  // are dropped. A `dispensable` frame, which is only of use now, is dropped if any bytes are queued. False if the
+  // connection has ended.
   bool Send(const std::string& frame, bool dispensable = false);
 
  private:
@@ -42,7 +43,7 @@ class ControlLink final : public Poller::Handler {
   std::mutex mutex_;
   std::string unsent_;
   bool ended_ = false;
-  int failed_ = 0;  // errno of a write: a socket tells only once why it broke
+  int failed_ = 0;  // errno of a failed write: a socket reports its error only once
 };
 
 }  // namespace jaxring

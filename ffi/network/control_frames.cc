@@ -9,8 +9,8 @@
 namespace jaxring {
 namespace {
 
-// A frame: its bytes (4, without these), its CRC (4), its kind (4), its fields in a fixed order. Numbers are
-// little-endian, as on every machine that this runs on.
+// A frame consists of the length of its body (4 bytes), the body's CRC (4), and the body: its kind (4) and its fields
+// in a fixed order. Numbers are little-endian, as on all supported machines.
 template <class T>
 void Put(std::string* out, T value) {
   char bytes[sizeof value];
@@ -34,7 +34,7 @@ class Fields {
     rest_.remove_prefix(sizeof *value);
     return true;
   }
-  // What is shown to people: control characters of a peer's making do not reach a terminal.
+  // Texts are shown to users: a peer's control characters must not reach a terminal.
   bool GetText(std::string* text, size_t limit) {
     uint32_t size;
     if (!Get(&size) || size > limit || size > rest_.size()) return false;

@@ -10,7 +10,8 @@ namespace {
 
 template <class T>
 std::vector<T> Items(std::string_view bytes) {
-  if (bytes.size() % sizeof(T) != 0) throw std::invalid_argument("a schedule table of the wrong size");
+  if (bytes.size() % sizeof(T) != 0)
+    throw std::invalid_argument("the size of a schedule table is not a multiple of its record's");
   std::vector<T> items(bytes.size() / sizeof(T));
   if (!items.empty()) std::memcpy(static_cast<void*>(items.data()), bytes.data(), bytes.size());
   return items;
@@ -27,12 +28,12 @@ RankTable ReadTable(int rank, std::string_view steps, std::string_view lane_begi
   if (nlanes < 1 || table.lane_begin.size() != static_cast<size_t>(nlanes) + 1 ||
       table.lane_begin.back() > table.steps.size() ||
       !std::is_sorted(table.lane_begin.begin(), table.lane_begin.end())) {
-    throw std::invalid_argument("a schedule table whose lanes do not fit its steps");
+    throw std::invalid_argument("the lanes of a schedule table do not fit its steps");
   }
   for (const Step& step : table.steps) {
     if (size_t{step.recv_begin} + step.recv_count > table.peers.size() ||
         size_t{step.send_begin} + step.send_count > table.peers.size()) {
-      throw std::invalid_argument("a step that names peers past the table's end");
+      throw std::invalid_argument("a step's peers reach past the end of the table's peer list");
     }
   }
   return table;

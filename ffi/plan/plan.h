@@ -1,5 +1,5 @@
-// A plan: a schedule bound to a dtype, an operation, a message size and the processes that take part. Python makes it,
-// once per call site and group; it never changes afterwards.
+// A plan: a schedule bound to a dtype, an operation, a message size and the processes that take part. Python makes it
+// once for each call site and group, and it does not change afterwards.
 #pragma once
 
 #include <algorithm>
@@ -26,20 +26,20 @@ struct RankPlace {
 // One local rank's part of the schedule.
 struct RankTable {
   int rank;
-  int caller = -1;  // its rank as the call site counts, where that is another one: lost ranks are not in the plan
+  int caller = -1;  // its rank as the call site counts, if that differs: lost ranks are not in the plan
   int site_rank() const { return caller < 0 ? rank : caller; }
   std::vector<Step> steps;
   std::vector<uint32_t> lane_begin;  // nlanes + 1
   std::vector<int32_t> peers;
-  // A flow is the traffic with one peer rank in one lane; every entry of `peers` names its flow by number.
+  // A flow is the traffic with one peer rank in one lane. `flow` has the number of the flow of each entry of `peers`.
   std::vector<uint32_t> flow;
   std::vector<int> flow_rank;
-  std::vector<char> idle;  // by lane: it has no element to move
+  std::vector<char> idle;  // by lane: whether it has no element to move
   void NumberFlows();
 };
 
-// A table from the bytes of its three arrays, which must fit each other and the number of lanes; otherwise
-// std::invalid_argument.
+// Makes a table from the bytes of its three arrays. Throws std::invalid_argument if they do not fit each other or the
+// number of lanes.
 RankTable ReadTable(int rank, std::string_view steps, std::string_view lane_begin, std::string_view peers, int nlanes);
 
 enum class Half : uint8_t { kBoth = 0, kSend = 1, kRecv = 2 };
@@ -50,11 +50,12 @@ struct Plan {
   std::shared_ptr<const std::string> spec;   // JSON for `jaxring trace replay`; null where nothing is saved
   uint64_t key = 0;    // hash of what every participating process agrees on; sequence numbers count under it
   uint64_t epoch = 0;  // of the job's links: a plan serves no other
-  // Dtype and shape as the site sees them, part of every message's check. Two halves of a message are two sites.
+  // Hash of dtype and shape as the site sees them. Every message carries it, since the send and the receive of a
+  // message are two sites.
   uint32_t check = 0;
   Half half = Half::kBoth;
   DType dtype{};
-  const Kernels* kernels = nullptr;  // nullptr for collectives that only move
+  const Kernels* kernels = nullptr;  // nullptr for collectives that only move data
   uint64_t divisor = 0;
   size_t element_bytes = 1, partial_bytes = 1;
   Protocol protocol = Protocol::kMemory;
@@ -72,11 +73,11 @@ struct Plan {
   uint64_t tiles = 0;                   // `Tiles()`
   bool sends_first = false;             // its ranks send all that they have to before they need anything
   std::shared_ptr<ProgramLatch> latch;  // may be null
-  // The recorder's, under its lock: where it wrote `what` and `label`, and their length.
+  // Owned by the recorder, under its lock: where it wrote `what` and `label`, and their length.
   mutable uint64_t text_at = 0;
   mutable uint32_t text_bytes = 0;
 
-  // Fills in what follows from the rest, once the local ranks are there.
+  // Computes the derived members, once the local ranks are set.
   void Seal();
   // Piece boundaries lie on 64-byte lines of the block, or further apart, so neighbours in memory never share one.
   uint64_t PieceBegin(uint64_t piece) const {
@@ -90,16 +91,16 @@ struct Plan {
     return (longest + tile_elements - 1) / tile_elements;
   }
   bool held_back() const { return latch != nullptr && !latch->open(); }
-  // Whether all ranks are this process's.
+  // Whether all ranks belong to this process.
   bool alone() const { return locals.size() == ranks.size(); }
   bool memory_only() const { return protocol == Protocol::kMemory; }
   uint64_t in_bytes() const { return in_blocks * block_elements * element_bytes; }
   uint64_t out_bytes() const { return out_blocks * block_elements * element_bytes; }
 };
 
-// Whether a plan can be played without touching anything but its ranks' buffers, its lanes' scratch and slots of
-// messages; otherwise throws std::invalid_argument with the rank and step. That it computes its collective, and ends,
-// is for the planner's verifier. Before it is sealed.
+// Checks, before Seal, that a plan's execution touches only its ranks' buffers, its lanes' scratch and message slots.
+// Throws std::invalid_argument with the rank and step otherwise. The planner's verifier checks that the plan terminates
+// and computes its collective.
 void CheckPlan(const Plan& plan, uint32_t slot_bytes);
 
 }  // namespace jaxring

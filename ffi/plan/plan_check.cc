@@ -1,5 +1,5 @@
-// What the interpreter relies on: no step leaves the buffers, the scratch or the slots. Tables come from Python, and
-// users write schedules of their own.
+// Checks what the interpreter relies on: no step reaches outside the buffers, the scratch or the slots. Tables come
+// from Python, and users write schedules of their own.
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace jaxring {
 namespace {
 
-// Far beyond any real plan, and small enough that no product below overflows.
+// Limits far beyond any real plan, and small enough that no product below overflows.
 constexpr int kMostChunks = 1 << 22;
 constexpr uint64_t kMostTile = uint64_t{1} << 32, kMostElements = uint64_t{1} << 40, kMostInAll = uint64_t{1} << 50;
 
@@ -26,7 +26,7 @@ class Checker {
     table_ = &table;
     for (int32_t peer : table.peers) {
       if (peer < 0 || peer >= 2 * Peer::kMemory || Peer::rank(peer) >= static_cast<int>(plan_.ranks.size())) {
-        throw std::invalid_argument("a step names a rank out of range");
+        throw std::invalid_argument("a step's peer is not a rank of the plan");
       }
     }
     for (int lane = 0; lane < plan_.nlanes; ++lane) {
@@ -43,11 +43,11 @@ class Checker {
                                 what);
   }
 
-  // The elements of the chunk's piece.
+  // The length of a chunk, in elements.
   uint64_t Chunk(Buffer buffer, int32_t chunk) const {
     const int blocks = buffer == Buffer::kInput ? plan_.in_blocks : plan_.out_blocks;
     if (chunk < 0 || chunk >= (buffer == Buffer::kScratch ? plan_.scratch_chunks : blocks * plan_.pieces)) {
-      Fail("there is no such chunk");
+      Fail("a chunk number is out of range");
     }
     return buffer == Buffer::kScratch ? scratch_[chunk] : lengths_[chunk % plan_.pieces];
   }
@@ -58,25 +58,25 @@ class Checker {
     if (step.kind > static_cast<uint8_t>(StepKind::kSpread) ||
         step.src_buffer > static_cast<uint8_t>(Buffer::kScratch) ||
         step.dst_buffer > static_cast<uint8_t>(Buffer::kScratch)) {
-      Fail("it is of no kind that is known");
+      Fail("its kind or a buffer is unknown");
     }
     const auto kind = static_cast<StepKind>(step.kind);
     const auto src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
     const int32_t* recv = table_->peers.data() + step.recv_begin;
     const int32_t* send = table_->peers.data() + step.send_begin;
-    if (dst == Buffer::kInput) Fail("the input is not to be written");
+    if (dst == Buffer::kInput) Fail("it writes the input");
     uint64_t length = kUnwritten;
     if (dst == Buffer::kOutput) length = Chunk(dst, step.dst_chunk);
     if (kind == StepKind::kSpread) return Spread(step, recv, src, dst);
     if (src != Buffer::kNone) {
       const uint64_t found = Chunk(src, step.src_chunk);
       if (found == kUnwritten) Fail("it reads scratch that no step has written");
-      if (length != kUnwritten && found != length) Fail("its chunks are of different lengths");
+      if (length != kUnwritten && found != length) Fail("its chunks have different lengths");
       length = found;
     }
-    if (length == kUnwritten) Fail("it names no chunk that says how long it is");
+    if (length == kUnwritten) Fail("it has no chunk in memory or scratch, so its length is unknown");
     if (step.flags & StepFlag::kZero) {
-      if (dst != Buffer::kOutput) Fail("only the output is filled with zeros");
+      if (dst != Buffer::kOutput) Fail("a ZERO step's destination is not the output");
       return;
     }
     if (kind == StepKind::kGather) return Gather(step, recv, send, src, dst);
@@ -87,7 +87,8 @@ class Checker {
     Sources(step, recv, src);
     Destinations(step, send, dst);
     const bool divides = (step.flags & StepFlag::kFinal) && plan_.divisor != 0;
-    if (plan_.kernels == nullptr && (step.recv_count > 1 || divides)) Fail("it reduces in a plan that only moves");
+    if (plan_.kernels == nullptr && (step.recv_count > 1 || divides))
+      Fail("it reduces, but the plan's collective only moves data");
   }
 
   void Sources(const Step& step, const int32_t* recv, Buffer src) const {
@@ -97,7 +98,7 @@ class Checker {
       if (Peer::memory(recv[i])) {
         if (!Here(recv[i])) Fail("it addresses the memory of a rank of another process");
         if (src == Buffer::kNone || (src == Buffer::kScratch && !own))
-          Fail("it reads no chunk of the memory it addresses");
+          Fail("it reads a memory peer without naming a chunk of its input or output");
       } else if (!own || src == Buffer::kNone) {
         Message(step.flags & StepFlag::kRecvPartial);
       }
@@ -112,23 +113,24 @@ class Checker {
       } else if (!Here(send[i])) {
         Fail("it addresses the memory of a rank of another process");
       } else if (dst != Buffer::kOutput) {
-        Fail("it writes no chunk of the memory it addresses");
+        Fail("it writes to a memory peer without naming a chunk of its output");
       }
     }
   }
 
   void Message(bool partial) const {
-    if (plan_.protocol == Protocol::kMemory) Fail("it sends or receives a message in a plan without");
+    if (plan_.protocol == Protocol::kMemory)
+      Fail("it sends or receives a message, but the plan's protocol is memory only");
     if (plan_.tile_elements * (partial ? plan_.partial_bytes : plan_.element_bytes) > payload_) {
       Fail("its messages do not fit a slot");
     }
   }
 
-  // How long a gathered message is, is seen when it is made.
+  // The length of a gathered message is checked when it is sent.
   void Gather(const Step& step, const int32_t* recv, const int32_t* send, Buffer src, Buffer dst) const {
     if (src != Buffer::kInput || dst != Buffer::kNone || step.recv_count == 0 || step.send_count != 1 ||
         Peer::memory(send[0])) {
-      Fail("what is gathered are chunks of inputs, for one message");
+      Fail("a GATHER step needs an input chunk of one rank or more, and one receiver of the message");
     }
     Message(false);
     for (int i = 0; i < step.recv_count; ++i) {
@@ -139,20 +141,20 @@ class Checker {
   void Spread(const Step& step, const int32_t* recv, Buffer src, Buffer dst) const {
     if (src != Buffer::kNone || dst != Buffer::kOutput || step.recv_count != 1 || step.send_count != 0 ||
         Peer::memory(recv[0]) || step.src_chunk < 1 || step.src_chunk > kMostChunks || (step.flags & StepFlag::kZero)) {
-      Fail("what is spread is one message, over blocks of the output");
+      Fail("a SPREAD step needs one message and blocks of the output");
     }
     Message(false);
     const int64_t last = step.dst_chunk + (int64_t{step.src_chunk} - 1) * plan_.pieces;
-    if (last >= int64_t{plan_.out_blocks} * plan_.pieces) Fail("there are not so many blocks");
+    if (last >= int64_t{plan_.out_blocks} * plan_.pieces) Fail("it spreads over more blocks than the output has");
   }
 
   const Plan& plan_;
-  const std::vector<bool> here_;  // the ranks of this process
+  const std::vector<bool> here_;  // by rank: whether it belongs to this process
   uint64_t payload_;
   std::vector<uint64_t> lengths_;  // of each piece
   const RankTable* table_ = nullptr;
   uint32_t step_ = 0;
-  std::vector<uint64_t> scratch_;  // the length of what each chunk of the lane's scratch holds
+  std::vector<uint64_t> scratch_;  // the length of each chunk in the lane's scratch
 };
 
 void CheckShape(const Plan& plan) {
@@ -160,12 +162,12 @@ void CheckShape(const Plan& plan) {
   if (plan.pieces < 1 || plan.pieces > kMostChunks || !fits(plan.in_blocks) || !fits(plan.out_blocks) ||
       plan.scratch_chunks < 0 || plan.scratch_chunks > kMostChunks || plan.nlanes < 1 || plan.nlanes > 1 << 16 ||
       plan.channels < 1 || plan.protocol > Protocol::kSimple) {
-    throw std::invalid_argument("a plan of an impossible shape");
+    throw std::invalid_argument("a plan's number of pieces, blocks, lanes, channels or scratch chunks is out of range");
   }
   const uint64_t blocks = static_cast<uint64_t>(std::max(plan.in_blocks, plan.out_blocks));
   if (plan.tile_elements < 1 || plan.tile_elements > kMostTile || plan.block_elements > kMostElements ||
       blocks * plan.block_elements > kMostInAll) {
-    throw std::invalid_argument("a plan of an impossible size");
+    throw std::invalid_argument("a plan's tile or block size is out of range");
   }
 }
 
@@ -177,10 +179,10 @@ void CheckPlan(const Plan& plan, uint32_t slot_bytes) {
   std::vector<bool> here(ranks, false);
   for (const RankTable& table : plan.locals) {
     if (table.rank < 0 || table.rank >= ranks || here[table.rank] || plan.ranks[table.rank].process != plan.process) {
-      throw std::invalid_argument("a table of a rank that is not this process's, or two of one");
+      throw std::invalid_argument("a table's rank is not one of this process, or has a table already");
     }
     if (table.lane_begin.size() != static_cast<size_t>(plan.nlanes) + 1) {
-      throw std::invalid_argument("a table of another number of lanes");
+      throw std::invalid_argument("a table's number of lanes is not the plan's");
     }
     here[table.rank] = true;
   }

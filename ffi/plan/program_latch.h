@@ -1,5 +1,5 @@
-// What holds a program's first operations back: processes of whose programs one does not know yet that they are the
-// same. A plan has one until all have said so; an operation that fails passes it, closed or not.
+// The latch that holds a program's first operations back until the other processes have confirmed that they run the
+// same program. A plan has one until then. An operation that fails does not wait for it.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ class ProgramLatch {
  public:
   explicit ProgramLatch(std::set<int> missing) : missing_(std::move(missing)), open_(missing_.empty()) {}
   bool open() const { return open_.load(std::memory_order_acquire); }
-  // True if that opened it.
+  // Returns whether this opened the latch.
   bool Confirm(int process) {
     std::lock_guard lock(mutex_);
     if (missing_.erase(process) == 0 || !missing_.empty()) return false;

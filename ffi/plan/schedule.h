@@ -1,20 +1,21 @@
-// The step table: what a schedule is made of. `jaxring/plan/schedule.py` declares the same record as a NumPy dtype, and
-// tests/plan/test_schedule_record.py holds the two equal. Planner, verifier and every engine read this one definition.
+// The step table, of which a schedule consists. `jaxring/plan/schedule.py` declares the same record as a NumPy dtype,
+// and tests/plan/test_schedule_record.py checks that the two are equal. Planner, verifier and all engines use this
+// definition.
 #pragma once
 
 #include <cstdint>
 
 namespace jaxring {
 
-// Where a step finds or leaves a chunk. Scratch is private to a lane, holds accumulator elements, and keeps one tile of
-// a chunk only: a lane finishes all its steps for one tile before it begins the next.
+// The buffer in which a step reads or writes a chunk. Scratch is private to a lane, holds accumulator elements, and has
+// room for one tile of each chunk: a lane finishes all its steps for one tile before it begins the next.
 enum class Buffer : uint8_t { kNone = 0, kInput = 1, kOutput = 2, kScratch = 3 };
 
 enum class StepKind : uint8_t {
   kMove = 0,    // one source, any number of destinations
   kReduce = 1,  // left fold of the sources in the order in which the step lists them
-  kGather = 2,  // the same chunk of several ranks of the node, in the order of the list, as one message
-  kSpread = 3,  // such a message into the same piece of consecutive blocks, `src_chunk` of them, from `dst_chunk` on
+  kGather = 2,  // sends the same chunk of several ranks of the memory domain, in the list's order, as one message
+  kSpread = 3,  // receives such a message into the same piece of `src_chunk` consecutive blocks from `dst_chunk` on
 };
 
 enum StepFlag : uint8_t {
@@ -24,14 +25,14 @@ enum StepFlag : uint8_t {
   kRecvPartial = 2,
   // Messages that this step sends hold accumulator elements.
   kSendPartial = 4,
-  // Not a step of the collective but a fill: the destination chunk becomes zero (permute's ranks without a source).
+  // The step fills the destination chunk with zeros (permute's ranks without a source).
   kZero = 8,
 };
 
-// A peer as a step lists it: the rank in the low bits and how it is reached.
-// Memory peers are addressed directly: a source is read from the peer's own `src` chunk, a destination is written to
-// the peer's own `dst` chunk. Other peers are reached by messages. A rank listed among its own step's sources stands
-// for its local `src` chunk, or without one for a message to itself (a send whose receive is another operation).
+// An entry of a step's peer list: the rank in the low bits, and whether it is a memory peer. Memory peers are addressed
+// directly: a source is read from the peer's own `src` chunk, and a destination is written to the peer's own `dst`
+// chunk. Other peers are reached by messages. A rank among its own step's sources stands for its local `src` chunk.
+// Without such a chunk it stands for a message to itself (a send whose receive is another operation).
 struct Peer {
   static constexpr int32_t kMemory = 1 << 24;
   static constexpr int32_t kRankMask = kMemory - 1;

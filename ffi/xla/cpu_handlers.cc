@@ -19,7 +19,7 @@ namespace jaxring {
 
 namespace ffi = xla::ffi;
 
-// What a handler returns: a future of its end, or its end.
+// The result of a handler: a future of the call's end, or the end itself.
 struct CallOutcome {
   std::optional<ffi::Future> later;
   ffi::Error now;
@@ -27,7 +27,7 @@ struct CallOutcome {
 
 }  // namespace jaxring
 
-// How XLA's header lets a handler return a type of its own (xla/ffi/api/api.h).
+// The specialisation by which XLA's header (xla/ffi/api/api.h) lets a handler return a type of its own.
 template <xla::ffi::ExecutionStage stage>
 struct xla::ffi::ResultEncoding<stage, jaxring::CallOutcome> {
   static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context,
@@ -40,7 +40,7 @@ struct xla::ffi::ResultEncoding<stage, jaxring::CallOutcome> {
 namespace jaxring {
 namespace {
 
-// What INSTANTIATE leaves with the executable: its identity is the call site's identity.
+// The state that INSTANTIATE attaches to the executable. It identifies the call site.
 struct SiteState {
   static ffi::TypeId id;
   std::shared_ptr<Site> site;
@@ -67,7 +67,7 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
                                       "jaxring's engine is not running: import jaxring before this program is loaded"));
   }
   SiteSpec site{{}, {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, {}};
-  // A line for each collective.
+  // The spec has a line for each collective.
   for (std::string_view rest = *spec; !rest.empty();) {
     const size_t end = rest.find('\n');
     site.specs.emplace_back(rest.substr(0, end));
@@ -84,17 +84,17 @@ ffi::Error ToXla(const Status& status) {
   return status.ok() ? ffi::Error::Success() : ffi::Error(ToXla(status.code), RunningEngine()->ToMessage(status));
 }
 
-// The end of a call, which comes before its handler returns, or later: only then is there a future of it, with all that
-// XLA and its header allocate and lock for one. Counts what is in flight until the end. It belongs to two, the
-// completion and the handler; the second to be done with it deletes it.
+// The end of a call, before its handler returns or later. A future, for which XLA and its header allocate and lock, is
+// made only in the second case. The call counts as in flight until its end. The completion and the handler share this
+// object, and the second to finish with it deletes it.
 class CallEnd {
  public:
   CallEnd() { InFlight().fetch_add(1, std::memory_order_relaxed); }
-  // Called once.
+  // The completion may be called once.
   Completion completion() {
     return [this](const Status& status) { Set(status); };
   }
-  // What the handler returns, called once.
+  // The handler's result; called once.
   CallOutcome Take() {
     if (state_.load(std::memory_order_acquire) == State::kEnded) return Ended();
     ffi::Future future(promise_.emplace());
@@ -110,7 +110,7 @@ class CallEnd {
     InFlight().fetch_sub(1, std::memory_order_relaxed);
     status_ = status;
     if (state_.exchange(State::kEnded, std::memory_order_acq_rel) != State::kAwaited) return;
-    // XLA runs the rest of the device's program here.
+    // XLA runs the rest of the device's program inside this call.
     const ScopedFloatMode mode(mode_);
     status_.ok() ? promise_->SetAvailable() : promise_->SetError(ToXla(status_));
     delete this;
@@ -135,9 +135,9 @@ Arrival MakeArrival(ffi::RunId run, int32_t device, const ffi::AnyBuffer& partit
   return arrival;
 }
 
-// Operands: the data (absent for a pure receive), then maybe a token, last the partition id. Results: the data (absent
-// for a pure send), then maybe the token, whose buffer is the operand's. Of several collectives operand and result i
-// are those of collective i, and there is no token.
+// Operands: the data (absent for a pure receive), an optional token, and the partition id. Results: the data (absent
+// for a pure send) and the optional token, whose buffer is the operand's. In a fused call operand and result i are
+// those of collective i, and there is no token.
 [[gnu::hot]] CallOutcome Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
                                     ffi::RemainingRets rets, ffi::Dictionary) {
   Arrival arrival = MakeArrival(run, device, *args.get<ffi::AnyBuffer>(args.size() - 1));
@@ -213,8 +213,8 @@ CallOutcome Ragged(SiteState* state, ffi::RunId run, int32_t device, ffi::AnyBuf
   return end->Take();
 }
 
-// JAX cannot register a type together with a stateful target before the backend starts, so the first call frame, whose
-// only question is the handler's metadata, brings the API to register it with.
+// JAX cannot register a type together with a stateful target before the backend starts. So the type is registered with
+// the API of the first call frame, which only queries the handler's metadata.
 void RegisterStateType(XLA_FFI_CallFrame* frame) {
   static std::once_flag once;
   std::call_once(once, [&] {
@@ -246,8 +246,8 @@ XLA_FFI_Error* CpuCollective(XLA_FFI_CallFrame* frame) {
   return handler->Call(frame);
 }
 
-// Operands that are aliased with the results, and others that are kept alive until here. The call's only purpose is its
-// place: after everything that makes its operands.
+// Does nothing, but XLA orders it after the calls that make its operands. Some operands are aliased with the results;
+// others are kept alive until here.
 XLA_FFI_Error* CpuDone(XLA_FFI_CallFrame* frame) {
   static auto* handler = ffi::Ffi::Bind()
                              .RemainingArgs()

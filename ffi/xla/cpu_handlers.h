@@ -1,4 +1,4 @@
-// The XLA FFI handlers for platform "Host", as plain function pointers for the Python module to hand to JAX.
+// The XLA FFI handlers for platform "Host", as plain functions that the Python module registers with JAX.
 #pragma once
 
 #include "xla/ffi/api/c_api.h"

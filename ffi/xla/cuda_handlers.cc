@@ -16,7 +16,7 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// What INSTANTIATE leaves with the executable: its identity is the call site's identity.
+// The state that INSTANTIATE attaches to the executable. It identifies the call site.
 struct SiteState {
   static ffi::TypeId id;
   std::shared_ptr<Site> site;
@@ -41,7 +41,7 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
                                       "jaxring's CUDA engine is not running: import jaxring before this program is "
                                       "loaded"));
   }
-  // As on the CPU: sites with equal specs are told apart by the order in which they were made.
+  // Sites with equal specs are numbered in the order of their instantiation, as on the CPU.
   static std::mutex mutex;
   static auto* made = new std::map<std::string, uint64_t>;
   SiteSpec site{std::string(*spec), {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, 0};
@@ -54,8 +54,8 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   return state;
 }
 
-// Operands: the data (absent for a pure receive), then maybe a token, last the partition id. Results: the data (absent
-// for a pure send), then maybe the token, whose buffer is the operand's.
+// Operands: the data (absent for a pure receive), an optional token, and the partition id. Results: the data (absent
+// for a pure send) and the optional token, whose buffer is the operand's.
 ffi::Error Run(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
                const RaggedVectors* vectors = nullptr, bool beside = false) {
   const void* in = nullptr;
@@ -91,7 +91,8 @@ ffi::Error RunRagged(SiteState* state, int32_t device, void* stream, ffi::Remain
   return Run(state, device, stream, args, rets, &vectors);
 }
 
-// Operands: values that are passed on in place, then what the collectives use that make some of them. `started`: which.
+// Operands: values that become the results in place, then operands of the collectives that make some of these values.
+// `started` has the indices of those values.
 ffi::Error RunJoin(int32_t device, void* stream, ffi::RemainingArgs args, ffi::Dictionary attributes) {
   auto started = attributes.get<ffi::Span<const int64_t>>("started");
   Runtime* runtime = RunningRuntime();
@@ -112,7 +113,7 @@ ffi::Error RunJoin(int32_t device, void* stream, ffi::RemainingArgs args, ffi::D
   return ffi::Error::Success();
 }
 
-// As for the CPU handlers: the first call frame, whose only question is the metadata, brings the API.
+// The type is registered with the API of the first call frame, as for the CPU handlers.
 void RegisterStateType(XLA_FFI_CallFrame* frame) {
   static std::once_flag once;
   std::call_once(once, [&] {
@@ -129,7 +130,7 @@ void RegisterStateType(XLA_FFI_CallFrame* frame) {
 }
 
 #if defined(JAXRING_FAKE_GPU)
-// The host's programs have no stream: a device's stands in for it, and is waited for.
+// The host platform has no streams, so the call runs on the fake device's stream and waits for it.
 ffi::Error Awaited(void* stream, ffi::Error error) {
   if (error.failure()) return error;
   try {
@@ -149,7 +150,7 @@ ffi::Error RaggedCollective(SiteState* state, int32_t device, ffi::RemainingArgs
   void* stream = fake::StreamOf(device);
   return Awaited(stream, RunRagged(state, device, stream, args, rets));
 }
-// Not waited for: XLA's stream has nothing to do that the host could overtake.
+// Does not wait for the stream: no later work on XLA's stream can overtake the start.
 ffi::Error Start(SiteState* state, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets, ffi::Dictionary) {
   return Run(state, device, fake::StreamOf(device), args, rets, nullptr, true);
 }
@@ -175,7 +176,7 @@ ffi::Error Join(int32_t device, void* stream, ffi::RemainingArgs args, ffi::Rema
 }
 #endif
 
-// What every handler of a call site takes.
+// The arguments of all handlers of a call site.
 auto SiteBinding() {
   return ffi::Ffi::Bind()
       .Ctx<ffi::State<SiteState>>()
@@ -188,7 +189,7 @@ auto SiteBinding() {
       .Attrs();
 }
 
-// What a handler of values takes that were made before.
+// The arguments of a handler without a call site.
 auto ValuesBinding() {
   return ffi::Ffi::Bind()
       .Ctx<ffi::DeviceOrdinal>()
@@ -208,7 +209,7 @@ XLA_FFI_Error* InstantiateCall(XLA_FFI_CallFrame* frame) {
   return handler->Call(frame);
 }
 
-// `kBind` makes the handler, on the first call.
+// `kBind` makes the handler on the first call.
 template <auto kBind>
 XLA_FFI_Error* Call(XLA_FFI_CallFrame* frame) {
   static auto* handler = kBind().release();
@@ -217,8 +218,8 @@ XLA_FFI_Error* Call(XLA_FFI_CallFrame* frame) {
 
 constexpr auto kCaptured = ffi::Traits::kCmdBufferCompatible;
 
-// A start and its join are not for command buffers: XLA captures each call by itself, and a start ends with its stream
-// away.
+// A start and its join are not compatible with command buffers: XLA captures each call by itself, and a start ends
+// while its work on another stream goes on.
 constexpr Handler kHandlers[] = {
     {"instantiate", InstantiateCall},
     {"collective", Call<[] { return SiteBinding().To(Collective, {kCaptured}); }>},
