@@ -150,7 +150,7 @@ void BindLinks(nanobind::module_& m) {
         Running().AddControl(peer, MakeStream(fd, key, dialled, timeout_s));
       },
       nb::arg("peer"), nb::arg("fd"), nb::arg("dialled"), nb::arg("key"), nb::arg("timeout_s"),
-      "Takes over a connected socket for signs of life and failures; its end means that the peer's process ended.");
+      "Takes over a connected socket as a control connection. Its end means that the peer's process has ended.");
 }
 
 }  // namespace jaxring

@@ -33,7 +33,7 @@ Runtime& Cuda() {
   return *runtime;
 }
 
-using RankTuple = std::tuple<int, int, int, std::string>;  // process, device, node, name
+using RankTuple = std::tuple<int, int, int, std::string>;  // process, device, domain, name
 using WireTuple = std::pair<uint32_t, uint64_t>;           // slots, slot bytes
 using LocationTuple = std::pair<uint64_t, uint64_t>;       // region, offset
 
@@ -42,7 +42,7 @@ std::shared_ptr<Communicator> MakeCommunicator(const std::string& name, const st
                                                uint64_t stage_bytes, double timeout_s) {
   CommunicatorSpec spec;
   spec.name = name;
-  for (const auto& [process, device, node, text] : ranks) spec.ranks.push_back({process, device, node, text});
+  for (const auto& [process, device, domain, text] : ranks) spec.ranks.push_back({process, device, domain, text});
   if (wires.size() != kProtocols)
     throw std::invalid_argument("wires needs the shape of one wire for each of the three protocols");
   for (int p = 0; p < kProtocols; ++p) spec.wires[p] = {wires[p].first, wires[p].second};
@@ -138,7 +138,7 @@ NB_MODULE(JAXRING_MODULE, m) {
       nb::call_guard<nb::gil_scoped_release>(), "Sentences of new faults, waiting timeout_s seconds for one.");
   m.def(
       "board", [] { return std::make_pair(Cuda().regions().board_fd(), Cuda().regions().bell_fd()); },
-      "Descriptors of what peers on this host map: the list of this process's device memory, and its bell.");
+      "Descriptors of what peers on this host map: the directory of its device memory regions, and its doorbell.");
   m.def(
       "attach_board",
       [](int process, const std::string& board, const std::string& bell) {
@@ -256,7 +256,7 @@ NB_MODULE(JAXRING_MODULE, m) {
           nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"), nb::call_guard<nb::gil_scoped_release>());
   m.def("communicator", &MakeCommunicator, nb::arg("name"), nb::arg("ranks"), nb::arg("lanes"), nb::arg("wires"),
         nb::arg("stage_bytes"), nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
-        "The communicator of that name. `ranks`: (process, device or -1, node, name) of each; `wires`: (slots, slot "
+        "The communicator of that name. `ranks`: (process, device or -1, domain, name) of each; `wires`: (slots, slot "
         "bytes) for simple, ll and ll128.");
 
   BindPlans(m);

@@ -7,11 +7,11 @@ namespace jaxring {
 int ChooseCpu(int process, int processor, std::span<const std::pair<int, int>> others, const cpu_set_t& allowed) {
   std::array<int, CPU_SETSIZE> waiting{};
   int elsewhere = 0, here = 1;
-  for (const auto& [other, seat] : others) {
-    if (seat < 0 || seat >= CPU_SETSIZE) {
+  for (const auto& [other, cpu] : others) {
+    if (cpu < 0 || cpu >= CPU_SETSIZE) {
       ++elsewhere;
-    } else if (seat != processor) {
-      ++waiting[seat];
+    } else if (cpu != processor) {
+      ++waiting[cpu];
     } else if (other > process) {
       return -1;
     } else {

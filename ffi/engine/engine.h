@@ -145,7 +145,7 @@ class Engine {
   // An operation failed in this process, `own`. The other processes are told and fail it with the same message.
   void BroadcastFailure(uint64_t key, const Status& status, int own);
   // Forwards a failure that another process reported to a further operation of the same call.
-  void ForwardFailure(uint64_t key, const Status& told);
+  void ForwardFailure(uint64_t key, const Status& failure);
   // The failure of an operation, if one is known here.
   std::optional<Status> FailureFor(uint64_t key);
   // A log text about an operation that has waited for long. Its subject, this process, is left to the caller: "has
@@ -341,7 +341,7 @@ class Engine {
   const size_t processors_ = AllowedCpus();
   std::atomic<bool> crowded_{false};  // the host's processes outnumber them
   std::atomic<Clock::time_point> move_considered_at_{
-      Clock::time_point{}};  // when a launching thread last found its seat taken
+      Clock::time_point{}};  // when a launching thread last found another waiter on its CPU
 
   std::mutex request_mutex_;
   std::condition_variable request_ready_;

@@ -95,7 +95,7 @@ void Engine::HandOver(std::span<Started> ops) {
       op->handed_over = true;
       lanes += op->lanes().size();
       // A failure that is reported later finds the operation in active_.
-      if (auto told = known_failures_.find(op->key()); told != known_failures_.end()) op->Fail(told->second);
+      if (auto known = known_failures_.find(op->key()); known != known_failures_.end()) op->Fail(known->second);
       active_.push_back(op);
       active_count_.fetch_add(1, std::memory_order_release);
     }
@@ -121,14 +121,14 @@ bool Engine::PlayHere(std::span<Started> ops) {
   Clock::time_point until{}, longest = Clock::time_point::max(), yielded{};
   struct Waiting {
     Engine* engine;
-    bool looks = false;
-    int seat = -1;
+    bool polls = false;
+    int cpu = -1;
     ~Waiting() {
-      if (seat >= 0) engine->bell_->Rise();
-      if (looks) engine->lookers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
+      if (cpu >= 0) engine->bell_->Rise();
+      if (polls) engine->lookers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
     }
   } waiting{this};
-  const int looks = crowded ? kCrowdedPollsBeforeYield : kPollsBeforeYield;
+  const int polls_before_yield = crowded ? kCrowdedPollsBeforeYield : kPollsBeforeYield;
   const int64_t patience_us = crowded ? kCrowdedPatienceFactor * options_.patience_us : options_.patience_us;
   for (int idle = 0;;) {
     bool moved = false, finished = true;
@@ -142,17 +142,17 @@ bool Engine::PlayHere(std::span<Started> ops) {
       until = {};
       continue;
     }
-    if (patient && !waiting.looks && lookers_.has_sources()) {
-      waiting.looks = true;
+    if (patient && !waiting.polls && lookers_.has_sources()) {
+      waiting.polls = true;
       lookers_.Begin();
     }
-    if (++idle < looks) continue;
+    if (++idle < polls_before_yield) continue;
     const auto now = Clock::now();
     if (until == Clock::time_point{}) {
       until = std::min(longest, now + std::chrono::microseconds(patient ? patience_us : options_.spin_us));
-      if (patient && waiting.seat < 0) {
+      if (patient && waiting.cpu < 0) {
         longest = now + kPollAtMost;
-        waiting.seat = PlaceWaiter(*ops[0], now);
+        waiting.cpu = PlaceWaiter(*ops[0], now);
         yielded = now;
       }
     } else if (now >= until) {
@@ -160,8 +160,8 @@ bool Engine::PlayHere(std::span<Started> ops) {
     }
     // With several operations, the peers' rings may be full of messages for operations that come later in this process.
     if (ops.size() > 1) Spill();
-    if (crowded && now - yielded < kKeepCpuFor && waiting.seat >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
-        !links_.AnyWants(waiting.seat, ops[0]->key())) {
+    if (crowded && now - yielded < kKeepCpuFor && waiting.cpu >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
+        !links_.AnyWants(waiting.cpu, ops[0]->key())) {
       continue;
     }
     sched_yield();
@@ -174,8 +174,8 @@ int Engine::PlaceWaiter(const Operation& op, Clock::time_point now) {
   bell_->Sit(processor, op.key());
   // A move costs some 50 us, and does not last while other work keeps all CPUs busy.
   if (now - move_considered_at_.load(std::memory_order_relaxed) < kMoveInterval) return processor;
-  std::array<std::pair<int, int>, 64> seats;
-  const auto others = std::span(seats).first(std::min(links_.Seats(seats), seats.size()));
+  std::array<std::pair<int, int>, 64> waiters;
+  const auto others = std::span(waiters).first(std::min(links_.Seats(waiters), waiters.size()));
   if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) {
     return processor;
   }

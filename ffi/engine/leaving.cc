@@ -41,7 +41,7 @@ PeerEnd Engine::EndOf(int process) {
 Status Engine::Loss(const Operation& op, int self, int peer, const LinkEnd& link) {
   // A process that fails and then ends reports both; the failure is the cause. RecordFailure has not failed this
   // operation if it runs on its launching thread, since it is not in active_ then.
-  if (auto told = FailureFor(op.key())) return *std::move(told);
+  if (auto failure = FailureFor(op.key())) return *std::move(failure);
   PeerEnd known = EndOf(op.plan().ranks[peer].process);
   // The link's own end is the cause only if the peer reported nothing before.
   if (known.reason.empty()) {

@@ -100,8 +100,8 @@ void Engine::BroadcastFailure(uint64_t key, const Status& status, int own) {
                                                      " was the first to see it.)"));
 }
 
-void Engine::ForwardFailure(uint64_t key, const Status& told) {
-  if (RecordFailure(key, told)) TellAll(Failed(key, told), -1);
+void Engine::ForwardFailure(uint64_t key, const Status& failure) {
+  if (RecordFailure(key, failure)) TellAll(Failed(key, failure), -1);
 }
 
 std::vector<ControlFrame> Engine::LastFailures() {

@@ -149,7 +149,7 @@ class Site : public std::enable_shared_from_this<Site> {
   // What planning waits for, to append to the call's name; empty if it does not wait.
   std::string WaitsFor() const;
   // Fails an execution whose failure another process has reported; false if none has.
-  bool FailTold(Group& group, Instance& instance);
+  bool FailIfReported(Group& group, Instance& instance);
   [[gnu::cold]] void FailAll(Instance& instance, const Status& status);
 
   Engine* engine_;

@@ -75,15 +75,15 @@ void Site::TellFailure(Group& group, Instance& instance) {
   }
 }
 
-bool Site::FailTold(Group& group, Instance& instance) {
+bool Site::FailIfReported(Group& group, Instance& instance) {
   auto key = [&instance](const Part& part) { return OperationKey(*part.plan, instance.sequence); };
   auto shared = [](const Part& part) { return part.plan && !part.plan->alone(); };
-  std::optional<Status> told;
+  std::optional<Status> failure;
   for (const Part& part : group.parts) {
-    if (!told && shared(part)) told = engine_->FailureFor(key(part));
+    if (!failure && shared(part)) failure = engine_->FailureFor(key(part));
   }
-  if (!told) return false;
-  instance.failure = std::move(*told);
+  if (!failure) return false;
+  instance.failure = std::move(*failure);
   FailAll(instance, instance.failure);
   // The other operations of the call do not begin here either.
   for (const Part& part : group.parts) {
@@ -128,7 +128,7 @@ bool Site::CheckDeadlines(Clock::time_point now, const std::string* abort_reason
     for (auto it = group.waiting.begin(); it != group.waiting.end();) {
       if (abort_reason != nullptr) {
         FailAll(*it, Status::Error(Code::kAborted, "jaxring: " + *abort_reason));
-      } else if (it->failure.ok() && FailTold(group, *it)) {
+      } else if (it->failure.ok() && FailIfReported(group, *it)) {
       } else if (it->failure.ok() && now - it->begun < limit) {
         waiting = true;
         ++it;

@@ -25,7 +25,7 @@ def build_info() -> dict[str, Any]:
 
 
 def counters() -> dict[str, int]:
-    """What the engines have counted since they started: operations, failures, sleeps, bytes of links and stash.
+    """Counts since the engines started: operations, failures, sleeps, bytes of links and of unexpected messages.
 
     ``moves`` are those of a waiting thread to a processor on which no peer waits.
     ``connections`` to this process's listener in this generation of the job, and ``refused`` ones among them, which

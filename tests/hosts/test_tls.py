@@ -53,6 +53,6 @@ def test_a_byte_that_is_changed_on_the_way(tmp_path):
         assert len(texts) == 2  # each of its ranks raises
         for text in texts:
             assert "what came is not what the peer sent (TLS: " in text, text
-            assert "somebody on the way has changed what was sent" in text, text
+            assert "an attacker on the way has changed the data" in text, text
             assert "all_reduce" in text
             assert f"(process {1 - process} on" in text or "was the first to see it" in text, text

@@ -71,7 +71,7 @@ bool Interpreter::Expect(Operation& op, const RankTable& table, int from, const 
                               " of lane " + std::to_string(claim.id.lane) + ", " + std::to_string(bytes) +
                               " bytes from " + plan.ranks[from].name + " to " + plan.ranks[table.rank].name +
                               ", has checksum " + sums +
-                              " was sent. Memory, a device or a driver on the way is at fault: look at both hosts' "
+                              " was sent. Memory, a device or a driver on the way is at fault: check both hosts' "
                               "kernel logs. The job has to be restarted."));
     return false;
   }

@@ -6,13 +6,13 @@ namespace jaxring {
 
 const char* LostHint(Ending ending) {
   if (ending == Ending::kCut) {
-    return "The link to that host is cut, or the host is down: look at its cables, interfaces and routes. Once it is "
+    return "The link to that host is cut, or the host is down: check its cables, interfaces and routes. Once it is "
            "reached again jaxring.rebuild() goes on with all; jaxring.shrink() goes on without its processes. "
            "JAXRING_LINK_TIMEOUT says how long to wait before that.";
   }
   if (ending == Ending::kDamaged) {
-    return "Both processes may be well: memory, a device, a driver or somebody on the way has changed what was sent. "
-           "Look at both hosts' kernel logs; jaxring.rebuild() goes on with new connections.";
+    return "Both processes may be well: memory, a device, a driver or an attacker on the way has changed the data. "
+           "Check both hosts' kernel logs; jaxring.rebuild() goes on with new connections.";
   }
   if (ending == Ending::kSaidWhy) {
     return "Its log says more. Restart the job, or go on without that process: jaxring.shrink().";

@@ -67,17 +67,17 @@ std::string NonFiniteOperand(Operation& op) {
   const Plan& plan = op.plan();
   if (plan.half == Half::kRecv) return "";
   for (const Participant& participant : op.participants()) {
-    auto look = [&](uint64_t begin, uint64_t elements) -> std::string {
+    auto check = [&](uint64_t begin, uint64_t elements) -> std::string {
       const char* data = static_cast<const char*>(participant.in) + begin * plan.element_bytes;
       const auto found = FirstNonFinite(plan.dtype, data, elements);
       return found ? Describe(op, "operand", participant.rank, begin + found->element, found->nan) + "." : "";
     };
     if (!participant.extents) {
-      if (std::string text = look(0, plan.in_blocks * plan.block_elements); !text.empty()) return text;
+      if (std::string text = check(0, plan.in_blocks * plan.block_elements); !text.empty()) return text;
       continue;
     }
     for (size_t i = 0; i < participant.extents->in_offset.size(); ++i) {
-      std::string text = look(participant.extents->in_offset[i], participant.extents->in_length[i]);
+      std::string text = check(participant.extents->in_offset[i], participant.extents->in_length[i]);
       if (!text.empty()) return text;
     }
   }

@@ -1,5 +1,5 @@
-// One pass over a step's sources: destinations that keep to the caches, go around them, or lie in untouched memory all
-// get the same value, and nothing beyond it.
+// One pass over a step's sources writes the same value to ordinary destinations, to those with non-temporal stores and
+// to untouched memory, and writes nothing outside of them.
 #include "engine/operation/combine.h"
 
 #include <sys/mman.h>

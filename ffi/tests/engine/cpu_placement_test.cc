@@ -1,4 +1,4 @@
-// Waiting threads of processes that sit on one processor: who leaves it, where to, and that he may go on from there.
+// CPU placement of waiters: which of the threads on one CPU moves, where to, and that it may run on other CPUs later.
 #include "engine/cpu_placement.h"
 
 #include <vector>
@@ -30,9 +30,8 @@ CASE("the higher process leaves") {
 
 CASE("no process leaves where there is no room") {
   CHECK_EQ(ChooseCpu(1, 0, Others{{0, 0}}, Allowed({0})), -1);
-  // Three processes on two processors: one is shared in any case.
-  CHECK_EQ(ChooseCpu(2, 0, Others{{0, 0}, {1, -1}}, Allowed({0, 1})), -1);
-  // The next free one that is allowed, and none that another waits on.
+  // Three processes on two CPUs: one CPU is shared in any case.CHECK_EQ(ChooseCpu(2, 0, Others{{0, 0}, {1, -1}},
+  // Allowed({0, 1})), -1); Chooses the next free CPU that is allowed, and none on which another process waits.
   CHECK_EQ(ChooseCpu(2, 5, Others{{0, 5}, {1, 7}}, Allowed({2, 5, 7})), 2);
   CHECK_EQ(ChooseCpu(1, 3, Others{{0, 3}, {2, 8}, {3, -1}}, Allowed({1, 3, 8, 1000})), 1000);
 }
@@ -40,10 +39,10 @@ CASE("no process leaves where there is no room") {
 CASE("a crowd is spread evenly") {
   const cpu_set_t two = Allowed({0, 1});
   CHECK_EQ(ChooseCpu(3, 0, Others{{0, 0}, {1, 1}, {2, 0}}, two), 1);
-  // Only the highest of those who are there goes.
+  // Only the highest process on the CPU moves.
   CHECK_EQ(ChooseCpu(2, 0, Others{{0, 0}, {1, 1}, {3, 0}}, two), -1);
   CHECK_EQ(ChooseCpu(3, 0, Others{{0, 0}, {1, 1}, {2, 1}}, two), -1);
-  // Who does not wait counts as if he sat there.
+  // A process that does not wait counts as if it were on that CPU.
   CHECK_EQ(ChooseCpu(3, 0, Others{{0, 0}, {1, -1}, {2, 0}}, two), 1);
   CHECK_EQ(ChooseCpu(3, 0, Others{{0, 0}, {1, -1}, {2, -1}}, two), -1);
   CHECK_EQ(ChooseCpu(7, 2, Others{{0, 2}, {1, 2}, {2, 2}, {3, 4}, {4, 4}, {5, 6}}, Allowed({2, 4, 6})), 6);
@@ -59,8 +58,8 @@ CASE("a thread that was moved may go on to others") {
   CHECK(CPU_EQUAL(&before, &after));
 }
 
-// Who shares a processor is yielded to, unless he is known to wait in the same operation.
-CASE("a process that only waits wants no processor") {
+// A waiter yields to a process on its CPU unless that is known to wait in the same operation.
+CASE("a process that only waits needs no CPU") {
   const auto own = Bell::Create(), seen = Bell::Open("/proc/self/fd/" + std::to_string(own->fd()));
   CHECK(seen->Seat() == -1 && seen->Wants(0, 7) && seen->Wants(3, 7));
   own->Sit(3, 7);

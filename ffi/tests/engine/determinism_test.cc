@@ -1,5 +1,5 @@
-// The same bits whatever the time: each algorithm gives one result over transports, protocols, tiles and delays; the
-// direct one, which `deterministic` is, gives the fold in rank order for every size and every placement of ranks.
+// Results do not depend on timing: each algorithm gives the same bits over all transports, protocols, tile sizes and
+// delays. The direct algorithm, which `deterministic` selects, folds in rank order for every size and rank placement.
 #include <map>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// Calls of several collectives: an execution begins, ends and fails as one, in all processes.
+// Fused calls of several collectives: an execution begins, ends and fails as one, in all processes.
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -15,7 +15,7 @@ namespace {
 constexpr int kCollectives = 5, kRounds = 20;
 const std::vector<int> kAll = {0, 1, 2, 3};
 
-// Ranks that go on by themselves, as devices do: each comes to the next execution as soon as its last has ended.
+// Independent ranks, as devices are: each arrives at the next execution as soon as its last one has ended.
 void CheckLoop(const char* name, Protocol protocol, uint64_t block) {
   const Schedule& schedule = Find(name);
   Job job(schedule.processes(), Wire::kShared, 4096);
@@ -39,8 +39,8 @@ void CheckLoop(const char* name, Protocol protocol, uint64_t block) {
   }
 }
 
-// One collective of the call has no plan in one process: everybody is told at once, whatever of the others was planned
-// before or after, and the next execution asks again for that one only.
+// One collective of the call gets no plan in one process. All processes fail at once, whether the other collectives
+// were planned before or after, and the next execution requests a plan for that collective only.
 void CheckRejection(int rejected) {
   Job job(2, Wire::kShared);
   FusedSites call(&job, Find("all_reduce ring 2x2 x1"), Sized(100), kCollectives);
@@ -65,11 +65,11 @@ void CheckRejection(int rejected) {
   for (int run = 3; run < 6; ++run) {
     for (const Status& status : call.Run(run, kAll)) CHECK(status.ok() || Says(status, "no failure"));
   }
-  // All of both processes, and four answers for the one that was refused three times.
+  // One request for each collective in both processes, and four for the one that was refused three times.
   CHECK_EQ(asked, 2 * kCollectives + 3);
 }
 
-// A rank that does not come: the deadline of the call fails all of its collectives, in the other process, too.
+// A rank does not arrive: the deadline of the call fails all of its collectives, in the other process, too.
 CASE("a fused call's deadline") {
   Job job(2, Wire::kShared);
   FusedSites call(&job, Find("all_reduce ring 2x2 x1"), Sized(100), kCollectives, 1);

@@ -1,4 +1,5 @@
-// Gates: operations of a plan are held back until the other processes have said that their program is the same.
+// Program latches hold the operations of a plan back until the other processes have confirmed that their program is the
+// same.
 #include <memory>
 #include <set>
 #include <string>
@@ -11,7 +12,7 @@
 namespace jaxring::test {
 namespace {
 
-// Operations of a plan with a latch do not begin before all that it waits for have been confirmed, have failed or
+// Operations of a plan with a latch begin once all processes that it waits for have been confirmed, have failed or have
 // ended.
 CASE("a closed latch") {
   Job job(2, Wire::kShared);
@@ -35,7 +36,7 @@ CASE("a closed latch") {
     CHECK(Says(status, "waits for rank 2 (process 1) to begin this program") ||
           Says(status, "waits for rank 0 (process 0) to begin this program"));
   }
-  // What Python is told, and what it does then. A note that is sent before there is a connection comes with it.
+  // Python receives control messages and reacts. A message that is sent before there is a connection arrives with it.
   const uint64_t key = site.call.settings().key;
   CHECK(!job.engine(0).InFlight(key));
   std::vector<Buffer> outputs;
@@ -61,7 +62,7 @@ CASE("a closed latch") {
   site.RunOk();
 }
 
-// A process that has ended in good order is not waited for at a latch.
+// A latch does not wait for a process that has ended in good order.
 CASE("a latch that waits for a process that is gone") {
   Job job(2, Wire::kTcp);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 60));

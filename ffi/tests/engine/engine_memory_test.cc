@@ -1,4 +1,4 @@
-// Memory that one process does not get: all processes are told what was wanted, and what comes next works.
+// One process cannot allocate memory: the error names the allocation in all processes, and later operations succeed.
 #include <sys/socket.h>
 
 #include <atomic>
@@ -33,8 +33,8 @@ void CheckLinks(Wire wire) {
   for (int i = 0; i < 3; ++i) site.RunOk();
 }
 
-// The processes may be connected only after one of them has failed what the other is about to begin.
-CASE("what is told later") {
+// Two processes may be connected only after one of them has failed an operation that the other is about to begin.
+CASE("a failure before the connection") {
   Engine early(EngineOptions{}), late(EngineOptions{});
   early.BroadcastFailure(77, Status::Error(Code::kResourceExhausted, "no memory"), 0);
   int ends[2];

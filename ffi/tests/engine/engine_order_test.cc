@@ -1,4 +1,4 @@
-// Many operations in flight, in another order in each process; back to back; runs interleaved.
+// Many operations in flight: in a different order in each process, back to back, and with interleaved runs.
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -54,8 +54,8 @@ std::vector<std::unique_ptr<Execution>> Executions(Job* job, uint64_t seed) {
   return executions;
 }
 
-// Process 0 has begun everything before process 1 begins with the last: what process 0 sent first fills the rings, so
-// the last can only end if that is put aside.
+// Process 0 begins all operations before process 1 begins the last one. Messages of process 0's first operations fill
+// the rings, so the last one can only end if they are moved to the unexpected-message queue.
 void CheckLastFirst(Wire wire) {
   Job job(2, wire);
   auto executions = Executions(&job, 1);
@@ -115,8 +115,8 @@ void CheckBackToBack(Wire wire, const char* name, Protocol protocol, int times) 
   CHECK_EQ(job.engine(0).counters().operations.load(), static_cast<uint64_t>(times));
 }
 
-// Runs overlap, and each runs the site often: the ranks meet run by run, in the order of each. In one process any
-// interleaving will do; processes meet by the order in which runs begin, so there it must be the same.
+// Runs overlap, and each executes the site often. Ranks of one process are matched by run, in any interleaving.
+// Processes are matched by the order in which runs begin, so that order must be the same in all processes.
 void CheckRuns(const char* name, Protocol protocol, bool shuffled) {
   constexpr int kRuns = 3, kTimes = 60;
   const Schedule& schedule = Find(name);

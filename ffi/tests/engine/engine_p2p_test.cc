@@ -1,4 +1,4 @@
-// Halves of messages that meet by their key and number, and all_to_all with ragged blocks.
+// Sends and receives that are matched by key and sequence number, and all_to_all with ragged blocks.
 #include <array>
 #include <memory>
 #include <vector>
@@ -11,8 +11,7 @@
 namespace jaxring::test {
 namespace {
 
-// Everything is sent from two sites before anything is received at a third: sends end at once, messages keep their
-// order.
+// Two sites send everything before a third receives anything: sends end at once, and messages keep their order.
 void CheckHalves(const std::string& where, Wire wire, Protocol protocol) {
   constexpr int kTimes = 40;
   const Schedule &send = Find("permute send " + where), &recv = Find("permute recv " + where);
@@ -101,7 +100,7 @@ void CheckRagged(const std::string& where, Wire wire, Protocol protocol) {
         }
       }
     }
-    // Every third time one rank's numbers are refused: its process's ranks fail with it, and so does who waits for
+    // Every third time one rank's numbers are refused: its process's ranks fail with it, and so do ranks that wait for
     // them.
     const bool refuse = seed % 3 == 2 && schedule.processes() == 1;
     if (refuse) {

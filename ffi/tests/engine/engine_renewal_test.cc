@@ -1,4 +1,4 @@
-// A job that goes on after it was halted: nothing of what it was in before reaches what it does afterwards.
+// A job continues after a halt, and nothing of its old epoch reaches the new one.
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -70,8 +70,8 @@ size_t SharedMappings() {
   return count;
 }
 
-// What was sent before has the names that the next epoch's messages have, since this planner's keys are the same:
-// in rings, on their way, and in the unexpected-message queue. It is other data, and none of it is taken.
+// Old messages in rings, in transit and in the unexpected-message queue have the same names as those of the next epoch,
+// since this planner's keys are the same. They hold other data, and none of them is received.
 void CheckOldMessages(Wire wire) {
   Job job(2, wire);
   Call call(&job, Find("all_reduce ring 2x2 x1"), Sized(700)), other(&job, Find("all_reduce ring 2x2 x1"), Sized(700));
@@ -93,7 +93,7 @@ void CheckOldMessages(Wire wire) {
   }
   for (const Status& status : waits.ends.Wait()) CHECK(status.code == Code::kAborted);
   Until([&] { return job.engine(1).Halted().has_value(); }, "the other process is told");
-  // Until the job is renewed nothing begins, not even among the ranks of one process.
+  // Until the job is renewed no operation begins, not even among the ranks of one process.
   Call alone(&job, Find("all_reduce ring 1x4 x1"), Sized(700));
   Execution refused(&alone, 0, 1);
   refused.Arrive({0, 1, 2, 3});
@@ -105,7 +105,7 @@ void CheckOldMessages(Wire wire) {
   Execution(&alone, 0, 7).RunOk();
 }
 
-// One says it, all hear it, also those that are linked with others only by way of one that was told.
+// A halt of one process reaches all, including those that are connected with it only through another process.
 void CheckEverybodyIsTold(Wire wire) {
   Job job(4, wire);
   Call call(&job, Find("all_reduce ring 4x1 x1"), Sized(700));
@@ -126,7 +126,7 @@ void CheckEverybodyIsTold(Wire wire) {
   for (int run = 0; run < 5; ++run) Execution(&call, run, 10 + run).RunOk();
 }
 
-// Who was lost has come back: nothing is held against it.
+// A process that was lost can take part in the next epoch.
 CASE("a loss is forgotten") {
   Job job(2, Wire::kShared);
   Call call(&job, Find("all_reduce ring 2x2 x1"), Sized(700));
@@ -142,7 +142,7 @@ CASE("a loss is forgotten") {
   Execution(&call, 0, 3).RunOk();
 }
 
-// Plans that are answered after the job has moved on: dropped, and asked for again.
+// Plans that arrive after the job has begun a new epoch are dropped and requested again.
 CASE("a plan that comes too late") {
   Job job(1, Wire::kShared);
   const Schedule& schedule = Find("all_reduce direct 1x4 x1");
@@ -181,8 +181,7 @@ CASE("a plan that comes too late") {
   asked.clear();
 }
 
-// Calls with equal specs are numbered in each program anew, however many programs there are: other processes may have
-// compiled fewer of them.
+// Calls with equal specs are numbered from 0 in each program, since other processes may have compiled fewer programs.
 CASE("ordinals of call sites") {
   const std::vector<std::string> alone{"alike"}, joined{"alike", "other"};
   for (int program = 0; program < 3; ++program) {
@@ -190,7 +189,7 @@ CASE("ordinals of call sites") {
     CHECK_EQ(OrdinalsOfCall("alike", alone)[0], 1u);
     EndProgram({"nothing of this", "alike"});
   }
-  // What shares a call has an ordinal of its own: its executions are counted with the others of the call.
+  // A collective in a fused call has an ordinal of its own, since its executions are counted with those of the call.
   const std::vector<uint64_t> first = OrdinalsOfCall("alike\nother", joined),
                               second = OrdinalsOfCall("alike\nother", joined);
   CHECK(first[0] > 1 && first[0] != first[1] && first[0] != second[0] && first[1] != second[1]);
@@ -198,8 +197,8 @@ CASE("ordinals of call sites") {
   CHECK(OrdinalsOfCall("alike\nother", joined) == first);
 }
 
-// A program that one process has compiled again is another site there, with the same key: it goes on with the count.
-// One that never ran counts nothing.
+// A program that one process compiles again gets a new site with the same key, which continues the count. A program
+// that never ran counts nothing.
 CASE("a program that is compiled again") {
   Job job(2, Wire::kShared);
   Call call(&job, Find("all_reduce ring 2x2 x1"), Sized(700));
@@ -225,7 +224,7 @@ void CheckNothingIsLeft(Wire wire) {
     Until([&] { return job.engine(0).Halted().has_value(); }, "the other process is told");
     job.Renew(epoch);
     for (int run = 0; run < 3; ++run) Execution(&call, run, epoch + run).RunOk();
-    // Workers let go of what they played when they look again.
+    // Workers drop ended operations at their next poll.
     Until([&] { return Descriptors() == descriptors && SharedMappings() == mappings; }, "nothing is left behind");
   }
 }

@@ -1,4 +1,4 @@
-// A process that waits for long says for which one, once, and again when it has lasted much longer.
+// A process that waits for long warns once which process it waits for, and again after much longer.
 #include <future>
 #include <memory>
 #include <optional>
@@ -24,7 +24,8 @@ bool SaysAll(const std::optional<std::string>& stall, const std::vector<std::str
                      [&](const std::string& text) { return Says(Status::Error(Code::kInternal, *stall), text); });
 }
 
-// A process that does not come. The one that waits for it says what it does, the others at last whom they wait for.
+// One process does not arrive. The process that waits for it warns and says what it does; the others warn later and
+// name the process that they wait for.
 void CheckAbsentProcess(Wire wire) {
   Job job(4, wire, Warning(0.2), 2);
   Site4 site(&job, "all_reduce ring 4x1 x1", Sized(700, 120));
@@ -48,7 +49,7 @@ void CheckAbsentProcess(Wire wire) {
   ends.WaitOk();
 }
 
-// Ranks of the same process that do not come, and a plan that does not.
+// Ranks of the same process do not arrive, and a plan does not.
 CASE("a rank of this process does not come") {
   Job job(1, Wire::kShared, Warning(0.2), 1);
   Site4 site(&job, "all_reduce ring 1x4 x1", Sized(100));
@@ -82,7 +83,7 @@ CASE("a rank of this process does not come") {
   rejected.Wait();
 }
 
-CASE("no warning where none is asked for") {
+CASE("no warning without the option") {
   Job job(2, Wire::kShared, Warning(0), 1);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1));
   for (const Status& status : site.Run({0, 1})) CHECK(status.code == Code::kDeadlineExceeded);

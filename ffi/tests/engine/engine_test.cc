@@ -1,4 +1,4 @@
-// Every dumped schedule, played by one engine per process, against the plain reference.
+// Executes every dumped schedule with one engine for each process, and compares with the plain reference.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -44,9 +44,10 @@ std::vector<Buffer> Play(Call& call, const std::vector<Buffer>& inputs, bool in_
   return outputs;
 }
 
-// Twice, the second time in place where that is allowed: the same bits both times, and on all ranks where it says so.
+// Executes twice, the second time in place if that is allowed: the bits are equal both times, and on all ranks if the
+// schedule says so.
 void Check(Job& job, const Schedule& schedule, const Sample& sample, Protocol protocol, uint64_t tile) {
-  // A gathered message holds a tile of each rank of a node.
+  // A gathered message holds a tile of each rank of a memory domain.
   if (schedule.name.find(" pxn ") != std::string::npos) {
     tile /= static_cast<uint64_t>(std::count(schedule.placement.begin(), schedule.placement.end(), 0));
   }
@@ -87,7 +88,7 @@ constexpr bool kSlow = true;
 constexpr bool kSlow = false;
 #endif
 
-// Messages go by LL and Simple, over shared memory and TCP: each schedule meets all four, not in every pairing.
+// Messages use LL and Simple, over shared memory and TCP: each schedule uses all four, but not every pairing.
 CASE("all collectives and algorithms") {
   Jobs jobs;
   size_t number = 0;
@@ -114,7 +115,7 @@ CASE("all collectives and algorithms") {
   CHECK(number > 200);
 }
 
-// Results past the caches are written around them.
+// Results larger than the caches are written with non-temporal stores.
 CASE("large operands") {
   Job job(1, Wire::kShared);
   for (const char* name : {"all_reduce direct 1x4 x1", "broadcast direct 1x4 x1", "all_gather direct 1x4 x1"}) {

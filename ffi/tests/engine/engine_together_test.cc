@@ -1,5 +1,5 @@
-// Many operations that begin together, those of a fused call: more messages than a ring has slots for. Where each
-// rank's fill its peers' rings before these have sent theirs, the launching threads put them aside themselves.
+// The operations of a large fused call begin together and send more messages than a ring has slots. If each rank fills
+// its peers' rings before these have sent, the launching threads move messages to the unexpected-message queue.
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,7 +16,7 @@ constexpr int kRounds = 6;
 constexpr int kRounds = 20;
 #endif
 constexpr int kProcesses = 4, kOperations = 60;
-// A second is the longest that a launching thread waits.
+// A launching thread polls for a second at most.
 constexpr int64_t kPatienceUs = 1000000;
 
 void CheckTogether(Protocol protocol, uint64_t block) {
@@ -50,7 +50,7 @@ void CheckTogether(Protocol protocol, uint64_t block) {
     at_once += ended_there == kProcesses;
   }
   for (int rank = 0; rank < kProcesses; ++rank) spills += job.engine(rank).counters().spills;
-  // The first round makes the plans. A busy machine may spoil some, a ring that stays full spoils nearly all.
+  // The first round makes the plans. A busy machine may delay some rounds; a ring that stays full delays nearly all.
   CHECK(at_once > 0);
   CHECK(spills > 0);
 }

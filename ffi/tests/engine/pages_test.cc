@@ -1,5 +1,4 @@
-// Untouched memory: what is found out about it, that bringing its pages in changes nothing else, and that freed memory
-// stays.
+// Untouched memory is recognised, populating its pages changes nothing else, and malloc keeps freed memory.
 #include "engine/operation/pages.h"
 
 #include <sys/mman.h>
@@ -16,7 +15,7 @@ namespace {
 
 constexpr size_t kMiB = 1 << 20;
 
-// Pages of [begin, begin + bytes) that are there; begin is a page's.
+// The number of populated pages of [begin, begin + bytes); begin is that of a page.
 size_t Present(char* begin, size_t bytes) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> present((bytes + page - 1) / page);

@@ -1,4 +1,4 @@
-// The recorder: what it keeps, what it gives back, and that threads do not disturb each other.
+// The flight recorder: what it keeps, what it returns, and that threads do not disturb each other.
 #include "engine/records/recorder.h"
 
 #include <signal.h>
@@ -60,11 +60,11 @@ CASE("old records go") {
   CHECK_EQ(records.size(), Recorder::kCapacity);
   CHECK(records.front().number == first + 1 && records.back().number == last);
   CHECK(records.front().label == *later.label && !recorder.Knows(0));
-  recorder.End(first, false);  // its place is another's now
+  recorder.End(first, false);  // another record has its slot now
   for (const OperationRecord& record : recorder.After(0)) CHECK(record.state == State::kRunning);
 }
 
-// Texts have a ring of their own: an old one is not taken for another.
+// Texts have a ring of their own: an overwritten text is not returned.
 CASE("old texts go") {
   Recorder recorder;
   for (uint64_t i = 0; i < 2200; ++i) {
@@ -97,7 +97,7 @@ CASE("files") {
 
 volatile sig_atomic_t others = 0;
 
-// In processes of their own: a handler is for good.
+// Each runs in a process of its own, since a handler is never removed.
 template <class Work>
 void InChild(Work work) {
   const pid_t child = fork();

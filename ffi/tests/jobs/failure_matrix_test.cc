@@ -1,5 +1,5 @@
-// Processes that go wrong in every way at every time: all others are told, by the right name, and nobody hangs. Each
-// case is a job of four real processes without JAX; many run at once, because they mostly wait.
+// Processes fail in every way at every time: all others get an error that names the right process, and none hangs. Each
+// case is a job of four real processes without JAX. Many run at once, because they mostly wait.
 //
 //   failure_matrix_test [STRIDE [AT_ONCE]]     every STRIDEth case, AT_ONCE at a time; default: all, 16
 //
@@ -45,7 +45,7 @@ struct Case {
   }
 };
 
-// What the processes of a job share from before they are forked.
+// The memory that the processes of a job share, made before they are forked.
 struct Board {
   struct Process {
     std::atomic<bool> first_done, acted;
@@ -78,7 +78,7 @@ class Member {
       request.Resolve(MakePlan(schedule_, settings, process, 1));
     });
     call_ = std::make_unique<ForkedCall>(engine_.get(), schedule_, process_, kBlock);
-    // Those that come after the victim are at a loss in this operation.
+    // Processes that arrive after the victim are lost in this operation.
     if (case_.when == When::kIdle || case_.when == When::kFinalising) {
       const Status status = call_->Run();
       if (!status.ok()) return ReportProblem("the first operation fails", status);
@@ -87,8 +87,8 @@ class Member {
     }
     if (victim) {
       if (case_.when == When::kFinalising) engine_->Abort("this process is ending", 2, true);
-      // Only who is cut off lives on. Inside the operation he is told, too, and the last of the others comes after
-      // that: memory that is shared would serve on.
+      // A victim that is cut off lives on. Inside the operation it fails, too. The last of the others arrives after
+      // that, since shared memory would still work.
       if (case_.when == When::kInside) {
         std::thread inside([this] {
           while (engine_->counters().operations == 0) std::this_thread::yield();
@@ -105,17 +105,17 @@ class Member {
       return 0;
     }
     if (case_.when != When::kInside) Until([this] { return board_->processes[case_.victim].acted.load(); });
-    // Without this one the operation cannot end; it comes when the victim can do nothing for it any more.
+    // The operation cannot end without this process, which arrives when the victim can no longer take part.
     if (case_.when == When::kInside && process_ == (case_.victim + 2) % kProcesses) Until([this] { return Lost(); });
     return Survive();
   }
 
  private:
-  // The operation fails, and the next one, too. A stopped process is known by its silence, which a machine with much to
-  // do may not tell from others' at once: then both are tried again, by all together.
+  // The operation fails, and the next one, too. A stopped process is recognised by its silence, for which a busy
+  // machine may mistake others' delays. Then all processes try both again together.
   int Survive() {
     const std::string name = "rank " + std::to_string(case_.victim) + " (process " + std::to_string(case_.victim) + ")";
-    // One that has said goodbye is not waited for, whatever becomes of it.
+    // A process that has sent its goodbye is not waited for.
     const bool stopped = case_.what == What::kStopped && case_.when != When::kFinalising;
     Status status;
     for (int round = 0, right = 0; round < (stopped ? kRounds : 2) && right < 2; ++round) {
@@ -126,7 +126,7 @@ class Member {
       const bool named = NamesVictim(status);
       if (!named) ReportProblem("round " + std::to_string(round) + " names " + name, status);
       board_->processes[process_].named[round] = named;
-      // Who ends before the others have been told would be named himself.
+      // If this process ended before the others have failed, their errors would name it.
       AllTold(round + 1);
       bool all = true;
       for (int p = 0; p < kProcesses; ++p) all &= p == case_.victim || board_->processes[p].named[round].load();
@@ -138,7 +138,8 @@ class Member {
   bool Lost() {
     if (case_.what == What::kCut) return board_->processes[case_.victim].acted.load();
     if (case_.what == What::kStopped) return VictimIs("T");
-    // Who raises says so first, and its engine's threads go on for a moment, in which the operation could still end.
+    // A process that raises reports it first. Its engine's threads go on for a moment, in which the operation could
+    // end.
     return engine_->Crashed(case_.victim) && (case_.what != What::kRaises || VictimIs("ZX"));
   }
   // In one of these states of proc(5), or gone.
@@ -151,7 +152,7 @@ class Member {
   bool Failed(const Status& status, const std::string& text) const {
     return !status.ok() && status.message.find(text) != std::string::npos;
   }
-  // As the one that is lost, or as the one whose word is passed on.
+  // As the process that is lost, or as the process whose failure is forwarded.
   bool NamesVictim(const Status& status) const {
     const std::string victim = std::to_string(case_.victim);
     return Failed(status, "rank " + victim + " (process " + victim + ")") ||
@@ -191,7 +192,7 @@ class Member {
         engine_->Abort("this process is ending after an uncaught ValueError: why", 2, false);
         _exit(0);
       case What::kCut:
-        // One connection after another: meanwhile this process tells those that are left that the others are gone.
+        // One connection after another: meanwhile this process reports to the remaining peers that the others are gone.
         for (int p = 0; p < kProcesses; ++p) {
           if (p == process_) continue;
           shutdown(job_->control(process_, p), SHUT_RDWR);
@@ -226,17 +227,17 @@ class Member {
   std::thread planner_;
 };
 
-// Runs in a process of its own: forks the members, and sees how they end.
+// Runs in a process of its own: forks the members and checks their exit statuses.
 int RunCase(const Case& c) {
   auto* board = new (SharedPages(sizeof(Board))) Board{};
   ForkedJob job(kProcesses);
-  // Without destructors: threads still wait.
+  // Without destructors, since threads still wait.
   const auto members = ForkMembers(job, [&](int p) -> int { _exit(Member(c, p, board, &job).Run()); });
   int failures = 0;
   for (int p = 0; p < kProcesses; ++p) {
     if (p != c.victim) failures += EndedWell(members[p], c.Describe() + ": process " + std::to_string(p)) ? 0 : 1;
   }
-  // Only who is cut off ends by himself, and well.
+  // A victim that is cut off ends by itself, with status 0; others do not.
   if (c.what == What::kCut) {
     failures += EndedWell(members[c.victim], c.Describe() + ": the victim") ? 0 : 1;
   } else {

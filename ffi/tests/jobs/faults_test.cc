@@ -1,6 +1,5 @@
-// Whatever befalls messages on their way, a collective ends in the right answer or in an error: never in a wrong
-// number, never not at all. Each run is a job of a few processes whose collectives, wires and faults follow from a
-// seed.
+// Under any faults of its connections a collective ends with the right result or an error: it never gives a wrong
+// number and never hangs. Each run is a job of a few processes whose collectives, wires and faults follow from a seed.
 //
 //   faults_test [FIRST_SEED [COUNT]]     default: the seeds that once found something, and 200 more
 #include <signal.h>
@@ -24,7 +23,7 @@ namespace {
 constexpr int kAtOnce = 10;
 constexpr uint32_t kSlotBytes = 4096;
 constexpr double kTimeout = 0.8;
-// Seeds that found a fault of jaxring's own. They mean what they do as long as Scenario's choices stay as they are.
+// Seeds that found a bug of jaxring. They are only meaningful as long as Scenario's choices stay the same.
 const std::vector<uint64_t> kKept = {};
 
 struct Choices {
@@ -119,10 +118,10 @@ class Member {
       for (int rank = 0; rank < n; ++rank) spec.groups.push_back(rank);
       sites_.push_back(std::make_shared<Site>(engine_.get(), spec));
     }
-    // Who has failed begins nothing more: what was lost may be missing in every later call, too.
+    // A process that has failed begins nothing more: the lost messages may be missing in later calls, too.
     for (int round = 0; round < scenario_.rounds && Round(round); ++round) {
     }
-    // Who ends before the others would be an error of theirs.
+    // If this process ended before the others, they would fail.
     ++tally_->ended;
     Until([&] { return tally_->ended >= scenario_.processes; });
     tally_->injected += Faults::injected();
@@ -199,7 +198,7 @@ class Member {
   std::vector<std::shared_ptr<Site>> sites_;
 };
 
-// In a process of its own: forks the members, and sees how they end. 0: as it should.
+// Runs in a process of its own: forks the members and checks their exit statuses. Returns 0 if all are right.
 int RunSeed(uint64_t seed, Tally* total) {
   alarm(120);
   const Scenario scenario(seed);
@@ -245,7 +244,7 @@ void CrcIsCastagnolis() {
   }
 }
 
-// A damaged payload is told with ranks, operation and message; without checksums nobody would know.
+// The error about a damaged payload names ranks, operation and message; without checksums it would go unnoticed.
 void ChecksumTells() {
   Choices choose(1);
   std::set<std::string> seen;
@@ -269,7 +268,7 @@ void ChecksumTells() {
       for (int rank = 0; rank < 2; ++rank)
         call.Arrive(rank, 1, inputs[rank].data(), outputs[rank].data(), ends.Expect());
       for (const Status& status : ends.Wait()) {
-        // The connection beside the data suffers, too, and is not what is looked at here.
+        // Faults also hit the control connection, which is not tested here.
         if (status.code != Code::kDataLoss || status.message.find(" lost rank ") != std::string::npos) continue;
         CHECK(checksums);
         CHECK(status.message.find("test all_reduce ring 2x1 x1, execution 0: a message arrived damaged: number ") == 0);

@@ -1,5 +1,5 @@
-// A process whose four ranks are all of a job, and what goes wrong with it at every time: whoever is left is told, or
-// gets the right sum, and nobody hangs. Each case is a process of its own, looked after by another.
+// A process with all four ranks of a job fails in every way at every time: each remaining rank gets an error or the
+// right sum, and none hangs. Each case is a process of its own, which another one watches.
 //
 //   in_process_matrix_test [STRIDE [AT_ONCE]]     every STRIDEth case, AT_ONCE at a time; default: all, 8
 #include <signal.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kRanks = 4;
 constexpr uint64_t kBlock = 3000;  // operands of several pages
-constexpr double kPatience = 0.3;  // seconds, where somebody will be late
+constexpr double kPatience = 0.3;  // seconds, if a rank will be late
 
 enum class What { kKilled, kStopped, kExits, kRaises, kAbsent, kNoMemory, kFullDisk };
 enum class When { kFirst, kInside, kIdle, kFinalising };
@@ -36,7 +36,7 @@ struct Case {
   }
 };
 
-// The end of an operand: who reads it waits, in the middle of the operation, until it is released.
+// The end of an operand: a thread that reads it waits, in the middle of the operation, until it is released.
 struct HeldPage {
   char* begin = nullptr;
   size_t size = 0;
@@ -103,7 +103,7 @@ class Process {
     return settings;
   }
 
-  // It happens while all ranks but one wait for that one, which comes then, if at all.
+  // The fault happens while all ranks but one wait for that one, which arrives afterwards, if at all.
   std::vector<Status> Around(Call& call) {
     Ends ends(case_.Describe());
     const int64_t run = run_++;
@@ -112,7 +112,7 @@ class Process {
     if (case_.what != What::kAbsent) Arrive(call, kRanks - 1, run, ends);
     return Checked(ends);
   }
-  // It happens while the operation has done a part of its work.
+  // The fault happens while the operation has done a part of its work.
   std::vector<Status> Inside(Call& call) {
     CHECK(mprotect(held.begin, held.size, PROT_NONE) == 0);
     struct sigaction action{};
@@ -158,7 +158,7 @@ class Process {
     if (case_.when == When::kFinalising) return !status.ok() && says("this process is ending");
     switch (case_.what) {
       case What::kRaises:
-        // What needs nobody else any more may end first.
+        // A rank that needs no other any more may end first.
         return (status.ok() && case_.when == When::kInside) || says("an uncaught ValueError: why");
       case What::kAbsent:
         return status.code == Code::kDeadlineExceeded && says("only ranks 0, 1, 2 of this process came");
@@ -177,7 +177,7 @@ class Process {
     for (int rank = 0; rank < kRanks; ++rank) Arrive(call, rank, run, ends);
     return Checked(ends);
   }
-  // What ranks 0 and up are told.
+  // The statuses of the ranks, from 0 on.
   std::vector<Status> Checked(Ends& ends) const {
     std::vector<Status> statuses = ends.Wait();
     for (size_t rank = 0; rank < statuses.size(); ++rank) {
@@ -220,7 +220,7 @@ class Process {
   int64_t run_ = 0;
 };
 
-// Forks the process, sees how it ends, and lets it go on where it has stopped.
+// Forks the process, checks how it ends, and continues it if it has stopped.
 int RunCase(const Case& c) {
   alarm(90);
   const pid_t process = fork();

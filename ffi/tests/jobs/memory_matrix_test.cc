@@ -1,5 +1,5 @@
-// Memory and space that one process of four does not get, at every time: all are told by the right name what was
-// wanted, or the operation ends right where nothing was; and the job goes on.
+// One process of four cannot allocate memory or disk space, at every time: the errors of all name that process and the
+// allocation, or the operation succeeds if it needs none; and the job goes on.
 //
 //   memory_matrix_test [STRIDE [AT_ONCE]]     every STRIDEth case, AT_ONCE at a time; default: all, 8
 //
@@ -50,7 +50,7 @@ void NoSpace() {
   CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
 }
 
-// What is mapped now is all that this process will have.
+// Limits this process to the memory that it has mapped now.
 void NoMoreAddresses() {
   uint64_t pages;
   CHECK(std::ifstream("/proc/self/statm") >> pages);
@@ -96,7 +96,7 @@ class Member {
         if (Wrong(good.Run())) return 1;
         break;
       case When::kInside:
-        // The victim comes when all others have begun; or, with space alone, in time.
+        // The victim arrives when all others have begun, or in time if only disk space is missing.
         if (case_.what == What::kSharedMemory) return Fills(good);
         break;
       case When::kFinalising:
@@ -119,7 +119,7 @@ class Member {
     return 0;
   }
 
-  // A disk that fills up inside an operation is none of its business.
+  // A disk that fills up inside an operation does not affect it.
   int Fills(ForkedCall& good) {
     std::thread watch([this] {
       Watch();
@@ -127,14 +127,14 @@ class Member {
       NoSpace();
       board_->limited = true;
     });
-    // Without this one the operation cannot end.
+    // The operation cannot end without this process.
     if (process_ == (case_.victim + 1) % kProcesses) Until([this] { return board_->limited.load(); });
     const Status status = good.Run();
     watch.join();
     return Wrong(status) || Wrong(good.Run()) ? 1 : 0;
   }
 
-  // Who has nothing left can still say that he goes.
+  // A process without any memory can still send its goodbye.
   int Ends(ForkedCall& good) {
     if (Wrong(good.Run())) return 1;
     if (victim_) {
@@ -213,7 +213,7 @@ int RunCase(const Case& c) {
   int failures = 0;
   for (int p = 0; p < kProcesses; ++p) {
     const bool well = EndedWell(members[p], c.Describe() + ": process " + std::to_string(p));
-    // Any thread of who has no memory at all may end him before he has said so; the others are told by his name still.
+    // Any thread of a process without memory may end it before it has reported that. The others' errors still name it.
     const bool bereft = p == c.victim && c.what == What::kStaging && c.when == When::kFinalising;
     failures += well || bereft ? 0 : 1;
   }

@@ -1,11 +1,11 @@
 // Eight processes run random collectives with random delays while one after another is killed and replaced: no result
-// is wrong, nobody hangs, and who lives on keeps neither memory nor descriptors of what has ended.
+// is wrong, none hangs, and survivors keep neither memory nor descriptors of ended processes.
 //
 //   soak_test [SECONDS [SEED]]     default: 5 seconds
 //
-// After a death everybody tears its engine down and makes a new one with the replacement: that is an epoch. What
-// connects them comes from the parent, which lives through all of it, as a launcher's would. Generations take turns:
-// one host, by shared memory; eight hosts, by TCP; two hosts of four.
+// After a death every process destroys its engine and makes a new one with the replacement, which begins an epoch. The
+// sockets come from the parent, which lives on, as a launcher does. Epochs take turns: one host, by shared memory;
+// eight hosts, by TCP; two hosts of four.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,11 +26,11 @@ constexpr int kProcesses = 8, kHalf = 4;
 constexpr auto kLimit = std::chrono::seconds(60);
 
 struct Report {
-  std::atomic<int> epoch;  // how far it has got: it has left this one
+  std::atomic<int> epoch;  // the last epoch that it has left
   std::atomic<uint64_t> operations, rss_kib, descriptors;
 };
 struct Board {
-  std::atomic<int> epoch;  // which one is on
+  std::atomic<int> epoch;  // the current one
   std::atomic<bool> over;
   Shown shown[kProcesses];  // by this epoch
   Report processes[kProcesses];
@@ -111,7 +111,7 @@ class Member {
     for (int p = 0; p < kProcesses; ++p) shown[p] = &board_->shown[p];
     shown[process_]->bell = engine->bell().fd();
     shown[process_]->pid = getpid();
-    std::vector<int> beside;  // those on the same host
+    std::vector<int> beside;  // the processes on the same host
     size_t next = 0;
     for (int p = 0; p < kProcesses; ++p) {
       if (p == process_) continue;
@@ -132,7 +132,7 @@ class Member {
     std::thread planner([&] { Plan(engine.get(), epoch, &stop); });
     Status status;
     for (uint64_t number = 0; linked && status.ok(); ++number) status = Operate(engine.get(), epoch, number);
-    // Only a death is a reason, or the end of all.
+    // A failure is allowed only after a death, or at the end.
     CHECK(!linked || status.code == Code::kUnavailable || status.code == Code::kAborted);
     const auto until = std::chrono::steady_clock::now() + kLimit;
     while (!over()) {
@@ -231,7 +231,7 @@ struct Parent {
     job.Keep(-1);
   }
 
-  // Everybody but `but` has left the epoch.
+  // Waits until every process but `but` has left the epoch.
   void AwaitLeft(int epoch, int but) {
     const auto until = std::chrono::steady_clock::now() + kLimit;
     for (int p = 0; p < kProcesses; ++p) {
@@ -313,7 +313,7 @@ int main(int argc, char** argv) {
   }
   const double slope = (count * xy - x * y) / (count * xx - x * x);
   std::cout << "memory grows by " << slope << " KiB in each epoch" << std::endl;
-  // A few generations say nothing beside the noise of some 500 KiB.
+  // A few epochs say nothing beside the noise of some 500 KiB.
   CHECK(count < 100 || slope < 8);
 #endif
 }

@@ -48,14 +48,14 @@ bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Show
       engine.links().AddRecv(p, 0, std::move(recv));
       engine.links().CompletePending(p, 0, Bell::Open(Path(peer.pid, peer.bell)));
     } catch (const std::system_error&) {
-      // What a process showed is gone with it, a moment before anybody says so.
+      // The descriptors of a process that ended are gone, a moment before its end is reported.
       const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
       Until([&] { return over() || std::chrono::steady_clock::now() > until; });
       if (!over()) throw;
       return false;
     }
   }
-  // Nobody goes before all have mapped what is his.
+  // No process leaves before all have mapped its memory.
   shown[process]->mapped = true;
   Until([&] {
     return over() || std::all_of(peers.begin(), peers.end(), [&](int p) { return shown[p]->mapped.load(); });

@@ -1,4 +1,4 @@
-// A job of real processes, forked from a test: its sockets, made before them, and how they link themselves.
+// A job of real processes that a test forks: its sockets, which exist before the processes, and how these connect.
 #pragma once
 
 #include <sys/types.h>
@@ -20,18 +20,19 @@ void Until(Condition condition) {
   while (!condition()) std::this_thread::sleep_for(std::chrono::microseconds(300));
 }
 
-// Zero-filled memory that a process shares with those that it forks later, for good.
+// Zero-filled memory that a process shares with those that it forks later. It is never unmapped.
 void* SharedPages(size_t bytes);
 
-// What a process of a job shows the others, in memory that all share, so that they can map it. Zero-filled at first.
+// The descriptors that a process of a job publishes in shared memory, so that the others can map them. Zero-filled at
+// first.
 struct Shown {
   static constexpr int kMost = 8;
   std::atomic<int> pid, bell, blocks;
   std::atomic<int> ring[kMost];  // descriptors of its sending rings, plus 1
   std::atomic<bool> mapped;
 };
-// Links a process with `peers` by shared memory, over one channel, and returns when these have done the same. False
-// where `over` ended it before, since one of them is gone. shown[p] is what process p shows.
+// Links a process with `peers` by shared memory, over one channel, and returns when these have done the same. False if
+// `over` became true before, since one of them is gone. shown[p] is what process p publishes.
 bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Shown* const* shown,
                 const std::function<bool()>& over);
 
@@ -41,15 +42,15 @@ class ForkedJob {
 
   explicit ForkedJob(int processes);
   int processes() const { return processes_; }
-  // Leaves only what is this process's: another one's end would live on here. -1: nothing is.
+  // Closes the sockets of all other processes, whose connections would otherwise not end with them. -1: closes all.
   void Keep(int process);
-  // In a member: its engine is there, with the connections beside the data.
+  // Called in a member: starts its engine with the control connections.
   void Begin(int process, Engine& engine);
-  // Links it with all others but `absent`, by one channel; returns when those have linked themselves, too. Where
-  // JAXRING_TEST_VERBS names devices, RDMA takes the place of TCP.
+  // Links it with all others but `absent`, by one channel; returns when those have done the same. If JAXRING_TEST_VERBS
+  // names devices, uses RDMA instead of TCP.
   void Link(int process, Engine& engine, Wire wire, int absent = -1);
   int pid(int process) const { return board_[process].shown.pid; }
-  // This process's ends.
+  // The ends of this process's connections.
   int control(int own, int peer) const { return control_[own][peer]; }
   int sending(int own, int peer) const { return data_[own][peer][0]; }
   int receiving(int own, int peer) const { return data_[peer][own][1]; }
@@ -57,7 +58,7 @@ class ForkedJob {
  private:
   struct Board {
     Shown shown;
-    // What its queue pairs with each peer are to be told: those that send, those that receive.
+    // The offers for its queue pairs with each peer: those that send, those that receive.
     char offers[kMost][2][1024];
     std::atomic<bool> offered;
   };
@@ -68,13 +69,13 @@ class ForkedJob {
   int control_[kMost][kMost];  // [own][peer]
 };
 
-// Forks a job's members: each keeps what is his, and exits with what `run` returns, or by
-// `run` itself. Who hangs is ended, and this process later, which the exit status then tells.
+// Forks a job's members. Each keeps its own sockets, and exits with the status that `run` returns, or inside `run`. A
+// member that hangs is killed, and this process later; the exit status then shows it.
 std::vector<pid_t> ForkMembers(ForkedJob& job, const std::function<int(int process)>& run);
-// Waits for a process; whether it exited with 0. Says so on stderr if it was ended by a signal.
+// Waits for a process and returns whether it exited with 0. Reports on stderr if a signal ended it.
 bool EndedWell(pid_t pid, const std::string& what);
-// Runs cases in a process of its own each, and says how many ended well; returns main's exit status. A program's
-// arguments are STRIDE (every STRIDEth case) and AT_ONCE (so many side by side); these are what it does without.
+// Runs each case in a process of its own, and prints how many passed; returns main's exit status. A program's arguments
+// are STRIDE (every STRIDEth case) and AT_ONCE (the number of concurrent cases); the defaults are given here.
 int RunCases(int argc, char** argv, size_t count, const std::function<int(size_t index)>& run, size_t stride,
              int at_once);
 template <class Case>

@@ -1,4 +1,4 @@
-// An all-reduce of int32 by the processes of a forked job, one rank each, executed again and again.
+// An all-reduce of int32 by the processes of a forked job, one rank each, which is executed repeatedly.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,9 @@ namespace jaxring::test {
 
 class ForkedCall {
  public:
-  // Calls of one process differ in their `spec`, those of one spec belong together.
+  // The calls of one process have different specs. Calls with equal specs in different processes belong together.
   ForkedCall(Engine* engine, const Schedule& schedule, int process, uint64_t block, std::string spec = "call");
-  // What this process's rank is told; kInternal for a wrong sum.
+  // The status of this process's rank; kInternal for a wrong sum.
   Status Run();
 
  private:
@@ -29,7 +29,7 @@ class ForkedCall {
   int64_t run_ = 1;
 };
 
-// What a forked process does instead of Python's planning thread, until it ends.
+// Stands in for Python's planning thread in a forked process, until that ends.
 std::thread Answering(Engine* engine, int process, Job::Planner planner);
 
 }  // namespace jaxring::test

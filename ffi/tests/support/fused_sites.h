@@ -1,4 +1,4 @@
-// A custom call of several collectives of the same kind and size: one site in each process.
+// A fused call of several collectives of the same kind and size, with one site in each process.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace jaxring::test {
 
 class FusedSites {
  public:
-  // Values of int32: `settings.block` of them for each collective and rank.
+  // Each collective has `settings.block` values of int32 for each rank.
   FusedSites(Job* job, const Schedule& schedule, Settings settings, int collectives, double site_timeout_s = 60)
       : job_(job), schedule_(schedule), settings_(settings) {
     SiteSpec spec{{}, {}, schedule.ranks(), site_timeout_s, {}};
@@ -30,7 +30,7 @@ class FusedSites {
     for (int p = 0; p < schedule.processes(); ++p) sites_.push_back(std::make_shared<Site>(&job->engine(p), spec));
   }
 
-  // How one of them is planned from now on.
+  // Sets how one of the collectives is planned from now on.
   void Answer(int collective, Job::Planner planner) {
     job_->Answer(sites_[0]->spec().specs[collective], std::move(planner));
   }
@@ -44,7 +44,7 @@ class FusedSites {
     return plan;
   }
 
-  // What a rank brings, one vector for each collective, is reduced in place.
+  // A rank's operands, one vector for each collective, which are reduced in place.
   using Data = std::vector<std::vector<int32_t>>;
   Data Values(int rank, int run) const {
     Data data(keys_.size());
@@ -70,7 +70,7 @@ class FusedSites {
     arrival.participant.done = std::move(done);
     sites_[schedule_.placement[rank]]->Arrive(std::move(arrival));
   }
-  // All ranks of a run, or some; their statuses. Sums of those that end well are checked.
+  // Executes a run with all of its ranks, or some, and returns their statuses. Checks the sums of those that succeed.
   std::vector<Status> Run(int run, const std::vector<int>& ranks) {
     std::vector<Data> data;
     for (int rank : ranks) data.push_back(Values(rank, run));

@@ -127,7 +127,7 @@ void Job::Share(int from, int to, int channel) {
   auto bell = Bell::Open(Path(sender.bell().fd()));
   std::shared_ptr<RecvLink> recv;
 #if defined(__SANITIZE_THREAD__)
-  // ThreadSanitizer knows memory by its address, so it must see one mapping to see what is ordered and what is not.
+  // ThreadSanitizer identifies memory by its address, so both sides must use one mapping.
   recv = std::shared_ptr<RecvLink>(new RecvLink("shm", send->memory.View(), bell.get()),
                                    [send, blocks](RecvLink* link) { delete link; });
   recv->Map(blocks->View());
@@ -151,7 +151,7 @@ void Job::Connect(int from, int to, int channel) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int bytes = 4096, yes = 1;  // little, so that writes are cut in two
+  const int bytes = 4096, yes = 1;  // small buffers, so that writes are split
   setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
   CHECK(bind(listener, reinterpret_cast<sockaddr*>(&address), size) == 0 && listen(listener, 1) == 0);
   CHECK(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) == 0);

@@ -1,4 +1,4 @@
-// A job inside one test process: an engine for each of its processes, linked as the real ones are, and a planner each.
+// A job inside one test process. Each of the job's processes has an engine, linked as in real processes, and a planner.
 #pragma once
 
 #include <atomic>
@@ -49,13 +49,13 @@ class Job {
   int processes() const { return static_cast<int>(engines_.size()); }
   int channels() const { return channels_; }
   uint64_t NextKey() { return next_key_++; }
-  // Who answers the planning requests of sites with this spec.
+  // Sets the planner that answers the requests of sites with this spec.
   void Answer(const std::string& spec, Planner planner);
-  // Has all processes, which are halted, begin a new epoch with new links.
+  // Makes all processes, which are halted, begin a new epoch with new links.
   void Renew(uint64_t epoch);
-  // Ends the connection beside the data, as a process does that dies.
+  // Ends the control connection, as the death of a process does.
   void CutControl(int a, int b);
-  // Sends process `to` over the connection beside the data with `from` what no process sends.
+  // Sends process `to` a malformed frame over its control connection with `from`.
   void DamageControl(int from, int to);
   // Breaks the connections between two processes.
   void Cut(int a, int b);
@@ -79,7 +79,7 @@ class Job {
   std::vector<std::thread> planners_;
 };
 
-// What the Python planner adds to a schedule.
+// The settings that the Python planner adds to a schedule.
 struct Settings {
   DType dtype = DType::kInt32;
   ReduceOp op = ReduceOp::kSum;
@@ -94,14 +94,14 @@ struct Settings {
 
 std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings& settings, int process, int channels);
 
-// One call of a program: a site in each process, planned at its first use.
+// One call of a program, with a site in each process, planned at its first use.
 class Call {
  public:
   Call(Job* job, const Schedule& schedule, Settings settings) : Call(job, schedule, settings, 60) {}
   Call(Job* job, const Schedule& schedule, Settings settings, double site_timeout_s);
   void Arrive(int rank, int64_t run, const void* in, void* out, Completion done,
               std::unique_ptr<Extents> extents = nullptr);
-  // A process has another site for it from now on, as after it has compiled a program again.
+  // Gives a process a new site for the call, as if it had compiled its program again.
   void MakeAgain(int process);
   std::shared_ptr<Site> site(int rank) { return sites_[schedule_.placement[rank]]; }
   std::string Describe() const;

@@ -1,4 +1,4 @@
-// A call of four ranks, for tests of what its errors say.
+// A call of four ranks, for tests of error messages.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ inline bool Says(const Status& status, const std::string& text) {
   return says;
 }
 
-// A call that can be executed again and again, by some of its ranks or all.
+// A call that can be executed repeatedly, by some of its ranks or all.
 struct Site4 {
   Site4(Job* job, const char* name, Settings settings, double site_timeout_s = 60)
       : call(job, Find(name), settings, site_timeout_s), inputs(Inputs(call, 1)) {}

@@ -1,4 +1,4 @@
-// Buffers with guards, inputs, and what collectives must make of them.
+// Buffers with guards, inputs, and the expected results of collectives.
 #pragma once
 
 #include <cstdlib>
@@ -12,7 +12,7 @@
 
 namespace jaxring::test {
 
-// Bytes at a multiple of 64, as XLA's are, with guards around them. AddressSanitizer guards better, by itself.
+// A buffer that is aligned to 64 bytes, as XLA's are, with guards around it. AddressSanitizer has guards of its own.
 class Buffer {
  public:
   explicit Buffer(size_t size, int fill = 0xCD) : size_(size) {

@@ -40,8 +40,8 @@ inline std::vector<verbs::EndpointOptions> VerbsDevices() {
   return devices;
 }
 
-// One link from process `from` to process `to`, as jaxring/world/links.py makes it. Returns the sender's connection
-// beside it, for a test that wants to cut it.
+// Makes a link from process `from` to process `to` as jaxring/world/links.py does. Returns the sender's socket, for
+// tests that cut it.
 inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int channel) {
   const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
   int fds[2];
@@ -57,8 +57,9 @@ inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int 
   return cut;
 }
 
-// Links of a process with all of `peers`, each over the connection fd(peer, sending). What its ends offer is put by
-// put(peer, sending, text), and what the peers' do is got by get(peer, sending), where `sending` is said of our end.
+// Makes the links of a process with all of `peers`, each over the connection fd(peer, sending). put(peer, sending,
+// text) publishes the offers of its ends, and get(peer, sending) returns the peers' offers; `sending` refers to this
+// end.
 template <class Fd, class Put, class Get>
 void LinkByVerbs(Engine& engine, int process, const std::vector<int>& peers, Fd fd, Put put, Get get) {
   const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
@@ -67,7 +68,7 @@ void LinkByVerbs(Engine& engine, int process, const std::vector<int>& peers, Fd 
       put(p, sending, engine.verbs().Offer(p, 0, sending, devices[process % devices.size()]));
     }
   }
-  // Each end waits for the other's word, so all are made at once.
+  // Each end waits for the other's offer, so all links are made concurrently.
   std::vector<std::thread> joining;
   for (int p : peers) {
     for (bool sending : {true, false}) {

@@ -189,7 +189,7 @@ void CheckSpill(Protocol protocol, uint32_t pattern) {
   for (uint32_t i = 0; i < ring.slots; ++i) ring.receiver.Release(Claim(ring.receiver, Id(3, i), 8));
 }
 
-// What a test's own stash holds: names only.
+// A test's own queue of unexpected messages, with their names only.
 class Spilled {
  public:
   void Put(const MessageId& id) {
