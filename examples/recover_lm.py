@@ -115,12 +115,12 @@ def disturbed(training: Training, kill_at: int, wait_at: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             if trouble:
-                say(f"generation {jaxring.shrink().generation}: processes {recovery.members().processes} go on")
+                say(f"epoch {jaxring.shrink().epoch}: processes {recovery.members().processes} go on")
                 training.go_back()
                 trouble = False
             # All must see it at the same step.
             if recovery.members().lost and training.programs.agree(len(recovery.waiting())):
-                say(f"generation {jaxring.rebuild().generation}: processes {recovery.members().processes}")
+                say(f"epoch {jaxring.rebuild().epoch}: processes {recovery.members().processes}")
                 training.take_from_first()
             if recovery.members().lost and training.done == wait_at:
                 time.sleep(0.05)
@@ -146,15 +146,15 @@ def main() -> int:
     programs = Programs(settings)
     training = Training(programs, settings, corpus, args.rows)
     disturbed(training, args.steps // 3, 2 * args.steps // 3)
-    generations = recovery.members().generation
+    epochs = recovery.members().epoch
 
     again = Training(programs, settings, corpus, args.rows)
     while again.done < settings.steps:
         again.advance()
     one, other = training.losses[settings.steps - 1], again.losses[settings.steps - 1]
     apart = report.relative_difference(one, other)
-    say(f"last loss {one:.6f} after {generations} changes of members, {other:.6f} undisturbed: {apart:.1e} apart")
-    if apart > TOLERANCE or generations < 2:
+    say(f"last loss {one:.6f} after {epochs} changes of members, {other:.6f} undisturbed: {apart:.1e} apart")
+    if apart > TOLERANCE or epochs < 2:
         say(f"FAILED: more than {TOLERANCE:g} apart, or nothing happened")
         return 1
     return 0

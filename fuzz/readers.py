@@ -87,7 +87,7 @@ _DIALLED, _ACCEPTED = _sessions(_HELLO)
 _INFO = identity.ProcessInfo.from_json(json.dumps(_PEER).encode())
 
 
-def stranger(data: bytes) -> None:
+def unauthenticated(data: bytes) -> None:
     """Who does not know the secret: as dialler, and as acceptor."""
     acceptance = handshake.Acceptance(_SECRET, 0, 4)
     rest = data
@@ -186,7 +186,7 @@ def saved(data: bytes) -> None:
         assert all(sentence.isprintable() for sentence in replay.explain(failure))
 
 
-TARGETS = {target.__name__: target for target in (stranger, request, topology, trace, saved)}
+TARGETS = {target.__name__: target for target in (unauthenticated, request, topology, trace, saved)}
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # A reduction, a root, or pairs of a permutation.
 _Option = str | int | tuple[tuple[int, int], ...] | None
 
-# How many were made in each generation of the job: a restarted process has made none in earlier ones.
+# How many were made in each epoch of the job: a restarted process has made none in earlier ones.
 _made: dict[int, itertools.count[int]] = collections.defaultdict(itertools.count)
 
 
@@ -54,8 +54,8 @@ class Communicator:
         self.size, self.rank = len(first), jax.process_index()
         self._devices = [first[process] for process in range(self.size)]
         self._timeout = settings().timeout if timeout is None else checks.seconds("jaxring.Communicator", timeout)
-        generation = service.job().membership().generation
-        self._name = f"communicator {generation}.{next(_made[generation])}"
+        epoch = service.job().membership().epoch
+        self._name = f"communicator {epoch}.{next(_made[epoch])}"
         self._calls: dict[tuple[Any, ...], _native.BufferCall] = {}
         recent = _native.RecentCalls(np.ndarray)
         # Bound once, since a small message feels each look-up.

@@ -6,7 +6,7 @@
     except (jax.errors.JaxRuntimeError, ValueError):
         members = jaxring.shrink()  # or jaxring.rebuild(), if what was lost is started again
 
-All processes that live call the same function, which brings them to a new generation of the job, with new links:
+All processes that live call the same function, which brings them to a new epoch of the job, with new links:
 nothing of the old one gets there. `docs/recovery.md` says what JAX itself has to be told, and what lost ranks mean for
 each collective. GPUs: a process that has run a collective on one has to be started again.
 """
@@ -116,12 +116,12 @@ def _renew(kind: str, timeout_s: float) -> Membership:
             # Links in the making end first.
             job.leave(deadline)
             if current.count == 1:
-                found = Membership(current.generation + 1, 1, (0,))
+                found = Membership(current.epoch + 1, 1, (0,))
             else:
                 store, gone = job.store(), _native.gone
                 found = membership.agree(store, process, _token, fresh, current, kind, timeout_s, gone)
         finally:
             patience.cancel()
-            patience.join()  # what it does is for this generation
+            patience.join()  # what it does is for this epoch
         job.enter(found, max(deadline, time.monotonic() + _ENTER_S), _native.gone)
         return found

@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parent.parent
-READERS = ("stranger", "request", "topology", "trace", "saved")
+READERS = ("unauthenticated", "request", "topology", "trace", "saved")
 _DONE = re.compile(r"Done (\d+) runs in (\d+) second")
 _COVERAGE = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")
 # No input is longer; none may take so long (a loaded machine is slow) or so much memory.

@@ -1,12 +1,13 @@
-"""Time what strangers cost a job: its collective while nobody knocks, and while somebody floods its listeners.
+"""Time what unauthenticated peers cost a job: its collective without any, and while they flood its listeners.
 
     python -m jaxring.bench.flood -n 2 --bytes 64K --rate 2000
 
-A job of processes on this host works over TCP. Three kinds of turns alternate: "quiet"; "beside", where a stranger
-floods ports that have nothing to do with the job and that nobody serves; and "flooded", where he floods those of all
-its processes (`jaxring.bench.stranger`). A stranger has a machine of his own; here he has the last core for himself,
-and the job the others, in turns of every kind (`--share` lets both have all). What he costs by sharing memory and
-caches shows in "beside", so flooded / beside is what the job's own work for him costs. Ratios are taken turn by turn.
+A job of processes on this host works over TCP. Three kinds of turns alternate: "quiet"; "beside", where a client
+(`jaxring.bench.unauthenticated`) floods ports that do not belong to the job and that no process serves; and "flooded",
+where it floods the ports of all the job's processes. A real client would have its own machine. Here it has the last
+core, and the job has the others, in turns of every kind; with `--share` both use all cores. "beside" shows what the
+client costs by sharing memory and caches, so flooded / beside is the cost of the job's own work for the client. Ratios
+are taken turn by turn.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from jaxring.bench import stranger
+from jaxring.bench import unauthenticated
 from jaxring.bench.fleet import Crew
 from jaxring.bench.peers import PEERS
 from jaxring.bench.work import Case
@@ -37,12 +38,12 @@ _REPLAY = (b"jaxring\x01" + bytes(3) + b"\x01" + bytes(4) + bytes(32) + bytes(32
 
 
 @contextlib.contextmanager
-def _strangers(targets: list[str], rate: float, cores: set[int]) -> Iterator[None]:
+def _clients(targets: list[str], rate: float, cores: set[int]) -> Iterator[None]:
     """Somebody floods these, if there are any, from these cores."""
     if not targets:
         yield
         return
-    command = [sys.executable, "-I", "-S", str(pathlib.Path(stranger.__file__)), "--rate", str(rate), *targets]
+    command = [sys.executable, "-I", "-S", str(pathlib.Path(unauthenticated.__file__)), "--rate", str(rate), *targets]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
         os.sched_setaffinity(child.pid, cores)
@@ -81,7 +82,7 @@ def measure(
         }
         for turn in range(turns):
             for kind in (*_KINDS[turn % 3 :], *_KINDS[: turn % 3]):
-                with _strangers(targets[kind], rate, set(his)):
+                with _clients(targets[kind], rate, set(his)):
                     found = crew.ask("run", (count, 1))
                 times[kind].append(statistics.median(max(one) for one in zip(*found, strict=True)))
     return times
@@ -95,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=0.0, help="connections a second (default: as fast as it goes)")
     parser.add_argument("--turns", type=int, default=15, help="turns of each kind (default: 15)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, about (default: 1)")
-    parser.add_argument("--share", action="store_true", help="the stranger and the job share all cores")
+    parser.add_argument("--share", action="store_true", help="the client and the job share all cores")
     args = parser.parse_args(argv)
     times = measure(args.processes, args.bytes, args.rate, args.turns, args.seconds, args.share)
     for kind, found in times.items():

@@ -28,7 +28,7 @@ from jaxring.tracing.lowering import fusion
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-JOINED, APART, XLA = "one call", "a call per leaf", "lax.pmean"
+FUSED, APART, XLA = "one call", "a call per leaf", "lax.pmean"
 
 
 def programs(mesh: Mesh, tree: Sequence[jax.Array], rounds: int) -> dict[str, Callable[..., Any]]:
@@ -43,7 +43,7 @@ def programs(mesh: Mesh, tree: Sequence[jax.Array], rounds: int) -> dict[str, Ca
         run = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("r"), out_specs=P("r"), check_vma=False))
         return run.lower(*tree).compile()
 
-    found = {JOINED: compile_(lambda t: jaxring.all_reduce(t, "r", "mean"))}
+    found = {FUSED: compile_(lambda t: jaxring.all_reduce(t, "r", "mean"))}
     with fusion.apart():
         found[APART] = compile_(lambda t: jaxring.all_reduce(t, "r", "mean"))
     found[XLA] = compile_(lambda t: jax.lax.pmean(t, "r"))
@@ -60,7 +60,7 @@ def measure(leaves: int, nbytes: int, rounds: int, iterations: int) -> turns.Tim
     tree = [jax.make_array_from_callback(x.shape, sharding, x.__getitem__) for x in whole]
     every = programs(mesh, tree, rounds)
     results = {name: [np.asarray(s.data) for y in f(*tree) for s in y.addressable_shards] for name, f in every.items()}
-    for one, other in zip(results[JOINED], results[APART], strict=True):
+    for one, other in zip(results[FUSED], results[APART], strict=True):
         np.testing.assert_array_equal(one, other)
     times = turns.measure_in_turns(every, tuple(tree), iterations)
     return {name: [each / rounds for each in found] for name, found in times.items()}
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if jax.process_index() != 0:
         return 0
     middle = turns.medians(times)
-    gains = ", ".join(f"{name} / {JOINED}: {middle[name] / middle[JOINED]:.2f}" for name in (APART, XLA))
+    gains = ", ".join(f"{name} / {FUSED}: {middle[name] / middle[FUSED]:.2f}" for name in (APART, XLA))
     ranks = f"{jax.device_count()} ranks in {jax.process_count()} process(es)"
     turns.report(
         times,

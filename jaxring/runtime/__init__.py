@@ -28,12 +28,12 @@ def counters() -> dict[str, int]:
     """Counts since the engines started: operations, failures, sleeps, bytes of links and of unexpected messages.
 
     ``moves`` are those of a waiting thread to a processor on which no peer waits.
-    ``connections`` to this process's listener in this generation of the job, and ``refused`` ones among them, which
+    ``connections`` to this process's listener in this epoch of the job, and ``refused`` ones among them, which
     proved nothing. The CUDA engine's names begin with ``cuda_``; they are there once it has started.
     """
     cuda = native_module()
     counted = {} if cuda is None else {f"cuda_{name}": value for name, value in cuda.counters().items()}
-    came, refused = service.job().strangers()
+    came, refused = service.job().connections()
     return {**_native.counters(), "connections": came, "refused": refused, **counted}
 
 

@@ -50,7 +50,7 @@ class Job:
             return self._membership
 
     def agreement(self) -> Agreement:
-        """What compares programs with other processes, in this generation."""
+        """What compares programs with other processes, in this epoch."""
         with self._lock:
             if self._agreement is None:
                 self._agreement = Agreement(_native, self.store, jax.process_index())
@@ -63,10 +63,10 @@ class Job:
         if self._agreement is not None:
             self._agreement.settle()
 
-    def strangers(self) -> tuple[int, int]:
+    def connections(self) -> tuple[int, int]:
         """Connections to this process since it joined its peers: those that were accepted, those of them refused."""
         world = self._world
-        return (0, 0) if world is None else world.strangers()
+        return (0, 0) if world is None else world.connections()
 
     def addresses(self) -> tuple[tuple[str, str, int], ...]:
         """Where this process awaits its peers: (interface, address, port); nowhere before it has joined them."""
@@ -96,7 +96,7 @@ class Job:
             come_s=settings().come_timeout,
             waits=self.waits,
             coordinator=state.coordinator if state is not None else "",
-            generation=membership.generation,
+            epoch=membership.epoch,
             members=membership.processes,
             serving=serving,
         )
@@ -108,7 +108,7 @@ class Job:
                 self._world.close(deadline)
 
     def enter(self, membership: Membership, deadline: float, gone: Callable[[], list[int]]) -> None:
-        """Begin a generation: returns when all its members are there. The engine is halted, and resumes.
+        """Begin an epoch: returns when all its members are there. The engine is halted, and resumes.
 
         JoinError where a member does not come until `deadline` (time.monotonic seconds), or ends before.
         """
@@ -116,7 +116,7 @@ class Job:
         before = gone()  # maybe an earlier start of one that has come back
         try:
             while world is not None:
-                # In this order: who begins the generation sooner says goodbye to the old one, and has come before that.
+                # In this order: who begins the epoch sooner says goodbye to the old one, and has come before that.
                 left = gone()
                 if not (absent := world.absent()):
                     break
@@ -125,8 +125,8 @@ class Job:
                 if time.monotonic() > deadline:
                     raise JoinError(f"Process {absent[0]} has agreed to take part, but does not come: try again.")
                 time.sleep(_POLL_S)
-            # Links of the new generation come after those of the old one are gone.
-            while not _native.renew(membership.generation, min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
+            # Links of the new epoch come after those of the old one are gone.
+            while not _native.renew(membership.epoch, min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
                 # In slices, between which Python sees Ctrl-C.
                 if time.monotonic() < deadline:
                     continue

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Arrived = list[tuple[int, int]]
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Where a rank lives."""
 
     process: int
@@ -53,7 +53,7 @@ def exchange_devices(
     request: Request,
     spec: dict[str, Any],
     arrived: Callable[[], Arrived],
-    generation: int = 0,
+    epoch: int = 0,
     lost: dict[int, int] | None = None,
     waits: Waits | None = None,
     before: int = 0,
@@ -75,14 +75,14 @@ def exchange_devices(
         while len(found) < ranks:
             for rank, device in arrived():
                 if rank not in said:
-                    store.set(f"jaxring/devices/{generation}/{name}/{rank}", str(device).encode())
+                    store.set(f"jaxring/devices/{epoch}/{name}/{rank}", str(device).encode())
                     said.add(rank)
                     found[rank] = device
             missing = next((rank for rank in range(ranks) if rank not in found), None)
             if missing is None:
                 break
             try:
-                found[missing] = int(store.get(f"jaxring/devices/{generation}/{name}/{missing}", 0.2))
+                found[missing] = int(store.get(f"jaxring/devices/{epoch}/{name}/{missing}", 0.2))
             except JoinError:
                 wait.note(f"rank {missing} has not reached this call")
                 wait.check()

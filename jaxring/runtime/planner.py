@@ -18,7 +18,7 @@ from jaxring.plan.selection import EVERYTHING
 from jaxring.runtime import programs, schedules, survivors
 from jaxring.runtime.agreement import WANT_ALL, Use
 from jaxring.runtime.explain import Decision, record
-from jaxring.runtime.placement import Place, device_owners, exchange_devices, known_devices
+from jaxring.runtime.placement import RankPlace, device_owners, exchange_devices, known_devices
 from jaxring.runtime.plan_spec import PlanSpec
 from jaxring.settings import settings
 from jaxring.world import identity
@@ -41,7 +41,7 @@ class Planner:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._exchanged: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-        # Sites that asked for the devices of one call in a generation of the job, in the order in which they did. They
+        # Sites that asked for the devices of one call in an epoch of the job, in the order in which they did. They
         # are not counted for each group: which groups a process has ranks of differs from site to site.
         self._askers: dict[tuple[int, str, int], list[int]] = collections.defaultdict(list)
 
@@ -54,28 +54,28 @@ class Planner:
         spec = json.loads(request.spec)
         process = jax.process_index()
         membership = self._job.membership()
-        places = self._places(request, spec, process, membership)
-        ranks = survivors.present(spec, places, membership)
-        places = [places[rank] for rank in ranks]
+        placement = self._placement(request, spec, process, membership)
+        ranks = survivors.present(spec, placement, membership)
+        placement = [placement[rank] for rank in ranks]
         root = ranks.index(spec["root"]) if spec["root"] in ranks else 0
-        world = self._job.join(membership) if any(p.process != process for p in places) else None
+        world = self._job.join(membership) if any(p.process != process for p in placement) else None
         collective = SCHEDULED_AS.get(spec["collective"], spec["collective"])
-        hosts = self._hosts(places, world)
-        interfaces = 1 if world is None else min(world.info(place.process).interfaces() for place in places)
+        hosts = self._hosts(placement, world)
+        interfaces = 1 if world is None else min(world.info(place.process).interfaces() for place in placement)
         element = dtypes.element_bytes(spec["dtype"])
-        in_blocks = COLLECTIVES[collective][0] or len(places)
+        in_blocks = COLLECTIVES[collective][0] or len(placement)
         nbytes = spec["block"] * element * in_blocks
         ragged = spec["collective"] == "ragged_all_to_all"
         half = spec["half"]
         # Halves of a point-to-point message run apart from each other, so they cannot read each other's memory.
         apart = half != "both"
-        domains = tuple(range(len(places))) if apart else schedules.normalise([p.process for p in places])
+        domains = tuple(range(len(placement))) if apart else schedules.normalise([p.process for p in placement])
         if ragged:
             # Sizes are known only when it runs: `block` counts the whole operand.
             nbytes = spec["block"] * element
         # Nobody could gather messages whose sizes only their senders know.
         no_pxn = ("pxn",) if settings().pxn_disable or ragged else ()
-        processors = self._processors(places, hosts, world)
+        processors = self._processors(placement, hosts, world)
 
         def pick(unwanted: Sequence[str] = (), **wishes: Any) -> tuner.Choice:
             return tuner.choose(
@@ -116,12 +116,12 @@ class Planner:
             block=0 if ragged else spec["block"],
         )
         schedule = plan_spec.schedule()
-        local = [rank for rank, place in enumerate(places) if place.process == process]
-        key = _key(request, spec, places, membership.generation)
+        local = [rank for rank, place in enumerate(placement) if place.process == process]
+        key = _key(request, spec, placement, membership.epoch)
         request.identify(key, _HALVES[half], process)
         try:
             most = max(interfaces, settings().nsocks)
-            links, transports, linked = self._connect(schedule, places, local, world, most)
+            links, transports, linked = self._connect(schedule, placement, local, world, most)
         except JoinError as error:
             self._job.agreement().failed(key, f"{schedules.describe(spec)}: {error}")
             raise
@@ -130,11 +130,11 @@ class Planner:
         plan = _native.PlanBuilder()
         what = schedules.describe(spec)
         check = schedules.number(f"{spec['dtype']}{spec['shape']}", 4)
-        plan.set_identity(what, key, check, _HALVES[half], spec["timeout"], process, membership.generation)
+        plan.set_identity(what, key, check, _HALVES[half], spec["timeout"], process, membership.epoch)
         plan_spec.shape(plan, links, across=len(set(hosts)) > 1 or settings().shm_disable)
         names: dict[int, str] = {}
         everybody: list[str] = []
-        for rank, place in enumerate(places):
+        for rank, place in enumerate(placement):
             host = world.info(place.process).hostname if world is not None else "this host"
             name = f"rank {ranks[rank]} (process {place.process} on {host})"
             names.setdefault(place.process, name)
@@ -153,8 +153,8 @@ class Planner:
             nbytes=nbytes,
             axes=spec["axes"],
             site=spec["site"],
-            ranks=len(places),
-            processes=len({p.process for p in places}),
+            ranks=len(placement),
+            processes=len({p.process for p in placement}),
             algorithm=choice.algorithm,
             protocol=choice.protocol,
             channels=channels,
@@ -167,45 +167,45 @@ class Planner:
         logger.info("%s", decision)
         return plan
 
-    def _places(
+    def _placement(
         self, request: _native.PlanRequest, spec: dict[str, Any], process: int, membership: Membership
-    ) -> list[Place]:
+    ) -> list[RankPlace]:
         """Process and device of each rank, in rank order, lost ones included."""
         partitions = request.partitions
         if membership.count == 1:
             # Device ids only tell ranks apart here, and an abstract mesh does not know them; partition ids do it too.
-            return [Place(process, int(p)) for p in partitions]
+            return [RankPlace(process, int(p)) for p in partitions]
         devices = known_devices(request, spec, request.arrived())
         owner = device_owners("cpu")
         if devices is None:
             call = (request.spec, tuple(partitions))
             earlier = enumerate(self._exchanged.get(call, ()))
             lost = {rank: device for rank, device in earlier if owner[device] in membership.lost}
-            store, generation = self._job.store(), membership.generation
-            askers = self._askers[(generation, request.spec, request.ordinal)]
+            store, epoch = self._job.store(), membership.epoch
+            askers = self._askers[(epoch, request.spec, request.ordinal)]
             if request.site not in askers:
                 askers.append(request.site)
             before = askers.index(request.site)
-            devices = exchange_devices(store, request, spec, request.arrived, generation, lost, self._job.waits, before)
+            devices = exchange_devices(store, request, spec, request.arrived, epoch, lost, self._job.waits, before)
             self._exchanged[call] = devices
-        return [Place(owner[d], d) for d in devices]
+        return [RankPlace(owner[d], d) for d in devices]
 
     @staticmethod
-    def _hosts(places: list[Place], world: World | None) -> tuple[int, ...]:
+    def _hosts(placement: list[RankPlace], world: World | None) -> tuple[int, ...]:
         if world is None:
-            return (0,) * len(places)
-        return schedules.normalise([world.info(p.process).host_id for p in places])
+            return (0,) * len(placement)
+        return schedules.normalise([world.info(p.process).host_id for p in placement])
 
     @staticmethod
-    def _processors(places: list[Place], hosts: tuple[int, ...], world: World | None) -> int:
+    def _processors(placement: list[RankPlace], hosts: tuple[int, ...], world: World | None) -> int:
         """What the processes share if one host has them all, else 0."""
         if world is None or len(set(hosts)) > 1:
             return 0
-        return identity.processors(world.info(process) for process in {place.process for place in places})
+        return identity.processors(world.info(process) for process in {place.process for place in placement})
 
     @staticmethod
     def _connect(
-        schedule: Schedule, places: list[Place], local: list[int], world: World | None, most: int
+        schedule: Schedule, placement: list[RankPlace], local: list[int], world: World | None, most: int
     ) -> tuple[int, tuple[str, ...], set[int]]:
         """Links to every process that this one sends to, at most ``most`` to each.
 
@@ -214,18 +214,18 @@ class Planner:
         channels = max(1, min(schedule.nlanes, most))
         transports: set[str] = set()
         linked: set[int] = set()
-        sources = {places[peer].process for rank in local for peer in schedule.message_peers(rank)[1]}
+        sources = {placement[peer].process for rank in local for peer in schedule.message_peers(rank)[1]}
         if world is not None:
             # Before this process waits for anybody: they may wait for it.
-            for process in sources - {places[rank].process for rank in local}:
+            for process in sources - {placement[rank].process for rank in local}:
                 world.expect(process, channels)
         for rank in local:
             sends, receives = schedule.message_peers(rank)
-            if schedule.uses_memory(rank) or len(places) == 1:
+            if schedule.uses_memory(rank) or len(placement) == 1:
                 transports.add("memory")
             for peer in sends | receives:
-                target = places[peer].process
-                if target == places[rank].process:
+                target = placement[peer].process
+                if target == placement[rank].process:
                     transports.add("local")
                 elif world is not None:
                     transports.add(world.transport(target))
@@ -248,11 +248,11 @@ def _users_choice(collective: str, domains: tuple[int, ...], spec: dict[str, Any
     return tuner.Choice(spec["algorithm"], protocol, 1, f"algorithm {spec['algorithm']!r} of your own", [])
 
 
-def _key(request: _native.PlanRequest, spec: dict[str, Any], places: list[Place], generation: int) -> int:
+def _key(request: _native.PlanRequest, spec: dict[str, Any], placement: list[RankPlace], epoch: int) -> int:
     """The same number in all processes of the group for one call site, and for both halves of a message queue."""
-    devices = [place.device for place in places]
+    devices = [place.device for place in placement]
     if spec["half"] == "both":
         identity = f"{request.spec}/{request.ordinal}/{devices}"
     else:
         identity = f"p2p/{spec['tag']}/{spec['perm']}/{devices}"
-    return schedules.number(f"{generation}/{identity}", 8)
+    return schedules.number(f"{epoch}/{identity}", 8)

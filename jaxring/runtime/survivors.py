@@ -8,7 +8,7 @@ from jaxring.errors import PlanError
 from jaxring.runtime import schedules
 
 if TYPE_CHECKING:
-    from jaxring.runtime.placement import Place
+    from jaxring.runtime.placement import RankPlace
     from jaxring.world.membership import Membership
 
 # Of these, operand and result are one block whatever the number of ranks.
@@ -16,22 +16,22 @@ _WITHOUT_BLOCKS = frozenset({"all_reduce", "pcast", "barrier", "broadcast", "red
 _ROOTED = frozenset({"broadcast", "reduce"})
 
 
-def present(spec: dict[str, Any], places: list[Place], membership: Membership) -> list[int]:
+def present(spec: dict[str, Any], placement: list[RankPlace], membership: Membership) -> list[int]:
     """The ranks of a call that take part, as the call counts them.
 
     Raises PlanError where its result would need a rank that is lost.
     """
-    lost = [rank for rank, place in enumerate(places) if place.process not in membership.processes]
+    lost = [rank for rank, place in enumerate(placement) if place.process not in membership.processes]
     if not lost:
-        return list(range(len(places)))
+        return list(range(len(placement)))
     collective = spec["collective"]
-    names = ", ".join(f"rank {rank} (process {places[rank].process})" for rank in lost)
+    names = ", ".join(f"rank {rank} (process {placement[rank].process})" for rank in lost)
     if collective not in _WITHOUT_BLOCKS:
         why = "its operand, result or pairs have a place for each rank"
     elif collective in _ROOTED and spec["root"] in lost:
         why = f"its root {spec['root']} is one of them"
     else:
-        return [rank for rank in range(len(places)) if rank not in lost]
+        return [rank for rank in range(len(placement)) if rank not in lost]
     raise PlanError(
         f"{schedules.describe(spec)} cannot do without {names}: {why}. Run a program over a mesh of the surviving "
         "processes' devices, or bring the lost ones back with jaxring.rebuild()."

@@ -1,4 +1,4 @@
-"""How many strangers a process serves, so that who floods its door takes next to nothing of it."""
+"""Limits how many unauthenticated connections a process accepts, so that a flood of them costs it next to nothing."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# At once: as many as a large job's processes may send before they are expected, a scanner or two among them.
+# Accepted at once: as many as the processes of a large job may send before they are expected, plus a port scanner.
 BURST = 1024
-# A second, after that. Each costs some 0.2 ms of the interpreter, so this is two percent of it.
+# Accepted per second after that. Each costs some 0.2 ms of the interpreter's time, so this is two percent of it.
 RATE = 100
-# They are let in by so many at a time: waking a thread costs more than serving one of them.
-LUMP = 10
+# After it is used up, the allowance is refilled to this before the next is accepted: waking the thread costs more than
+# serving one connection.
+BURST_REFILL = 10
 
 
 class Allowance:
-    """Spent by those who come, given back for those who turn out to be of the job, refilled by time."""
+    """A token bucket: each connection takes a token, one that authenticates gives it back, and time refills it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -25,23 +26,23 @@ class Allowance:
         self._at = clock()
 
     def spend(self) -> None:
-        """One more has come, whether there was anything left or not."""
+        """Take a token for a connection that was accepted, whether one was left or not."""
         self._refill()
         self._left = max(0.0, self._left - 1)
 
     def give_back(self) -> None:
-        """One was no stranger."""
+        """Return the token of a connection that has authenticated."""
         self._left = min(float(BURST), self._left + 1)
 
     def left(self) -> int:
-        """How many may come now."""
+        """How many may be accepted now."""
         self._refill()
         return int(self._left)
 
     def wait(self) -> float:
-        """Seconds until there is enough to go on, where nothing is left."""
+        """Seconds until BURST_REFILL tokens are there, for when none is left."""
         self._refill()
-        return max(0.0, (LUMP - self._left) / RATE)
+        return max(0.0, (BURST_REFILL - self._left) / RATE)
 
     def _refill(self) -> None:
         now = self._clock()

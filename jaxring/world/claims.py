@@ -1,4 +1,4 @@
-"""The links that other processes make to this one: which are there, which are being made, and which are expected."""
+"""The links that other processes make to this one: which are made, which are being made, and which are expected."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jaxring.errors import JoinError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-# In place of a channel: the connection beside the data, one to each process that another sends to.
+# Used as the channel of the control connection, which a process makes to every process that it sends to.
 CONTROL = -1
 
 
 class Claims:
-    """By (process, channel). Safe from any thread."""
+    """A claim is a (process, channel). Safe from any thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -26,15 +26,15 @@ class Claims:
         self._expected: dict[tuple[int, int], float] = {}
 
     def expect(self, claims: Iterable[tuple[int, int]], deadline: float) -> bool:
-        """These should come by `deadline` (time.monotonic seconds). Whether any is not there yet."""
+        """Expect these by `deadline` (time.monotonic seconds). Returns whether any of them is not made yet."""
         with self._changed:
             missing = [claim for claim in claims if claim not in self._made]
             self._expected.update(dict.fromkeys(missing, deadline))
         return bool(missing)
 
     def expecting(self) -> bool:
-        """Whether one of the expected is neither there nor given up."""
-        if not self._expected:  # the usual case, asked for each stranger
+        """Whether a link is expected that is not made yet and whose deadline is not over."""
+        if not self._expected:  # the usual case; this is asked for each unauthenticated peer
             return False
         now = time.monotonic()
         with self._changed:
@@ -43,9 +43,9 @@ class Claims:
 
     @contextlib.contextmanager
     def making(self, claim: tuple[int, int], deadline: float) -> Iterator[None]:
-        """The making of one. What fails can be tried again; JoinError where it is there already."""
+        """Claim a link while it is being made. A failure releases it; JoinError where the link exists already."""
         with self._changed:
-            # The other side may know that a try has failed, and try again, before this side is through with it.
+            # The other side may learn of a failure and try again before this side has released the claim.
             self._changed.wait_for(lambda: claim not in self._making, max(0.0, deadline - time.monotonic()))
             if claim in self._made or claim in self._making:
                 what = "control connection" if claim[1] == CONTROL else f"link on channel {claim[1]}"

@@ -1,4 +1,4 @@
-"""Who takes part, and links between them: a World finds its peers and has data links made on demand."""
+"""A World: the processes of a job, how they find each other, and the links between them, which are made on demand."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jaxring.settings import settings as environment_settings
 from jaxring.topology import detect, interfaces, rdma, xml
 from jaxring.world import congestion, identity, links
 from jaxring.world.claims import CONTROL, Claims
+from jaxring.world.closable import ClosableNative
 from jaxring.world.dialling import connect
-from jaxring.world.gate import Gate
 from jaxring.world.handshake import Acceptance, Session
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.listener import Listener
@@ -40,13 +40,12 @@ _REQUEST_S = 30.0
 class World:
     """The processes of one job as seen by process `process` of `count`. All methods are safe from any thread.
 
-    The constructor publishes this process and starts to listen; it waits for nobody. The first member also makes the
-    secret.
-    `timeout_s` bounds each wait for a link to a peer that has come, `come_s` (default: as long) that for one to come;
-    `waits` knows of all of them. `coordinator` ("host:port") tells which interface leads to the others.
-    `generation` sets the keys of a World apart from those of an earlier one in the same store; `members` are the
-    processes that are in it (default: all), the first of which makes the secret. With `serving` False nobody is
-    answered before `serve`. `gpus`: bus ids of those whose data it carries; NICs near them come first.
+    The constructor publishes this process and starts to listen; it does not wait for other processes.
+    `come_s` (default: `timeout_s`) bounds each wait for a peer to publish itself, `timeout_s` each wait for a link to a
+    peer that has; `waits` records all of them. `coordinator` ("host:port") tells which interface leads to the others.
+    `epoch` keeps the keys of a World apart from those of an earlier one in the same store. `members` are the processes
+    that are in it (default: all); the first of them makes the secret. With `serving` False no peer is answered before
+    `serve`. `gpus` are the bus ids of the GPUs whose data it carries; NICs near them are chosen first.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class World:
         come_s: float | None = None,
         waits: Waits | None = None,
         coordinator: str = "",
-        generation: int = 0,
+        epoch: int = 0,
         members: Sequence[int] | None = None,
         serving: bool = True,
         settings: Settings | None = None,
@@ -73,8 +72,8 @@ class World:
         self._timeout_s = timeout_s
         self._come_s = timeout_s if come_s is None else come_s
         self._waits = Waits() if waits is None else waits
-        self._gate = Gate(native)
-        self._native = cast("Native", self._gate)
+        self._closable = ClosableNative(native)
+        self._native = cast("Native", self._closable)
         self._settings = environment_settings() if settings is None else settings
         self._lock = threading.Lock()
         self._links: dict[tuple[int, int], concurrent.futures.Future[str]] = {}
@@ -91,7 +90,7 @@ class World:
                 self._settings.hostid,
                 rdma.kinds(self._transports.rails),
             )
-            prefix = f"jaxring/world/{generation}/"
+            prefix = f"jaxring/world/{epoch}/"
             self._published = Published(
                 store,
                 prefix,
@@ -114,16 +113,16 @@ class World:
         logger.info("RDMA: %s", self._transports.rails or "none")
 
     def serve(self) -> None:
-        """Answer those who dial, from now on."""
+        """Answer peers that connect, from now on."""
         self._listener.start(self._acceptance, self._serve, self._claims.expecting)
 
     def expect(self, p: int, channels: int) -> None:
-        """Process `p` is about to make sending links to this one on so many channels: nobody who knocks is put off."""
+        """Process `p` is about to make this many links to this one: until then no connection is put off."""
         wanted = [(p, channel) for channel in (CONTROL, *range(channels))]
         if self._claims.expect(wanted, time.monotonic() + self._come_s):
             self._listener.wake()
 
-    def strangers(self) -> tuple[int, int]:
+    def connections(self) -> tuple[int, int]:
         """How many connections were accepted so far, and how many of these refused."""
         return self._listener.came, self._listener.refused
 
@@ -182,7 +181,7 @@ class World:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
         if deadline is not None:
-            self._gate.close(deadline)
+            self._closable.close(deadline)
 
     def _make(self, p: int, channel: int) -> str:
         peer = self.info(p)
@@ -243,7 +242,7 @@ class World:
             )
 
     def _acceptance(self) -> Acceptance:
-        # Whoever may dial has read the secret, so it is there, unless a stranger comes before process 0 does.
+        # Members have read the secret before they connect. Only an unauthenticated peer comes before it is there.
         return Acceptance(self._published.secret(), self.process, self.count)
 
     def _serve(self, sock: socket.socket, session: Session) -> None:

@@ -7,7 +7,7 @@ import os
 import pathlib
 import socket
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jaxring.errors import JoinError, MemoryLimitError
 from jaxring.world import wire
@@ -33,19 +33,24 @@ _MEMORY = (
 _MEND = "Run all processes of a host as the same user in one pid namespace, or set JAXRING_SHM_DISABLE=1 on all."
 
 
-class Offering(NamedTuple):
-    """A transport whose two ends make themselves and tell each other how they are reached, each in a text.
+class Finish(Protocol):
+    """Puts a link into service, takes ownership of the socket `fd`, and returns a description of the link."""
 
-    The connection over which they do stays open beside the link: its end means that the peer is gone. ``kind`` is what
-    both ends must have of it. The functions take (peer, channel, sending) first; `finish` takes the connection and
-    returns the link in words. They raise RuntimeError; ``mend`` says what to do then.
+    def __call__(self, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float) -> str: ...
+
+
+class Offering(NamedTuple):
+    """A transport whose two ends exchange addresses, each a text, over an authenticated connection.
+
+    That connection stays open as long as the link: its end means that the peer is gone. ``kind`` must be the same on
+    both ends. The functions raise RuntimeError; ``mend`` says what the user can do then.
     """
 
     transport: str
     kind: str
     offer: Callable[[int, int, bool], str]
     prepare: Callable[[int, int, bool, str], None]
-    finish: Callable[[int, int, bool, int, float], str]
+    finish: Finish
     mend: str
 
 
@@ -90,7 +95,8 @@ def dial(
             request |= {"transport": how.transport, "kind": how.kind, "offer": how.offer(peer.index, channel, True)}
             answer = _ask(sock, session, request, peer, channel, deadline)
             how.prepare(peer.index, channel, True, wire.text(answer.get("offer"), "offer", _MAX_OFFER))
-            return how.finish(peer.index, channel, True, _release(sock), max(0.0, deadline - time.monotonic()))
+            left = max(0.0, deadline - time.monotonic())
+            return how.finish(peer.index, channel, True, fd=_release(sock), timeout_s=left)
     if how is not None:
         with memory(own, peer, channel):
             shown = {"ring_fd": how, "blocks_fd": native.blocks_fd(), "bell_fd": native.bell_fd()}
@@ -100,8 +106,9 @@ def dial(
             native.tcp_prepare(peer.index, channel, True)
     answer = _ask(sock, session, request, peer, channel, deadline)
     if how is None:
+        key, left = _security(session, tls, deadline)
         with _encrypting(peer):
-            native.tcp_attach(peer.index, channel, _release(sock), True, *_security(session, tls, deadline))
+            native.tcp_attach(peer.index, channel, fd=_release(sock), sending=True, key=key, timeout_s=left)
     else:
         native.shm_ring(peer.index, channel, memory_path(peer, answer.get("pid"), answer.get("bell_fd")))
     return ""
@@ -116,11 +123,12 @@ def dial_control(
     deadline: float,
     tls: bool,
 ) -> None:
-    """Make an authenticated connection the one beside the data. Raises as `dial` does."""
+    """Make an authenticated connection the control connection with `peer`. Raises as `dial` does."""
     request = {"from": own.index, "token": own.token, "channel": 0, "transport": "control"}
     _ask(sock, session, request, peer, 0, deadline)
+    key, left = _security(session, tls, deadline)
     with _encrypting(peer):
-        native.control(peer.index, _release(sock), True, *_security(session, tls, deadline))
+        native.control(peer.index, fd=_release(sock), dialled=True, key=key, timeout_s=left)
 
 
 def _security(session: Session, tls: bool, deadline: float) -> tuple[bytes, float]:
@@ -210,18 +218,20 @@ def accept(
             how.prepare(peer.index, channel, False, request.offer)
             # The answer goes when this side can be reached.
             session.send(sock, {"ok": True, "offer": offer}, deadline)
-            return how.finish(peer.index, channel, False, _release(sock), max(0.0, deadline - time.monotonic()))
+            left = max(0.0, deadline - time.monotonic())
+            return how.finish(peer.index, channel, False, fd=_release(sock), timeout_s=left)
     if request.transport in ("tcp", "control"):
         if request.transport == "tcp":
             with memory(own, peer, channel):
                 native.tcp_prepare(peer.index, channel, False)
-        # The answer goes first: from the moment when the engine has the socket, what is sent is data.
+        # The answer is sent first: as soon as the engine has the socket, everything on it is data.
         session.send(sock, {"ok": True}, deadline)
+        key, left = _security(session, tls, deadline)
         with _encrypting(peer):
             if request.transport == "control":
-                native.control(peer.index, _release(sock), False, *_security(session, tls, deadline))
+                native.control(peer.index, fd=_release(sock), dialled=False, key=key, timeout_s=left)
             else:
-                native.tcp_attach(peer.index, channel, _release(sock), False, *_security(session, tls, deadline))
+                native.tcp_attach(peer.index, channel, fd=_release(sock), sending=False, key=key, timeout_s=left)
         return ""
     paths = [memory_path(peer, request.pid, fd) for fd in (request.ring_fd, request.blocks_fd, request.bell_fd)]
     with memory(own, peer, channel):

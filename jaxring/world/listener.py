@@ -1,12 +1,12 @@
-"""Accepts connections and lets only those in that know the job's secret.
+"""Accepts connections and authenticates their peers: each must know the job's secret.
 
-One thread serves all strangers with non-blocking sockets. Each has a deadline of its own, and there is a cap on their
-number: the oldest goes first, because an honest peer is done after one round trip. So nobody who does not know the
-secret can block those who do, start a thread, or take more memory than a few hundred bytes.
+One thread serves all unauthenticated peers with non-blocking sockets. Each has a deadline, and their number is bounded:
+the oldest is dropped first, because a member of the job is done after one round trip. So a peer without the secret
+cannot block a member, start a thread, or take more than a few hundred bytes of memory.
 
-A flood of them is not to slow the job down, either. When more have come than an `Allowance` grants, nobody is accepted
-for a while: connections wait in the kernel, and are refused there when its queue is full. Somebody of the job may be
-among them, so this is done only while nobody is expected.
+A flood of them must not slow the job down either. When more have come than an `Allowance` grants, none is accepted for
+a while: connections wait in the kernel, which refuses them when its queue is full. A member could be among them, so
+this happens only while no link is expected.
 """
 
 from __future__ import annotations
@@ -32,28 +32,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jaxring.world")
 
-STRANGER_S = 10.0
-MAX_STRANGERS = 256
+HANDSHAKE_S = 10.0
+MAX_UNAUTHENTICATED = 256
 _BACKLOG = 1024
-# Accepted between two looks at those who have come before.
+# Accepted before the thread again reads from those that were accepted earlier.
 _AT_ONCE = 16
 
 
-class _Stranger:
+class _Unauthenticated:
+    """A peer whose handshake is under way."""
+
     def __init__(self, sock: socket.socket, name: str, acceptance: Acceptance) -> None:
         self.sock = sock
         self.name = name
         self.acceptance = acceptance
         self.received = bytearray()
-        self.deadline = time.monotonic() + STRANGER_S
+        self.deadline = time.monotonic() + HANDSHAKE_S
 
 
 class Listener:
     """Listens on `where`, one port each, from the constructor on; serves from `start` until `close`.
 
-    `acceptance` makes the acceptor's half of a handshake; `on_peer` gets each authenticated socket (blocking, owned by
-    it) in a daemon thread of its own; `expecting` says whether somebody of the job should come. The constructor raises
-    JoinError where no socket can be made. `came` and `refused` count connections.
+    `acceptance` makes the acceptor's half of a handshake. `on_peer` gets each authenticated socket, which is blocking
+    and belongs to it, in a daemon thread of its own. `expecting` says whether a link from a member is expected. The
+    constructor raises JoinError where no socket can be made. `came` and `refused` count connections.
     """
 
     def __init__(self, where: Sequence[Address]) -> None:
@@ -71,7 +73,7 @@ class Listener:
             self.addresses.append((entry.interface, entry.address, sock.getsockname()[1]))
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
-        self._strangers: collections.OrderedDict[socket.socket, _Stranger] = collections.OrderedDict()
+        self._pending: collections.OrderedDict[socket.socket, _Unauthenticated] = collections.OrderedDict()
         self._allowance = Allowance()
         self._open = False
         self.came = self.refused = 0
@@ -90,12 +92,12 @@ class Listener:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look again whether somebody is expected."""
-        with contextlib.suppress(OSError):  # it is closed, or has been woken often enough
+        """Have the thread ask `expecting` again."""
+        with contextlib.suppress(OSError):  # closed, or enough wake-ups are in the socket already
             self._wake.send(b"\0")
 
     def close(self) -> None:
-        """Stop listening and drop all strangers. Authenticated sockets are not touched."""
+        """Stop listening and drop all unauthenticated peers. Authenticated sockets are not touched."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -117,7 +119,7 @@ class Listener:
                     self._step()
         except Exception:
             if not self._closed.is_set():
-                logger.exception("the thread that accepts peers has failed; no peer can make a link to this process")
+                logger.exception("The thread that accepts peers has failed: no peer can make a link to this process.")
         finally:
             self._close_sockets()
 
@@ -125,31 +127,31 @@ class Listener:
         enough = self._allowance.left() > 0 if self._open else self._allowance.wait() == 0
         self._admit(enough or self._expecting())
         waits = [] if self._open else [self._allowance.wait()]
-        oldest = next(iter(self._strangers.values()), None)
+        oldest = next(iter(self._pending.values()), None)
         if oldest is not None:
             waits.append(max(0.0, oldest.deadline - time.monotonic()))
         for key, _ in self._selector.select(min(waits, default=None)):
             sock = key.fileobj
             assert isinstance(sock, socket.socket)
-            if sock in self._strangers:
-                self._advance(self._strangers[sock])
+            if sock in self._pending:
+                self._advance(self._pending[sock])
             elif sock in self._sockets:
                 self._accept_some(sock)
             elif sock is self._woken:
                 sock.recv(4096)
         now = time.monotonic()
-        while self._strangers:
-            oldest = next(iter(self._strangers.values()))
+        while self._pending:
+            oldest = next(iter(self._pending.values()))
             if oldest.deadline > now:
                 break
-            self._drop(oldest, f"it said nothing sensible within {STRANGER_S:g} s")
+            self._drop(oldest, f"its handshake was not complete within {HANDSHAKE_S:g} s")
 
-    def _admit(self, everybody: bool) -> None:
-        if everybody == self._open:
+    def _admit(self, admit: bool) -> None:
+        if admit == self._open:
             return
-        self._open = everybody
+        self._open = admit
         for sock in self._sockets:
-            if everybody:
+            if admit:
                 self._selector.register(sock, selectors.EVENT_READ)
             else:
                 self._selector.unregister(sock)
@@ -160,68 +162,68 @@ class Listener:
                 return
 
     def _accept(self, listening: socket.socket) -> bool:
-        """Whether there may be more."""
+        """Whether another connection may be there."""
         try:
             sock, address = listening.accept()
         except (BlockingIOError, ConnectionError):
-            return False  # it went away between the wake-up and now
+            return False  # the peer closed it between the wake-up and now
         except OSError as error:
             logger.warning("cannot accept a connection: %s", error)
-            if self._strangers:
-                self._drop(next(iter(self._strangers.values())), "descriptors are short")
-            self._closed.wait(0.1)  # without descriptors the socket stays readable, and this would spin
+            if self._pending:
+                self._drop(next(iter(self._pending.values())), "this process has no descriptor left")
+            self._closed.wait(0.1)  # without a descriptor the socket stays readable, and the thread would spin
             return False
         self.came += 1
         self._allowance.spend()
         sock.setblocking(False)
-        if len(self._strangers) >= MAX_STRANGERS:
-            self._drop(next(iter(self._strangers.values())), "too many strangers at once")
+        if len(self._pending) >= MAX_UNAUTHENTICATED:
+            self._drop(next(iter(self._pending.values())), f"more than {MAX_UNAUTHENTICATED} unauthenticated peers")
         try:
-            stranger = _Stranger(sock, str(address[0]), self._acceptance())
+            peer = _Unauthenticated(sock, str(address[0]), self._acceptance())
         except JoinError as error:
             logger.warning("dropped a connection from %s: %s", address[0], error)
             sock.close()
             return True
-        self._strangers[sock] = stranger
+        self._pending[sock] = peer
         self._selector.register(sock, selectors.EVENT_READ)
         return True
 
-    def _advance(self, stranger: _Stranger) -> None:
+    def _advance(self, peer: _Unauthenticated) -> None:
         try:
-            data = stranger.sock.recv(stranger.acceptance.needed - len(stranger.received))
+            data = peer.sock.recv(peer.acceptance.needed - len(peer.received))
             if not data:
                 raise ValueError("it closed the connection")
-            stranger.received += data
-            if len(stranger.received) < stranger.acceptance.needed:
+            peer.received += data
+            if len(peer.received) < peer.acceptance.needed:
                 return
-            answer = stranger.acceptance.feed(bytes(stranger.received))
-            stranger.received.clear()
-            # A new connection's send buffer holds these few bytes; a partial send means that it is not worth keeping.
-            if answer and stranger.sock.send(answer) != len(answer):
-                raise ValueError("it does not read")
+            answer = peer.acceptance.feed(bytes(peer.received))
+            peer.received.clear()
+            # A new connection's send buffer has room for these few bytes: after a partial send it is dropped.
+            if answer and peer.sock.send(answer) != len(answer):
+                raise ValueError("its socket did not take the answer")
         except BlockingIOError:
             return
         except (OSError, ValueError) as error:
-            self._drop(stranger, str(error))
+            self._drop(peer, str(error))
             return
-        if stranger.acceptance.session is not None:
-            self._forget(stranger)
+        if peer.acceptance.session is not None:
+            self._forget(peer)
             self._allowance.give_back()
-            stranger.sock.setblocking(True)
-            daemons.start("jaxring-link", self._on_peer, stranger.sock, stranger.acceptance.session)
+            peer.sock.setblocking(True)
+            daemons.start("jaxring-link", self._on_peer, peer.sock, peer.acceptance.session)
 
-    def _forget(self, stranger: _Stranger) -> None:
-        del self._strangers[stranger.sock]
-        self._selector.unregister(stranger.sock)
+    def _forget(self, peer: _Unauthenticated) -> None:
+        del self._pending[peer.sock]
+        self._selector.unregister(peer.sock)
 
-    def _drop(self, stranger: _Stranger, why: str) -> None:
+    def _drop(self, peer: _Unauthenticated, why: str) -> None:
         self.refused += 1
-        logger.info("dropped a connection from %s: %s", stranger.name, why)
-        self._forget(stranger)
-        stranger.sock.close()
+        logger.info("dropped a connection from %s: %s", peer.name, why)
+        self._forget(peer)
+        peer.sock.close()
 
     def _close_sockets(self) -> None:
-        for sock in [*self._sockets, *getattr(self, "_strangers", ())]:
+        for sock in [*self._sockets, *getattr(self, "_pending", ())]:
             sock.close()
         for name in ("_wake", "_woken"):
             if hasattr(self, name):

@@ -1,15 +1,16 @@
 """Which processes take part, and how they agree on that anew after some were lost or have come back.
 
-Each agreement begins a generation of the job, and its outcome stands in the store for good, set by whoever is first. So
+Each agreement begins an epoch of the job, and its outcome stands in the store for good, set by whoever is first. So
 there is one outcome, whatever the processes know of each other; one that was late or left out reads it there. Where
 their calls differ nobody is in it, and each that had not called by then is told so by its next call. Keys:
-`jaxring/ready/G/P`: process P wants generation G; `jaxring/decision/G`: who is in it, or why nobody is.
+`jaxring/ready/G/P`: process P wants epoch G; `jaxring/decision/G`: who is in it, or why nobody is.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import JoinError
@@ -37,12 +38,18 @@ REBUILD, SHRINK = "rebuild", "shrink"
 class Membership:
     """The processes that take part: ``processes`` of those numbered below ``count``.
 
-    ``generation`` counts how often they have agreed on that.
+    ``epoch`` counts how often they have agreed on that.
     """
 
-    generation: int
+    epoch: int
     count: int
     processes: tuple[int, ...]
+
+    @property
+    def generation(self) -> int:
+        """The former name of ``epoch``, which it keeps for one release."""
+        warnings.warn("Membership.generation is deprecated: use Membership.epoch.", DeprecationWarning, stacklevel=2)
+        return self.epoch
 
     @property
     def lost(self) -> tuple[int, ...]:
@@ -65,43 +72,43 @@ def agree(
     timeout_s: float,
     gone: Callable[[], list[int]],
 ) -> Membership:
-    """The next generation's members, as all of them find: everybody (REBUILD), or who comes (SHRINK).
+    """The next epoch's members, as all of them find: everybody (REBUILD), or who comes (SHRINK).
 
     ``token`` names this start of the process, ``fresh``: it has not taken part before. ``gone`` says which processes
     have ended, as far as this one knows. Raises JoinError: somebody did not come, disagrees, or this one was left out.
     """
     began = time.monotonic()
     while True:
-        generation = current.generation + 1
+        epoch = current.epoch + 1
         decided = _decisions(store)
-        while generation in decided and not _holds(decided[generation], process, token):
-            if kind == SHRINK and decided[generation]["members"]:
-                raise _left_out(process, generation, decided[generation])
-            if decided[generation]["differ"] and not fresh and process not in _ready(store, generation):
+        while epoch in decided and not _holds(decided[epoch], process, token):
+            if kind == SHRINK and decided[epoch]["members"]:
+                raise _left_out(process, epoch, decided[epoch])
+            if decided[epoch]["differ"] and not fresh and process not in _ready(store, epoch):
                 break
-            generation += 1
-        decision = decided.get(generation)
-        # Also where it is too late to count: who has called in a generation is told of its outcome once.
+            epoch += 1
+        decision = decided.get(epoch)
+        # Also where it is too late to count: who has called in an epoch is told of its outcome once.
         wish = {"kind": kind, "token": token, "fresh": fresh, "gone": gone()}
-        store.replace(f"jaxring/ready/{generation}/{process}", wire.encode(wish))
+        store.replace(f"jaxring/ready/{epoch}/{process}", wire.encode(wish))
         if decision is None:
-            decision = _await(store, process, generation, current, kind, began, timeout_s, gone)
+            decision = _await(store, process, epoch, current, kind, began, timeout_s, gone)
         if _holds(decision, process, token):
-            return Membership(generation, current.count, tuple(sorted(decision["members"])))
+            return Membership(epoch, current.count, tuple(sorted(decision["members"])))
         if decision["error"]:
             raise JoinError(decision["error"])
         if kind == SHRINK:
-            raise _left_out(process, generation, decision)
+            raise _left_out(process, epoch, decision)
         # Somebody shrank: who wants to come back waits for the next.
 
 
 def waiting(store: Store, current: Membership) -> tuple[int, ...]:
     """Processes that are not among the members and wait in `agree` to come back."""
     decided = _decisions(store)
-    generation = current.generation + 1
-    while generation in decided:
-        generation += 1
-    return tuple(sorted(p for p in _ready(store, generation) if p not in current.processes))
+    epoch = current.epoch + 1
+    while epoch in decided:
+        epoch += 1
+    return tuple(sorted(p for p in _ready(store, epoch) if p not in current.processes))
 
 
 def has_begun(store: Store, process: int) -> bool:
@@ -112,14 +119,14 @@ def has_begun(store: Store, process: int) -> bool:
 def _await(
     store: Store,
     process: int,
-    generation: int,
+    epoch: int,
     current: Membership,
     kind: str,
     began: float,
     timeout_s: float,
     gone: Callable[[], list[int]],
 ) -> dict[str, Any]:
-    key = f"{_DECISIONS}{generation}"
+    key = f"{_DECISIONS}{epoch}"
     possible = range(current.count) if kind == REBUILD else current.processes
     since: dict[int, float] = {}
     while True:
@@ -132,13 +139,13 @@ def _await(
                 return _decision(store.get(key, _SLICE_S))
             except JoinError as error:
                 if now - began > timeout_s + _SLACK_S:
-                    raise JoinError(f"Nobody has decided who takes part in generation {generation}: {error}") from error
+                    raise JoinError(f"Nobody has decided who takes part in epoch {epoch}: {error}") from error
                 continue
         late = now - began > timeout_s
-        outcome = _outcome(kind, current, _ready(store, generation), since, now, late)
+        outcome = _outcome(kind, current, _ready(store, epoch), since, now, late)
         if outcome is not None:
             return _decision(propose(store, key, wire.encode(outcome)))
-        found = _decisions(store).get(generation)
+        found = _decisions(store).get(epoch)
         if found is not None:
             return found
         time.sleep(_POLL_S)
@@ -170,9 +177,9 @@ def _outcome(
     return None if expected and not late else _members(coming)
 
 
-def _left_out(process: int, generation: int, decision: dict[str, Any]) -> JoinError:
+def _left_out(process: int, epoch: int, decision: dict[str, Any]) -> JoinError:
     return JoinError(
-        f"The others have gone on without process {process} (generation {generation}: processes "
+        f"The others have gone on without process {process} (epoch {epoch}: processes "
         f"{_listed(decision['members'])}). Call jaxring.rebuild() to come back."
     )
 
@@ -210,9 +217,9 @@ def _decision(raw: bytes) -> dict[str, Any]:
         raise JoinError(f"A decision on the members cannot be read ({error}): same jaxring version?") from error
 
 
-def _ready(store: Store, generation: int) -> dict[int, dict[str, Any]]:
+def _ready(store: Store, epoch: int) -> dict[int, dict[str, Any]]:
     ready = {}
-    for key, raw in store.list(f"jaxring/ready/{generation}/").items():
+    for key, raw in store.list(f"jaxring/ready/{epoch}/").items():
         try:
             wish = wire.decode(raw, _MAX_BYTES)
             ready[int(key)] = {

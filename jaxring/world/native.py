@@ -8,7 +8,11 @@ from jaxring.topology.rdma import Verbs
 
 
 class Native(Verbs, Protocol):
-    """The engine, for links. Descriptors that it takes are its own from then on, also when it raises."""
+    """The engine's functions for links.
+
+    A descriptor `fd` belongs to the engine from the call on, also when the call raises. It goes by name:
+    `jaxring.world.closable` closes it where the call is refused.
+    """
 
     def bell_fd(self) -> int:
         """The memfd of this process's doorbell."""
@@ -28,32 +32,32 @@ class Native(Verbs, Protocol):
     def tcp_prepare(self, peer: int, channel: int, sending: bool) -> None:
         """Get the memory of a link that `tcp_attach` will make, before the two ends agree on it."""
 
-    def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
-        """Make a link of a connected non-blocking socket, and take it.
+    def tcp_attach(self, peer: int, channel: int, *, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
+        """Make a link of the connected non-blocking socket `fd`.
 
-        With a key the two ends speak TLS from now on: a handshake comes first. Raises RuntimeError where it fails.
+        With a key the two ends first do a TLS handshake and encrypt from then on. Raises RuntimeError where it fails.
         """
 
     def tls_load(self) -> str:
         """Open OpenSSL's library, once; returns its version. Raises RuntimeError."""
 
-    def control(self, peer: int, fd: int, dialled: bool, key: bytes, timeout_s: float) -> None:
-        """Take the connection beside the data: signs of life, failures; its end means that the peer is dead.
+    def control(self, peer: int, *, fd: int, dialled: bool, key: bytes, timeout_s: float) -> None:
+        """Make the control connection: it carries heartbeats and failures, and its end means that the peer is dead.
 
         `key` as for `tcp_attach`.
         """
 
     def plugin_load(self, name: str) -> str:
-        """Load a network plugin, once; returns it in words. Raises RuntimeError, as those below."""
+        """Load a network plugin, once; returns a description. This and the functions below raise RuntimeError."""
 
     def plugin_offer(self, peer: int, channel: int, sending: bool) -> str:
-        """Make this end of a link by the plugin; returns what the peer must know of it."""
+        """Make this end of a link by the plugin; returns the address that the peer needs."""
 
     def plugin_prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
-        """Tell this end of the other."""
+        """Give this end the other end's address."""
 
-    def plugin_finish(self, peer: int, channel: int, sending: bool, fd: int, timeout_s: float) -> str:
-        """Connect, put the link into service, and take the connection beside it; returns the link in words."""
+    def plugin_finish(self, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float) -> str:
+        """Connect and put the link into service; returns a description. `fd` is the socket that set it up."""
 
     def verbs_offer(
         self,
@@ -68,10 +72,10 @@ class Native(Verbs, Protocol):
         timeout: int,
         retry_count: int,
     ) -> str:
-        """Make this end of an RDMA link; returns what the peer must know of it. Raises RuntimeError, as those below."""
+        """Make this end of an RDMA link; returns the address that the peer needs."""
 
     def verbs_prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
-        """Tell this end of the other: from now on it can receive (iWARP: be dialled)."""
+        """Give this end the other end's address: from now on it can receive (iWARP: accept a connection)."""
 
-    def verbs_finish(self, peer: int, channel: int, sending: bool, fd: int, timeout_s: float) -> str:
-        """Connect, put the link into service, and take the connection beside it; returns the link in words."""
+    def verbs_finish(self, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float) -> str:
+        """Connect and put the link into service; returns a description. `fd` is the socket that set it up."""

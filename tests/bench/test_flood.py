@@ -1,4 +1,4 @@
-"""The cost of strangers is measured: a small job, a slow flood."""
+"""The cost of unauthenticated peers is measured: a small job, a slow flood."""
 
 from __future__ import annotations
 

@@ -10,48 +10,48 @@ from jaxring.plan.gpu import copy_engine
 from jaxring.plan.gpu import tuner as cuda_tuner
 from jaxring.plan.schedule import Spec
 from jaxring.runtime.cuda import nvls as cuda_nvls
-from jaxring.runtime.cuda.gpu_info import Card, domains_of
+from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of
 from jaxring.settings import load
 
 
-def card(gpus, reaches):
-    return Card(1, 3, 4, gpus, reaches, 132)
+def info(gpus, reaches):
+    return GpuInfo(1, 3, 4, gpus, reaches, 132)
 
 
-def test_a_card_survives_its_journey():
-    mine = card({0: "a", 7: "b"}, {"a": ("a", "b"), "b": ("b",)})
-    assert Card.from_json(mine.to_json()) == mine
-    switched = Card(1, 3, 4, {0: "a"}, {"a": ("a",)}, 132, ("a",))
-    assert Card.from_json(switched.to_json()) == switched
+def test_gpu_info_survives_its_journey():
+    mine = info({0: "a", 7: "b"}, {"a": ("a", "b"), "b": ("b",)})
+    assert GpuInfo.from_json(mine.to_json()) == mine
+    switched = GpuInfo(1, 3, 4, {0: "a"}, {"a": ("a",)}, 132, ("a",))
+    assert GpuInfo.from_json(switched.to_json()) == switched
     with pytest.raises(ValueError, match="lacks"):
-        Card.from_json(b"{}")
+        GpuInfo.from_json(b"{}")
 
 
 def test_ranks_that_reach_each_other_are_one_domain():
     full = {"a": ("a", "b"), "b": ("a", "b")}
-    cards = {0: card({0: "a"}, full), 1: card({1: "b"}, full)}
-    assert domains_of([0, 1], [0, 1], cards, ["h", "h"]) == [0, 0]
-    assert domains_of([0, 1], [0, 1], cards, ["h", "i"]) == [0, 1]
+    infos = {0: info({0: "a"}, full), 1: info({1: "b"}, full)}
+    assert domains_of([0, 1], [0, 1], infos, ["h", "h"]) == [0, 0]
+    assert domains_of([0, 1], [0, 1], infos, ["h", "i"]) == [0, 1]
 
 
 def test_processes_on_one_gpu_are_one_domain():
-    cards = {p: card({p: "a"}, {"a": ("a",)}) for p in range(3)}
-    assert domains_of([0, 1, 2], [0, 1, 2], cards, ["h"] * 3) == [0, 0, 0]
+    infos = {p: info({p: "a"}, {"a": ("a",)}) for p in range(3)}
+    assert domains_of([0, 1, 2], [0, 1, 2], infos, ["h"] * 3) == [0, 0, 0]
 
 
 def test_access_must_be_mutual():
-    cards = {0: card({0: "a"}, {"a": ("a", "b"), "b": ("b",)}), 1: card({1: "b"}, {"b": ("b",), "a": ("a",)})}
-    assert domains_of([0, 1], [0, 1], cards, ["h", "h"]) == [0, 1]
+    infos = {0: info({0: "a"}, {"a": ("a", "b"), "b": ("b",)}), 1: info({1: "b"}, {"b": ("b",), "a": ("a",)})}
+    assert domains_of([0, 1], [0, 1], infos, ["h", "h"]) == [0, 1]
 
 
 def test_a_process_that_does_not_see_the_others_gpu():
-    cards = {0: card({0: "a"}, {"a": ("a",)}), 1: card({1: "b"}, {"b": ("b",)})}
-    assert domains_of([0, 1], [0, 1], cards, ["h", "h"]) == [0, 1]
+    infos = {0: info({0: "a"}, {"a": ("a",)}), 1: info({1: "b"}, {"b": ("b",)})}
+    assert domains_of([0, 1], [0, 1], infos, ["h", "h"]) == [0, 1]
 
 
 def test_an_unknown_device_is_an_error():
     with pytest.raises(JoinError, match="device 5"):
-        domains_of([0, 5], [0, 0], {0: card({0: "a"}, {"a": ("a",)})}, ["h", "h"])
+        domains_of([0, 5], [0, 0], {0: info({0: "a"}, {"a": ("a",)})}, ["h", "h"])
 
 
 def test_lanes_grow_with_size_up_to_the_limit():
@@ -153,15 +153,15 @@ def test_why_ranks_cannot_go_through_the_switch(change, reason):
         "multicast": ("a", "b"),
         **change,
     }
-    cards = [Card(1, 3, 4, {0: "a", 1: "b"}, {}, 132, tuple(case.pop("multicast")))] * 2
-    given = cuda_nvls.why_not(Switches(), **case, cards=cards)
+    infos = [GpuInfo(1, 3, 4, {0: "a", 1: "b"}, {}, 132, tuple(case.pop("multicast")))] * 2
+    given = cuda_nvls.why_not(Switches(), **case, infos=infos)
     assert reason in given if reason else given == ""
 
 
 def test_a_job_may_do_without_the_switch(monkeypatch):
     monkeypatch.setattr(cuda_nvls, "settings", lambda: load({"JAXRING_NVLS_ENABLE": "0"}))
-    cards = [Card(1, 3, 4, {0: "a", 1: "b"}, {}, 132, ("a", "b"))] * 2
-    reason = cuda_nvls.why_not(Switches(), "all_reduce", "sum", "float32", (0, 0), (0, 1), cards)
+    infos = [GpuInfo(1, 3, 4, {0: "a", 1: "b"}, {}, 132, ("a", "b"))] * 2
+    reason = cuda_nvls.why_not(Switches(), "all_reduce", "sum", "float32", (0, 0), (0, 1), infos)
     assert reason == "JAXRING_NVLS_ENABLE is 0"
 
 

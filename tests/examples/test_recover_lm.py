@@ -20,7 +20,7 @@ def test_the_last_loss_is_that_of_an_undisturbed_run():
     code, output = run_job(SCRIPT, 3, 1, *size, options=restart, timeout_s=150, **QUICK)
     assert code == 0, output[-6000:]
     assert output.count("process 2 was ended by SIGKILL; it is started again") == 1, output
-    assert "generation 1: processes (0, 1) go on" in output, output
-    assert "generation 2: processes (0, 1, 2)" in output, output
+    assert "epoch 1: processes (0, 1) go on" in output, output
+    assert "epoch 2: processes (0, 1, 2)" in output, output
     # The example compares the losses itself, and fails where they are apart.
     assert re.search(r"last loss \d+\.\d+ after 2 changes of members, \d+\.\d+ undisturbed", output), output

@@ -25,7 +25,7 @@ def gradients(ranks):
     return [leaf for leaf in leaves if leaf.size]
 
 
-def summed(mesh, tree, joined, op="sum"):
+def summed(mesh, tree, fused, op="sum"):
     """Every rank's result of each leaf, as the local shards' bytes."""
 
     def f(leaves):
@@ -33,13 +33,13 @@ def summed(mesh, tree, joined, op="sum"):
 
     spec = P(mesh.axis_names[0])
     run = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
-    if joined:
+    if fused:
         lowered = run.lower(tree)
     else:
         with fusion.apart():
             lowered = run.lower(tree)
     calls = lowered.as_text().count("@jaxring_all_reduce(")
-    assert calls == (1 if joined else len(tree)), calls
+    assert calls == (1 if fused else len(tree)), calls
     compiled = lowered.compile()
     for _ in range(3):
         results = compiled(tree)
@@ -55,7 +55,7 @@ def main() -> None:
         jax.make_array_from_callback(x.shape, sharding, lambda index, x=x: x[index]) for x in gradients(len(devices))
     ]
     for op in ("sum", "mean", "max"):
-        assert summed(mesh, tree, joined=True, op=op) == summed(mesh, tree, joined=False, op=op), op
+        assert summed(mesh, tree, fused=True, op=op) == summed(mesh, tree, fused=False, op=op), op
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ X = np.arange(64.0, dtype=np.float32).reshape(8, 8)
 
 def test_a_pytree_is_one_call_with_the_bits_of_many(mesh):
     tree = gradients(8)
-    assert summed(mesh, tree, joined=True) == summed(mesh, tree, joined=False)
+    assert summed(mesh, tree, fused=True) == summed(mesh, tree, fused=False)
 
 
 @pytest.mark.multiprocess

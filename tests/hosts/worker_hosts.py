@@ -137,9 +137,9 @@ def address(text: str) -> str:
 
 
 def flooded() -> None:
-    """Collectives while strangers knock, until they have had all that they are granted; then one that needs new links.
+    """Collectives while unauthenticated peers use up their allowance; then one that needs new links.
 
-    Says where to knock, and what process 1 sends to prove to process 0 that it is of the job.
+    Prints the listeners' addresses, and what process 1 sends to authenticate to process 0.
     """
     mesh = start()
     a, whole = rows(mesh.size, 3000), rows(mesh.size, 1 << 20)

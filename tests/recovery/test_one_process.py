@@ -28,7 +28,7 @@ def test_abort_ends_what_waits_and_refuses_until_the_job_is_formed_anew():
     np.testing.assert_array_equal(compiled["sum"](x), total)
     assert recovery.members().lost == ()
     for renew in (jaxring.rebuild, jaxring.shrink):
-        before = recovery.members().generation
+        before = recovery.members().epoch
         waits = compiled["lost"](x)  # nobody sends
         while jaxring.counters()["in_flight"] < 2:
             time.sleep(0.001)

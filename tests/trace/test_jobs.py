@@ -167,11 +167,11 @@ def living(pid, process=-1, records=(), uid=None, **named):
 def test_a_dump_takes_one_job_of_this_user_s():
     ours = [living(2**22 + n, n, processes=2, job=JOB) for n in range(2)]
     launcher = living(2**22 + 7)
-    stranger = living(2**22 + 8, 0, BEGUN, os.geteuid() + 1, processes=9, job=b"127.0.0.1:2")
-    assert jobs.only([launcher, *ours, stranger]) == ours
-    assert jobs.of([launcher, *ours, stranger], JOB.decode()) == ours
-    assert jobs.of([launcher, *ours, stranger], str(2**22 + 1)) == ours
-    assert jobs.of([launcher, *ours, stranger], str(2**22 + 8)) == [stranger]
+    foreign = living(2**22 + 8, 0, BEGUN, os.geteuid() + 1, processes=9, job=b"127.0.0.1:2")
+    assert jobs.only([launcher, *ours, foreign]) == ours
+    assert jobs.of([launcher, *ours, foreign], JOB.decode()) == ours
+    assert jobs.of([launcher, *ours, foreign], str(2**22 + 1)) == ours
+    assert jobs.of([launcher, *ours, foreign], str(2**22 + 8)) == [foreign]
     alone = living(2**22 + 9, 0, BEGUN)
     assert jobs.only([launcher, alone]) == [alone]
     with pytest.raises(JaxringError, match=r"2 jobs: .* 127\.0\.0\.1:1 \(pids .*\); process \d+ \(pids \d+\)\."):

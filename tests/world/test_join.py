@@ -228,12 +228,12 @@ def test_a_closed_world_stops_listening(make_world):
         socket.create_connection((address, port), 60)
 
 
-def test_a_later_generation_is_a_world_of_its_own(tmp_path, make_world):
+def test_a_later_epoch_is_a_world_of_its_own(tmp_path, make_world):
     zero, native = make_world(0)
-    again = join.World(DirStore(tmp_path), 0, 1, native, 5, generation=1, settings=zero._settings)
+    again = join.World(DirStore(tmp_path), 0, 1, native, 5, epoch=1, settings=zero._settings)
     again.close()
     with pytest.raises(JoinError, match=r"has taken part in this job before.*jaxring.rebuild\(\)"):
-        join.World(DirStore(tmp_path), 0, 1, native, 5, generation=1, settings=zero._settings)
+        join.World(DirStore(tmp_path), 0, 1, native, 5, epoch=1, settings=zero._settings)
 
 
 def test_a_wait_for_a_peer_is_told_and_can_be_ended(make_world):

@@ -81,7 +81,7 @@ def test_a_decision_for_an_earlier_start_is_not_for_this_one(call):
         c.result(60)
     calls = [call(p, REBUILD, current=Membership(1, 3, (0, 1, 2))) for p in (0, 1)]
     back = call(2, REBUILD, token="second start", fresh=True)
-    assert [c.result(60).generation for c in [*calls, back]] == [2] * 3
+    assert [c.result(60).epoch for c in [*calls, back]] == [2] * 3
 
 
 def test_nobody_comes_back(call):
@@ -89,7 +89,7 @@ def test_nobody_comes_back(call):
     for c in calls:
         with pytest.raises(JoinError, match=r"Processes 2 did not come to rebuild\(\)"):
             c.result(60)
-    # That generation is over; the next attempt has one of its own.
+    # That epoch is over; the next attempt has one of its own.
     calls = [call(p, SHRINK, gone=[2]) for p in (0, 1)]
     assert [c.result(60) for c in calls] == [Membership(2, 3, (0, 1))] * 2
 
@@ -123,7 +123,7 @@ def test_a_new_start_has_no_part_in_what_differed_before(call):
 
 def test_a_lost_decider_is_not_waited_for_without_end(call, monkeypatch):
     monkeypatch.setattr(membership, "_SLACK_S", 0.2)
-    with pytest.raises(JoinError, match="Nobody has decided who takes part in generation 1"):
+    with pytest.raises(JoinError, match="Nobody has decided who takes part in epoch 1"):
         call(1, REBUILD, timeout_s=0.3).result(60)
 
 
@@ -131,3 +131,8 @@ def test_nonsense_in_the_store_is_no_decision(call):
     call.store.set("jaxring/decision/1", b'{"members": {"0": 7}, "error": ""}')
     with pytest.raises(JoinError, match="cannot be read"):
         call(0, REBUILD).result(60)
+
+
+def test_the_former_name_of_an_epoch_warns():
+    with pytest.warns(DeprecationWarning, match=r"use Membership\.epoch"):
+        assert Membership(3, 1, (0,)).generation == 3

@@ -131,7 +131,7 @@ class FakeNative:
             self.hold.wait(60)
             raise RuntimeError("the TLS handshake failed: nonsense")
 
-    def tcp_attach(self, peer: int, channel: int, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
+    def tcp_attach(self, peer: int, channel: int, *, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
         sock = socket.socket(fileno=fd)
         self._shake(sock)
         assert not os.get_blocking(fd)
@@ -146,7 +146,7 @@ class FakeNative:
             raise RuntimeError(self.fail_tls)
         return "OpenSSL"
 
-    def control(self, peer: int, fd: int, dialled: bool, key: bytes, timeout_s: float) -> None:
+    def control(self, peer: int, *, fd: int, dialled: bool, key: bytes, timeout_s: float) -> None:
         assert not os.get_blocking(fd)
         sock = socket.socket(fileno=fd)
         self._shake(sock)
@@ -171,7 +171,7 @@ class FakeNative:
     def verbs_prepare(self, peer, channel, sending, offer):
         self._record("verbs_prepare", peer, channel, sending, offer)
 
-    def verbs_finish(self, peer, channel, sending, fd, timeout_s):
+    def verbs_finish(self, peer, channel, sending, *, fd, timeout_s):
         assert not os.get_blocking(fd)
         sock = socket.socket(fileno=fd)
         sock.settimeout(60)

@@ -13,7 +13,7 @@ from jaxring.errors import JoinError
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda import builder as cuda_builder
 from jaxring.runtime.cuda import messages as cuda_messages
-from jaxring.runtime.cuda.gpu_info import Card, domains_of
+from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of
 from jaxring.runtime.cuda.groups import Group, Shape
 from jaxring.settings import settings
 from jaxring.topology import detect, paths
@@ -22,7 +22,7 @@ from jaxring.world.links import memory_path
 from jaxring.world.store import JaxStore
 
 # Sets its processes' links apart from those of the CPU engine, which have a World of their own.
-_GENERATION = 1_000_000
+_EPOCH = 1_000_000
 _SLOTS = 8
 # Of simple, ll and ll128, and no more than a slot of BUFFSIZE, which is what the network carries in one message.
 _SLOT_BYTES = (1 << 26, 16 * 1024, 32 * 1024)
@@ -44,7 +44,7 @@ class Communicators:
         self._native, self._devices = native, devices
         self._lock = threading.Lock()
         self._groups: dict[str, Group] = {}
-        self._cards: dict[int, Card] = {}
+        self._infos: dict[int, GpuInfo] = {}
         self._attached: set[int] = set()
         self._world: World | None = None
         self.store: JaxStore | None = None
@@ -55,24 +55,24 @@ class Communicators:
             2 * cuda_builder.ONE_SHOT_BYTES,
         )
         self._process, self._processes = jax.process_index(), jax.process_count()
-        self._cards[self._process] = self._own_card()
+        self._infos[self._process] = self._own_info()
         machine = detect.machine(configured)
         for gpu in sorted(set(devices.gpus.values())):
             near = paths.nics_near(machine, native.device(gpu)[4], configured.net_gdr_level)
             native.allow_direct(gpu, near)
         if self._processes > 1:
             self.store = JaxStore()
-            self.store.set(f"jaxring/cuda/card/{self._process}", self._cards[self._process].to_json())
+            self.store.set(f"jaxring/cuda/card/{self._process}", self._infos[self._process].to_json())
 
-    def card(self, process: int) -> Card:
+    def gpu_info(self, process: int) -> GpuInfo:
         """What a process said of its GPUs, waiting for it. Raises JoinError."""
-        card = self._cards.get(process)
-        if card is None and self.store is not None:
+        info = self._infos.get(process)
+        if info is None and self.store is not None:
             raw = self.store.get(f"jaxring/cuda/card/{process}", settings().come_timeout)
-            card = self._cards[process] = Card.from_json(raw)
-        if card is None:
+            info = self._infos[process] = GpuInfo.from_json(raw)
+        if info is None:
             raise JoinError(f"there is no process {process}")
-        return card
+        return info
 
     def get(
         self,
@@ -86,11 +86,11 @@ class Communicators:
         shape = shape or self.shape
         others = sorted(set(owners) - {self._process})
         world = self._join() if others else None
-        cards = {process: self.card(process) for process in set(owners)}
+        infos = {process: self.gpu_info(process) for process in set(owners)}
         hosts: list[Any] = [world.info(p).host_id if world is not None else 0 for p in owners]
         if settings().p2p_disable:
             hosts = list(range(len(owners)))
-        domains = domains_of(devices, owners, cards, hosts)
+        domains = domains_of(devices, owners, infos, hosts)
         name = f"{schedules.number(f'{devices}{domains}{shape}{purpose}', 8):016x}"
         with self._lock:
             if name not in self._groups:
@@ -107,11 +107,11 @@ class Communicators:
             cuda_messages.connect(group, spec["perm"])
         return data, desk
 
-    def _own_card(self) -> Card:
+    def _own_info(self) -> GpuInfo:
         native, count = self._native, self._native.device_count()
         uuid = {n: native.device(n)[1] for n in range(count)}
         board, bell = native.board()
-        return Card(
+        return GpuInfo(
             os.getpid(),
             board,
             bell,
@@ -147,9 +147,9 @@ class Communicators:
             world.link(process, 0)
             near = any(domain in here for domain, owner in zip(domains, owners, strict=True) if owner == process)
             if near and process not in self._attached:
-                card, info = self.card(process), world.info(process)
-                board = memory_path(info, card.pid, card.board_fd)
-                self._native.attach_board(process, board, memory_path(info, card.pid, card.bell_fd))
+                info, peer = self.gpu_info(process), world.info(process)
+                board = memory_path(peer, info.pid, info.board_fd)
+                self._native.attach_board(process, board, memory_path(peer, info.pid, info.bell_fd))
                 self._attached.add(process)
         store = self.store if world is not None else None
         timeout = min(settings().join_timeout, spec["timeout"])
@@ -167,7 +167,7 @@ class Communicators:
                     settings().join_timeout,
                     come_s=settings().come_timeout,
                     coordinator=state.coordinator if state is not None else "",
-                    generation=_GENERATION,
+                    epoch=_EPOCH,
                     gpus=[self._native.device(n)[4] for n in self._devices.gpus.values()],
                 )
             return self._world

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Card:
+class GpuInfo:
     """One process: its pid, the descriptors that peers on its host map, and its GPUs.
 
     ``gpus``: device id -> uuid. ``reaches``: uuid -> the uuids whose memory that GPU can address, itself included, of
@@ -34,7 +34,7 @@ class Card:
         return json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> Card:
+    def from_json(cls, data: bytes) -> GpuInfo:
         """Parse what a peer published; ValueError for nonsense."""
         try:
             raw: Any = json.loads(data)
@@ -52,7 +52,7 @@ class Card:
 
 
 def domains_of(
-    devices: Sequence[int], owners: Sequence[int], cards: Mapping[int, Card], hosts: Sequence[Any]
+    devices: Sequence[int], owners: Sequence[int], infos: Mapping[int, GpuInfo], hosts: Sequence[Any]
 ) -> list[int]:
     """The memory domain of each rank, computed from every rank's device id, process and host.
 
@@ -63,7 +63,7 @@ def domains_of(
     domains: list[int] = []
     for rank in range(len(devices)):
         for number, others in enumerate(members):
-            if all(hosts[o] == hosts[rank] and _mutual(rank, o, devices, owners, cards) for o in others):
+            if all(hosts[o] == hosts[rank] and _mutual(rank, o, devices, owners, infos) for o in others):
                 others.append(rank)
                 domains.append(number)
                 break
@@ -73,13 +73,13 @@ def domains_of(
     return domains
 
 
-def _mutual(a: int, b: int, devices: Sequence[int], owners: Sequence[int], cards: Mapping[int, Card]) -> bool:
-    one, other = uuid_of(devices[a], cards[owners[a]]), uuid_of(devices[b], cards[owners[b]])
-    return other in cards[owners[a]].reaches.get(one, ()) and one in cards[owners[b]].reaches.get(other, ())
+def _mutual(a: int, b: int, devices: Sequence[int], owners: Sequence[int], infos: Mapping[int, GpuInfo]) -> bool:
+    one, other = uuid_of(devices[a], infos[owners[a]]), uuid_of(devices[b], infos[owners[b]])
+    return other in infos[owners[a]].reaches.get(one, ()) and one in infos[owners[b]].reaches.get(other, ())
 
 
-def uuid_of(device: int, card: Card) -> str:
+def uuid_of(device: int, info: GpuInfo) -> str:
     """The uuid of a device; JoinError where its process did not publish it."""
-    if device not in card.gpus:
-        raise JoinError(f"the process of device {device} did not publish it; its GPUs are {sorted(card.gpus)}")
-    return card.gpus[device]
+    if device not in info.gpus:
+        raise JoinError(f"the process of device {device} did not publish it; its GPUs are {sorted(info.gpus)}")
+    return info.gpus[device]

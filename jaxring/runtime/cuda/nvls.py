@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from jaxring.plan.schedule import Schedule
-    from jaxring.runtime.cuda.gpu_info import Card
+    from jaxring.runtime.cuda.gpu_info import GpuInfo
 
 # Of each GPU, bound to the multicast object of a communicator. A slice of all lanes is half of it: large enough that
 # the meeting of a slice costs little beside it.
@@ -39,20 +39,20 @@ def why_not(
     dtype: str,
     domains: Sequence[int],
     devices: Sequence[int],
-    cards: Sequence[Card],
+    infos: Sequence[GpuInfo],
 ) -> str:
-    """Why ranks cannot go through multicast memory, or "". ``devices`` and ``cards``: of each rank."""
+    """Why ranks cannot go through multicast memory, or "". ``devices`` and ``infos``: of each rank."""
     if settings().nvls_enable == nvls.NEVER:
         return "JAXRING_NVLS_ENABLE is 0"
     if collective not in nvls.KINDS:
         return f"it serves {', '.join(nvls.KINDS)}"
     if len(domains) < 2 or len(set(domains)) > 1:
         return "it needs several ranks, all in one domain"
-    uuids = [uuid_of(device, card) for device, card in zip(devices, cards, strict=True)]
+    uuids = [uuid_of(device, info) for device, info in zip(devices, infos, strict=True)]
     for rank, uuid in enumerate(uuids):
         if uuid in uuids[:rank]:
             return f"each rank needs a GPU of its own, and ranks {uuids.index(uuid)} and {rank} share one"
-        if uuid not in cards[rank].multicast:
+        if uuid not in infos[rank].multicast:
             return (
                 f"the driver reports no multicast for the GPU of rank {rank}: there is no NVLink switch, or it is off"
             )

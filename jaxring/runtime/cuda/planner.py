@@ -73,8 +73,8 @@ class CudaPlanner:
             domains = tuple(range(len(devices)))
             choice = cuda_tuner.by_messages(nbytes, most, f"{spec['collective']} goes by messages")
         else:
-            cards = [self._communicators.card(process) for process in owners]
-            places = {uuid_of(d, card) for d, card in zip(devices, cards, strict=True)}
+            infos = [self._communicators.gpu_info(process) for process in owners]
+            gpus = {uuid_of(d, info) for d, info in zip(devices, infos, strict=True)}
             pick = functools.partial(
                 cuda_tuner.choose,
                 collective,
@@ -82,10 +82,10 @@ class CudaPlanner:
                 nbytes,
                 spec["dtype"],
                 most,
-                whole_lines=len(places) == 1,
-                copies_from=cuda_tuner.COPY_BYTES if len(places) == len(devices) else None,
+                whole_lines=len(gpus) == 1,
+                copies_from=cuda_tuner.COPY_BYTES if len(gpus) == len(devices) else None,
                 fewest_lanes=settings().min_nchannels,
-                no_nvls=cuda_nvls.why_not(self._native, collective, spec["op"], spec["dtype"], domains, devices, cards),
+                no_nvls=cuda_nvls.why_not(self._native, collective, spec["op"], spec["dtype"], domains, devices, infos),
                 take_nvls=settings().nvls_enable == nvls.CHOSEN,
                 nvls_widening=cuda_nvls.widening(self._native, spec["op"], spec["dtype"]),
             )
@@ -163,9 +163,9 @@ class CudaPlanner:
 
     def _most_lanes(self, devices: list[int], owners: list[int]) -> int:
         """So many that all lanes of the ranks that share a GPU are resident together, on XLA's streams and beside."""
-        uuids = [uuid_of(d, self._communicators.card(p)) for d, p in zip(devices, owners, strict=True)]
+        uuids = [uuid_of(d, self._communicators.gpu_info(p)) for d, p in zip(devices, owners, strict=True)]
         sharing = max(uuids.count(u) for u in uuids)
-        smallest = min(self._communicators.card(p).multiprocessors for p in set(owners))
+        smallest = min(self._communicators.gpu_info(p).multiprocessors for p in set(owners))
         return max(1, min(self._communicators.shape.lanes, smallest // (2 * sharing)))
 
     def _transports(self, domains: tuple[int, ...], owners: list[int]) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ class Leaf(NamedTuple):
     aliased: bool  # the result may take the operand's memory
 
 
-class _Joined(NamedTuple):
+class _FusedCall(NamedTuple):
     """The call that was emitted last, which others may still join."""
 
     module: Any
@@ -58,7 +58,7 @@ class _Joined(NamedTuple):
 
 
 class _Thread(threading.local):
-    last: _Joined | None = None
+    last: _FusedCall | None = None
     apart: bool = False
 
 
@@ -85,7 +85,7 @@ def emit(module: Any, key: Hashable, leaf: Leaf, build: Callable[[Sequence[Leaf]
     last = _thread.last
     behind = _what_follows(last, module, key, leaf) if last is not None else None
     if last is None or behind is None:
-        last, behind = _Joined(module, key, None, (), ()), []
+        last, behind = _FusedCall(module, key, None, (), ()), []
     leaves = (*last.leaves, leaf)
     *earlier, result = build(leaves)
     call = result.owner.operation
@@ -99,11 +99,11 @@ def emit(module: Any, key: Hashable, leaf: Leaf, build: Callable[[Sequence[Leaf]
         partition.erase()
     # A reshape to the same shape is nothing to XLA. Values cannot be exchanged once JAX has them, operands can.
     stand_in = hlo.reshape(result.type, result)
-    _thread.last = _Joined(module, key, call, leaves, (*last.stand_ins, stand_in.owner.operation))
+    _thread.last = _FusedCall(module, key, call, leaves, (*last.stand_ins, stand_in.owner.operation))
     return stand_in
 
 
-def _what_follows(last: _Joined, module: Any, key: Hashable, leaf: Leaf) -> list[Any] | None:
+def _what_follows(last: _FusedCall, module: Any, key: Hashable, leaf: Leaf) -> list[Any] | None:
     """What has been made of the results of ``last``, if ``leaf`` may join it; None if it may not."""
     # First: other modules may be gone by now, and their operations with them.
     if last.module is not module or last.key != key or len(last.leaves) == _MOST_LEAVES:

@@ -1,13 +1,13 @@
-"""Somebody who does not know a job's secret and knocks at its listeners, as often as they let him.
+"""An unauthenticated client that floods a job's listeners with connections.
 
-    python stranger.py [--rate N] [--held N] ADDRESS:PORT [ADDRESS:PORT ...] < REPLAY
+    python unauthenticated.py [--rate N] [--held N] ADDRESS:PORT [ADDRESS:PORT ...] < REPLAY
 
-Connections are made in turn to all addresses, `--rate` a second (default: as fast as it goes), `--held` of them open at
-a time, until the program is interrupted. One after the other they say nothing, say nonsense, begin a handshake and
-stay, or replay the handshake that standard input holds in hex: what a process of the job once sent. At the end one line
-of JSON counts what became of them.
+Connects to all addresses in turn until it is interrupted, `--rate` times a second (default: without a limit), with
+`--held` connections open at a time. The connections take turns in what they send: nothing, garbage, the beginning of a
+handshake, or a replay of the handshake that standard input holds in hex, which a process of the job once sent. At the
+end it prints one line of JSON that counts how the connections ended.
 
-It needs nothing but Python, so that it can run where jaxring is not.
+It needs nothing but Python, so it runs on hosts without jaxring.
 """
 
 from __future__ import annotations

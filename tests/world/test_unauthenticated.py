@@ -1,4 +1,4 @@
-"""Strangers at the door of a World: none enters, none blocks who may, and how many are served is bounded."""
+"""Unauthenticated peers of a World: none gets in, none blocks a member, and the number served at a time is bounded."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def test_a_dialler_with_another_secret_is_refused(make_world):
     assert not native1.named("shm_attach")
 
 
-def test_strangers_neither_block_nor_enter(make_world, monkeypatch):
-    monkeypatch.setattr(listener, "MAX_STRANGERS", 8)
+def test_unauthenticated_peers_neither_block_nor_enter(make_world, monkeypatch):
+    monkeypatch.setattr(listener, "MAX_UNAUTHENTICATED", 8)
     (zero, _), (one, native1) = make_world(0), make_world(1)
     _, address, port = one.own.addresses[0]
-    strangers = [socket.create_connection((address, port), 60) for _ in range(40)]
+    peers = [socket.create_connection((address, port), 60) for _ in range(40)]
     try:
-        for number, sock in enumerate(strangers):
+        for number, sock in enumerate(peers):
             with contextlib.suppress(OSError):  # where it was dropped already
                 if number % 4 == 1:
                     sock.sendall(b"GET / HTTP/1.1\r\n" * 20)
@@ -39,11 +39,11 @@ def test_strangers_neither_block_nor_enter(make_world, monkeypatch):
         assert zero.link(1, 0) == "shm"
         assert len(native1.named("shm_attach")) == 1
     finally:
-        for sock in strangers:
+        for sock in peers:
             sock.close()
 
 
-def test_links_are_made_while_strangers_flood(make_world):
+def test_links_are_made_during_a_flood(make_world):
     (zero, _), (one, native1) = make_world(0, SHM_DISABLE="1"), make_world(1, SHM_DISABLE="1")
     _, address, port = one.own.addresses[0]
     over, flooded = threading.Event(), threading.Event()
@@ -75,7 +75,7 @@ def test_links_are_made_while_strangers_flood(make_world):
     assert len(native1.wait_for("tcp_attach", 8)) == 8
 
 
-def test_strangers_are_put_off_unless_somebody_is_expected(make_world, monkeypatch):
+def test_unauthenticated_peers_wait_unless_a_link_is_expected(make_world, monkeypatch):
     """However many there are: those whom nobody has accepted cost nothing."""
     monkeypatch.setattr(allowance, "BURST", 20)
     monkeypatch.setattr(listener, "Allowance", lambda: allowance.Allowance(lambda: 0.0))
@@ -85,13 +85,13 @@ def test_strangers_are_put_off_unless_somebody_is_expected(make_world, monkeypat
     with contextlib.ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(socket.create_connection((address, port), 60)).sendall(b"nonsense" * 6)
-        while one.strangers()[1] < 20:
+        while one.connections()[1] < 20:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert one.strangers() == (20, 20)
+        assert one.connections() == (20, 20)
         one.expect(0, 1)
         assert zero.link(1, 0) == "shm"
-        assert one.strangers() == (52, 50)  # the link's two connections came behind all others
+        assert one.connections() == (52, 50)  # the link's two connections came behind all others
 
 
 def test_an_allowance_is_spent_given_back_and_refilled():
@@ -100,7 +100,7 @@ def test_an_allowance_is_spent_given_back_and_refilled():
     for _ in range(allowance.BURST + 5):
         granted.spend()
     assert granted.left() == 0
-    assert granted.wait() == allowance.LUMP / allowance.RATE
+    assert granted.wait() == allowance.BURST_REFILL / allowance.RATE
     granted.give_back()
     assert granted.left() == 1
     now[0] += 0.1
@@ -110,8 +110,8 @@ def test_an_allowance_is_spent_given_back_and_refilled():
     assert granted.left() == allowance.BURST
 
 
-def test_a_silent_stranger_is_dropped_at_its_deadline(make_world, monkeypatch):
-    monkeypatch.setattr(listener, "STRANGER_S", 0.05)
+def test_a_silent_peer_is_dropped_at_its_deadline(make_world, monkeypatch):
+    monkeypatch.setattr(listener, "HANDSHAKE_S", 0.05)
     zero, _ = make_world(0)
     _, address, port = zero.own.addresses[0]
     with socket.create_connection((address, port), 60) as sock:

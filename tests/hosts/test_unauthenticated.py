@@ -1,4 +1,4 @@
-"""A job over TCP whose listeners strangers flood: it ends right, nobody enters, and what they take of it is bounded."""
+"""Unauthenticated peers flood the listeners of a job over TCP: it ends right, none gets in, their cost is bounded."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from stress_jobs import ROOT, Job, coordinator_port, environment, member
 from jaxring.world import allowance, listener
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_hosts.py")
-STRANGER = str(ROOT / "jaxring" / "bench" / "stranger.py")
+CLIENT = str(ROOT / "jaxring" / "bench" / "unauthenticated.py")
 PROCESSES = 2
-# Beside what strangers take: links that are made meanwhile, their threads, those of JAX.
+# Beside what unauthenticated peers take: links that are made meanwhile, their threads, those of JAX.
 SLACK = 40
 
 pytestmark = pytest.mark.multiprocess
@@ -33,7 +33,7 @@ def said(job, process, word):
     return json.loads(line.partition(" ")[2])
 
 
-def test_a_flood_of_strangers(tmp_path):
+def test_a_flood_of_unauthenticated_peers(tmp_path):
     with coordinator_port() as port, Job(tmp_path) as job:
         env = environment(1, JAXRING_SHM_DISABLE="1", JAXRING_NSOCKS="2", FOLDER=str(tmp_path))
         command = [sys.executable, "-X", "faulthandler", WORKER, "flooded"]
@@ -46,7 +46,7 @@ def test_a_flood_of_strangers(tmp_path):
         before = [held(process.pid) for process in processes]
         begun = time.monotonic()
         targets = [f"{address}:{number}" for (address, number), _ in doors]
-        command = [sys.executable, "-I", "-S", STRANGER, "--held", "1200", *targets]
+        command = [sys.executable, "-I", "-S", CLIENT, "--held", "1200", *targets]
         (tmp_path / "replay").write_text(doors[1][1])
         with (tmp_path / "replay").open() as replay, (tmp_path / "counts").open("w") as out:
             flood = subprocess.Popen(command, stdin=replay, stdout=out)
@@ -70,13 +70,13 @@ def test_a_flood_of_strangers(tmp_path):
     assert all(result.code == 0 for result in results), str(job)
     assert all(result.out.splitlines()[-1] == "checked" for result in results)
     # Of far more than may be held at a time, nobody got further than a question.
-    assert counts["made"] > 2 * listener.MAX_STRANGERS, counts
+    assert counts["made"] > 2 * listener.MAX_UNAUTHENTICATED, counts
     assert counts["refused"] > 0, counts
     assert counts["welcomed"] == 0, counts
     for (descriptors, threads), (most_descriptors, most_threads) in zip(before, most, strict=True):
-        assert most_descriptors <= descriptors + listener.MAX_STRANGERS + SLACK, (before, most)
+        assert most_descriptors <= descriptors + listener.MAX_UNAUTHENTICATED + SLACK, (before, most)
         assert most_threads <= threads + SLACK, (before, most)
     # Each that is accepted costs the job something, and there are no more than so many, however many knock.
     for connections, seconds in had.values():
         own = 20
-        assert connections <= own + allowance.BURST + allowance.RATE * seconds + allowance.LUMP, (had, counts)
+        assert connections <= own + allowance.BURST + allowance.RATE * seconds + allowance.BURST_REFILL, (had, counts)

@@ -1,0 +1,68 @@
+"""What an old epoch of a job may still do to the engine: nothing."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+import time
+
+import pytest
+
+import jaxring._native as _native
+from jaxring.errors import JoinError
+from jaxring.world.closable import ClosableNative
+from jaxring.world.native import Native
+
+TAKE_A_DESCRIPTOR = ("tcp_attach", "control", "plugin_finish", "verbs_finish")
+
+
+def test_a_closed_handle_passes_nothing_on_and_keeps_no_descriptor():
+    reached = []
+
+    class Fake:
+        def __getattr__(self, name):
+            return lambda *arguments, **named: reached.append(name)
+
+    handle = ClosableNative(Fake())
+    handle.bell_fd()
+    handle.close(time.monotonic() + 60)
+    for call in TAKE_A_DESCRIPTOR:
+        read, write = os.pipe()
+        with pytest.raises(JoinError, match="rebuilt since"):
+            getattr(handle, call)(1, fd=write)
+        assert os.read(read, 1) == b""  # the other end is closed
+        os.close(read)
+    assert reached == ["bell_fd"]
+
+
+def test_descriptors_go_by_name():
+    """Every function that takes one has it as a keyword, in the interface and in the engine's binding."""
+    taking = {
+        name
+        for name, function in vars(Native).items()
+        if inspect.isfunction(function) and "fd" in inspect.signature(function).parameters
+    }
+    assert taking == set(TAKE_A_DESCRIPTOR)
+    for name in taking:
+        assert inspect.signature(getattr(Native, name)).parameters["fd"].kind is inspect.Parameter.KEYWORD_ONLY
+        assert "fd: int" in getattr(_native, name).__doc__
+
+
+def test_closing_waits_for_calls_that_are_running():
+    inside, leave = threading.Event(), threading.Event()
+
+    class Slow:
+        def bell_fd(self):
+            inside.set()
+            assert leave.wait(60)
+
+    handle = ClosableNative(Slow())
+    caller = threading.Thread(target=handle.bell_fd)
+    caller.start()
+    assert inside.wait(60)
+    with pytest.raises(JoinError, match="still being made"):
+        handle.close(time.monotonic() + 0.05)
+    leave.set()
+    handle.close(time.monotonic() + 60)
+    caller.join()
