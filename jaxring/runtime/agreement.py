@@ -1,20 +1,20 @@
-"""Whether the processes of a collective run the same program: asked when it is first used, before its first step.
+"""Checks that the processes of a collective run the same program, when the collective is first used.
 
-When a process plans a call it tells the processes that it is linked with for it: the call's key, and a digest of the
-list of its program's collectives. The call's first operations wait in the engine until those have told the same
-(`ProgramLatch`). Where the programs differ, both sides are told, with the first difference of their lists:
+When a process plans a call, it sends a control message to the processes that the plan links it with: the call's key and
+a digest of the list of its program's collectives. The call's first operations wait in the engine (`ProgramLatch`) until
+the peers have sent the same. There are two errors, which name the first difference of the two lists:
 
-* A call is the same in both, and the rest of its program is not.
-* Both wait for each other, each in a program that the other has never lowered. XLA begins a program over several
-  devices when the one before it has ended, also where each process has one device, so neither can begin the other's any
-  more, however long it is given. Threads may launch programs in any order, so this is an error for programs of the main
-  threads only, and after a moment; others meet their deadline.
+* The call is in both programs, but the rest of the programs differs.
+* Two processes wait for each other, each in a program that the other has never lowered. XLA begins a program over
+  several devices only when the previous one has ended, also where each process has one device. So neither process can
+  ever begin the other's program. Threads may launch programs in any order. This is therefore an error only for programs
+  of the main threads, and only after CROSSED_S; other operations reach their deadline.
 
-Each side says that it sees it so, and only then do they fail. Lists are not compared where a process does not have one:
-a program that was deserialised is known by its calls.
+Operations fail only when both sides have reported the difference. Lists are not compared where a process has none: a
+deserialised program has no list, only calls.
 
-A process that cannot connect to one that only receives from it has no other way to tell it than the store: there it
-leaves word for those who wait for it in that call.
+A process that cannot connect to one that only receives from it can reach it only through the store: it writes there
+that it has no plan for the call.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ logger = logging.getLogger("jaxring.runtime")
 
 # How long two processes wait for each other in programs that differ before that is an error.
 CROSSED_S = 2.0
-# How long a process's word that it sees a difference counts; it repeats it.
+# How long a process's report of a difference is valid. The process repeats it.
 _OBJECTION_S = 5.0
 _INVALID_ARGUMENT, _UNAVAILABLE = 3, 14
-# How long a call waits for another process's word before it looks in the store, and between two looks.
-_LOOK_S = 5.0
+# How long a call waits for another process's message before it reads the store, and between two reads.
+_READ_EVERY_S = 5.0
 _FAILED = "jaxring/failed/"
 _STORE_S = 5.0
 _MOST_DIGESTS = 8
-_MOST_WHAT = 500  # characters, of four bytes at most: a note has room for 3072 bytes
-# None of these needs less than every rank, so that waiting for all of them before it begins delays nobody.
+_MOST_WHAT = 500  # characters, of four bytes at most: a control message has room for 3072 bytes
+# Each of these needs every rank, so waiting for all of them before it begins delays no rank.
 WANT_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
 
 class Native(Protocol):
-    """What the engine offers."""
+    """The engine's functions that this module uses."""
 
     def send_control_message(self, process: int, text: str) -> None: ...
     def in_flight(self, key: int) -> bool: ...
@@ -64,14 +64,14 @@ class Native(Protocol):
 
 
 class ProgramLatch(Protocol):
-    """Of one plan."""
+    """Holds the first operations of one plan until enough processes are confirmed."""
 
     def confirm(self, process: int) -> None: ...
 
 
 @dataclasses.dataclass
 class Use:
-    """A call that this process plans: its ``listings``, latest first, and the ``names`` of a rank of each process."""
+    """A call that this process plans: the ``listings`` of its programs, latest first; a rank's name of each process."""
 
     key: int
     what: str
@@ -94,7 +94,7 @@ class Use:
 
 @dataclasses.dataclass(frozen=True)
 class _Theirs:
-    """A call that another process said it has planned. ``digests``: its programs', the latest first."""
+    """A call that another process has planned. ``digests`` are those of its programs, the latest first."""
 
     key: int
     digests: tuple[str, ...]
@@ -109,9 +109,9 @@ class _Theirs:
 
 
 class Agreement:
-    """What this process has told the others of its programs, and they it.
+    """What this process and the others have told each other of their programs.
 
-    ``store`` is asked for in a dispute, and where another process's word is late.
+    ``store`` is used where programs differ, and where another process's message is late.
     """
 
     def __init__(
@@ -121,21 +121,21 @@ class Agreement:
         self._lock = threading.Lock()
         self._waiting: dict[int, Use] = {}
         self._planned: set[int] = set()
-        # Who has said the same of a call. A program that this process alone compiles again is planned again here, and
-        # they have no reason to repeat it.
+        # The processes that have sent the same for a call. Where only this process compiles a program again, it plans
+        # the call again, and the others do not repeat their messages.
         self._agreed: dict[int, set[int]] = collections.defaultdict(set)
-        self._heard: dict[int, dict[int, _Theirs]] = {}  # what this process has not planned itself, by process
-        # When a process last said that programs differ, its call and ours.
+        self._heard: dict[int, dict[int, _Theirs]] = {}  # calls that this process has not planned, by process
+        # When a process last reported that programs differ, with its call and ours.
         self._objecting: dict[int, tuple[float, int, int]] = {}
         self._published: set[str] = set()
         self._unplanned: dict[int, int] = {}  # how often a call of this process got no plan
-        self._looked_at = clock()
-        self._found: dict[int, dict[str, bytes]] = {}  # what the store said of each call
+        self._read_at = clock()
+        self._found: dict[int, dict[str, bytes]] = {}  # what the store held for each call
 
     def begin(self, use: Use, processes: set[int], latch: Callable[[list[int]], ProgramLatch] | None) -> None:
         """A call is about to run for the first time; this process is linked with ``processes`` for it.
 
-        ``latch`` makes the latch that holds it back until some of them have said the same.
+        ``latch`` makes the latch that holds it back until these processes have sent the same.
         """
         with self._lock:
             self._planned.add(use.key)
@@ -157,39 +157,39 @@ class Agreement:
                 self._tell(process, use)
 
     def failed(self, key: int, why: str) -> None:
-        """This process has no plan for the call, for want of a way to others, which may not be told by a connection."""
+        """This process cannot reach a peer, so it has no plan for the call. The store tells the peers."""
         self._unplanned[key] = times = self._unplanned.get(key, 0) + 1
-        self._leave_word(key, {"times": times, "why": why})
+        self._report_unplanned(key, {"times": times, "why": why})
 
     def planned(self, key: int) -> None:
-        """It has one now."""
+        """This process has a plan for the call now."""
         if key in self._unplanned:
-            self._leave_word(key, {"times": self._unplanned[key], "why": ""})
+            self._report_unplanned(key, {"times": self._unplanned[key], "why": ""})
 
-    def _leave_word(self, key: int, word: dict[str, Any]) -> None:
-        with contextlib.suppress(JoinError):  # the others meet their deadline
-            self._store().replace(f"{_FAILED}{key}/{self._process}", json.dumps(word).encode())
+    def _report_unplanned(self, key: int, report: dict[str, Any]) -> None:
+        with contextlib.suppress(JoinError):  # without the report, the peers' operations end at their deadlines
+            self._store().replace(f"{_FAILED}{key}/{self._process}", json.dumps(report).encode())
 
-    def _look(self, now: float) -> None:
-        """Fails the calls in flight for which another process says that it has no plan."""
+    def _read_reports(self, now: float) -> None:
+        """Fails the calls in flight for which another process has reported that it has no plan."""
         with self._lock:
-            late = [use.key for use in self._waiting.values() if use.missing and now - use.since > _LOOK_S]
+            late = [use.key for use in self._waiting.values() if use.missing and now - use.since > _READ_EVERY_S]
         late = [key for key in late if self._native.in_flight(key)]
-        if not late or now - self._looked_at < _LOOK_S:
+        if not late or now - self._read_at < _READ_EVERY_S:
             return
-        self._looked_at = now
+        self._read_at = now
         for key in late:
             with contextlib.suppress(JoinError, ValueError, KeyError):
                 found = self._store().list(f"{_FAILED}{key}/")
                 before = self._found.get(key, {})
                 self._found[key] = found
-                # A word counts once: the process tries again at the call's next execution.
-                why = [json.loads(word)["why"] for process, word in found.items() if word != before.get(process)]
+                # A report counts once: the process tries again at the call's next execution.
+                why = [json.loads(report)["why"] for process, report in found.items() if report != before.get(process)]
                 if text := next(filter(None, why), None):
                     self._native.fail_plan(key, _UNAVAILABLE, str(text))
 
     def hear(self, process: int, text: str) -> None:
-        """A note has come."""
+        """Takes in a control message of ``process``."""
         try:
             said = json.loads(text)
             if "differs" in said:
@@ -200,7 +200,7 @@ class Agreement:
             digests = tuple(str(digest) for digest in said["digests"])
             theirs = _Theirs(int(said["key"]), digests, bool(said["main"]), str(said["what"]), self._clock())
         except (ValueError, TypeError, KeyError) as error:
-            logger.warning("process %d sent a note that cannot be read: %s", process, error)
+            logger.warning("process %d sent a control message that cannot be read: %s", process, error)
             return
         with self._lock:
             use = self._waiting.get(theirs.key)
@@ -213,17 +213,17 @@ class Agreement:
                     del self._waiting[use.key]
                 return
             if use is None and theirs.key in self._planned:
-                return  # all that this process waited for have agreed
+                return  # every process that this call waited for has agreed
             self._heard.setdefault(process, {})[theirs.key] = theirs
             for use in self._waiting.values():
-                # It may wait for this process, and not know in what this one is.
+                # That process may wait for this one without knowing which calls this one is in.
                 if process in use.names:
                     self._tell(process, use)
 
     def settle(self) -> None:
-        """Looks for programs that differ, and fails them. To be called now and then."""
+        """Finds programs that differ and fails their operations. The planning thread calls this regularly."""
         now = self._clock()
-        self._look(now)
+        self._read_reports(now)
         with self._lock:
             found = [(process, *pair) for process in self._heard if (pair := self._difference(process, now))]
         for process, use, theirs in found:
@@ -243,7 +243,7 @@ class Agreement:
                 self._native.fail_plan(each, _INVALID_ARGUMENT, text)
 
     def _difference(self, process: int, now: float) -> tuple[Use, _Theirs] | None:
-        """A call of each side that cannot be of one program, if this process waits for the other in it."""
+        """A call of each side that cannot be in the same program, if this process waits for the other one."""
         heard = self._heard[process]
         for key in heard.keys() & self._waiting.keys():
             if process in self._waiting[key].names and self._native.in_flight(key):
@@ -253,7 +253,7 @@ class Agreement:
                 continue
             if not self._native.in_flight(use.key):
                 continue
-            # The latest: what failed before is still among them.
+            # The latest one, because calls that failed earlier are still listed.
             theirs = next((each for each in reversed(heard.values()) if self._may_differ(each, now)), None)
             return None if theirs is None else (use, theirs)
         return None

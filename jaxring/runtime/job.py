@@ -1,4 +1,4 @@
-"""This process's part in the job: its store, who takes part now, and the World that joins them."""
+"""This process's part in the job: the store, the members of the current epoch, and the World that links them."""
 
 from __future__ import annotations
 
@@ -43,37 +43,37 @@ class Job:
         return self._store
 
     def membership(self) -> Membership:
-        """Who takes part now. Starts JAX's backend."""
+        """The members of the current epoch. Starts JAX's backend."""
         with self._lock:
             if self._membership is None:
                 self._membership = first(jax.process_count())
             return self._membership
 
     def agreement(self) -> Agreement:
-        """What compares programs with other processes, in this epoch."""
+        """The object that compares programs with other processes, in this epoch."""
         with self._lock:
             if self._agreement is None:
                 self._agreement = Agreement(_native, self.store, jax.process_index())
             return self._agreement
 
     def converse(self) -> None:
-        """Hears what other processes say of their programs, and looks whether these differ."""
-        while (note := _native.next_control_message()) is not None:
-            self.agreement().hear(*note)
+        """Reads the control messages in which other processes describe their programs, and compares these."""
+        while (message := _native.next_control_message()) is not None:
+            self.agreement().hear(*message)
         if self._agreement is not None:
             self._agreement.settle()
 
     def connections(self) -> tuple[int, int]:
-        """Connections to this process since it joined its peers: those that were accepted, those of them refused."""
+        """How many connections this process has accepted since it joined its peers, and how many of them it refused."""
         world = self._world
         return (0, 0) if world is None else world.connections()
 
     def addresses(self) -> tuple[tuple[str, str, int], ...]:
-        """Where this process awaits its peers: (interface, address, port); nowhere before it has joined them."""
+        """Where this process listens for peers: (interface, address, port). Empty before it has joined them."""
         return () if self._world is None else self._world.own.addresses
 
     def joined(self) -> bool:
-        """Whether this process has made itself known to the others."""
+        """Whether this process has published itself to the others."""
         return self._world is not None
 
     def join(self, membership: Membership) -> World:
@@ -102,35 +102,35 @@ class Job:
         )
 
     def leave(self, deadline: float) -> None:
-        """Give the World up: nothing of it reaches the engine any more. JoinError where that is not so in time."""
+        """Close the World: afterwards none of its calls reaches the engine. JoinError where that takes too long."""
         with self._lock:
             if self._world is not None:
                 self._world.close(deadline)
 
     def enter(self, membership: Membership, deadline: float, gone: Callable[[], list[int]]) -> None:
-        """Begin an epoch: returns when all its members are there. The engine is halted, and resumes.
+        """Begin an epoch: waits for all its members, then has the engine, which is halted, resume.
 
-        JoinError where a member does not come until `deadline` (time.monotonic seconds), or ends before.
+        JoinError where a member has not come by `deadline` (time.monotonic seconds) or has ended.
         """
         world = self._make_world(membership, False) if len(membership.processes) > 1 else None
-        before = gone()  # maybe an earlier start of one that has come back
+        before = gone()  # may name the earlier process of a member that was started again
         try:
             while world is not None:
-                # In this order: who begins the epoch sooner says goodbye to the old one, and has come before that.
+                # `gone` is read before `absent`: a member publishes itself in the new epoch before it leaves the old.
                 left = gone()
                 if not (absent := world.absent()):
                     break
                 if ended := [p for p in absent if p in left and p not in before]:
-                    raise JoinError(f"Process {ended[0]} has ended meanwhile: try again.")
+                    raise JoinError(f"Process {ended[0]} has ended while the job was formed anew: try again.")
                 if time.monotonic() > deadline:
-                    raise JoinError(f"Process {absent[0]} has agreed to take part, but does not come: try again.")
+                    raise JoinError(f"Process {absent[0]} has agreed to take part but has not come: try again.")
                 time.sleep(_POLL_S)
-            # Links of the new epoch come after those of the old one are gone.
+            # No link of the new epoch is made before the engine has given up those of the old one.
             while not _native.renew(membership.epoch, min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
                 # In slices, between which Python sees Ctrl-C.
                 if time.monotonic() < deadline:
                     continue
-                raise JoinError("An operation of this process has not come to its end: try again.")
+                raise JoinError("An operation of this process has not ended in time: try again.")
         except BaseException:
             if world is not None:
                 world.close()

@@ -1,4 +1,4 @@
-"""Makes a plan for a call site: who the ranks are, how they reach each other, which schedule, how it is cut."""
+"""Makes the plan for a call site: the ranks' placement, their links, the schedule, and how it is cut into tiles."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _HALVES = {"both": 0, "send": 1, "recv": 2}
 
 
 class Planner:
-    """Answers planning requests. Has `job` join the other processes when a plan first needs them."""
+    """Answers planning requests. It has `job` join the other processes when a plan first needs them."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._exchanged: dict[tuple[str, tuple[int, ...]], list[int]] = {}
-        # Sites that asked for the devices of one call in an epoch of the job, in the order in which they did. They
-        # are not counted for each group: which groups a process has ranks of differs from site to site.
+        # The call sites that asked for the devices of one call in an epoch, in the order in which they asked. They are
+        # not counted per group, because a process has ranks of different groups at different sites.
         self._askers: dict[tuple[int, str, int], list[int]] = collections.defaultdict(list)
 
     def asks_peers(self, request: _native.PlanRequest) -> bool:
@@ -71,9 +71,9 @@ class Planner:
         apart = half != "both"
         domains = tuple(range(len(placement))) if apart else schedules.normalise([p.process for p in placement])
         if ragged:
-            # Sizes are known only when it runs: `block` counts the whole operand.
+            # The sizes of blocks are known only at run time: here `block` is the size of the whole operand.
             nbytes = spec["block"] * element
-        # Nobody could gather messages whose sizes only their senders know.
+        # PXN cannot gather messages whose sizes only their senders know.
         no_pxn = ("pxn",) if settings().pxn_disable or ragged else ()
         processors = self._processors(placement, hosts, world)
 
@@ -173,7 +173,7 @@ class Planner:
         """Process and device of each rank, in rank order, lost ones included."""
         partitions = request.partitions
         if membership.count == 1:
-            # Device ids only tell ranks apart here, and an abstract mesh does not know them; partition ids do it too.
+            # Here device ids only tell ranks apart. An abstract mesh does not know them; partition ids serve as well.
             return [RankPlace(process, int(p)) for p in partitions]
         devices = known_devices(request, spec, request.arrived())
         owner = device_owners("cpu")

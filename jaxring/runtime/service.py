@@ -1,7 +1,7 @@
-"""The planning thread: waits for call sites that run for the first time and answers with plans.
+"""The planning thread: it waits for call sites that run for the first time and answers each with a plan.
 
-A handler never blocks and never calls Python; what needs Python (topology, rendezvous, schedules) happens here, once
-per call site and group, while the operation waits in the engine under its own deadline.
+An FFI handler never blocks and never calls Python. The work that needs Python (topology, rendezvous, schedules) is done
+here, once per call site and group, while the operation waits in the engine until its own deadline.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _POLL_S = 0.5
 _LONG_S = 3600.0
 _STALLS_END_S = 10.0
 _ABORT_S = 2.0
-# The event with which JAX says how long it took to compile a program.
+# The event by which JAX reports how long it took to compile a program.
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 # absl status codes, which reach the user as JaxRuntimeError's.
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL, _UNAVAILABLE = 3, 8, 13, 14
-# The custom calls that programs hold: the collectives, and the place where one that was started must be done.
+# The custom calls in programs: the collectives, and the call that waits for a collective that was started.
 DONE = "jaxring_done"
-# On GPUs a collective that was started runs on a stream of its own, which is waited for where it is done.
+# On GPUs a collective that was started runs on its own stream; JOIN makes the program's stream wait for that one.
 STARTS = {f"jaxring_{name}": f"jaxring_start_{name}" for name in COLLECTIVES}
 JOIN = "jaxring_join"
 COLLECTIVE_TARGETS = tuple(f"jaxring_{name}" for name in (*COLLECTIVES, "barrier", "send", "recv", "ragged_all_to_all"))
 TARGETS = (*COLLECTIVE_TARGETS, DONE)
-# Their names say which handler serves them; the others are collectives.
+# On GPUs the name selects the handler; all names but these last are collectives.
 GPU_TARGETS = (*TARGETS, *STARTS.values(), JOIN)
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
@@ -54,12 +54,12 @@ _stalls: threading.Thread | None = None
 _job = Job()
 _planner = Planner(_job)
 _watcher = Watcher(_job)
-_hint = ""  # what errors say of the flight record
+_hint = ""  # the sentence about the flight record that errors end with
 _stop = threading.Event()
 
 
 def register_targets() -> None:
-    """Tells XLA about our custom calls. Needs no backend and no engine thread beyond the planner's."""
+    """Registers the custom calls with XLA and starts the planning thread. Needs no backend."""
     ensure_started()
     handlers = _native.handlers()
     for target in COLLECTIVE_TARGETS:
@@ -82,14 +82,14 @@ def ensure_started() -> None:
         announce(os.environ, version())
         _native.allow_huge_pages(configured.huge_pages)
         if configured.faults:
-            logger.warning("JAXRING_FAULTS is set: messages are spoiled on purpose")
+            logger.warning("JAXRING_FAULTS is set: faults are injected into messages")
         folder = configured.trace_dir
         try:
             _start(configured, new_file(folder))
         except (OSError, RuntimeError) as error:
             if not folder:
                 raise
-            # No reason to stop: a record in memory serves until the process ends.
+            # The job can go on: a record in memory serves until the process ends.
             logger.warning(
                 "JAXRING_TRACE_DIR=%s cannot hold the flight record, which is kept in memory instead: %s", folder, error
             )
@@ -100,7 +100,7 @@ def ensure_started() -> None:
         _thread.start()
         _watcher.start()
         if configured.stall_warning:
-            # By itself: the planning thread may be what waits.
+            # It has its own thread, because the planning thread may be the one that waits.
             _stalls = threading.Thread(target=_warn_of_stalls, name="jaxring-stalls", daemon=True)
             _stalls.start()
         jax.monitoring.register_event_duration_secs_listener(_compiled)
@@ -108,7 +108,7 @@ def ensure_started() -> None:
 
 
 def _compiled(event: str, duration_secs: float, **about: str | float) -> None:
-    """JAX says that this thread has compiled a program, or found it in its cache."""
+    """JAX calls this on the thread that has compiled a program or found it in its cache."""
     del duration_secs
     if event == _COMPILED:
         _native.end_program(programs.lowered_here(str(about.get("fun_name", ""))))
@@ -134,12 +134,12 @@ def _start(configured: Settings, trace_file: str) -> None:
     )
 
 
-# How long a launching or idle thread looks again before it sleeps. Ranks often outnumber cores, so it is short.
+# How long a launching or idle thread polls before it sleeps. There are often more ranks than cores, so it is short.
 _SPIN_US = 20
 
 
 def job() -> Job:
-    """This process's part in the job, as the CPU engine knows it."""
+    """This process's part in the job, for the CPU engine."""
     return _job
 
 
@@ -156,11 +156,11 @@ def _serve() -> None:
         if request is None:
             continue
         if not kept:
-            # Not at import: who uses no collective of ours finds malloc as it was.
+            # Not at import: a process that runs no collective keeps malloc's own settings.
             keep_freed_blocks(settings().keep_bytes, os.environ)
             kept = True
         if _planner.asks_peers(request):
-            # Waits until the peers reach this call, and they may be waiting in another one: not in line.
+            # This waits until the peers reach the call, and they may wait in another one. So it gets its own thread.
             daemons.start("jaxring-plan", _answer, _planner, request)
         else:
             _answer(_planner, request)
@@ -169,7 +169,10 @@ def _serve() -> None:
 
 
 def _name() -> bool:
-    """Has the flight record say who this is, once jax.distributed knows; a process may fail before its first call."""
+    """Writes this process's number to the flight record once jax.distributed is initialised. It returns whether it did.
+
+    This does not wait for the first call: a process may fail before that.
+    """
     state = _compat.distributed_state()
     if state is not None:
         _native.name_process(state.process, state.processes, state.coordinator)
@@ -200,9 +203,9 @@ def _answer(planner: Planner, request: _native.PlanRequest) -> None:
 
 
 def _end() -> None:
-    """Before the interpreter and JAX's backend go: what still waits for peers must not keep them."""
+    """Runs before the interpreter and JAX's backend end: operations that wait for peers must not delay them."""
     _stop.set()
-    # After an uncaught exception peers must not take this for an orderly end, and are told of it.
+    # After an uncaught exception peers get its text, so that they do not take this for an orderly end.
     uncaught = ending.uncaught(_hint)
     _warn()
     if getattr(sys, "last_type", None) is KeyboardInterrupt and _job.joined():
@@ -211,12 +214,12 @@ def _end() -> None:
         if not settings().trace_dir:
             state = _compat.distributed_state()
             make_room(1 if state is None else state.processes)
-        _native.dump_now()  # memory goes with the process
+        _native.dump_now()  # the record in memory is lost with the process
     _native.abort(f"this process is ending{uncaught}", _ABORT_S, not uncaught, uncaught or ending.orderly())
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)
     _watcher.stop(2 * _POLL_S)
     if _stalls is not None:
-        # It has been woken, and waits for nothing else. One that came back later would find no interpreter.
+        # It has been woken and waits for nothing else. A thread that returned later would find no interpreter.
         _stalls.join(timeout=_STALLS_END_S)
     daemons.join(2 * _POLL_S)

@@ -1,4 +1,4 @@
-"""Finds a way to a peer: dials its addresses until one answers and proves who it is."""
+"""Connects to a peer: tries its addresses until one accepts and authenticates."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from jaxring.world.identity import ProcessInfo
     from jaxring.world.waits import Wait
 
-# Longest wait for one address to answer, and the pause between dials.
+# The longest wait for one address to answer, and the pause between attempts.
 _CONNECT_S = 10.0
 _RETRY_S = 0.05
-# How often a connection in the making looks whether it is still wanted.
-_LOOK_S = 0.5
+# How often a thread that connects checks whether the connection is still wanted.
+_CHECK_EVERY_S = 0.5
 _DROPPED = (
-    " Nothing answers there: a firewall may drop what is sent to it. It has to let the processes of the job connect to "
-    "each other, in both directions, on ports that the kernel gives."
+    " There is no answer at all: a firewall may drop the packets. It must let the processes of the job connect to each "
+    "other, in both directions, on ports that the kernel chooses."
 )
-# A process listens before it publishes its address, and as long as it lives: who is refused for so long finds it dead.
+# A process listens before it publishes its address and until it ends. A peer that refuses for so long has ended.
 _REFUSED_S = 5.0
 
 
@@ -42,10 +42,10 @@ def connect(
     closed: Callable[[], bool],
     wait: Wait,
 ) -> tuple[socket.socket, Session]:
-    """An authenticated connection of process `own` to `peer`, by `deadline` (`timeout_s` after it was wanted).
+    """An authenticated connection from process `own` to `peer`, made by `deadline` (time.monotonic seconds).
 
-    Channels start with different interfaces, so they share the load. Gives up when `closed()`. `wait` hears of each
-    attempt that fails, and may end this. Raises JoinError.
+    `timeout_s` is named in the error. Each channel tries the interfaces from another one on, so that channels share
+    the load. Each attempt that fails is written to `wait`. Raises JoinError, also when `closed()` or `wait` ends it.
     """
     names = list(dict.fromkeys(name for name, _, _ in peer.addresses))
     first = channel % len(names)
@@ -63,7 +63,7 @@ def connect(
                 sock = _dial(address, port, limit, closed, wait)
                 return sock, handshake.authenticate(sock, secret, own, peer.index, limit)
             except OSError as error:
-                # Refused, reset or late: a busy acceptor drops connections, so it is worth another try.
+                # Refused, reset or late. A busy acceptor drops connections, so another attempt may succeed.
                 reasons.append(f"{address} port {port}: {error}")
                 refused &= isinstance(error, ConnectionRefusedError)
                 dropped &= sock is None and isinstance(error, TimeoutError)
@@ -78,7 +78,7 @@ def connect(
         refused_since = refused_since if refused else now
         if now - refused_since > _REFUSED_S:
             raise JoinError(
-                f"{peer} does not listen any more, so it has ended: its log says why. " + "; ".join(reasons)
+                f"{peer} does not listen any more, so it has ended: see its log for the cause. " + "; ".join(reasons)
             )
         if now + _RETRY_S >= deadline:
             raise JoinError(
@@ -90,7 +90,7 @@ def connect(
 
 
 def _dial(address: str, port: int, limit: float, closed: Callable[[], bool], wait: Wait) -> socket.socket:
-    """A connection by `limit` (time.monotonic seconds), else an OSError; JoinError where the wait is to end."""
+    """A connection made by `limit` (time.monotonic seconds). Raises OSError, or JoinError where the wait was ended."""
     family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, kind, protocol)
     try:
@@ -105,7 +105,7 @@ def _dial(address: str, port: int, limit: float, closed: Callable[[], bool], wai
             left = limit - time.monotonic()
             if left <= 0:
                 raise TimeoutError("timed out")
-            if poll.poll(1000 * min(left, _LOOK_S)):
+            if poll.poll(1000 * min(left, _CHECK_EVERY_S)):
                 code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 break
             wait.note(f"{address} port {port}: no answer yet")

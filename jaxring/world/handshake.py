@@ -53,11 +53,11 @@ class Session:
         tag = receive_exactly(sock, _TAG, deadline)
         payload = receive_exactly(sock, length, deadline)
         if not hmac.compare_digest(tag, self._tag(self._labels[1], payload)):
-            raise ValueError("a message's tag is wrong: it was altered on its way")
+            raise ValueError("a message's tag is wrong: it was altered on the network")
         return wire.decode(payload, MAX_MESSAGE_BYTES)
 
     def stream_key(self) -> bytes:
-        """32 bytes that only both ends of this connection have: TLS begins with them."""
+        """32 bytes that only the two ends of this connection have. They are the pre-shared key of TLS."""
         return hmac.digest(self._key, b"tls\0", hashlib.sha256)
 
     def _tag(self, label: bytes, payload: bytes) -> bytes:
@@ -75,7 +75,7 @@ class Acceptance:
         self._nonce = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Take `needed` bytes, return what to send. Raises ValueError for a peer that is to be dropped."""
+        """Take `needed` bytes, return the answer. Raises ValueError for a peer that must be dropped."""
         if self._hello:
             if not hmac.compare_digest(data, _proof(self._secret, b"dialler\0", self._hello, self._nonce)):
                 raise ValueError("it does not hold this job's secret")
@@ -94,13 +94,13 @@ class Acceptance:
 
 
 def authenticate(sock: socket.socket, secret: bytes, index: int, peer: int, deadline: float) -> Session:
-    """The dialler's half. Raises OSError where the peer is gone or late, JoinError where it is not who it should be."""
+    """The dialler's half. Raises OSError where the peer is gone or late, JoinError where it lacks the secret."""
     hello = _HELLO.pack(MAGIC, index, peer, secrets.token_bytes(_NONCE))
     send_all(sock, hello, deadline)
     answer = receive_exactly(sock, _NONCE + _TAG, deadline)
     nonce, proof = answer[:_NONCE], answer[_NONCE:]
     if not hmac.compare_digest(proof, _proof(secret, b"acceptor\0", hello, nonce)):
-        raise JoinError(f"What answers for process {peer} does not hold this job's secret.")
+        raise JoinError(f"The program that listens at the address of process {peer} does not hold this job's secret.")
     send_all(sock, _proof(secret, b"dialler\0", hello, nonce), deadline)
     return Session(peer, _proof(secret, b"session\0", hello, nonce), dialled=True)
 

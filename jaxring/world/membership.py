@@ -1,9 +1,10 @@
-"""Which processes take part, and how they agree on that anew after some were lost or have come back.
+"""Which processes take part, and how they agree on it again after processes were lost or have come back.
 
-Each agreement begins an epoch of the job, and its outcome stands in the store for good, set by whoever is first. So
-there is one outcome, whatever the processes know of each other; one that was late or left out reads it there. Where
-their calls differ nobody is in it, and each that had not called by then is told so by its next call. Keys:
-`jaxring/ready/G/P`: process P wants epoch G; `jaxring/decision/G`: who is in it, or why nobody is.
+Each agreement begins an epoch of the job. The first process that proposes a decision sets it in the store, for good. So
+there is one decision, whatever the processes know of each other, and a process that was late or left out reads it
+there. Where some call rebuild() and others shrink(), the decision is an error without members; a process that had not
+called by then gets that error from its next call. Keys: `jaxring/ready/G/P`: process P wants epoch G;
+`jaxring/decision/G`: the members of epoch G, or the error.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ _DECISIONS = "jaxring/decision/"
 _MAX_BYTES = 1 << 24
 _POLL_S = 0.02
 _SLICE_S = 0.3
-# Who is said to have ended may only have been heard of wrongly: so long it may still show up.
+# A report that a process has ended may be wrong: for so long the process may still call.
 _GRACE_S = 0.3
-# How much longer than its own timeout a process waits for the one that decides, whose timeout began later.
+# How much longer than its own timeout a process waits for the deciding process, whose timeout began later.
 _SLACK_S = 10.0
 REBUILD, SHRINK = "rebuild", "shrink"
 
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """The processes that take part: ``processes`` of those numbered below ``count``.
+    """The members of a job: ``processes``, out of those numbered below ``count``.
 
-    ``epoch`` counts how often they have agreed on that.
+    ``epoch`` is the number of agreements so far; a job begins with epoch 0.
     """
 
     epoch: int
@@ -53,12 +54,12 @@ class Membership:
 
     @property
     def lost(self) -> tuple[int, ...]:
-        """The others."""
+        """The processes that are not members."""
         return tuple(p for p in range(self.count) if p not in self.processes)
 
 
 def first(count: int) -> Membership:
-    """How a job begins: with everybody."""
+    """The members of a job at its beginning: all processes."""
     return Membership(0, count, tuple(range(count)))
 
 
@@ -72,10 +73,11 @@ def agree(
     timeout_s: float,
     gone: Callable[[], list[int]],
 ) -> Membership:
-    """The next epoch's members, as all of them find: everybody (REBUILD), or who comes (SHRINK).
+    """The members of the next epoch, the same in each of them: all processes (REBUILD), or those that call (SHRINK).
 
-    ``token`` names this start of the process, ``fresh``: it has not taken part before. ``gone`` says which processes
-    have ended, as far as this one knows. Raises JoinError: somebody did not come, disagrees, or this one was left out.
+    ``token`` names this start of the process; ``fresh`` says that it has not taken part before. ``gone`` lists the
+    processes that have ended, as far as this one knows. Raises JoinError where a process did not call or called for the
+    other kind, or where this one was left out.
     """
     began = time.monotonic()
     while True:
@@ -88,7 +90,7 @@ def agree(
                 break
             epoch += 1
         decision = decided.get(epoch)
-        # Also where it is too late to count: who has called in an epoch is told of its outcome once.
+        # Written also where the decision is made already: a process that has called in an epoch gets its error once.
         wish = {"kind": kind, "token": token, "fresh": fresh, "gone": gone()}
         store.replace(f"jaxring/ready/{epoch}/{process}", wire.encode(wish))
         if decision is None:
@@ -99,11 +101,11 @@ def agree(
             raise JoinError(decision["error"])
         if kind == SHRINK:
             raise _left_out(process, epoch, decision)
-        # Somebody shrank: who wants to come back waits for the next.
+        # The others have called shrink(). This process wants to come back, so it waits for the next epoch.
 
 
 def waiting(store: Store, current: Membership) -> tuple[int, ...]:
-    """Processes that are not among the members and wait in `agree` to come back."""
+    """Processes that are no members and wait in `agree` to come back."""
     decided = _decisions(store)
     epoch = current.epoch + 1
     while epoch in decided:
@@ -139,7 +141,7 @@ def _await(
                 return _decision(store.get(key, _SLICE_S))
             except JoinError as error:
                 if now - began > timeout_s + _SLACK_S:
-                    raise JoinError(f"Nobody has decided who takes part in epoch {epoch}: {error}") from error
+                    raise JoinError(f"No process has decided on the members of epoch {epoch}: {error}") from error
                 continue
         late = now - began > timeout_s
         outcome = _outcome(kind, current, _ready(store, epoch), since, now, late)
@@ -154,7 +156,7 @@ def _await(
 def _outcome(
     kind: str, current: Membership, ready: dict[int, dict[str, Any]], since: dict[int, float], now: float, late: bool
 ) -> dict[str, Any] | None:
-    """What the one that leads decides, if it can by now."""
+    """The deciding process's decision, or None while it has to wait."""
     others = sorted(p for p, wish in ready.items() if wish["kind"] != kind and not wish["fresh"])
     if others:
         other = REBUILD if kind == SHRINK else SHRINK
@@ -165,7 +167,7 @@ def _outcome(
         missing = [p for p in range(current.count) if p not in ready]
         if missing and late:
             return _failed(
-                f"Processes {_listed(missing)} did not come to rebuild(). Start them again, or go on without them: "
+                f"Processes {_listed(missing)} did not call rebuild(). Start them again, or go on without them: "
                 "jaxring.shrink()."
             )
         return None if missing else _members(ready)
@@ -214,7 +216,9 @@ def _decision(raw: bytes) -> dict[str, Any]:
         error = wire.text(value["error"], "error", 1 << 16)
         return {"members": members, "error": error, "differ": value["differ"] is True}
     except (ValueError, KeyError, AttributeError) as error:
-        raise JoinError(f"A decision on the members cannot be read ({error}): same jaxring version?") from error
+        raise JoinError(
+            f"A decision on the members cannot be read ({error}). Have all processes use the same version of jaxring."
+        ) from error
 
 
 def _ready(store: Store, epoch: int) -> dict[int, dict[str, Any]]:
@@ -229,5 +233,8 @@ def _ready(store: Store, epoch: int) -> dict[int, dict[str, Any]]:
                 "gone": [wire.integer(p, "process", 0, MAX_PROCESSES) for p in wish["gone"]],
             }
         except (ValueError, KeyError, TypeError) as error:
-            raise JoinError(f"What process {key} wants cannot be read ({error}): same jaxring version?") from error
+            raise JoinError(
+                f"The request of process {key} cannot be read ({error}). Have all processes use the same version of "
+                "jaxring."
+            ) from error
     return ready

@@ -1,4 +1,4 @@
-"""What the members of a job publish in its store, and the others read there: themselves, and the job's secret."""
+"""The entries of a job's members in its store: a description of each process, and the job's secret."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from jaxring.world.store import Store
     from jaxring.world.waits import Wait, Waits
 
-# A slice of a wait for the store, after which a closed World gives up.
+# Waits for the store are cut into slices of this length; between two of them the thread checks for a closed World.
 _SLICE_S = 1.0
 
 
 class Published:
-    """Of the processes `members` of `count`, by keys that begin with `prefix`. Safe from any thread.
+    """Entries of the processes `members` of `count`, under keys that begin with `prefix`. Safe from any thread.
 
-    `timeout_s` bounds each wait; it ends sooner once `closed` says so.
+    `timeout_s` bounds each wait, which ends early once `closed()` is true.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Published:
         self._secret = b""
 
     def publish(self) -> None:
-        """Publish this process, and the secret if it is the first member. JoinError where it was there before."""
+        """Publish this process, and the secret if it is the first member. JoinError where it has done so before."""
         own = self._own
         if propose(self._store, f"{self._prefix}process/{own.index}", own.to_json()) != own.to_json():
             raise JoinError(
@@ -62,7 +62,7 @@ class Published:
         return tuple(p for p in self._members if str(p) not in there)
 
     def info(self, p: int) -> ProcessInfo:
-        """What process `p` published, waiting for it. Raises JoinError: late, unreadable, or set up differently."""
+        """Waits for the entry of process `p`. Raises JoinError where it is late, cannot be read or does not match."""
         if not 0 <= p < self._count:
             raise JoinError(f"There is no process {p} among {self._count}.")
         if p not in self._members:
@@ -75,7 +75,7 @@ class Published:
         return known
 
     def secret(self) -> bytes:
-        """The job's secret, waiting for it. Raises JoinError."""
+        """Waits for the job's secret. Raises JoinError."""
         if not self._secret:
             with self._waits.waiting(f"process {self._members[0]}, which makes the job's secret, to join") as wait:
                 secret = self._read("secret", wait)
@@ -94,7 +94,10 @@ class Published:
         try:
             info = ProcessInfo.from_json(raw)
         except ValueError as error:
-            raise JoinError(f"What process {p} published cannot be read ({error}): same jaxring version?") from error
+            raise JoinError(
+                f"The entry that process {p} published cannot be read ({error}). Have all processes use the same "
+                "version of jaxring."
+            ) from error
         if info.index != p:
             raise JoinError(f"Process {p} published itself as process {info.index}.")
         if info.version != own.version:
@@ -107,7 +110,7 @@ class Published:
         return info
 
     def _read(self, key: str, wait: Wait) -> bytes:
-        """What a member published, waiting for it until this World is closed or the time is over."""
+        """Waits for an entry until it is there, this World is closed or the time is over."""
         began = time.monotonic()
         slice_s = min(_SLICE_S, self._timeout_s)
         while True:
@@ -120,12 +123,14 @@ class Published:
                     raise JoinError("This World is closed.") from error
                 wait.check()
                 if now - asked < slice_s / 2:
-                    raise  # the store is lost
+                    raise  # the store itself failed
                 if now - began >= self._timeout_s:
-                    raise JoinError(f"Nobody published {self._prefix + key} within {self._timeout_s:g} s.") from error
+                    raise JoinError(
+                        f"No process published {self._prefix + key} within {self._timeout_s:g} s."
+                    ) from error
 
 
 def _differences(theirs: str, ours: str) -> tuple[str, str]:
-    """Of two fingerprints, what the other does not say."""
+    """The settings of each of two fingerprints that are not in the other."""
     one, other = theirs.split(" "), ours.split(" ")
     return " ".join(w for w in one if w not in other), " ".join(w for w in other if w not in one)

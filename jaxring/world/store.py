@@ -1,4 +1,4 @@
-"""The key-value store by which the processes of a job meet."""
+"""The key-value store through which the processes of a job find each other."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any, Protocol
 from jaxring import _compat
 from jaxring.errors import JoinError
 
-# A blocking get holds the calling thread inside native code, where Ctrl-C waits; so it is cut into slices.
+# A blocking get keeps the calling thread in native code, where Ctrl-C has no effect. So it is cut into slices.
 SLICE_S = 1.0
-# How long a value that somebody else has set may take to be read.
+# How long reading a value may take that another process has set.
 _TAKEN_S = 2.0
 
 
 class Store(Protocol):
-    """What the processes of a job meet by. Every method raises JoinError."""
+    """The interface of a job's store. Every method raises JoinError."""
 
     def set(self, key: str, value: bytes) -> None:
         """Publish `value`; a key can be set once."""
 
     def get(self, key: str, timeout_s: float) -> bytes:
-        """The value, as soon as somebody has set it, waiting at most `timeout_s` seconds."""
+        """Waits at most `timeout_s` seconds until a process has set the value, and returns it."""
 
     def replace(self, key: str, value: bytes) -> None:
-        """Publish `value` in place of what may be there."""
+        """Publish `value`, in place of an earlier value if there is one."""
 
     def list(self, prefix: str) -> dict[str, bytes]:
-        """What there is now below `prefix`, which ends in a slash: the rest of each key, and its value."""
+        """The entries below `prefix`, which ends in a slash: the rest of each key, and its value."""
 
 
 class JaxStore:
@@ -73,16 +73,16 @@ class JaxStore:
                 late = "DEADLINE_EXCEEDED" in str(error)
                 if late and time.monotonic() < deadline:
                     continue
-                reason = f"nobody set it within {timeout_s:g} s" if late else _first_line(error)
+                reason = f"no process set it within {timeout_s:g} s" if late else _first_line(error)
                 raise JoinError(f"Cannot read {key} from jax.distributed's store: {reason}.") from error
 
 
 def propose(store: Store, key: str, value: bytes) -> bytes:
-    """What `key` holds for everybody: `value`, unless another was there first."""
+    """Set `key` to `value` unless another process has set it first. Returns the value that all processes read."""
     try:
         store.set(key, value)
     except JoinError:
-        # Taken, or the store is lost, which reading tells.
+        # Either the key is taken or the store is lost, in which case reading raises.
         return store.get(key, _TAKEN_S)
     return value
 

@@ -1,7 +1,7 @@
-"""What the threads of a process wait for while they join other processes, in words, and a way to end these waits.
+"""Describes what the threads of a process wait for while they join other processes, and can end these waits.
 
-The words stand in the error of a collective whose deadline comes first: only the threads that plan know why there is no
-plan yet.
+The description becomes part of the error of a collective whose deadline passes meanwhile: only the threads that plan
+know why there is no plan yet.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxring.errors import JoinError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_MOST = 4  # waits that the words name
+_MOST = 4  # waits that a description names
 
 
 class Wait:
@@ -28,7 +28,7 @@ class Wait:
         self._ended = ""
 
     def note(self, trouble: str) -> None:
-        """Why it is not over yet."""
+        """Record why the wait is not over yet."""
         if trouble != self._trouble:
             self._trouble = trouble
             self._changed()
@@ -38,7 +38,7 @@ class Wait:
         self._ended = why
 
     def check(self) -> None:
-        """Raises JoinError once the wait is to end. To be called at least once a second."""
+        """Raises JoinError once `end` was called. The waiting thread calls this at least once a second."""
         if self._ended:
             raise JoinError(self._ended)
 
@@ -47,7 +47,7 @@ class Wait:
 
 
 class Waits:
-    """All waits of a process. ``tell`` gets the words whenever they change, "" when nothing waits. Thread-safe."""
+    """All waits of a process. ``tell`` gets each new description, "" when nothing waits. Thread-safe."""
 
     def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
         self._tell = tell
@@ -57,7 +57,7 @@ class Waits:
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[Wait]:
-        """The calling thread waits for ``what``: "process 1 on b to answer"."""
+        """Records that the calling thread waits for ``what``, for example "process 1 on b to answer"."""
         wait, number = Wait(what, self._changed), next(self._numbers)
         with self._lock:
             self._waits[number] = wait
@@ -70,13 +70,13 @@ class Waits:
             self._changed()
 
     def end(self, why: str) -> None:
-        """Have every wait of now raise JoinError with this text. Later ones are not touched."""
+        """Have all present waits raise JoinError with this text. Later ones are not affected."""
         with self._lock:
             for wait in self._waits.values():
                 wait.end(why)
 
     def _changed(self) -> None:
-        # Under the lock, so that the last words told are the last ones.
+        # `tell` is called under the lock, so that the last description it gets is the latest one.
         with self._lock:
             named = [str(wait) for wait in list(self._waits.values())[:_MOST]]
             more = len(self._waits) - len(named)

@@ -87,7 +87,7 @@ def test_a_decision_for_an_earlier_start_is_not_for_this_one(call):
 def test_nobody_comes_back(call):
     calls = [call(p, REBUILD, timeout_s=0.5) for p in (0, 1)]
     for c in calls:
-        with pytest.raises(JoinError, match=r"Processes 2 did not come to rebuild\(\)"):
+        with pytest.raises(JoinError, match=r"Processes 2 did not call rebuild\(\)"):
             c.result(60)
     # That epoch is over; the next attempt has one of its own.
     calls = [call(p, SHRINK, gone=[2]) for p in (0, 1)]
@@ -123,7 +123,7 @@ def test_a_new_start_has_no_part_in_what_differed_before(call):
 
 def test_a_lost_decider_is_not_waited_for_without_end(call, monkeypatch):
     monkeypatch.setattr(membership, "_SLACK_S", 0.2)
-    with pytest.raises(JoinError, match="Nobody has decided who takes part in epoch 1"):
+    with pytest.raises(JoinError, match="No process has decided on the members of epoch 1"):
         call(1, REBUILD, timeout_s=0.3).result(60)
 
 
