@@ -6,15 +6,16 @@ order. Extras are keyword-only:
 
 * ``axis_index_groups``: collectives among subsets of an axis, as in `jax.lax`.
 * ``algorithm``: "ring", "tree", "direct", "oneshot", "halving_doubling", "hier_ring", "hier_tree", "hier_direct",
-  "deterministic"; among GPUs of one domain also "copy_engine" for what only moves, and "nvls" (the NVLink switch) for
-  all_reduce, reduce_scatter and all_gather; None lets the tuner choose. One that cannot serve is an error.
+  "deterministic"; among GPUs of one memory domain also "copy_engine" for collectives that only move data, and "nvls"
+  (the NVLink switch) for all_reduce, reduce_scatter and all_gather; None lets the tuner choose. An algorithm that does
+  not serve the call is an error.
 * ``protocol``: "ll", "simple" or "memory"; None lets the tuner choose.
 * ``timeout``: seconds until every rank raises `jax.errors.JaxRuntimeError`; None means JAXRING_TIMEOUT.
 
 All but barrier can be differentiated, any number of times. Under ``check_vma=True`` see `jaxring.pcast`.
 
-Errors at trace time: NameError for an axis that is not bound, TypeError where an operation has no meaning for a dtype
-and for what is no array or no name of an axis, ValueError for arguments that do not fit.
+Errors at trace time: NameError for an axis that is not bound, TypeError for an operation that is not defined for a
+dtype and for an argument that is no array or no axis name, ValueError for arguments that do not fit each other.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Tree = TypeVar("Tree")
 
 
 class Started(NamedTuple):
-    """A result that is not to be touched before it is done, and what is to be made of it then."""
+    """A result that must not be used before it is done, and the function that then makes the value of it."""
 
     value: Any
     finish: Callable[[Any], Any]
@@ -53,7 +54,7 @@ _starting = contextvars.ContextVar("jaxring_starting", default=False)
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """Within it collectives give `Started` in place of arrays."""
+    """Within this context collectives return `Started` in place of arrays."""
     token = _starting.set(True)
     try:
         yield
@@ -87,11 +88,11 @@ def all_reduce(
     """Every rank gets ``op`` over the ranks' values: "sum", "prod", "min", "max", "mean", "and", "or" or "xor".
 
     Shapes and dtypes stay; the sum of bool counts in int32, as `jax.lax.psum` does. All ranks get the same bits.
-    float16, bfloat16 and float8 accumulate in float32 and round once. TypeError where ``op`` has no meaning.
+    float16, bfloat16 and float8 accumulate in float32 and round once. TypeError where ``op`` is not defined.
 
-    Under ``check_vma=True`` a `ReplicatedOperandWarning` says that a sum, mean or product is taken of a value that is
-    the same on all ranks by its type, as the gradient of replicated parameters is, which JAX has summed already: see
-    `jaxring.data_parallel`. ``assume_replicated=True`` says that it is meant so.
+    Under ``check_vma=True`` a `ReplicatedOperandWarning` is given for a sum, mean or product of a value whose type says
+    that it is the same on all ranks. The gradient of replicated parameters is one, because JAX has summed it already:
+    see `jaxring.data_parallel`. ``assume_replicated=True`` turns the warning off.
     """
     axes = resolve("all_reduce", axis_name, axis_index_groups)
     options = checks.options("all_reduce", axes, op, algorithm, protocol, timeout, call_site())
@@ -116,7 +117,7 @@ def all_gather(
     protocol: str | None = None,
     timeout: float | None = None,
 ) -> Tree:
-    """Every rank gets all ranks' values: stacked on a new dimension ``axis``, or with ``tiled`` joined along it."""
+    """Every rank gets all ranks' values: stacked on a new dimension ``axis``; with ``tiled``, concatenated along it."""
     axes = resolve("all_gather", axis_name, axis_index_groups)
     options = checks.options("all_gather", axes, None, algorithm, protocol, timeout, call_site())
 
@@ -141,7 +142,7 @@ def reduce_scatter(
     timeout: float | None = None,
     assume_replicated: bool = False,
 ) -> Tree:
-    """`all_reduce` of which each rank keeps its part of ``scatter_dimension``.
+    """An `all_reduce` whose result is split: each rank keeps its part of ``scatter_dimension``.
 
     That dimension has as many entries as ranks and goes away, or with ``tiled`` is a multiple of their number and
     shrinks. As `jax.lax.psum_scatter`, with a choice of operation. ``assume_replicated`` as in `all_reduce`.
@@ -172,7 +173,7 @@ def all_to_all(
     protocol: str | None = None,
     timeout: float | None = None,
 ) -> Tree:
-    """Rank j gets the j-th part of each rank's ``split_axis``, joined along ``concat_axis``; as in `jax.lax`."""
+    """Rank j gets the j-th part of each rank's ``split_axis``, concatenated along ``concat_axis``; as in `jax.lax`."""
     axes = resolve("all_to_all", axis_name, axis_index_groups)
     options = checks.options("all_to_all", axes, None, algorithm, protocol, timeout, call_site())
 
@@ -287,7 +288,7 @@ def scatter(
 
 
 def barrier(axis_name: AxisName, *, timeout: float | None = None) -> jax.Array:
-    """No rank passes before all have come. Returns a uint32 zero; what must wait has to use it."""
+    """No rank passes before all have arrived. Returns a uint32 zero; code that must wait has to use it."""
     axes = resolve("barrier", axis_name)
     options = checks.options("barrier", axes, "sum", None, None, timeout, call_site())
     token: jax.Array = _bind("barrier", jnp.zeros((), jnp.uint32), axes, options)

@@ -1,4 +1,4 @@
-"""Between JAX and the engine: starts it, answers its planning requests, and remembers what was planned."""
+"""Connects JAX with the engine: starts it, answers its planning requests, and records the decisions."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def build_info() -> dict[str, Any]:
 def counters() -> dict[str, int]:
     """Counts since the engines started: operations, failures, sleeps, bytes of links and of unexpected messages.
 
-    ``moves`` are those of a waiting thread to a processor on which no peer waits.
-    ``connections`` to this process's listener in this epoch of the job, and ``refused`` ones among them, which
-    proved nothing. The CUDA engine's names begin with ``cuda_``; they are there once it has started.
+    ``moves`` counts how often a waiting thread moved to a processor on which no peer waits. ``connections`` counts the
+    connections to this process's listener in this epoch of the job, ``refused`` those of them that did not
+    authenticate. The CUDA engine's names begin with ``cuda_``; they are there once it has started.
     """
     cuda = native_module()
     counted = {} if cuda is None else {f"cuda_{name}": value for name, value in cuda.counters().items()}

@@ -1,4 +1,4 @@
-"""What this process tells the others of its end: its exit code where that is known, or the exception that ends it."""
+"""What this process reports to the others at its end: the exit code where it is known, or the uncaught exception."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _code: int | None = None
 def exits(code: object) -> None:
     """The process is about to end by `SystemExit(code)`, or without an exception (None): its exit code is known.
 
-    Python tells nobody but the one who catches the exception: `jaxring run` does.
+    Only the code that catches the exception knows this; `jaxring run` does so and calls this.
     """
     global _code
     # As Python does: an integer is the code, anything else is printed and makes it 1.
@@ -22,12 +22,12 @@ def exits(code: object) -> None:
 def uncaught(hint: str) -> str:
     """Such as " after an uncaught ValueError: why"; "" where the process ends without one.
 
-    ``hint``: what errors of this process say of its own flight record, which is of no use to the others.
+    ``hint`` is the sentence about the flight record in this process's errors. It is removed: it is useless to others.
     """
     kind = getattr(sys, "last_type", None)
     if kind is None:
         return ""
-    # One sentence in those that the others make of it.
+    # It becomes one sentence within the errors of the others.
     text = " ".join(str(sys.last_value).replace(hint, "").split()).rstrip(" .")
     if len(text) > _MOST:
         text = text[:_MOST].rstrip(" .") + " ..."
@@ -35,5 +35,5 @@ def uncaught(hint: str) -> str:
 
 
 def orderly() -> str:
-    """How a process ends that no exception ends: " (exit code 3)" where that is known."""
+    """The description of an end without an exception: " (exit code 3)" where the code is known."""
     return " without an uncaught exception" if _code is None else f" (exit code {_code})"

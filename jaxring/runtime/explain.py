@@ -1,4 +1,4 @@
-"""What was decided for each call site, and why."""
+"""The decisions made for each call site, and their reasons."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ class Decision:
         )
 
     def label(self) -> str:
-        """What the engine's records of this plan's operations carry: all but the reason and the candidates, as JSON."""
+        """The JSON in the engine's records of this plan's operations: all but the reason and the candidates."""
         fields = dataclasses.asdict(self)
         return json.dumps({k: v for k, v in fields.items() if k not in ("reason", "candidates")}, separators=(",", ":"))
 
 
 def record(decision: Decision) -> None:
-    """Remembers a decision; called by the planning thread."""
+    """Records a decision; called by the planning thread."""
     with _lock:
         _decisions.append(decision)
 
 
 def note(text: str) -> bool:
-    """Remembers what `jaxring.install` made of a call where that is not what one expects. Whether it is new."""
+    """Records a call that `jaxring.install` did not replace by a collective. Returns whether ``text`` is new."""
     with _lock:
         _notes[text] = _notes.get(text, 0) + 1
         return _notes[text] == 1
 
 
 def notes() -> dict[str, int]:
-    """What was noted, with how often."""
+    """The recorded texts, and how often each was recorded."""
     with _lock:
         return dict(_notes)
 

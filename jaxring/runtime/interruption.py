@@ -1,15 +1,15 @@
 """Ctrl-C and SIGTERM end a wait for peers.
 
-Python runs a signal's handler when the main thread is back in the interpreter, which it is not while it waits for a
-collective in native code. So a thread sees signals as they come (`ffi/engine/signals/signals.h`), and where the main
-thread has not come back a moment later it fails what is in flight, here and in the processes that take part. What
-becomes of it depends on who handles the signal:
+Python runs a signal's handler when the main thread returns to the interpreter. While that thread waits for a collective
+in native code, the handler does not run. So a thread of jaxring receives signals as they arrive
+(`ffi/engine/signals/signals.h`). If the main thread has not returned a moment later, it fails the operations in flight,
+here and in the processes that take part. What follows depends on the signal's handler:
 
-* SIGINT by Python's own handler (so in scripts, IPython and notebooks): KeyboardInterrupt is raised where the wait was.
-* SIGTERM by JAX, which takes it for the notice of a preemption once `jax.distributed` is initialised: the process ends
-  by it, as it would without that handler. A program that asks for such notices
-  (`multihost_utils.reached_preemption_sync_point`) is left alone until the signal comes again.
-* A handler of the program's own may want the step to be finished. It is waited for, until the signal comes again.
+* SIGINT with Python's handler (scripts, IPython, notebooks): KeyboardInterrupt is raised where the wait was.
+* SIGTERM with JAX's handler, which treats it as a preemption notice once `jax.distributed` is initialised: the process
+  ends by the signal, as it would without that handler. In a program that asks for such notices
+  (`multihost_utils.reached_preemption_sync_point`) nothing is failed until the signal arrives again.
+* A handler of the program may want the step to finish. Nothing is failed until the signal arrives again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jaxring.runtime")
 
-# How long the main thread has for coming back by itself.
+# How long the main thread has to return to the interpreter by itself.
 GRACE_S = 0.6
 # A main thread that was interrupted elsewhere, or whose wait JAX has ended, may still want what is in flight. What is
 # there so long after may hold up everything later.
@@ -52,7 +52,7 @@ class _Signal:
 
 
 class Watcher:
-    """Sees to SIGINT and SIGTERM, from `start` to `stop`."""
+    """Handles SIGINT and SIGTERM in a thread, from `start` to `stop`."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -61,13 +61,13 @@ class Watcher:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """From now on signals that have handlers are seen; handlers stay what they are."""
+        """Start to receive signals that have handlers. The handlers are not changed."""
         _native.watch_signals()
         self._thread = threading.Thread(target=self._watch, name="jaxring-signals", daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
-        """No thread of this is in native code any more afterwards."""
+        """Stop: afterwards the thread is not in native code any more."""
         self._stopped.set()
         _native.stop_watching_signals()
         if self._thread is not None:
@@ -94,7 +94,7 @@ class Watcher:
                 came = {}
 
     def _see_to(self, number: int, each: _Signal, now: float) -> bool:
-        """False once nothing is left to do."""
+        """Returns False once there is nothing left to do."""
         each.was_back |= _native.main_thread_is_back()
         if each.was_back:
             self._raise_first(False)
@@ -147,7 +147,7 @@ class Watcher:
 class _RaiseFirst:
     """Until `end`, what a signal's handler raises replaces the error of the wait that was ended for it.
 
-    Otherwise that error would come first, and KeyboardInterrupt somewhere in what handles it.
+    Otherwise the error would be raised first, and KeyboardInterrupt somewhere in the code that handles it.
     """
 
     def __init__(self) -> None:
@@ -175,10 +175,10 @@ class _RaiseFirst:
 
 
 def end_soon() -> None:
-    """This process ends after Ctrl-C, by SIGINT: not much later than now, whomever JAX waits for at the end of a job.
+    """Have this process, which ends after Ctrl-C, end by SIGINT soon, also where JAX still waits for other processes.
 
-    That wait (`jax.distributed.shutdown`) is for all processes, in native code. Where all have been interrupted it is
-    over in a moment, and ends them in good order.
+    JAX waits for all processes at the end of a job (`jax.distributed.shutdown`), in native code. Where all have been
+    interrupted, that wait is over in a moment and they end in good order.
     """
     others = [process for process in range(jax.process_count()) if process != jax.process_index()]
     _flush()

@@ -1,4 +1,4 @@
-"""Who the ranks of a call are: the process and device of each."""
+"""The placement of a call's ranks: the process and the device of each."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Arrived = list[tuple[int, int]]
 
 
 class RankPlace(NamedTuple):
-    """Where a rank lives."""
+    """The process and the device of a rank."""
 
     process: int
     device: int
 
 
 class Request(Protocol):
-    """What the planning requests of all engines say."""
+    """The part of a planning request that all engines have."""
 
     @property
     def spec(self) -> str: ...
@@ -41,7 +41,7 @@ class Request(Protocol):
 
 
 def known_devices(request: Request, spec: dict[str, Any], arrived: Arrived) -> list[int] | None:
-    """The device of each rank as the lowering knew it, unless it knew none or others than those that came."""
+    """The device of each rank as the lowering knew it; None where it knew none, or where a rank ran on another one."""
     known, partitions = spec["devices"], request.partitions
     if known is None or any(known[partitions[rank]] != device for rank, device in arrived):
         return None
@@ -58,11 +58,11 @@ def exchange_devices(
     waits: Waits | None = None,
     before: int = 0,
 ) -> list[int]:
-    """The device of each rank, asked of the ranks: a program over an abstract mesh does not know it.
+    """The device of each rank, exchanged through the store: a program over an abstract mesh does not know it.
 
-    ``arrived``: (rank, device id) of this process's ranks that have come so far. ``lost``: the devices of ranks that
-    cannot be asked any more, as far as they are known. ``waits`` knows whom this waits for. ``before``: how many calls
-    like this one asked earlier, maybe on other devices. Raises JoinError.
+    ``arrived`` gives (rank, device id) of this process's ranks that have reached the call so far. ``lost`` holds the
+    known devices of ranks that are lost. ``waits`` records which rank this waits for. ``before`` is how many sites of
+    the same call asked earlier, maybe on other devices. Raises JoinError.
     """
     ranks = len(request.partitions)
     group = "-".join(str(p) for p in request.partitions)
@@ -71,7 +71,7 @@ def exchange_devices(
     deadline = time.monotonic() + spec["timeout"]
     said: set[int] = set()
     found: dict[int, int] = dict(lost or {})
-    with (waits or Waits()).waiting("the other ranks to say on which devices they are") as wait:
+    with (waits or Waits()).waiting("the other ranks to publish their devices") as wait:
         while len(found) < ranks:
             for rank, device in arrived():
                 if rank not in said:

@@ -1,7 +1,7 @@
-"""The collectives of each program that this process has lowered, in order: what processes compare at its first use.
+"""The collectives of each program that this process has lowered, in order. Processes compare them at the first use.
 
-A site of the engine knows its call's text only, so a program is found by that. Programs that are the same up to a call
-share its text: then there are several.
+A call site of the engine knows only its call's text, so programs are found by that text. Programs that are the same up
+to a call share its text; then several are found.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from jaxring import _compat
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Programs that are lowered at a time: one within another, by several threads.
+# How many programs may be lowered at a time: one within another, by several threads.
 _MOST_OPEN = 64
-# Programs of a thread of which it is remembered until they are compiled which calls they have.
+# How many programs of a thread are kept with their calls until they are compiled.
 _MOST_LOWERED = 64
-# Collectives of all programs that are remembered. Of older programs nothing is known then.
+# How many collectives of all programs are kept. Older programs are dropped.
 _MOST_ENTRIES = 1 << 16
 # Beyond what every call has; where it is not this.
 _OPTIONS: Mapping[str, Any] = {"root": 0, "perm": [], "tag": 0, "half": "both", "algorithm": None, "protocol": None}
@@ -37,7 +37,7 @@ class Listing:
 
     @property
     def digest(self) -> str:
-        """The same for programs whose collectives are the same, of whatever data."""
+        """Equal for programs with the same collectives, whatever their data."""
         return self._hash.hexdigest()
 
     def add(self, entry: str) -> None:
@@ -73,14 +73,14 @@ _entries = 0
 
 
 def describe(spec: Mapping[str, Any]) -> str:
-    """A call for messages: what, over which axes, and where in the source."""
+    """A call as messages name it: the collective, its axes, and the place in the source."""
     what = f"{spec['collective']} {spec['op']}" if spec["op"] else spec["collective"]
     shape = ",".join(str(n) for n in spec["shape"])
     return f"jaxring.{what} of {spec['dtype']}[{shape}] over {spec['axes']} at {spec['site']}"
 
 
 def note(module_context: Any, spec: Mapping[str, Any], text: str) -> None:
-    """A collective is lowered: ``spec``, which its call carries as ``text``."""
+    """Records a collective that is being lowered: ``spec``, which its call carries as ``text``."""
     global _entries
     options = [f"{name} {spec[name]}" for name, usual in _OPTIONS.items() if spec[name] != usual]
     entry = ", ".join([describe(spec), *options])

@@ -1,4 +1,4 @@
-"""Where flight records are: a file of their own, or unnamed memory of a process that lives, to which /proc leads."""
+"""Where flight records are: in a file, or in a living process's unnamed memory, which is reached through /proc."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def new_file(folder: str) -> str:
 
 
 def hint(file: str) -> str:
-    """What errors say of the record, which is that file or in memory."""
+    """The sentence about the record in errors. The record is ``file``, or in memory where that is ""."""
     if file:
         return f"The flight record is {file}: `jaxring trace diff` of all processes' says who is behind whom."
     return (
@@ -64,7 +64,7 @@ def make_room(processes: int) -> None:
 
 
 def find(pids: list[int] | None = None) -> Iterator[tuple[int, pathlib.Path]]:
-    """(pid, path) of each record of these processes, or of all that this user may look into."""
+    """(pid, path) of each record of these processes, or of all processes whose records this user may read."""
     found = (
         pids if pids is not None else sorted(int(p.name) for p in pathlib.Path("/proc").iterdir() if p.name.isdigit())
     )

@@ -1,4 +1,4 @@
-"""What the planners of all engines share: schedules, their tables, names for people and for hashes."""
+"""Shared by the planners of all engines: schedules, their tables, descriptions and hashes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def normalise(ids: list[Any]) -> tuple[int, ...]:
 
 
 def table(schedule: Schedule, rank: int) -> tuple[bytes, bytes, bytes]:
-    """A rank's table as the engine takes it."""
+    """A rank's table in the engine's format."""
     table = schedule.table(rank)
     begin, peers = np.asarray(table.lane_begin, dtype="<u4"), np.asarray(table.peers, dtype="<i4")
     return table.steps.tobytes(), begin.tobytes(), peers.tobytes()

@@ -1,4 +1,4 @@
-"""What a collective over ranks of which some are lost means for those that live."""
+"""The meaning of a collective for the surviving ranks when some of its ranks are lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from jaxring.runtime.placement import RankPlace
     from jaxring.world.membership import Membership
 
-# Of these, operand and result are one block whatever the number of ranks.
+# In these the operand and the result are one block each, for any number of ranks.
 _WITHOUT_BLOCKS = frozenset({"all_reduce", "pcast", "barrier", "broadcast", "reduce"})
 _ROOTED = frozenset({"broadcast", "reduce"})
 

@@ -12,9 +12,9 @@ _ALLOWED = pathlib.Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 
 
 def choose(sock: socket.socket, name: str) -> None:
-    """Have the sender of `sock` go by `name`, such as cubic; the host's choice stays where it is "".
+    """Set the congestion control of `sock` to `name`, such as cubic; "" keeps the host's choice.
 
-    Raises JoinError, which lists those that the kernel has for everybody, where it refuses.
+    Where the kernel refuses, raises JoinError that lists those that the kernel allows every process.
     """
     if not name:
         return

@@ -1,7 +1,7 @@
-"""Daemon threads that call into the engines, and that a process which ends waits for.
+"""Daemon threads that call into the engines. A process waits for them at its end.
 
-One that comes back from native code when the interpreter has gone ends the whole process by std::terminate: Python ends
-such threads by unwinding their stacks, and nanobind's frames do not let that pass.
+If such a thread returns from native code after the interpreter has ended, Python ends it by unwinding its stack, which
+nanobind's frames do not allow: std::terminate then ends the whole process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def start(name: str, work: Callable[..., None], *args: Any) -> None:
 
 
 def join(timeout: float) -> None:
-    """Waits ``timeout`` seconds at most until all have ended that run now."""
+    """Waits at most ``timeout`` seconds until all threads that run now have ended."""
     until = time.monotonic() + timeout
     with _lock:
         running = list(_threads)

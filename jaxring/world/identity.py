@@ -1,4 +1,4 @@
-"""Who a process is: what it tells its peers about itself, and how hosts are told apart."""
+"""The identity of a process: what it publishes for its peers, and the number that tells hosts apart."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ MAX_PROCESSORS = 8192
 
 @dataclasses.dataclass(frozen=True)
 class ProcessInfo:
-    """One process of the job as its peers see it.
+    """What a process of the job publishes for its peers.
 
     `token` is random and new at each start, so that a restarted process is not taken for its predecessor.
-    `pid` holds inside the pid namespace with the inode `pid_namespace`. `addresses` are (interface, address, port).
-    `rdma`: the kinds of its active RDMA ports (see `jaxring.topology.rdma`). `processors`: those that it may run on, a
-    bit each, in hexadecimal digits.
+    `pid` is valid inside the pid namespace with the inode `pid_namespace`. `addresses` are (interface, address, port).
+    `rdma` lists the kinds of its active RDMA ports (see `jaxring.topology.rdma`). `processors` is the bit mask, in
+    hexadecimal digits, of the processors that it may run on.
     """
 
     index: int
@@ -61,7 +61,7 @@ class ProcessInfo:
 
     @classmethod
     def from_json(cls, data: bytes) -> ProcessInfo:
-        """Parse what a peer published. Raises ValueError naming the first field that is not as it should be."""
+        """Parse what a peer published. Raises ValueError that names the first wrong field."""
         raw = wire.decode(data, MAX_INFO_BYTES)
         names = {field.name for field in dataclasses.fields(cls)}
         if raw.keys() != names:
@@ -103,15 +103,15 @@ def _address(entry: Any) -> tuple[str, str, int]:
     if type(entry) is not list or len(entry) != 3:
         raise ValueError("an address is not [interface, address, port]")
     address = wire.text(entry[1], "address", 64)
-    ipaddress.ip_address(address)  # a name here could make a peer look up whatever the sender likes
+    ipaddress.ip_address(address)  # with a name, the sender could choose what this process looks up
     return wire.text(entry[0], "interface", 64), address, wire.integer(entry[2], "port", 1, 65535)
 
 
 def host_id(override: str = "") -> str:
-    """16 hex digits that are equal for processes which can share memory: JAXRING_HOSTID or what the kernel says.
+    """16 hex digits that are equal for processes that can share memory: a hash of JAXRING_HOSTID or of kernel facts.
 
-    Hostname and boot id name the machine. The device of /dev/shm and the network namespace tell containers apart that
-    share a kernel and a hostname, as NCCL does; a namespace counts as a host of its own.
+    Hostname and boot id name the machine. As in NCCL, the device of /dev/shm and the network namespace distinguish
+    containers that share a kernel and a hostname; each such namespace is a host of its own.
     """
     parts = ["override", override] if override else ["found", socket.gethostname(), *_kernel_names()]
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -130,7 +130,7 @@ def _kernel_names() -> list[str]:
 
 
 def namespace(kind: str) -> int:
-    """Inode of this process's namespace of that kind ("net", "pid"), 0 where the kernel does not tell."""
+    """Inode of this process's namespace of that kind ("net", "pid"), 0 where the kernel does not show it."""
     try:
         return pathlib.Path(f"/proc/self/ns/{kind}").stat().st_ino
     except OSError:

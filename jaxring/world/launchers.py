@@ -1,8 +1,8 @@
 """Warns of a forgotten `jax.distributed.initialize()`: n processes that a launcher started are then n jobs.
 
-Launchers leave their number and index of processes in the environment. So do they to whatever those processes start,
-and Slurm to the script of a batch job, which is one process; these are told apart, since a warning that is wrong is
-worse than none.
+Launchers set the number of processes and each one's index in the environment. The children of those processes inherit
+these variables, and Slurm sets them also for the script of a batch job, which is one process. Such processes get no
+warning, since a wrong warning is worse than none.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ logger = logging.getLogger("jaxring.world")
 
 _INITIALIZE = "jax.distributed.initialize()"
 _BY_MPI4PY = 'jax.distributed.initialize(cluster_detection_method="mpi4py")'
-# Steps of Slurm that are no launches: the batch script's, the interactive one's, and such.
+# Slurm steps that are no launches: the batch script's, the interactive one's, and similar ones.
 _LAST_STEP = 0xFFFFFFF0
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """What a launcher says: ``by`` whom, this process's ``index``, the ``count`` of all (0: it does not say).
+    """A launch: the launcher's name (``by``), this process's ``index``, the ``count`` of processes (0: not known).
 
-    ``variable`` is one that it sets, and ``call`` what joins its processes.
+    ``variable`` is an environment variable that the launcher sets; ``call`` is the call that joins its processes.
     """
 
     by: str
@@ -55,7 +55,7 @@ def _launches(environ: Mapping[str, str]) -> Iterator[Launch]:
         return int(text) if text.isdecimal() else 0
 
     if environ.get("OMPI_COMM_WORLD_SIZE") and environ.get("OMPI_COMM_WORLD_RANK"):
-        # What JAX looks for, which Open MPI 5 does not set.
+        # JAX looks for this variable, which Open MPI 5 does not set.
         call = _INITIALIZE if environ.get("OMPI_MCA_orte_hnp_uri") else _BY_MPI4PY
         count = number("OMPI_COMM_WORLD_SIZE")
         yield Launch("Open MPI", "OMPI_COMM_WORLD_SIZE", number("OMPI_COMM_WORLD_RANK"), count, call)
@@ -79,7 +79,7 @@ def _launches(environ: Mapping[str, str]) -> Iterator[Launch]:
 def inherited(launch: Launch, pid: int, proc: pathlib.Path = pathlib.Path("/proc")) -> bool:
     """Whether process ``pid`` has the launcher's variables from a Python program that the launcher started.
 
-    Shells between the launcher and the program are usual, and say nothing.
+    Shells between the launcher and the program are common and do not count.
     """
     entry = f"{launch.variable}={launch.count or launch.index}".encode()
     while (pid := _parent(proc / str(pid))) > 1:

@@ -1,4 +1,4 @@
-"""Turns an authenticated connection into a data link: what both sides say, and what the native engine gets."""
+"""Turns an authenticated connection into a data link: the request, its answer, and the calls of the native engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxring.world.native import Native
 
 MAX_CHANNELS = 4096
-# How logs and errors call the transports that are made by offerings.
+# The names in logs and errors of the transports that are made by offerings.
 NAMES = {"verbs": "RDMA", "plugin": "network plugin"}
 _MAX_FD = 1 << 30
 _MAX_OFFER = 4096
@@ -30,7 +30,7 @@ _MEMORY = (
     "Free memory there, or raise the limit of that process or container (ulimit -a); JAXRING_BUFFSIZE and "
     "JAXRING_NSOCKS say how much is taken."
 )
-_MEND = "Run all processes of a host as the same user in one pid namespace, or set JAXRING_SHM_DISABLE=1 on all."
+_REMEDY = "Run all processes of a host as the same user in one pid namespace, or set JAXRING_SHM_DISABLE=1 on all."
 
 
 class Finish(Protocol):
@@ -249,7 +249,7 @@ def memory_path(peer: ProcessInfo, pid: Any, fd: Any) -> str:
     if pid != peer.pid:
         raise JoinError(f"{peer} says its pid is {pid}, which is not the one it published.")
     if peer.pid_namespace != namespace("pid"):
-        raise JoinError(f"Cannot share memory with {peer}: it is in another pid namespace. {_MEND}")
+        raise JoinError(f"Cannot share memory with {peer}: it is in another pid namespace. {_REMEDY}")
     path = f"/proc/{pid}/fd/{wire.integer(fd, 'descriptor', 0, _MAX_FD)}"
     try:
         target = str(pathlib.Path(path).readlink())
@@ -258,7 +258,7 @@ def memory_path(peer: ProcessInfo, pid: Any, fd: Any) -> str:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
         raise JoinError(
-            f"Cannot share memory with {peer}: opening {path} failed ({error.strerror}). {_MEND}"
+            f"Cannot share memory with {peer}: opening {path} failed ({error.strerror}). {_REMEDY}"
         ) from error
     return path
 
