@@ -96,7 +96,7 @@ test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iW
 	@cmake --build $(BUILD) --target verbs_guest verbs_echo write_source engine_test engine_order_test engine_p2p_test engine_failure_test \
 	  failure_matrix_test memory_matrix_test faults_test \
 	  cuda_host_messages_test cuda_host_test _native_cuda_fake
-	@PYTHONPATH=tests/stress python tests/rdma/rdma_jobs.py build/rdma/bits.json
+	@python -m tests.rdma.rdma_jobs build/rdma/bits.json
 	@TEST_TCP_BITS="$(abspath build/rdma/bits.json)" TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
 	  GUEST_TIMEOUT=3600 tests/rdma/guest/run.sh build/rdma \
 	  tests/rdma/lane.sh $(abspath $(BUILD))/native_tests $(abspath build/rdma/pyverbs) $(RDMA_ARGS)

@@ -1,8 +1,8 @@
 """Eight CPU devices for the tests that use JAX in pytest's own process; set before JAX starts its backend."""
 
 import os
-import pathlib
-import sys
+
+from tests import ROOT
 
 DEVICES = 8
 
@@ -16,9 +16,10 @@ os.environ.setdefault("JAXRING_TIMEOUT", "60")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+# Workers that tests start by their files import the package `tests`, too.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
-from leftovers import nothing_left  # noqa: E402, F401
+from tests.leftovers import nothing_left  # noqa: E402, F401
 
 # Not by the environment, which processes that tests start would inherit.
 jax.config.update("jax_platforms", "cpu")

@@ -66,7 +66,7 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
     rows = ("--rows", str(out / "rows.jsonl"))
     measure = (python, "-m", "jaxring.bench.gpu_measure")
     peers = (python, "-m", "jaxring.bench.gpu_peers")
-    worker = (python, str(ROOT / "tests" / "cuda_host" / "cudahost_worker.py"))
+    worker = (python, str(ROOT / "tests" / "runtime" / "cuda" / "cudahost_worker.py"))
     tests = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "gpu"), "-m", "gpu", "-k")
     checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     unchecked = source or ("" if pathlib.Path(checker).exists() else "there is no compute-sanitizer here")
@@ -196,7 +196,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 
 
 def _environment() -> dict[str, str]:
-    path = [str(ROOT), str(ROOT / "tests" / "cuda_host"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "JAXRING_TIMEOUT": "30",
         # XLA takes three quarters of a GPU otherwise, and processes share one.

@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 import pytest
-from compiling import QUICK
 
 from jaxring.bench.training import last_arrivals_and_ends, main
+from tests.compiling import QUICK
 
 JOB = ["-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "2", "--output", "rank0", "-m"]
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"

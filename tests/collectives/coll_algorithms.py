@@ -5,14 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from coll_calls import MOVING, REDUCING, blocks, call, check_reduced, has_blocks, moved, reduction_data, shift
-from coll_oracle import random_bits
 
 from jaxring.plan import protocols, tuner
 from jaxring.plan.algorithms import serving
+from tests.collectives.coll_calls import (
+    MOVING,
+    REDUCING,
+    blocks,
+    call,
+    check_reduced,
+    has_blocks,
+    moved,
+    reduction_data,
+    shift,
+)
+from tests.collectives.coll_oracle import random_bits
 
 if TYPE_CHECKING:
-    from coll_ranks import Ranks, Report
+    from tests.collectives.coll_ranks import Ranks, Report
 
 
 def choices(ranks: Ranks, collective: str, nbytes: int, dtype: str) -> list[tuple[str | None, str | None]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from coll_oracle import Case, bounds, case, wrong
 
 import jaxring
+from tests.collectives.coll_oracle import Case, bounds, case, wrong
 
 if TYPE_CHECKING:
-    from coll_ranks import Report
+    from tests.collectives.coll_ranks import Report
 
 COLUMNS = 96
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")

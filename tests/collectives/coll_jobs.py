@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+from tests import ROOT
+
 HERE = pathlib.Path(__file__).parent
 # Ours, and what one pytest process sets up for itself.
 _PREFIXES = ("JAXRING_", "JAX_", "XLA_", "PJRT_")
@@ -33,7 +35,7 @@ def run_job(
     `before`: a command that runs the one behind it.
     """
     base = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIXES)}
-    path = os.pathsep.join(filter(None, [str(HERE.parent.parent), str(HERE), base.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(ROOT), base.get("PYTHONPATH", "")]))
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", str(processes), "--devices-per-process", str(devices)]
     child = subprocess.Popen(
         [*before, *command, *options, str(script), *arguments],

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from coll_algorithms import algorithms, choices
-from coll_calls import (
+
+from jaxring.plan import dtypes
+from tests.collectives.coll_algorithms import algorithms, choices
+from tests.collectives.coll_calls import (
     COLUMNS,
     EVERYWHERE,
     MOVING,
@@ -23,15 +25,13 @@ from coll_calls import (
     reduction_data,
     shift,
 )
-from coll_messages import barriers, point_to_point, ragged
-from coll_oracle import Case, case, random_bits, served_pairs
-
-from jaxring.plan import dtypes
+from tests.collectives.coll_messages import barriers, point_to_point, ragged
+from tests.collectives.coll_oracle import Case, case, random_bits, served_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coll_ranks import Ranks, Report
+    from tests.collectives.coll_ranks import Ranks, Report
 
 
 def reductions(ranks: Ranks, report: Report) -> None:

@@ -17,9 +17,9 @@ jax.config.update("jax_enable_x64", True)
 
 import coll_meshes  # noqa: E402
 import coll_tables  # noqa: E402
-from coll_ranks import Ranks, Report  # noqa: E402
 
 import jaxring  # noqa: E402
+from tests.collectives.coll_ranks import Ranks, Report  # noqa: E402
 
 
 def main() -> None:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import pathlib
-import sys
-
 import jax
 import pytest
 
-# The helpers are run by worker processes too, so they are plain modules beside the tests.
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
-from coll_ranks import Ranks
+from tests.collectives.coll_ranks import Ranks
 
 
 @pytest.fixture(autouse=True)

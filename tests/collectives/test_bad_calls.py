@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from coll_oracle import OPS, served
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxring
 from jaxring.plan import dtypes
 from jaxring.plan.algorithms import ALGORITHMS, serving
+from tests.collectives.coll_oracle import OPS, served
 
 N = 4
 X = np.arange(N * N * 3.0, dtype=np.float32).reshape(N, N, 3)

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from coll_calls import MOVING, REDUCING, call, has_blocks, moved, shift
-from coll_meshes import check_lines, line_data, line_program, members
-from coll_ranks import Report
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from tests.collectives.coll_calls import MOVING, REDUCING, call, has_blocks, moved, shift
+from tests.collectives.coll_meshes import check_lines, line_data, line_program, members
+from tests.collectives.coll_ranks import Report
 
 
 def test_without_jit(ranks):

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from coll_ranks import Ranks
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from tests.collectives.coll_ranks import Ranks
 
 N = 4
 ALIASED = "output_operand_aliases = [#"

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from coll_ranks import Ranks
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from tests.collectives.coll_ranks import Ranks
 
 # Made and checked a block after the other: XLA would keep the indices of all, in four bytes each.
 BLOCKS, BLOCK = 174, 12_345_679

@@ -7,13 +7,13 @@ import re
 import jax
 import numpy as np
 import pytest
-from coll_calls import call
-from coll_meshes import TABLES, check_lines, line_data, line_program, members
-from coll_ranks import Ranks, Report
 from jax.lax import psum
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from tests.collectives.coll_calls import call
+from tests.collectives.coll_meshes import TABLES, check_lines, line_data, line_program, members
+from tests.collectives.coll_ranks import Ranks, Report
 
 
 @pytest.mark.parametrize("table", TABLES)

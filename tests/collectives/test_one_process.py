@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from coll_ranks import Report
-from coll_tables import TABLES
+
+from tests.collectives.coll_ranks import Report
+from tests.collectives.coll_tables import TABLES
 
 
 @pytest.mark.parametrize("table", TABLES)

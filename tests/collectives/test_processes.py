@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from coll_algorithms import algorithms
-from coll_jobs import merged, once, tables
-from coll_meshes import TABLES as MESH_TABLES
-from coll_ranks import Report
-from coll_tables import TABLES
+
+from tests.collectives.coll_algorithms import algorithms
+from tests.collectives.coll_jobs import merged, once, tables
+from tests.collectives.coll_meshes import TABLES as MESH_TABLES
+from tests.collectives.coll_ranks import Report
+from tests.collectives.coll_tables import TABLES
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 

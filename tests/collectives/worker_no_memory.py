@@ -13,9 +13,9 @@ import time
 
 import jax
 import numpy as np
-from coll_ranks import Ranks
 
 import jaxring
+from tests.collectives.coll_ranks import Ranks
 
 ME = jax.process_index()
 SHARED = sys.argv[1] == "shm"

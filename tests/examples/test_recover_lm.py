@@ -6,8 +6,9 @@ import pathlib
 import re
 
 import pytest
-from coll_jobs import run_job
-from compiling import QUICK
+
+from tests.collectives.coll_jobs import run_job
+from tests.compiling import QUICK
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "recover_lm.py"
 

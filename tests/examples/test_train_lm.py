@@ -9,11 +9,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from compiling import QUICK
 
 from lm import model, report
 from lm.data import Corpus
 from lm.train import Run, count_collectives
+from tests.compiling import QUICK
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
 TINY = ["--steps", "4", "--width", "32", "--layers", "1"]

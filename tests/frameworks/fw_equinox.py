@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import equinox as eqx
-import fw_task
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
+
+from tests.frameworks import fw_task
 
 
 class Model(eqx.Module):

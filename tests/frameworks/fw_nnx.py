@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fw_task
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax import lax
 from jax.sharding import PartitionSpec as P
+
+from tests.frameworks import fw_task
 
 
 class Model(nnx.Module):

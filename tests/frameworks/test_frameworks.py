@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 
-import fw_task
 import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 
 import jaxring
+from tests.frameworks import fw_task
 
 MESHES = {"data parallel": (8, 1), "tensor parallel too": (2, 4)}
 
@@ -25,7 +25,8 @@ def train(request):
     # They come with the extra "test".
     for library in (request.param, "optax"):
         pytest.importorskip(library)
-    return importlib.import_module({"flax": "fw_nnx", "equinox": "fw_equinox"}[request.param]).train
+    module = {"flax": "fw_nnx", "equinox": "fw_equinox"}[request.param]
+    return importlib.import_module(f"tests.frameworks.{module}").train
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ import importlib.util
 import os
 
 import pytest
-from cudahost_jobs import run_job
+
+from tests.runtime.cuda.cudahost_jobs import run_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.multiprocess, pytest.mark.timeout(600)]
 

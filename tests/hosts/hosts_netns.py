@@ -9,13 +9,13 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from stress_jobs import environment, member
 
 from jaxring.bench import hosts as bench_hosts
 from jaxring.errors import JaxringError
+from tests.stress.stress_jobs import environment, member
 
 if TYPE_CHECKING:
-    from stress_jobs import Job
+    from tests.stress.stress_jobs import Job
 
 
 class Hosts(bench_hosts.Hosts):

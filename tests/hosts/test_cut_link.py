@@ -7,8 +7,9 @@ import pathlib
 import time
 
 import pytest
-from hosts_netns import hosts
-from stress_jobs import Job
+
+from tests.hosts.hosts_netns import hosts
+from tests.stress.stress_jobs import Job
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_cut.py")
 # The job's JAXRING_LINK_TIMEOUT and the timeout= of its shorter call; how late an error may be.

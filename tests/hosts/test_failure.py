@@ -9,8 +9,9 @@ import signal
 import sys
 
 import pytest
-from hosts_netns import hosts
-from stress_jobs import Job, coordinator_port, environment, member
+
+from tests.hosts.hosts_netns import hosts
+from tests.stress.stress_jobs import Job, coordinator_port, environment, member
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_hosts.py")
 

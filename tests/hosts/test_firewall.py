@@ -7,8 +7,9 @@ import pathlib
 import re
 
 import pytest
-from hosts_netns import hosts
-from stress_jobs import Job
+
+from tests.hosts.hosts_netns import hosts
+from tests.stress.stress_jobs import Job
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_firewall.py")
 

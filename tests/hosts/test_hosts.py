@@ -6,11 +6,11 @@ import json
 import pathlib
 
 import pytest
-from compiling import QUICK
-from hosts_netns import hosts
-from stress_jobs import ROOT, Job
 
 from jaxring.cli import main
+from tests.compiling import QUICK
+from tests.hosts.hosts_netns import hosts
+from tests.stress.stress_jobs import ROOT, Job
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_hosts.py")
 

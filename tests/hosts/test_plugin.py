@@ -7,7 +7,8 @@ import pathlib
 import sys
 
 import pytest
-from stress_jobs import Job, coordinator_port, environment, member
+
+from tests.stress.stress_jobs import Job, coordinator_port, environment, member
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_hosts.py")
 

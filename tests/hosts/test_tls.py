@@ -7,8 +7,9 @@ import pathlib
 import sys
 
 import pytest
-from hosts_between import Between
-from stress_jobs import Job, coordinator_port, environment, member
+
+from tests.hosts.hosts_between import Between
+from tests.stress.stress_jobs import Job, coordinator_port, environment, member
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_hosts.py")
 

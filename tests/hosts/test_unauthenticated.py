@@ -10,9 +10,9 @@ import sys
 import time
 
 import pytest
-from stress_jobs import ROOT, Job, coordinator_port, environment, member
 
 from jaxring.world import allowance, listener
+from tests.stress.stress_jobs import ROOT, Job, coordinator_port, environment, member
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_hosts.py")
 CLIENT = str(ROOT / "jaxring" / "bench" / "unauthenticated.py")

@@ -13,9 +13,9 @@ import threading
 import time
 
 import jax
-from stress_ranks import AXIS, check, over, put, rows, same, start
 
 import jaxring
+from tests.stress.stress_ranks import AXIS, check, over, put, rows, same, start
 
 FOLDER = pathlib.Path(os.environ["FOLDER"])
 LIMIT_S = 60.0

@@ -9,9 +9,9 @@ import sys
 import time
 
 import jax
-from stress_ranks import AXIS, over, put, rows, start
 
 import jaxring
+from tests.stress.stress_ranks import AXIS, over, put, rows, start
 
 FOLDER = pathlib.Path(os.environ["FOLDER"])
 LIMIT_S = 60.0

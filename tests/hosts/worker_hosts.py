@@ -11,12 +11,12 @@ import time
 
 import jax
 import numpy as np
-from stress_ranks import AXIS, KINDS, check, collective, only, over, put, rows, same, start
 
 import jaxring
 from jaxring.errors import JoinError
 from jaxring.runtime import service
 from jaxring.world import allowance, handshake, join
+from tests.stress.stress_ranks import AXIS, KINDS, check, collective, only, over, put, rows, same, start
 
 
 def say(line: str) -> None:

@@ -9,9 +9,9 @@ import time
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from over_program import operand, program
 
 import jaxring
+from tests.overlap.over_program import operand, program
 
 
 def main() -> None:

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
-from over_program import operand, program
 
 import jaxring
 from jaxring.bench import overlap
+from tests.overlap.over_program import operand, program
 
 HERE = pathlib.Path(__file__).parent
 

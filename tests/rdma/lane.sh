@@ -16,12 +16,12 @@ on() { JAXRING_TEST_VERBS="$1" timeout 400 "${@:2}"; }
 peer() { PYTHONPATH="$pyverbs" timeout 200 /usr/bin/python3 tests/rdma/verbs_peer.py "$native/verbs_echo"; }
 # Without conftest.py and plugins, which import JAX once more.
 jobs() {
-  PYTHONPATH="tests/stress:${PYTHONPATH:-}" PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -q -p pytest_timeout \
+  PYTHONPATH="$PWD:${PYTHONPATH:-}" PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -q -p pytest_timeout \
     -p no:cacheprovider --noconftest --durations=0 --timeout=900 "$@" tests/rdma/rdma_jobs.py
 }
 
 rdma link
-if [ "$mode" = --measure ]; then exec python tests/rdma/measure.py; fi
+if [ "$mode" = --measure ]; then exec python -m tests.rdma.measure; fi
 if [ "$mode" = --flow ]; then exec tests/rdma/flow.sh "$native" 50 "$roce" "$iwarp"; fi
 
 say "perftest"

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import json
 import pathlib
-import sys
 import tempfile
 
-HERE = pathlib.Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "hosts"), str(HERE.parent / "stress")]
-
-import perftest  # noqa: E402
-from rdma_jobs import line, run  # noqa: E402
+from tests.rdma import perftest
+from tests.rdma.rdma_jobs import line, run
 
 LARGE, SMALL = 16 << 20, 8
 # Of each algorithm, how many messages follow each other between two ranks.

@@ -14,11 +14,12 @@ import sys
 import tempfile
 
 import pytest
-from stress_jobs import Job, coordinator_port, environment, member
+
+from tests.stress.stress_jobs import Job, coordinator_port, environment, member
 
 HERE = pathlib.Path(__file__).parent
 WORKER = str(HERE / "worker_rdma.py")
-GPU_WORKER = HERE.parent / "cuda_host/cudahost_worker.py"
+GPU_WORKER = HERE.parent / "runtime/cuda/cudahost_worker.py"
 DEVICES = {"rxe": ("rxe0", "rxe1"), "siw": ("siw0", "siw1")}
 # Of the connection of the first process to the second, in the log.
 SAID = {
@@ -38,7 +39,6 @@ def begin(job, port, kind, cases, *, own=({}, {}), devices=1, **settings):
     for process, device in enumerate(DEVICES[kind]):
         each = {"JAXRING_HOSTID": str(process), "JAXRING_NET": "IB", "JAXRING_IB_HCA": f"={device}", **own[process]}
         env = environment(devices, **{"JAXRING_DEBUG": "INFO", "JAXRING_JOIN_TIMEOUT": "200", **settings, **each})
-        env["PYTHONPATH"] += os.pathsep + str(HERE.parent / "hosts")
         python = [sys.executable, "-X", "faulthandler", WORKER, *cases]
         started.append(job.start(python, member(env, f"127.0.0.1:{port}", 2, process)))
     return started
@@ -128,7 +128,6 @@ def test_the_gpu_engine_by_rdma(tmp_path, kind, settings, place):
         for process, device in enumerate(DEVICES[kind]):
             own = {"JAXRING_HOSTID": str(process), "JAXRING_NET": "IB", "JAXRING_IB_HCA": f"={device}"}
             env = environment(1, JAXRING_DEBUG="INFO", JAXRING_JOIN_TIMEOUT="200", **own, **settings)
-            env["PYTHONPATH"] += os.pathsep + str(GPU_WORKER.parent)
             env["JAXRING_TIMEOUT"] = "200"
             job.start([sys.executable, str(GPU_WORKER), "over_rdma", str(process), "2", "1", str(port)], env)
         results = job.wait(PATIENCE)

@@ -18,7 +18,8 @@ from typing import Self
 from pyverbs import enums
 from pyverbs.device import Context
 from pyverbs.wr import SGE
-from pyverbs_link import CREDIT, OFFER, POSITIONS, PROTOCOL_SHIFT, SLOT_BYTES, Link, Ring
+
+from tests.rdma.pyverbs_link import CREDIT, OFFER, POSITIONS, PROTOCOL_SHIFT, SLOT_BYTES, Link, Ring
 
 DEVICE = "rxe1"  # the other end of the cable
 LIMIT = 60.0

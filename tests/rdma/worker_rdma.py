@@ -9,10 +9,10 @@ import time
 
 import jax
 import numpy as np
-import worker_hosts
-from stress_ranks import AXIS, KINDS, check, collective, over, put, rows, start
 
 import jaxring
+from tests.hosts import worker_hosts
+from tests.stress.stress_ranks import AXIS, KINDS, check, collective, over, put, rows, start
 
 LINKS = 50  # of the chain of small all_reduces
 

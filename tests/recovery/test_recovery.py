@@ -5,7 +5,8 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from coll_jobs import run_job
+
+from tests.collectives.coll_jobs import run_job
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import shard_oracle
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
 from jaxring import sharded
+from tests.sharded import shard_oracle
 
 CALLS = {
     "all_reduce": {"op": "max"},

@@ -35,7 +35,7 @@ def environment(devices: int = 1, **extra: str) -> dict[str, str]:
     """The environment of a worker with `devices` CPU devices, without the caller's settings; `extra` come on top."""
     base = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
     return base | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)]),
+        "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(devices),
         # A launch that waits for one of jaxlib's 32 slots per device holds a thread of its pool, and every thread

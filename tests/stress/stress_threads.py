@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import jax
-from stress_ranks import AXIS, Mixture, check, over, put, rows, same, start
 
 import jaxring
+from tests.stress.stress_ranks import AXIS, Mixture, check, over, put, rows, same, start
 
 # jaxlib admits 32 launches to each device at a time. Threads whose launches it admits in different orders on different
 # devices block each other where they have more, with lax.psum too: so each of four threads keeps 7.

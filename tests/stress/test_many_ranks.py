@@ -5,7 +5,8 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from stress_jobs import run_job
+
+from tests.stress.stress_jobs import run_job
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_ranks.py")
 

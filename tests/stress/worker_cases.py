@@ -7,12 +7,12 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
-import stress_threads
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from stress_ranks import AXIS, Mixture, check, over, put, rows, same, start
 
 import jaxring
+from tests.stress import stress_threads
+from tests.stress.stress_ranks import AXIS, Mixture, check, over, put, rows, same, start
 
 
 def independent() -> None:

@@ -8,9 +8,9 @@ import sys
 import time
 
 import jax
-from stress_ranks import AXIS, check, over, put, rows, same, start
 
 import jaxring
+from tests.stress.stress_ranks import AXIS, check, over, put, rows, same, start
 
 
 def many() -> None:

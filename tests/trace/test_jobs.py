@@ -9,13 +9,13 @@ import sys
 import time
 
 import pytest
-from stress_jobs import ROOT, Job, environment
-from trace_records import flight, record
 
 from jaxring.cli import main
 from jaxring.errors import JaxringError
 from jaxring.trace import diff, jobs
 from jaxring.trace.flight import parse, read
+from tests.stress.stress_jobs import ROOT, Job, environment
+from tests.trace.trace_records import flight, record
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 

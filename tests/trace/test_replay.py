@@ -10,7 +10,6 @@ import sys
 
 import numpy as np
 import pytest
-from stress_jobs import Job, coordinator_port, environment, member
 
 from jaxring.cli import main
 from jaxring.errors import JaxringError
@@ -19,6 +18,7 @@ from jaxring.plan.algorithms import serving
 from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, ROOTED
 from jaxring.runtime.plan_spec import PlanSpec
 from jaxring.trace import operands, replay
+from tests.stress.stress_jobs import Job, coordinator_port, environment, member
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_replay.py")
 RANKS = 4

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import pathlib
 import sys
 
 import jax
 import numpy as np
-from stress_ranks import AXIS, over, put, start
 
 import jaxring
-
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "user"))
+from tests.stress.stress_ranks import AXIS, over, put, start
 
 
 def ragged(x):
@@ -39,7 +36,7 @@ def main(case: str) -> None:
     if case == "own":
         rows[3, 7] = np.inf
         algorithm = "test_chain"
-        importlib.import_module("test_user_algorithm")
+        importlib.import_module("tests.user.test_user_algorithm")
     if case == "ragged":
         rows[3, 2 * 20] = np.nan  # in what rank 2 gets
         run = over(mesh, ragged)

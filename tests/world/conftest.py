@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import pathlib
 import subprocess
-import sys
 
 import pytest
 
+from tests import ROOT
+
 HERE = pathlib.Path(__file__).parent
-# The helpers are run by separate processes too, so they are plain modules beside the tests.
-sys.path.insert(0, str(HERE))
-
-from world_fakes import DirStore, FakeNative  # noqa: E402
-
 from jaxring.settings import load  # noqa: E402
 from jaxring.world import World  # noqa: E402
+from tests.world.world_fakes import DirStore, FakeNative  # noqa: E402
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ def make_world(tmp_path):
 def environment():
     """The environment for a Python process that imports this source tree and the helpers."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("JAXRING_", "JAX_", "XLA_"))}
-    path = [str(HERE.parent.parent), str(HERE), env.get("PYTHONPATH", "")]
+    path = [str(ROOT), env.get("PYTHONPATH", "")]
     return env | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "JAX_PLATFORMS": "cpu"}
 
 

@@ -12,11 +12,11 @@ import threading
 import time
 
 import pytest
-from world_fakes import DirStore
 
 from jaxring.errors import JoinError
 from jaxring.world import dialling, join
 from jaxring.world.handshake import authenticate
+from tests.world.world_fakes import DirStore
 
 
 def test_same_host_links_by_shared_memory_once(make_world):

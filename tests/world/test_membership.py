@@ -5,11 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 
 import pytest
-from world_fakes import DirStore
 
 from jaxring.errors import JoinError
 from jaxring.world import membership
 from jaxring.world.membership import REBUILD, SHRINK, Membership
+from tests.world.world_fakes import DirStore
 
 
 @pytest.fixture

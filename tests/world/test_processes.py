@@ -101,7 +101,7 @@ def test_two_processes_of_one_namespace_are_one_host(tmp_path, environment, run_
 @pytest.mark.netns
 def test_the_route_to_the_coordinator_picks_the_interface(environment, namespaces, run_together):
     (name, address), (_, other) = namespaces
-    code = f"from jaxring.world import interfaces as i; print(*i.choose('', '{other}:1')[0])"
+    code = f"from jaxring.topology import interfaces as i; print(*i.choose('', '{other}:1')[0])"
     (out,) = run_together([(["ip", "netns", "exec", name, sys.executable, "-c", code], environment)])
     assert out.split() == ["jxeth0", address]
 
@@ -112,7 +112,7 @@ import jax
 from jaxring import _compat
 from jaxring.errors import JoinError
 from jaxring.world import JaxStore, World
-from world_fakes import FakeNative
+from tests.world.world_fakes import FakeNative
 
 index, address = int(sys.argv[1]), sys.argv[2]
 try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
-from world_fakes import FakeNative
 
 from jaxring.errors import JoinError, SettingsError
 from jaxring.settings import load
 from jaxring.topology import rdma, xml
+from tests.world.world_fakes import FakeNative
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 TABLE = [

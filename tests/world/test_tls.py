@@ -62,6 +62,6 @@ def test_what_is_not_encrypted_cannot_be_asked_for_too(make_world, other):
 
 
 def test_a_missing_library_is_told_at_the_start(make_world, monkeypatch):
-    monkeypatch.setattr("world_fakes.FakeNative.fail_tls", "there is no libssl", raising=False)
+    monkeypatch.setattr("tests.world.world_fakes.FakeNative.fail_tls", "there is no libssl", raising=False)
     with pytest.raises(JoinError, match="JAXRING_TLS=1 asks for TLS: there is no libssl"):
         make_world(0, TLS="1")

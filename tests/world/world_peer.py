@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import sys
 
-from world_fakes import DirStore, FakeNative
-
 from jaxring.settings import settings
 from jaxring.world import World
+from tests.world.world_fakes import DirStore, FakeNative
 
 
 def main() -> None:

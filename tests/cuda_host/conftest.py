@@ -1,8 +1,0 @@
-"""Makes this folder's helpers importable."""
-
-from __future__ import annotations
-
-import pathlib
-import sys
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))

@@ -1,0 +1,83 @@
+"""Calls on GPUs that fail: what the error says, and what is reported."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+import jaxring
+from tests.runtime.cuda.cudahost_engine import RANKS, REAL, engine, error_of, mesh, over, process, processes
+
+
+class Reported(logging.Handler):
+    """Notes that a fault was logged: faults are reported by a thread of their own. Logging itself goes on as before."""
+
+    def __init__(self):
+        super().__init__(logging.ERROR)
+        self.seen = threading.Event()
+        logging.getLogger("jaxring.runtime").addHandler(self)
+
+    def emit(self, record):
+        print(record.getMessage(), flush=True)
+        self.seen.set()
+
+
+def fails(text, **options):
+    engine.start(**options)
+    rows = np.ones((RANKS, 4), np.float32)
+    told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d"), rows))
+    assert text in told, told
+
+
+def gone():
+    """The last process ends before a call that the others reach: those get errors."""
+    engine.start()
+    reported = Reported()
+    rows = np.ones((RANKS, 4), np.float32)
+    spec = P("d")
+    call = jax.shard_map(
+        lambda v: jaxring.all_reduce(v, "d", timeout=60), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    step = jax.jit(call)
+    given = jax.make_array_from_callback(rows.shape, jax.sharding.NamedSharding(mesh, spec), lambda index: rows[index])
+    jax.block_until_ready(step(given))
+    if process == processes - 1:
+        os._exit(3)
+    print(error_of(lambda: step(given)))
+    again = error_of(lambda: step(given))
+    assert REAL or "failed" in again or "gone" in again, again
+    assert reported.seen.wait(60), "nothing was reported"
+
+
+def damaged():
+    """JAXRING_FAULTS spoils what goes over the network, and checksums tell."""
+    engine.start()
+    reported = Reported()
+    print(
+        error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", timeout=20), np.ones((RANKS, 50_000), np.float32)))
+    )
+    assert reported.seen.wait(60), "nothing was reported"
+
+
+def ahead():
+    """As many messages as a queue holds, and then one more."""
+    from tests.runtime.cuda import cudahost_messages
+
+    engine.start()
+    jax.block_until_ready(cudahost_messages.ahead(16, timeout=60)())
+    refused("ahead", 17, 1)
+
+
+def refused(which, *args):
+    """What a program is refused for is logged; it fails itself, or loses its device."""
+    from tests.runtime.cuda import cudahost_messages
+
+    engine.start()
+    reported = Reported()
+    print(error_of(getattr(cudahost_messages, which)(*args)))
+    assert reported.seen.wait(60), "nothing was reported"

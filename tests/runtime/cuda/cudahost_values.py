@@ -1,0 +1,147 @@
+"""What collectives on GPUs give, and which way they went."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+import jaxring
+from tests.runtime.cuda.cudahost_engine import (
+    RANKS,
+    REAL,
+    check,
+    devices,
+    engine,
+    error_of,
+    mesh,
+    over,
+    process,
+    processes,
+)
+
+
+def collectives(**options):
+    rows = np.arange(RANKS * 96, dtype=np.float32).reshape(RANKS, 96) % 17
+    total = np.broadcast_to(rows.sum(0), rows.shape)
+    check(lambda v: jaxring.all_reduce(v, "d", **options), rows, total)
+    check(lambda v: jaxring.all_reduce(v, "d", "max"), rows, np.broadcast_to(rows.max(0), rows.shape))
+    check(
+        lambda v: jaxring.all_gather(v[0], "d").reshape(1, -1),
+        rows,
+        np.broadcast_to(rows.reshape(1, -1), (RANKS, rows.size)),
+    )
+    blocks = rows.reshape(RANKS, RANKS, -1)
+    check(lambda v: jaxring.reduce_scatter(v[0], "d")[None], blocks, blocks.sum(0))
+    check(lambda v: jaxring.all_to_all(v[0], "d", 0, 0)[None], blocks, blocks.swapaxes(0, 1))
+    check(lambda v: jaxring.broadcast(v, "d", root=RANKS - 1), rows, np.broadcast_to(rows[-1], rows.shape))
+    shift = [(i, (i + 1) % RANKS) for i in range(RANKS)]
+    check(lambda v: jaxring.permute(v, "d", shift), rows, np.roll(rows, 1, axis=0))
+    half = (rows % 5).astype(jnp.bfloat16)
+    mean = (half.astype(np.float32).sum(0) / RANKS).astype(half.dtype)
+    check(lambda v: jaxring.all_reduce(v, "d", "mean"), half, np.broadcast_to(mean, half.shape))
+
+
+def copied():
+    """What copy engines do, and that they did it."""
+    options = {"algorithm": "copy_engine"}
+    rows = np.arange(RANKS * 96, dtype=np.float32).reshape(RANKS, 96) % 17
+    every = np.broadcast_to(rows.reshape(1, -1), (RANKS, rows.size))
+    check(lambda v: jaxring.all_gather(v[0], "d", **options).reshape(1, -1), rows, every)
+    blocks = rows.reshape(RANKS, RANKS, -1)
+    check(lambda v: jaxring.all_to_all(v[0], "d", 0, 0, **options)[None], blocks, blocks.swapaxes(0, 1))
+    check(lambda v: jaxring.broadcast(v, "d", root=1, **options), rows, np.broadcast_to(rows[1], rows.shape))
+    # Nobody sends to rank 1.
+    pairs = [(i, (i + 1) % RANKS) for i in range(1, RANKS)]
+    shifted = np.roll(rows, 1, axis=0)
+    shifted[1] = 0
+    check(lambda v: jaxring.permute(v, "d", pairs, **options), rows, shifted)
+    assert {plan.algorithm for plan in jaxring.plans()} == {"copy_engine"}, jaxring.explain()
+
+
+def switched():
+    """What goes through the NVLink switch, and that it did."""
+    from tests.runtime.cuda import cudahost_floats
+
+    options = {"algorithm": "nvls"}
+    if not REAL and processes > 1:
+        # What one process cannot do is told to the others, by groups of their own.
+        engine.native.fake_options(devices=RANKS, no_bind=process == 1)
+        groups = [list(range(start, RANKS, devices)) for start in range(devices)]
+        rows = np.ones((RANKS, 4), np.float32)
+        told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", axis_index_groups=groups, **options), rows))
+        for part in ("rank 1 (process 1 on", "cannot bind memory to the multicast object", "JAXRING_NVLS_ENABLE=0"):
+            assert part in told, told
+        engine.native.fake_options(devices=RANKS)
+    before = len(jaxring.plans())
+    rows = np.arange(RANKS * 96, dtype=np.float32).reshape(RANKS, 96) % 17
+    every = np.broadcast_to(rows.reshape(1, -1), (RANKS, rows.size))
+    check(lambda v: jaxring.all_reduce(v, "d", **options), rows, np.broadcast_to(rows.sum(0), rows.shape))
+    check(lambda v: jaxring.all_gather(v[0], "d", **options).reshape(1, -1), rows, every)
+    blocks = rows.reshape(RANKS, RANKS, -1).astype(jnp.bfloat16)
+    total = blocks.astype(np.float32).sum(0).astype(blocks.dtype)
+    check(lambda v: jaxring.reduce_scatter(v[0], "d", **options)[None], blocks, total)
+    cudahost_floats.floats(over, RANKS, **options)
+    assert {(plan.algorithm, plan.transports) for plan in jaxring.plans()[before:]} == {("nvls", ("nvls",))}
+    assert any("2 times as wide" in plan.reason for plan in jaxring.plans()[before:]), jaxring.explain()
+    check(lambda v: jaxring.all_reduce(v, "d"), rows, np.broadcast_to(rows.sum(0), rows.shape))
+    assert "since no hardware has run it (JAXRING_NVLS_ENABLE=1)" in jaxring.plans()[-1].reason, jaxring.explain()
+    told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", "prod", **options), rows))
+    assert "switches have no prod of float32" in told, told
+
+
+def not_switched():
+    """Ranks that share GPUs have no multicast memory."""
+    rows = np.ones((RANKS, 4), np.float32)
+    told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", algorithm="nvls"), rows))
+    assert "'nvls' cannot do this all_reduce: each rank needs a GPU of its own" in told, told
+
+
+def loop(steps=20):
+    """A site that runs again and again, as in training."""
+    rows = np.arange(RANKS * 8, dtype=np.float32).reshape(RANKS, 8)
+
+    def body(v):
+        return jax.lax.fori_loop(0, steps, lambda i, x: jaxring.all_reduce(x, "d", "mean") + 1, v)
+
+    got = over(body, rows)
+    for part in got.values():
+        np.testing.assert_allclose(part[0], rows.mean(0) + steps, rtol=1e-6)
+
+
+def replays():
+    """One program many times: XLA makes CUDA graphs of it, and each run begins where the last one ended."""
+    rows = np.arange(RANKS * 8, dtype=np.float32).reshape(RANKS, 8)
+    sharding = jax.sharding.NamedSharding(mesh, P("d"))
+    given = jax.make_array_from_callback(rows.shape, sharding, lambda index: rows[index])
+    mean = jax.shard_map(
+        lambda v: jaxring.all_reduce(v, "d", "mean") + 1, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False
+    )
+    step = jax.jit(mean)
+    steps = 1000 if REAL else 10
+    for _ in range(steps):
+        given = step(given)
+    for shard in given.addressable_shards:
+        np.testing.assert_allclose(np.asarray(shard.data)[0], rows.mean(0) + steps, rtol=1e-5)
+
+
+def explained(word):
+    assert any(word in d.transports for d in jaxring.plans()), jaxring.explain()
+
+
+def over_rdma():
+    """Collectives between hosts, and how many messages NICs moved."""
+    engine.start()
+    rows = np.arange(RANKS * 30_000, dtype=np.float32).reshape(RANKS, -1) % 23
+    for size in (50, 30_000):
+        some, options = rows[:, :size], {"protocol": "simple"}
+        total = np.broadcast_to(some.sum(0), some.shape)
+        check(lambda v, how=options: jaxring.all_reduce(v, "d", **how), some, total)
+        check(lambda v: jaxring.all_reduce(v, "d", protocol="ll"), some, total)
+        every = np.broadcast_to(some.reshape(1, -1), (RANKS, some.size))
+        check(lambda v, how=options: jaxring.all_gather(v[0], "d", **how).reshape(1, -1), some, every)
+        blocks = some.reshape(RANKS, RANKS, -1)
+        check(lambda v, how=options: jaxring.all_to_all(v[0], "d", 0, 0, **how)[None], blocks, blocks.swapaxes(0, 1))
+    counted = engine.native.counters()
+    print("moved", *(counted[name] for name in ("carried_messages", "direct_messages", "gpu_direct_messages")))

@@ -1,0 +1,80 @@
+"""JAX programs end to end on the CUDA engine's host half, with the fake GPU: planner, handlers, memory, failures."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.runtime.cuda.cudahost_jobs import run_job
+
+FAKE = os.environ.get("TEST_CUDA_FAKE", "")
+needs_fake = pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _native_cuda_fake; use make pytest")
+
+
+@needs_fake
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("case", "processes", "devices", "environment"),
+    [
+        ("collectives", 1, 4, {}),
+        ("ring", 1, 4, {"JAXRING_CUDA_BULK_BYTES": "16"}),
+        ("matrix", 1, 1, {}),
+        ("shared", 2, 2, {}),
+        ("replays", 2, 2, {"JAXRING_CUDA_BULK_BYTES": "16"}),
+        ("copied_switched", 2, 2, {}),
+        ("network", 2, 2, {"JAXRING_P2P_DISABLE": "1"}),
+        ("beside", 1, 2, {}),
+        ("beside", 2, 1, {}),
+        ("messages", 1, 4, {}),
+        ("messages", 2, 2, {"JAXRING_CUDA_BULK_BYTES": "64"}),
+        ("messages", 2, 1, {"JAXRING_P2P_DISABLE": "1"}),
+    ],
+)
+def test_collectives_give_what_numpy_gives(case, processes, devices, environment):
+    for output in run_job(case, processes, devices, **environment):
+        # Processes that end in good order are no news.
+        assert "is gone" not in output, output
+
+
+@needs_fake
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("case", ["lost_writes", "no_export", "no_import"])
+def test_memory_that_cannot_be_shared_is_an_error_that_names_the_pair(case):
+    run_job(case, 2, 1)
+
+
+@needs_fake
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("only", [1, 0])
+def test_damaged_messages_are_an_error_on_both_sides(only):
+    # Whoever is told of damage before his own call has begun does not begin it: the other is told, too.
+    faults = {"JAXRING_CHECKSUM": "1", "JAXRING_FAULTS": f"corrupt=1,seed=1,data_only={only}"}
+    outputs = run_job("damaged", 2, 1, JAXRING_P2P_DISABLE="1", **faults)
+    if only:
+        assert all("arrived damaged at rank" in output for output in outputs), outputs
+
+
+REFUSED = {
+    "disagree": "disagree about the operation's shape or type",
+    "ahead": "waited too long for room for a message of rank",
+    "sizes_disagree": "rows from rank 1, whose send_sizes says",
+    "sizes_negative": "an offset or size for rank 0 is negative",
+    "sizes_input": "input_offsets + send_sizes for peer 0 reach past the operand's end",
+    "sizes_output": "what rank 0 sends here reaches past the output's end",
+}
+
+
+@needs_fake
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("case", REFUSED)
+def test_messages_that_cannot_be_served_are_errors(case):
+    (output,) = run_job(case, 1, 2)
+    assert REFUSED[case] in output, output
+
+
+@needs_fake
+@pytest.mark.multiprocess
+def test_a_process_that_ends_fails_the_others():
+    outputs = run_job("gone", 2, 1, expected=[0, 3])
+    assert "process 1, with which" in outputs[0]

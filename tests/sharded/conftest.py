@@ -1,8 +1,0 @@
-"""Makes the helper importable."""
-
-from __future__ import annotations
-
-import pathlib
-import sys
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
