@@ -90,8 +90,8 @@ void BufferCall::Run(const void* in, uint64_t in_bytes, void* out, uint64_t out_
   if (!ended.status.ok()) throw std::runtime_error(Running().ToMessage(ended.status));
 }
 
-void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operands, const nanobind::list& results,
-              const nanobind::list& blocks) {
+void ExecuteOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operands, const nanobind::list& results,
+                 const nanobind::list& blocks) {
   std::vector<std::unique_ptr<HeldBuffer>> in, out;
   for (nanobind::handle each : operands) in.push_back(std::make_unique<HeldBuffer>(each, false));
   for (nanobind::handle each : results) out.push_back(std::make_unique<HeldBuffer>(each, true));

@@ -54,8 +54,8 @@ class BufferCall {
 };
 
 // Executes a plan whose ranks all belong to this process. `blocks` has those of each rank for a ragged collective.
-void PlayOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operands, const nanobind::list& results,
-              const nanobind::list& blocks);
+void ExecuteOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operands, const nanobind::list& results,
+                 const nanobind::list& blocks);
 
 void BindCalls(nanobind::module_& m);
 

@@ -139,7 +139,7 @@ void BindPlans(nb::module_& m) {
           [](PlanBuilder& b, const nb::typed<nb::list, nb::object>& operands,
              const nb::typed<nb::list, nb::object>& results, const nb::typed<nb::list, nb::object>& blocks) {
             b.plan->epoch = Running().epoch();
-            PlayOnce(b.Finish(), operands, results, blocks);
+            ExecuteOnce(b.Finish(), operands, results, blocks);
           },
           nb::arg("operands"), nb::arg("results"), nb::arg("blocks") = nb::list(),
           "Executes the plan once on its ranks' buffers; all ranks must belong to this process. Raises RuntimeError if "

@@ -22,16 +22,16 @@ constexpr int kQuietChecks = 20;
 
 // How much of the time of this thread's current completion was spent executing collectives. Negative outside of a
 // completion.
-thread_local Clock::duration playing{-1};
+thread_local Clock::duration collective_time{-1};
 
 }  // namespace
 
-CompletionPool::Playing::Playing() {
-  if (playing >= Clock::duration::zero()) begun_ = Clock::now();
+CompletionPool::InCollective::InCollective() {
+  if (collective_time >= Clock::duration::zero()) begun_ = Clock::now();
 }
 
-CompletionPool::Playing::~Playing() {
-  if (begun_ != Clock::time_point{}) playing += Clock::now() - begun_;
+CompletionPool::InCollective::~InCollective() {
+  if (begun_ != Clock::time_point{}) collective_time += Clock::now() - begun_;
 }
 
 CompletionPool::CompletionPool() {
@@ -114,10 +114,10 @@ void CompletionPool::Run() {
       ++taken_;
       lock.unlock();
       const auto begin = Clock::now();
-      playing = Clock::duration::zero();
+      collective_time = Clock::duration::zero();
       work();
       work = nullptr;
-      const bool is_long = Clock::now() - begin - playing > kLong;
+      const bool is_long = Clock::now() - begin - collective_time > kLong;
       lock.lock();
       weight_ = is_long ? std::min(weight_ + kWeight, kMostWeight) : std::max(weight_ - 1, 0);
       if (is_long && Separate()) WakeThreads(queue_.size());

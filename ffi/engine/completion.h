@@ -31,11 +31,11 @@ class CompletionPool {
 
   // Exists while its thread executes a collective. All devices wait for the end of that, so the time does not count as
   // part of a long completion.
-  class Playing {
+  class InCollective {
    public:
-    Playing();
-    ~Playing();
-    Playing(const Playing&) = delete;
+    InCollective();
+    ~InCollective();
+    InCollective(const InCollective&) = delete;
 
    private:
     std::chrono::steady_clock::time_point begun_{};

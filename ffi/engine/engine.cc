@@ -52,7 +52,7 @@ std::vector<std::shared_ptr<Operation>> Engine::Active(uint64_t* version) {
   return active_;
 }
 
-bool Engine::Play(const std::shared_ptr<Operation>& op) {
+bool Engine::Execute(const std::shared_ptr<Operation>& op) {
   if (op->plan().held_back() && !op->failed()) return false;
   bool moved = false;
   for (auto& lane : op->lanes()) {
@@ -78,7 +78,7 @@ void Engine::Work() {
     if (version_.load(std::memory_order_acquire) != seen_version) ops = Active(&seen_version);
     bool moved = false;
     for (auto& op : ops) {
-      while (Play(op)) moved = true;
+      while (Execute(op)) moved = true;
     }
     if (moved) {
       last_progress = Clock::now();

@@ -168,7 +168,7 @@ class Engine {
   uint64_t epoch() const { return epoch_.load(); }
   // Whether an operation that other processes take part in has failed in this epoch.
   bool Troubled() const { return troubled_.load(std::memory_order_acquire); }
-  void NoteTrouble() { troubled_.store(true, std::memory_order_release); }
+  void RecordTrouble() { troubled_.store(true, std::memory_order_release); }
   // The reason if the engine is halted.
   std::optional<std::string> Halted();
   // The processes that are known to have ended, in good order or not.
@@ -198,7 +198,7 @@ class Engine {
   void Work();
   [[gnu::hot]] void Begin(std::span<Started> ops, bool help);
   // Executes operations on the launching thread, and polls for their peers for a short time. True if all ended.
-  [[gnu::hot]] bool PlayHere(std::span<Started> ops);
+  [[gnu::hot]] bool ExecuteHere(std::span<Started> ops);
   // The launching thread begins to wait: publishes its CPU, and moves off a CPU on which a thread of another process
   // waits. Returns the CPU.
   int PlaceWaiter(const Operation& op, Clock::time_point now);
@@ -207,7 +207,7 @@ class Engine {
   // Wakes up to `count` workers for operations that have become active.
   void WakeWorkers(int count);
   // Advances every lane of an operation once; true if any made progress.
-  [[gnu::hot]] bool Play(const std::shared_ptr<Operation>& op);
+  [[gnu::hot]] bool Execute(const std::shared_ptr<Operation>& op);
   [[gnu::hot]] void Finish(const std::shared_ptr<Operation>& op);
   // Warns of `text` or fails the operation with it, as the options say; nothing if it is empty.
   void ReportNonFinite(Operation& op, const std::string& text);
@@ -224,7 +224,7 @@ class Engine {
   };
   // Records a crash and tells the linked processes. Returns the crash that counts: an earlier record of it if there is
   // one.
-  Crash NoteCrash(int process, const std::string& reason, Ending ending, int witness = -1);
+  Crash RecordCrash(int process, const std::string& reason, Ending ending, int witness = -1);
   void FailCrashed(Operation& op, Clock::time_point now);
   void FailLate(Operation& op, Clock::time_point now);
   // What an operation's lanes wait for, and the state of those processes, as sentences. Fills `waited_for` with a rank

@@ -50,7 +50,7 @@ void Engine::Launch(std::span<Started> ops, bool help) {
   const std::shared_ptr<FusedCall> fused = ops[0]->fused;  // read before the operation ends and drops it
   launching = help && !fused ? ops[0].get() : nullptr;
   {
-    CompletionPool::Playing playing;
+    CompletionPool::InCollective in_collective;
     Begin(ops, help);
   }
   launching = nullptr;
@@ -73,7 +73,7 @@ void Engine::Begin(std::span<Started> ops, bool help) {
   const size_t count = std::partition(ops.begin(), ops.end(), is_long) - ops.begin();
   const auto work = ops.first(count), small = ops.subspan(count);
   HandOver(work);
-  if (help && PlayHere(small)) {
+  if (help && ExecuteHere(small)) {
     counters_.inline_operations += small.size();
   } else {
     HandOver(small);
@@ -81,7 +81,7 @@ void Engine::Begin(std::span<Started> ops, bool help) {
   if (!help) return;
   // All data of a memory operation is in this process, so that this thread works here and never waits.
   for (Started& op : ops) {
-    while (op->plan().memory_only() && Play(op)) {
+    while (op->plan().memory_only() && Execute(op)) {
     }
   }
 }
@@ -105,7 +105,7 @@ void Engine::HandOver(std::span<Started> ops) {
   WakeWorkers(static_cast<int>(std::min(lanes, workers_.size())));
 }
 
-bool Engine::PlayHere(std::span<Started> ops) {
+bool Engine::ExecuteHere(std::span<Started> ops) {
   uint64_t bytes = 0;
   // The handlers of other ranks of this process may need this thread.
   bool patient = counters_.in_flight.load(std::memory_order_relaxed) <= 1;
@@ -133,7 +133,7 @@ bool Engine::PlayHere(std::span<Started> ops) {
   for (int idle = 0;;) {
     bool moved = false, finished = true;
     for (Started& op : ops) {
-      if (!op->finished()) moved |= Play(op);
+      if (!op->finished()) moved |= Execute(op);
       finished &= op->finished();
     }
     if (finished) return true;

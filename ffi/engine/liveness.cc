@@ -75,7 +75,7 @@ void Engine::TellAll(const ControlFrame& frame, int except) {
 }
 
 bool Engine::RecordFailure(uint64_t key, const Status& status) {
-  NoteTrouble();
+  RecordTrouble();
   std::lock_guard lock(mutex_);
   if (!known_failures_.emplace(key, status).second) return false;
   known_failure_order_.push_back(key);
@@ -142,10 +142,10 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
       TellAll(frame, process);
       break;
     case ControlFrame::Kind::kGone:
-      NoteCrash(frame.process, frame.text, frame.ending, frame.witness < 0 ? process : frame.witness);
+      RecordCrash(frame.process, frame.text, frame.ending, frame.witness < 0 ? process : frame.witness);
       break;
     case ControlFrame::Kind::kLeaving:
-      NoteCrash(process, frame.text, frame.ending);
+      RecordCrash(process, frame.text, frame.ending);
       break;
     case ControlFrame::Kind::kMessage: {
       std::lock_guard lock(request_mutex_);
@@ -154,7 +154,7 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
       break;
     }
     case ControlFrame::Kind::kHalted:
-      NoteTrouble();
+      RecordTrouble();
       Halt(frame.text, true, process);
       break;
   }

@@ -58,15 +58,15 @@ void Engine::AddControl(int process, std::unique_ptr<Stream> stream) {
 }
 
 void Engine::ControlEnded(int process, const std::string& why, Ending ending) {
-  if (!HasLeft(process)) NoteCrash(process, Sentence(why, ending), ending);
+  if (!HasLeft(process)) RecordCrash(process, Sentence(why, ending), ending);
   // The first report of its end counts: the connection's end may only be a consequence of that.
   const PeerEnd known = EndOf(process);
   links_.CloseShared(process, known.reason, known.ending);
   bell_->NotifyAll();
 }
 
-Engine::Crash Engine::NoteCrash(int process, const std::string& reason, Ending ending, int witness) {
-  NoteTrouble();
+Engine::Crash Engine::RecordCrash(int process, const std::string& reason, Ending ending, int witness) {
+  RecordTrouble();
   const Crash crash{reason, ending, Clock::now(), witness};
   {
     std::lock_guard lock(mutex_);
@@ -188,7 +188,7 @@ OnEnd Engine::LinkEnded(int process, bool by_socket) {
   // Only this connection ended: other connections of the same peer may still hold messages.
   return [this, process, by_socket, epoch = epoch_.load()](const std::string& why, Ending ending) {
     if (ending == Ending::kGoodbye || epoch != epoch_.load() || HasLeft(process)) return;
-    NoteCrash(process, by_socket ? Sentence(why, ending) : why, ending);
+    RecordCrash(process, by_socket ? Sentence(why, ending) : why, ending);
   };
 }
 

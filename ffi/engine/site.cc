@@ -190,7 +190,7 @@ void Site::Identified(Group& group, Part& part, const Part::Identity& identity) 
 void Site::Reject(int group_index, size_t collective, Status status, uint64_t epoch) {
   std::lock_guard lock(mutex_);
   if (epoch != epoch_) return;
-  if (status.code == Code::kUnavailable) engine_->NoteTrouble();  // a peer cannot be reached
+  if (status.code == Code::kUnavailable) engine_->RecordTrouble();  // a peer cannot be reached
   Group& group = groups_[group_index];
   group.parts[collective].asked = false;
   for (Instance& instance : group.waiting) {

@@ -13,9 +13,9 @@ namespace jaxring::test {
 namespace {
 
 constexpr size_t kElements = 70001, kGuard = 32, kRoom = kElements + 2 * kGuard;
-constexpr float kUntouched = -5;  // no sum has it
+constexpr float kUntouched = -5;  // no sum has this value
 
-// A place for a result with guards around it, on pages of its own that are missing but for the guards'.
+// The memory of a result with guards around it. Its pages are not populated, except for those of the guards.
 class Place {
  public:
   Place() : base_(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
@@ -46,7 +46,7 @@ Plan SumPlan(uint64_t divisor) {
   return plan;
 }
 
-// `flags`: of each destination, bit 0 streams and bit 1 is fresh. With `in_place` the first destination is a source.
+// `flags` of each destination: bit 0 is `stream`, bit 1 `fresh`. With `in_place` the first destination is a source.
 void Check(size_t source_count, const std::vector<int>& flags, bool in_place, uint64_t divisor) {
   std::vector<Place> inputs(source_count), outputs(flags.size());
   std::vector<Source> sources;

@@ -15,7 +15,7 @@ struct Way {
   Wire wire;
   Protocol protocol;
   uint64_t tile;
-  uint64_t seed;  // of delays
+  uint64_t seed;  // of the delays
 };
 
 const std::vector<Way> kWays = {{Wire::kShared, Protocol::kLL, 48, 0},
@@ -35,7 +35,7 @@ std::vector<Buffer> Play(Job* job, const Way& way, const Schedule& schedule, DTy
   *inputs = Inputs(call, 9);
   auto outputs = Outputs(call);
   Ends ends(call.Describe());
-  // Some ranks come late, and others on every other way.
+  // Different ranks are late with each wire and protocol.
   for (int i = 0; i < schedule.ranks(); ++i) {
     const int rank = static_cast<int>((i * 3 + way.seed) % schedule.ranks());
     call.Arrive(rank, 1, (*inputs)[rank].data(), outputs[rank].data(), ends.Expect());
@@ -53,7 +53,7 @@ std::vector<float> InRankOrder(const std::vector<Buffer>& inputs, uint64_t block
   return sum;
 }
 
-CASE("bits do not depend on the way") {
+CASE("bits do not depend on transport and protocol") {
   const std::vector<uint64_t> blocks = {1, 3, 130, 1000};
   std::map<std::string, std::vector<Buffer>> first;
   std::map<std::pair<int, uint64_t>, std::vector<float>> in_rank_order;  // by ranks and block, of all placements

@@ -1,5 +1,5 @@
-// What a small all-reduce may cost, in counts that do not depend on the machine: allocations, wake-ups of other threads
-// and processes, operations that left the thread that launched them. Who makes it faster lowers the bounds.
+// Bounds on the cost of a small all-reduce, in counts that do not depend on the machine: allocations, wake-ups of other
+// threads and processes, operations that left their launching thread. A change that lowers a count lowers its bound.
 #include <sched.h>
 
 #include <atomic>
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-// GCC 12 takes strings for uninitialised whose allocator it cannot see through, as here where it is replaced, and where
-// it inlines one half of the replacement without the other, it takes the two for a mismatch.
+// Replacing the allocator makes GCC 12 warn of uninitialised strings, and of mismatched functions where it inlines only
+// one of the two replacements.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
@@ -28,7 +28,7 @@ void* operator new(size_t size) {
   if (void* memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
-// Used by std::stable_sort, whose memory goes to the delete below.
+// std::stable_sort allocates with this operator and frees with the delete below.
 void* operator new(size_t size, const std::nothrow_t&) noexcept {
   if (counting) ++allocations;
   return std::malloc(size);
@@ -41,10 +41,11 @@ namespace {
 
 constexpr int kWarmUp = 20, kRounds = 300;
 constexpr uint64_t kElements = 256;
-// Allocations of an operation on the threads that bring its ranks: for 4 ranks of one process, for 1 of 4 processes.
+// Allocations of an operation on the threads that bring its ranks: for 4 ranks of one process, and for one rank in each
+// of 4 processes.
 constexpr uint64_t kMostInProcess = 21, kMostBetween = 6;
 
-// Rank by rank on one thread, round after round; returns the allocations that the engine made on it in the last ones.
+// Brings the ranks one after another on one thread, in several rounds. Returns the allocations of the last rounds.
 uint64_t Rounds(Call& call, const std::vector<int>& ranks, float expected) {
   std::vector<std::vector<float>> in(ranks.size(), std::vector<float>(kElements, 1.0f)), out = in;
   std::atomic<size_t> ended{0};
@@ -91,7 +92,7 @@ CASE("in one process") {
   CHECK(allocated <= kMostInProcess * kRounds);
 }
 
-// A thread stands for each process. They wait for each other in the handler as long as it takes.
+// A thread stands for each process. The threads wait for each other in the handler without a limit.
 CASE("between processes") {
   const Schedule& schedule = Find("all_reduce oneshot 4x1 x1");
   Job job(4, Wire::kShared, 4096, 1, 60'000'000);
@@ -114,8 +115,8 @@ CASE("between processes") {
   CHECK(Bell::wakes() - wakes <= 4 * 5);
 }
 
-// Processes that outnumber the processors play what is not small on the threads that bring it, too.
-CASE("more processes than processors") {
+// If there are more processes than CPUs, launching threads execute larger operations, too.
+CASE("more processes than CPUs") {
   cpu_set_t allowed, one;
   CPU_ZERO(&one);
   CHECK(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
@@ -129,7 +130,7 @@ CASE("more processes than processors") {
   for (int rank = 0; rank < 4; ++rank) {
     processes.emplace_back([&, rank] {
       std::vector<float> in(call.schedule().in_blocks * settings.block, 1.0f), out = in;
-      // How many there are is looked at twenty times a second. The others wait for the last.
+      // The engine counts processes twenty times a second. The others wait for the last one.
       for (int round = 0; round < 100; ++round) {
         std::this_thread::sleep_for(std::chrono::milliseconds(rank == 3 ? 5 : 1));
         Ends ends(call.Describe());

@@ -27,7 +27,7 @@ void Play(uint64_t elements, int rounds) {
       Arrival arrival{rank, rank, round, {}, elements * sizeof(float), elements * sizeof(float)};
       arrival.participant.in = in[rank].data();
       arrival.participant.out = out[rank].data();
-      // The threads that complete XLA's futures are not counted: what they do depends on time.
+      // The threads that complete XLA's futures are not counted, since their work depends on timing.
       arrival.participant.done_is_quick = true;
       arrival.participant.done = [&ended](const Status& status) {
         CHECK(status.ok());

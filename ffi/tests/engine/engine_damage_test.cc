@@ -1,4 +1,4 @@
-// Connections on which something else arrives than was sent: all processes are told that, and not that one has died.
+// Connections that damage data: the errors of all processes say so, and do not say that a process died.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 namespace jaxring::test {
 namespace {
 
-// The error of all that wait for rank 3, and of rank 3 when it comes.
+// Checks the error of all ranks that wait for rank 3, and of rank 3 when it arrives.
 void AllAreTold(Site4* site, const std::function<void()>& damage) {
   std::vector<Buffer> outputs = Outputs(site->call);
   Ends ends(site->call.Describe());

@@ -1,4 +1,4 @@
-// What goes wrong: everybody is told, once and by name, and what comes next works where it can.
+// Failures: every rank gets one error that names the cause, and later operations succeed if they can.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 namespace jaxring::test {
 namespace {
 
-CASE("a rank of this process does not come") {
+CASE("a rank of this process does not arrive") {
   Job job(1, Wire::kShared);
   Site4 site(&job, "all_reduce direct 1x4 x1", Sized(100, 60, Protocol::kMemory), 0.3);
   site.RunOk();
@@ -23,7 +23,7 @@ CASE("a rank of this process does not come") {
   site.RunOk();
 }
 
-// A participant that comes after the others were failed is failed too, and the processes still count alike.
+// A participant that arrives after the others have failed fails, too, and the processes' sequence numbers still agree.
 void CheckLateHere(Wire wire) {
   Job job(2, wire);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1), 0.3);
@@ -32,7 +32,7 @@ void CheckLateHere(Wire wire) {
   --site.run;
   for (const Status& status : site.Run({1})) CHECK(status.code == Code::kDeadlineExceeded);
   for (int i = 0; i < 3; ++i) site.RunOk();
-  // More failures than a site remembers, all within one deadline.
+  // More failures than a site keeps, all within one deadline.
   std::vector<Buffer> outputs = Outputs(site.call);
   Ends ends("forgotten");
   for (int run = 1000; run < 1100; ++run) {
@@ -43,8 +43,8 @@ void CheckLateHere(Wire wire) {
   for (int i = 0; i < 3; ++i) site.RunOk();
 }
 
-// A process that does not come: who waits says for which rank. Later it comes, and is failed or served; then all is
-// well.
+// A process does not arrive: the errors name its rank. It arrives later, and fails or succeeds. Then operations succeed
+// again.
 void CheckAbsentProcess(Wire wire, Protocol protocol) {
   Job job(2, wire);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(700, 1.5, protocol));
@@ -78,10 +78,10 @@ void CheckLostPeer(Wire wire, bool cut) {
   here.RunOk();
 }
 
-// The same operation with another size in each process: nobody takes the other's data for his own.
+// The same operation with different sizes in two processes: neither accepts the other's data.
 void CheckDisagreement(Wire wire, uint64_t here, uint64_t there) {
   Job job(2, wire);
-  Settings ours = Sized(here), theirs = Sized(there);  // a minute: all are told long before it is over
+  Settings ours = Sized(here), theirs = Sized(there);  // all fail long before their deadline of a minute
   ours.key = theirs.key = job.NextKey();
   Site4 site(&job, "all_gather direct 2x2 x1", ours), other(&job, "all_gather direct 2x2 x1", theirs);
   std::vector<Buffer> outputs = Outputs(site.call), other_outputs = Outputs(other.call);
@@ -98,8 +98,8 @@ void CheckDisagreement(Wire wire, uint64_t here, uint64_t there) {
   for (int i = 0; i < 30; ++i) next.RunOk();
 }
 
-// What one process sees, all hear of: one that waits for others than the dead, one whose ranks have not all come, and
-// one that comes later.
+// A crash that one process observes fails all: a process that waits for another one, one whose ranks have not all
+// arrived, and one that arrives later.
 void CheckSpread(Wire wire) {
   Job job(4, wire);
   Site4 site(&job, "all_reduce ring 4x1 x1", Sized(700, 1)), next(&job, "all_reduce ring 4x1 x1", Sized(700));
@@ -113,24 +113,24 @@ void CheckSpread(Wire wire) {
   }
   for (int i = 0; i < 3; ++i) site.RunOk();
   next.RunOk();
-  // Processes 1 and 3 lose each other, and nobody else notices by himself.
+  // Processes 1 and 3 lose each other, and no other process observes it.
   std::vector<Buffer> outputs = Outputs(next.call);
   Ends ends(next.call.Describe());
   for (int rank : {0, 1, 2}) next.call.Arrive(rank, 99, next.inputs[rank].data(), outputs[rank].data(), ends.Expect());
   job.CutControl(1, 3);
   for (const Status& status : ends.Wait()) CHECK(status.code == Code::kUnavailable && Says(status, "lost rank "));
-  // Who has it from others says from whom.
+  // Processes that did not observe it name the one that reported it.
   for (const Status& status : site.Run({0})) {
     CHECK(Says(status, "rank 1 (process 1)") && Says(status, "rank 3 (process 3)") && Says(status, ") says"));
   }
 }
 
-// Who is late is described: alive and idle, or in another call.
-CASE("a failure describes who waits for whom") {
+// The error describes the late process: alive and idle, or in another call.
+CASE("a failure describes which process waits for which") {
   Job job(2, Wire::kShared);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1)), other(&job, "all_gather direct 2x2 x1", Sized(100, 1));
   site.RunOk();
-  // A machine with much to do may keep a process from saying what it does for longer than a deadline.
+  // On a busy machine a process's heartbeat may be later than a deadline.
   auto all_say = [](const std::vector<Status>& statuses, const std::string& a, const std::string& b) {
     return std::all_of(statuses.begin(), statuses.end(), [&](const Status& status) {
       CHECK(status.code == Code::kDeadlineExceeded);
@@ -158,7 +158,7 @@ CASE("a failure describes who waits for whom") {
   CHECK(said);
 }
 
-// What comes off a connection is not believed.
+// Received frames are validated.
 CASE("garbage on a control connection") {
   ControlFrame alive;
   alive.activities = {{7, true, 3, "what"}, {8, false, 4, std::string(5000, 'w')}};
@@ -175,7 +175,7 @@ CASE("garbage on a control connection") {
   }
   CHECK(reader.Next(&frame) == FrameReader::Result::kFrame && frame.text == "tex t" && frame.code == Code::kInternal);
   CHECK(reader.Next(&frame) == FrameReader::Result::kMore);
-  // Every byte of it, changed to a few values, and every length: nothing but frames, more or garbage.
+  // Every byte of a frame, changed to a few values, and every length: the reader returns a frame, kMore or kGarbage.
   int garbage = 0;
   for (size_t i = 0; i < good.size(); ++i) {
     for (int value : {0, 1, 2, 5, 6, 127, 128, 255}) {
@@ -191,7 +191,7 @@ CASE("garbage on a control connection") {
     }
   }
   CHECK(garbage > 20);
-  // Who sends such is taken for dead.
+  // A process that sends garbage counts as crashed.
   Job job(1, Wire::kShared);
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
@@ -204,14 +204,14 @@ CASE("garbage on a control connection") {
   close(ends[1]);
 }
 
-// A process that has ended in good order. What it sent before is taken, however late; what waits for more of it fails
-// at once, wherever it began, and names it.
+// A process has ended in good order. Its earlier messages are received, however late. Operations that wait for more of
+// them fail at once and name it, whichever thread executes them.
 void CheckLeft(Wire wire) {
   Job job(4, wire);
   Site4 ring(&job, "all_reduce ring 4x1 x1", Sized(700, 300)), begun(&job, "all_reduce tree 4x1 x1", Sized(700, 300));
   Site4 broadcast(&job, "broadcast direct 4x1 x1", Sized(140, 300));
   ring.RunOk();
-  // As much as its rings hold.
+  // As many messages as its rings hold.
   const int root = broadcast.call.schedule().root;
   std::vector<int> rest;
   for (int rank = 0; rank < 4; ++rank) {
@@ -244,8 +244,8 @@ void CheckLeft(Wire wire) {
   for (int p : rest) CHECK(!job.engine(p).Crashed(root) && job.engine(p).Gone() == std::vector<int>{root});
 }
 
-// One that connects to a process that has ended, but still answers, is told so; what waits for a link that will not be
-// made fails, too.
+// A process that connects to one which has ended but still answers receives its goodbye. Operations that wait for a
+// link which will not be made fail, too.
 void CheckLeftBefore(bool raised) {
   Job job(1, Wire::kShared), other(1, Wire::kShared);
   other.engine(0).Abort("this process is ending", 2, !raised, raised ? " after an uncaught ValueError: why" : "");
@@ -273,7 +273,7 @@ void CheckLeftBefore(bool raised) {
   }
 }
 
-// Buffers that do not fit the plan, on one rank only: all ranks of the process are told.
+// The buffers of one rank do not fit the plan: all ranks of the process fail.
 CASE("operands that do not fit") {
   Job job(1, Wire::kShared);
   Site4 site(&job, "all_reduce direct 1x4 x1", Sized(100, 60, Protocol::kMemory));
@@ -298,7 +298,7 @@ CASE("operands that do not fit") {
   CHECK(Says(ends.Wait()[0], "partition 4 is in no group"));
 }
 
-// Planning that fails tells who waits, and is tried again for those who come later.
+// Failed planning fails the ranks that wait, and is tried again for ranks that arrive later.
 CASE("a plan is refused") {
   Job job(1, Wire::kShared);
   const Schedule& schedule = Find("all_reduce direct 1x4 x1");
@@ -320,7 +320,7 @@ CASE("a plan is refused") {
     Ends ends("rejection");
     arrive(rejected, rejected, ends);
     for (const Status& status : ends.Wait()) CHECK(status.code == Code::kFailedPrecondition && Says(status, "no plan"));
-    // A rank of the same execution that comes late is told the same.
+    // A late rank of the same execution gets the same error.
     Ends late("late rejection");
     arrive(3, rejected, late);
     CHECK(late.Wait()[0].code == Code::kFailedPrecondition && asked == rejected + 1);
@@ -331,7 +331,7 @@ CASE("a plan is refused") {
   CHECK(asked == 3 && data[0] == std::vector<int32_t>(100, 20));
 }
 
-// Two executions by two processes, then one whose other process does not come.
+// Two executions by two processes, then one in which the other process does not arrive.
 CASE("failures are recorded") {
   Job job(2, Wire::kShared);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 2));
@@ -352,7 +352,7 @@ CASE("a rank of this process comes late") {
   for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckLateHere(wire);
 }
 
-CASE("a process does not come") {
+CASE("a process does not arrive") {
   for (Wire wire : {Wire::kShared, Wire::kTcp}) {
     CheckAbsentProcess(wire, Protocol::kLL);
     CheckAbsentProcess(wire, Protocol::kSimple);
@@ -371,7 +371,7 @@ CASE("processes disagree on a message's length") {
   }
 }
 
-CASE("a failure spreads") {
+CASE("a failure reaches all processes") {
   for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckSpread(wire);
 }
 

@@ -11,7 +11,7 @@
 namespace jaxring::test {
 namespace {
 
-// A process that cannot make its links has no plan: the others do not wait for it until their deadline.
+// A process that cannot make its links gets no plan. The others fail at once, not at their deadline.
 void CheckLinks(Wire wire) {
   Job job(2, wire);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100));
@@ -50,7 +50,7 @@ CASE("a failure before the connection") {
   CHECK(told.code == Code::kResourceExhausted && Says(told, "no memory (Process 0 was the first to see it.)"));
 }
 
-// Scratch of more bytes than there are addresses: a lane fails the operation for all, also for those that need none.
+// Scratch larger than the address space: a lane fails the operation for all processes, also for those that need none.
 [[maybe_unused]] void CheckScratch(Wire wire) {
   Job job(4, wire);
   Site4 site(&job, "all_reduce halving_doubling 4x1 x1", Sized(50));  // fits a slot whole
@@ -69,7 +69,7 @@ CASE("no memory for links") {
   for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckLinks(wire);
 }
 
-// The allocators of sanitizers end the process instead.
+// The sanitizers' allocators end the process instead.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 CASE("no memory for scratch") {
   for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckScratch(wire);

@@ -53,7 +53,7 @@ void CheckHalves(const std::string& where, Wire wire, Protocol protocol) {
 
 constexpr uint64_t kRows = 400;
 
-// How many elements `from` sends to `to`: some nothing, some many tiles.
+// The number of elements that `from` sends to `to`: from none to many tiles.
 uint64_t Length(int from, int to, uint64_t seed) {
   const uint64_t x = Random(seed * 64 + from * 8 + to);
   return x % 4 == 0 ? 0 : x % 4 == 1 ? x / 4 % 3 : x / 4 % 90;
@@ -123,7 +123,7 @@ void CheckRagged(const std::string& where, Wire wire, Protocol protocol) {
   }
 }
 
-CASE("halves of messages") {
+CASE("sends and receives") {
   for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
     for (Wire wire : {Wire::kShared, Wire::kTcp}) {
       for (const char* where : {"1x1", "1x4", "2x2", "2+1+2"}) CheckHalves(where, wire, protocol);

@@ -127,7 +127,7 @@ void CheckEverybodyIsTold(Wire wire) {
 }
 
 // A process that was lost can take part in the next epoch.
-CASE("a loss is forgotten") {
+CASE("a lost process comes back") {
   Job job(2, Wire::kShared);
   Call call(&job, Find("all_reduce ring 2x2 x1"), Sized(700));
   Execution(&call, 0, 1).RunOk();
@@ -233,7 +233,7 @@ CASE("old messages") {
   for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckOldMessages(wire);
 }
 
-CASE("every process is told of a halt") {
+CASE("a halt reaches every process") {
   for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckEverybodyIsTold(wire);
 }
 

@@ -50,7 +50,7 @@ void CheckAbsentProcess(Wire wire) {
 }
 
 // Ranks of the same process do not arrive, and a plan does not.
-CASE("a rank of this process does not come") {
+CASE("a rank of this process does not arrive") {
   Job job(1, Wire::kShared, Warning(0.2), 1);
   Site4 site(&job, "all_reduce ring 1x4 x1", Sized(100));
   site.RunOk();
@@ -90,7 +90,7 @@ CASE("no warning without the option") {
   CHECK(!job.engine(0).NextStall(0));
 }
 
-CASE("a process does not come") {
+CASE("a process does not arrive") {
   for (Wire wire : {Wire::kShared, Wire::kTcp}) CheckAbsentProcess(wire);
 }
 

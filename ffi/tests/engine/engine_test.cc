@@ -12,7 +12,7 @@
 namespace jaxring::test {
 namespace {
 
-// `block` elements, or with `tiles` so many tiles of each piece and a bit.
+// Uses blocks of `block` elements, or with `tiles` of so many tiles in each piece and a few elements.
 struct Sample {
   uint64_t block, tiles;
   DType dtype;

@@ -56,7 +56,7 @@ Outcome Play(EngineOptions::NonFinite what, float value) {
   auto outputs = Outputs(call);
   reinterpret_cast<float*>(inputs[2].data())[5] = value;
   Outcome outcome;
-  // Twice: a call is warned of once.
+  // Two executions give one warning.
   for (int run = 1; run <= 2; ++run) {
     Ends ends;
     for (int rank = 0; rank < 4; ++rank)
@@ -83,7 +83,7 @@ CASE("ranks and calls are named") {
   for (const Status& status : Play(NonFinite::kIgnore, nan).ends) CHECK(status.ok());
   Outcome warned = Play(NonFinite::kWarn, nan);
   for (const Status& status : warned.ends) CHECK(status.ok());
-  // The process that holds it names it; the other sees it in its results.
+  // The process whose operand has the value names it; the other one finds it in its results.
   CHECK_EQ(warned.warnings.size(), 2u);
   CHECK(Says(warned.warnings[0],
              "execution 0: the result of rank 0 (process 0) holds NaN, first at element 5, and no operand of"));

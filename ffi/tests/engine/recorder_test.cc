@@ -50,7 +50,7 @@ CASE("states") {
   CHECK(recorder.After(b).empty());
 }
 
-CASE("old records go") {
+CASE("old records are overwritten") {
   Recorder recorder;
   const uint64_t first = recorder.Begin(Labelled("first"), 0, 0, Clock::now(), Clock::now());
   uint64_t last = first;
@@ -65,7 +65,7 @@ CASE("old records go") {
 }
 
 // Texts have a ring of their own: an overwritten text is not returned.
-CASE("old texts go") {
+CASE("old texts are overwritten") {
   Recorder recorder;
   for (uint64_t i = 0; i < 2200; ++i) {
     recorder.Begin(Labelled(std::to_string(i) + std::string(1000, '.')), i, i, Clock::now(), Clock::now());
@@ -128,7 +128,7 @@ CASE("a signal copies the record") {
     CHECK(copy == std::string(static_cast<const char*>(memory), bytes));
     CHECK(unlink(path.c_str()) == 0);
   }
-  // A record that is a file needs no copy, a handler that is there stays, and a later one replaces ours.
+  // A record in a file needs no copy, an existing handler stays, and a later one replaces jaxring's.
   InChild([&, memory = memory, bytes = bytes] {
     DumpOnSignal(memory, bytes, "");
     CHECK(raise(SIGUSR1) == 0);

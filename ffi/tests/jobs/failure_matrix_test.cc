@@ -25,7 +25,7 @@ namespace {
 constexpr int kProcesses = 4;
 constexpr int kRounds = 12;
 constexpr uint64_t kBlock = 700;
-// Seconds for an operation with a process that is stopped. RDMA's cases run where processors are emulated.
+// Seconds for an operation with a stopped process. The RDMA cases run on emulated CPUs.
 const double kPatience = VerbsDevices().empty() ? 1 : 4;
 
 enum class What { kKilled, kStopped, kExits, kRaises, kCut, kNoMemory };
@@ -49,7 +49,7 @@ struct Case {
 struct Board {
   struct Process {
     std::atomic<bool> first_done, acted;
-    std::atomic<int> told;                         // how many errors it has had
+    std::atomic<int> told;                         // the number of its errors so far
     std::array<std::atomic<bool>, kRounds> named;  // whether each named the victim, set before it is counted
   };
   std::array<Process, kProcesses> processes;

@@ -44,7 +44,7 @@ struct Scenario {
   uint64_t seed;
   Wire wire;
   int processes = 0, rounds = 1;
-  std::vector<Operation> operations;  // those of a round, in flight together
+  std::vector<Operation> operations;  // of a round, in flight together
   FaultPlan faults;
 
   explicit Scenario(uint64_t s) : seed(s) {
@@ -325,7 +325,7 @@ int main(int argc, char** argv) {
   if (argc <= 1) {
     CrcIsCastagnolis();
     ChecksumTells();
-    // Both outcomes, or the faults are too many or too few to show anything.
+    // Both outcomes must occur; otherwise there are too many faults or too few.
     CHECK(total->right > 10 && total->errors > 10 && total->injected > 100);
   }
   return failures == 0 ? 0 : 1;

@@ -43,7 +43,7 @@ struct Board {
   std::atomic<bool> inside[kProcesses], done[kProcesses], limited;
 };
 
-// As a full /dev/shm: no file grows, and none is made.
+// Like a full /dev/shm: files can neither grow nor be made.
 void NoSpace() {
   signal(SIGXFSZ, SIG_IGN);
   const rlimit none{4096, 4096};
@@ -174,7 +174,7 @@ class Member {
       return;
     }
     auto plan = MakePlan(schedule_, settings, process_, 1);
-    // Scratch of more bytes than there are addresses.
+    // Scratch larger than the address space.
     if (wanting && victim_) plan->tile_elements = uint64_t{1} << 50;
     request.Resolve(plan);
   }

@@ -16,23 +16,23 @@ struct Registered {
   void (*body)();
 };
 
-// Made when it is first used: cases register themselves before main.
+// Made at its first use, since cases register themselves before main.
 std::vector<Registered>& Cases() {
   static std::vector<Registered> cases;
   return cases;
 }
 
-// Sanitizers report crashes themselves, and better.
+// Sanitizers report crashes themselves, with more detail.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void Say(const char* text) { [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text, std::strlen(text)); }
 
-// Calls nothing that a handler of a signal may not.
+// Calls only async-signal-safe functions.
 void NameTheCase(int number) {
   const char* name = running_case.load();
   Say("case \"");
   Say(name == nullptr ? "" : name);
   Say("\" ends by a signal\n");
-  // The action is the default one again, by SA_RESETHAND.
+  // SA_RESETHAND has restored the default action.
   raise(number);
 }
 
@@ -60,7 +60,7 @@ int RunAllCases(int argc, char** argv) {
   for (const Registered& each : Cases()) {
     const auto asked = [&](const char* part) { return std::strstr(each.name, part) != nullptr; };
     if (argc > 1 && std::none_of(argv + 1, argv + argc, asked)) continue;
-    // With its end, in case of a signal that nothing can be said of.
+    // Flushes the name, in case of a signal that cannot be handled.
     std::cout << "case \"" << each.name << '"' << std::endl;
     running_case = each.name;
     each.body();

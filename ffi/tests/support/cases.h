@@ -1,7 +1,7 @@
-// The cases of a test program. CASE("name") { ... } registers one, anywhere in a namespace of the program's file, and
-// the main that comes with this header (cases_main.cc) runs all of them in the order of the file. Arguments choose
-// those whose names contain one of them. The name of a case is printed when it begins, when a CHECK in it fails, and
-// when the program ends by a signal meanwhile.
+// The cases of a test program. CASE("name") { ... } registers a case, anywhere in a namespace of the program's file.
+// The main of cases_main.cc runs all of them in the order of the file. With arguments it runs those cases whose names
+// contain one of the arguments. The name of a case is printed when it begins, when a CHECK in it fails, and when a
+// signal ends the program during it.
 #pragma once
 
 #include "tests/support/check.h"
@@ -13,8 +13,8 @@ class RegisteredCase {
   RegisteredCase(const char* name, void (*body)());
 };
 
-// What main does: the exit status is 0 if all chosen cases ran, and 2 if no name fits the arguments. For programs that
-// take arguments of their own, and so have a main of their own.
+// The body of that main, for programs with a main of their own. Returns the exit status: 0 if all chosen cases ran, 2
+// if no name matches the arguments.
 int RunAllCases(int argc, char** argv);
 
 }  // namespace jaxring::test

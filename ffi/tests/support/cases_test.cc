@@ -1,5 +1,5 @@
-// A case that fails or crashes is named, and arguments choose cases. The main is not the registry's: it has these cases
-// played in processes of their own, whose ends it looks at.
+// A case that fails or crashes is named, and arguments choose cases. This program has a main of its own, which runs the
+// cases in child processes and checks how these end.
 #include "tests/support/cases.h"
 
 #include <sys/resource.h>
@@ -62,7 +62,7 @@ int main() {
   const End unknown = Played("no such case");
   CHECK(WIFEXITED(unknown.status) && WEXITSTATUS(unknown.status) == 2);
   CHECK(Has(unknown.errors, "passes"));
-// Sanitizers report crashes in their own words.
+// Sanitizers print reports of their own for crashes.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
   const End aborted = Played("aborts");
   CHECK(WIFSIGNALED(aborted.status) && WTERMSIG(aborted.status) == SIGABRT);

@@ -1,4 +1,5 @@
-// Checks for plain test executables: the first that fails says where and what, and ends the program with status 1.
+// Checks for plain test executables: the first that fails prints its place and condition, and ends the program with
+// status 1.
 #pragma once
 
 #include <atomic>
@@ -8,7 +9,7 @@
 
 namespace jaxring::test {
 
-// The case that this process is in (cases.h), for messages; nullptr outside of cases.
+// The case that this process runs (cases.h), for messages; nullptr outside of cases.
 inline std::atomic<const char*> running_case{nullptr};
 
 template <class T>
@@ -27,7 +28,7 @@ void Show(const char* text, const T& value) {
   std::cerr << file << ":" << line << ": failed: " << text;
   if (name != nullptr) std::cerr << ", in case \"" << name << '"';
   std::cerr << std::endl;
-  std::_Exit(1);  // other threads may be at work, so nothing is destroyed
+  std::_Exit(1);  // other threads may be running, so nothing is destroyed
 }
 
 template <class A, class B>

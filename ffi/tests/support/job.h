@@ -17,7 +17,7 @@
 
 namespace jaxring::test {
 
-// Completions: each is called exactly once, and within a minute.
+// Expects completions, each of which must be called exactly once and within a minute.
 class Ends {
  public:
   explicit Ends(std::string what = "");
@@ -33,7 +33,7 @@ class Ends {
   std::shared_ptr<State> state_;
 };
 
-// kTcp: the network; by RDMA where JAXRING_TEST_VERBS names devices.
+// kTcp uses RDMA instead if JAXRING_TEST_VERBS names devices.
 enum class Wire { kShared, kTcp };
 
 class Job {
@@ -89,7 +89,7 @@ struct Settings {
   uint64_t tile = 48;
   uint64_t piece_bytes = 64;
   double timeout_s = 20;
-  uint64_t key = 0;  // 0: a fresh one
+  uint64_t key = 0;  // 0: a new key
 };
 
 std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings& settings, int process, int channels);

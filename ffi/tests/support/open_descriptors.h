@@ -26,7 +26,7 @@ inline void SendDescriptors(int to, int number, const std::vector<int>& descript
   CHECK(sendmsg(to, &message, MSG_NOSIGNAL) == sizeof number);
 }
 
-// Empty where the other end is closed.
+// Empty if the other end is closed.
 inline std::vector<int> ReceiveDescriptors(int from, int* number, size_t count) {
   std::vector<char> control(CMSG_SPACE(count * sizeof(int)));
   iovec part{number, sizeof *number};

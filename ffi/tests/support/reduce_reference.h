@@ -1,4 +1,5 @@
-// Reductions one element at a time, from the definitions of the formats: slow, and sharing nothing with ffi/reduce.
+// Reference reductions of one element at a time, from the definitions of the formats. They are slow, and share no code
+// with ffi/reduce.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +20,8 @@ inline bool IsInteger(DType d) { return d <= DType::kUInt64; }
 inline bool IsSigned(DType d) { return d >= DType::kInt8 && d <= DType::kInt64; }
 inline bool IsNarrow(DType d) { return d >= DType::kF8E4M3FN && d <= DType::kBF16; }
 
-// The values of a narrow float's codes without sign. The last is what overflows: infinity's code (NaN's in e4m3fn),
-// with the value that it would have if the exponents went on.
+// The values of a narrow float's codes without sign. The last one stands for overflow: the code of infinity (of NaN in
+// e4m3fn), with the value that it would have if the exponents continued.
 struct Format {
   int bits;
   uint32_t sign, overflow, nan;
@@ -64,7 +65,7 @@ inline const Format& FormatOf(DType d) {
   return formats.at(d);
 }
 
-// An accumulator: integers in `bits`, sign-extended where signed; floats in re and im, exactly.
+// An accumulator: integers in `bits`, sign-extended if signed; floats in re and im, exactly.
 struct Value {
   double re = 0, im = 0;
   uint64_t bits = 0;
@@ -128,7 +129,7 @@ Value CombineFloats(ReduceOp op, const Value& x, const Value& y) {
   return {a_first == (op == ReduceOp::kMin) ? a : b};
 }
 
-// Real products are of re alone: im is 0 there, and an infinity times it is not to show.
+// Products of real numbers use re alone: im is 0, and infinity times 0 would be NaN.
 inline Value Combine(DType d, ReduceOp op, const Value& a, const Value& b) {
   if (!IsInteger(d)) {
     if (op == ReduceOp::kProd && !IsComplex(d)) {
@@ -175,7 +176,7 @@ inline bool SameNumber(double a, double b) {
   return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
 }
 
-// The same bits, or NaN both.
+// Whether the bits are equal, or both are NaN.
 inline bool SameElement(DType d, const char* a, const char* b) {
   if (std::memcmp(a, b, ElementBytes(d)) == 0) return true;
   if (IsInteger(d)) return false;

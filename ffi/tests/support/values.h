@@ -57,7 +57,7 @@ inline uint64_t Random(uint64_t x) {
   return x ^ (x >> 32);
 }
 
-// A rank's input: any integers; floats in [-2, 2).
+// A rank's input: arbitrary integers, or floats in [-2, 2).
 Buffer Input(const Settings& settings, int blocks, int rank, uint64_t seed);
 std::vector<Buffer> Inputs(const Call& call, uint64_t seed);
 std::vector<Buffer> Outputs(const Call& call);
@@ -78,9 +78,9 @@ class Reference {
 
  private:
   int Source(int target) const;
-  // Block `to` of the output is block `from` of a rank's input, or zeros where there is no such rank.
+  // Block `to` of the output is block `from` of a rank's input, or zeros if there is no such rank.
   void Moved(int rank, int from, int to, const Buffer& output) const;
-  // The output is the fold of all ranks' input block: exactly for integers and extremes, else as rounding allows.
+  // The output is the fold of all ranks' input block: exactly for integers, min and max, otherwise up to rounding.
   void Folded(int block, const Buffer& output) const;
   [[noreturn]] void Wrong(uint64_t element) const;
 
