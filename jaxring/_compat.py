@@ -45,7 +45,7 @@ class _SyncPoints:
 
 
 def note_preemption_points() -> None:
-    """From now on `preemptions_are_asked_for` knows. To be called when jax.distributed is initialised."""
+    """Have `preemptions_are_asked_for` observe the program. Called when jax.distributed is initialised."""
     from jax._src import distributed
 
     state = distributed.global_state

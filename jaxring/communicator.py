@@ -39,10 +39,10 @@ class Communicator:
     """All processes of the `jax.distributed` job, one rank each: ``rank`` of ``size``.
 
     Every process makes its communicators in the same order (after `jaxring.rebuild` all make new ones), calls each
-    one's collectives in the same order, and from one thread at a time. Operands and results are contiguous arrays; a
-    result is returned, and made unless ``out`` is given. With it small messages are quickest: a call like a recent one,
-    of the same dtype and shapes, is found without Python. JaxringError where a collective fails, ValueError and
-    TypeError for arrays that do not fit.
+    one's collectives in the same order, and from one thread at a time. Operands and results are contiguous arrays. The
+    result is returned; it is ``out`` if that is given, else a new array. Small messages are fastest with ``out``,
+    because a call with the dtype and shapes of a recent one is found without Python. JaxringError where a collective
+    fails, ValueError and TypeError for arrays that do not fit.
     """
 
     def __init__(self, *, timeout: float | None = None) -> None:
@@ -58,7 +58,7 @@ class Communicator:
         self._name = f"communicator {epoch}.{next(_made[epoch])}"
         self._calls: dict[tuple[Any, ...], _native.BufferCall] = {}
         recent = _native.RecentCalls(np.ndarray)
-        # Bound once, since a small message feels each look-up.
+        # Bound once, because each attribute look-up costs a measurable part of a small message's time.
         self._again, self._remember = recent.run, recent.remember
 
     def all_reduce(self, x: np.ndarray, out: np.ndarray | None = None, op: str = "sum") -> np.ndarray:

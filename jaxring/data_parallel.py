@@ -1,4 +1,4 @@
-"""Data-parallel gradients: each rank's loss is of its own part of the data, and all ranks get the mean's gradient."""
+"""Data-parallel gradients: each rank computes the loss of its part of the data; all get the gradient of the mean."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class JoinError(JaxringError, RuntimeError):
 
 
 class MemoryLimitError(JaxringError, MemoryError):
-    """Memory that this process needs and does not get."""
+    """Memory that this process needs could not be obtained."""
 
 
 class PlanError(JaxringError, ValueError):

@@ -1,12 +1,12 @@
 """Collectives in two halves: begin one, compute something else, then take its result.
 
-On CPU the collective is an asynchronous custom call: XLA goes on with whatever does not need its result. What
-`Handle.done` adds is a place in the program: see there for what XLA makes of it.
+On CPU the collective is an asynchronous custom call: XLA continues with the operations that do not need its result.
+`Handle.done` adds the place in the program where the result is taken; its docstring says how XLA treats it.
 
-On GPUs a custom call is done when its stream comes to what is behind it. A collective that is started runs on a stream
-of our own, and XLA does not know that its result is not there yet: nothing but a done may touch it. What a call makes
-of its collective's result (a transposition, say) waits in the handle, a handle that leaves its trace is done there, and
-the collective is given the other stream only where the program has its result go straight into the done.
+On GPUs XLA treats a custom call as done when its stream reaches the next operation. A collective that is started runs
+on a separate stream, and XLA does not know that its result is not there yet, so only a done may use it. Operations on
+the result (a transposition, for example) are kept in the handle until then, and a handle that leaves its trace is done
+there. The collective is moved to the other stream only where its result goes straight into the done.
 """
 
 from __future__ import annotations

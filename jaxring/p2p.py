@@ -66,7 +66,7 @@ def recv(
     """Receives what the matching `send` sends: ``(value, token)``.
 
     ``like`` has the value's shape and dtype (an array or `jax.ShapeDtypeStruct`). Ranks that are no target get zeros.
-    Nothing here says over which axes the value varies that was sent: under ``check_vma=True`` what is received counts
+    The axes over which the sent value varies are not known here: under ``check_vma=True`` the received value is typed
     as varying over all manual axes of the mesh.
     """
     axes = resolve("recv", axis_name)

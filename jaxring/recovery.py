@@ -1,14 +1,14 @@
-"""Going on after an error without leaving the process: end what is in flight, and form the job anew.
+"""Recovery from an error within the process: end the operations in flight, and form the job again.
 
     try:
         params, loss = step(params, batch)
         jax.block_until_ready(loss)
     except (jax.errors.JaxRuntimeError, ValueError):
-        members = jaxring.shrink()  # or jaxring.rebuild(), if what was lost is started again
+        members = jaxring.shrink()  # or jaxring.rebuild(), if the lost processes are started again
 
-All processes that live call the same function, which brings them to a new epoch of the job, with new links:
-nothing of the old one gets there. `docs/recovery.md` says what JAX itself has to be told, and what lost ranks mean for
-each collective. GPUs: a process that has run a collective on one has to be started again.
+All living processes call the same function. It begins a new epoch of the job with new links, which no message of the
+old epoch reaches. `docs/recovery.md` says how to configure JAX itself, and what lost ranks mean for each collective. A
+process that has run a collective on a GPU must be started again.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = ["Membership", "abort", "halted", "members", "rebuild", "restarted", "
 # Names this start of the process.
 _token = secrets.token_hex(16)
 _lock = threading.Lock()
-# Once agreed, members have at least so long to come.
+# How long members have at least to begin the epoch once they have agreed on it.
 _ENTER_S = 20.0
-# So long is nobody disturbed who does not come.
+# How long after rebuild() or shrink() began the other processes' operations are left to end by themselves.
 _PATIENCE_S = 10.0
 
 
@@ -50,27 +50,28 @@ def abort(reason: str = "") -> None:
 
 
 def rebuild(timeout: float | None = None) -> Membership:
-    """Form the job of all its processes anew: those that live, and those that were lost and have been started again.
+    """Form the job again of all its processes: the living ones, and those that were lost and have been started again.
 
-    Every process calls it, a restarted one before its first collective. It returns when all are there; programs that
-    are compiled run on, and plan anew. JoinError where one does not come in ``timeout`` seconds (default: the longer of
-    JAXRING_TIMEOUT and JAXRING_JOIN_TIMEOUT): collectives then fail until another call of this or of `shrink` succeeds.
-    JaxringError in a process that has run collectives on a GPU.
+    Every process calls it, a restarted one before its first collective. It returns when all have called; compiled
+    programs stay valid and are planned again. JoinError where a process does not call within ``timeout`` seconds
+    (default: the longer of JAXRING_TIMEOUT and JAXRING_JOIN_TIMEOUT): collectives then fail until another call of this
+    or of `shrink` succeeds. JaxringError in a process that has run collectives on a GPU.
     """
     return _renew(REBUILD, settings().come_timeout if timeout is None else timeout)
 
 
 def shrink(timeout: float | None = None) -> Membership:
-    """Go on with the processes that live: collectives run among their ranks, and means are over these.
+    """Continue with the living processes: collectives run among their ranks, and means are over these.
 
-    All of them call it. Who is known to have ended is not waited for; who does not come in ``timeout`` seconds
-    (default: JAXRING_JOIN_TIMEOUT) is left out, and gets a JoinError when it comes. Other errors are `rebuild`'s.
+    All of them call it. A process that is known to have ended is not waited for. One that does not call within
+    ``timeout`` seconds (default: JAXRING_JOIN_TIMEOUT) is left out, and gets a JoinError when it calls. Other errors
+    are those of `rebuild`.
     """
     return _renew(SHRINK, settings().join_timeout if timeout is None else timeout)
 
 
 def members() -> Membership:
-    """Who takes part now."""
+    """The processes that take part now."""
     return service.job().membership()
 
 
@@ -97,7 +98,7 @@ def _renew(kind: str, timeout_s: float) -> Membership:
     process = jax.process_index()
     job = service.job()
     with _lock:
-        # Others may still be in what this process has ended. Unless something has failed, they come by themselves.
+        # Others may still be in an operation that this process has ended. Unless one has failed, it ends by itself.
         text = f"process {process} called jaxring.{kind}()"
         _native.halt(text, _native.troubled())
         if cuda_service.abort(text):
@@ -113,7 +114,7 @@ def _renew(kind: str, timeout_s: float) -> Membership:
         patience.start()
         try:
             fresh = not job.joined()
-            # Links in the making end first.
+            # Links that are being made are ended first.
             job.leave(deadline)
             if current.count == 1:
                 found = Membership(current.epoch + 1, 1, (0,))
@@ -122,6 +123,6 @@ def _renew(kind: str, timeout_s: float) -> Membership:
                 found = membership.agree(store, process, _token, fresh, current, kind, timeout_s, gone)
         finally:
             patience.cancel()
-            patience.join()  # what it does is for this epoch
+            patience.join()  # it must not halt the next epoch
         job.enter(found, max(deadline, time.monotonic() + _ENTER_S), _native.gone)
         return found

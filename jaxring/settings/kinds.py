@@ -1,6 +1,6 @@
-"""What the values of variables may look like: functions that turn text into a value.
+"""The kinds of variables: functions that parse a value's text.
 
-Each raises ValueError with what was expected, to be said after "must be".
+Each raises ValueError whose text describes the expected value and completes the sentence "must be ...".
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def seconds_or_never(text: str) -> float:
 
 
 def names(text: str) -> str:
-    """A comma list, read by whom it is for."""
+    """A comma list, which the code that uses it parses."""
     if not _LIST.fullmatch(text):
         raise ValueError("a comma list of at most 256 characters")
     return text
@@ -92,18 +92,18 @@ def one_of(*all_names: str) -> Callable[[str], str]:
 
 
 def text_line(text: str) -> str:
-    """Anything that can be printed."""
+    """Any printable text."""
     if len(text) > 256 or not text.isprintable():
         raise ValueError("at most 256 printable characters")
     return text
 
 
 def plugin(text: str) -> str:
-    """A library's path or name; "none" for none, as NCCL has it."""
+    """A library's path or name; "none" for none, as in NCCL."""
     return "" if text == "none" else text_line(text)
 
 
-# What can be asked of fault injection, as ffi/transport/core/faults.h has it: shares of all messages, and some numbers.
+# The parameters of fault injection, as in ffi/transport/core/faults.h: shares of all messages, and some numbers.
 _SHARES = ("drop", "delay", "duplicate", "truncate", "corrupt", "reorder", "reset")
 
 
@@ -124,7 +124,7 @@ def faults(text: str) -> tuple[str, ...]:
 
 
 def fault_plan(words: tuple[str, ...]) -> dict[str, float]:
-    """What `faults` has let pass, as the engines take it: a number by each name."""
+    """A value that `faults` has accepted, in the engines' format: a number by each name."""
     return {name: float(number) for name, number in (word.split("=") for word in words)}
 
 

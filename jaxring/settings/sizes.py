@@ -1,4 +1,4 @@
-"""Sizes in bytes as people write them."""
+"""Sizes in bytes in their human-readable form."""
 
 from __future__ import annotations
 

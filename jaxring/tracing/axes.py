@@ -1,4 +1,4 @@
-"""Named axes: which ranks a collective joins, in which groups, and what is wrong with a call before it is traced."""
+"""Named axes: which ranks take part in a collective, in which groups. Errors of a call's axes are raised here."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
-    """The axes of one collective as the trace sees them; hashable, a parameter of the primitives.
+    """The axes of one collective in the current trace; hashable, a parameter of the primitives.
 
     ``names`` in the caller's order: the rank is the row-major index over them. ``mesh`` has every mesh axis with its
     size, in the mesh's order: a partition id is the row-major index over them. ``groups`` are the caller's
-    ``axis_index_groups``, or None. ``vmapped`` has those of ``names`` that are axes of `jax.vmap`, with their sizes;
-    batching takes them away, so that none is left when a program is lowered.
+    ``axis_index_groups``, or None. ``vmapped`` has those of ``names`` that are axes of `jax.vmap`, with their sizes.
+    Batching removes them, so none is left when a program is lowered.
     """
 
     names: tuple[Hashable, ...]
@@ -74,7 +74,7 @@ class Axes:
 
 
 def shown(value: Any) -> str:
-    """An argument as errors show it: an array by its type, anything else as it is written, if that is short."""
+    """The text of an argument in errors: an array's type, anything else's repr, shortened."""
     if isinstance(value, (jax.Array, np.ndarray)):
         return f"an array of {value.dtype}{list(value.shape)}"
     text = repr(value)
@@ -82,7 +82,7 @@ def shown(value: Any) -> str:
 
 
 def named(what: str, axis_name: AxisName) -> tuple[Hashable, ...]:
-    """One name or several as a tuple. TypeError for what cannot be a name, as where arguments are swapped."""
+    """One name or several as a tuple. TypeError for a value that cannot be a name, as where arguments are swapped."""
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     for name in names:
         try:
@@ -110,8 +110,8 @@ def resolve(what: str, axis_name: AxisName, axis_index_groups: Sequence[Sequence
                 f"jaxring.{what}: axis {name!r} is not bound here (bound mesh axes: {known}). Call it inside "
                 f"jax.shard_map or jax.pmap over a mesh axis of that name, or inside jax.vmap with that axis_name."
             )
-        # A vmapped axis may bear a mesh axis's name. With one size too they cannot be told apart, and need not be:
-        # batching takes the name out, or it is the mesh's.
+        # A vmapped axis may have a mesh axis's name. If they also have the same size, they cannot be distinguished, and
+        # need not be: either batching removes the name, or it is the mesh's.
         if manual.get(name) != size:
             vmapped.append((name, size))
     if len(set(names)) != len(names):
@@ -139,7 +139,7 @@ _lowered_site: contextvars.ContextVar[str | None] = contextvars.ContextVar("jaxr
 
 @contextlib.contextmanager
 def called_at(site: str) -> Iterator[None]:
-    """Within, `call_site` gives ``site``: where a call was traced earlier and is only now being lowered."""
+    """Within this context `call_site` returns ``site``, for a call that was traced earlier and is lowered now."""
     token = _lowered_site.set(site)
     try:
         yield
@@ -158,7 +158,7 @@ def _bound_size(name: Hashable) -> int | None:
 
 
 def caller() -> tuple[str, int] | None:
-    """File and line of the innermost caller outside jaxring and JAX; None for what was traced earlier."""
+    """File and line of the innermost caller outside jaxring and JAX; None for a call that was traced earlier."""
     if _lowered_site.get() is not None:
         return None
     frame: types.FrameType | None = sys._getframe(1)

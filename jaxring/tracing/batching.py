@@ -1,9 +1,9 @@
 """`jax.vmap` of the collectives: over other data, and over axes that the collectives themselves name.
 
-A batch of other data becomes part of the blocks. A vmapped axis that a collective names is a part of its ranks that
-lives in one array: that part is done here, in JAX, and the collective goes on over the axes that are left. Where the
-vmapped axis has v entries, with A ranks in the axes named before it and B in those after it, the axis that counts ranks
-is (A, v, B) in row-major order, and the ranks that are left are (A, B).
+A batch of other data becomes part of the blocks. Along a vmapped axis that a collective names, the ranks' values are in
+one array. That part of the collective is done here, in JAX, and the collective is then called over the remaining axes.
+Where the vmapped axis has v entries, with A ranks in the axes named before it and B in those after it, the axis that
+counts ranks is (A, v, B) in row-major order, and the remaining ranks are (A, B).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One vmapped axis of a collective, and what is left of the collective without it."""
+    """One vmapped axis of a collective, and the remaining axes."""
 
     before: int
     size: int
@@ -42,7 +42,7 @@ class Part:
     options: Options
 
     def __call__(self, name: str, x: Any, **changes: Any) -> Any:
-        """A collective over the axes that are left."""
+        """A collective over the remaining axes."""
         options = self.options._replace(**changes)
         return apply(name, cast_varying(x, self.rest, options), self.rest, options)
 
@@ -57,7 +57,7 @@ class Part:
         return x.reshape(self.before * self.size * self.after, *x.shape[3:])
 
     def place(self, rank: int) -> tuple[int, int]:
-        """A rank as the rank in what is left, and the index on the vmapped axis."""
+        """A rank as the rank among the remaining axes, and the index on the vmapped axis."""
         a, v, b = np.unravel_index(rank, (self.before, self.size, self.after))
         return int(a) * self.after + int(b), int(v)
 
@@ -68,7 +68,7 @@ class Part:
 
 
 def part(what: str, data: Any, axes: Axes, options: Options) -> Part:
-    """The part of a collective that the vmapped axis ``data`` is. NotImplementedError where it cannot be taken out."""
+    """The vmapped axis ``data`` of a collective. NotImplementedError where it cannot be separated."""
     name, size = data.name, data.size
     if axes.groups is not None:
         raise NotImplementedError(
@@ -98,7 +98,7 @@ _REDUCE = {
 
 
 def _reduce(go: Part, name: str, x: Any, layout: Callable[[Any], Any] = lambda y: y, **changes: Any) -> Any:
-    """``x`` reduced over the vmapped axis in front, laid out for what is left, and reduced there. Rounded once."""
+    """``x`` reduced over the leading vmapped axis and then over the remaining axes. It is rounded once."""
     op = go.options.op
     assert op is not None
     wide = x.astype(jnp.float32) if dtypes.accumulator_bytes(x.dtype) > dtypes.element_bytes(x.dtype) else x
@@ -145,7 +145,7 @@ def _all_to_all(go: Part, x: Any) -> tuple[Any, int | None]:
 
 
 def _permute(go: Part, x: Any) -> tuple[Any, int | None]:
-    """One permute over what is left for each pairing of indices on the vmapped axis; none where data stays in place."""
+    """A permute over the remaining axes per pairing of indices on the vmapped axis; none where data stays in place."""
     moves: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for source, target in go.options.perm:
         (r, v), (s, w) = go.place(source), go.place(target)
@@ -200,7 +200,7 @@ def _batch(
 
 
 def in_front(x: Any, dim: int | None, size: int) -> Any:
-    """A batch as the first dimension; copies of what is not batched."""
+    """The batch as the first dimension; a value that is not batched is copied."""
     return jnp.broadcast_to(x, (size, *x.shape)) if dim is None else jnp.moveaxis(x, dim, 0)
 
 
@@ -213,12 +213,12 @@ def _not_over(what: str, data: Any, axes: Axes) -> None:
 
 
 def _token(token: Any, dim: int | None) -> Any:
-    """A batch's token: there when all its tokens are."""
+    """A batch's token: ready when all its tokens are."""
     return token if dim is None else jax.lax.reduce_max(token, (dim,))
 
 
 def _send(data: Any, args: Any, dims: Any, *, axes: Axes, options: Options) -> tuple[Any, None]:
-    """One message with the whole batch. Always: the receiver cannot know whether this value is the same for all."""
+    """One message with the whole batch, always: the receiver cannot know whether the value is the same for all."""
     _not_over("send", data, axes)
     x, token = in_front(args[0], dims[0], data.size), _token(args[1], dims[1])
     return send_p.bind(x, token, axes=axes, options=options), None  # type: ignore[no-untyped-call]

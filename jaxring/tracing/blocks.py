@@ -1,4 +1,4 @@
-"""Arrays in blocks, one for each rank: how dimensions are split into them and joined again."""
+"""Arrays in blocks, one for each rank: splits a dimension into blocks and concatenates them again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The cast from replicated to varying, whose transpose is our all-reduce.
+"""The cast from replicated to varying, whose transpose is jaxring's all-reduce.
 
 With ``check_vma=True`` JAX types values by the mesh axes over which they vary, and a value that is the same on all
-ranks must be cast before it meets one that is not. A gradient passes that cast backwards, and there the ranks' parts
-of it are summed. `jax.lax.pcast` sums with XLA's collective; this one with ours.
+ranks must be cast before it is combined with one that is not. A gradient passes that cast backwards, where the ranks'
+parts of it are summed. `jax.lax.pcast` sums with XLA's collective, this one with jaxring's.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def pcast(
     protocol: str | None = None,
     timeout: float | None = None,
 ) -> Tree:
-    """``x``, a pytree, typed as varying over ``axis_name``; its gradient is summed over these axes by our all-reduce.
+    """``x``, a pytree, typed as varying over ``axis_name``. Jaxring's all-reduce sums its gradient over these axes.
 
-    For a value that is the same on all ranks and meets others that are not, as parameters meet data:
-    ``w = jaxring.pcast(w, "data")`` before ``w * x``. Without it JAX casts ``w`` on its own, and the gradient's sum
-    over the ranks is XLA's all-reduce. Shapes, dtypes and values stay. Axes over which a leaf varies already are passed
-    over; with ``check_vma=False`` and over axes of `jax.vmap` nothing is cast.
+    Use it for a value that is the same on all ranks and is combined with values that are not, such as parameters with
+    data: ``w = jaxring.pcast(w, "data")`` before ``w * x``. Without it JAX casts ``w`` on its own, and the gradient's
+    sum over the ranks is XLA's all-reduce. Shapes, dtypes and values stay. Axes over which a leaf varies already are
+    skipped; with ``check_vma=False`` and over axes of `jax.vmap` nothing is cast.
 
     ``algorithm``, ``protocol`` and ``timeout`` are the backward all-reduce's. ValueError for ``to`` other than
     "varying": `jax.lax.pcast` has the other casts.
@@ -57,7 +57,7 @@ def pcast(
 
 
 def cast_varying(x: Any, axes: Axes, options: Options) -> Any:
-    """``x`` typed as varying over the mesh axes of ``axes``, where JAX tracks that: what collectives take."""
+    """``x`` typed as varying over the mesh axes of ``axes``, where JAX tracks that. Collectives need such operands."""
     if not _compat.tracks_varying():
         return x
     known = _compat.varying(x)

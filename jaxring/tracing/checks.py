@@ -1,4 +1,4 @@
-"""What can be told to be wrong while a program is traced, said in a sentence that tells what to do."""
+"""Checks of arguments at trace time. Each error says what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from jaxring.tracing.axes import Axes
 
-# Of a deadline, as of JAXRING_TIMEOUT: the engine's clock counts nanoseconds in 64 bits.
+# The longest deadline, as for JAXRING_TIMEOUT: the engine's clock counts nanoseconds in 64 bits.
 MOST_SECONDS = 1e6
 
 
@@ -85,7 +85,7 @@ def fitting(algorithm: str | None, collective: str) -> str | None:
 
 
 def array(what: str, leaf: Any) -> Any:
-    """A leaf of a pytree as an array. TypeError for what is none, of those that JAX raises too."""
+    """A leaf of a pytree as an array. Raises the TypeErrors that JAX raises for a value that is no array."""
     if isinstance(leaf, jax.core.Tracer):
         return leaf
     try:
@@ -106,7 +106,7 @@ def movable(what: str, x: Any) -> None:
 
 
 def reducible(what: str, x: Any, op: str) -> Any:
-    """``x``, as int32 where bool is summed. TypeError where ``op`` has no meaning for the dtype."""
+    """``x``, as int32 where bool is summed. TypeError where ``op`` is not defined for the dtype."""
     if x.dtype == jnp.bool_ and op == "sum":
         x = x.astype(jnp.int32)
     try:
@@ -125,7 +125,7 @@ def dimension(what: str, name: str, value: int, ndim: int) -> int:
 
 
 def integer(what: str, value: SupportsIndex) -> int:
-    """``value`` as Python's int: any integer type will do. TypeError for what would have to be rounded or read."""
+    """``value``, of any integer type, as Python's int. TypeError for other types, such as floats and strings."""
     try:
         return operator.index(value)
     except TypeError:
@@ -133,7 +133,7 @@ def integer(what: str, value: SupportsIndex) -> int:
 
 
 def seconds(what: str, timeout: Any) -> float:
-    """A deadline. TypeError for what is no number, ValueError for one that no wait can have."""
+    """A deadline in seconds. TypeError for a value that is no number, ValueError for one out of range."""
     if not hasattr(timeout, "__float__") and not hasattr(timeout, "__index__"):
         raise TypeError(f"{what}: timeout must be a number of seconds, not {timeout!r}.")
     value = float(timeout)
@@ -158,7 +158,7 @@ def permutation(what: str, perm: Sequence[tuple[int, int]], axes: Axes) -> tuple
 
 
 def pairs_among(what: str, perm: Sequence[tuple[int, int]], size: int, there: str) -> tuple[tuple[int, int], ...]:
-    """As `permutation`, among ``size`` ranks, of which ``there`` says what has them."""
+    """As `permutation`, among ``size`` ranks; ``there`` names in the errors what they are ranks of."""
     pairs = tuple((integer(f"{what}: a source", s), integer(f"{what}: a target", t)) for s, t in perm)
     for name, ranks in (("source", [s for s, _ in pairs]), ("target", [t for _, t in pairs])):
         for rank in ranks:

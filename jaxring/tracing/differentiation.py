@@ -2,7 +2,7 @@
 
 With ``check_vma=True`` the sum over ranks and the cast from replicated to varying are each other's transposes. Without,
 a replicated result is taken as one value per rank, so the sum is its own transpose; so it is over axes of `jax.vmap`.
-Which one holds is read off the operand's type: it varies over a mesh axis exactly where JAX tracks that.
+The operand's type shows which case holds: it varies over a mesh axis exactly where JAX tracks that.
 
 A prod, min or max is differentiated as a sum of weighted tangents: each rank's weight is computed from the values, and
 the sum is linear. Ties of min and max share evenly. The weights gather all values. For prod that makes zeros, and
@@ -36,7 +36,7 @@ LINEAR = (None, "sum", "mean")
 
 
 def _bind(name: str, x: Any, axes: Axes, options: Options, **changes: Any) -> Any:
-    """Another collective for a derivative, with the caller's options as far as they fit it."""
+    """Another collective for a derivative, with those of the caller's options that it supports."""
     changes.setdefault("op", None)
     options = options._replace(algorithm=checks.fitting(options.algorithm, name), **changes)
     return apply(name, cast_varying(x, axes, options), axes, options)
@@ -176,7 +176,7 @@ def _ragged_jvp(
 
 
 def _ragged_transpose(ct: Any, x: Any, output: Any, *vectors: Any, axes: Axes, options: Options) -> list[Any]:
-    """What came goes back to where it was taken; overwritten rows of ``output`` have no part in the result."""
+    """Cotangents of received rows return to the rows' sources; those of overwritten rows of ``output`` are zero."""
     starts, sent, lands, came, _ = vectors
     back: list[Any] = [None, None]
     if isinstance(x, ad.UndefinedPrimal):

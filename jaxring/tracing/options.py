@@ -1,4 +1,4 @@
-"""What the caller of a collective asked for beyond the data."""
+"""The options of a collective's call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Options(NamedTuple):
-    """What the caller asked for beyond the data; a parameter of every primitive.
+    """The options of a call; a parameter of every primitive.
 
     ``timeout`` in seconds. ``extra`` is collective-specific: root, perm or tag.
     """

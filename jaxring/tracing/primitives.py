@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jaxring.tracing.options import Options
 
 
-# A rank that is alone has nothing to send, so its program holds no call. Tests of the calls may want them all the same.
+# A single rank has nothing to send, so its program has no custom call. Tests of the calls can ask for them.
 lone_ranks_call = False
 
 
@@ -78,13 +78,13 @@ def _abstract(name: str, x: Any, *, axes: Axes, options: Options) -> Any:
 
 
 def _alone(name: str, x: Any, *, options: Options) -> Any:
-    """What the only rank gets: its own value, but for the shape and for a permute without a source."""
+    """The result of a single rank: its own value, except for the shape and for a permute without a source."""
     y = x if name != "permute" or (0, 0) in options.perm else jnp.zeros_like(x)
     return jnp.reshape(y, _result_shape(KINDS[name], x.shape, 1))
 
 
 def apply(name: str, x: Any, axes: Axes, options: Options) -> Any:
-    """Binds a primitive; over no axes there is nothing to bind, and nothing that a platform would have to serve.
+    """Binds a primitive. Over no axes nothing is bound, so that no platform has to support it.
 
     ``x`` varies over the mesh axes of ``axes``, where JAX tracks that.
     """
@@ -120,7 +120,7 @@ def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
 
 
 def define(primitive: Primitive, abstract: Callable[..., Any]) -> None:
-    """Gives a primitive its types, and its meaning when it is called eagerly."""
+    """Registers a primitive's abstract evaluation and its eager implementation."""
     primitive.def_abstract_eval(abstract)  # type: ignore[no-untyped-call]
     primitive.def_impl(  # type: ignore[no-untyped-call]
         lambda *args, **params: jax.jit(functools.partial(primitive.bind, **params))(*args)
@@ -128,7 +128,7 @@ def define(primitive: Primitive, abstract: Callable[..., Any]) -> None:
 
 
 def _check_for_cpus(what: str, options: Options) -> None:
-    """ValueError for what only GPUs have, which is known as soon as the platform is."""
+    """ValueError for an algorithm that only GPUs have. The platform is known at lowering."""
     try:
         protocols.check(options.protocol, "CPU")
     except ValueError as error:

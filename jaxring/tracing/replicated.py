@@ -1,8 +1,8 @@
 """Warns of reductions of a value that is the same on all ranks: most often a gradient that JAX has summed already.
 
-With ``check_vma=True`` the gradient of parameters that are replicated comes out of `jax.grad` summed over the ranks. A
-mean of it, as other libraries have it, is that sum: n times what was meant. The operand's type tells, so the caller is
-told, once for each line of the program.
+With ``check_vma=True``, `jax.grad` returns the gradient of replicated parameters summed over the ranks. The mean over
+the ranks, which other libraries ask for, is then that sum: n times the wanted value. The operand's type shows this, so
+the caller gets a warning, once for each line of the program.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from jaxring.tracing.axes import Axes
 
-# What of equal values is another value, or what nobody would ask of them. Minimum, maximum, and, or are themselves.
+# The reductions that change equal values, or that make no sense for them. Minimum, maximum, and, or return the value.
 _SUSPECT = {
     "sum": "their sum is a multiple of it",
     "mean": "their mean is that value again",

@@ -1,1 +1,1 @@
-"""One custom call: what it is fused with, what it may write over, which program it belongs to and how XLA names it."""
+"""One custom call: fusion with others, donation of operands, the program's fingerprint, and its name in XLA."""

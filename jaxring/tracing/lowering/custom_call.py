@@ -1,7 +1,7 @@
-"""The XLA custom call that a collective lowers to: its attributes, and the specification that the planner gets.
+"""The XLA custom call that a collective lowers to: its attributes, and the specification for the planner.
 
-Data is whole blocks: where a collective splits or joins data, the blocks are the leading axis, so the engine sees
-contiguous memory.
+Data is in whole blocks: where a collective splits or concatenates data, the blocks are the leading axis, so that the
+engine works on contiguous memory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def custom_call(
     """Emits the custom call. ``data`` is the abstract value whose blocks move; operands get the partition id appended.
 
     The attributes name everything that all processes must agree on; the engine hands ``spec`` back to the planner.
-    With ``joins`` it may share the call with its neighbours (`fusion.py`).
+    With ``joins`` it may be fused with its neighbours into one call (`fusion.py`).
     """
     partitions = axes.partitions()
     mesh = getattr(ctx.module_context.axis_context, "mesh", None)

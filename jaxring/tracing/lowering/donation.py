@@ -1,8 +1,8 @@
 """Whether XLA may let a collective write its result over its operand.
 
-A call whose result takes its operand's memory is free where nobody needs the operand any more. Where somebody does, XLA
-first copies it, on one thread and into pages that nobody has touched yet, which takes longer than the collective. An
-argument of the program that its caller has not donated is such an operand, and can be told when the call is lowered.
+Letting the result take the operand's memory costs nothing where the operand is not used later. Where it is, XLA first
+copies it, on one thread and into untouched pages, which takes longer than the collective. A program's argument that
+its caller has not donated is such an operand, which can be detected when the call is lowered.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 def stays(module_context: Any, value: Any) -> bool:
     """Whether an operand of a call that is being lowered is, but for its shape, an argument that is not donated.
 
-    JAX lowers a shard_map apart from the program around it. There, an argument of the shard_map counts as one of the
-    program if the program has none that are donated; if it is computed before, the result takes memory of its own.
-    False in functions and loops, whose arguments are the business of others.
+    JAX lowers a shard_map separately from the program around it. There, an argument of the shard_map counts as one of
+    the program if the program has none that are donated; if it is computed before, the result takes memory of its own.
+    False in functions and loops, because their callers decide about their arguments.
     """
     while True:
         owner = value.owner

@@ -1,13 +1,13 @@
-"""Where a call's operands come from, as a hash: what tells call sites of different programs apart.
+"""A hash of the operations that compute a call's operands. It distinguishes call sites of different programs.
 
-Processes find each other's call sites by name, and call sites of different programs may look the same otherwise: one
-function, jitted with another constant, calls a collective in one line. The same program gives the same hash in every
-process. It reaches back to the arguments of the function that is being lowered: what these are is not known before the
-function is called. Programs that do the same up to there have to be launched in the same order in every process, as JAX
-asks of all programs.
+Processes find each other's call sites by name, and call sites of different programs may otherwise look the same: one
+function, jitted twice with different constants, calls a collective in one line. The same program gives the same hash in
+every process. The hash covers everything back to the arguments of the function that is lowered, whose values are not
+known before the function is called. Programs with equal hashes must be launched in the same order in every process,
+which JAX requires of all programs.
 
-Attributes are read as text only. To make a Python object of one ends the process where jaxlib knows no class for it, as
-for a constant of complex numbers; no handler can catch that.
+Attributes are read as text only. Making a Python object of an attribute ends the process where jaxlib has no class for
+it, as for a constant of complex numbers; no handler can catch that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 import threading
 from typing import Any
 
-# Names of functions and of other symbols in an operation's text. What a string says by chance does no harm.
+# Names of functions and of other symbols in an operation's text. A string that matches by chance does no harm.
 _SYMBOL = re.compile(r'@("(?:[^"\\]|\\.)*"|[\w$.-]+)')
 # Data that a constant names in place of holding it, and where MLIR prints it. Its name depends on earlier programs.
 _RESOURCE = re.compile(r'dense_resource<("(?:[^"\\]|\\.)*"|[\w$.-]+)>')
@@ -26,7 +26,7 @@ _DATA = re.compile(r'^ *("(?:[^"\\]|\\.)*"|[\w$.-]+): ("0x[0-9A-F]*")', re.MULTI
 
 
 class _Program(threading.local):
-    """The program that this thread lowers, and the digests of its values and functions: most are behind many calls."""
+    """The program that this thread lowers, and the digests of its values and functions: many calls depend on most."""
 
     module: Any = None
     known: dict[Any, bytes] = {}  # noqa: RUF012

@@ -1,11 +1,11 @@
-"""Joins neighbouring collectives of a program into one custom call: a pytree costs one call, not one a leaf.
+"""Fuses neighbouring collectives of a program into one custom call: a pytree costs one call, not one per leaf.
 
-Each leaf stays an operation of its own in the engine, with its own plan, so joining changes no bit of a result. What is
-saved is XLA's part: a call costs a step of its program, a future and a thread's hand-over on every device.
+Each leaf remains an operation of its own in the engine, with its own plan, so fusing changes no bit of a result. It
+saves XLA's cost of a call: a step of its program, a future and a hand-over between threads on every device.
 
-This happens while a program is lowered, so it serves whatever binds the primitives: pytrees, loops over layers, and
-`jax.lax` under `jaxring.install`. A call that is lowered behind another one, whose result it does not need, takes the
-former in, if nothing between them takes time: it is emitted again with the operands of both.
+Fusion happens while a program is lowered, so it works for everything that binds the primitives: pytrees, loops over
+layers, and `jax.lax` under `jaxring.install`. When a call is lowered behind another one, does not need its result, and
+nothing between them takes time, it is emitted again with the operands of both, and the earlier call is erased.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxring.settings import settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
-# Waiting for these delays a collective by next to nothing.
+# Operations that take next to no time: fusing over them hardly delays a collective.
 _QUICK = frozenset(
     f"stablehlo.{name}"
     for name in (
@@ -37,7 +37,7 @@ _MOST_BETWEEN = 8
 
 
 class Leaf(NamedTuple):
-    """One collective of a call: its operand, the types of operand and result, and what the engine is told of it."""
+    """One collective of a call: its operand, the types of operand and result, and its specification for the engine."""
 
     operand: Any
     aval_in: Any
@@ -48,7 +48,7 @@ class Leaf(NamedTuple):
 
 
 class _FusedCall(NamedTuple):
-    """The call that was emitted last, which others may still join."""
+    """The call that was emitted last, with which others may still be fused."""
 
     module: Any
     key: Hashable
@@ -67,7 +67,7 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Within, every collective is a call of its own."""
+    """Within this context every collective is a call of its own."""
     former, _thread.apart = _thread.apart, True
     try:
         yield
@@ -104,8 +104,8 @@ def emit(module: Any, key: Hashable, leaf: Leaf, build: Callable[[Sequence[Leaf]
 
 
 def _what_follows(last: _FusedCall, module: Any, key: Hashable, leaf: Leaf) -> list[Any] | None:
-    """What has been made of the results of ``last``, if ``leaf`` may join it; None if it may not."""
-    # First: other modules may be gone by now, and their operations with them.
+    """The operations on the results of ``last``, if ``leaf`` may be fused with it; None if it may not."""
+    # The module is compared first: another one may be gone by now, and its operations with it.
     if last.module is not module or last.key != key or len(last.leaves) == _MOST_LEAVES:
         return None
     if sum(each.nbytes for each in last.leaves) + leaf.nbytes > settings().fusion_bytes:

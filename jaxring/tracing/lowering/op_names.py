@@ -1,4 +1,4 @@
-"""What a collective is called in profiles: XLA names an op, and so its event in a trace, by the op's location."""
+"""The name of a collective in profiles: XLA names an op, and so its event in a trace, by the op's location."""
 
 from __future__ import annotations
 

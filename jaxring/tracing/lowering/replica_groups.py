@@ -1,6 +1,6 @@
 """The groups of a call as XLA's own collectives write them, for people and tools that read lowered programs.
 
-The engine does not read this: what it needs is in the custom call's configuration. XLA drops the attribute.
+The engine does not read this attribute, and XLA drops it: the engine's input is in the custom call's configuration.
 """
 
 from __future__ import annotations
