@@ -89,12 +89,12 @@ class Settings:
     debug: str
 
     def fingerprint(self) -> str:
-        """The settings that all processes of a job must share, as text in which a difference shows itself."""
+        """The settings that all processes of a job must share, as text. Differences can be read from it."""
         return " ".join(f"{v.name}={shown(getattr(self, v.name.lower()))}" for v in VARIABLES if v.shared)
 
     @property
     def come_timeout(self) -> float:
-        """Longest wait for a peer to come to where this process is: its first collective, or `rebuild`."""
+        """Longest wait for a peer to reach its first collective, or `rebuild`."""
         return max(self.timeout, self.join_timeout)
 
     @property
@@ -121,7 +121,7 @@ class Origin:
 
 
 def examine(environ: Mapping[str, str]) -> tuple[dict[str, Origin], list[str]]:
-    """The value of every variable by its name, and what is wrong, a sentence each; what is wrong has its default."""
+    """The value of every variable by its name, and a sentence for each wrong variable, which gets its default."""
     wrong = []
     known = {PREFIX + variable.name for variable in VARIABLES}
     for name in sorted(environ):
@@ -170,7 +170,7 @@ def _origin(variable: Variable, environ: Mapping[str, str]) -> Origin:
     try:
         return Origin(variable.parse(text), name)
     except ValueError as error:
-        # It was written for NCCL, which takes more: no reason to stop.
+        # It was written for NCCL, which accepts more values, so it is no error.
         ours = PREFIX + variable.name
         return Origin(variable.default, ignored=f"{name}={text[:300]} is not taken for {ours}, which must be {error}")
 
@@ -189,8 +189,8 @@ def of(found: Mapping[str, Origin]) -> Settings:
 def settings() -> Settings:
     """This process's settings, read from the environment at the first call; later changes have no effect.
 
-    Raises SettingsError naming the variables at fault; in the command `jaxring`, which has to run to say what is wrong,
-    these have their defaults.
+    Raises SettingsError that names the wrong variables. In the command `jaxring`, which must run to report them, they
+    get their defaults.
     """
     found, wrong = examine(os.environ)
     if wrong and not _command.this_process():

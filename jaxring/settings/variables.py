@@ -22,8 +22,8 @@ SLOTS = 8
 class Variable:
     """One row. ``parse`` raises ValueError with what was expected.
 
-    ``shared``: all processes of a job must have the same. ``nccl``: NCCL_<name> means the same and is read where ours
-    is not set. ``engines``: those in which it has a meaning.
+    ``shared``: all processes of a job must have the same value. ``nccl``: NCCL_<name> means the same and is read where
+    this one is not set. ``engines``: the engines that use it.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Variable:
 
 
 VARIABLES: tuple[Variable, ...] = (
-    Variable("HOSTID", "text", "", "Identity of this host instead of the one found out.", kinds.text_line, nccl=True),
+    Variable("HOSTID", "text", "", "This host's identity, instead of the detected one.", kinds.text_line, nccl=True),
     Variable(
         "SOCKET_IFNAME",
         "list",
@@ -51,15 +51,15 @@ VARIABLES: tuple[Variable, ...] = (
         "SOCKET_CONGESTION",
         "name",
         "",
-        "TCP's congestion control of connections that carry data, such as cubic; empty: the host's. bbr, which paces, "
-        "takes much of a core at 10 Gbit/s.",
+        "TCP congestion control of the connections that carry data, such as cubic; empty: the host's. The pacing of "
+        "bbr takes much of a core at 10 Gbit/s.",
         kinds.text_line,
     ),
     Variable(
         "SHM_DISABLE",
         "flag",
         False,
-        "1: no shared memory between processes, the network instead.",
+        "1: processes of one host use the network instead of shared memory.",
         kinds.flag,
         shared=True,
         nccl=True,
@@ -68,8 +68,8 @@ VARIABLES: tuple[Variable, ...] = (
         "TLS",
         "flag",
         False,
-        "1: connections between hosts are encrypted, by TLS 1.3 with OpenSSL's library (libssl.so.3 or 1.1); TCP "
-        "carries the data then, not RDMA.",
+        "1: connections between hosts are encrypted with TLS 1.3 by OpenSSL's library (libssl.so.3 or 1.1); TCP then "
+        "carries the data, not RDMA.",
         kinds.flag,
         shared=True,
     ),
@@ -86,8 +86,8 @@ VARIABLES: tuple[Variable, ...] = (
         "NET_PLUGIN",
         "text",
         "",
-        "NCCL network plugin to go by between hosts: a path, or NAME of libnccl-net-NAME.so; none: none. NET must be "
-        "unset then.",
+        "NCCL network plugin to use between hosts: a path, or NAME of libnccl-net-NAME.so; none: no plugin. NET must "
+        "then be unset.",
         kinds.plugin,
         shared=True,
         nccl=True,
@@ -96,7 +96,7 @@ VARIABLES: tuple[Variable, ...] = (
         "IB_DISABLE",
         "flag",
         False,
-        "1: no RDMA, TCP instead.",
+        "1: TCP instead of RDMA.",
         kinds.flag,
         shared=True,
         nccl=True,
@@ -121,11 +121,13 @@ VARIABLES: tuple[Variable, ...] = (
         "IB_TIMEOUT",
         "integer",
         20,
-        "How long a lost RDMA packet is waited for: 4.096 us times 2 to the power of this.",
+        "How long an RDMA port waits for the acknowledgement of a packet: 4.096 us times 2 to the power of this.",
         kinds.integer(1, 31),
         nccl=True,
     ),
-    Variable("IB_RETRY_CNT", "integer", 7, "How often an RDMA packet is sent again.", kinds.integer(0, 7), nccl=True),
+    Variable(
+        "IB_RETRY_CNT", "integer", 7, "How often an RDMA port sends a packet again.", kinds.integer(0, 7), nccl=True
+    ),
     Variable(
         "IB_QPS_PER_CONNECTION",
         "integer",
@@ -140,7 +142,7 @@ VARIABLES: tuple[Variable, ...] = (
         "name",
         "pxb",
         "How far a NIC may be from a GPU to address its memory (GPUDirect RDMA): LOC (never), PIX, PXB, PHB or SYS. "
-        "Data of a GPU that is farther off goes by pinned host memory.",
+        "Data of a GPU that is farther away goes through pinned host memory.",
         kinds.one_of(*kinds.DISTANCES),
         nccl=True,
         engines="GPU",
@@ -149,8 +151,8 @@ VARIABLES: tuple[Variable, ...] = (
         "TOPO_FILE",
         "path",
         "",
-        "Topology in NCCL's XML to use for NICs and GPUs instead of what this machine's /sys says: which RDMA port is "
-        "near, and what `jaxring topo` shows.",
+        "Topology of NICs and GPUs in NCCL's XML, used instead of this machine's /sys to choose near RDMA ports and "
+        "by `jaxring topo`.",
         kinds.text_line,
         nccl=True,
     ),
@@ -158,36 +160,36 @@ VARIABLES: tuple[Variable, ...] = (
         "TOPO_DUMP_FILE",
         "path",
         "",
-        "Process 0 writes its topology there, in NCCL's XML, when it joins the others.",
+        "Process 0 writes its topology to this file, in NCCL's XML, when it joins the others.",
         kinds.text_line,
     ),
     Variable(
         "PXN_DISABLE",
         "flag",
         False,
-        "1: the tuner does not choose algorithm `pxn`, in which a message leaves its host by the rank on its "
-        "receiver's rail.",
+        "1: the tuner does not choose algorithm `pxn`, in which the rank on the receiver's rail sends a message that "
+        "leaves the host.",
         kinds.flag,
         shared=True,
         nccl=True,
         engines="CPU",
     ),
     Variable(
-        "TIMEOUT", "seconds", 300.0, "Longest wait for a peer to come to a collective, and inside it.", kinds.seconds
+        "TIMEOUT", "seconds", 300.0, "Longest wait for a peer to reach a collective, and within it.", kinds.seconds
     ),
     Variable(
         "JOIN_TIMEOUT",
         "seconds",
         60.0,
-        "Longest wait for a link to a peer that has come, and in `jaxring.shrink` for one that does not.",
+        "Longest wait for a link to a peer that has joined, and in `jaxring.shrink` for a process that does not call.",
         kinds.seconds,
     ),
     Variable(
         "STALL_WARNING",
         "seconds",
         10.0,
-        "When to warn of a collective that waits for others: after so long, after six times as long, and then every "
-        "thirty times as long; 0: never.",
+        "When to warn of a collective that waits for others: after this time, after six times this time, and then "
+        "whenever thirty times this time have passed; 0: never.",
         kinds.seconds_or_never,
         engines="CPU",
     ),
@@ -195,8 +197,8 @@ VARIABLES: tuple[Variable, ...] = (
         "LINK_TIMEOUT",
         "seconds",
         10.0,
-        "How long another host may acknowledge nothing before it counts as cut off (TCP_USER_TIMEOUT and keepalive of "
-        "the connections beside the data).",
+        "How long another host may acknowledge nothing before it counts as unreachable (TCP_USER_TIMEOUT and keepalive "
+        "of the control connections).",
         kinds.seconds,
     ),
     Variable(
@@ -206,8 +208,8 @@ VARIABLES: tuple[Variable, ...] = (
         "PATIENCE",
         "integer",
         300,
-        "Microseconds for which the thread that launches a small operation between processes waits for its messages "
-        "itself, before it leaves them to the engine's workers, which sleep. To be longer than a round trip.",
+        "Microseconds for which the thread that launches a small operation between processes polls for its messages "
+        "before it hands the operation to the engine's workers, which sleep. It should exceed a round trip.",
         kinds.integer(0, 1_000_000),
         engines="CPU",
     ),
@@ -215,7 +217,7 @@ VARIABLES: tuple[Variable, ...] = (
         "NSOCKS",
         "integer",
         2,
-        "Links per peer between processes, if there are as many lanes: with TCP a socket each.",
+        "Links to each peer process, at most one per lane; with TCP each is a socket.",
         kinds.integer(1, 64),
         shared=True,
         engines="CPU",
@@ -224,9 +226,8 @@ VARIABLES: tuple[Variable, ...] = (
         "BUFFSIZE",
         "bytes",
         1 << 21,
-        f"Bytes of a link's buffer of the Simple protocol, which is {SLOTS} slots. On the CPU, "
-        "messages that stay on their host take half a slot, and a process has 32 more of a slot's size for what "
-        "it sends to several others there.",
+        f"Bytes of a link's buffer of the Simple protocol, which has {SLOTS} slots. On the CPU, messages within a host "
+        "use half a slot, and a process has 32 more slots for data that it sends to several processes of its host.",
         kinds.integer(SLOTS * 4096, 1 << 29, SLOTS * 4096),
         shared=True,
         nccl=True,
@@ -235,9 +236,9 @@ VARIABLES: tuple[Variable, ...] = (
         "KEEP_BYTES",
         "bytes",
         1 << 26,
-        "From a process's first collective on, malloc keeps freed blocks of up to so many bytes for the next results, "
-        "and four times as much at the end of its heap; larger results come in fresh pages. 0, or where the "
-        "environment sets malloc's own thresholds: malloc is left alone.",
+        "From a process's first collective on, malloc keeps freed blocks of up to this size for the next results, and "
+        "four times this size at the end of its heap; larger results get fresh pages. With 0, or where the environment "
+        "sets malloc's own thresholds, malloc is not changed.",
         kinds.integer(0, 1 << 29),
         engines="CPU",
     ),
@@ -245,7 +246,7 @@ VARIABLES: tuple[Variable, ...] = (
         "HUGE_PAGES",
         "flag",
         True,
-        "0: large results in untouched memory do not ask the kernel for huge pages (madvise).",
+        "0: the kernel is not asked (madvise) for huge pages for large results in untouched memory.",
         kinds.flag,
         engines="CPU",
     ),
@@ -253,7 +254,7 @@ VARIABLES: tuple[Variable, ...] = (
         "ALGO",
         "list",
         EVERYTHING,
-        "Algorithms to choose from, where they serve; a leading ^ excludes; empty: the tuner's choice.",
+        "Algorithms to choose from, where they are possible; a leading ^ excludes; empty: the tuner's choice.",
         kinds.some_of(*ALGORITHMS),
         shared=True,
     ),
@@ -261,7 +262,7 @@ VARIABLES: tuple[Variable, ...] = (
         "PROTO",
         "list",
         EVERYTHING,
-        "Protocols to choose from, where they serve; a leading ^ excludes; empty: the tuner's choice.",
+        "Protocols to choose from, where they are possible; a leading ^ excludes; empty: the tuner's choice.",
         kinds.some_of(*PROTOCOLS),
         shared=True,
     ),
@@ -269,7 +270,7 @@ VARIABLES: tuple[Variable, ...] = (
         "FUSION_BYTES",
         "bytes",
         4 << 20,
-        "Neighbouring collectives of a program share a call up to so many bytes per rank; 0: each has its own.",
+        "Neighbouring collectives of a program are fused into one call up to this many bytes per rank; 0: no fusion.",
         kinds.integer(0, 1 << 40),
         engines="CPU",
     ),
@@ -288,7 +289,7 @@ VARIABLES: tuple[Variable, ...] = (
         "integer",
         2,
         "Algorithm `nvls`, the NVLink switch: 0: never, also where a call asks for it; 1: the tuner may choose it "
-        "where the GPUs can; 2: where a call asks for it.",
+        "where the GPUs have it; 2: only where a call asks for it.",
         kinds.integer(0, 2),
         shared=True,
         nccl=True,
@@ -298,7 +299,7 @@ VARIABLES: tuple[Variable, ...] = (
         "LOCAL_REGISTER",
         "flag",
         True,
-        "0: XLA's buffers are not shared with GPUs of other processes but copied to and from memory of our own.",
+        "0: XLA's buffers are not shared with GPUs of other processes but copied to and from jaxring's own memory.",
         kinds.flag,
         engines="GPU",
     ),
@@ -306,7 +307,7 @@ VARIABLES: tuple[Variable, ...] = (
         "MIN_NCHANNELS",
         "integer",
         1,
-        "Fewest channels of a collective that sends messages, where its algorithm serves with so many.",
+        "Fewest channels of a collective that sends messages, where its algorithm can use that many.",
         kinds.integer(1, 64),
         shared=True,
         nccl=True,
@@ -341,8 +342,8 @@ VARIABLES: tuple[Variable, ...] = (
         "CUDA_BULK_BYTES",
         "bytes",
         0,
-        "Slices of so many bytes and more that only move go by bulk copies (cp.async.bulk) where GPUs have them, from "
-        "compute capability 9.0 on; 0: never. No hardware has run them yet.",
+        "Slices of at least this size that are only moved use bulk copies (cp.async.bulk), on GPUs of compute "
+        "capability 9.0 and later; 0: never. They have not run on hardware yet.",
         kinds.integer(0, 1 << 40),
         engines="GPU",
     ),
@@ -350,14 +351,14 @@ VARIABLES: tuple[Variable, ...] = (
         "TRACE_DIR",
         "folder",
         "",
-        "Keep the flight record (`jaxring trace`) in a file there, which stays when the process is killed.",
+        "Keep the flight record (`jaxring trace`) in a file in this folder, which stays when the process is killed.",
         kinds.text_line,
     ),
     Variable(
         "SAVE_OPERANDS",
         "bytes",
         0,
-        "With TRACE_DIR: save there the operands of operations that fail, up to so many bytes of each process, for "
+        "With TRACE_DIR: save the operands of failed operations there, up to this many bytes of each process, for "
         "`jaxring trace replay`; 0: none.",
         kinds.integer(0, 1 << 38),
         engines="CPU",
@@ -366,8 +367,8 @@ VARIABLES: tuple[Variable, ...] = (
         "CHECKSUM",
         "flag",
         False,
-        "1: every message carries a CRC-32C of its payload, whatever the transport; a wrong one is an error. Between "
-        "GPUs: every message that goes over the network.",
+        "1: every message carries a CRC-32C of its payload, on all transports; a wrong one is an error. Between GPUs: "
+        "every message that goes over the network.",
         kinds.flag,
         shared=True,
     ),
@@ -384,9 +385,9 @@ VARIABLES: tuple[Variable, ...] = (
         "FAULTS",
         "list",
         (),
-        "For tests: faults that befall messages between processes, as shares of them (drop=, delay=, duplicate=, "
-        "truncate=, corrupt=; on sockets also reorder=, reset=), by seed=; delay_us= is the longest delay; data_only=1 "
-        "spares the connections beside the data.",
+        "For tests: faults injected into messages between processes, as shares of all messages (drop=, delay=, "
+        "duplicate=, truncate=, corrupt=; on sockets also reorder=, reset=), chosen by seed=; delay_us= is the longest "
+        "delay; data_only=1 excludes the control connections.",
         kinds.faults,
     ),
     Variable(
@@ -401,7 +402,7 @@ VARIABLES: tuple[Variable, ...] = (
 
 
 def markdown() -> str:
-    """The table as docs/settings.md has it."""
+    """The table of docs/settings.md."""
     lines = ["| JAXRING_ | kind | default | engines | meaning |", "|---|---|---|---|---|"]
     for v in VARIABLES:
         marks = ("*" if v.shared else "") + ("°" if v.nccl else "")
@@ -410,7 +411,7 @@ def markdown() -> str:
 
 
 def shown(value: object) -> str:
-    """A value as one would write it into the environment."""
+    """A value in the form in which it is set in the environment."""
     if isinstance(value, tuple):
         return ",".join(value)
     if value == -1:
