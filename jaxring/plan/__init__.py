@@ -1,1 +1,1 @@
-"""Planning: schedules of steps, the algorithms that make them, and what checks, prices and chooses them."""
+"""Planning: schedules of steps, the algorithms that make them, their verifier, their cost model and the tuner."""

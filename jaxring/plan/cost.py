@@ -1,4 +1,4 @@
-"""What a schedule costs: alpha-beta formulas over its shape, not over its steps.
+"""The cost of a schedule: alpha-beta formulas over its shape, not over its steps.
 
 An all-reduce is two phases, folding and spreading; other collectives are one of them. A phase of an algorithm has so
 many dependent messages (hops), so many messages that one rank handles one after the other, and so many bytes through
@@ -35,9 +35,9 @@ LINKS: dict[str, Link] = {
 }
 # ll's first cache line holds flag, header and payload: one line less to wait for. The bytes are the same.
 LL_ALPHA, LL_BETA = 0.5, 1.0
-# Where processes outnumber processors, whoever a message is for has to be switched to before he sees it, and all take
-# turns at moving bytes. Measured on 2 cores: with 4 processes direct took 52 and 35 us longer than oneshot at 4 and 16
-# KiB, which has a hop less; with 16 ring, which has 28 more, 20 to 50 us a hop longer than direct at 64 and 256 KiB.
+# Where processes outnumber processors, a message costs a context switch to its receiver, and the processes take turns
+# at moving bytes. Measured on 2 cores: with 4 processes direct took 52 and 35 us longer than oneshot at 4 and 16 KiB,
+# which has a hop less; with 16 ring, which has 28 more, 20 to 50 us a hop longer than direct at 64 and 256 KiB.
 SWITCH_US = 30.0
 # The part of a chunk that moves in one step, by default and within a host (between hosts it is twice that, which does
 # not change the order of the candidates); a lane's steps start over for each tile.
@@ -63,7 +63,7 @@ PHASES: dict[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """What the formulas know of the ranks: counts only, so that all ranks compute the same."""
+    """The formulas' view of the ranks: counts only, so that all ranks compute the same."""
 
     nranks: int
     domains: int
@@ -115,7 +115,7 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What an algorithm's formula may depend on.
+    """The input of an algorithm's formula.
 
     ``nbytes``: of input per rank. ``widening``: bytes of an accumulator element over bytes of an element, which partial
     results take on the wire. ``hierarchical``: messages travel between domains only, and domains take part, not ranks.

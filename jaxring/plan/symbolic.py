@@ -1,4 +1,4 @@
-"""The static half of the verifier: every step by itself, and which lane touches which chunk.
+"""The static half of the verifier: checks every step by itself, and which lane accesses which chunk.
 
 Steps become ``Op``s, in which peers are FIFOs or places in memory, so that the symbolic run is quick.
 """
@@ -14,7 +14,7 @@ Value = tuple[int, int, int, int]
 RAW, PARTIAL, COMPLETE = 0, 1, 2
 # Kinds of an Op's sources; the buffers have Buffer's numbers.
 MESSAGE = 0
-# Plain numbers: operations on IntFlag are slow, and every step of every rank comes by here.
+# Plain numbers: operations on IntFlag are slow, and this code runs for every step of every rank.
 _FINAL, _RECV_PARTIAL, _SEND_PARTIAL, _ZERO = map(int, (Flag.FINAL, Flag.RECV_PARTIAL, Flag.SEND_PARTIAL, Flag.ZERO))
 
 
@@ -68,7 +68,7 @@ class Op:
 
 
 class LaneState:
-    """A lane's program and how far it has come."""
+    """A lane's program and its position in it."""
 
     __slots__ = ("lane", "ops", "position", "queued", "rank", "scratch", "tile")
 
@@ -82,7 +82,7 @@ class LaneState:
 
 
 class Compiler:
-    """Checks each step by itself and resolves it; knows which lane touches which output chunk."""
+    """Checks each step by itself and resolves it; records which lane accesses which output chunk."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule, self.spec = schedule, schedule.spec

@@ -1,4 +1,4 @@
-"""Which algorithm, protocol and number of channels to use: a pure function of what all ranks know alike."""
+"""Chooses algorithm, protocol and number of channels: a pure function of what all ranks know equally."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANNEL_BYTES = 512 * 1024
 # A further interface carries a part of it from so many bytes on.
 INTERFACE_BYTES = 64 * 1024
 ANY_CHANNELS = (1, 1 << 16)
-# What ranks that share memory go by, unless something else is asked for: no message beats no message.
+# The default of ranks that share memory: sending no messages is faster than any protocol for them.
 BY_MEMORY = "direct"
 
 
@@ -63,7 +63,7 @@ def chunk_bytes(spec: Spec, nbytes: int, dtype: object) -> int:
 def _channels(
     collective: str, algorithm: str, placement: tuple[int, ...], nbytes: int, dtype: object, ll: bool, interfaces: int
 ) -> int:
-    """How many would pay, whatever the settings allow."""
+    """The number of channels that pays, without regard to the settings."""
     one = chunk_bytes(Spec(collective, len(placement), algorithm, placement=placement), nbytes, dtype)
     rails = 1 if ll else max(1, min(interfaces, one // INTERFACE_BYTES))
     deep = ALGORITHMS[algorithm].channels
@@ -80,10 +80,9 @@ def _names(
     protocol: str | None,
     unwanted: Sequence[str],
 ) -> list[str]:
-    """The algorithms to compare: the one that was asked for, or those that may be chosen unasked.
+    """The algorithms to compare: the requested one, or those that may be chosen without a request.
 
-    Among those are some that are left out because another one is known to be better. They come back where it is
-    unwanted.
+    An algorithm that is known to be worse than another one is compared only where that one is unwanted.
     """
     if algorithm is not None:
         names = serving(collective)
@@ -123,10 +122,10 @@ def choose_among(
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> Choice:
-    """What ``pick(algorithm=, protocol=, unwanted=, unwanted_protocols=)`` makes of what settings leave to choose from.
+    """The choice of ``pick(algorithm=, protocol=, unwanted=, unwanted_protocols=)`` among what the settings allow.
 
-    A setting holds for every collective of a job, so one that nothing of what it leaves can serve runs all the same,
-    and the reason says so. What a call itself asks for (``algorithm``, ``protocol``) is not a setting's to overrule.
+    A setting holds for every collective of a job. A collective that none of the allowed algorithms can run therefore
+    runs with another one, and the reason says so. A setting never overrules a call's own ``algorithm`` or ``protocol``.
     """
     names = (algorithm,) if algorithm else from_algorithms.only or (None,)
     kinds = (protocol,) if protocol else from_protocols.only or (None,)
@@ -160,7 +159,7 @@ def choose_among(
     if best is None:
         free = pick(algorithm=algorithm, protocol=protocol)
         return dataclasses.replace(free, why=f"{setting} leaves nothing that serves ({refusal}); {free.why}")
-    # Nobody asked by name for what a setting has left.
+    # A choice among the names that a setting allows is no request for one of them.
     return dataclasses.replace(best, asked=asked_for(algorithm, protocol), why=f"with {setting}, {best.why}")
 
 

@@ -1,4 +1,4 @@
-"""What the algorithms share: who is on which domain, and the steps that several of them use."""
+"""Shared by the algorithms: the ranks of each memory domain, and the steps that several algorithms use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Source = tuple[Peer, bool]
 
 @dataclasses.dataclass(frozen=True)
 class Domains:
-    """Ranks grouped by domain. Domains are numbered by their lowest rank, members ascend.
+    """Ranks grouped by memory domain. Domains are numbered in the order of their lowest ranks; members ascend.
 
     A *rail* is a lane that at most one rank of each domain runs: the path of its pieces between domains.
     """
@@ -35,7 +35,7 @@ class Domains:
 
     @classmethod
     def flat(cls, spec: Spec) -> Domains:
-        """Every rank by itself, whatever the placement: what turns a hierarchical algorithm into a flat one."""
+        """Every rank as a domain of its own, whatever the placement. This makes a hierarchical algorithm flat."""
         return cls(spec, tuple((rank,) for rank in range(spec.nranks)), tuple(range(spec.nranks)))
 
     @property

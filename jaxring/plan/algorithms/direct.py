@@ -1,8 +1,8 @@
-"""Direct: every rank deals with every other one itself, by memory on its own domain and by messages elsewhere.
+"""Direct: every rank exchanges data with every other one, through memory in its domain and by messages elsewhere.
 
 all_reduce is the two-shot form: the owner of a chunk folds all ranks' contributions and returns the value. Reductions
 fold in rank order 0..n-1 in a single step, so the bits are the same for every placement. Each rank sends and receives
-n-1 messages per phase at most; the order is staggered (r+1, r+2, ...) so that no rank is everybody's first.
+n-1 messages per phase at most; the order is staggered (r+1, r+2, ...) so that no rank is the first of all others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLOSE_RANKS = 4
 
 
 class _View:
-    """One rank's view of the others: who is on its domain, and the remote ones in staggered order."""
+    """One rank's view of the others: the members of its domain, and the remote ranks in staggered order."""
 
     def __init__(self, spec: Spec, rank: int) -> None:
         n, where = spec.nranks, spec.placement

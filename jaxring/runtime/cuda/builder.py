@@ -1,4 +1,4 @@
-"""Native plans of the CUDA engine from schedules: which kernel, or copies, plays them, and how."""
+"""Makes native plans of the CUDA engine from schedules: chooses the kernel or the copies that run them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxring.plan.schedule import Schedule
     from jaxring.plan.tuner import Choice
 
-# Inputs up to this size go by the one-shot kernel, which pushes them to every rank.
+# Inputs up to this size use the one-shot kernel, which pushes them to every rank.
 ONE_SHOT_BYTES = 64 * 1024
 # The kernels' numbers of fused collectives, by collective; the one-shot all-reduce is 0.
 _FUSED = {"all_reduce": 1, "reduce_scatter": 2, "all_gather": 3, "broadcast": 4, "all_to_all": 5}

@@ -1,4 +1,4 @@
-"""Finds or makes the communicator of a plan's ranks: joins their processes, and learns who shares memory."""
+"""Finds or makes the communicator of a plan's ranks: joins their processes and computes their memory domains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jaxring.world.join import World
 from jaxring.world.links import memory_path
 from jaxring.world.store import JaxStore
 
-# Sets its processes' links apart from those of the CPU engine, which have a World of their own.
+# Keeps the links of the GPU engine apart from those of the CPU engine, which has a World of its own.
 _EPOCH = 1_000_000
 _SLOTS = 8
 # Of simple, ll and ll128, and no more than a slot of BUFFSIZE, which is what the network carries in one message.
@@ -65,7 +65,7 @@ class Communicators:
             self.store.set(f"jaxring/cuda/card/{self._process}", self._infos[self._process].to_json())
 
     def gpu_info(self, process: int) -> GpuInfo:
-        """What a process said of its GPUs, waiting for it. Raises JoinError."""
+        """Waits for what a process published about its GPUs. Raises JoinError."""
         info = self._infos.get(process)
         if info is None and self.store is not None:
             raw = self.store.get(f"jaxring/cuda/card/{process}", settings().come_timeout)
@@ -82,7 +82,7 @@ class Communicators:
         purpose: str = "",
         shape: Shape | None = None,
     ) -> Group:
-        """The communicator of these ranks; those for other purposes are its like with memory of their own."""
+        """The communicator of these ranks for ``purpose``; each purpose has a communicator with its own memory."""
         shape = shape or self.shape
         others = sorted(set(owners) - {self._process})
         world = self._join() if others else None
@@ -98,7 +98,7 @@ class Communicators:
             return self._groups[name]
 
     def queue(self, devices: list[int], owners: list[int], spec: dict[str, Any], lanes: int) -> tuple[Group, Group]:
-        """The communicators of a message's shape and of its queue, connected. All ranks come here for either half."""
+        """The communicators of a message's shape and of its queue, connected. All ranks call this for either half."""
         queue, of_shape = cuda_messages.names(spec, devices)
         shape = cuda_messages.queue_shape(cuda_messages.nbytes(spec), lanes, settings().slot_bytes)
         desk = self.get(devices, owners, spec, queue, cuda_messages.desk_shape())

@@ -19,7 +19,7 @@ LANDING_BYTES = 128 << 20
 
 
 def fill(plan: Any, schedule: Schedule, local: Iterable[int], trap: bool) -> None:
-    """Fill a plan builder, but for its identity and data, with the copies that do what ``schedule`` would."""
+    """Fill a plan builder, except for its identity and data, with copies that have the effect of ``schedule``."""
     plan.set_shape(schedule.in_blocks, schedule.out_blocks, 1, 0, 1)
     plan.set_kernel(0, -1, 64, trap, False)
     for rank in local:

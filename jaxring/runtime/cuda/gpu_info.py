@@ -1,4 +1,4 @@
-"""What the processes of a job tell each other of their GPUs, and which ranks can address each other's memory."""
+"""What the processes of a job publish about their GPUs, and the memory domains that follow from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class GpuInfo:
-    """One process: its pid, the descriptors that peers on its host map, and its GPUs.
+    """What one process publishes: its pid, the descriptors that peers on its host map, and its GPUs.
 
     ``gpus``: device id -> uuid. ``reaches``: uuid -> the uuids whose memory that GPU can address, itself included, of
     those that the process sees. ``multiprocessors``: of the smallest GPU. ``multicast``: the uuids of those for
@@ -30,12 +30,12 @@ class GpuInfo:
     multicast: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
-        """What `from_json` reads back."""
+        """The JSON that `from_json` reads."""
         return json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> GpuInfo:
-        """Parse what a peer published; ValueError for nonsense."""
+        """Parse what a peer published. Raises ValueError where it is malformed."""
         try:
             raw: Any = json.loads(data)
             return cls(

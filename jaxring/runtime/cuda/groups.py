@@ -1,4 +1,4 @@
-"""Sets the CUDA engine's communicators up: offers of memory go from rank to rank through the job's key-value store."""
+"""Sets up the CUDA engine's communicators: ranks exchange offers of memory through the job's key-value store."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ logger = logging.getLogger("jaxring.runtime")
 Location = tuple[int, int]
 
 
-# What stands in front of an error in the place of an offer.
+# The prefix of an error that is written in place of an offer.
 _FAILED = b"failed: "
 
 
 class Shape(NamedTuple):
-    """Of every communicator: lanes at most, (slots, slot bytes) of simple, ll and ll128, and bytes of a stage."""
+    """A communicator's shape: most lanes, (slots, slot bytes) of simple, ll and ll128, and bytes of a stage."""
 
     lanes: int
     wires: tuple[tuple[int, int], ...]
@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 
 
 class Group:
-    """One communicator of this process. Its methods are for one thread at a time, which `lock` sees to.
+    """One communicator of this process. Callers hold `lock`, so that one thread at a time uses its methods.
 
     ``name`` is the same in all its processes. ``store`` is None where all ranks are in this process.
     """
@@ -59,7 +59,7 @@ class Group:
         self.local = [rank for rank in range(len(ranks)) if self.communicator.local(rank)]
 
     def prepare(self) -> None:
-        """Exchange memory among the ranks of each domain and try every path out. Raises JoinError."""
+        """Exchange memory among the ranks of each domain and test every path. Raises JoinError."""
         if self._ready:
             return
         made = self.communicator
@@ -146,7 +146,7 @@ class Group:
         try:
             location = self._do(offer)
         except JoinError as error:
-            # Those who wait for it fail by what made it fail, not by their deadline.
+            # The peers that wait for the offer then fail with this error instead of at their deadline.
             if self._store is not None:
                 self._store.set(self._prefix + key, _FAILED + str(error).encode())
             raise

@@ -1,4 +1,4 @@
-"""Queues of messages between named ranks on GPUs: whose connections they use, and how far a sender may run ahead.
+"""Queues of messages between named ranks on GPUs: the connections they use, and how far a sender may run ahead.
 
 A queue is what sends and receives of one tag over the same ranks share. Its messages may differ in shape: each shape
 has connections of its own, whose slots hold several whole messages, and a note at the queue's desk says which is next.
@@ -56,7 +56,7 @@ def names(spec: dict[str, Any], devices: Sequence[int]) -> tuple[str, str]:
 
 
 def check(spec: dict[str, Any]) -> int:
-    """What stands for a message's dtype and shape."""
+    """A number for a message's dtype and shape."""
     return schedules.number(f"{spec['dtype']}{spec['shape']}", 8)
 
 
@@ -72,6 +72,6 @@ def connect(group: Group, perm: Sequence[Sequence[int]]) -> None:
 
 
 def nbytes(spec: dict[str, Any]) -> int:
-    """Of one message."""
+    """The shape of one message."""
     size: int = spec["block"] * dtypes.element_bytes(spec["dtype"])
     return size

@@ -1,4 +1,4 @@
-"""Native plans for the algorithm `nvls`, and whether ranks can go that way."""
+"""Native plans for the algorithm `nvls`, and whether ranks can use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEMORY_BYTES = 64 << 20
 
 
 def fill(plan: Any, schedule: Schedule, local: Iterable[int], lanes: int, threads: int, trap: bool) -> None:
-    """Fill a plan builder, but for its identity and data, with the collective that ``schedule`` would do."""
+    """Fill a plan builder, except for its identity and data, with the collective of ``schedule``."""
     plan.set_shape(schedule.in_blocks, schedule.out_blocks, 1, 0, lanes)
     plan.set_kernel(protocols.GPU["memory"], -1, threads, trap, False)
     plan.set_multicast(nvls.KINDS[schedule.spec.collective])
@@ -41,7 +41,7 @@ def why_not(
     devices: Sequence[int],
     infos: Sequence[GpuInfo],
 ) -> str:
-    """Why ranks cannot go through multicast memory, or "". ``devices`` and ``infos``: of each rank."""
+    """Why the ranks cannot use multicast memory, or "". ``devices`` and ``infos`` have an entry for each rank."""
     if settings().nvls_enable == nvls.NEVER:
         return "JAXRING_NVLS_ENABLE is 0"
     if collective not in nvls.KINDS:

@@ -1,4 +1,4 @@
-"""Makes plans for call sites on GPUs: who the ranks are, the schedule, and the kernel or copies that play it."""
+"""Makes plans for call sites on GPUs: the ranks' placement, the schedule, and the kernel or copies that run it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CudaPlanner:
         devices = self._ranks(request, spec)
         owner = device_owners(self._devices.platform)
         owners = [owner[d] for d in devices]
-        # Launches on a communicator have one order on each device: what is started has communicators of its own.
+        # Launches on a communicator have one order on each device, so started collectives have their own communicators.
         group = self._communicators.get(devices, owners, spec, "beside" if spec.get("started") else "")
         collective = SCHEDULED_AS.get(spec["collective"], spec["collective"])
         half, ragged = spec["half"], spec["collective"] == "ragged_all_to_all"
@@ -69,7 +69,7 @@ class CudaPlanner:
         domains, most = schedules.normalise(group.domains), self._most_lanes(devices, owners)
         transports = self._transports(domains, owners)
         if ragged or half != "both":
-            # No rank knows where the other one's data lies, so nobody addresses another's memory.
+            # No rank knows where the other one's data is, so none addresses another's memory.
             domains = tuple(range(len(devices)))
             choice = cuda_tuner.by_messages(nbytes, most, f"{spec['collective']} goes by messages")
         else:
@@ -162,7 +162,7 @@ class CudaPlanner:
         return [found[rank] for rank in range(len(request.partitions))]
 
     def _most_lanes(self, devices: list[int], owners: list[int]) -> int:
-        """So many that all lanes of the ranks that share a GPU are resident together, on XLA's streams and beside."""
+        """The most lanes with which all ranks that share a GPU are resident together, on XLA's and on side streams."""
         uuids = [uuid_of(d, self._communicators.gpu_info(p)) for d, p in zip(devices, owners, strict=True)]
         sharing = max(uuids.count(u) for u in uuids)
         smallest = min(self._communicators.gpu_info(p).multiprocessors for p in set(owners))

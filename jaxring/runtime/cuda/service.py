@@ -1,4 +1,4 @@
-"""Brings the CUDA engine up: its module, its custom calls, its planning thread and its reports of faults.
+"""Starts the CUDA engine: its module, its custom calls, its planning thread and its reports of faults.
 
 The engine starts when a program with a collective is loaded on a GPU, not before: importing jaxring starts no backend.
 """
@@ -25,7 +25,7 @@ logger = logging.getLogger("jaxring.runtime")
 _POLL_S = 0.5
 _ABORT_S = 2.0
 _INVALID_ARGUMENT, _INTERNAL, _UNAVAILABLE = 3, 13, 14
-# Threads of a lane: what fills a multiprocessor's memory pipes with one block on it.
+# Threads of a lane: enough for one block to keep a multiprocessor's memory pipes full.
 _THREADS = 384
 _lock = threading.Lock()
 _started: Any = None
@@ -41,7 +41,7 @@ def native_module() -> Any:
 
 
 def register_targets(native: Any, targets: tuple[str, ...], platform: str = "CUDA") -> None:
-    """Tells XLA about our custom calls on GPUs. Needs no backend, no driver and no GPU."""
+    """Registers the custom calls for GPUs with XLA. Needs no backend, no driver and no GPU."""
     handlers = native.handlers()
     for target in targets:
         kind = target.removeprefix("jaxring_").split("_")[0]
@@ -146,5 +146,5 @@ def _end(native: Any, *threads: threading.Thread) -> None:
     native.abort("this process is ending", _ABORT_S, not uncaught, uncaught or ending.orderly())
     for thread in threads:
         thread.join(timeout=2 * _POLL_S)
-    # A program that ends by what a fault made fail wants to have read of the fault.
+    # Log the fault before the operation that it fails can end the program.
     _log_faults(native, 0)
