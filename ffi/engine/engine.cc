@@ -131,7 +131,7 @@ void Engine::Tick() {
     if (halted) op->Fail(Status::Error(Code::kAborted, op->What() + ": " + *halted));
     FailCrashed(*op, now);
     if (!left.empty()) FailLeft(*op, left);
-    if (op->plan().held_back()) OpenLatchIfPeersLeft(*op->plan().latch);
+    if (op->plan().held_back()) OpenLatchIfPeersLeft(*op->plan().latch, left);
     if (now >= op->deadline() && !op->failed()) FailLate(*op, now);
     late |= op->failed();
   }

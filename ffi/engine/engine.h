@@ -240,9 +240,9 @@ class Engine {
   };
   void WarnOfStalls(Clock::time_point now);
   static std::string DescribeStall(const Stall& stall, const std::string& waits, Clock::time_point now);
-  // Confirms a latch for processes that have ended, since these send no confirmation. The lanes then find the end of
-  // their links.
-  void OpenLatchIfPeersLeft(ProgramLatch& latch);
+  // Confirms a latch for processes that ended a while ago, since these send no confirmation. The lanes then find the
+  // end of their links. Until then Python may still find in their last messages that they ran another program.
+  void OpenLatchIfPeersLeft(ProgramLatch& latch, const std::set<int>& left);
   // How and why a process has ended, in good order or not; empty if it is not known to have ended.
   PeerEnd EndOf(int process);
   // The failure of an operation in which rank `self` waits for rank `peer` over the ended link `link`. The cause is a

@@ -104,9 +104,9 @@ void Engine::Confirm(ProgramLatch& latch, int process) {
   if (latch.Confirm(process)) bell_->NotifyAll();
 }
 
-void Engine::OpenLatchIfPeersLeft(ProgramLatch& latch) {
+void Engine::OpenLatchIfPeersLeft(ProgramLatch& latch, const std::set<int>& left) {
   for (int process : latch.Missing()) {
-    if (HasLeft(process)) Confirm(latch, process);
+    if (left.count(process) != 0) Confirm(latch, process);
   }
 }
 

@@ -1,8 +1,10 @@
 // Program latches hold the operations of a plan back until the other processes have confirmed that their program is the
 // same.
+#include <chrono>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/cases.h"
@@ -76,6 +78,30 @@ CASE("a latch that waits for a process that is gone") {
   job.Cut(0, 1);
   for (const Status& status : site.Run({0, 1})) CHECK(!status.ok() && status.code != Code::kDeadlineExceeded);
   CHECK(latch->open());
+}
+
+// A process that finds that the programs differ may end before the other one has read its last message, which says so.
+CASE("a latch that waits for a process that has just ended") {
+  Job job(2, Wire::kTcp);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 60));
+  auto latch = std::make_shared<ProgramLatch>(std::set<int>{1});
+  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
+    auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
+    plan->latch = latch;
+    request.Resolve(plan);
+  });
+  std::thread python([&] {
+    while (!job.engine(0).InFlight(site.call.settings().key)) std::this_thread::yield();
+    job.engine(1).Abort("this process is ending", 2, true);
+    while (job.engine(0).Gone() != std::vector<int>{1}) std::this_thread::yield();
+    // The deadline thread looks several times meanwhile.
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    CHECK(!latch->open());
+    job.engine(0).FailPlan(site.call.settings().key, Status::Error(Code::kInvalidArgument, "they differ"));
+  });
+  for (const Status& status : site.Run({0, 1}))
+    CHECK(status.code == Code::kInvalidArgument && Says(status, "they differ"));
+  python.join();
 }
 
 }  // namespace
