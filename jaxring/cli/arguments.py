@@ -1,4 +1,4 @@
-"""Types of arguments: what cannot be is told when the command line is read, with the nearest thing that can."""
+"""Types of arguments: a wrong value is an error when the command line is parsed, with the nearest possible value."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the job; returns its exit code. Raises JaxringError for a script that no process could run."""
     check_script(arguments.script, arguments.module)
-    # The socket stays bound, not listening, so that nobody else is given the port; the coordinator shares it, because
+    # The socket stays bound, not listening, so that no other program gets the port; the coordinator shares it, because
     # gRPC sets SO_REUSEPORT too.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

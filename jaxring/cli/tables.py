@@ -1,4 +1,4 @@
-"""Tables on the terminal, by rich."""
+"""Tables on the terminal, drawn by rich."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command's standard streams: terminals of any encoding, and readers that leave."""
+"""The command's standard streams: terminals of any encoding, and readers that close the pipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ERRORS = "jaxring.plain"
 
 
 def survive_encoding() -> None:
-    """Have what the streams' encoding lacks written in ASCII."""
+    """Have characters that the streams' encoding lacks written in ASCII."""
     codecs.register_error(_ERRORS, _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
@@ -27,7 +27,7 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def drop_output() -> None:
-    """Nobody reads the output any more: what is still buffered goes nowhere, or Python complains at its end."""
+    """The reader has closed the pipe: discard buffered output, or Python reports an error at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

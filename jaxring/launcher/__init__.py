@@ -1,1 +1,1 @@
-"""Starts the processes of a job on this host, watches them, and tells which of them failed first."""
+"""Starts the processes of a job on this host, watches them, and reports which of them failed first."""

@@ -22,7 +22,7 @@ def environment(
     env = dict(base)
     env |= {
         "JAX_COORDINATOR_ADDRESS": address,
-        # JAX listens on all interfaces unless told otherwise, and anybody can write to its store.
+        # By default JAX listens on all interfaces, where any program can write to its store.
         "JAX_COORDINATOR_BIND_ADDRESS": address,
         "JAX_NUM_PROCESSES": str(processes),
         "JAX_PROCESS_ID": str(process),

@@ -1,4 +1,4 @@
-"""Which process of a job failed first, and what became of the others.
+"""Finds which process of a job failed first, and how the others ended.
 
 A failure is known from a process's report of the exception that ends its script, or from its wait status. Where one
 process's end is the cause of another's exception, the report of the latter may be read before the former's wait status:
@@ -61,7 +61,7 @@ class Failures:
         self._suspects: set[int] | None = None
 
     def undecided(self) -> bool:
-        """Whether something has failed, and what came first is not known yet."""
+        """Whether a process has failed and the first failure is not known yet."""
         return self.first is None and bool(self._reports or self._silent)
 
     def reported(self, rank: int, report: Report) -> None:

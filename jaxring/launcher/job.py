@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GRACE_S = 5.0
 KILL_S = 2.0
-# Reads of one go; a pipe that a child fills all the time must not keep the launcher from its work.
+# The most reads in a row from one pipe, so that a child that always writes does not keep the launcher busy.
 _READS = 16
 _TICK_S = 0.05
 
@@ -53,7 +53,7 @@ class Restart:
         return True
 
     def close(self) -> None:
-        """Nobody is left but process 0."""
+        """Whether process 0 is the only one left."""
         if self._write_end >= 0:
             os.close(self._write_end)
             self._write_end = -1
@@ -108,7 +108,7 @@ class Job:
                 _say(summary)
             return self._code
         finally:
-            # Also when the launcher itself fails: nothing is left behind.
+            # This also runs when the launcher itself fails, so that no process is left behind.
             for child in self._children.values():
                 _signal_group(child, signal.SIGKILL)
                 child.wait()
@@ -207,7 +207,7 @@ class Job:
             self._failures.ended(rank, status, self._ending)
 
     def _decide(self) -> None:
-        """Find out who has failed first, and give the others GRACE_S from then on."""
+        """Find the first process that failed, and give the others GRACE_S from then on."""
         if self._signals or not self._failures.undecided():
             return
         # Reports that lie in their pipes may be older than those that have been read.

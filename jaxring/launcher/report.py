@@ -1,4 +1,4 @@
-"""What a process of `jaxring run` tells the launcher when an exception ends its script: at once, through a pipe.
+"""The report that a process of `jaxring run` writes to the launcher as soon as an exception ends its script, to a pipe.
 
 The process itself may exit much later, because JAX's shutdown waits for the other processes.
 """

@@ -1,4 +1,4 @@
-"""Whether a script can be run at all: said once by `jaxring run`, not by each of its processes."""
+"""Checks that a script can be run at all, so that `jaxring run` reports it once and not each of its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes out of a child of `jaxring run`, piece by piece: its output, and its report to the launcher."""
+"""Reads the pipes of a child of `jaxring run`: its output, and its report to the launcher."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Sink(Protocol):
     """Takes what is read from a pipe."""
 
     def feed(self, data: bytes) -> None:
-        """Some bytes have come."""
+        """Take bytes that were read from the pipe."""
 
     def end(self) -> None:
-        """No more will come."""
+        """The pipe is at its end."""
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""Profiles that show what jaxring did: `trace` adds a track of our operations to JAX's own.
+"""Profiles that show jaxring's operations: `trace` adds a track of them to JAX's own.
 
 Every profile taken with `jax.profiler.trace` shows a collective's custom call under a name that says operation, operand
 bytes per rank and axes: ``jaxring_all_reduce_sum_4096B_over_data.7``. On CPU that event is only the call that begins

@@ -1,4 +1,4 @@
-"""The engine's records as spans on lines: what a track in a trace is made of."""
+"""The engine's records as spans on lines, from which a track in a trace is made."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def track(line: int) -> str:
 
 
 def plan(label: str) -> dict[str, Any]:
-    """What a label says, {} where it says nothing: flight records may come from anywhere."""
+    """A label's content, {} where it has none or is malformed: a flight record may come from anywhere."""
     try:
         found = json.loads(label)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What this machine's /sys says about it."""
+"""Reads this machine's topology from /sys."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NVIDIA = "0x10de"
 
 
 def machine(settings: Settings, sys_root: str = "/sys") -> Machine:
-    """The topology file's machine where JAXRING_TOPO_FILE names one, otherwise what /sys says. Raises SettingsError."""
+    """The machine of the file that JAXRING_TOPO_FILE names, otherwise that of /sys. Raises SettingsError."""
     found = detect(sys_root)
     return merged(xml.read(settings.topo_file), found) if settings.topo_file else found
 
 
 def detect(sys_root: str = "/sys") -> Machine:
-    """What /sys says. What it does not say is left out."""
+    """The machine as /sys describes it. Facts that /sys does not have are left out."""
     root = pathlib.Path(sys_root)
     cpus = tuple(_cpus(root))
     nets = [*_rdma(root), *_interfaces(root)]

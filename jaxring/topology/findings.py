@@ -1,4 +1,4 @@
-"""What a host lacks, what each lack costs, and how to mend it."""
+"""Findings about a host: what it lacks, what that costs, and how to correct it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SMALL_SHM = 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """``grave``: something will fail; otherwise it is slower than it could be, or a matter of taste."""
+    """``grave`` says that something will fail; other findings cost speed or are advice."""
 
     what: str
     cost: str

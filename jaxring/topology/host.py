@@ -1,4 +1,4 @@
-"""What a host gives to processes that move data: limits, memory, interfaces, GPUs' ways to NICs, the surroundings."""
+"""A host's resources for processes that move data: limits, memory, interfaces, GPUs' access to NICs, containers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CAP_IPC_LOCK = 14
 
 @dataclasses.dataclass(frozen=True)
 class Interface:
-    """A network interface. ``mbps`` is 0 where the driver does not tell."""
+    """A network interface. ``mbps`` is 0 where the driver does not report it."""
 
     name: str
     state: str
@@ -48,7 +48,7 @@ class Host:
 
 
 def describe(root: str = "/") -> Host:
-    """This host, as its /proc and /sys say (under `root`)."""
+    """This host, read from /proc and /sys (under `root`)."""
     at = pathlib.Path(root)
     proc, sys = at / "proc", at / "sys"
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)

@@ -69,7 +69,7 @@ def _default(coordinator: str, have: list[Address]) -> list[Address]:
         # An address that is not its interface's first one is not in the list, and is as good.
         return [next((entry for entry in have if entry.address == source), Address("route", source))]
     # A host's own name often resolves to a loopback address on that host only, so listening there would hide it from
-    # the other hosts. Everything but loopback is reachable by somebody.
+    # the other hosts. Every other address can be reached by some host.
     return [entry for entry in have if not entry.loopback] or loopback
 
 

@@ -1,4 +1,4 @@
-"""What a machine consists of, as far as data on its way to another one is concerned."""
+"""The parts of a machine through which data passes on its way to another machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Cpu:
 class Pci:
     """A bridge, switch or function, below ``parent`` (a bus id), or below CPU ``numa`` where that is "".
 
-    ``speed`` is as the kernel says it ("16.0 GT/s PCIe"), ``width`` the number of lanes.
+    ``speed`` is the kernel's text ("16.0 GT/s PCIe"), ``width`` the number of lanes.
     """
 
     busid: str
@@ -56,7 +56,7 @@ class Gpu:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """All of it. Bus ids are in lower case."""
+    """A whole machine. Bus ids are in lower case."""
 
     cpus: tuple[Cpu, ...] = ()
     pcis: tuple[Pci, ...] = ()
@@ -65,7 +65,7 @@ class Machine:
     source: str = ""
 
     def path(self, busid: str, numa: int) -> tuple[str, ...]:
-        """The way from the NUMA node down to the function: "cpu N", then bus ids."""
+        """The path from the NUMA node down to the function: "cpu N", then bus ids."""
         by_id = {pci.busid: pci for pci in self.pcis}
         steps: list[str] = []
         at = by_id.get(busid)

@@ -1,4 +1,4 @@
-"""How far apart two devices are, in NCCL's terms: the worst thing that lies between them."""
+"""The distance of two devices in NCCL's terms: the farthest kind of connection on the path between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This host's RDMA ports and their GIDs, by whichever of pyverbs, libibverbs and /sys can tell."""
+"""This host's RDMA ports and their GIDs, read by pyverbs, libibverbs or from /sys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ETHERNET, _IWARP = 2, 1
 
 
 def ports(sys_root: str = "/sys") -> tuple[list[Port], str]:
-    """The ports, and who told: pyverbs where it is installed, else libibverbs, else /sys, which knows no MTU."""
+    """The ports and their source: pyverbs where it is installed, else libibverbs, else /sys, which has no MTU."""
     try:
         return from_pyverbs(importlib.import_module("pyverbs.device"), sys_root), "pyverbs"
     except ImportError:
@@ -36,7 +36,7 @@ def ports(sys_root: str = "/sys") -> tuple[list[Port], str]:
 
 
 def from_pyverbs(verbs: Any, sys_root: str = "/sys") -> list[Port]:
-    """What pyverbs.device says of every port."""
+    """Every port as pyverbs.device describes it."""
     found = []
     for device in verbs.get_device_list():
         name = device.name.decode() if isinstance(device.name, bytes) else str(device.name)
@@ -70,7 +70,7 @@ def from_pyverbs(verbs: Any, sys_root: str = "/sys") -> list[Port]:
 
 
 def from_sys(sys_root: str = "/sys") -> list[Port]:
-    """What /sys says; `mtu` is 0, which it does not say."""
+    """The ports as /sys describes them; `mtu` is 0, because /sys does not have it."""
     found = []
     for net in detect.detect(sys_root).nets:
         folder = pathlib.Path(sys_root) / "class/infiniband" / net.name

@@ -1,9 +1,9 @@
-"""Which RDMA ports to use, and by which of their addresses.
+"""Chooses the RDMA ports to use, and one address of each.
 
-The native engine lists what there is; the choice is made here. A `Rail` is a port with one address. Two processes can
-be linked by rails of one kind: InfiniBand with InfiniBand, RoCE with RoCE of the same version and address family,
-iWARP with iWARP. Channel c takes rail c of those, so several rails share the load, and rails meet their like where
-processes run beside the same ones.
+The native engine lists the ports; the choice is made here. A `Rail` is a port with one address. Two processes can be
+linked by rails of one kind: InfiniBand with InfiniBand, RoCE with RoCE of the same version and address family, iWARP
+with iWARP. Channel c uses rail c of those, so that several rails share the load, and equal rails are connected where
+the processes of two hosts are near the same ones.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Port:
 
 
 class Verbs(Protocol):
-    """What the native engine knows of this host's RDMA devices."""
+    """The native engine's functions for this host's RDMA devices."""
 
     def verbs_ports(
         self,
@@ -95,8 +95,8 @@ def ports(native: Verbs) -> tuple[list[Port], str]:
 def rails(native: Verbs, settings: Settings, gpus: Sequence[str] = ()) -> list[Rail]:
     """The rails of this process, none where the settings rule RDMA out: nearest first, then by device.
 
-    Near what: the GPUs with those bus ids, or its CPUs where it has none. JAXRING_TOPO_FILE or this machine tells how
-    near they are.
+    Distance counts from the GPUs with those bus ids, or from the process's CPUs where there are none. It is taken from
+    JAXRING_TOPO_FILE or from this machine.
 
     Raises JoinError where RDMA is asked for by JAXRING_NET, JAXRING_IB_HCA or JAXRING_IB_GID_INDEX and is not there.
     """

@@ -1,4 +1,4 @@
-"""Compares the flight records of a job's processes: who is behind whom, and where."""
+"""Compares the flight records of a job's processes: which process is behind, and in which operation."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Comparison(NamedTuple):
 
 
 def compare(flights: Sequence[Flight]) -> Comparison:
-    """Who is behind. The first operation that did not end everywhere is what the others wait behind, so it is told.
+    """Finds the processes that are behind in the first operation that has not ended everywhere; later ones wait for it.
 
-    Processes are compared by the operations' keys, which are the same in all that take part. One without a record is
-    the likeliest to be behind: a process that was killed leaves none.
+    Processes are compared by the operations' keys, which are the same in all that take part. A process without a record
+    is most likely the one that is behind: a process that was killed leaves none.
     """
     stuck = _first_stuck(flights)
     count = _processes(flights, stuck)
@@ -62,7 +62,7 @@ def compare(flights: Sequence[Flight]) -> Comparison:
 
 
 def _processes(flights: Sequence[Flight], stuck: Record | None) -> int:
-    """How many processes have to have a record: the job's, or as many as take part where no record says that."""
+    """How many processes should have a record: all of the job, or those that take part where its size is unknown."""
     count = _of_job(flights)
     if count == 0 and stuck is not None:
         found = plan(stuck.label).get("processes")
@@ -95,7 +95,7 @@ def _first_stuck(flights: Sequence[Flight]) -> Record | None:
 
 
 def _sides(flights: Sequence[Flight], stuck: Record) -> tuple[list[tuple[Flight, Record]], list[Flight]]:
-    """Who has begun it, with their records; and who takes part and has not."""
+    """The processes that have begun the operation, with their records, and those that take part and have not."""
     everybody = plan(stuck.label).get("processes") == (_of_job(flights) or len(flights))
     inside, outside = [], []
     for flight in flights:

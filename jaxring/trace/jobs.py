@@ -1,4 +1,4 @@
-"""Which of the processes that live belong to one job: what `jaxring trace dump` chooses from."""
+"""Groups the records of living processes by job, for `jaxring trace dump`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Living:
-    """The record of a process that lives, where it is, and that process's user."""
+    """The record of a living process, its path, and the process's user."""
 
     pid: int
     uid: int
@@ -33,7 +33,7 @@ class Living:
 
 
 def living(pids: list[int] | None = None) -> list[Living]:
-    """The records of these processes, or of all that this user may look into."""
+    """The records of these processes, or of all processes whose records this user may read."""
     found = []
     for pid, path in record_files.find(pids):
         with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile

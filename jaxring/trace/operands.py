@@ -26,7 +26,7 @@ _MOST_OPERANDS, _MOST_TEXT, _MOST_ELEMENTS = 1 << 12, 1 << 20, 1 << 48
 
 @dataclasses.dataclass
 class Failure:
-    """An operation that failed: the ``operands`` of those ranks whose processes saved theirs, as they said ``why``.
+    """An operation that failed, for the reason ``why``: the ``operands`` of the ranks whose processes saved them.
 
     ``blocks``, of a ragged collective: four rows of uint64 for each of these ranks, a column for each peer, in
     elements: where its blocks begin in the operand, how long they are, and the same in the result.
@@ -53,7 +53,7 @@ def failures(folder: pathlib.Path) -> list[Failure]:
             raise JaxringError(f"{path} holds no operands of this version of jaxring: {error}.") from None
         known = found.setdefault(key, failure)
         if (known.plan_spec, known.names) != (failure.plan_spec, failure.names):
-            raise JaxringError(f"{path} says of {failure.what} what another file does not: are they of one job?")
+            raise JaxringError(f"{path} and another file disagree about {failure.what}: are they from the same job?")
         known.operands |= failure.operands
         known.blocks |= failure.blocks
         if failure.time_ns < known.time_ns:

@@ -1,7 +1,7 @@
-"""Plays an operation that failed again, in this process, and says what is wrong with its operands or its result.
+"""Runs a failed operation again, in this process, and reports what is wrong with its operands or its result.
 
 Its schedule, protocol and arithmetic are those of the job; only its messages stay in this process. The result is
-compared with what NumPy makes of the operands in float64.
+compared with NumPy's result from the same operands in float64.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def explain(failure: Failure) -> Iterator[str]:
 
 
 def play(spec: PlanSpec, operands: list[np.ndarray], blocks: Blocks | None = None) -> list[np.ndarray]:
-    """The results of all ranks, 0 where nothing is written. RuntimeError or ValueError where it cannot be played.
+    """The results of all ranks, 0 where nothing is written. RuntimeError or ValueError where it cannot be run.
 
     ``blocks``, of a ragged collective: as in `Failure`.
     """
@@ -104,7 +104,7 @@ def play(spec: PlanSpec, operands: list[np.ndarray], blocks: Blocks | None = Non
 def expected(
     spec: PlanSpec, operands: list[np.ndarray], ragged: Blocks | None = None
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """What each rank should have, and how far it may be off; ranks are left out of whose results nothing is said."""
+    """The reference result of each rank and its tolerance. Ranks whose results are undefined are left out."""
     n = len(operands)
     rows = [_wide(operand) for operand in operands]
     if ragged:
