@@ -5,7 +5,7 @@
 #   JOBS    compilers and native tests that run side by side (2); Python's tests, which wait more than they work, one more
 #   FUZZ_SECONDS  how long each fuzz target runs (600)
 #   RDMA_ARGS  --short, --flow or --measure, for test-rdma
-#   UNITY   OFF: every source by itself, which is what one wants who changes them (ON)
+#   UNITY   OFF: compile every source by itself, for work on the C++ code (ON)
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for machines with a GPU
 PYTHON ?= python3
 VENV ?= .venv

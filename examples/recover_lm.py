@@ -2,7 +2,7 @@
 
     jaxring run -n 3 --restart 1 examples/recover_lm.py
 
-Every step trains on the same rows, whoever is there: the processes that live share them out. After a third of the steps
+Every step trains on the same rows, which the living processes divide among them. After a third of the steps
 the last process kills itself. The others notice, shrink the job, go back to the last step that all of them have ended,
 and train on. When the launcher has started the lost process again they rebuild the job with it, and it gets the state
 of the step that they are at; at two thirds they wait for it. Then the same is trained once more, undisturbed. The last
@@ -90,7 +90,7 @@ class Training:
         self.last = {s: state for s, state in self.last.items() if s <= step}
 
     def take_from_first(self) -> None:
-        """Everybody gets the step and the state of process 0, which has never been away."""
+        """All processes get the step and the state of process 0, which was never lost."""
         state = self.programs.from_first((np.int32(self.done), self.last[self.done]))
         step, state = jax.block_until_ready(state)
         self.last = {int(step): state}

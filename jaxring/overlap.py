@@ -120,7 +120,7 @@ done_p.multiple_results = True
 
 def _done(values: list[Any], operands: list[Any], alone: int) -> list[Any]:
     traced = [i for i, v in enumerate(values) if isinstance(v, jax.core.Tracer) and not _extended(v)]
-    if not traced:  # eager arrays are waited for by whoever reads them
+    if not traced:  # reading an eager array waits for it
         return values
     mesh = jax.sharding.get_abstract_mesh()
     if set(mesh.axis_names) - set(mesh.manual_axes):

@@ -108,7 +108,7 @@ class Crew:
         listener.bind(address)
         listener.listen(self.processes)
         self._stack.callback(listener.shutdown, socket.SHUT_RDWR)  # ends the thread that accepts
-        # Kept bound, not listening, so that nobody else is given the port: see `jaxring run`.
+        # Kept bound, not listening, so that no other program gets the port: see `jaxring run`.
         reserved = self._stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         reserved.bind(("127.0.0.1", 0))

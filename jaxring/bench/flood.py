@@ -39,7 +39,7 @@ _REPLAY = (b"jaxring\x01" + bytes(3) + b"\x01" + bytes(4) + bytes(32) + bytes(32
 
 @contextlib.contextmanager
 def _clients(targets: list[str], rate: float, cores: set[int]) -> Iterator[None]:
-    """Somebody floods these, if there are any, from these cores."""
+    """A client on these cores floods the targets, if there are any."""
     if not targets:
         yield
         return
@@ -50,7 +50,7 @@ def _clients(targets: list[str], rate: float, cores: set[int]) -> Iterator[None]
         assert child.stdin is not None
         child.stdin.write(_REPLAY.encode())
         child.stdin.close()
-        time.sleep(0.3)  # he has begun, and his first connections are no surprise any more
+        time.sleep(0.3)  # the client has started, and its burst of first connections is over
         yield
     finally:
         child.kill()
@@ -62,7 +62,7 @@ def measure(
 ) -> dict[str, list[float]]:
     """The median time in s of an all-reduce in each turn of each kind."""
     cores = sorted(os.sched_getaffinity(0))
-    ours, his = (cores, cores) if share or len(cores) == 1 else (cores[:-1], cores[-1:])
+    ours, clients = (cores, cores) if share or len(cores) == 1 else (cores[:-1], cores[-1:])
     times: dict[str, list[float]] = {kind: [] for kind in _KINDS}
     case = Case("all_reduce", "sum", "float32", nbytes)
     with contextlib.ExitStack() as stack:
@@ -82,7 +82,7 @@ def measure(
         }
         for turn in range(turns):
             for kind in (*_KINDS[turn % 3 :], *_KINDS[: turn % 3]):
-                with _clients(targets[kind], rate, set(his)):
+                with _clients(targets[kind], rate, set(clients)):
                     found = crew.ask("run", (count, 1))
                 times[kind].append(statistics.median(max(one) for one in zip(*found, strict=True)))
     return times

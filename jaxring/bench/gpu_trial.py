@@ -37,7 +37,7 @@ class Trial(NamedTuple):
 class Ranks:
     """``count`` ranks, dealt to the GPUs in turn. ``native`` is a started CUDA engine's module.
 
-    ``placement``: the domain of each rank (default: one domain); ranks of different domains go by the carrier.
+    ``placement``: the domain of each rank (default: one domain); ranks of different domains use the proxy.
     ``lanes`` at most; ``slot_bytes`` of each protocol's eight slots; ``threads`` of a lane; ``landing_bytes`` of what
     copies land in; ``multicast_bytes`` of multicast memory.
     """

@@ -30,7 +30,7 @@ All peers of a table were measured in one run, each in processes of its own on t
 tenth of a second at most, in an order shuffled anew each time. Iterations that are shorter than a millisecond are
 timed in batches of about that, as nccl-tests times all of its iterations, and in longer ones where a link is shaped
 (20 times as long as what it lets pass at once lasts). A turn's first batch (of long ones, its first iteration) does
-not count, whoever's it is, as its caches and pages are those of the peer before. A time is the median over batches
+not count, for any peer, because caches and pages are still those of the peer before. A time is the median over batches
 of the slowest process's time for an iteration; in brackets the quartiles. A ratio is the peer's time over ours:
 above 1 we are faster. `light` is the share of our time that reading every operand once and writing every result once
 would take at the copy bandwidth measured in the same run. Sizes are nccl-tests': bytes per rank of the larger of

@@ -1,4 +1,4 @@
-"""Who can be measured, how its processes are started, and whether it is installed here.
+"""The peers that can be measured: how their processes are started, and whether they are installed here.
 
 `jaxring:JAXRING_ALGO=direct` is a peer, too: jaxring, with a variable that the processes of this peer alone have. Runs
 are interleaved, so this compares algorithms or settings with each other as they are compared with other libraries.

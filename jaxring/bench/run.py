@@ -88,7 +88,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Processes x devices, and who takes part in which environment; on hosts of their own, if any."""
+    """Processes x devices, the peers with the environment of each, and the hosts that they run on, if any."""
 
     processes: int
     devices: int
@@ -161,7 +161,7 @@ def _one(
             turns[crew] = max(1, min(iterations // LEAST_TURNS, int(TURN_S / lasts))), batch
     left = dict.fromkeys(turns, iterations)
     order = list(turns)
-    # Nobody has always the same peer before it. The seed makes runs alike.
+    # Shuffled, so that no peer always follows the same one. The seed makes runs alike.
     shuffle = random.Random(case.nbytes).shuffle
     while any(left.values()):
         shuffle(order)

@@ -1,4 +1,4 @@
-"""A benchmark run as a person follows it: who is left out, how far it is, and each row as soon as it is measured."""
+"""Shows a benchmark run on the terminal: the peers left out, the progress, and each row as soon as it is measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class Status:
-    """A line at the bottom of the terminal that tells what is being done; nothing where stderr is no terminal."""
+    """A line at the bottom of the terminal with the current measurement; nothing where stderr is no terminal."""
 
     def __init__(self) -> None:
         self._stream = sys.stderr

@@ -20,14 +20,14 @@ Times = dict[str, list[float]]
 
 
 def mesh(axis: str) -> Mesh:
-    """All devices of the job along one axis, those of a process beside each other."""
+    """All devices of the job along one axis, those of a process next to each other."""
     return Mesh(np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id))), (axis,))
 
 
 def measure_in_turns(programs: Mapping[str, Callable[..., Any]], operands: tuple[Any, ...], iterations: int) -> Times:
     """Times in s of each program, one after another in every iteration. They must have run once before.
 
-    Who comes first is another one each time, since what one leaves behind (caches, threads awake) is the next one's.
+    The order changes in every iteration, because each program inherits the caches and awake threads of the one before.
     """
     times: Times = {name: [] for name in programs}
     order = itertools.cycle(itertools.permutations(programs))

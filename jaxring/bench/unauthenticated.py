@@ -30,7 +30,7 @@ _GREETING, _ANSWER = 48, 64
 _KINDS = ("silent", "garbage", "begun", "replayed")
 
 
-class Knocker:
+class Client:
     """Connections of all kinds. ``counts``: made, closed by the other side, and led on beyond its question."""
 
     def __init__(self, targets: list[tuple[str, int]], held: int, replay: bytes) -> None:
@@ -40,8 +40,8 @@ class Knocker:
         self._selector = selectors.DefaultSelector()
         self._open: collections.OrderedDict[socket.socket, tuple[str, int]] = collections.OrderedDict()
 
-    def knock(self) -> None:
-        """One more."""
+    def connect(self) -> None:
+        """Open one more connection."""
         self._number += 1
         kind = _KINDS[self._number % len(_KINDS)]
         while len(self._open) >= self._held:
@@ -56,7 +56,7 @@ class Knocker:
         self._selector.register(sock, selectors.EVENT_WRITE)
 
     def listen(self, seconds: float) -> None:
-        """See to the answers that have come, and to those of so many seconds."""
+        """Handle the answers that have come, and those of the next ``seconds``."""
         for key, events in self._selector.select(seconds):
             sock = key.fileobj
             assert isinstance(sock, socket.socket)
@@ -101,23 +101,23 @@ class Knocker:
 
 
 def main() -> None:
-    """Knock."""
+    """Connect until interrupted, then print the counts."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rate", type=float, default=0.0, help="connections a second (default: as fast as it goes)")
     parser.add_argument("--held", type=int, default=600, help="connections that are open at a time (default: 600)")
     parser.add_argument("targets", nargs="+", metavar="ADDRESS:PORT")
     arguments = parser.parse_args()
     targets = [(name.rpartition(":")[0].strip("[]"), int(name.rpartition(":")[2])) for name in arguments.targets]
-    # Whoever is started in the background begins without a handler.
+    # A process that a shell starts in the background has no handler of SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    knocker = Knocker(targets, arguments.held, bytes.fromhex(sys.stdin.read()))
+    client = Client(targets, arguments.held, bytes.fromhex(sys.stdin.read()))
     with contextlib.suppress(KeyboardInterrupt):
         begun = time.monotonic()
         for number in itertools.count(1):
-            knocker.knock()
+            client.connect()
             ahead = number / arguments.rate - (time.monotonic() - begun) if arguments.rate else 0.0
-            knocker.listen(max(0.0, ahead))
-    print(json.dumps(knocker.counts))
+            client.listen(max(0.0, ahead))
+    print(json.dumps(client.counts))
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def operand(case: Case, ranks: int, rank: int) -> np.ndarray:
 
 
 def expected(case: Case, ranks: int, rank: int) -> np.ndarray:
-    """What a rank gets of everybody's `operand`, after one collective."""
+    """A rank's result of one collective over all ranks' `operand`."""
     every = [operand(case, ranks, r) for r in range(ranks)]
     if case.reduces:
         fold = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[case.op]

@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peers",
         default="xla,gloo,mpi",
         metavar="LIST",
-        help="who else is measured: PEER or PEER:NAME=VALUE (default: xla,gloo,mpi)",
+        help="what else is measured: PEER or PEER:NAME=VALUE (default: xla,gloo,mpi)",
     )
     add("--hosts", type=int, default=0, metavar="N", help="on N hosts, made of network namespaces (needs root)")
     add("--rate", default="", metavar="RATE", help="of every host's link, as 1gbit (default: not shaped)")

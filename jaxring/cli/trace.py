@@ -1,7 +1,7 @@
 """Look at flight records: the last 4096 operations of each process, with their states and times.
 
     jaxring trace dump -o FOLDER [PID ...]   copies the records of the processes of a job that lives
-    jaxring trace diff FILE FILE ...         says who is behind whom, and where, and who is missing
+    jaxring trace diff FILE FILE ...         shows which process is behind, in which operation, and which is missing
     jaxring trace view FILE ... -o OUT.json  makes a timeline for ui.perfetto.dev
     jaxring trace replay FOLDER              plays the operations that failed again, and says what was wrong
 
@@ -50,9 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     diff = actions.add_parser(
         "diff",
-        help="say who is behind whom",
-        description="Says who is behind whom. Exit status: 0 where all operations have ended well in all processes of "
-        "the job, 1 where some have not or a process has no record here.",
+        help="show which process is behind",
+        description="Shows which process is behind. Exit status: 0 where all operations have ended well in all "
+        "processes of the job, 1 where some have not or a process has no record here.",
     )
     view = actions.add_parser("view", help="make a timeline for Perfetto")
     for action in (diff, view):

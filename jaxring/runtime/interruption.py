@@ -36,7 +36,7 @@ logger = logging.getLogger("jaxring.runtime")
 # How long the main thread has to return to the interpreter by itself.
 GRACE_S = 0.6
 # A main thread that was interrupted elsewhere, or whose wait JAX has ended, may still want what is in flight. What is
-# there so long after may hold up everything later.
+# still there after this time may block all later ones.
 _STUCK_S = 5.0
 _LOOK_S = 0.1
 _TELL_S = 0.1

@@ -1,4 +1,4 @@
-"""What a plan's tables and shape follow from, and nothing of who the ranks are: so it can be played again elsewhere."""
+"""The specification from which a plan's tables and shape follow. It names no ranks, so it can run elsewhere, too."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PlanSpec:
     block: int
 
     def schedule(self) -> Schedule:
-        """Who does what. Raises ValueError for an algorithm that is not there."""
+        """The schedule of all ranks. Raises ValueError for an algorithm that does not exist."""
         spec = Spec(
             self.collective,
             len(self.domains),

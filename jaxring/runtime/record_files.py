@@ -32,10 +32,10 @@ def new_file(folder: str) -> str:
 def hint(file: str) -> str:
     """The sentence about the record in errors. The record is ``file``, or in memory where that is ""."""
     if file:
-        return f"The flight record is {file}: `jaxring trace diff` of all processes' says who is behind whom."
+        return f"The flight record is {file}: `jaxring trace diff` of all processes' shows which process is behind."
     return (
         f"`jaxring trace dump {os.getpid()}` on {socket.gethostname()} copies this process's flight record while it "
-        "lives, and JAXRING_TRACE_DIR keeps it: `jaxring trace diff` of all processes' says who is behind whom."
+        "lives, and JAXRING_TRACE_DIR keeps it: `jaxring trace diff` of all processes' shows which process is behind."
     )
 
 

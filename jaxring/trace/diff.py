@@ -37,7 +37,7 @@ def compare(flights: Sequence[Flight]) -> Comparison:
     if stuck is None:
         ended = ", ".join(f"{flight} {len(flight.records)}" for flight in flights)
         well = f"every operation that was begun has ended well. Operations recorded: {ended}."
-        return Comparison([f"{without or 'Nobody is behind'}: {well}"], missing == 0)
+        return Comparison([f"{without or 'No process is behind'}: {well}"], missing == 0)
     inside, outside = _sides(flights, stuck)
     waiting = ", ".join(f"{flight} ({_state(record)})" for flight, record in inside)
     sentences = [

@@ -1,4 +1,4 @@
-"""Who takes part: rendezvous, authentication and the making of data links between the processes of a job."""
+"""The processes of a job: rendezvous, authentication, and the data links between them."""
 
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.join import World

@@ -151,7 +151,7 @@ class World:
         return self._once((p, channel), lambda: self._make(p, channel))
 
     def _once(self, key: tuple[int, int], make: Callable[[], str]) -> str:
-        """What `make` returns, made by the first who asks. After a failure the next one tries again."""
+        """What `make` returns. The first thread that asks calls it; after a failure the next thread tries again."""
         with self._lock:
             future = self._links.get(key)
             mine = future is None

@@ -40,7 +40,7 @@ def test_who_is_behind_is_said():
     elsewhere = flight(1, [BEGUN[0], record(2, 77, 0, "all_gather at b.py:2", "running", 300, 0)])
     assert "It is still in all_gather at b.py:2, execution 0." in sentences(flight(0, BEGUN), elsewhere)
     assert "It has begun no operation at all." in sentences(flight(0, BEGUN), flight(1, []))
-    assert "Nobody is behind" in sentences(behind, behind)
+    assert "No process is behind" in sentences(behind, behind)
     both = sentences(flight(0, BEGUN), flight(1, BEGUN))
     assert both.startswith("All that take part have begun all_reduce at a.py:1, execution 1: ")
     # A process that takes no part is not blamed.
@@ -135,7 +135,7 @@ def test_records_of_a_living_and_of_a_killed_process(tmp_path, capsys):
         assert all("all_reduce sum of float32[1] over" in r.what and "program.py:7" in r.what for r in found.records)
         assert all(r.arrived <= r.launched <= r.ended for r in found.records)
     assert main(["trace", "diff", *map(str, files)]) == 0
-    assert "Nobody is behind" in capsys.readouterr().out
+    assert "No process is behind" in capsys.readouterr().out
     out = tmp_path / "out.json"
     assert main(["trace", "view", "-o", str(out), *map(str, files)]) == 0
     events = json.loads(out.read_text())["traceEvents"]

@@ -113,7 +113,7 @@ def _reduce(domains: Domains, rail: int, rank: int) -> list[Step]:
     domain, count = domains.domain_of[rank], domains.count
     end = domains.domain_of[domains.spec.root]
     place = (domain - end - 1) % count  # in the chain, which ends at the root's domain
-    # Only the root itself can store what nobody else keeps, so it runs all rails of its domain.
+    # Only the root can store the result, because no other rank keeps it. So it runs all rails of its domain.
     runner = domains.spec.root if domain == end else domains.runner(rail, domain)
     steps: list[Step] = []
     if runner == rank:

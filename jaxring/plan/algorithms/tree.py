@@ -116,7 +116,7 @@ def _reduce(domains: Domains, rail: int, rank: int) -> list[Step]:
     )
     label = (domain - end) % domains.count
     parent, children = tree(label, count, second) if label else (0, [root_of(count, second)])
-    # Only the root itself can store what nobody else keeps, so it runs all rails of its domain.
+    # Only the root can store the result, because no other rank keeps it. So it runs all rails of its domain.
     steps: list[Step] = []
     if rank == (domains.runner(rail, domain) if label else domains.spec.root):
         sources = own(rank, domains.members[domain])
