@@ -32,6 +32,23 @@ ANSWER_S = 120.0
 END_S = 10.0
 
 
+def _wait_unreaped(child: subprocess.Popen[bytes], deadline: float) -> None:
+    """Wait until a process has ended, but leave it unreaped: until then its id names it and its group."""
+    ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    while child.returncode is None and time.monotonic() < deadline:
+        if os.waitid(os.P_PID, child.pid, ended) is not None:
+            return
+        time.sleep(0.01)
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    """End a process and what it has started, which is its group. Once it is reaped its id may name another process."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
 class Crew:
     """The processes of one peer's job. A context manager: nothing of it outlives the context."""
 
@@ -61,22 +78,17 @@ class Crew:
             for member in self._members:
                 member.close()
             for child in self._children:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(max(0.0, deadline - time.monotonic()))
+                _wait_unreaped(child, deadline)
         finally:  # also where Ctrl-C ends the waiting
             for child in self._children:
-                # The child leads its group: what it started goes too. Until it is reaped its pid is its own.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+                _end_group(child)
             self._stack.close()
 
     def give_up(self, why: str) -> None:
         """End its processes, which may be busy for nothing."""
         self.lost = why
         for child in self._children:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            _end_group(child)
         self.__exit__()
 
     def ask(self, name: str, arguments: Any = None) -> list[Any]:
