@@ -27,7 +27,7 @@ function(jaxring_add_cuda_module ffi_include)
             PATHS "${bin}/../include" "${bin}/../targets/x86_64-linux/include" "$ENV{CUDA_HOME}/include"
                   /usr/local/cuda/include)
   mark_as_advanced(JAXRING_CUDA_INCLUDE)
-  jaxring_add_cuda_library(jaxring_cuda_guard ffi/cuda/host/gpu/guard.cu ffi/cuda/experimental/copy_gates.cu)
+  jaxring_add_cuda_library(jaxring_cuda_guard ffi/cuda/host/gpu/guard.cu ffi/cuda/experimental/copy_barrier.cu)
   file(GLOB gpu CONFIGURE_DEPENDS ffi/cuda/host/gpu/*.cc)
   add_library(jaxring_cuda_gpu STATIC EXCLUDE_FROM_ALL ${gpu})
   target_include_directories(jaxring_cuda_gpu SYSTEM PUBLIC "${JAXRING_CUDA_INCLUDE}")

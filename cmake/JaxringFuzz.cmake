@@ -7,7 +7,7 @@ set(_fuzz_flags -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fn
 add_library(jaxring_fuzzed STATIC EXCLUDE_FROM_ALL
   ffi/base/crc32c.cc
   ffi/reduce/copy.cc ffi/reduce/dispatch.cc ffi/reduce/kernels_baseline.cc
-  ffi/transport/core/bell.cc ffi/transport/core/faults.cc ffi/transport/core/link.cc ffi/transport/core/links.cc
+  ffi/transport/core/doorbell.cc ffi/transport/core/faults.cc ffi/transport/core/link.cc ffi/transport/core/links.cc
   ffi/transport/core/ring.cc ffi/transport/core/shared_memory.cc ffi/transport/core/stream.cc ffi/transport/core/wire.cc
   ffi/plan/plan.cc ffi/plan/plan_check.cc
   ffi/network/control_frames.cc

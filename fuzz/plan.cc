@@ -84,8 +84,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     participant.in = buffers[buffers.size() - 2].get();
     participant.out = buffers.back().get();
   }
-  static Silence bell;
-  Links links(kSlot, &bell);
+  static Silence doorbell;
+  Links links(kSlot, &doorbell);
   UnexpectedMessages unexpected;
   const auto loss = [](const Operation& op, int self, int peer, const LinkEnd&) {
     return LostPeer(op, self, peer, {});

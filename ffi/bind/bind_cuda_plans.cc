@@ -9,7 +9,7 @@
 #include <string>
 
 #include "bind/bind_tables.h"
-#include "cuda/host/trial.h"
+#include "cuda/host/standalone.h"
 
 namespace nb = nanobind;
 
@@ -94,13 +94,13 @@ void BindPlans(nb::module_& m) {
           "From how many bytes on a slice that only moves goes by bulk copies, on devices that have them; 0: never.")
       .def(
           "set_mail",
-          [](PlanBuilder& b, std::shared_ptr<Communicator> desk, bool sends, uint64_t check) {
+          [](PlanBuilder& b, std::shared_ptr<Communicator> header_ring, bool sends, uint64_t check) {
             b.spec.half = sends ? Half::kSend : Half::kRecv;
-            b.spec.desk = std::move(desk);
+            b.spec.header_ring = std::move(header_ring);
             b.spec.check = check;
           },
-          nb::arg("desk"), nb::arg("sends"), nb::arg("check"),
-          "One half of a message between named ranks; `desk` is its queue's communicator.")
+          nb::arg("header_ring"), nb::arg("sends"), nb::arg("check"),
+          "One half of a message between named ranks; `header_ring` is its queue's communicator.")
       .def(
           "set_ragged", [](PlanBuilder& b, uint64_t row_elements) { b.spec.ragged_row = row_elements; },
           nb::arg("row_elements"), "Offsets and sizes come with each launch, in rows of so many elements.")
@@ -131,16 +131,16 @@ void BindPlans(nb::module_& m) {
       nb::arg("dtype"), nb::arg("op"), nb::arg("mean"),
       "How many bytes an NVLink switch reduces for each byte of such elements; 0 if it cannot reduce them.");
   m.def(
-      "run_trial",
+      "run_standalone",
       [](std::shared_ptr<Communicator> communicator, const PlanBuilder& builder, const std::vector<nb::bytes>& inputs,
          int launches) {
         std::vector<std::string_view> given;  // the caller keeps them
         for (const nb::bytes& input : inputs) given.emplace_back(input.c_str(), input.size());
-        TrialResult result;
+        StandaloneResult result;
         {
           nb::gil_scoped_release release;
           auto plan = builder.Finish(std::move(communicator));
-          result = RunTrial(*plan, given, launches);
+          result = RunStandalone(*plan, given, launches);
         }
         std::vector<nb::bytes> outputs;
         for (const std::string& output : result.outputs) outputs.emplace_back(output.data(), output.size());
@@ -156,7 +156,7 @@ void BindPlans(nb::module_& m) {
   m.def(
       "time_empty",
       [](int ranks, int launches) {
-        const TrialResult result = TimeEmpty(ThisGpu(), ranks, launches);
+        const StandaloneResult result = TimeEmpty(ThisGpu(), ranks, launches);
         return std::make_pair(result.microseconds, result.waited);
       },
       nb::arg("ranks"), nb::arg("launches"), nb::call_guard<nb::gil_scoped_release>(),

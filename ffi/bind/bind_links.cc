@@ -34,7 +34,7 @@ Engine& Running() {
 
 void BindLinks(nanobind::module_& m) {
   namespace nb = nanobind;
-  m.def("bell_fd", [] { return Running().bell().fd(); }, "The memfd of this process's doorbell.");
+  m.def("bell_fd", [] { return Running().doorbell().fd(); }, "The memfd of this process's doorbell.");
   m.def(
       "blocks_fd", [] { return Running().links().Blocks()->fd(); },
       "The memfd of the blocks that several processes of this host can read. The engine keeps the descriptor.");
@@ -52,7 +52,7 @@ void BindLinks(nanobind::module_& m) {
   m.def(
       "shm_ring",
       [](int peer, int channel, const std::string& bell_path) {
-        Running().links().CompletePending(peer, channel, Bell::Open(bell_path));
+        Running().links().CompletePending(peer, channel, Doorbell::Open(bell_path));
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("bell_path"), "Puts a link that the peer has mapped into service.");
   m.def(

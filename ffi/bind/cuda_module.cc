@@ -128,7 +128,7 @@ NB_MODULE(JAXRING_MODULE, m) {
       "`goodbye`, and `how`.");
   m.def(
       "allow_direct",
-      [](int device, std::vector<std::string> nics) { Cuda().carrier().AllowDirect(device, std::move(nics)); },
+      [](int device, std::vector<std::string> nics) { Cuda().proxy().AllowDirect(device, std::move(nics)); },
       nb::arg("device"), nb::arg("nics"), "Names the NICs that may address the device's memory (GPUDirect RDMA).");
   m.def(
       "counters", [] { return RunningRuntime() == nullptr ? std::map<std::string, uint64_t>{} : Cuda().Counters(); },
@@ -137,14 +137,14 @@ NB_MODULE(JAXRING_MODULE, m) {
       "take_faults", [](double timeout_s) { return Cuda().TakeFaults(timeout_s); }, nb::arg("timeout_s"),
       nb::call_guard<nb::gil_scoped_release>(), "Sentences of new faults, waiting timeout_s seconds for one.");
   m.def(
-      "board", [] { return std::make_pair(Cuda().regions().board_fd(), Cuda().regions().bell_fd()); },
+      "region_directory", [] { return std::make_pair(Cuda().regions().directory_fd(), Cuda().regions().doorbell_fd()); },
       "Descriptors of what peers on this host map: the directory of its device memory regions, and its doorbell.");
   m.def(
-      "attach_board",
-      [](int process, const std::string& board, const std::string& bell) {
-        Cuda().regions().Attach(process, board, bell);
+      "attach_region_directory",
+      [](int process, const std::string& directory, const std::string& doorbell) {
+        Cuda().regions().Attach(process, directory, doorbell);
       },
-      nb::arg("process"), nb::arg("board_path"), nb::arg("bell_path"), "Maps a peer's board.");
+      nb::arg("process"), nb::arg("directory_path"), nb::arg("doorbell_path"), "Maps a peer's region directory.");
 
   nb::class_<Request>(m, "PlanRequest",
                       "A call site's request for a plan or, with group -1, for its device's partition.")
@@ -220,13 +220,13 @@ NB_MODULE(JAXRING_MODULE, m) {
           nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"), nb::arg("theirs"),
           nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "offer_landing",
-          [](Communicator& c, int rank, uint64_t bytes) { return FromLocation(c.OfferLanding(rank, bytes)); },
+          "offer_staging",
+          [](Communicator& c, int rank, uint64_t bytes) { return FromLocation(c.OfferStaging(rank, bytes)); },
           nb::arg("rank"), nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>())
       .def(
-          "enter_landing",
+          "enter_staging",
           [](Communicator& c, int rank, int peer, LocationTuple theirs) {
-            c.EnterLanding(rank, peer, ToLocation(theirs));
+            c.EnterStaging(rank, peer, ToLocation(theirs));
           },
           nb::arg("rank"), nb::arg("peer"), nb::arg("theirs"), nb::call_guard<nb::gil_scoped_release>())
       .def(

@@ -43,7 +43,7 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   result["failures"] = c.failures.load();
   result["sleeps"] = c.sleeps.load();
   result["moves"] = c.moves.load();
-  result["wakes"] = Bell::wakes();
+  result["wakes"] = Doorbell::wakes();
   result["injected_faults"] = Faults::injected();
   result["spilled_messages"] = c.spills.load();
   result["stashed_bytes"] = engine->unexpected().bytes();

@@ -20,9 +20,9 @@ constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
 
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
-      bell_(Bell::Create()),
-      idle_(Bell::Create()),
-      links_(options_.slot_bytes, bell_.get(), options_.faults),
+      doorbell_(Doorbell::Create()),
+      idle_(Doorbell::Create()),
+      links_(options_.slot_bytes, doorbell_.get(), options_.faults),
       interpreter_(
           &links_, &unexpected_,
           [this](const Operation& op, int self, int peer, const LinkEnd& end) { return Loss(op, self, peer, end); },
@@ -31,8 +31,8 @@ Engine::Engine(EngineOptions options)
       saver_(options_.operand_bytes == 0
                  ? nullptr
                  : std::make_unique<OperandSaver>(options_.operand_files, options_.operand_bytes)),
-      verbs_(options_.slot_bytes, bell_.get(), &lookers_),
-      plugins_(options_.slot_bytes, bell_.get()) {
+      verbs_(options_.slot_bytes, doorbell_.get(), &busy_pollers_),
+      plugins_(options_.slot_bytes, doorbell_.get()) {
   poller_ = std::make_unique<Poller>([this] { Tick(); });
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
 }
@@ -40,7 +40,7 @@ Engine::Engine(EngineOptions options)
 Engine::~Engine() {
   stop_ = true;
   CloseRequests();
-  bell_->NotifyAll();
+  doorbell_->NotifyAll();
   idle_->NotifyAll();
   for (auto& worker : workers_) worker.join();
   poller_.reset();
@@ -74,7 +74,7 @@ void Engine::Work() {
   uint64_t seen_version = ~uint64_t{0};
   auto last_progress = Clock::now();
   while (!stop_) {
-    const uint32_t rung = bell_->Value(), called = idle_->Value();
+    const uint32_t rung = doorbell_->Value(), called = idle_->Value();
     if (version_.load(std::memory_order_acquire) != seen_version) ops = Active(&seen_version);
     bool moved = false;
     for (auto& op : ops) {
@@ -95,8 +95,8 @@ void Engine::Work() {
       seen_version = ~uint64_t{0};
     }
     counters_.sleeps++;
-    if (!ops.empty()) lookers_.Arm();
-    ops.empty() ? idle_->Wait(called, kIdleUs) : bell_->Wait(rung, kSleepUs);
+    if (!ops.empty()) busy_pollers_.EnableEvents();
+    ops.empty() ? idle_->Wait(called, kIdleUs) : doorbell_->Wait(rung, kSleepUs);
     last_progress = Clock::now();
   }
 }
@@ -122,7 +122,7 @@ void Engine::Spill() {
 void Engine::Tick() {
   auto now = Clock::now();
   if (counters_.in_flight.load(std::memory_order_relaxed) > 0) WatchSignalsAgain();
-  crowded_.store(links_.Seats({}) >= processors_, std::memory_order_relaxed);
+  crowded_.store(links_.WaiterCpus({}) >= processors_, std::memory_order_relaxed);
   uint64_t version;
   bool late = false;
   const std::optional<std::string> halted = Halted();
@@ -137,7 +137,7 @@ void Engine::Tick() {
   }
   SendHeartbeats(now);
   WarnOfStalls(now);
-  if (late) bell_->NotifyAll();
+  if (late) doorbell_->NotifyAll();
   verbs_.CheckPorts();
   std::vector<std::weak_ptr<Site>> watched;
   {
@@ -178,7 +178,7 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
   if (!idle || !goodbye) {
     ControlFrame leaving;
     leaving.kind = ControlFrame::Kind::kLeaving;
-    leaving.ending = Ending::kSaidWhy;
+    leaving.ending = Ending::kReportedError;
     leaving.text = std::string(idle ? "it is ending" : "it is ending with operations in flight") + how;
     TellAll(leaving, -1);
   }

@@ -23,7 +23,7 @@
 #include "engine/records/operands.h"
 #include "engine/records/recorder.h"
 #include "network/control.h"
-#include "transport/core/bell.h"
+#include "transport/core/doorbell.h"
 #include "transport/core/faults.h"
 #include "transport/core/links.h"
 #include "transport/core/poller.h"
@@ -86,7 +86,7 @@ class Engine {
   // reused.
   [[gnu::hot]] void Launch(std::span<Started> ops, bool help);
 
-  Bell& bell() { return *bell_; }
+  Doorbell& doorbell() { return *doorbell_; }
   Links& links() { return links_; }
   Poller& poller() { return *poller_; }
   UnexpectedMessages& unexpected() { return unexpected_; }
@@ -135,7 +135,7 @@ class Engine {
   // AddVerbs completes an RDMA link that `verbs` has prepared, and puts it into service. Takes ownership of `fd`.
   // Returns a description of the connection.
   VerbsJoin& verbs() { return verbs_; }
-  Lookers& lookers() { return lookers_; }
+  BusyPollers& busy_pollers() { return busy_pollers_; }
   std::string AddVerbs(int process, int channel, bool sending, int fd, double timeout_s);
   // The same by a network plugin.
   PluginLinks& plugins() { return plugins_; }
@@ -218,7 +218,7 @@ class Engine {
   // How another process ended without a goodbye.
   struct Crash {
     std::string reason;
-    Ending ending = Ending::kNoWord;
+    Ending ending = Ending::kNoGoodbye;
     Clock::time_point seen;
     int witness = -1;  // the process that reported it; -1: this one observed it
   };
@@ -277,9 +277,9 @@ class Engine {
   std::unique_ptr<Stream> WithInjectedFaults(std::unique_ptr<Stream> stream, int process, int what) const;
 
   EngineOptions options_;
-  // Peers ring `bell_` when they send a message or free a slot; only workers with operations in flight sleep on it. The
+  // Peers ring `doorbell_` when they send a message or free a slot; only workers with operations in flight sleep on it. The
   // other workers sleep on `idle_`, so that a message for a thread that is polling costs its sender no system call.
-  std::unique_ptr<Bell> bell_, idle_;
+  std::unique_ptr<Doorbell> doorbell_, idle_;
   Links links_;
   UnexpectedMessages unexpected_;
   Interpreter interpreter_;
@@ -358,7 +358,7 @@ class Engine {
   // Registers the goodbye that a link sends when this process ends; sends it at once if it is already ending.
   void AddGoodbye(std::function<void()> say);
 
-  Lookers lookers_;
+  BusyPollers busy_pollers_;
   VerbsJoin verbs_;
   PluginLinks plugins_;
   std::unique_ptr<Poller> poller_;  // the last member: its thread uses everything above

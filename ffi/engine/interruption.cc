@@ -14,7 +14,7 @@ bool Engine::Interrupt(const std::string& why, Clock::time_point at) {
     op->Fail(Status::Error(Code::kAborted, op->What() + ": " + why));
     found = true;
   }
-  if (found) bell_->NotifyAll();
+  if (found) doorbell_->NotifyAll();
   std::vector<std::shared_ptr<Site>> sites;
   {
     std::lock_guard lock(sites_mutex_);

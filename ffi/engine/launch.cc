@@ -124,8 +124,8 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
     bool polls = false;
     int cpu = -1;
     ~Waiting() {
-      if (cpu >= 0) engine->bell_->Rise();
-      if (polls) engine->lookers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
+      if (cpu >= 0) engine->doorbell_->ClearWaiter();
+      if (polls) engine->busy_pollers_.End(engine->active_count_.load(std::memory_order_seq_cst) > 0);
     }
   } waiting{this};
   const int polls_before_yield = crowded ? kCrowdedPollsBeforeYield : kPollsBeforeYield;
@@ -142,9 +142,9 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
       until = {};
       continue;
     }
-    if (patient && !waiting.polls && lookers_.has_sources()) {
+    if (patient && !waiting.polls && busy_pollers_.has_sources()) {
       waiting.polls = true;
-      lookers_.Begin();
+      busy_pollers_.Begin();
     }
     if (++idle < polls_before_yield) continue;
     const auto now = Clock::now();
@@ -161,7 +161,7 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
     // With several operations, the peers' rings may be full of messages for operations that come later in this process.
     if (ops.size() > 1) Spill();
     if (crowded && now - yielded < kKeepCpuFor && waiting.cpu >= 0 && ops.size() == 1 && ops[0]->plan().sends_first &&
-        !links_.AnyWants(waiting.cpu, ops[0]->key())) {
+        !links_.AnyMayNeedCpu(waiting.cpu, ops[0]->key())) {
       continue;
     }
     sched_yield();
@@ -171,11 +171,11 @@ bool Engine::ExecuteHere(std::span<Started> ops) {
 
 int Engine::PlaceWaiter(const Operation& op, Clock::time_point now) {
   const int processor = sched_getcpu(), process = op.plan().process;
-  bell_->Sit(processor, op.key());
+  doorbell_->SetWaiter(processor, op.key());
   // A move costs some 50 us, and does not last while other work keeps all CPUs busy.
   if (now - move_considered_at_.load(std::memory_order_relaxed) < kMoveInterval) return processor;
   std::array<std::pair<int, int>, 64> waiters;
-  const auto others = std::span(waiters).first(std::min(links_.Seats(waiters), waiters.size()));
+  const auto others = std::span(waiters).first(std::min(links_.WaiterCpus(waiters), waiters.size()));
   if (std::none_of(others.begin(), others.end(), [&](const auto& other) { return other.second == processor; })) {
     return processor;
   }
@@ -186,12 +186,12 @@ int Engine::PlaceWaiter(const Operation& op, Clock::time_point now) {
   if (to < 0) return processor;
   counters_.moves++;
   MoveToCpu(to, allowed);
-  bell_->Sit(to, op.key());
+  doorbell_->SetWaiter(to, op.key());
   return to;
 }
 
 void Engine::WakeWorkers(int count) {
-  if (!idle_->Wake(count) || count > 1) bell_->Wake(count);
+  if (!idle_->Wake(count) || count > 1) doorbell_->Wake(count);
 }
 
 void Engine::ReportNonFinite(Operation& op, const std::string& text) {

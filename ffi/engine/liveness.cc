@@ -138,7 +138,7 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
       break;
     case ControlFrame::Kind::kFailed:
       if (!RecordFailure(frame.key, Status::Error(frame.code, frame.text))) break;
-      bell_->NotifyAll();
+      doorbell_->NotifyAll();
       TellAll(frame, process);
       break;
     case ControlFrame::Kind::kGone:

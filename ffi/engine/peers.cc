@@ -15,7 +15,7 @@ constexpr auto kCrashGrace = std::chrono::milliseconds(100);
 constexpr int kControl = 0xFFFF;
 
 std::string Sentence(const std::string& why, Ending ending) {
-  return ending == Ending::kNoWord ? why + " without a word" : why;
+  return ending == Ending::kNoGoodbye ? why + " without a word" : why;
 }
 
 std::string NameOf(const Plan& plan, int process) {
@@ -62,7 +62,7 @@ void Engine::ControlEnded(int process, const std::string& why, Ending ending) {
   // The first report of its end counts: the connection's end may only be a consequence of that.
   const PeerEnd known = EndOf(process);
   links_.CloseShared(process, known.reason, known.ending);
-  bell_->NotifyAll();
+  doorbell_->NotifyAll();
 }
 
 Engine::Crash Engine::RecordCrash(int process, const std::string& reason, Ending ending, int witness) {
@@ -101,7 +101,7 @@ void Engine::SendControlMessage(int process, const std::string& text) {
 }
 
 void Engine::Confirm(ProgramLatch& latch, int process) {
-  if (latch.Confirm(process)) bell_->NotifyAll();
+  if (latch.Confirm(process)) doorbell_->NotifyAll();
 }
 
 void Engine::OpenLatchIfPeersLeft(ProgramLatch& latch, const std::set<int>& left) {
@@ -124,7 +124,7 @@ void Engine::FailPlan(uint64_t plan_key, const Status& status) {
     op->Fail(status);
     found = true;
   }
-  if (found) bell_->NotifyAll();
+  if (found) doorbell_->NotifyAll();
 }
 
 bool Engine::Crashed(int process) {
@@ -177,9 +177,9 @@ void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bo
     (links_.*enlist)(process, channel, std::move(link));
   };
   if (sending) {
-    add(MakeTcpSendLink(std::move(stream), poller_.get(), std::move(memory), bell_.get(), ended), &Links::AddSend);
+    add(MakeTcpSendLink(std::move(stream), poller_.get(), std::move(memory), doorbell_.get(), ended), &Links::AddSend);
   } else {
-    add(MakeTcpRecvLink(std::move(stream), poller_.get(), &lookers_, std::move(memory), bell_.get(), ended),
+    add(MakeTcpRecvLink(std::move(stream), poller_.get(), &busy_pollers_, std::move(memory), doorbell_.get(), ended),
         &Links::AddRecv);
   }
 }

@@ -94,7 +94,7 @@ bool Engine::Renew(uint64_t epoch, double timeout_s) {
   troubled_ = halt_told_ = any_left_ = false;
   unexpected_.Clear();
   version_.fetch_add(1, std::memory_order_release);  // makes workers drop their references to ended operations
-  bell_->NotifyAll();
+  doorbell_->NotifyAll();
   return true;
 }
 

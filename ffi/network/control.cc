@@ -84,18 +84,18 @@ void ControlLink::Read() {
     ssize_t n = stream_->Read(bytes, sizeof bytes);
     if (n == 0) {
       std::lock_guard lock(mutex_);
-      if (EndingOf(failed_) == Ending::kCut) {
+      if (EndingOf(failed_) == Ending::kUnreachable) {
         errno = failed_;
         n = -1;
       }
     }
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (n < 0 && EndingOf(errno) == Ending::kCut) {
+    if (n < 0 && EndingOf(errno) == Ending::kUnreachable) {
       char limit[32];
       std::snprintf(limit, sizeof limit, "%g", timeout_s_);
       return End(std::string("its host has acknowledged nothing for ") + limit + " s (" + stream_->Why() + ")",
-                 Ending::kCut);
+                 Ending::kUnreachable);
     }
     if (n < 0) {
       const Ending ending = EndingOf(errno);

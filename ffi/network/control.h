@@ -32,7 +32,7 @@ class ControlLink final : public Poller::Handler {
  private:
   void Flush();
   void Read();
-  void End(const std::string& why, Ending ending = Ending::kNoWord);
+  void End(const std::string& why, Ending ending = Ending::kNoGoodbye);
 
   std::unique_ptr<Stream> stream_;
   const double timeout_s_;

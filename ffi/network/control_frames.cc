@@ -69,10 +69,10 @@ bool KnownFailure(uint32_t code) {
 
 bool KnownLoss(uint32_t ending) {
   switch (static_cast<Ending>(ending)) {
-    case Ending::kNoWord:
-    case Ending::kCut:
+    case Ending::kNoGoodbye:
+    case Ending::kUnreachable:
     case Ending::kDamaged:
-    case Ending::kSaidWhy:
+    case Ending::kReportedError:
       return true;
     case Ending::kGoodbye:
       return false;

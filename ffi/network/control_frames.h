@@ -35,7 +35,7 @@ struct ControlFrame {
   Code code = Code::kOk;
   int32_t process = -1;
   int32_t witness = -1;  // the process whose own connection with `process` ended; -1: the sender
-  Ending ending = Ending::kNoWord;
+  Ending ending = Ending::kNoGoodbye;
   std::string text;
   std::vector<Activity> activities;
 

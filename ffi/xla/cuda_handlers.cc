@@ -57,7 +57,7 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
 // Operands: the data (absent for a pure receive), an optional token, and the partition id. Results: the data (absent
 // for a pure send) and the optional token, whose buffer is the operand's.
 ffi::Error Run(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
-               const RaggedVectors* vectors = nullptr, bool beside = false) {
+               const RaggedVectors* vectors = nullptr, bool on_side_stream = false) {
   const void* in = nullptr;
   void* out = nullptr;
   uint64_t in_bytes = 0, out_bytes = 0;
@@ -73,7 +73,7 @@ ffi::Error Run(SiteState* state, int32_t device, void* stream, ffi::RemainingArg
   }
   const void* partition = args.get<ffi::AnyBuffer>(args.size() - 1)->untyped_data();
   const jaxring::Status status =
-      state->site->Run(device, partition, in, out, in_bytes, out_bytes, stream, vectors, beside);
+      state->site->Run(device, partition, in, out, in_bytes, out_bytes, stream, vectors, on_side_stream);
   if (status.ok()) return ffi::Error::Success();
   return ffi::Error(static_cast<ffi::ErrorCode>(static_cast<int>(status.code)), status.message);
 }
@@ -102,7 +102,7 @@ ffi::Error RunJoin(int32_t device, void* stream, ffi::RemainingArgs args, ffi::D
     if (!value) return value.error();
     if (value->size_bytes() == 0) continue;
     try {
-      if (runtime->sides().Join(device, value->untyped_data(), stream)) continue;
+      if (runtime->side_streams().Join(device, value->untyped_data(), stream)) continue;
     } catch (const std::exception& error) {
       return ffi::Error(ffi::ErrorCode::kInternal, error.what());
     }

@@ -23,7 +23,7 @@ import numpy as np
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 from jaxring.bench import gpu_rows
-from jaxring.bench.gpu_trial import Ranks
+from jaxring.bench.gpu_standalone import Ranks
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu.tuner import lanes_for
 
@@ -142,7 +142,7 @@ def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[
     one = np.ones(block * schedule.in_blocks, np.float32)
     op = "sum" if way.collective in ("all_reduce", "reduce_scatter") else None
     bulk_bytes = _BULK_BYTES if way.bulk else 0
-    trial = ranks.run(
+    result = ranks.run(
         schedule,
         way.protocol,
         [one] * ranks.count,
@@ -154,9 +154,9 @@ def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[
         launches=launches,
     )
     expected = ranks.count if op else 1
-    if not all((output == expected).all() for output in trial.outputs):
+    if not all((output == expected).all() for output in result.outputs):
         raise ValueError("a wrong result")
-    return {"lanes": schedule.nlanes, "us": trial.us, "waited_us": trial.waited_us}
+    return {"lanes": schedule.nlanes, "us": result.us, "waited_us": result.waited_us}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -66,23 +66,23 @@ struct alignas(128) Connection {
 // end: the writer's lane is done, so it touches the reader's buffers no more, and what it wrote there can be seen.
 // A kernel ends only after all lanes of all its memory peers have reached `end`; until then its buffers stay its own.
 // A begin of the next epoch follows the end of the last one on both sides, so one record is enough.
-struct alignas(128) Gate {
+struct alignas(128) EpochBarrier {
   uint64_t begin;
   uint64_t end;
   uint64_t in_region, in_offset;  // where the writer's buffers are: see Member::regions
   uint64_t out_region, out_offset;
 };
 
-// Another rank whose memory this one addresses. Sorted by rank where there are several; a node's ranks all list each
+// Another rank whose memory this one addresses. Sorted by rank where there are several; a domain's ranks all list each
 // other. A buffer of a member is at regions[region] + offset: the host registers each allocation under a region number,
 // tells it to the members, and they enter the address at which they mapped it, before the first launch that names it.
 // (Within one process: one region with base 0, and offsets are addresses.)
 struct Member {
-  Gate* theirs;             // the member's memory: [lanes], written by us
-  const Gate* ours;         // own memory: [lanes], written by the member
-  const uint64_t* regions;  // own memory, this rank's view of the member's registered allocations
-  char* stage_theirs;       // the member's memory: where we put data for it; 2 * Args::stage_bytes. Fused one-shot only
-  const char* stage_ours;   // own memory: where the member puts data for us
+  EpochBarrier* theirs;      // the member's memory: [lanes], written by us
+  const EpochBarrier* ours;  // own memory: [lanes], written by the member
+  const uint64_t* regions;   // own memory, this rank's view of the member's registered allocations
+  char* stage_theirs;      // the member's memory: where we put data for it; 2 * Args::stage_bytes. Fused one-shot only
+  const char* stage_ours;  // own memory: where the member puts data for us
   int32_t rank;
 };
 
@@ -133,8 +133,8 @@ struct Args {
   const uint32_t* route;
   const uint64_t* piece_begin;  // [pieces + 1]: where each piece of a block begins (Plan::PieceBegin)
   Connection* connections;      // [lanes][connections_per_lane]
-  const Member* members;        // [member_count]; 0: no memory is shared and no gate is passed
-  uint64_t* epochs;  // [epoch_lanes][2] own device memory, so far: launches that passed a lane's gates; one-shots
+  const Member* members;        // [member_count]; 0: no memory is shared and no barrier is passed
+  uint64_t* epochs;  // [epoch_lanes][2] own device memory, so far: launches that passed a lane's barriers; one-shots
   Extents extents;   // all nullptr unless ragged
 
   // The buffers. `in` may be `out` exactly for all_reduce, and must not overlap it otherwise.

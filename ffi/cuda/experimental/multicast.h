@@ -12,7 +12,7 @@
 // lose it on the way out. Of those that are widened a pack's vectors lie as in scratch (VectorOffset).
 #pragma once
 
-#include "cuda/device/gates.h"
+#include "cuda/device/epoch_barrier.h"
 #include "cuda/device/packs.h"
 #include "cuda/experimental/keys.h"
 #include "cuda/experimental/multicast_launch.h"
@@ -45,7 +45,7 @@ class MulticastPlayer {
     // Only this rank has to do with its replica now: others' launches before this one have ended, or wait for this one.
     if (!gathers && slices != 0) Fill(0);
     Publish();
-    bool good = OpenGates(lane_);
+    bool good = EnterBarrier(lane_);
     for (uint64_t k = 0; good && k < slices; ++k) {
       if (gathers) {
         Put(k);
@@ -59,7 +59,7 @@ class MulticastPlayer {
       if (good && memory_.kind == MulticastKind::kAllReduce) Drain(k);
     }
     Publish();
-    good = CloseGates(lane_, !good);
+    good = LeaveBarrier(lane_, !good);
     if (good && slices != 0 && memory_.kind != MulticastKind::kReduceScatter) Drain(slices - 1);
   }
 
@@ -81,7 +81,7 @@ class MulticastPlayer {
   }
 
   // Until all members have come as far; counts as an epoch, of which all ranks have as many. Nobody's buffers are
-  // touched by others, so who fails need not be told apart from who has not come: see gates.h.
+  // touched by others, so who fails need not be told apart from who has not come: see epoch_barrier.h.
   JAXRING_DEVICE bool Meet() {
     Publish();
     ++lane_.epoch;
@@ -245,12 +245,12 @@ JAXRING_DEVICE void Try(const Multicast& memory, const Args& args) {
   if (ThreadIndex() != 0) return;
   FenceAliases();
   if (memory.kind == MulticastKind::kTryStore) {
-    StoreAll(memory.all + MulticastTrial::Stored(args.rank), LoadBound(memory.own + MulticastTrial::Own(args.ranks)));
+    StoreAll(memory.all + MulticastProbe::Stored(args.rank), LoadBound(memory.own + MulticastProbe::Own(args.ranks)));
   } else {
-    const char* from[] = {memory.all + MulticastTrial::Part(args.ranks)};
+    const char* from[] = {memory.all + MulticastProbe::Part(args.ranks)};
     Vec sum[1] = {};
     LoadReduced({DType::kUInt32, CodeOf(DType::kUInt32, ReduceOp::kSum), 0}, from, sum);
-    StoreBound(memory.own + MulticastTrial::Sum(args.ranks), sum[0]);
+    StoreBound(memory.own + MulticastProbe::Sum(args.ranks), sum[0]);
   }
   FenceAliases();
 }

@@ -11,14 +11,14 @@ enum class MulticastKind : uint8_t {
   kAllReduce = 0,
   kReduceScatter,
   kAllGather,
-  // For trying memory out, by one lane, see MulticastTrial: what this rank stores to all, what it sums of all.
+  // For trying memory out, by one lane, see MulticastProbe: what this rank stores to all, what it sums of all.
   kTryStore,
   kTrySum
 };
 
 // Lines of kPackBytes at the beginning of each replica, before it is used: what each rank stored to all, what this one
 // is about to store, its part of the sum, and the sum as it read it.
-struct MulticastTrial {
+struct MulticastProbe {
   static constexpr uint64_t At(uint64_t line) { return line * kPackBytes; }
   static constexpr uint64_t Stored(int rank) { return At(rank); }
   static constexpr uint64_t Own(int ranks) { return At(ranks); }

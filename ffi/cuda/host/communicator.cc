@@ -22,10 +22,10 @@ const char* const kMend =
 
 }  // namespace
 
-Communicator::Communicator(Gpu& gpu, Regions& regions, Carrier* carrier, int process, CommunicatorSpec spec)
+Communicator::Communicator(Gpu& gpu, Regions& regions, Proxy* proxy, int process, CommunicatorSpec spec)
     : gpu_(gpu),
       regions_(regions),
-      carrier_(carrier),
+      proxy_(proxy),
       process_(process),
       spec_(std::move(spec)),
       multicast_(gpu, regions, spec_) {
@@ -60,14 +60,14 @@ Communicator::~Communicator() = default;
 std::vector<int> Communicator::Members(int rank) const {
   std::vector<int> members;
   for (int r = 0; r < static_cast<int>(spec_.ranks.size()); ++r) {
-    if (r != rank && spec_.ranks[r].node == spec_.ranks[rank].node) members.push_back(r);
+    if (r != rank && spec_.ranks[r].domain == spec_.ranks[rank].domain) members.push_back(r);
   }
   return members;
 }
 
-uint64_t Communicator::GateOffset(int writer) const { return writer * spec_.lanes * sizeof(Gate); }
+uint64_t Communicator::BarrierOffset(int writer) const { return writer * spec_.lanes * sizeof(EpochBarrier); }
 uint64_t Communicator::ProbeOffset(int writer) const {
-  return GateOffset(static_cast<int>(spec_.ranks.size())) + writer * 3 * kLineBytes;
+  return BarrierOffset(static_cast<int>(spec_.ranks.size())) + writer * 3 * kLineBytes;
 }
 uint64_t Communicator::StageOffset(int writer) const {
   return ProbeOffset(static_cast<int>(spec_.ranks.size())) + writer * RoundUp(2 * spec_.stage_bytes);
@@ -114,8 +114,8 @@ void Communicator::EnterArena(int rank, int peer, Location theirs) {
   for (size_t m = 0; m < members.size(); ++m) {
     if (members[m] != peer) continue;
     Member& member = here.members[m];
-    member.theirs = reinterpret_cast<Gate*>(arena + GateOffset(rank));
-    member.ours = reinterpret_cast<const Gate*>(here.arena + GateOffset(peer));
+    member.theirs = reinterpret_cast<EpochBarrier*>(arena + BarrierOffset(rank));
+    member.ours = reinterpret_cast<const EpochBarrier*>(here.arena + BarrierOffset(peer));
     member.regions = regions_.Table(here.device, process);
     member.stage_theirs = arena + StageOffset(rank);
     member.stage_ours = here.arena + StageOffset(peer);
@@ -137,7 +137,7 @@ void Communicator::Probe(int rank) {
   for (size_t m = 0; m < members.size(); ++m) {
     const int peer = members[m];
     char* own = here.arena + ProbeOffset(peer);
-    char* theirs = reinterpret_cast<char*>(here.members[m].theirs) - GateOffset(rank) + ProbeOffset(rank);
+    char* theirs = reinterpret_cast<char*>(here.members[m].theirs) - BarrierOffset(rank) + ProbeOffset(rank);
     const uint64_t pattern = Pattern(rank, peer);
     gpu_.Copy(here.device, own + kLineBytes, &pattern, sizeof pattern);
     gpu_.Copy(here.device, theirs, own + kLineBytes, sizeof pattern);
@@ -207,14 +207,14 @@ void Communicator::Break(const std::string& why) {
   __atomic_store_n(abort_, 1u, __ATOMIC_RELEASE);
 }
 
-void Communicator::Bury(int process) {
+void Communicator::MarkPeerDead(int process) {
   const uint64_t end = ~uint64_t{0};  // a later epoch than any, with the mark of a failure
   for (auto& [rank, here] : locals_) {
     for (int peer : Members(rank)) {
       if (spec_.ranks[peer].process != process) continue;
       for (uint32_t lane = 0; lane < spec_.lanes; ++lane) {
-        char* gate = here.arena + GateOffset(peer) + lane * sizeof(Gate);
-        gpu_.Copy(here.device, gate + offsetof(Gate, end), &end, sizeof end);
+        char* barrier = here.arena + BarrierOffset(peer) + lane * sizeof(EpochBarrier);
+        gpu_.Copy(here.device, barrier + offsetof(EpochBarrier, end), &end, sizeof end);
       }
     }
   }

@@ -1,4 +1,4 @@
-// One ordered group of ranks and what it needs on every rank's device: gates, stages, connections, counters. Python
+// One ordered group of ranks and what it needs on every rank's device: barriers, stages, connections, counters. Python
 // makes the same communicator in each process, once per group, and carries what `Offer...` returns from one rank to
 // another; plans then share it.
 //
@@ -17,7 +17,7 @@
 #include "cuda/host/gpu/gpu.h"
 #include "cuda/host/memory/regions.h"
 #include "cuda/host/multicast_team.h"
-#include "cuda/host/network/carrier.h"
+#include "cuda/host/network/proxy.h"
 
 namespace jaxring::cuda {
 
@@ -26,7 +26,7 @@ inline constexpr int kProtocols = 3;
 struct RankInfo {
   int process;
   int device;        // its number in this process; -1: another process's
-  int node;          // ranks of one node address each other's memory
+  int domain;        // ranks of one domain address each other's memory
   std::string name;  // "rank 3 (process 1 on host b, GPU 0)", for messages
 };
 
@@ -47,11 +47,11 @@ struct CommunicatorSpec {
 
 class Communicator {
  public:
-  // `carrier` may be nullptr where all ranks are in one node.
-  Communicator(Gpu& gpu, Regions& regions, Carrier* carrier, int process, CommunicatorSpec spec);
+  // `proxy` may be nullptr where all ranks are in one domain.
+  Communicator(Gpu& gpu, Regions& regions, Proxy* proxy, int process, CommunicatorSpec spec);
   ~Communicator();
 
-  // Setting up, by Python, rank by rank. First every local rank's arena is offered to the members of its node, and
+  // Setting up, by Python, rank by rank. First every local rank's arena is offered to the members of its domain, and
   // theirs are entered; then each pair is tried out: Probe writes to all members, and Verify, which comes after every
   // member's Probe, finds what they wrote. Verify and Probe throw std::runtime_error naming the pair and what mends it.
   Location OfferArena(int rank);
@@ -60,7 +60,7 @@ class Communicator {
   void Verify(int rank);
 
   // Connections of all lanes of two ranks under one protocol: the memory where `rank` receives from `peer`, and the
-  // peer's own offer. Called again they do nothing. Peers of other nodes need no exchange: they go by the carrier.
+  // peer's own offer. Called again they do nothing. Peers of other domains need no exchange: they go by the proxy.
   Location OfferWire(int rank, int peer, Protocol protocol);
   void ConnectWire(int rank, int peer, Protocol protocol, Location theirs);
   // Returns in words who moves the bytes.
@@ -69,12 +69,13 @@ class Communicator {
   // The first lane's, on the rank's device.
   Connection* ConnectionOf(int rank, int peer, Protocol protocol) const;
 
-  // Where copies of the members of its node land: `bytes` each, the same on all ranks and at every call.
-  Location OfferLanding(int rank, uint64_t bytes);
-  void EnterLanding(int rank, int peer, Location theirs);
-  // The landing of a member as `rank` writes it, or its own. Throws std::invalid_argument where it was not entered.
-  char* Landing(int rank, int peer);
-  uint64_t landing_bytes() const { return landing_bytes_; }
+  // Where copies of the members of its domain land: `bytes` each, the same on all ranks and at every call.
+  Location OfferStaging(int rank, uint64_t bytes);
+  void EnterStaging(int rank, int peer, Location theirs);
+  // The staging buffer of a member as `rank` writes it, or its own. Throws std::invalid_argument where it was not
+  // entered.
+  char* StagingBuffer(int rank, int peer);
+  uint64_t staging_bytes() const { return staging_bytes_; }
 
   // Its ranks' multicast memory, if they set it up.
   MulticastTeam& multicast() { return multicast_; }
@@ -100,7 +101,7 @@ class Communicator {
   std::string Damage() const;
   // A process is gone, and its kernels with it. Lanes that failed stay until their peers are done with their buffers:
   // its ranks are.
-  void Bury(int process);
+  void MarkPeerDead(int process);
   Regions& regions() { return regions_; }
   Gpu& gpu() { return gpu_; }
 
@@ -117,14 +118,14 @@ class Communicator {
     std::vector<Member> members;
     std::map<std::pair<int, int>, Wire> wires;  // (peer, protocol)
     std::map<int, std::vector<std::pair<uint64_t, char*>>> buffers;
-    std::map<int, char*> landings;  // by owner
+    std::map<int, char*> staging_buffers;  // by owner
   };
-  uint64_t GateOffset(int writer) const;
+  uint64_t BarrierOffset(int writer) const;
   uint64_t StageOffset(int writer) const;
   uint64_t ProbeOffset(int writer) const;
   uint64_t ArenaBytes() const;
   uint64_t OwnBytes() const;
-  char* NewMemory(int device, uint64_t bytes);  // for the node's other ranks too
+  char* NewMemory(int device, uint64_t bytes);  // for the domain's other ranks too
   uint64_t ConnectionIndex(Protocol protocol, uint32_t lane, int peer) const;
   uint64_t Pattern(int writer, int reader) const;
   Location Offer(int rank, const char* memory, uint64_t bytes);
@@ -133,14 +134,14 @@ class Communicator {
 
   Gpu& gpu_;
   Regions& regions_;
-  Carrier* carrier_;
+  Proxy* proxy_;
   int process_;
   CommunicatorSpec spec_;
   MulticastTeam multicast_;
   uint64_t hash_;
   std::set<int> processes_, peers_;
   std::map<int, Local> locals_;
-  uint64_t landing_bytes_ = 0;
+  uint64_t staging_bytes_ = 0;
   uint32_t* abort_ = nullptr;
   mutable std::mutex mutex_;
   std::string broken_, damage_;

@@ -1,10 +1,10 @@
-// A communicator's connections: slots and counters of two ranks, by memory or over the network, and landings.
+// A communicator's connections: slots and counters of two ranks, by memory or over the network, and staging_buffers.
 #include "cuda/host/communicator.h"
 
 namespace jaxring::cuda {
 namespace {
 
-// The counters of one lane of a wire, a line each: what we wait for as a sender, and as a receiver.
+// The counters of one lane of a wire, a cache line each: what we wait for as a sender, and as a receiver.
 constexpr uint64_t kCreditAt = 0, kArrivedAt = kLineBytes, kCountersEnd = 2 * kLineBytes;
 
 }  // namespace
@@ -52,26 +52,26 @@ std::string Communicator::ConnectNetwork(int rank, int peer, Protocol protocol) 
   Local& here = At(rank);
   Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
   if (wire.connected) return "";
-  if (carrier_ == nullptr) throw std::runtime_error("there is nothing to carry messages to " + spec_.ranks[peer].name);
+  if (proxy_ == nullptr) throw std::runtime_error("there is nothing to carry messages to " + spec_.ranks[peer].name);
   if (protocol == Protocol::kLL128) throw std::runtime_error("the ll128 protocol does not go over the network");
   const WireShape shape = spec_.wires[static_cast<int>(protocol)];
-  Carried carried;
-  carried.name = hash_ + static_cast<uint64_t>(protocol);
-  carried.src = rank;
-  carried.dst = peer;
-  carried.process = local(peer) ? Carried::kHere : spec_.ranks[peer].process;
-  carried.device = here.device;
-  carried.lanes = spec_.lanes;
-  carried.slots = shape.slots;
-  carried.slot_bytes = shape.slot_bytes;
-  carried.counts = protocol == Protocol::kSimple;
-  carried.where = "at " + spec_.ranks[rank].name + " from " + spec_.ranks[peer].name;
-  carried.broken = [this](const std::string& why) {
+  ProxySpec spec;
+  spec.name = hash_ + static_cast<uint64_t>(protocol);
+  spec.src = rank;
+  spec.dst = peer;
+  spec.process = local(peer) ? ProxySpec::kHere : spec_.ranks[peer].process;
+  spec.device = here.device;
+  spec.lanes = spec_.lanes;
+  spec.slots = shape.slots;
+  spec.slot_bytes = shape.slot_bytes;
+  spec.counts = protocol == Protocol::kSimple;
+  spec.where = "at " + spec_.ranks[rank].name + " from " + spec_.ranks[peer].name;
+  spec.broken = [this](const std::string& why) {
     std::lock_guard lock(mutex_);
     damage_ = spec_.name + ": " + why;
   };
   std::string how;
-  std::vector<Connection> connections = carrier_->Carry(carried, &how);
+  std::vector<Connection> connections = proxy_->Connect(spec, &how);
   for (uint32_t lane = 0; lane < spec_.lanes; ++lane) {
     connections[lane].peer = peer;
     gpu_.Copy(here.device, here.own + ConnectionIndex(protocol, lane, peer) * sizeof(Connection), &connections[lane],
@@ -87,24 +87,24 @@ bool Communicator::Connected(int rank, int peer, Protocol protocol) {
   return it != wires.end() && it->second.connected;
 }
 
-Location Communicator::OfferLanding(int rank, uint64_t bytes) {
-  if (landing_bytes_ != 0 && landing_bytes_ != bytes) throw std::invalid_argument("landings of different sizes");
-  landing_bytes_ = bytes;
+Location Communicator::OfferStaging(int rank, uint64_t bytes) {
+  if (staging_bytes_ != 0 && staging_bytes_ != bytes) throw std::invalid_argument("staging_buffers of different sizes");
+  staging_bytes_ = bytes;
   Local& here = At(rank);
-  char*& own = here.landings[rank];
+  char*& own = here.staging_buffers[rank];
   if (own == nullptr) own = NewMemory(here.device, bytes);
   return Offer(rank, own, bytes);
 }
 
-void Communicator::EnterLanding(int rank, int peer, Location theirs) {
+void Communicator::EnterStaging(int rank, int peer, Location theirs) {
   Local& here = At(rank);
-  here.landings[peer] = regions_.Resolve(here.device, spec_.ranks[peer].process, theirs, After(spec_.timeout_s));
+  here.staging_buffers[peer] = regions_.Resolve(here.device, spec_.ranks[peer].process, theirs, After(spec_.timeout_s));
 }
 
-char* Communicator::Landing(int rank, int peer) {
-  const auto& landings = At(rank).landings;
-  const auto found = landings.find(peer);
-  if (found == landings.end()) throw std::invalid_argument("copies to a rank whose landing is not known");
+char* Communicator::StagingBuffer(int rank, int peer) {
+  const auto& staging_buffers = At(rank).staging_buffers;
+  const auto found = staging_buffers.find(peer);
+  if (found == staging_buffers.end()) throw std::invalid_argument("copies to a rank whose staging buffer is not known");
   return found->second;
 }
 

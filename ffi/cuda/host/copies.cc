@@ -14,11 +14,12 @@ Copies::Copies(Communicator& communicator, int rank, const std::vector<Move>& mo
                uint64_t block_bytes, int in_blocks, int out_blocks)
     : gpu_(communicator.gpu()),
       device_(communicator.spec().ranks.at(rank).device),
-      landing_(communicator.Landing(rank, rank)),
+      staging_(communicator.StagingBuffer(rank, rank)),
       block_(block_bytes),
-      slice_(std::min(block_bytes, communicator.landing_bytes() / out_blocks / kAlignment * kAlignment)),
+      slice_(std::min(block_bytes, communicator.staging_bytes() / out_blocks / kAlignment * kAlignment)),
       arrivals_(std::move(arrivals)) {
-  if (slice_ == 0 && block_ != 0) throw std::invalid_argument("a landing without room for a slice of each block");
+  if (slice_ == 0 && block_ != 0)
+    throw std::invalid_argument("a staging buffer without room for a slice of each block");
   for (const Move& move : moves) {
     if (move.from >= in_blocks || move.to < 0 || move.to >= out_blocks || (move.from < 0 && move.peer != rank)) {
       throw std::invalid_argument("a move of a block that is not there");
@@ -26,7 +27,7 @@ Copies::Copies(Communicator& communicator, int rank, const std::vector<Move>& mo
     if (move.peer == rank) {
       own_.push_back(move);
     } else {
-      puts_.push_back({move.from, communicator.Landing(rank, move.peer) + move.to * slice_});
+      puts_.push_back({move.from, communicator.StagingBuffer(rank, move.peer) + move.to * slice_});
     }
   }
   for (int block : arrivals_) {
@@ -34,18 +35,18 @@ Copies::Copies(Communicator& communicator, int rank, const std::vector<Move>& mo
   }
 }
 
-void Copies::Enqueue(const Args& gates, const char* in, char* out, void* stream) const {
+void Copies::Enqueue(const Args& barriers, const char* in, char* out, void* stream) const {
   for (uint64_t at = 0; at < block_; at += slice_) {
     const uint64_t bytes = std::min(slice_, block_ - at);
-    gpu_.LaunchGate(device_, true, gates, stream);
+    gpu_.LaunchBarrier(device_, true, barriers, stream);
     for (const Put& put : puts_) gpu_.CopyAsync(put.to, in + put.from * block_ + at, bytes, stream);
-    gpu_.LaunchGate(device_, false, gates, stream);
+    gpu_.LaunchBarrier(device_, false, barriers, stream);
     // Whole blocks that lie side by side go in one copy.
     const bool whole = slice_ == block_;
     for (size_t i = 0; i < arrivals_.size();) {
       size_t end = i + 1;
       while (whole && end < arrivals_.size() && arrivals_[end] == arrivals_[end - 1] + 1) ++end;
-      gpu_.CopyAsync(out + arrivals_[i] * block_ + at, landing_ + arrivals_[i] * slice_, bytes * (end - i), stream);
+      gpu_.CopyAsync(out + arrivals_[i] * block_ + at, staging_ + arrivals_[i] * slice_, bytes * (end - i), stream);
       i = end;
     }
   }

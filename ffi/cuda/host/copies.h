@@ -1,10 +1,11 @@
 // A collective that only moves, by the GPUs' copy engines: no multiprocessor is taken from the program but for the
-// moment of a gate.
+// moment of a barrier.
 //
 // Addresses stand in a copy's command, and XLA's buffers of a peer are known to its kernels only. So a rank puts its
-// blocks into the peers' landings, memory of the communicator, and each peer copies them on into its output. A landing
-// is smaller than a large output: blocks then come slice by slice. The opening gate of a slice says that the landing is
-// free (what was there was copied on earlier in the owner's stream), the closing one that all of the slice has landed.
+// blocks into the peers' staging buffers, memory of the communicator, and each peer copies them on into its output. A
+// staging buffer is smaller than a large output: blocks then come slice by slice. The opening barrier of a slice says
+// that the staging buffer is free (what was there was copied on earlier in the owner's stream), the closing one that
+// all of the slice has landed.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace jaxring::cuda {
 
-// One block of a rank's input on its way to a rank of its node, itself included. from < 0: zeros, for itself.
+// One block of a rank's input on its way to a rank of its domain, itself included. from < 0: zeros, for itself.
 struct Move {
   int from = 0;
   int peer = 0;
@@ -24,22 +25,22 @@ struct Move {
 class Copies {
  public:
   // `moves` are the rank's own; `arrivals` the blocks of its output that others send. Throws std::invalid_argument for
-  // blocks that are not there, and for a peer whose landing was not entered.
+  // blocks that are not there, and for a peer whose staging buffer was not entered.
   Copies(Communicator& communicator, int rank, const std::vector<Move>& moves, std::vector<int> arrivals,
          uint64_t block_bytes, int in_blocks, int out_blocks);
 
-  // `gates` are the launch's arguments for the gates; only copies and they are enqueued.
-  void Enqueue(const Args& gates, const char* in, char* out, void* stream) const;
+  // `barriers` are the launch's arguments for the barriers; only copies and they are enqueued.
+  void Enqueue(const Args& barriers, const char* in, char* out, void* stream) const;
   uint64_t slice_bytes() const { return slice_; }
 
  private:
   struct Put {
     int from;
-    char* to;  // the block in the peer's landing
+    char* to;  // the block in the peer's staging buffer
   };
   Gpu& gpu_;
   int device_;
-  const char* landing_;
+  const char* staging_;
   uint64_t block_, slice_;
   std::vector<Put> puts_;
   std::vector<Move> own_;

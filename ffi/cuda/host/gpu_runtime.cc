@@ -23,22 +23,21 @@ Runtime::Runtime(Gpu& gpu, Engine& engine, int process)
       engine_(engine),
       process_(process),
       regions_(gpu, service_, process),
-      carrier_(gpu, engine),
-      sides_(gpu, service_),
+      proxy_(gpu, engine),
+      side_streams_(gpu, service_),
       looker_([this] { Look(); }) {}
 
 Runtime::~Runtime() {
   stop_ = true;
   if (looker_.joinable()) looker_.join();
-  carrier_.Stop();  // it tells communicators of damage
+  proxy_.Stop();  // it tells communicators of damage
 }
 
 std::shared_ptr<Communicator> Runtime::GetCommunicator(const CommunicatorSpec& spec) {
   std::lock_guard lock(mutex_);
   auto& communicator = communicators_[spec.name];
   if (!communicator) {
-    communicator =
-        service_.Do([&] { return std::make_shared<Communicator>(gpu_, regions_, &carrier_, process_, spec); });
+    communicator = service_.Do([&] { return std::make_shared<Communicator>(gpu_, regions_, &proxy_, process_, spec); });
   }
   return communicator;
 }
@@ -139,7 +138,7 @@ void Runtime::LookOnce() {
       if (engine_.Crashed(peer)) Report(text);
       communicator->Break(text);
       try {
-        communicator->Bury(peer);
+        communicator->MarkPeerDead(peer);
       } catch (const std::exception& error) {
         Report(std::string("the GPU does not answer any more: ") + error.what());
       }
@@ -164,7 +163,7 @@ void Runtime::Abort(const std::string& reason) {
   faulted_.notify_all();
   // Before CUDA unmaps the pinned memory that they look at.
   if (looker_.joinable()) looker_.join();
-  carrier_.Stop();
+  proxy_.Stop();
 }
 
 std::map<std::string, uint64_t> Runtime::Counters() {
@@ -174,11 +173,11 @@ std::map<std::string, uint64_t> Runtime::Counters() {
   return {{"plans", plans_.size()},
           {"communicators", communicators_.size()},
           {"staged_launches", staged},
-          {"started", sides_.count()},
-          {"in_flight", sides_.open()},
-          {"carried_messages", carrier_.messages()},
-          {"direct_messages", carrier_.direct_messages()},
-          {"gpu_direct_messages", carrier_.gpu_direct_messages()},
+          {"started", side_streams_.count()},
+          {"in_flight", side_streams_.open()},
+          {"carried_messages", proxy_.messages()},
+          {"direct_messages", proxy_.direct_messages()},
+          {"gpu_direct_messages", proxy_.gpu_direct_messages()},
           {"mapped_bytes", regions_.mapped_bytes()}};
 }
 

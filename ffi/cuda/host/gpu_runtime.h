@@ -17,8 +17,8 @@
 #include "cuda/host/gpu_site.h"
 #include "cuda/host/launcher.h"
 #include "cuda/host/memory/regions.h"
-#include "cuda/host/network/carrier.h"
-#include "cuda/host/sides.h"
+#include "cuda/host/network/proxy.h"
+#include "cuda/host/side_streams.h"
 
 namespace jaxring::cuda {
 
@@ -32,8 +32,8 @@ class Runtime {
   Gpu& gpu() { return gpu_; }
   Engine& engine() { return engine_; }
   Regions& regions() { return regions_; }
-  Carrier& carrier() { return carrier_; }
-  Sides& sides() { return sides_; }
+  Proxy& proxy() { return proxy_; }
+  SideStreams& side_streams() { return side_streams_; }
   int process() const { return process_; }
 
   // The communicator of that name, made from `spec` at the first call.
@@ -66,8 +66,8 @@ class Runtime {
   const int process_;
   Service service_;
   Regions regions_;
-  Carrier carrier_;
-  Sides sides_;
+  Proxy proxy_;
+  SideStreams side_streams_;
   std::mutex mutex_;
   std::condition_variable requested_, faulted_;
   std::deque<Request> requests_;

@@ -75,7 +75,7 @@ jaxring::Status Site::Partition(int device, const void* partition, void* stream,
 }
 
 jaxring::Status Site::Run(int device, const void* partition, const void* in, void* out, uint64_t in_bytes,
-                          uint64_t out_bytes, void* stream, const RaggedVectors* vectors, bool beside) {
+                          uint64_t out_bytes, void* stream, const RaggedVectors* vectors, bool on_side_stream) {
   int number = 0;
   try {
     if (jaxring::Status status = Partition(device, partition, stream, &number); !status.ok()) return status;
@@ -109,18 +109,18 @@ jaxring::Status Site::Run(int device, const void* partition, const void* in, voi
     }
     plan = group.plan;
   }
-  if (beside) return RunBeside(*plan, rank, device, in, out, in_bytes, out_bytes, stream);
+  if (on_side_stream) return RunOnSideStream(*plan, rank, device, in, out, in_bytes, out_bytes, stream);
   return plan->Launch(rank, in, out, in_bytes, out_bytes, stream, vectors);
 }
 
-jaxring::Status Site::RunBeside(LaunchPlan& plan, int rank, int device, const void* in, void* out, uint64_t in_bytes,
-                                uint64_t out_bytes, void* stream) {
+jaxring::Status Site::RunOnSideStream(LaunchPlan& plan, int rank, int device, const void* in, void* out,
+                                      uint64_t in_bytes, uint64_t out_bytes, void* stream) {
   try {
     if (out_bytes == 0) return plan.Launch(rank, in, out, in_bytes, out_bytes, stream);
-    Sides& sides = runtime_->sides();
-    void* side = sides.Fork(device, plan.communicator().spec().ranks[rank].device, stream);
+    SideStreams& side_streams = runtime_->side_streams();
+    void* side = side_streams.Fork(device, plan.communicator().spec().ranks[rank].device, stream);
     jaxring::Status status = plan.Launch(rank, in, out, in_bytes, out_bytes, side);
-    sides.Started(device, out);  // also where it failed: a capture has to come back
+    side_streams.Started(device, out);  // also where it failed: a capture has to come back
     return status;
   } catch (const std::exception& error) {
     return jaxring::Status::Error(Code::kInternal, plan.spec().what + ": " + error.what());

@@ -36,10 +36,11 @@ class Site : public std::enable_shared_from_this<Site> {
 
   // Enqueues the part of the rank that `device` is. `partition` is the partition id's operand on the device: it is read
   // once per device, unless the stream is being captured into a graph; then the planner must know. The first call
-  // waits for a plan, timeout_s at most. `vectors`: of a ragged collective, else nullptr. `beside`: on the device's
-  // side stream, until Sides::Join of `out`.
+  // waits for a plan, timeout_s at most. `vectors`: of a ragged collective, else nullptr. `on_side_stream`: on the
+  // device's side stream, until SideStreams::Join of `out`.
   jaxring::Status Run(int device, const void* partition, const void* in, void* out, uint64_t in_bytes,
-                      uint64_t out_bytes, void* stream, const RaggedVectors* vectors = nullptr, bool beside = false);
+                      uint64_t out_bytes, void* stream, const RaggedVectors* vectors = nullptr,
+                      bool on_side_stream = false);
 
   const SiteSpec& spec() const { return spec_; }
   std::vector<int32_t> GroupPartitions(int group) const;
@@ -57,8 +58,8 @@ class Site : public std::enable_shared_from_this<Site> {
     jaxring::Status rejection;
     std::map<int, int> devices;  // rank -> device
   };
-  jaxring::Status RunBeside(LaunchPlan& plan, int rank, int device, const void* in, void* out, uint64_t in_bytes,
-                            uint64_t out_bytes, void* stream);
+  jaxring::Status RunOnSideStream(LaunchPlan& plan, int rank, int device, const void* in, void* out, uint64_t in_bytes,
+                                  uint64_t out_bytes, void* stream);
   jaxring::Status Partition(int device, const void* partition, void* stream, int* found);
 
   Runtime* runtime_;

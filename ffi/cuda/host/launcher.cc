@@ -73,7 +73,7 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
     if (Peer::memory(peer)) {
       const auto at = std::find(members.begin(), members.end(), other);
       if (at == members.end() && other != rank) {
-        throw std::invalid_argument("a step addresses the memory of a rank of another node");
+        throw std::invalid_argument("a step addresses the memory of a rank of another domain");
       }
       route.push_back(static_cast<uint32_t>(at - members.begin()));
     } else {
@@ -138,20 +138,20 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
 }
 
 void LaunchPlan::AddMail(Local& local, const RankTable& table) const {
-  const WireShape wire = spec_.desk->spec().wires[static_cast<int>(Protocol::kSimple)];
+  const WireShape wire = spec_.header_ring->spec().wires[static_cast<int>(Protocol::kSimple)];
   local.mail = {nullptr, spec_.check, wire.slot_bytes, wire.slots, spec_.half == Half::kSend};
   if (table.peers.empty()) return;
   const int peer = Peer::rank(table.peers.front());
-  if (!spec_.desk->Connected(table.rank, peer, Protocol::kSimple)) {
+  if (!spec_.header_ring->Connected(table.rank, peer, Protocol::kSimple)) {
     throw std::invalid_argument("a message's queue has no connection with its peer");
   }
-  local.mail.desk = spec_.desk->ConnectionOf(table.rank, peer, Protocol::kSimple);
+  local.mail.header_ring = spec_.header_ring->ConnectionOf(table.rank, peer, Protocol::kSimple);
 }
 
 void LaunchPlan::SetMoves(int rank, const std::vector<Move>& moves, std::vector<int> arrivals) {
   const uint64_t block = spec_.block_elements * ElementBytes(spec_.dtype);
   Local& local = locals_.at(rank);
-  local.args.lanes = 1;  // of the gates
+  local.args.lanes = 1;  // of the barriers
   local.copies.emplace(*communicator_, rank, moves, std::move(arrivals), block, spec_.in_blocks, spec_.out_blocks);
 }
 
@@ -208,7 +208,7 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* 
 
 jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes,
                                    void* stream, const RaggedVectors* vectors) {
-  if (std::string why; communicator_->Broken(&why) || (spec_.desk && spec_.desk->Broken(&why))) {
+  if (std::string why; communicator_->Broken(&why) || (spec_.header_ring && spec_.header_ring->Broken(&why))) {
     return jaxring::Status::Error(Code::kUnavailable, spec_.what + ": an earlier operation failed: " + why);
   }
   if (!spec_.ragged_row && (in_bytes != this->in_bytes() || out_bytes != this->out_bytes())) {
@@ -255,7 +255,7 @@ void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedV
   if (local.multicast) return gpu.LaunchMulticast(device, *local.multicast, args, spec_.threads, stream);
   if (spec_.fused) return gpu.LaunchFused(device, *spec_.fused, args, spec_.threads, stream);
   if (spec_.half != Half::kBoth) {
-    const bool silent = local.mail.sends && local.mail.desk == nullptr;
+    const bool silent = local.mail.sends && local.mail.header_ring == nullptr;
     return silent ? void() : gpu.LaunchMail(device, local.mail, args, spec_.threads, stream);
   }
   if (spec_.ragged_row) {
@@ -270,7 +270,7 @@ void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedV
 
 void LaunchPlan::Break(const std::string& why) {
   communicator_->Break(why);
-  if (spec_.desk) spec_.desk->Break(why);
+  if (spec_.header_ring) spec_.header_ring->Break(why);
 }
 
 std::string LaunchPlan::Fault() const {

@@ -31,10 +31,10 @@ struct LaunchPlanSpec {
   Protocol protocol = Protocol::kSimple;
   std::optional<Fused> fused;              // instead of a step table
   std::optional<MulticastKind> multicast;  // the same, through the ranks' multicast memory
-  // One half of a message between named ranks: the desk is a communicator of one lane that all shapes of a queue of
-  // messages share; this plan's own has a queue of this shape. `check` stands for dtype and shape.
+  // One half of a message between named ranks: the header ring is a communicator of one lane that all shapes of a queue
+  // of messages share; this plan's own has a queue of this shape. `check` stands for dtype and shape.
   Half half = Half::kBoth;
-  std::shared_ptr<Communicator> desk;
+  std::shared_ptr<Communicator> header_ring;
   uint64_t check = 0;
   // Set: offsets and sizes come with each launch, in rows of so many elements, and blocks are of any length;
   // block_elements is only what slices are cut for.
@@ -55,7 +55,7 @@ class LaunchPlan {
   ~LaunchPlan();
   LaunchPlan(const LaunchPlan&) = delete;
 
-  // One local rank's table; its flows are not looked at. `members`: ranks of its node address memory, maybe its own.
+  // One local rank's table; its flows are not looked at. `members`: ranks of its domain address memory, maybe its own.
   // Throws std::invalid_argument for a table that does not fit.
   void AddLocal(const RankTable& table, bool members);
 
@@ -86,7 +86,7 @@ class LaunchPlan {
     uint64_t* extents;
     Status* status;
     bool members;                        // its buffers are addressed by others
-    std::map<uint64_t, uint64_t> known;  // allocation id -> region that all of the node know; 0: not shared
+    std::map<uint64_t, uint64_t> known;  // allocation id -> region that all of the domain know; 0: not shared
     std::optional<Copies> copies;        // instead of a kernel
     std::optional<Multicast> multicast;  // what such a kernel goes through
   };

@@ -87,11 +87,11 @@ void MulticastTeam::Try(int rank, MulticastKind kind) {
 void MulticastTeam::Probe(int rank) {
   const int device = spec_.ranks[rank].device, ranks = static_cast<int>(spec_.ranks.size());
   Step(rank, "store through the multicast object", [&] {
-    if (object_->bytes() < MulticastTrial::Bytes(ranks)) throw std::invalid_argument("it is too small to be tried out");
+    if (object_->bytes() < MulticastProbe::Bytes(ranks)) throw std::invalid_argument("it is too small to be tried out");
     char* own = places_[rank].own;
     const Words stored = WordsOf(rank, 0), part = WordsOf(rank, 1);
-    gpu_.Copy(device, own + MulticastTrial::Own(ranks), stored.data(), sizeof stored);
-    gpu_.Copy(device, own + MulticastTrial::Part(ranks), part.data(), sizeof part);
+    gpu_.Copy(device, own + MulticastProbe::Own(ranks), stored.data(), sizeof stored);
+    gpu_.Copy(device, own + MulticastProbe::Part(ranks), part.data(), sizeof part);
     Try(rank, MulticastKind::kTryStore);
   });
 }
@@ -102,7 +102,7 @@ void MulticastTeam::Verify(int rank) {
     char* own = places_[rank].own;
     Words found, sum{};
     for (int writer = 0; writer < ranks; ++writer) {
-      gpu_.Copy(device, found.data(), own + MulticastTrial::Stored(writer), sizeof found);
+      gpu_.Copy(device, found.data(), own + MulticastProbe::Stored(writer), sizeof found);
       if (found != WordsOf(writer, 0)) {
         throw GpuError("what " + spec_.ranks[writer].name + " stored through it did not arrive");
       }
@@ -110,7 +110,7 @@ void MulticastTeam::Verify(int rank) {
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
     }
     Try(rank, MulticastKind::kTrySum);
-    gpu_.Copy(device, found.data(), own + MulticastTrial::Sum(ranks), sizeof found);
+    gpu_.Copy(device, found.data(), own + MulticastProbe::Sum(ranks), sizeof found);
     if (found != sum) throw GpuError("a sum that is read through it is not that of all GPUs");
   });
 }

@@ -1,4 +1,4 @@
-// Multicast memory of a communicator's ranks, which have a GPU each and are in one node. Rank 0's process makes the
+// Multicast memory of a communicator's ranks, which have a GPU each and are in one domain. Rank 0's process makes the
 // object, and every other process fetches its descriptor from there; then each rank adds its GPU, binds memory to it,
 // and maps what all have bound; then each stores through the switch to all, and finds what they stored, and what the
 // switch makes of a part of each. A step is taken when all ranks are through the one before: Python sees to it, as to

@@ -5,7 +5,7 @@
 // data, and publish; a barrier lies between. Threads that prepare an operand publish it too.
 #pragma once
 
-#include "cuda/device/gates.h"
+#include "cuda/device/epoch_barrier.h"
 #include "cuda/experimental/bulk.h"
 
 namespace jaxring::cuda {
@@ -22,7 +22,7 @@ class Player {
   JAXRING_DEVICE void Play() {
     const uint32_t begin = args_.lane_begin[lane_.number], end = args_.lane_begin[lane_.number + 1];
     if constexpr (Protocol::kBulk) StartBulk(args_);
-    bool good = OpenGates(lane_);
+    bool good = EnterBarrier(lane_);
     const uint64_t tiles = begin == end ? 0 : Tiles();
     for (uint64_t tile = 0; good && tile < tiles; ++tile) {
       lane_.tile = static_cast<uint32_t>(tile);
@@ -34,7 +34,7 @@ class Player {
         good = PlayStep(step, tile);
       }
     }
-    CloseGates(lane_, !good);
+    LeaveBarrier(lane_, !good);
   }
 
  private:

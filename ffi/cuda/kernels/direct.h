@@ -3,7 +3,7 @@
 // kernel_launch.h.
 #pragma once
 
-#include "cuda/device/gates.h"
+#include "cuda/device/epoch_barrier.h"
 #include "cuda/device/ll.h"
 #include "cuda/device/simple.h"
 #include "cuda/experimental/bulk.h"
@@ -25,7 +25,7 @@ class FusedPlayer {
       if (fused == Fused::kAllReduceOneShot) return PlayOneShot();
     }
     if constexpr (kWiden == 0) StartBulk(args_);
-    bool good = OpenGates(lane_);
+    bool good = EnterBarrier(lane_);
     if (good) {
       if constexpr (kWiden == 0) {
         good = PlayMove(fused);
@@ -34,7 +34,7 @@ class FusedPlayer {
         good = PlayFold(fused);
       }
     }
-    CloseGates(lane_, !good);
+    LeaveBarrier(lane_, !good);
   }
 
  private:

@@ -8,7 +8,7 @@ namespace jaxring::cuda {
 // Collectives of one kernel with no step table, among ranks that are all each other's memory peers (members lists all
 // ranks but this one, sorted). Same bits as the schedule `direct`. Args needs no steps, peers, pieces, connections.
 enum class Fused : uint8_t {
-  kAllReduceOneShot = 0,  // every rank pushes its input to all (LL lines in stages), then folds: no gate is passed.
+  kAllReduceOneShot = 0,  // every rank pushes its input to all (LL lines in stages), then folds: no barrier is passed.
                           // StageBytes(in_bytes) <= stage_bytes
   kAllReduceTwoShot,      // every rank folds its share of all inputs and writes it to all outputs
   kReduceScatter,

@@ -9,10 +9,10 @@ namespace jaxring::cuda {
 // One rank's half of a message between named ranks. The message's data goes by the connections of Args, whose slots
 // hold several whole messages of this shape: a sender waits for room only where it is that far ahead. A queue of
 // messages may hold several shapes, each with connections of its own, so before the data goes a note of what comes
-// next, by a connection that all shapes of the queue share (the desk).
+// next, by a connection that all shapes of the queue share (the header ring).
 struct Mail {
-  Connection* desk;  // with the one peer; nullptr where this rank neither sends nor receives
-  uint64_t check;    // stands for dtype and shape
+  Connection* header_ring;  // with the one peer; nullptr where this rank neither sends nor receives
+  uint64_t check;           // stands for dtype and shape
   uint64_t slot_bytes;
   uint32_t slots;
   bool sends;

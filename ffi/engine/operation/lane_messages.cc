@@ -46,7 +46,7 @@ bool Interpreter::Receive(Operation& op, Lane& lane, uint32_t entry, Claim* clai
       claim->ring = &ring;
       return true;
     }
-  } while (flow.recv->must_look && flow.recv->notifier->Look());
+  } while (flow.recv->must_poll && flow.recv->notifier->Poll());
   if (unexpected_->Take(claim->id, &claim->unexpected)) {
     claim->data = claim->unexpected.data.data();
     claim->message = {static_cast<uint32_t>(claim->unexpected.data.size()), claim->unexpected.check,
@@ -116,7 +116,7 @@ bool Interpreter::Reserve(Operation& op, Lane& lane, uint32_t entry, RingSender*
   if (!link->end.closed.load(std::memory_order_acquire)) {
     if ((*ring)->Reserve(position)) return true;
     // The acknowledgement that frees a slot may have arrived at a transport that leaves polling to this thread.
-    if (link->notifier && link->notifier->Look() && (*ring)->Reserve(position)) return true;
+    if (link->notifier && link->notifier->Poll() && (*ring)->Reserve(position)) return true;
   }
   if (link->end.closed.load(std::memory_order_acquire)) {
     op.Fail(loss_(op, op.plan().locals[lane.local].rank, lane.waits_for, link->end));

@@ -5,7 +5,7 @@
 namespace jaxring {
 
 const char* LostHint(Ending ending) {
-  if (ending == Ending::kCut) {
+  if (ending == Ending::kUnreachable) {
     return "The link to that host is cut, or the host is down: check its cables, interfaces and routes. Once it is "
            "reached again jaxring.rebuild() goes on with all; jaxring.shrink() goes on without its processes. "
            "JAXRING_LINK_TIMEOUT says how long to wait before that.";
@@ -14,7 +14,7 @@ const char* LostHint(Ending ending) {
     return "Both processes may be well: memory, a device, a driver or an attacker on the way has changed the data. "
            "Check both hosts' kernel logs; jaxring.rebuild() goes on with new connections.";
   }
-  if (ending == Ending::kSaidWhy) {
+  if (ending == Ending::kReportedError) {
     return "Its log says more. Restart the job, or go on without that process: jaxring.shrink().";
   }
   if (ending == Ending::kGoodbye) {

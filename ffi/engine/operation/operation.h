@@ -34,7 +34,7 @@ inline Code LostCode(Ending ending) { return ending == Ending::kDamaged ? Code::
 // it was last doing.
 struct PeerEnd {
   std::string reason;
-  Ending ending = Ending::kNoWord;
+  Ending ending = Ending::kNoGoodbye;
   std::string last_seen;
 };
 

@@ -48,7 +48,7 @@ struct ClusterShape {
   uint64_t stage_bytes = 0;
 };
 
-// A communicator: connections between all pairs, gates between the ranks of a node. It outlives many launches.
+// A communicator: connections between all pairs, barriers between the ranks of a domain. It outlives many launches.
 class Cluster {
  public:
   explicit Cluster(ClusterShape shape) : shape_(std::move(shape)), ranks_(shape_.ranks) {
@@ -66,8 +66,8 @@ class Cluster {
     return ranks_[rank].connections.as<cuda::Connection>()[lane * shape_.ranks + peer];
   }
   // What `peer` writes for `rank`.
-  const cuda::Gate& gate(int rank, uint32_t lane, int peer) {
-    return ranks_[rank].gates.as<cuda::Gate>()[peer * shape_.lanes + lane];
+  const cuda::EpochBarrier& barrier(int rank, uint32_t lane, int peer) {
+    return ranks_[rank].barriers.as<cuda::EpochBarrier>()[peer * shape_.lanes + lane];
   }
   // As if so many messages had gone each way already.
   void StartAt(uint64_t number) {
@@ -80,7 +80,7 @@ class Cluster {
     }
   }
 
-  // Members of a rank's node in order, without it.
+  // Members of a rank's domain in order, without it.
   std::vector<int> Members(int rank) const {
     std::vector<int> members;
     for (int r = 0; r < shape_.ranks; ++r) {
@@ -124,7 +124,7 @@ class Cluster {
         : connections(sizeof(cuda::Connection) * s.lanes * s.ranks),
           counters(256 * s.lanes * s.ranks),
           slots(s.slot_bytes * s.slots * s.lanes * s.ranks),
-          gates(sizeof(cuda::Gate) * s.lanes * s.ranks),
+          barriers(sizeof(cuda::EpochBarrier) * s.lanes * s.ranks),
           stages(2 * s.stage_bytes * s.ranks),
           members(sizeof(cuda::Member) * s.ranks),
           epochs(16 * s.lanes),
@@ -132,7 +132,7 @@ class Cluster {
           regions(16) {}
     uint64_t* credit(uint32_t i) const { return counters.as<uint64_t>() + 32 * i; }
     uint64_t* arrived(uint32_t i) const { return counters.as<uint64_t>() + 32 * i + 16; }
-    Memory connections, counters, slots, gates, stages, members, epochs, status, regions;
+    Memory connections, counters, slots, barriers, stages, members, epochs, status, regions;
   };
   class Ranks {
    public:
@@ -182,8 +182,8 @@ class Cluster {
       if (members[m] != to) continue;
       // What `to` writes for `from` lies at `from`, by the number of `to`; and the other way round.
       cuda::Member& member = ranks_[from].members.as<cuda::Member>()[m];
-      member.theirs = ranks_[to].gates.as<cuda::Gate>() + from * shape_.lanes;
-      member.ours = ranks_[from].gates.as<cuda::Gate>() + to * shape_.lanes;
+      member.theirs = ranks_[to].barriers.as<cuda::EpochBarrier>() + from * shape_.lanes;
+      member.ours = ranks_[from].barriers.as<cuda::EpochBarrier>() + to * shape_.lanes;
       member.stage_theirs = ranks_[to].stages.data() + from * 2 * shape_.stage_bytes;
       member.stage_ours = ranks_[from].stages.data() + to * 2 * shape_.stage_bytes;
       member.regions = ranks_[from].regions.as<uint64_t>();

@@ -61,7 +61,7 @@ void CheckMissingRank(const Case& c, bool abort) {
   CHECK(awaited.count(kMissing) == 1);
 }
 
-// A rank that fails within a lane marks its gate, and its members fail by that and not by their own deadline.
+// A rank that fails within a lane marks its barrier, and its members fail by that and not by their own deadline.
 CASE("a mark") {
   Scene scene("all_reduce direct 1x4 x1", cuda::Protocol::kSimple, 5000);
   std::vector<cuda::simt::Stream> streams(4);

@@ -11,8 +11,8 @@ namespace {
 
 constexpr uint32_t kThreads = 64;
 
-// By several launches in a row, of differing numbers of lanes, so that stages and gates are used again; all_reduce in
-// place in the end.
+// By several launches in a row, of differing numbers of lanes, so that stages and barriers are used again; all_reduce
+// in place in the end.
 void CheckFused(Job& job, cuda::Fused fused, const std::string& name, DType dtype, bool mean, uint64_t block) {
   const Schedule& schedule = Find(name);
   const int n = schedule.ranks();

@@ -33,7 +33,7 @@ class CudaPlan {
 
   uint64_t slot_bytes(cuda::Protocol protocol) const { return cuda::SlotBytes(protocol, slice_, element_, widening_); }
   uint64_t tile() const { return tile_; }
-  // Whether ranks of this one's node address memory.
+  // Whether ranks of this one's domain address memory.
   bool memory(int rank) const {
     for (const RankTable& table : schedule_.tables) {
       if (schedule_.placement[table.rank] != schedule_.placement[rank]) continue;

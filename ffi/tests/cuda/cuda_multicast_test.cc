@@ -22,7 +22,7 @@ using cuda::simt::Faults;
 
 constexpr uint32_t kThreads = 64, kLanes = 5;
 
-// Ranks of one node, and memory of theirs that is bound to one multicast object.
+// Ranks of one domain, and memory of theirs that is bound to one multicast object.
 class Team {
  public:
   Team(int ranks, uint64_t bytes) : bytes_(bytes), cluster(Shape(ranks)) {
@@ -256,13 +256,13 @@ Faults LostAliasFence(Cluster&) {
   faults.lost_alias_fence = true;
   return faults;
 }
-template <uint64_t cuda::Gate::* kWord>
+template <uint64_t cuda::EpochBarrier::* kWord>
 Faults Skipped(Cluster& cluster) {
   Faults faults;
   faults.skipped_wait = [&cluster](const uint64_t* word) {
     for (int rank = 0; rank < 4; ++rank) {
       for (int peer = 0; peer < 4; ++peer) {
-        if (peer != rank && &(cluster.gate(rank, 0, peer).*kWord) == word) return true;
+        if (peer != rank && &(cluster.barrier(rank, 0, peer).*kWord) == word) return true;
       }
     }
     return false;
@@ -277,8 +277,8 @@ void CheckMutations() {
   };
   constexpr Mutation kMutations[] = {{"a meeting is there before the data", LostRelease},
                                      {"no fence between aliases", LostAliasFence},
-                                     {"nobody waits for begins and meetings", Skipped<&cuda::Gate::begin>},
-                                     {"nobody waits for ends", Skipped<&cuda::Gate::end>}};
+                                     {"nobody waits for begins and meetings", Skipped<&cuda::EpochBarrier::begin>},
+                                     {"nobody waits for ends", Skipped<&cuda::EpochBarrier::end>}};
   for (MulticastKind kind : {MulticastKind::kAllReduce, MulticastKind::kReduceScatter, MulticastKind::kAllGather}) {
     const uint64_t block = kind == MulticastKind::kAllReduce ? 1500 : 700;
     // Several, since some of it shows only where memory is used again.

@@ -75,7 +75,7 @@ Faults LostInBulk(Cluster&) {
   faults.bulk = kFault;
   return faults;
 }
-// Skips the wait for one of the words of all ranks' connections or gates.
+// Skips the wait for one of the words of all ranks' connections or barriers.
 template <class Pick>
 std::function<Faults(Cluster&)> Skipped(Pick pick) {
   return [pick](Cluster& cluster) {
@@ -95,10 +95,10 @@ const uint64_t* Arrived(Cluster& cluster, int rank, int peer) { return cluster.c
 const uint64_t* Credit(Cluster& cluster, int rank, int peer) { return cluster.connection(rank, 0, peer).credit; }
 // Only from the second launch on: before the first there are no addresses at all.
 const uint64_t* Begin(Cluster& cluster, int rank, int peer) {
-  const uint64_t* begin = &cluster.gate(rank, 0, peer).begin;
+  const uint64_t* begin = &cluster.barrier(rank, 0, peer).begin;
   return *begin == 0 ? nullptr : begin;
 }
-const uint64_t* End(Cluster& cluster, int rank, int peer) { return &cluster.gate(rank, 0, peer).end; }
+const uint64_t* End(Cluster& cluster, int rank, int peer) { return &cluster.barrier(rank, 0, peer).end; }
 
 struct Mutation {
   const char* what;
@@ -118,9 +118,9 @@ const std::vector<Mutation>& Mutations() {
       {"ll: nobody waits for room", kRing, Protocol::kLL, Skipped(Credit), Outcome::kStuck},
       {"ll128: a flag is there before the data", kRing, Protocol::kLL128, EarlyFlag, Outcome::kWrong},
       {"ll128: nobody waits for room", kRing, Protocol::kLL128, Skipped(Credit), Outcome::kStuck},
-      {"gates: an end is there before the data", kDirect, Protocol::kSimple, LostRelease, Outcome::kWrong},
-      {"gates: nobody waits for begins", kDirect, Protocol::kSimple, Skipped(Begin), Outcome::kWrong},
-      {"gates: nobody waits for ends", kDirect, Protocol::kSimple, Skipped(End), Outcome::kWrong},
+      {"barriers: an end is there before the data", kDirect, Protocol::kSimple, LostRelease, Outcome::kWrong},
+      {"barriers: nobody waits for begins", kDirect, Protocol::kSimple, Skipped(Begin), Outcome::kWrong},
+      {"barriers: nobody waits for ends", kDirect, Protocol::kSimple, Skipped(End), Outcome::kWrong},
       {"bulk: no fence before the copies", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoFence>, Outcome::kWrong,
        kBulk},
       {"bulk: nobody waits for loads", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoArrival>, Outcome::kWrong,

@@ -5,7 +5,7 @@
 
 #include "tests/support/cases.h"
 #include "tests/support/job.h"
-#include "transport/core/bell.h"
+#include "transport/core/doorbell.h"
 
 namespace jaxring::test {
 namespace {
@@ -60,14 +60,14 @@ CASE("a thread that was moved may go on to others") {
 
 // A waiter yields to a process on its CPU unless that is known to wait in the same operation.
 CASE("a process that only waits needs no CPU") {
-  const auto own = Bell::Create(), seen = Bell::Open("/proc/self/fd/" + std::to_string(own->fd()));
-  CHECK(seen->Seat() == -1 && seen->Wants(0, 7) && seen->Wants(3, 7));
-  own->Sit(3, 7);
-  CHECK(seen->Seat() == 3 && !seen->Wants(3, 7) && seen->Wants(3, 8) && !seen->Wants(2, 8));
-  own->Rise();
-  CHECK(seen->Seat() == -1 && seen->Wants(3, 7) && !seen->Wants(2, 7));
-  own->Sit(2, 8);
-  CHECK(seen->Seat() == 2 && !seen->Wants(2, 8) && !seen->Wants(3, 8));
+  const auto own = Doorbell::Create(), seen = Doorbell::Open("/proc/self/fd/" + std::to_string(own->fd()));
+  CHECK(seen->WaiterCpu() == -1 && seen->MayNeedCpu(0, 7) && seen->MayNeedCpu(3, 7));
+  own->SetWaiter(3, 7);
+  CHECK(seen->WaiterCpu() == 3 && !seen->MayNeedCpu(3, 7) && seen->MayNeedCpu(3, 8) && !seen->MayNeedCpu(2, 8));
+  own->ClearWaiter();
+  CHECK(seen->WaiterCpu() == -1 && seen->MayNeedCpu(3, 7) && !seen->MayNeedCpu(2, 7));
+  own->SetWaiter(2, 8);
+  CHECK(seen->WaiterCpu() == 2 && !seen->MayNeedCpu(2, 8) && !seen->MayNeedCpu(3, 8));
 }
 
 CASE("what is sent first") {

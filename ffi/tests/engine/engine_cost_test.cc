@@ -82,12 +82,12 @@ Settings SmallSum(Protocol protocol) {
 CASE("in one process") {
   Job job(1, Wire::kShared, 4096);
   Call call(&job, Find("all_reduce direct 1x4 x1"), SmallSum(Protocol::kMemory));
-  const uint64_t wakes = Bell::wakes();
+  const uint64_t wakes = Doorbell::wakes();
   const uint64_t allocated = Rounds(call, {0, 1, 2, 3}, 4.0f);
   auto& counters = job.engine(0).counters();
   // The first one waits for its plan.
   CHECK(counters.inline_operations + 1 >= counters.operations);
-  CHECK(Bell::wakes() - wakes <= 1);
+  CHECK(Doorbell::wakes() - wakes <= 1);
   std::cerr << "in one process, 4 ranks: " << double(allocated) / kRounds << " allocations\n";
   CHECK(allocated <= kMostInProcess * kRounds);
 }
@@ -97,7 +97,7 @@ CASE("between processes") {
   const Schedule& schedule = Find("all_reduce oneshot 4x1 x1");
   Job job(4, Wire::kShared, 4096, 1, 60'000'000);
   Call call(&job, schedule, SmallSum(Protocol::kLL));
-  const uint64_t wakes = Bell::wakes();
+  const uint64_t wakes = Doorbell::wakes();
   std::vector<std::thread> processes;
   std::vector<uint64_t> allocated(4);
   for (int rank = 0; rank < 4; ++rank) {
@@ -111,8 +111,8 @@ CASE("between processes") {
     CHECK(allocated[p] <= kMostBetween * kRounds);
   }
   // The first operation of each waits for its plan and goes to the workers, whom four messages may wake.
-  std::cerr << "between 4 processes: " << Bell::wakes() - wakes << " wake-ups in all\n";
-  CHECK(Bell::wakes() - wakes <= 4 * 5);
+  std::cerr << "between 4 processes: " << Doorbell::wakes() - wakes << " wake-ups in all\n";
+  CHECK(Doorbell::wakes() - wakes <= 4 * 5);
 }
 
 // If there are more processes than CPUs, launching threads execute larger operations, too.

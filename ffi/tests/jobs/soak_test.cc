@@ -109,7 +109,7 @@ class Member {
     auto engine = std::make_unique<Engine>(options);
     Shown* shown[kProcesses];
     for (int p = 0; p < kProcesses; ++p) shown[p] = &board_->shown[p];
-    shown[process_]->bell = engine->bell().fd();
+    shown[process_]->doorbell = engine->doorbell().fd();
     shown[process_]->pid = getpid();
     std::vector<int> beside;  // the processes on the same host
     size_t next = 0;

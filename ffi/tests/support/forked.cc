@@ -40,13 +40,13 @@ bool LinkShared(int process, Engine& engine, const std::vector<int>& peers, Show
     const Shown& peer = *shown[p];
     Until([&] { return peer.ring[process] != 0 || over(); });
     try {
-      auto bell = Bell::Open(Path(peer.pid, peer.bell));
-      auto recv =
-          std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(peer.pid, peer.ring[process] - 1), slot), bell.get());
+      auto doorbell = Doorbell::Open(Path(peer.pid, peer.doorbell));
+      auto recv = std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(peer.pid, peer.ring[process] - 1), slot),
+                                             doorbell.get());
       recv->Map(BlockPool::Open(Path(peer.pid, peer.blocks), slot));
-      recv->notifier = std::move(bell);
+      recv->notifier = std::move(doorbell);
       engine.links().AddRecv(p, 0, std::move(recv));
-      engine.links().CompletePending(p, 0, Bell::Open(Path(peer.pid, peer.bell)));
+      engine.links().CompletePending(p, 0, Doorbell::Open(Path(peer.pid, peer.doorbell)));
     } catch (const std::system_error&) {
       // The descriptors of a process that ended are gone, a moment before its end is reported.
       const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -90,7 +90,7 @@ void ForkedJob::Keep(int process) {
 }
 
 void ForkedJob::Begin(int process, Engine& engine) {
-  board_[process].shown.bell = engine.bell().fd();
+  board_[process].shown.doorbell = engine.doorbell().fd();
   board_[process].shown.pid = getpid();
   for (int p = 0; p < processes_; ++p) {
     if (p != process) engine.AddControl(p, std::make_unique<Stream>(control_[process][p]));

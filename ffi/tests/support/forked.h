@@ -27,7 +27,7 @@ void* SharedPages(size_t bytes);
 // first.
 struct Shown {
   static constexpr int kMost = 8;
-  std::atomic<int> pid, bell, blocks;
+  std::atomic<int> pid, doorbell, blocks;
   std::atomic<int> ring[kMost];  // descriptors of its sending rings, plus 1
   std::atomic<bool> mapped;
 };

@@ -124,21 +124,21 @@ void Job::Share(int from, int to, int channel) {
   const uint32_t slot = sender.links().slot_bytes();
   auto send = std::make_shared<SendLink>("shm", LinkMemory::Shared(slot), nullptr);
   const std::shared_ptr<BlockPool> blocks = sender.links().Blocks();
-  auto bell = Bell::Open(Path(sender.bell().fd()));
+  auto doorbell = Doorbell::Open(Path(sender.doorbell().fd()));
   std::shared_ptr<RecvLink> recv;
 #if defined(__SANITIZE_THREAD__)
   // ThreadSanitizer identifies memory by its address, so both sides must use one mapping.
-  recv = std::shared_ptr<RecvLink>(new RecvLink("shm", send->memory.View(), bell.get()),
+  recv = std::shared_ptr<RecvLink>(new RecvLink("shm", send->memory.View(), doorbell.get()),
                                    [send, blocks](RecvLink* link) { delete link; });
   recv->Map(blocks->View());
 #else
-  recv = std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(send->memory.fd()), slot), bell.get());
+  recv = std::make_shared<RecvLink>("shm", LinkMemory::Open(Path(send->memory.fd()), slot), doorbell.get());
   recv->Map(BlockPool::Open(Path(blocks->fd()), slot));
 #endif
-  recv->notifier = std::move(bell);
+  recv->notifier = std::move(doorbell);
   sender.links().AddPending(to, channel, std::move(send));
   receiver.links().AddRecv(from, channel, std::move(recv));
-  sender.links().CompletePending(to, channel, Bell::Open(Path(receiver.bell().fd())));
+  sender.links().CompletePending(to, channel, Doorbell::Open(Path(receiver.doorbell().fd())));
 }
 
 void Job::Connect(int from, int to, int channel) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/support/cases.h"
-#include "transport/core/bell.h"
+#include "transport/core/doorbell.h"
 #include "transport/plugin/plugin_link.h"
 
 namespace jaxring::test {
@@ -54,9 +54,9 @@ struct Pair {
     accepting.join();
   }
 
-  std::unique_ptr<Bell> bell = Bell::Create();
+  std::unique_ptr<Doorbell> doorbell = Doorbell::Create();
   Ended sent, received;
-  PluginLinks sender{kSlot, bell.get()}, receiver{kSlot, bell.get()};
+  PluginLinks sender{kSlot, doorbell.get()}, receiver{kSlot, doorbell.get()};
   PluginLinks::Joined here, there;
   Poller poller{[] {}};
 };
@@ -127,8 +127,8 @@ CASE("plugins that are refused") {
   unsetenv("TEST_PLUGIN_BREAK");
   Says([] { NetPlugin::Load("/nowhere/at/all.so"); }, "cannot be loaded: /nowhere/at/all.so");
   Says([] { NetPlugin::Load("libm.so.6"); }, "exports none of ncclNetPlugin_v6 to ncclNetPlugin_v12");
-  auto bell = Bell::Create();
-  PluginLinks links(kSlot, bell.get());
+  auto doorbell = Doorbell::Create();
+  PluginLinks links(kSlot, doorbell.get());
   Says([&] { links.Offer(0, 0, true); }, "no network plugin is loaded");
   links.Load(TEST_NET_PLUGIN);
   links.Offer(0, 0, true);

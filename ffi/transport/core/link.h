@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "transport/core/bell.h"
 #include "transport/core/block_pool.h"
 #include "transport/core/direct_memory.h"
+#include "transport/core/doorbell.h"
 #include "transport/core/faults.h"
 #include "transport/core/ring.h"
 #include "transport/core/shared_memory.h"
@@ -51,8 +51,8 @@ struct LinkEnd {
   // The peer has said that it ends in good order, and that it sent nothing on this link after what is here.
   std::atomic<bool> complete{false};
   std::string reason;
-  Ending ending = Ending::kNoWord;
-  void Close(std::string why, Ending how = Ending::kNoWord) {
+  Ending ending = Ending::kNoGoodbye;
+  void Close(std::string why, Ending how = Ending::kNoGoodbye) {
     if (closing_.exchange(true)) return;
     reason = std::move(why);
     ending = how;
@@ -75,8 +75,8 @@ struct SendLink {
   LinkMemory memory;
   RingSender ll, simple;
   LinkEnd end;
-  std::unique_ptr<Notifier> notifier;  // kept alive with the link: the peer's bell or a pump
-  const Bell* bell = nullptr;          // the same, if it is one
+  std::unique_ptr<Notifier> notifier;  // kept alive with the link: the peer's doorbell or a pump
+  const Doorbell* doorbell = nullptr;  // the same, if it is one
   std::unique_ptr<Faults> faults;      // what its rings' messages suffer, if anything
   std::shared_ptr<BlockPool> blocks;   // this process's, where the peer has mapped them
   std::weak_ptr<DirectSend> direct;    // set where bytes can go past the slots, which both ends then know
@@ -101,7 +101,7 @@ struct RecvLink {
   LinkEnd end;
   std::unique_ptr<Notifier> notifier;
   std::unique_ptr<BlockPool> blocks;
-  bool must_look = false;  // what comes is seen sooner by `notifier->Look()`
+  bool must_poll = false;  // what comes is seen sooner by `notifier->Poll()`
   std::weak_ptr<DirectMemory> direct;
 };
 

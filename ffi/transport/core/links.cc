@@ -18,7 +18,7 @@ void Links::AddSend(int peer, int channel, std::shared_ptr<SendLink> link) {
     std::lock_guard lock(mutex_);
     send_[{peer, channel}] = std::move(link);
   }
-  own_bell_->Notify();
+  own_doorbell_->Notify();
 }
 
 void Links::AddPending(int peer, int channel, std::shared_ptr<SendLink> link) {
@@ -26,19 +26,19 @@ void Links::AddPending(int peer, int channel, std::shared_ptr<SendLink> link) {
   pending_[{peer, channel}] = std::move(link);
 }
 
-void Links::CompletePending(int peer, int channel, std::unique_ptr<Bell> bell) {
+void Links::CompletePending(int peer, int channel, std::unique_ptr<Doorbell> doorbell) {
   std::lock_guard lock(mutex_);
   std::shared_ptr<SendLink> link = std::move(pending_.at({peer, channel}));
   pending_.erase({peer, channel});
-  link->ll.set_on_publish(bell.get());
-  link->simple.set_on_publish(bell.get());
-  link->bell = bell.get();
-  link->notifier = std::move(bell);
+  link->ll.set_on_publish(doorbell.get());
+  link->simple.set_on_publish(doorbell.get());
+  link->doorbell = doorbell.get();
+  link->notifier = std::move(doorbell);
   Spoil(*link, peer, channel);
   // Faults are of what lies in slots.
   if (!link->faults) link->blocks = blocks_;
   send_[{peer, channel}] = std::move(link);
-  own_bell_->Notify();
+  own_doorbell_->Notify();
 }
 
 void Links::AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link) {
@@ -46,7 +46,7 @@ void Links::AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link) {
     std::lock_guard lock(mutex_);
     recv_[{peer, channel}] = std::move(link);
   }
-  own_bell_->Notify();
+  own_doorbell_->Notify();
 }
 
 void Links::Prepare(int peer, int channel, bool sending) {
@@ -82,10 +82,10 @@ std::shared_ptr<RecvLink> Links::Recv(int peer, int channel) const {
 Links::LocalLink& Links::Local(int src_device, int dst_device, int channel) {
   LocalLink& link = local_[{src_device, dst_device, channel}];
   if (!link.send) {
-    link.send = std::make_shared<SendLink>("local", LinkMemory::Anonymous(slot_bytes_), own_bell_);
+    link.send = std::make_shared<SendLink>("local", LinkMemory::Anonymous(slot_bytes_), own_doorbell_);
     // Both ends look at the sending end's memory, which the receiving end keeps alive.
     std::shared_ptr<SendLink> send = link.send;
-    link.recv = std::shared_ptr<RecvLink>(new RecvLink("local", send->memory.View(), own_bell_),
+    link.recv = std::shared_ptr<RecvLink>(new RecvLink("local", send->memory.View(), own_doorbell_),
                                           [send](RecvLink* recv) { delete recv; });
   }
   return link;
@@ -109,21 +109,22 @@ std::vector<std::shared_ptr<RecvLink>> Links::AllRecv() const {
   return all;
 }
 
-size_t Links::Seats(std::span<std::pair<int, int>> seats) const {
+size_t Links::WaiterCpus(std::span<std::pair<int, int>> cpus) const {
   size_t count = 0;
   std::lock_guard lock(mutex_);
   for (const auto& [key, link] : send_) {
-    if (key.second != 0 || link->bell == nullptr) continue;
-    if (count < seats.size()) seats[count] = {key.first, link->bell->Seat()};
+    if (key.second != 0 || link->doorbell == nullptr) continue;
+    if (count < cpus.size()) cpus[count] = {key.first, link->doorbell->WaiterCpu()};
     ++count;
   }
   return count;
 }
 
-bool Links::AnyWants(int processor, uint64_t operation) const {
+bool Links::AnyMayNeedCpu(int processor, uint64_t operation) const {
   std::lock_guard lock(mutex_);
   return std::any_of(send_.begin(), send_.end(), [&](const auto& entry) {
-    return entry.first.second == 0 && entry.second->bell != nullptr && entry.second->bell->Wants(processor, operation);
+    return entry.first.second == 0 && entry.second->doorbell != nullptr &&
+           entry.second->doorbell->MayNeedCpu(processor, operation);
   });
 }
 
@@ -137,7 +138,7 @@ void Links::CloseShared(int peer, const std::string& reason, Ending ending) {
       if (key.first == peer && link->transport == "shm") link->end.Close(reason, ending);
     }
   }
-  own_bell_->Notify();
+  own_doorbell_->Notify();
 }
 
 void Links::CloseLeft(int peer, const std::string& reason) {
@@ -160,7 +161,7 @@ void Links::CloseLeft(int peer, const std::string& reason) {
       if (key.first == peer) close(*link);
     }
   }
-  if (any) own_bell_->Notify();
+  if (any) own_doorbell_->Notify();
 }
 
 bool Links::MayBring(int peer) const {
@@ -188,7 +189,7 @@ void Links::Clear(const std::string& reason) {
   }
   for (auto& [key, link] : send) link->end.Close(reason);
   for (auto& [key, link] : recv) link->end.Close(reason);
-  own_bell_->Notify();
+  own_doorbell_->Notify();
 }
 
 size_t Links::MemoryBytes() const {

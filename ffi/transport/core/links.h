@@ -16,14 +16,14 @@ namespace jaxring {
 
 class Links {
  public:
-  Links(uint32_t slot_bytes, Notifier* own_bell, const FaultPlan& faults = {})
-      : slot_bytes_(slot_bytes), own_bell_(own_bell), faults_(faults) {}
+  Links(uint32_t slot_bytes, Notifier* own_doorbell, const FaultPlan& faults = {})
+      : slot_bytes_(slot_bytes), own_doorbell_(own_doorbell), faults_(faults) {}
 
   uint32_t slot_bytes() const { return slot_bytes_; }
   void AddSend(int peer, int channel, std::shared_ptr<SendLink> link);
-  // A shared-memory link whose peer has not mapped it yet, and its completion by the peer's bell.
+  // A shared-memory link whose peer has not mapped it yet, and its completion by the peer's doorbell.
   void AddPending(int peer, int channel, std::shared_ptr<SendLink> link);
-  void CompletePending(int peer, int channel, std::unique_ptr<Bell> bell);
+  void CompletePending(int peer, int channel, std::unique_ptr<Doorbell> doorbell);
   void AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link);
   // Has memory for one end of a link ready, so that nothing can fail once the two have agreed on it. What is taken is
   // that, or new.
@@ -38,11 +38,11 @@ class Links {
   std::shared_ptr<SendLink> LocalSend(int src_device, int dst_device, int channel);
   std::shared_ptr<RecvLink> LocalRecv(int src_device, int dst_device, int channel);
   std::vector<std::shared_ptr<RecvLink>> AllRecv() const;
-  // Processes that share memory with this one, each with its seat (`Bell::Seat`): writes the first of them, and returns
-  // how many there are. Allocates nothing.
-  size_t Seats(std::span<std::pair<int, int>> seats) const;
+  // Processes that share memory with this one, each with its waiter's CPU (`Doorbell::WaiterCpu`): writes the first of
+  // them, and returns how many there are. Allocates nothing.
+  size_t WaiterCpus(std::span<std::pair<int, int>> cpus) const;
   // Whether any of them may want a processor for something else than to wait in `operation`.
-  bool AnyWants(int processor, uint64_t operation) const;
+  bool AnyMayNeedCpu(int processor, uint64_t operation) const;
   // Closes the links by shared memory with a peer that is gone; others have connections, which end by themselves.
   void CloseShared(int peer, const std::string& reason, Ending ending);
   // A peer has ended in good order. Closes what carries nothing any more: links to it, and complete ones from it. Those
@@ -65,7 +65,7 @@ class Links {
   LocalLink& Local(int src_device, int dst_device, int channel);
 
   uint32_t slot_bytes_;
-  Notifier* own_bell_;
+  Notifier* own_doorbell_;
   const FaultPlan faults_;
   mutable std::mutex mutex_;
   std::map<std::pair<int, int>, std::shared_ptr<SendLink>> send_, pending_;

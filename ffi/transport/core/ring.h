@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <mutex>
 
-#include "transport/core/bell.h"
 #include "transport/core/block_pool.h"
+#include "transport/core/doorbell.h"
 
 namespace jaxring {
 

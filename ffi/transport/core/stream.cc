@@ -15,11 +15,11 @@ Ending EndingOf(int error) {
     case EHOSTDOWN:
     case ENETUNREACH:
     case ENETDOWN:
-      return Ending::kCut;
+      return Ending::kUnreachable;
     case EPROTO:  // TLS
       return Ending::kDamaged;
     default:
-      return Ending::kNoWord;
+      return Ending::kNoGoodbye;
   }
 }
 

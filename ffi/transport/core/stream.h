@@ -13,7 +13,7 @@ namespace jaxring {
 
 // How a connection with a peer ends: without its word, with it, because nothing gets through any more, because what
 // comes through is not what was sent, or after it has said what went wrong.
-enum class Ending : uint32_t { kNoWord = 0, kGoodbye = 1, kCut = 2, kDamaged = 3, kSaidWhy = 4 };
+enum class Ending : uint32_t { kNoGoodbye = 0, kGoodbye = 1, kUnreachable = 2, kDamaged = 3, kReportedError = 4 };
 // Of a connection that failed with this errno.
 Ending EndingOf(int error);
 // In the reason why a connection ended: its two ends differ in what was said on it.

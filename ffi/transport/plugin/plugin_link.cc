@@ -122,12 +122,12 @@ PluginLinks::Joined PluginLinks::Finish(Poller* poller, int peer, int channel, b
     joined.description = pending->plugin->Describe() + ", device " + std::to_string(pending->device);
     if (sending) {
       joined.send = std::make_shared<SendLink>("plugin", LinkMemory::Anonymous(slot_bytes_), notifier.get());
-      pump = std::make_shared<PluginSendPump>(pending->plugin, comm, fd, poller, joined.send, own_bell_,
+      pump = std::make_shared<PluginSendPump>(pending->plugin, comm, fd, poller, joined.send, own_doorbell_,
                                               std::move(on_end));
       joined.send->notifier = std::move(notifier);
     } else {
       joined.recv = std::make_shared<RecvLink>("plugin", LinkMemory::Anonymous(slot_bytes_), notifier.get());
-      pump = std::make_shared<PluginRecvPump>(pending->plugin, comm, fd, poller, joined.recv, own_bell_,
+      pump = std::make_shared<PluginRecvPump>(pending->plugin, comm, fd, poller, joined.recv, own_doorbell_,
                                               std::move(on_end));
       joined.recv->notifier = std::move(notifier);
     }

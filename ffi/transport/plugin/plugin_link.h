@@ -30,7 +30,7 @@ class PluginPump;
 
 class PluginLinks {
  public:
-  PluginLinks(uint32_t slot_bytes, Notifier* own_bell) : slot_bytes_(slot_bytes), own_bell_(own_bell) {}
+  PluginLinks(uint32_t slot_bytes, Notifier* own_doorbell) : slot_bytes_(slot_bytes), own_doorbell_(own_doorbell) {}
   ~PluginLinks();
 
   // Loads the plugin, once; returns it in words. All throw std::runtime_error with a sentence.
@@ -58,7 +58,7 @@ class PluginLinks {
   void Run();
 
   uint32_t slot_bytes_;
-  Notifier* own_bell_;
+  Notifier* own_doorbell_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::shared_ptr<NetPlugin> plugin_;

@@ -16,7 +16,8 @@ constexpr auto kPatience = std::chrono::seconds(5);
 }  // namespace
 
 PluginPump::PluginPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller,
-                       std::shared_ptr<void> link, LinkEnd* end, size_t message_bytes, Notifier* own_bell, OnEnd on_end)
+                       std::shared_ptr<void> link, LinkEnd* end, size_t message_bytes, Notifier* own_doorbell,
+                       OnEnd on_end)
     : plugin_(std::move(plugin)),
       comm_(comm),
       fd_(fd),
@@ -24,7 +25,7 @@ PluginPump::PluginPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Po
       link_(std::move(link)),
       end_(end),
       message_bytes_((message_bytes + 63) / 64 * 64),
-      own_bell_(own_bell),
+      own_doorbell_(own_doorbell),
       on_end_(std::move(on_end)),
       memory_(kBuffers * message_bytes_),
       moved_(Clock::now()) {
@@ -49,10 +50,10 @@ PluginRecvPump::~PluginRecvPump() {
 
 void PluginPump::End(const std::string& why) {
   if (ended()) return;
-  const Ending ending = heard_ == word_.size() ? Ending::kGoodbye : Ending::kNoWord;
+  const Ending ending = heard_ == word_.size() ? Ending::kGoodbye : Ending::kNoGoodbye;
   end_->Close(why, ending);
   shutdown(fd_, SHUT_RDWR);  // the peer is told, and the poller lets go of this
-  own_bell_->Notify();
+  own_doorbell_->Notify();
   if (on_end_) on_end_(why, ending);
 }
 
@@ -88,12 +89,12 @@ void PluginPump::OnEvents(uint32_t) {
 }
 
 PluginSendPump::PluginSendPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller,
-                               const std::shared_ptr<SendLink>& link, Notifier* own_bell, OnEnd on_end)
+                               const std::shared_ptr<SendLink>& link, Notifier* own_doorbell, OnEnd on_end)
     : PluginPump(std::move(plugin), comm, fd, poller, link, &link->end,
-                 sizeof(WireHeader) + link->memory.ring(Protocol::kSimple).shape().payload_bytes, own_bell,
+                 sizeof(WireHeader) + link->memory.ring(Protocol::kSimple).shape().payload_bytes, own_doorbell,
                  std::move(on_end)),
-      ll_(link->memory.ring(Protocol::kLL), own_bell),
-      simple_(link->memory.ring(Protocol::kSimple), own_bell) {
+      ll_(link->memory.ring(Protocol::kLL), own_doorbell),
+      simple_(link->memory.ring(Protocol::kSimple), own_doorbell) {
   Register();
 }
 
@@ -158,12 +159,12 @@ void PluginSendPump::SayGoodbye() {
 }
 
 PluginRecvPump::PluginRecvPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller,
-                               const std::shared_ptr<RecvLink>& link, Notifier* own_bell, OnEnd on_end)
+                               const std::shared_ptr<RecvLink>& link, Notifier* own_doorbell, OnEnd on_end)
     : PluginPump(std::move(plugin), comm, fd, poller, link, &link->end,
-                 sizeof(WireHeader) + link->memory.ring(Protocol::kSimple).shape().payload_bytes, own_bell,
+                 sizeof(WireHeader) + link->memory.ring(Protocol::kSimple).shape().payload_bytes, own_doorbell,
                  std::move(on_end)),
-      ll_(link->memory.ring(Protocol::kLL), own_bell),
-      simple_(link->memory.ring(Protocol::kSimple), own_bell) {
+      ll_(link->memory.ring(Protocol::kLL), own_doorbell),
+      simple_(link->memory.ring(Protocol::kSimple), own_doorbell) {
   Register();
 }
 

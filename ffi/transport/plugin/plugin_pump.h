@@ -23,7 +23,7 @@ class PluginPump : public Poller::Handler {
   using Clock = std::chrono::steady_clock;
   // `link` is kept alive; `end` is its.
   PluginPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller, std::shared_ptr<void> link,
-             LinkEnd* end, size_t message_bytes, Notifier* own_bell, OnEnd on_end);
+             LinkEnd* end, size_t message_bytes, Notifier* own_doorbell, OnEnd on_end);
   ~PluginPump() override;
   // The plugin's thread: does what can be done now; true if anything moved.
   bool Turn();
@@ -56,7 +56,7 @@ class PluginPump : public Poller::Handler {
   std::shared_ptr<void> link_;
   LinkEnd* end_;
   const size_t message_bytes_;  // header and payload
-  Notifier* own_bell_;
+  Notifier* own_doorbell_;
   OnEnd on_end_;
   std::mutex mutex_;
   std::vector<char> memory_;
@@ -73,7 +73,7 @@ class PluginPump : public Poller::Handler {
 class PluginSendPump final : public PluginPump {
  public:
   PluginSendPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller,
-                 const std::shared_ptr<SendLink>& link, Notifier* own_bell, OnEnd on_end);
+                 const std::shared_ptr<SendLink>& link, Notifier* own_doorbell, OnEnd on_end);
   ~PluginSendPump() override;
   // Waits for what was published to leave, some seconds at most.
   void SayGoodbye() override;
@@ -93,7 +93,7 @@ class PluginSendPump final : public PluginPump {
 class PluginRecvPump final : public PluginPump {
  public:
   PluginRecvPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller,
-                 const std::shared_ptr<RecvLink>& link, Notifier* own_bell, OnEnd on_end);
+                 const std::shared_ptr<RecvLink>& link, Notifier* own_doorbell, OnEnd on_end);
   ~PluginRecvPump() override;
   void SayGoodbye() override;
 

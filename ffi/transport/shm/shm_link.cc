@@ -10,10 +10,10 @@ std::shared_ptr<SendLink> MakeShmSendLink(uint32_t slot_bytes) {
 
 std::shared_ptr<RecvLink> OpenShmRecvLink(const std::string& ring_path, const std::string& blocks_path,
                                           const std::string& bell_path, uint32_t slot_bytes) {
-  auto bell = Bell::Open(bell_path);
-  auto link = std::make_shared<RecvLink>("shm", LinkMemory::Open(ring_path, slot_bytes), bell.get());
+  auto doorbell = Doorbell::Open(bell_path);
+  auto link = std::make_shared<RecvLink>("shm", LinkMemory::Open(ring_path, slot_bytes), doorbell.get());
   link->Map(BlockPool::Open(blocks_path, slot_bytes));
-  link->notifier = std::move(bell);
+  link->notifier = std::move(doorbell);
   return link;
 }
 

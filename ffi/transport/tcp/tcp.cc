@@ -159,11 +159,11 @@ void TcpSendPump::OnEvents(uint32_t events) {
   Pump();
 }
 
-TcpRecvPump::TcpRecvPump(std::unique_ptr<Stream> stream, Poller* poller, Lookers* lookers,
+TcpRecvPump::TcpRecvPump(std::unique_ptr<Stream> stream, Poller* poller, BusyPollers* busy_pollers,
                          std::shared_ptr<RecvLink> link, Notifier* on_message, OnEnd on_end)
     : stream_(std::move(stream)),
       poller_(poller),
-      lookers_(lookers),
+      busy_pollers_(busy_pollers),
       link_(std::move(link)),
       reader_(link_->memory.ring(Protocol::kLL), link_->memory.ring(Protocol::kSimple), on_message),
       on_message_(on_message),
@@ -238,9 +238,9 @@ bool TcpRecvPump::Read() {
 
 void TcpRecvPump::OnEvents(uint32_t) {
   std::lock_guard lock(mutex_);
-  if (armed_ && !paused_ && !closed_ && lookers_->any()) {
+  if (armed_ && !paused_ && !closed_ && busy_pollers_->any()) {
     armed_ = false;
-    if (lookers_->MayRest()) {
+    if (busy_pollers_->MayDisableEvents()) {
       poller_->Change(stream_->fd(), EPOLLRDHUP);
     } else {
       armed_ = true;
@@ -249,7 +249,7 @@ void TcpRecvPump::OnEvents(uint32_t) {
   Read();
 }
 
-void TcpRecvPump::Arm() {
+void TcpRecvPump::EnableEvents() {
   std::lock_guard lock(mutex_);
   if (armed_) return;
   armed_ = true;
@@ -257,7 +257,7 @@ void TcpRecvPump::Arm() {
 }
 
 bool TcpRecvPump::Look() {
-  if (!lookers_->any()) return false;
+  if (!busy_pollers_->any()) return false;
   std::unique_lock lock(mutex_, std::try_to_lock);
   return lock && !closed_ && !paused_ && Read();
 }
@@ -275,10 +275,10 @@ void TcpRecvPump::OnKick() {
 }
 
 std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,
-                                          Notifier* own_bell, OnEnd on_end) {
+                                          Notifier* own_doorbell, OnEnd on_end) {
   const int fd = stream->fd();
   auto link = std::make_shared<SendLink>("tcp", std::move(memory), nullptr);
-  auto pump = std::make_shared<TcpSendPump>(std::move(stream), poller, link, own_bell, std::move(on_end));
+  auto pump = std::make_shared<TcpSendPump>(std::move(stream), poller, link, own_doorbell, std::move(on_end));
   link->notifier = std::make_unique<TcpNotifier>(pump);
   link->ll.set_on_publish(link->notifier.get());
   link->simple.set_on_publish(link->notifier.get());
@@ -286,15 +286,16 @@ std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller
   return link;
 }
 
-std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, Lookers* lookers,
-                                          LinkMemory memory, Notifier* own_bell, OnEnd on_end) {
+std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, BusyPollers* busy_pollers,
+                                          LinkMemory memory, Notifier* own_doorbell, OnEnd on_end) {
   const int fd = stream->fd();
   auto notifier = std::make_unique<KickNotifier>(poller);
   auto link = std::make_shared<RecvLink>("tcp", std::move(memory), notifier.get());
-  auto pump = std::make_shared<TcpRecvPump>(std::move(stream), poller, lookers, link, own_bell, std::move(on_end));
+  auto pump =
+      std::make_shared<TcpRecvPump>(std::move(stream), poller, busy_pollers, link, own_doorbell, std::move(on_end));
   notifier->set_pump(pump);
-  lookers->Add(pump);
-  link->must_look = true;
+  busy_pollers->Add(pump);
+  link->must_poll = true;
   link->notifier = std::move(notifier);
   poller->Add(fd, EPOLLIN, std::move(pump));
   return link;

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "transport/core/busy_pollers.h"
 #include "transport/core/link.h"
-#include "transport/core/lookers.h"
 #include "transport/core/poller.h"
 #include "transport/core/stream.h"
 #include "transport/core/wire.h"
@@ -22,7 +22,7 @@ namespace jaxring {
 // does not take goes out from the poller's thread.
 class TcpSendPump final : public Poller::Handler {
  public:
-  // `on_room`: the bell of this process, rung when a full ring has room again.
+  // `on_room`: the doorbell of this process, rung when a full ring has room again.
   TcpSendPump(std::unique_ptr<Stream> stream, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room,
               OnEnd on_end);
   void OnEvents(uint32_t events) override;
@@ -35,7 +35,7 @@ class TcpSendPump final : public Poller::Handler {
   void PumpLocked();
   // What is to be written next, the goodbye behind all messages; false if there is nothing.
   bool NextMessage();
-  void End(std::string why, Ending ending = Ending::kNoWord);
+  void End(std::string why, Ending ending = Ending::kNoGoodbye);
   void Break();  // by what errno says
 
   std::unique_ptr<Stream> stream_;
@@ -54,13 +54,13 @@ class TcpSendPump final : public Poller::Handler {
   size_t written_ = 0;                  // of header and payload together
 };
 
-class TcpRecvPump final : public Poller::Handler, public Lookers::Source {
+class TcpRecvPump final : public Poller::Handler, public BusyPollers::Source {
  public:
-  TcpRecvPump(std::unique_ptr<Stream> stream, Poller* poller, Lookers* lookers, std::shared_ptr<RecvLink> link,
+  TcpRecvPump(std::unique_ptr<Stream> stream, Poller* poller, BusyPollers* busy_pollers, std::shared_ptr<RecvLink> link,
               Notifier* on_message, OnEnd on_end);
   void OnEvents(uint32_t events) override;
   void OnKick() override;
-  void Arm() override;
+  void EnableEvents() override;
   // For whoever waits for a message: whether anything came.
   bool Look();
   // Tells the sender that this process ends in good order.
@@ -70,12 +70,12 @@ class TcpRecvPump final : public Poller::Handler, public Lookers::Source {
   void Say(char word);
   // Whether anything came.
   bool Read();
-  void End(const std::string& why, Ending ending = Ending::kNoWord);
+  void End(const std::string& why, Ending ending = Ending::kNoGoodbye);
   void Break();  // by what errno says
 
   std::unique_ptr<Stream> stream_;
   Poller* poller_;
-  Lookers* const lookers_;
+  BusyPollers* const busy_pollers_;
   std::shared_ptr<RecvLink> link_;
   WireReader reader_;
   Notifier* on_message_;
@@ -88,9 +88,9 @@ class TcpRecvPump final : public Poller::Handler, public Lookers::Source {
 
 // Makes links over connected sockets. Both keep their pump alive through the poller.
 std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,
-                                          Notifier* own_bell, OnEnd on_end = nullptr);
-std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, Lookers* lookers,
-                                          LinkMemory memory, Notifier* own_bell, OnEnd on_end = nullptr);
+                                          Notifier* own_doorbell, OnEnd on_end = nullptr);
+std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, BusyPollers* busy_pollers,
+                                          LinkMemory memory, Notifier* own_doorbell, OnEnd on_end = nullptr);
 void SayTcpGoodbye(SendLink& link);
 void SayTcpGoodbye(RecvLink& link);
 

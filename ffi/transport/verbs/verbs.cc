@@ -29,15 +29,15 @@ class PeerEar final : public Poller::Handler {
 }  // namespace
 
 VerbsPump::VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                     LinkEnd* end, Notifier* own_bell, Lookers* lookers, OnEnd on_end)
+                     LinkEnd* end, Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end)
     : link_(std::move(link)),
       endpoint_(std::move(endpoint)),
-      own_bell_(own_bell),
+      own_doorbell_(own_doorbell),
       fd_(fd),
       poller_(poller),
       end_(end),
       on_end_(std::move(on_end)),
-      lookers_(lookers) {}
+      busy_pollers_(busy_pollers) {}
 
 VerbsPump::~VerbsPump() { close(fd_); }
 
@@ -52,16 +52,16 @@ void VerbsPump::OnEvents(uint32_t) {
   if (closed()) return;
   armed_ = false;
   endpoint_->TakeEvents();
-  if (!lookers_->MayRest()) return ArmLocked();
+  if (!busy_pollers_->MayDisableEvents()) return EnableEventsLocked();
   PumpLocked();
 }
 
-void VerbsPump::Arm() {
+void VerbsPump::EnableEvents() {
   std::lock_guard lock(mutex_);
-  if (!armed_ && !closed()) ArmLocked();
+  if (!armed_ && !closed()) EnableEventsLocked();
 }
 
-void VerbsPump::ArmLocked() {
+void VerbsPump::EnableEventsLocked() {
   armed_ = true;
   // Armed first and looked at afterwards, so that nothing falls in between.
   if (!endpoint_->Arm()) return End(endpoint_->error(), true);
@@ -90,7 +90,7 @@ bool VerbsPump::PumpLocked() {
     if (events_.empty()) break;
     any = true;
   }
-  if (good && !armed_ && MustHear()) ArmLocked();
+  if (good && !armed_ && MustHear()) EnableEventsLocked();
   if (good || closed()) return any;
   // A peer that ends takes its queue pairs along, which an iWARP device reports at once: what it said, or that it is
   // gone, is then on its way.
@@ -112,14 +112,14 @@ bool VerbsPump::Misbehaved() {
 
 void VerbsPump::End(const std::string& why, bool tell) {
   if (closed()) return;
-  end_->Close(why, goodbye_ ? Ending::kGoodbye : Ending::kNoWord);
+  end_->Close(why, goodbye_ ? Ending::kGoodbye : Ending::kNoGoodbye);
   if (tell) {
     const std::string word = "e" + why;
     [[maybe_unused]] ssize_t n = send(fd_, word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(fd_, SHUT_WR);
   }
-  own_bell_->Notify();
-  if (on_end_) on_end_(why, goodbye_ ? Ending::kGoodbye : Ending::kNoWord);
+  own_doorbell_->Notify();
+  if (on_end_) on_end_(why, goodbye_ ? Ending::kGoodbye : Ending::kNoGoodbye);
   poller_->Remove(endpoint_->fd());
   poller_->Remove(fd_);
 }

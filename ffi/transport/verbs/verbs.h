@@ -26,18 +26,18 @@
 #include <tuple>
 #include <vector>
 
+#include "transport/core/busy_pollers.h"
 #include "transport/core/link.h"
-#include "transport/core/lookers.h"
 #include "transport/core/poller.h"
 #include "transport/verbs/verbs_endpoint.h"
 
 namespace jaxring {
 
-class VerbsPump : public Poller::Handler, public Lookers::Source, public std::enable_shared_from_this<VerbsPump> {
+class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std::enable_shared_from_this<VerbsPump> {
  public:
   // `link` owns the memory that the endpoint has registered, and `end`.
   VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller, LinkEnd* end,
-            Notifier* own_bell, Lookers* lookers, OnEnd on_end);
+            Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end);
   ~VerbsPump() override;
   // Listens for completions and to the peer's word, from now on.
   void Start();
@@ -47,7 +47,7 @@ class VerbsPump : public Poller::Handler, public Lookers::Source, public std::en
   void Pump();
   // The same for whoever waits for a message; whether anything was complete.
   bool Look();
-  void Arm() override;
+  void EnableEvents() override;
   // The peer said something over the connection, or is gone.
   void Hear();
   // Tells the peer that this process ends in good order.
@@ -67,7 +67,7 @@ class VerbsPump : public Poller::Handler, public Lookers::Source, public std::en
   virtual bool MustHear() const = 0;
   // Whether anything was complete.
   bool PumpLocked();
-  void ArmLocked();
+  void EnableEventsLocked();
   void End(const std::string& why, bool tell);
   // Reads what the peer said; true if its side of the connection has ended.
   bool Listen();
@@ -80,7 +80,7 @@ class VerbsPump : public Poller::Handler, public Lookers::Source, public std::en
 
  protected:
   std::unique_ptr<verbs::Endpoint> endpoint_;
-  Notifier* own_bell_;
+  Notifier* own_doorbell_;
   std::mutex mutex_;
 
  private:
@@ -88,7 +88,7 @@ class VerbsPump : public Poller::Handler, public Lookers::Source, public std::en
   Poller* poller_;
   LinkEnd* end_;
   OnEnd on_end_;
-  Lookers* const lookers_;
+  BusyPollers* const busy_pollers_;
   bool armed_ = true;
   bool goodbye_ = false;
   std::string heard_;
@@ -99,7 +99,7 @@ class VerbsPump : public Poller::Handler, public Lookers::Source, public std::en
 class VerbsSendPump final : public VerbsPump, public DirectSend {
  public:
   VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                const std::shared_ptr<SendLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end);
+                const std::shared_ptr<SendLink>& link, Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end);
   // Waits for what has been sent to arrive, some seconds at most.
   void SayGoodbye() override;
   const std::string& device() const override { return endpoint_->device(); }
@@ -143,7 +143,7 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
 class VerbsRecvPump final : public VerbsPump, public DirectMemory {
  public:
   VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                const std::shared_ptr<RecvLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end);
+                const std::shared_ptr<RecvLink>& link, Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end);
   const std::string& device() const override { return endpoint_->device(); }
   uint32_t Register(const DirectRegion& region) override { return endpoint_->RegisterMore(region); }
 
@@ -165,8 +165,8 @@ class VerbsRecvPump final : public VerbsPump, public DirectMemory {
 // Links in the making, from the offer that is made to a peer to the link.
 class VerbsJoin {
  public:
-  VerbsJoin(uint32_t slot_bytes, Notifier* own_bell, Lookers* lookers)
-      : slot_bytes_(slot_bytes), own_bell_(own_bell), lookers_(lookers) {}
+  VerbsJoin(uint32_t slot_bytes, Notifier* own_doorbell, BusyPollers* busy_pollers)
+      : slot_bytes_(slot_bytes), own_doorbell_(own_doorbell), busy_pollers_(busy_pollers) {}
   // Each throws std::runtime_error with a sentence, and forgets the link then. See jaxring/world/links.py for the
   // order.
   std::string Offer(int peer, int channel, bool sending, verbs::EndpointOptions options);
@@ -188,8 +188,8 @@ class VerbsJoin {
   std::shared_ptr<Pending> Find(const Key& key);
 
   uint32_t slot_bytes_;
-  Notifier* own_bell_;
-  Lookers* const lookers_;
+  Notifier* own_doorbell_;
+  BusyPollers* const busy_pollers_;
   std::mutex mutex_;
   std::vector<std::weak_ptr<VerbsPump>> in_service_;
   std::map<Key, std::shared_ptr<Pending>> pending_;

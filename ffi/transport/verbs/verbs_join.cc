@@ -88,21 +88,21 @@ VerbsJoin::Joined VerbsJoin::Finish(Poller* poller, int peer, int channel, bool 
   Joined joined{pending->send, pending->recv, pending->endpoint->Describe(), nullptr};
   std::shared_ptr<VerbsPump> pump;
   if (sending) {
-    auto made = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller, joined.send, own_bell_,
-                                                lookers_, std::move(on_end));
+    auto made = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller, joined.send, own_doorbell_,
+                                                busy_pollers_, std::move(on_end));
     joined.send->direct = made;
     pump = std::move(made);
   } else {
-    auto made = std::make_shared<VerbsRecvPump>(std::move(pending->endpoint), fd, poller, joined.recv, own_bell_,
-                                                lookers_, std::move(on_end));
+    auto made = std::make_shared<VerbsRecvPump>(std::move(pending->endpoint), fd, poller, joined.recv, own_doorbell_,
+                                                busy_pollers_, std::move(on_end));
     joined.recv->direct = made;
-    joined.recv->must_look = true;
+    joined.recv->must_poll = true;
     pump = std::move(made);
   }
   Notifier* notifier = sending ? joined.send->notifier.get() : joined.recv->notifier.get();
   static_cast<VerbsNotifier*>(notifier)->set_pump(pump);
   pump->Start();
-  lookers_->Add(pump);
+  busy_pollers_->Add(pump);
   {
     std::lock_guard lock(mutex_);
     in_service_.push_back(pump);

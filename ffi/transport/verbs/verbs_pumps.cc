@@ -26,9 +26,11 @@ uint64_t Expand(uint32_t notice, uint64_t from) {
 }  // namespace
 
 VerbsSendPump::VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                             const std::shared_ptr<SendLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end)
-    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, lookers, std::move(on_end)),
-      rings_{Ring(link->memory.ring(Protocol::kLL), own_bell), Ring(link->memory.ring(Protocol::kSimple), own_bell)},
+                             const std::shared_ptr<SendLink>& link, Notifier* own_doorbell, BusyPollers* busy_pollers,
+                             OnEnd on_end)
+    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_doorbell, busy_pollers, std::move(on_end)),
+      rings_{Ring(link->memory.ring(Protocol::kLL), own_doorbell),
+             Ring(link->memory.ring(Protocol::kSimple), own_doorbell)},
       pieces_(rings_[0].memory.shape().slots),
       queues_(endpoint_->queue_pairs()),
       signal_every_(std::max(1, kSignalEvery / endpoint_->queue_pairs())) {}
@@ -122,8 +124,9 @@ void VerbsSendPump::SayGoodbye() {
 }
 
 VerbsRecvPump::VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
-                             const std::shared_ptr<RecvLink>& link, Notifier* own_bell, Lookers* lookers, OnEnd on_end)
-    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_bell, lookers, std::move(on_end)),
+                             const std::shared_ptr<RecvLink>& link, Notifier* own_doorbell, BusyPollers* busy_pollers,
+                             OnEnd on_end)
+    : VerbsPump(link, std::move(endpoint), fd, poller, &link->end, own_doorbell, busy_pollers, std::move(on_end)),
       rings_{Ring{link->memory.ring(Protocol::kLL)}, Ring{link->memory.ring(Protocol::kSimple)}} {}
 
 bool VerbsRecvPump::Handle(const Event& event) {
@@ -143,7 +146,7 @@ bool VerbsRecvPump::Handle(const Event& event) {
   }
   ++ring.received;
   header.flag.store(position + 1, std::memory_order_release);
-  own_bell_->Notify();
+  own_doorbell_->Notify();
   return true;
 }
 

@@ -101,19 +101,19 @@ class Communicators:
         """The communicators of a message's shape and of its queue, connected. All ranks call this for either half."""
         queue, of_shape = cuda_messages.names(spec, devices)
         shape = cuda_messages.queue_shape(cuda_messages.nbytes(spec), lanes, settings().slot_bytes)
-        desk = self.get(devices, owners, spec, queue, cuda_messages.desk_shape())
+        header_ring = self.get(devices, owners, spec, queue, cuda_messages.header_ring_shape())
         data = self.get(devices, owners, spec, of_shape, shape)
-        for group in (desk, data):
+        for group in (header_ring, data):
             cuda_messages.connect(group, spec["perm"])
-        return data, desk
+        return data, header_ring
 
     def _own_info(self) -> GpuInfo:
         native, count = self._native, self._native.device_count()
         uuid = {n: native.device(n)[1] for n in range(count)}
-        board, bell = native.board()
+        directory, bell = native.region_directory()
         return GpuInfo(
             os.getpid(),
-            board,
+            directory,
             bell,
             {device: uuid[gpu] for device, gpu in self._devices.gpus.items()},
             {uuid[a]: tuple(uuid[b] for b in range(count) if native.can_access(a, b)) for a in range(count)},
@@ -148,8 +148,8 @@ class Communicators:
             near = any(domain in here for domain, owner in zip(domains, owners, strict=True) if owner == process)
             if near and process not in self._attached:
                 info, peer = self.gpu_info(process), world.info(process)
-                board = memory_path(peer, info.pid, info.board_fd)
-                self._native.attach_board(process, board, memory_path(peer, info.pid, info.bell_fd))
+                directory = memory_path(peer, info.pid, info.board_fd)
+                self._native.attach_region_directory(process, directory, memory_path(peer, info.pid, info.bell_fd))
                 self._attached.add(process)
         store = self.store if world is not None else None
         timeout = min(settings().join_timeout, spec["timeout"])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Of each rank's memory that copies of its peers land in: at most what a slice of every block takes. Large enough that a
 # gate between slices costs nothing beside them.
-LANDING_BYTES = 128 << 20
+STAGING_BYTES = 128 << 20
 
 
 def fill(plan: Any, schedule: Schedule, local: Iterable[int], trap: bool) -> None:

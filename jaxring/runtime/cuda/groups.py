@@ -98,16 +98,16 @@ class Group:
                 how = self._do(made.connect_network, rank, peer, number)
                 logger.info("slots of rank %d for rank %d, %s: %s", rank, peer, protocol, how)
 
-    def land(self, nbytes: int) -> None:
+    def offer_staging(self, nbytes: int) -> None:
         """Exchange the memory that copies of a domain's ranks land in, once: ``nbytes`` of each."""
         if self._landed:
             return
         made = self.communicator
         for rank in self.local:
-            self._say(f"landing/{rank}", functools.partial(made.offer_landing, rank, nbytes))
+            self._say(f"staging/{rank}", functools.partial(made.offer_staging, rank, nbytes))
         for rank in self.local:
             for peer in made.members(rank):
-                self._do(made.enter_landing, rank, peer, self._hear(f"landing/{peer}"))
+                self._do(made.enter_staging, rank, peer, self._hear(f"staging/{peer}"))
         self._landed = True
 
     def multicast(self, nbytes: int) -> None:

@@ -1,7 +1,7 @@
 """Queues of messages between named ranks on GPUs: the connections they use, and how far a sender may run ahead.
 
 A queue is what sends and receives of one tag over the same ranks share. Its messages may differ in shape: each shape
-has connections of its own, whose slots hold several whole messages, and a note at the queue's desk says which is next.
+has connections of its own, whose slots hold several whole messages, and a note at the queue's header ring says which is next.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Messages that a rank may send before the first is received: as many as fit QUEUE_BYTES, within these bounds.
 DEPTHS = (2, 16)
 QUEUE_BYTES = 64 << 20
-# Notes that a desk holds, and the bytes of a slot for one.
+# Headers that the ring holds, and the bytes of a slot for one.
 _DESK = Shape(1, ((64, 512), (64, 512), (64, 512)), 0)
 _UNIT = 512
 
@@ -33,8 +33,8 @@ def depth(nbytes: int) -> int:
     return high
 
 
-def desk_shape() -> Shape:
-    """Of a queue's desk."""
+def header_ring_shape() -> Shape:
+    """Of a queue's header ring."""
     return _DESK
 
 

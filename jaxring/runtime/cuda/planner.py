@@ -106,21 +106,21 @@ class CudaPlanner:
         with group.lock:
             group.prepare()
             if choice.algorithm == copy_engine.NAME:
-                group.land(cuda_copies.LANDING_BYTES)
+                group.offer_staging(cuda_copies.STAGING_BYTES)
             if choice.algorithm == nvls.NAME:
                 group.multicast(cuda_nvls.MEMORY_BYTES)
                 transports = (nvls.NAME,)
             if half == "both":
                 peers = {rank: set().union(*schedule.message_peers(rank)) for rank in group.local}
                 group.connect(peers, choice.protocol)
-        desk = None
+        header_ring = None
         if half != "both":
-            group, desk = self._communicators.queue(devices, owners, spec, choice.channels)
+            group, header_ring = self._communicators.queue(devices, owners, spec, choice.channels)
         plan = cuda_builder.build(self._native, spec, schedule, choice, group.local, nbytes, self._threads)
         if ragged:
             plan.set_ragged(math.prod(spec["shape"][1:]))
-        if desk is not None:
-            plan.set_mail(desk.communicator, half == "send", cuda_messages.check(spec))
+        if header_ring is not None:
+            plan.set_mail(header_ring.communicator, half == "send", cuda_messages.check(spec))
         decision = Decision(
             collective=spec["collective"],
             op=spec["op"],

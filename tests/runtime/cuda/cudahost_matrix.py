@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from jaxring.bench.gpu_trial import Ranks
+from jaxring.bench.gpu_standalone import Ranks
 from jaxring.plan.gpu import copy_engine
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")
@@ -62,7 +62,7 @@ def matrix(native, counts, blocks, dtypes, threads):
     """All collectives by all algorithms and protocols that serve them."""
     for count in counts:
         # Landings so small that the larger blocks come in several slices.
-        ranks = Ranks(native, count, threads=threads, landing_bytes=count * 1024)
+        ranks = Ranks(native, count, threads=threads, staging_bytes=count * 1024)
         for collective in COLLECTIVES:
             for block in blocks:
                 for dtype in dtypes:

@@ -123,8 +123,8 @@ class Gpu {
 
   virtual void Launch(int device, const Args& args, int threads, void* stream) = 0;
   virtual void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) = 0;
-  // A gate of a collective whose bytes are copied: see copies.h.
-  virtual void LaunchGate(int device, bool open, const Args& args, void* stream) = 0;
+  // A barrier of a collective whose bytes are copied: see copies.h.
+  virtual void LaunchBarrier(int device, bool open, const Args& args, void* stream) = 0;
   virtual void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) = 0;
   virtual void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) = 0;
   virtual void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) = 0;

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/experimental/copy_gates_launch.h"
+#include "cuda/experimental/copy_barrier_launch.h"
 #include "cuda/host/gpu/gpu_cuda_direct.h"
 #include "cuda/host/gpu/gpu_cuda_driver.h"
 #include "cuda/host/gpu/gpu_cuda_virtual.h"
@@ -66,7 +66,7 @@ class CudaGpu final : public Gpu {
     Check(static_cast<cudaError_t>(LoadMessageKernels()), "loading the kernels of messages");
     Check(static_cast<cudaError_t>(LoadMulticastKernel()), "loading the kernel of multicast memory");
     Check(static_cast<cudaError_t>(LoadGuard()), "loading the collectives' guard");
-    Check(static_cast<cudaError_t>(LoadCopyGate()), "loading the collectives' gates");
+    Check(static_cast<cudaError_t>(LoadCopyBarrier()), "loading the collectives' barriers");
     CopyStream(device);
   }
 
@@ -231,9 +231,9 @@ class CudaGpu final : public Gpu {
     Check(static_cast<cudaError_t>(cuda::LaunchFused(fused, args, threads, stream)),
           "the launch of a collective's fused kernel");
   }
-  void LaunchGate(int device, bool open, const Args& args, void* stream) override {
+  void LaunchBarrier(int device, bool open, const Args& args, void* stream) override {
     ContextScope scope(device);
-    Check(static_cast<cudaError_t>(LaunchCopyGate(open, args, stream)), "the launch of a collective's gate");
+    Check(static_cast<cudaError_t>(LaunchCopyBarrier(open, args, stream)), "the launch of a collective's barrier");
   }
   void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) override {
     ContextScope scope(device);

@@ -14,23 +14,27 @@ Deadline After(double seconds) {
 }
 
 Regions::Regions(Gpu& gpu, Service& service, int process)
-    : gpu_(gpu), service_(service), own_process_(process), board_(Board::Create()), bell_(Bell::Create()) {
+    : gpu_(gpu),
+      service_(service),
+      own_process_(process),
+      directory_(RegionDirectory::Create()),
+      doorbell_(Doorbell::Create()) {
   for (int device = 0; device < gpu_.DeviceCount(); ++device) {
     uuids_.push_back(gpu_.Info(device).uuid);
     ordinals_[uuids_.back()] = device;
   }
   server_ = std::make_unique<DescriptorServer>([this](uint32_t number) { return OpenRegion(number); });
-  board_->page().descriptors = server_->source();
+  directory_->page().descriptors = server_->source();
   watcher_ = std::thread([this] { Watch(); });
 }
 
 Regions::~Regions() {
   stop_ = true;
-  bell_->Notify();
+  doorbell_->Notify();
   watcher_.join();
 }
 
-void Regions::Attach(int process, const std::string& board_path, const std::string& bell_path) {
+void Regions::Attach(int process, const std::string& directory_path, const std::string& doorbell_path) {
   {
     std::lock_guard lock(mutex_);
     for (auto& peer : peers_) {
@@ -38,13 +42,13 @@ void Regions::Attach(int process, const std::string& board_path, const std::stri
     }
     auto peer = std::make_unique<Peer>();
     peer->process = process;
-    peer->board = Board::Open(board_path);
-    peer->bell = Bell::Open(bell_path);
-    peer->place = peer->board->Place(own_process_, true);
+    peer->directory = RegionDirectory::Open(directory_path);
+    peer->doorbell = Doorbell::Open(doorbell_path);
+    peer->place = peer->directory->Place(own_process_, true);
     if (peer->place == nullptr) throw std::runtime_error("more than 256 processes of this host share device memory");
     peers_.push_back(std::move(peer));
   }
-  bell_->Notify();
+  doorbell_->Notify();
 }
 
 void Regions::Use(int device) {
@@ -57,7 +61,7 @@ void Regions::Use(int device) {
       gpu_.Copy(device, own.entries + number, &base, sizeof base);
     }
   }
-  bell_->Notify();
+  doorbell_->Notify();
 }
 
 Regions::TableOf& Regions::TableLocked(int device, int process) {
@@ -76,19 +80,19 @@ const uint64_t* Regions::Table(int device, int process) {
 
 void Regions::Watch() {
   while (!stop_) {
-    const uint32_t seen = bell_->Value();
+    const uint32_t seen = doorbell_->Value();
     {
       std::lock_guard lock(mutex_);
       for (auto& peer : peers_) MapNews(*peer);
     }
     changed_.notify_all();
-    if (!stop_) bell_->Wait(seen, 100'000);
+    if (!stop_) doorbell_->Wait(seen, 100'000);
   }
 }
 
 // A device that comes into use later is behind the others; the peer is told of the slowest.
 void Regions::MapNews(Peer& peer) {
-  BoardPage& page = peer.board->page();
+  DirectoryPage& page = peer.directory->page();
   const uint32_t count = page.count.load(std::memory_order_acquire);
   if (peer.place->failed.load(std::memory_order_relaxed) != 0) return;
   if (devices_.empty() || count > kMaxRegions) return;
@@ -138,16 +142,16 @@ int Regions::Fetch(int process, uint32_t number) {
     const auto found =
         std::find_if(peers_.begin(), peers_.end(), [&](const auto& peer) { return peer->process == process; });
     if (found == peers_.end()) throw std::runtime_error("process " + std::to_string(process) + " is not attached");
-    source = (*found)->board->page().descriptors;
+    source = (*found)->directory->page().descriptors;
   }
   return FetchDescriptor(source, number);
 }
 
-void Regions::MapOne(int device, TableOf& table, uint32_t number, const BoardPage& page) {
-  const BoardRecord& record = page.records[number];
+void Regions::MapOne(int device, TableOf& table, uint32_t number, const DirectoryPage& page) {
+  const DirectoryRecord& record = page.records[number];
   const std::string uuid(record.device, strnlen(record.device, sizeof record.device));
   auto owner = ordinals_.find(uuid);
-  // Out of this device's reach: the planner makes no such pair members of a node.
+  // Out of this device's reach: the planner makes no such pair members of a domain.
   if (owner == ordinals_.end() || !gpu_.CanAccess(device, owner->second)) return;
   uint64_t base;
   if (record.sharing == Sharing::kDescriptor) {
@@ -170,14 +174,14 @@ void Regions::MapOne(int device, TableOf& table, uint32_t number, const BoardPag
 uint32_t Regions::ListLocked(const Allocation& allocation) {
   auto known = numbers_.find(allocation.id);
   if (known != numbers_.end()) return known->second;
-  BoardPage& page = board_->page();
+  DirectoryPage& page = directory_->page();
   const uint32_t number = page.count.load(std::memory_order_relaxed);
   if (number == kMaxRegions) {
     throw std::runtime_error(
         "more than 2047 device allocations are shared with other processes: let XLA keep its "
         "memory in few allocations (XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_ALLOCATOR)");
   }
-  BoardRecord& record = page.records[number];
+  DirectoryRecord& record = page.records[number];
   record.sharing = allocation.sharing;
   if (allocation.sharing == Sharing::kDescriptor) {
     std::lock_guard lock(descriptors_mutex_);
@@ -196,7 +200,7 @@ uint32_t Regions::ListLocked(const Allocation& allocation) {
   }
   numbers_[allocation.id] = number;
   page.count.store(number + 1, std::memory_order_release);
-  for (auto& peer : peers_) peer->bell->Notify();
+  for (auto& peer : peers_) peer->doorbell->Notify();
   return number;
 }
 
@@ -224,7 +228,7 @@ bool Regions::Publish(const void* pointer, uint64_t bytes, const std::set<int>& 
 void Regions::AwaitMapped(int process, uint32_t number, Deadline deadline, const std::function<void()>& look) {
   if (process == own_process_) return;
   for (int turn = 0;; ++turn) {
-    if (const BoardPage::Reader* reader = board_->Place(process, false)) {
+    if (const DirectoryPage::Reader* reader = directory_->Place(process, false)) {
       if (reader->failed.load(std::memory_order_acquire) != 0) {
         throw std::runtime_error("process " + std::to_string(process) + " cannot map device memory of process " +
                                  std::to_string(own_process_) + ": " + reader->reason);

@@ -1,10 +1,10 @@
 // Device memory that several ranks address: which allocations of this process its peers have mapped, under which
 // numbers, and where this process has mapped theirs.
 //
-// An allocation becomes known once: its owner lists it on its board, each peer's watching thread maps it for every
-// device that it uses, enters the address in the table that kernels read, and says so on the board. Only then does the
-// owner launch what names it, so a kernel never meets a number that its own table lacks. Entries never change, which is
-// what lets graphs be replayed. A mapping lives until its process ends.
+// An allocation becomes known once: its owner lists it on its directory, each peer's watching thread maps it for every
+// device that it uses, enters the address in the table that kernels read, and says so on the directory. Only then does
+// the owner launch what names it, so a kernel never meets a number that its own table lacks. Entries never change,
+// which is what lets graphs be replayed. A mapping lives until its process ends.
 #pragma once
 
 #include <atomic>
@@ -20,10 +20,10 @@
 #include <vector>
 
 #include "cuda/host/gpu/gpu.h"
-#include "cuda/host/memory/board.h"
 #include "cuda/host/memory/descriptors.h"
+#include "cuda/host/memory/region_directory.h"
 #include "cuda/host/memory/service.h"
-#include "transport/core/bell.h"
+#include "transport/core/doorbell.h"
 
 namespace jaxring::cuda {
 
@@ -49,10 +49,10 @@ class Regions {
   ~Regions();
   Regions(const Regions&) = delete;
 
-  int board_fd() const { return board_->fd(); }
-  int bell_fd() const { return bell_->fd(); }
-  // Maps a peer's board and its bell; once per peer, later calls do nothing.
-  void Attach(int process, const std::string& board_path, const std::string& bell_path);
+  int directory_fd() const { return directory_->fd(); }
+  int doorbell_fd() const { return doorbell_->fd(); }
+  // Maps a peer's directory and its doorbell; once per peer, later calls do nothing.
+  void Attach(int process, const std::string& directory_path, const std::string& doorbell_path);
   // From now on peers' memory is mapped for `device` too.
   void Use(int device);
 
@@ -78,9 +78,9 @@ class Regions {
  private:
   struct Peer {
     int process;
-    std::unique_ptr<Board> board;
-    std::unique_ptr<Bell> bell;
-    BoardPage::Reader* place;
+    std::unique_ptr<RegionDirectory> directory;
+    std::unique_ptr<Doorbell> doorbell;
+    DirectoryPage::Reader* place;
   };
   struct TableOf {
     uint64_t* entries = nullptr;  // on the device: what kernels read
@@ -89,7 +89,7 @@ class Regions {
   };
   void Watch();
   void MapNews(Peer& peer);
-  void MapOne(int device, TableOf& table, uint32_t number, const BoardPage& page);
+  void MapOne(int device, TableOf& table, uint32_t number, const DirectoryPage& page);
   int OpenRegion(uint32_t number);
   TableOf& TableLocked(int device, int process);
   uint32_t ListLocked(const Allocation& allocation);
@@ -98,8 +98,8 @@ class Regions {
   Gpu& gpu_;
   Service& service_;
   const int own_process_;
-  std::unique_ptr<Board> board_;
-  std::unique_ptr<Bell> bell_;
+  std::unique_ptr<RegionDirectory> directory_;
+  std::unique_ptr<Doorbell> doorbell_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::set<int> devices_;

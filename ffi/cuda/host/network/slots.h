@@ -22,7 +22,7 @@ namespace jaxring::cuda {
 class Slots {
  public:
   // `bytes` of zeros for each direction, for kernels of `device`; they stay until the process ends. `link`: the one to
-  // the peer, nullptr for a rank of this process. `counts`: see Carried. `why_pinned`: what speaks against the GPU's
+  // the peer, nullptr for a rank of this process. `counts`: see ProxySpec. `why_pinned`: what speaks against the GPU's
   // memory, "" where nothing does. Throws GpuError, and std::runtime_error where the NIC takes no memory at all.
   Slots(Gpu& gpu, int device, uint64_t bytes, const SendLink* link, bool counts, std::string why_pinned);
   ~Slots();

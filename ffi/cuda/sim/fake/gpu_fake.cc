@@ -10,7 +10,7 @@
 #include <map>
 #include <mutex>
 
-#include "cuda/experimental/copy_gates.h"
+#include "cuda/experimental/copy_barrier.h"
 #include "cuda/sim/fake/machine.h"
 #include "cuda/sim/fake/multicast_fake.h"
 
@@ -160,23 +160,23 @@ class FakeGpu final : public Gpu {
   }
   void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
     CheckPrepared(device);
-    Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoGate, mail});
+    Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoBarrier, mail});
   }
   void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) override {
     CheckPrepared(device);
-    Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoGate, {}, {}, memory});
+    Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoBarrier, {}, {}, memory});
   }
   void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) override {
     CheckPrepared(device);
-    Machine::Get().Push(Number(stream), {{}, args, -1, kWarp, Task::kNoGate, {}, ragged});
+    Machine::Get().Push(Number(stream), {{}, args, -1, kWarp, Task::kNoBarrier, {}, ragged});
   }
   void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) override {
     CheckPrepared(device);
     Machine::Get().Push(Number(stream), {{}, args, static_cast<int>(fused), threads});
   }
-  void LaunchGate(int device, bool open, const Args& args, void* stream) override {
+  void LaunchBarrier(int device, bool open, const Args& args, void* stream) override {
     CheckPrepared(device);
-    Machine::Get().Push(Number(stream), {{}, args, -1, kCopyGateThreads, open ? Task::kOpen : Task::kClose});
+    Machine::Get().Push(Number(stream), {{}, args, -1, kCopyBarrierThreads, open ? Task::kOpen : Task::kClose});
   }
   void Guard(int, const Status* status, void* stream) override {
     const auto check = [status] {

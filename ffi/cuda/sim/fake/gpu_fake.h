@@ -43,7 +43,7 @@ struct Task {
   Args args;
   int fused = -1;
   int threads = 0;
-  enum { kNoGate, kOpen, kClose } gate = kNoGate;
+  enum { kNoBarrier, kOpen, kClose } barrier = kNoBarrier;
   std::optional<Mail> mail = {};
   std::optional<Ragged> ragged = {};
   std::optional<Multicast> multicast = {};

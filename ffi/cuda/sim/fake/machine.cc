@@ -8,7 +8,7 @@ namespace {
 
 void PlayOne(const Task& task, Shared& shared) {
   const Args& args = task.args;
-  if (task.gate != Task::kNoGate) return shim::PlayCopyGate(task.gate == Task::kOpen, args, shared);
+  if (task.barrier != Task::kNoBarrier) return shim::PlayCopyBarrier(task.barrier == Task::kOpen, args, shared);
   if (task.multicast) return shim::PlayMulticast(*task.multicast, args, shared);
   if (task.mail) return shim::PlayMail(*task.mail, args, shared);
   if (task.fused >= 0) return shim::PlayFused(static_cast<Fused>(task.fused), args, shared);

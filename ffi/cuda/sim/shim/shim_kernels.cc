@@ -1,6 +1,6 @@
 #include "cuda/sim/shim/shim_kernels.h"
 
-#include "cuda/experimental/copy_gates.h"
+#include "cuda/experimental/copy_barrier.h"
 
 namespace jaxring::cuda::shim {
 
@@ -19,6 +19,6 @@ void PlayExtents(const Ragged& ragged, const Args& args, RaggedShared& shared) {
   RaggedCutter(ragged, args).Cut(shared);
 }
 
-void PlayCopyGate(bool open, const Args& args, Shared& shared) { cuda::PlayCopyGate(open, args, shared); }
+void PlayCopyBarrier(bool open, const Args& args, Shared& shared) { cuda::PlayCopyBarrier(open, args, shared); }
 
 }  // namespace jaxring::cuda::shim

@@ -19,6 +19,6 @@ void PlayFused(Fused fused, const Args& args, Shared& shared);
 void PlayMulticast(const Multicast& memory, const Args& args, Shared& shared);
 void PlayMail(const Mail& mail, const Args& args, Shared& shared);
 void PlayExtents(const Ragged& ragged, const Args& args, RaggedShared& shared);
-void PlayCopyGate(bool open, const Args& args, Shared& shared);
+void PlayCopyBarrier(bool open, const Args& args, Shared& shared);
 
 }  // namespace jaxring::cuda::shim

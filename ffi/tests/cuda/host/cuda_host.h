@@ -148,16 +148,18 @@ inline std::vector<int> RunProcesses(int count, const std::function<void(Process
       for (const auto& end : VerbsDevices()) {
         for (int d = 0; d < cuda::ThisGpu().DeviceCount(); ++d) processes.nics[d].push_back(end.device);
       }
-      for (const auto& [device, nics] : processes.nics) processes.runtime->carrier().AllowDirect(device, nics);
+      for (const auto& [device, nics] : processes.nics) processes.runtime->proxy().AllowDirect(device, nics);
       cuda::Regions& regions = processes.runtime->regions();
-      store.Set("board/" + std::to_string(p), std::to_string(getpid()) + " " + std::to_string(regions.board_fd()) +
-                                                  " " + std::to_string(regions.bell_fd()));
+      store.Set("directory/" + std::to_string(p), std::to_string(getpid()) + " " +
+                                                      std::to_string(regions.directory_fd()) + " " +
+                                                      std::to_string(regions.doorbell_fd()));
       for (int peer = 0; peer < count; ++peer) {
         if (peer == p) continue;
-        int pid, board, bell;
-        CHECK(std::sscanf(store.Get("board/" + std::to_string(peer)).c_str(), "%d %d %d", &pid, &board, &bell) == 3);
+        int pid, directory, doorbell;
+        CHECK(std::sscanf(store.Get("directory/" + std::to_string(peer)).c_str(), "%d %d %d", &pid, &directory,
+                          &doorbell) == 3);
         const std::string folder = "/proc/" + std::to_string(pid) + "/fd/";
-        regions.Attach(peer, folder + std::to_string(board), folder + std::to_string(bell));
+        regions.Attach(peer, folder + std::to_string(directory), folder + std::to_string(doorbell));
       }
       body(processes);
       std::cout.flush();
@@ -183,7 +185,7 @@ inline std::vector<int> RunProcesses(int count, const std::function<void(Process
 
 struct GroupShape {
   std::string name;
-  std::vector<int> process, node;  // of each rank
+  std::vector<int> process, domain;  // of each rank
   cuda::Protocol protocol = cuda::Protocol::kSimple;
   uint32_t lanes = 1;
   uint64_t slot_bytes = 8192;
@@ -198,7 +200,7 @@ inline cuda::CommunicatorSpec SpecOf(const Processes& here, const GroupShape& sh
   spec.timeout_s = 60;
   for (size_t r = 0; r < shape.process.size(); ++r) {
     const bool local = shape.process[r] == here.own;
-    spec.ranks.push_back({shape.process[r], local ? DeviceOf(static_cast<int>(r)) : -1, shape.node[r],
+    spec.ranks.push_back({shape.process[r], local ? DeviceOf(static_cast<int>(r)) : -1, shape.domain[r],
                           "rank " + std::to_string(r) + " (process " + std::to_string(shape.process[r]) + ")"});
   }
   return spec;
@@ -238,7 +240,7 @@ inline void Connect(Processes& here, cuda::Communicator& group, const GroupShape
       for (int32_t listed : table.peers) {
         const int peer = Peer::rank(listed);
         if (Peer::memory(listed) || peer == table.rank || group.Connected(table.rank, peer, shape.protocol)) continue;
-        if (shape.node[peer] != shape.node[table.rank]) {
+        if (shape.domain[peer] != shape.domain[table.rank]) {
           group.ConnectNetwork(table.rank, peer, shape.protocol);
         } else if (offer && offered.insert({table.rank, peer}).second) {
           here.store->Set(key(table.rank, peer), Text(group.OfferWire(table.rank, peer, shape.protocol)));
@@ -250,9 +252,9 @@ inline void Connect(Processes& here, cuda::Communicator& group, const GroupShape
   }
 }
 
-inline bool UsesMemory(const Schedule& schedule, const std::vector<int>& node, int rank) {
+inline bool UsesMemory(const Schedule& schedule, const std::vector<int>& domain, int rank) {
   for (const RankTable& table : schedule.tables) {
-    if (node[table.rank] != node[rank]) continue;
+    if (domain[table.rank] != domain[rank]) continue;
     for (int32_t peer : table.peers) {
       if (Peer::memory(peer)) return true;
     }
@@ -281,7 +283,7 @@ inline std::shared_ptr<cuda::LaunchPlan> PlanOf(std::shared_ptr<cuda::Communicat
   if (change) change(spec);
   auto plan = std::make_shared<cuda::LaunchPlan>(group, spec);
   for (const RankTable& table : schedule.tables) {
-    if (group->local(table.rank)) plan->AddLocal(table, UsesMemory(schedule, shape.node, table.rank));
+    if (group->local(table.rank)) plan->AddLocal(table, UsesMemory(schedule, shape.domain, table.rank));
   }
   return plan;
 }

@@ -18,11 +18,11 @@ void Staged(Processes& here) {
 
 // Buffers of the driver's virtual memory calls, which descriptors share, are read and written in place too.
 void VirtualMemory(Processes& here) {
-  const std::vector<int> process = {0, 0, 1, 1}, node = {0, 0, 0, 0};
+  const std::vector<int> process = {0, 0, 1, 1}, domain = {0, 0, 0, 0};
   for (const char* collective : {"all_reduce", "all_to_all"}) {
     const Schedule& schedule = Find(std::string(collective) + " direct 1x4 x1");
     uint64_t staged = 0;
-    Play(here, ShapeOf(schedule, process, node, cuda::Protocol::kSimple), schedule, 1000, {}, &staged, 0, 0, true);
+    Play(here, ShapeOf(schedule, process, domain, cuda::Protocol::kSimple), schedule, 1000, {}, &staged, 0, 0, true);
     CHECK_EQ(staged, 0u);
   }
 }
@@ -67,16 +67,16 @@ void CapturedFirst(Processes& here) {
   }
 }
 
-// Copies between gates, of whole blocks and in slices, and replayed.
+// Copies between barriers, of whole blocks and in slices, and replayed.
 void CopyEngine(Processes& here) {
-  const std::vector<int> node = {0, 0, 0, 0};
-  const std::vector<int> process = here.count == 1 ? node : std::vector<int>{0, 0, 1, 1};
+  const std::vector<int> domain = {0, 0, 0, 0};
+  const std::vector<int> process = here.count == 1 ? domain : std::vector<int>{0, 0, 1, 1};
   for (const char* collective : {"all_to_all", "all_gather", "broadcast", "gather", "scatter", "permute"}) {
     const Schedule& schedule = Find(std::string(collective) + " direct 1x4 x1");
-    for (uint64_t landing : {1 << 12, 1 << 16}) {
-      if (kSlow && (landing == 1 << 16) != (schedule.collective == "broadcast")) continue;
-      Play(here, ShapeOf(schedule, process, node, cuda::Protocol::kSimple), schedule, 1000, {}, nullptr, kSlow ? 0 : 20,
-           landing);
+    for (uint64_t staging : {1 << 12, 1 << 16}) {
+      if (kSlow && (staging == 1 << 16) != (schedule.collective == "broadcast")) continue;
+      Play(here, ShapeOf(schedule, process, domain, cuda::Protocol::kSimple), schedule, 1000, {}, nullptr,
+           kSlow ? 0 : 20, staging);
     }
   }
 }

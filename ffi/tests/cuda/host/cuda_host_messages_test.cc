@@ -11,9 +11,9 @@ namespace {
 
 constexpr int kRanks = 4, kReplays = kSlow ? 4 : 30;
 
-GroupShape Shape(const std::string& name, std::vector<int> process, std::vector<int> node, uint32_t slots,
+GroupShape Shape(const std::string& name, std::vector<int> process, std::vector<int> domain, uint32_t slots,
                  uint64_t slot_bytes) {
-  return {name, std::move(process), std::move(node), cuda::Protocol::kSimple, 1, slot_bytes, slots};
+  return {name, std::move(process), std::move(domain), cuda::Protocol::kSimple, 1, slot_bytes, slots};
 }
 
 template <class T>
@@ -37,17 +37,17 @@ void Expect(const Status& status) {
 }
 
 // Two messages ahead, of several slots each, then two receives; rank 0 is nobody's target and the last nobody's source.
-void Mail(Processes& here, const std::vector<int>& process, const std::vector<int>& node) {
+void Mail(Processes& here, const std::vector<int>& process, const std::vector<int>& domain) {
   constexpr uint64_t kElements = 2000;
   const Schedule& both = Find("permute direct 4x1 x1");
-  const GroupShape data = Shape("data", process, node, 16, 4096), desk = Shape("desk", process, node, 64, 512);
-  auto group = Join(here, data), notes = Join(here, desk);
+  const GroupShape data = Shape("data", process, domain, 16, 4096), headers = Shape("headers", process, domain, 64, 512);
+  auto group = Join(here, data), header_ring = Join(here, headers);
   Connect(here, *group, data, both);
-  Connect(here, *notes, desk, both);
+  Connect(here, *header_ring, headers, both);
   const auto plan = [&](const char* name, Half half, bool last) {
     auto made = PlanOf(group, data, Find(name), DType::kInt32, kElements, [&](cuda::LaunchPlanSpec& spec) {
       spec.half = half;
-      spec.desk = notes;
+      spec.header_ring = header_ring;
       spec.check = 12345;
       (half == Half::kSend ? spec.out_blocks : spec.in_blocks) = 0;
       spec.what += last ? " again" : "";
@@ -92,10 +92,10 @@ void Mail(Processes& here, const std::vector<int>& process, const std::vector<in
 // Rows that rank `from` sends to `to` in a round; some rounds and pairs have none.
 int Rows(int from, int to, int round) { return (from * 7 + to * 3 + round * 5) % 40 * (round % 4 != 3); }
 
-void Ragged(Processes& here, const std::vector<int>& process, const std::vector<int>& node) {
+void Ragged(Processes& here, const std::vector<int>& process, const std::vector<int>& domain) {
   static constexpr int kRow = 3, kRows = 200;
   const Schedule& schedule = Find("all_to_all direct 4x1 x1");
-  const GroupShape shape = Shape("ragged", process, node, 4, 512);
+  const GroupShape shape = Shape("ragged", process, domain, 4, 512);
   auto group = Join(here, shape);
   Connect(here, *group, shape, schedule);
   auto plan = PlanOf(group, shape, schedule, DType::kInt32, kRow * kRows,
@@ -156,12 +156,12 @@ void CheckOk(int processes, const std::function<void(Processes&)>& body) {
   for (int status : RunProcesses(processes, body)) CHECK_EQ(status, 0);
 }
 
-void CheckLayout(const std::vector<int>& process, const std::vector<int>& node) {
-  const bool network = node.back() != 0, rdma = !VerbsDevices().empty();
+void CheckLayout(const std::vector<int>& process, const std::vector<int>& domain) {
+  const bool network = domain.back() != 0, rdma = !VerbsDevices().empty();
   if (rdma && !network) return;  // nothing goes by it
   CheckOk(process.back() + 1, [&](Processes& here) {
-    Mail(here, process, node);
-    Ragged(here, process, node);
+    Mail(here, process, domain);
+    Ragged(here, process, domain);
     // All go by Simple, so where it is by RDMA no processor sees their bytes.
     auto counters = here.runtime->Counters();
     CHECK_EQ(counters["carried_messages"] > 0, network);
@@ -171,9 +171,9 @@ void CheckLayout(const std::vector<int>& process, const std::vector<int>& node) 
 
 CASE("one process") { CheckLayout({0, 0, 0, 0}, {0, 0, 0, 0}); }
 
-CASE("one node in two processes") { CheckLayout({0, 0, 1, 1}, {0, 0, 0, 0}); }
+CASE("one domain in two processes") { CheckLayout({0, 0, 1, 1}, {0, 0, 0, 0}); }
 
-CASE("two nodes") { CheckLayout({0, 0, 1, 1}, {0, 0, 1, 1}); }
+CASE("two domains") { CheckLayout({0, 0, 1, 1}, {0, 0, 1, 1}); }
 
 }  // namespace
 }  // namespace jaxring::test

@@ -7,8 +7,8 @@ namespace jaxring::test {
 namespace {
 
 void Collectives(Processes& here) {
-  const std::vector<int> node = {0, 0, 0, 0};
-  const std::vector<int> process = here.count == 1 ? node : std::vector<int>{0, 0, 1, 1};
+  const std::vector<int> domain = {0, 0, 0, 0};
+  const std::vector<int> process = here.count == 1 ? domain : std::vector<int>{0, 0, 1, 1};
   constexpr std::pair<const char*, cuda::MulticastKind> kKinds[] = {
       {"all_reduce", cuda::MulticastKind::kAllReduce},
       {"reduce_scatter", cuda::MulticastKind::kReduceScatter},
@@ -20,7 +20,7 @@ void Collectives(Processes& here) {
     for (uint64_t bytes : {1 << 16, 1 << 12}) {
       if (kSlow && bytes != 1 << 12) continue;
       Play(
-          here, ShapeOf(schedule, process, node, cuda::Protocol::kSimple), schedule, 1000,
+          here, ShapeOf(schedule, process, domain, cuda::Protocol::kSimple), schedule, 1000,
           [kind = kind](cuda::LaunchPlanSpec& spec) { spec.multicast = kind; }, &staged, kSlow ? 0 : 20, 0, false,
           bytes);
       CHECK_EQ(staged, 0u);

@@ -92,20 +92,20 @@ inline std::pair<int, int> SourceOf(const Schedule& s, int rank, int block) {
 }
 
 inline void CopyInstead(Processes& here, cuda::Communicator& group, const std::string& name, cuda::LaunchPlan& plan,
-                        const Schedule& schedule, uint64_t landing) {
+                        const Schedule& schedule, uint64_t staging) {
   for (int r = 0; r < schedule.ranks(); ++r) {
     if (!group.local(r)) continue;
-    const cuda::Location offer = group.OfferLanding(r, landing);
-    here.store->Set(name + " landing " + std::to_string(r),
+    const cuda::Location offer = group.OfferStaging(r, staging);
+    here.store->Set(name + " staging " + std::to_string(r),
                     std::to_string(offer.region) + " " + std::to_string(offer.offset));
   }
   for (int r = 0; r < schedule.ranks(); ++r) {
     if (!group.local(r)) continue;
     for (int peer : group.Members(r)) {
       cuda::Location theirs;
-      CHECK(std::sscanf(here.store->Get(name + " landing " + std::to_string(peer)).c_str(), "%lu %lu", &theirs.region,
+      CHECK(std::sscanf(here.store->Get(name + " staging " + std::to_string(peer)).c_str(), "%lu %lu", &theirs.region,
                         &theirs.offset) == 2);
-      group.EnterLanding(r, peer, theirs);
+      group.EnterStaging(r, peer, theirs);
     }
     std::vector<cuda::Move> moves;
     std::vector<int> arrivals;
@@ -145,12 +145,12 @@ inline void JoinMulticast(Processes& here, cuda::Communicator& group, const std:
 // Three rounds of launches, and with `replays` as many of graphs.
 inline void Play(Processes& here, const GroupShape& shape, const Schedule& schedule, uint64_t block,
                  const std::function<void(cuda::LaunchPlanSpec&)>& change = {}, uint64_t* staged = nullptr,
-                 int replays = 0, uint64_t landing = 0, bool is_virtual = false, uint64_t multicast = 0) {
+                 int replays = 0, uint64_t staging = 0, bool is_virtual = false, uint64_t multicast = 0) {
   auto group = Join(here, shape);
   if (multicast != 0) JoinMulticast(here, *group, shape.name, multicast);
   Connect(here, *group, shape, schedule);
   auto plan = PlanOf(group, shape, schedule, DType::kInt32, block, change);
-  if (landing != 0) CopyInstead(here, *group, shape.name, *plan, schedule, landing);
+  if (staging != 0) CopyInstead(here, *group, shape.name, *plan, schedule, staging);
   here.runtime->Watch(plan);
   std::map<int, Buffers> buffers;
   for (int r = 0; r < schedule.ranks(); ++r) {
@@ -190,12 +190,12 @@ inline void Play(Processes& here, const GroupShape& shape, const Schedule& sched
   if (staged != nullptr) *staged = plan->staged_launches();
 }
 
-inline GroupShape ShapeOf(const Schedule& schedule, std::vector<int> process, std::vector<int> node,
+inline GroupShape ShapeOf(const Schedule& schedule, std::vector<int> process, std::vector<int> domain,
                           cuda::Protocol protocol) {
   static int number = 0;  // the same in all processes, which play the same cases
   return {"group " + std::to_string(number++),
           std::move(process),
-          std::move(node),
+          std::move(domain),
           protocol,
           static_cast<uint32_t>(schedule.nlanes),
           8192,
@@ -203,7 +203,7 @@ inline GroupShape ShapeOf(const Schedule& schedule, std::vector<int> process, st
 }
 
 // A process dies in the middle: the other's launches end, and say who is gone.
-inline void DeathIn(Processes& here, const char* name, uint64_t landing = 0, uint64_t multicast = 0) {
+inline void DeathIn(Processes& here, const char* name, uint64_t staging = 0, uint64_t multicast = 0) {
   const Schedule& schedule = Find(name);
   const GroupShape shape = ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple);
   auto group = Join(here, shape);
@@ -211,7 +211,7 @@ inline void DeathIn(Processes& here, const char* name, uint64_t landing = 0, uin
   auto plan = PlanOf(group, shape, schedule, DType::kInt32, 100, [&](cuda::LaunchPlanSpec& spec) {
     if (multicast != 0) spec.multicast = cuda::MulticastKind::kAllReduce;
   });
-  if (landing != 0) CopyInstead(here, *group, shape.name, *plan, schedule, landing);
+  if (staging != 0) CopyInstead(here, *group, shape.name, *plan, schedule, staging);
   here.runtime->Watch(plan);
   here.store->Set("ready/" + std::to_string(here.own), "");
   here.store->Get("ready/" + std::to_string(1 - here.own));

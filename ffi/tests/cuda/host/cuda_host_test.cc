@@ -22,20 +22,20 @@ void OneProcess(Processes& here) {
 
 // All ranks address each other's memory, two processes of two ranks.
 void OneNode(Processes& here) {
-  const std::vector<int> process = {0, 0, 1, 1}, node = {0, 0, 0, 0};
+  const std::vector<int> process = {0, 0, 1, 1}, domain = {0, 0, 0, 0};
   for (const char* collective : kCollectives) {
     const Schedule& schedule = Find(std::string(collective) + " direct 1x4 x1");
     uint64_t staged = 0;
-    Play(here, ShapeOf(schedule, process, node, cuda::Protocol::kSimple), schedule, 1000, {}, &staged);
+    Play(here, ShapeOf(schedule, process, domain, cuda::Protocol::kSimple), schedule, 1000, {}, &staged);
     CHECK_EQ(staged, 0u);
   }
   for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
     const Schedule& tree = Find("all_reduce tree 4x1 x1");
-    Play(here, ShapeOf(tree, process, node, protocol), tree, 5000);
+    Play(here, ShapeOf(tree, process, domain, protocol), tree, 5000);
   }
 }
 
-// Nodes that only sockets join, and hosts' slots in pinned memory: whole nodes, single ranks, and a mixture.
+// Domains that only sockets join, and hosts' slots in pinned memory: whole domains, single ranks, and a mixture.
 void Network(Processes& here) {
   int turn = 0;
   for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL}) {

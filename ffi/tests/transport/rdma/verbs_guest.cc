@@ -94,17 +94,17 @@ void CheckHeld() {
   // Whether a completion has the pump rest before the credit comes is a matter of time.
   for (int time = 0; time < 10; ++time) {
     Pair pair;
-    Lookers& lookers = pair.engines[0]->lookers();
+    BusyPollers& busy_pollers = pair.engines[0]->busy_pollers();
     RingSender& sender = pair.send->ring(Protocol::kSimple);
     const uint64_t count = sender.memory().shape().slots + 1;
-    lookers.Begin();
+    busy_pollers.Begin();
     for (uint64_t op = 0; op < count; ++op) {
       uint64_t position;
-      CHECK(Within(60, [&] { return sender.Reserve(&position) || (pair.send->notifier->Look(), false); }));
+      CHECK(Within(60, [&] { return sender.Reserve(&position) || (pair.send->notifier->Poll(), false); }));
       Fill(sender.payload(position), op, 1);
       sender.Publish(position, {op, 1, 2, 3, 4}, {1, 77});
     }
-    lookers.End(false);
+    busy_pollers.End(false);
     for (uint64_t op = 0; op < count; ++op) Receive(*pair.recv, Protocol::kSimple, op, 1);
   }
 }

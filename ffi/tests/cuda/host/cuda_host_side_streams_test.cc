@@ -9,7 +9,7 @@ namespace {
 constexpr uint64_t kElements = 1000, kBytes = 4 * kElements;
 
 struct Two {
-  explicit Two(Processes& here) : sides(here.runtime->sides()) {
+  explicit Two(Processes& here) : side_streams(here.runtime->side_streams()) {
     const Schedule& schedule = Find("all_reduce direct 1x4 x1");
     const GroupShape shape{"beside", {0, 0, 0, 0}, {0, 0, 0, 0}, cuda::Protocol::kSimple, 1, 8192, 4};
     group = Join(here, shape);
@@ -30,16 +30,16 @@ struct Two {
     return value;
   }
   void Start(int rank) {
-    void* side = sides.Fork(rank, DeviceOf(rank), StreamOf(rank));
+    void* side = side_streams.Fork(rank, DeviceOf(rank), StreamOf(rank));
     CHECK(side != StreamOf(rank));
     CHECK(plan->Launch(rank, in[rank], out[rank], kBytes, kBytes, side).ok());
-    sides.Started(rank, out[rank]);
+    side_streams.Started(rank, out[rank]);
   }
   // The step between start and done.
   void Compute(int rank) { cuda::ThisGpu().CopyAsync(copy[rank], other[rank], kBytes, StreamOf(rank)); }
   void Await(int rank) { cuda::ThisGpu().Synchronize(DeviceOf(rank), StreamOf(rank)); }
 
-  cuda::Sides& sides;
+  cuda::SideStreams& side_streams;
   std::shared_ptr<cuda::Communicator> group;
   std::shared_ptr<cuda::LaunchPlan> plan;
   std::vector<char*> in, out, other, copy;
@@ -56,18 +56,18 @@ void WhileThePeersAreAway(Processes& here) {
     CHECK_EQ(two.Last(two.copy[r], r), 100 + r);
     CHECK_EQ(two.Last(two.out[r], r), 0);
   }
-  CHECK_EQ(two.sides.open(), 3u);
+  CHECK_EQ(two.side_streams.open(), 3u);
   CHECK_EQ(here.runtime->Counters()["in_flight"], 3u);
   two.Start(3);
   for (int r = 0; r < 4; ++r) {
-    CHECK(two.sides.Join(r, two.out[r], StreamOf(r)));
+    CHECK(two.side_streams.Join(r, two.out[r], StreamOf(r)));
     // Behind the join, what came of the collective is there.
     cuda::ThisGpu().CopyAsync(two.copy[r], two.out[r], kBytes, StreamOf(r));
     two.Await(r);
     CHECK_EQ(two.Last(two.copy[r], r), 10);
-    CHECK(!two.sides.Join(r, two.out[r], StreamOf(r)));
+    CHECK(!two.side_streams.Join(r, two.out[r], StreamOf(r)));
   }
-  CHECK_EQ(two.sides.open(), 0u);
+  CHECK_EQ(two.side_streams.open(), 0u);
 }
 
 // The start reads what was enqueued before it, and not what comes later.
@@ -76,7 +76,7 @@ void InOrder(Processes& here) {
   for (int r = 0; r < 4; ++r) {
     cuda::ThisGpu().CopyAsync(two.in[r], two.other[r], kBytes, StreamOf(r));
     two.Start(r);
-    CHECK(two.sides.Join(r, two.out[r], StreamOf(r)));
+    CHECK(two.side_streams.Join(r, two.out[r], StreamOf(r)));
     cuda::ThisGpu().CopyAsync(two.in[r], two.copy[r], kBytes, StreamOf(r));
   }
   for (int r = 0; r < 4; ++r) {
@@ -92,14 +92,14 @@ void AsAGraph(Processes& here) {
   for (int r = 0; r < 4; ++r) {
     // Streams and events are there.
     two.Start(r);
-    CHECK(two.sides.Join(r, two.out[r], StreamOf(r)));
+    CHECK(two.side_streams.Join(r, two.out[r], StreamOf(r)));
   }
   for (int r = 0; r < 4; ++r) two.Await(r);
   for (int r = 0; r < 4; ++r) {
     graphs.push_back(Captured(StreamOf(r), [&, r] {
       two.Start(r);
       two.Compute(r);
-      CHECK(two.sides.Join(r, two.out[r], StreamOf(r)));
+      CHECK(two.side_streams.Join(r, two.out[r], StreamOf(r)));
       // The sum is the next replay's input.
       cuda::ThisGpu().CopyAsync(two.in[r], two.out[r], kBytes, StreamOf(r));
     }));

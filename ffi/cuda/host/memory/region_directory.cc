@@ -1,4 +1,4 @@
-#include "cuda/host/memory/board.h"
+#include "cuda/host/memory/region_directory.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,43 +9,43 @@
 
 namespace jaxring::cuda {
 
-std::unique_ptr<Board> Board::Create() {
-  const int fd = memfd_create("jaxring-board", MFD_CLOEXEC);
+std::unique_ptr<RegionDirectory> RegionDirectory::Create() {
+  const int fd = memfd_create("jaxring-regions", MFD_CLOEXEC);
   if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
-  if (ftruncate(fd, sizeof(BoardPage)) != 0) {
+  if (ftruncate(fd, sizeof(DirectoryPage)) != 0) {
     const int error = errno;
     close(fd);
     throw std::system_error(error, std::generic_category(), "ftruncate");
   }
-  auto board = Map(fd);
-  board->page().count.store(1, std::memory_order_release);
-  return board;
+  auto directory = Map(fd);
+  directory->page().count.store(1, std::memory_order_release);
+  return directory;
 }
 
-std::unique_ptr<Board> Board::Open(const std::string& path) {
+std::unique_ptr<RegionDirectory> RegionDirectory::Open(const std::string& path) {
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) throw std::system_error(errno, std::generic_category(), path);
   return Map(fd);
 }
 
-std::unique_ptr<Board> Board::Map(int fd) {
-  void* page = mmap(nullptr, sizeof(BoardPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+std::unique_ptr<RegionDirectory> RegionDirectory::Map(int fd) {
+  void* page = mmap(nullptr, sizeof(DirectoryPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (page == MAP_FAILED) {
     const int error = errno;
     close(fd);
     throw std::system_error(error, std::generic_category(), "mmap");
   }
-  return std::unique_ptr<Board>(new Board(fd, static_cast<BoardPage*>(page)));
+  return std::unique_ptr<RegionDirectory>(new RegionDirectory(fd, static_cast<DirectoryPage*>(page)));
 }
 
-Board::~Board() {
-  munmap(page_, sizeof(BoardPage));
+RegionDirectory::~RegionDirectory() {
+  munmap(page_, sizeof(DirectoryPage));
   close(fd_);
 }
 
-BoardPage::Reader* Board::Place(int process, bool claim) {
+DirectoryPage::Reader* RegionDirectory::Place(int process, bool claim) {
   const uint32_t name = static_cast<uint32_t>(process) + 1;
-  for (BoardPage::Reader& reader : page_->readers) {
+  for (DirectoryPage::Reader& reader : page_->readers) {
     uint32_t holder = reader.process.load(std::memory_order_acquire);
     if (holder == 0) {
       if (!claim) return nullptr;

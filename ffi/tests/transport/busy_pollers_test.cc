@@ -1,6 +1,6 @@
 // Nobody sleeps for an event that no source raises: when the last looker is gone and somebody waits, all sources ask
 // for events, whatever they did meanwhile.
-#include "transport/core/lookers.h"
+#include "transport/core/busy_pollers.h"
 
 #include <atomic>
 #include <mutex>
@@ -12,10 +12,10 @@ namespace jaxring::test {
 namespace {
 
 // As the pumps of a connection: an event has it rest while somebody looks.
-class Pump final : public Lookers::Source {
+class Pump final : public BusyPollers::Source {
  public:
-  explicit Pump(Lookers* lookers) : lookers_(lookers) {}
-  void Arm() override {
+  explicit Pump(BusyPollers* busy_pollers) : busy_pollers_(busy_pollers) {}
+  void EnableEvents() override {
     std::lock_guard lock(mutex_);
     armed_ = true;
   }
@@ -23,7 +23,7 @@ class Pump final : public Lookers::Source {
     std::lock_guard lock(mutex_);
     if (!armed_) return;
     armed_ = false;
-    if (lookers_->MayRest()) {
+    if (busy_pollers_->MayDisableEvents()) {
       ++rests_;
     } else {
       armed_ = true;
@@ -36,38 +36,38 @@ class Pump final : public Lookers::Source {
   int rests() const { return rests_; }
 
  private:
-  Lookers* lookers_;
+  BusyPollers* busy_pollers_;
   std::mutex mutex_;
   bool armed_ = true;
   int rests_ = 0;
 };
 
 CASE("one thread") {
-  Lookers lookers;
-  auto pump = std::make_shared<Pump>(&lookers);
-  lookers.Add(pump);
+  BusyPollers busy_pollers;
+  auto pump = std::make_shared<Pump>(&busy_pollers);
+  busy_pollers.Add(pump);
   pump->OnEvent();
   CHECK(pump->armed() && pump->rests() == 0);
-  lookers.Begin();
-  lookers.Begin();
+  busy_pollers.Begin();
+  busy_pollers.Begin();
   pump->OnEvent();
   CHECK(!pump->armed() && pump->rests() == 1);
-  lookers.End(true);  // another one looks still
+  busy_pollers.End(true);  // another one looks still
   CHECK(!pump->armed());
-  lookers.End(false);  // and nobody sleeps
+  busy_pollers.End(false);  // and nobody sleeps
   CHECK(!pump->armed());
-  lookers.Arm();  // until somebody is about to
+  busy_pollers.EnableEvents();  // until somebody is about to
   CHECK(pump->armed());
-  lookers.Begin();
+  busy_pollers.Begin();
   pump->OnEvent();
-  lookers.End(true);
+  busy_pollers.End(true);
   CHECK(pump->armed() && pump->rests() == 2);
 }
 
 CASE("a race of threads") {
-  Lookers lookers;
-  auto pump = std::make_shared<Pump>(&lookers);
-  lookers.Add(pump);
+  BusyPollers busy_pollers;
+  auto pump = std::make_shared<Pump>(&busy_pollers);
+  busy_pollers.Add(pump);
   std::atomic<int> round{0}, ready{0};
   constexpr int kRounds = 20000;
   std::thread events([&] {
@@ -78,10 +78,10 @@ CASE("a race of threads") {
     }
   });
   for (int i = 1; i <= kRounds; ++i) {
-    lookers.Begin();
+    busy_pollers.Begin();
     round.store(i);
     for (int spin = i % 50; spin > 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
-    lookers.End(true);
+    busy_pollers.End(true);
     while (ready.load() < i) std::this_thread::yield();
     CHECK(pump->armed());
   }

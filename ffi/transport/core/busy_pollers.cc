@@ -1,19 +1,19 @@
-#include "transport/core/lookers.h"
+#include "transport/core/busy_pollers.h"
 
 namespace jaxring {
 
-void Lookers::Add(std::weak_ptr<Source> source) {
+void BusyPollers::Add(std::weak_ptr<Source> source) {
   std::lock_guard lock(mutex_);
   std::erase_if(sources_, [](const auto& known) { return known.expired(); });
   sources_.push_back(std::move(source));
   has_sources_.store(true, std::memory_order_relaxed);
 }
 
-void Lookers::End(bool others_wait) {
-  if (count_.fetch_sub(1, std::memory_order_seq_cst) == 1 && others_wait) Arm();
+void BusyPollers::End(bool others_wait) {
+  if (count_.fetch_sub(1, std::memory_order_seq_cst) == 1 && others_wait) EnableEvents();
 }
 
-void Lookers::Arm() {
+void BusyPollers::EnableEvents() {
   if (!resting_.load(std::memory_order_seq_cst) || !resting_.exchange(false, std::memory_order_seq_cst)) return;
   std::vector<std::shared_ptr<Source>> live;
   {
@@ -22,10 +22,10 @@ void Lookers::Arm() {
       if (auto kept = source.lock()) live.push_back(std::move(kept));
     }
   }
-  for (const auto& source : live) source->Arm();
+  for (const auto& source : live) source->EnableEvents();
 }
 
-bool Lookers::MayRest() {
+bool BusyPollers::MayDisableEvents() {
   if (!any()) return false;
   // The last looker, who counts down first, sees this, or is seen to be gone here.
   resting_.store(true, std::memory_order_seq_cst);

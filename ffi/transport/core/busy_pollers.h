@@ -9,13 +9,13 @@
 
 namespace jaxring {
 
-class Lookers {
+class BusyPollers {
  public:
   class Source {
    public:
     virtual ~Source() = default;
     // Asks for events again if it rests, and takes what has come. Any thread.
-    virtual void Arm() = 0;
+    virtual void EnableEvents() = 0;
   };
   void Add(std::weak_ptr<Source> source);
   // Whether there ever was one.
@@ -27,9 +27,10 @@ class Lookers {
   void End(bool others_wait);
   bool any() const { return count_.load(std::memory_order_relaxed) > 0; }
   // Before a thread sleeps that waits for a message.
-  void Arm();
-  // Whether a source that has just stopped asking for events may stay so. Its Arm waits until this has been decided.
-  bool MayRest();
+  void EnableEvents();
+  // Whether a source that has just stopped asking for events may stay so. Its EnableEvents waits until this has been
+  // decided.
+  bool MayDisableEvents();
 
  private:
   std::atomic<int> count_{0};

@@ -1,11 +1,11 @@
-// One lane's traffic with a peer, as the carrier holds it.
+// One lane's traffic with a peer, as the proxy holds it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 
-#include "cuda/host/network/carrier.h"
+#include "cuda/host/network/proxy.h"
 
 namespace jaxring::cuda {
 
@@ -22,9 +22,9 @@ static_assert(sizeof(Invitation) != sizeof(uint64_t));  // what a count is
 
 // Numbers count messages since the beginning. `sent` and `credited` are what went to the peer so far, `received` and
 // `credits` what came.
-struct Carrier::Line {
-  Carried what;
-  uint32_t lane;
+struct Proxy::LaneState {
+  ProxySpec what;
+  uint32_t index;                // of the lane
   std::shared_ptr<Slots> slots;  // of all lanes
   char *send_slots, *recv_slots;
   uint64_t* counters[kCounters];
@@ -41,7 +41,7 @@ struct Carrier::Line {
     const uint64_t op = (what.name << 1) | (credit ? kCreditBit : 0);
     const auto src = static_cast<uint32_t>(outgoing ? what.src : what.dst);
     const auto dst = static_cast<uint32_t>(outgoing ? what.dst : what.src);
-    return {op, src, dst, static_cast<uint16_t>(lane), static_cast<uint16_t>(number)};
+    return {op, src, dst, static_cast<uint16_t>(index), static_cast<uint16_t>(number)};
   }
 };
 

@@ -1,19 +1,19 @@
-#include "cuda/host/sides.h"
+#include "cuda/host/side_streams.h"
 
 #include <utility>
 
 namespace jaxring::cuda {
 
-void* Sides::Event(Side& side) {
+void* SideStreams::Event(Side& side) {
   if (side.idle.empty()) return service_.Do([&] { return gpu_.NewEvent(side.device); });
   void* event = side.idle.back();
   side.idle.pop_back();
   return event;
 }
 
-void* Sides::Fork(int number, int device, void* stream) {
+void* SideStreams::Fork(int number, int device, void* stream) {
   std::lock_guard lock(mutex_);
-  Side& side = sides_[number];
+  Side& side = side_streams_[number];
   if (side.stream == nullptr) {
     side.device = device;
     side.stream = service_.Do([&] { return gpu_.NewSideStream(device); });
@@ -25,9 +25,9 @@ void* Sides::Fork(int number, int device, void* stream) {
   return side.stream;
 }
 
-void Sides::Started(int number, const void* result) {
+void SideStreams::Started(int number, const void* result) {
   std::lock_guard lock(mutex_);
-  Side& side = sides_.at(number);
+  Side& side = side_streams_.at(number);
   void* event = Event(side);
   gpu_.Record(event, side.stream);
   ++count_;
@@ -35,9 +35,9 @@ void Sides::Started(int number, const void* result) {
   if (void* old = std::exchange(side.started[result], event)) side.idle.push_back(old);
 }
 
-bool Sides::Join(int number, const void* result, void* stream) {
+bool SideStreams::Join(int number, const void* result, void* stream) {
   std::lock_guard lock(mutex_);
-  Side& side = sides_[number];
+  Side& side = side_streams_[number];
   const auto it = side.started.find(result);
   if (it == side.started.end()) return false;
   gpu_.Follow(stream, it->second);
@@ -46,10 +46,10 @@ bool Sides::Join(int number, const void* result, void* stream) {
   return true;
 }
 
-uint64_t Sides::open() {
+uint64_t SideStreams::open() {
   std::lock_guard lock(mutex_);
   uint64_t open = 0;
-  for (const auto& [number, side] : sides_) open += side.started.size();
+  for (const auto& [number, side] : side_streams_) open += side.started.size();
   return open;
 }
 

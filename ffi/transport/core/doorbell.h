@@ -22,15 +22,15 @@ class Notifier {
 
 // A futex word in a memfd page. The owner hands the descriptor's number to peers, which map the same page; the memory
 // is unnamed, so nothing is left of it after the last process, however it ended.
-class Bell final : public Notifier {
+class Doorbell final : public Notifier {
  public:
-  // A bell of this process. Throws std::system_error.
-  static std::unique_ptr<Bell> Create();
-  // The bell behind `path` (/proc/<pid>/fd/<n>) of another process. Throws std::system_error.
-  static std::unique_ptr<Bell> Open(const std::string& path);
-  ~Bell() override;
-  Bell(const Bell&) = delete;
-  Bell& operator=(const Bell&) = delete;
+  // A doorbell of this process. Throws std::system_error.
+  static std::unique_ptr<Doorbell> Create();
+  // The doorbell behind `path` (/proc/<pid>/fd/<n>) of another process. Throws std::system_error.
+  static std::unique_ptr<Doorbell> Open(const std::string& path);
+  ~Doorbell() override;
+  Doorbell(const Doorbell&) = delete;
+  Doorbell& operator=(const Doorbell&) = delete;
 
   void Notify() override;
   // Wakes up to `count` sleepers; whether there were any. One that was woken already and has not run yet counts: it
@@ -42,33 +42,35 @@ class Bell final : public Notifier {
   uint32_t Value() const { return page_->value.load(std::memory_order_seq_cst); }
   void Wait(uint32_t seen, int64_t timeout_us);
   int fd() const { return fd_; }
-  // The owner's launching thread looks for what peers of an operation send, on a processor; until Rise.
-  void Sit(int processor, uint64_t operation) {
+  // The owner's launching thread looks for what peers of an operation send, on a processor; until ClearWaiter.
+  void SetWaiter(int processor, uint64_t operation) {
     page_->operation.store(operation, std::memory_order_relaxed);
-    page_->seat.store(processor + 1, std::memory_order_release);
+    page_->waiter_cpu.store(processor + 1, std::memory_order_release);
   }
-  void Rise() { page_->seat.store(-std::abs(page_->seat.load(std::memory_order_relaxed)), std::memory_order_relaxed); }
+  void ClearWaiter() {
+    page_->waiter_cpu.store(-std::abs(page_->waiter_cpu.load(std::memory_order_relaxed)), std::memory_order_relaxed);
+  }
   // That processor, or -1 while it does not look.
-  int Seat() const { return std::max(page_->seat.load(std::memory_order_relaxed), 0) - 1; }
+  int WaiterCpu() const { return std::max(page_->waiter_cpu.load(std::memory_order_relaxed), 0) - 1; }
   // Whether the owner may want a processor for something else than to look for what that operation's peers send: it sat
   // there last, or never sat.
-  bool Wants(int processor, uint64_t operation) const {
-    const int32_t seat = page_->seat.load(std::memory_order_acquire);
-    if (seat == processor + 1) return page_->operation.load(std::memory_order_relaxed) != operation;
-    return seat == -processor - 1 || seat == 0;
+  bool MayNeedCpu(int processor, uint64_t operation) const {
+    const int32_t waiter_cpu = page_->waiter_cpu.load(std::memory_order_acquire);
+    if (waiter_cpu == processor + 1) return page_->operation.load(std::memory_order_relaxed) != operation;
+    return waiter_cpu == -processor - 1 || waiter_cpu == 0;
   }
-  // System calls that this process has made to wake others, by all bells. Whoever finds work by looking costs none.
+  // System calls that this process has made to wake others, by all doorbells. Whoever finds work by looking costs none.
   static uint64_t wakes() { return wakes_.load(std::memory_order_relaxed); }
 
  private:
   struct Page {
     alignas(64) std::atomic<uint32_t> value;
     alignas(64) std::atomic<uint32_t> sleepers;
-    alignas(64) std::atomic<int32_t> seat;  // plus 1: new memory says none; negative: the last one
-    std::atomic<uint64_t> operation;        // that is waited for there
+    alignas(64) std::atomic<int32_t> waiter_cpu;  // plus 1: new memory says none; negative: the last one
+    std::atomic<uint64_t> operation;              // that is waited for there
   };
-  Bell(int fd, Page* page) : fd_(fd), page_(page) {}
-  static std::unique_ptr<Bell> Map(int fd);
+  Doorbell(int fd, Page* page) : fd_(fd), page_(page) {}
+  static std::unique_ptr<Doorbell> Map(int fd);
 
   int fd_;
   Page* page_;

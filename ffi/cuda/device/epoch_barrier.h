@@ -1,4 +1,5 @@
-// Where ranks that address each other's memory meet: at the begin and the end of every lane. See Gate in tables.h.
+// Where ranks that address each other's memory meet: at the begin and the end of every lane. See EpochBarrier in
+// tables.h.
 //
 // A lane that fails reaches the end too, with a mark, which never goes away: the communicator is of no more use. Its
 // buffers are its own again only when no member can write there any more. So it stays until those that have begun have
@@ -12,54 +13,57 @@ namespace jaxring::cuda {
 
 inline constexpr uint64_t kFailedMark = uint64_t{1} << 63;
 
-JAXRING_DEVICE Gate& Theirs(const Lane& lane, uint32_t member) { return lane.args.members[member].theirs[lane.number]; }
-JAXRING_DEVICE const Gate& Ours(const Lane& lane, uint32_t member) {
+JAXRING_DEVICE EpochBarrier& Theirs(const Lane& lane, uint32_t member) {
+  return lane.args.members[member].theirs[lane.number];
+}
+JAXRING_DEVICE const EpochBarrier& Ours(const Lane& lane, uint32_t member) {
   return lane.args.members[member].ours[lane.number];
 }
 
 // Whether a member has failed, in this launch or before; reports it then.
-JAXRING_DEVICE bool MemberFailed(const Lane& lane, const Gate& gate, Wait wait, int32_t rank) {
-  if (!(LoadRelaxed(&gate.end) & kFailedMark)) return false;
+JAXRING_DEVICE bool MemberFailed(const Lane& lane, const EpochBarrier& barrier, Wait wait, int32_t rank) {
+  if (!(LoadRelaxed(&barrier.end) & kFailedMark)) return false;
   Report(lane, Fault::kPeerFailed, wait, rank, lane.epoch);
   return true;
 }
 
-JAXRING_DEVICE bool AwaitBegin(const Lane& lane, const Gate& gate, int32_t rank) {
-  for (uint32_t turn = 1; LoadAcquire(&gate.begin) < lane.epoch; ++turn) {
+JAXRING_DEVICE bool AwaitBegin(const Lane& lane, const EpochBarrier& barrier, int32_t rank) {
+  for (uint32_t turn = 1; LoadAcquire(&barrier.begin) < lane.epoch; ++turn) {
     if (turn % kPatience == 0) {
-      if (MemberFailed(lane, gate, Wait::kBegin, rank)) return false;
+      if (MemberFailed(lane, barrier, Wait::kBegin, rank)) return false;
       if (GivesUp(lane, Wait::kBegin, rank, lane.epoch)) return false;
     }
     Pause(turn);
   }
-  return !MemberFailed(lane, gate, Wait::kBegin, rank);
+  return !MemberFailed(lane, barrier, Wait::kBegin, rank);
 }
 
 // Tells the members that this rank's buffers are ready and where they are, and finds out the same of them.
 // To be called by all threads; the same answer for all.
-JAXRING_DEVICE bool OpenGates(Lane& lane) {
+JAXRING_DEVICE bool EnterBarrier(Lane& lane) {
   const Args& args = lane.args;
   if (args.member_count == 0) return true;
   lane.epoch = args.epochs[2 * lane.number] + 1;
   bool failed = false;
   for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
-    Gate& gate = Theirs(lane, m);
-    StoreRelaxed(&gate.in_region, args.in_region);
-    StoreRelaxed(&gate.in_offset, args.in_offset);
-    StoreRelaxed(&gate.out_region, args.out_region);
-    StoreRelaxed(&gate.out_offset, args.out_offset);
-    StoreRelease(&gate.begin, lane.epoch);
+    EpochBarrier& barrier = Theirs(lane, m);
+    StoreRelaxed(&barrier.in_region, args.in_region);
+    StoreRelaxed(&barrier.in_offset, args.in_offset);
+    StoreRelaxed(&barrier.out_region, args.out_region);
+    StoreRelaxed(&barrier.out_offset, args.out_offset);
+    StoreRelease(&barrier.begin, lane.epoch);
     FenceAll();  // it passes while the members' words are on their way
   }
   for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
     const Member& member = args.members[m];
-    const Gate& gate = Ours(lane, m);
-    if (!AwaitBegin(lane, gate, member.rank)) {
+    const EpochBarrier& barrier = Ours(lane, m);
+    if (!AwaitBegin(lane, barrier, member.rank)) {
       failed = true;
       continue;
     }
-    const uint64_t in = LoadEntry(member.regions + LoadRelaxed(&gate.in_region)) + LoadRelaxed(&gate.in_offset);
-    const uint64_t out = LoadEntry(member.regions + LoadRelaxed(&gate.out_region)) + LoadRelaxed(&gate.out_offset);
+    const uint64_t in = LoadEntry(member.regions + LoadRelaxed(&barrier.in_region)) + LoadRelaxed(&barrier.in_offset);
+    const uint64_t out =
+        LoadEntry(member.regions + LoadRelaxed(&barrier.out_region)) + LoadRelaxed(&barrier.out_offset);
     lane.shared.member_in[m] = reinterpret_cast<char*>(in);
     lane.shared.member_out[m] = reinterpret_cast<char*>(out);
   }
@@ -69,17 +73,17 @@ JAXRING_DEVICE bool OpenGates(Lane& lane) {
 // Until a member can touch this rank's buffers no more, whatever the abort word says: that a peer is late is no reason
 // to let it write into memory that is no longer ours. A member that does not answer, though it has begun, is waited for
 // once more as long as the timeout.
-JAXRING_DEVICE void AwaitGone(const Lane& lane, const Gate& gate) {
-  if (LoadAcquire(&gate.begin) < lane.epoch) return;
+JAXRING_DEVICE void AwaitGone(const Lane& lane, const EpochBarrier& barrier) {
+  if (LoadAcquire(&barrier.begin) < lane.epoch) return;
   const uint64_t grace = Clock() + lane.args.timeout_ns;
-  for (uint32_t turn = 1; LoadAcquire(&gate.end) < lane.epoch; ++turn) {
+  for (uint32_t turn = 1; LoadAcquire(&barrier.end) < lane.epoch; ++turn) {
     if (turn % kPatience == 0 && Clock() > grace) return;
     Pause(turn);
   }
 }
 
 // To be called by all threads, after the lane's last access to any buffer. False if this lane or a member's failed.
-JAXRING_DEVICE bool CloseGates(Lane& lane, bool failed) {
+JAXRING_DEVICE bool LeaveBarrier(Lane& lane, bool failed) {
   const Args& args = lane.args;
   if (args.member_count == 0) return !failed;
   // Every thread's accesses come before any thread's release.
@@ -90,13 +94,13 @@ JAXRING_DEVICE bool CloseGates(Lane& lane, bool failed) {
   if (failed) FenceAll();
   bool lost = failed;
   for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
-    const Gate& gate = Ours(lane, m);
+    const EpochBarrier& barrier = Ours(lane, m);
     const int32_t rank = args.members[m].rank;
-    if (!lost && AwaitAtLeast(lane, Wait::kEnd, rank, &gate.end, lane.epoch)) {
-      lost = MemberFailed(lane, gate, Wait::kEnd, rank);
+    if (!lost && AwaitAtLeast(lane, Wait::kEnd, rank, &barrier.end, lane.epoch)) {
+      lost = MemberFailed(lane, barrier, Wait::kEnd, rank);
     } else {
       lost = true;
-      AwaitGone(lane, gate);
+      AwaitGone(lane, barrier);
     }
   }
   failed = SyncBlockOr(lost);

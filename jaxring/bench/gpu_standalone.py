@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _names = itertools.count()
 
 
-class Trial(NamedTuple):
+class StandaloneResult(NamedTuple):
     """Each rank's output as a flat array; microseconds of a launch on all ranks, one after another without waiting, and
     the median of launches that are waited for one by one. Both are 0 where nothing was timed."""
 
@@ -38,7 +38,7 @@ class Ranks:
     """``count`` ranks, dealt to the GPUs in turn. ``native`` is a started CUDA engine's module.
 
     ``placement``: the domain of each rank (default: one domain); ranks of different domains use the proxy.
-    ``lanes`` at most; ``slot_bytes`` of each protocol's eight slots; ``threads`` of a lane; ``landing_bytes`` of what
+    ``lanes`` at most; ``slot_bytes`` of each protocol's eight slots; ``threads`` of a lane; ``staging_bytes`` of what
     copies land in; ``multicast_bytes`` of multicast memory.
     """
 
@@ -51,17 +51,17 @@ class Ranks:
         slot_bytes: int = 131072,
         threads: int = 384,
         placement: tuple[int, ...] = (),
-        landing_bytes: int = cuda_copies.LANDING_BYTES,
+        staging_bytes: int = cuda_copies.STAGING_BYTES,
         multicast_bytes: int = cuda_nvls.MEMORY_BYTES,
         timeout: float = 30.0,
     ) -> None:
         self.native, self.count, self.lanes, self.threads, self.timeout = native, count, lanes, threads, timeout
-        self.landing_bytes, self.multicast_bytes = landing_bytes, multicast_bytes
+        self.staging_bytes, self.multicast_bytes = staging_bytes, multicast_bytes
         self.placement = placement or (0,) * count
         gpus = native.device_count()
         members = [(0, r % gpus, domain, f"rank {r}") for r, domain in enumerate(self.placement)]
         wires = tuple((8, min(slot_bytes, size)) for size in (1 << 26, 16384, 32768))
-        self.group = Group(native, f"trial {next(_names)}", members, Shape(lanes, wires, 1 << 17), None, timeout)
+        self.group = Group(native, f"standalone {next(_names)}", members, Shape(lanes, wires, 1 << 17), None, timeout)
         self.group.prepare()
 
     def schedule(self, collective: str, algorithm: str, channels: int, **extra: Any) -> Schedule:
@@ -89,7 +89,7 @@ class Ranks:
         bulk_bytes: int = 0,
         nvls: bool = False,
         launches: int = 0,
-    ) -> Trial:
+    ) -> StandaloneResult:
         """Run a collective once for its result and then ``launches`` times for each clock.
 
         ``inputs``: each rank's, blocks one after the other. ``protocol``: simple, ll or ll128; memory for none.
@@ -99,11 +99,11 @@ class Ranks:
         element = inputs[0].dtype
         block = inputs[0].size // schedule.in_blocks
         plan = self.native.PlanBuilder()
-        plan.set_identity(f"{schedule.spec.collective} of a trial", self.timeout, schedule.spec.root)
+        plan.set_identity(f"{schedule.spec.collective} of a standalone run", self.timeout, schedule.spec.root)
         code = -1 if op is None else dtypes.REDUCE_OPS[op]
         plan.set_data(dtypes.dtype_code(element.name), code, self.count if op == "mean" else 0, block)
         if copies:
-            self.group.land(self.landing_bytes)
+            self.group.offer_staging(self.staging_bytes)
             cuda_copies.fill(plan, schedule, range(self.count), False)
         elif nvls:
             self.group.multicast(self.multicast_bytes)
@@ -114,8 +114,8 @@ class Ranks:
         # Ranks may share one array, which may be large.
         once = {id(x): np.ascontiguousarray(x).tobytes() for x in inputs}
         given = [once[id(x)] for x in inputs]
-        outputs, us, waited = self.native.run_trial(self.group.communicator, plan, given, launches)
-        return Trial([np.frombuffer(output, element) for output in outputs], us, waited)
+        outputs, us, waited = self.native.run_standalone(self.group.communicator, plan, given, launches)
+        return StandaloneResult([np.frombuffer(output, element) for output in outputs], us, waited)
 
     def _play(self, plan: Any, schedule: Schedule, protocol: str, fused: int) -> None:
         plan.set_shape(

@@ -1,4 +1,4 @@
-#include "cuda/host/trial.h"
+#include "cuda/host/standalone.h"
 
 #include <algorithm>
 #include <chrono>
@@ -12,7 +12,7 @@ double Microseconds(std::chrono::steady_clock::duration time) {
 
 // Runs `launch` on all ranks and `await` again and again, for the two times of a result.
 template <class Launch, class Await>
-void Clock(int launches, Launch launch, Await await, TrialResult* result) {
+void Clock(int launches, Launch launch, Await await, StandaloneResult* result) {
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < launches; ++i) launch();
   await();
@@ -52,7 +52,7 @@ struct Rank {
 
 }  // namespace
 
-TrialResult RunTrial(LaunchPlan& plan, const std::vector<std::string_view>& inputs, int launches) {
+StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_view>& inputs, int launches) {
   Communicator& group = plan.communicator();
   Gpu& gpu = group.gpu();
   const auto& infos = group.spec().ranks;
@@ -77,7 +77,7 @@ TrialResult RunTrial(LaunchPlan& plan, const std::vector<std::string_view>& inpu
   };
   launch();
   await();
-  TrialResult result;
+  StandaloneResult result;
   for (auto& rank : ranks) {
     std::string output(plan.out_bytes(), 0);
     gpu.Copy(rank->device, output.data(), rank->out, output.size());
@@ -97,7 +97,7 @@ double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies) {
   return Microseconds(std::chrono::steady_clock::now() - begin) / copies;
 }
 
-TrialResult TimeEmpty(Gpu& gpu, int ranks, int launches) {
+StandaloneResult TimeEmpty(Gpu& gpu, int ranks, int launches) {
   std::vector<std::unique_ptr<Rank>> places;
   for (int r = 0; r < ranks; ++r) {
     const int device = r % gpu.DeviceCount();
@@ -113,7 +113,7 @@ TrialResult TimeEmpty(Gpu& gpu, int ranks, int launches) {
   };
   launch();
   await();
-  TrialResult result;
+  StandaloneResult result;
   Clock(launches, launch, await, &result);
   return result;
 }

@@ -10,7 +10,7 @@
 
 namespace jaxring::cuda {
 
-struct TrialResult {
+struct StandaloneResult {
   std::vector<std::string> outputs;  // of each rank
   // By the host's clock, the first launch left out: of one launch on all ranks, one after another without waiting, and
   // the median of launches that are waited for one by one.
@@ -19,12 +19,13 @@ struct TrialResult {
 
 // All ranks must be of this process. Launches the plan once for the result and then `launches` times for each clock.
 // Throws GpuError, or std::runtime_error for what a launch returns or its kernel reports.
-TrialResult RunTrial(LaunchPlan& plan, const std::vector<std::string_view>& inputs, int launches);
+StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_view>& inputs, int launches);
 
 // Microseconds of a copy of so many bytes within a device, by the host's clock.
 double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies);
 
-// What RunTrial's clocks show where `ranks` ranks, dealt to the devices in turn, launch a kernel that does nothing.
-TrialResult TimeEmpty(Gpu& gpu, int ranks, int launches);
+// What RunStandalone's clocks show where `ranks` ranks, dealt to the devices in turn, launch a kernel that does
+// nothing.
+StandaloneResult TimeEmpty(Gpu& gpu, int ranks, int launches);
 
 }  // namespace jaxring::cuda

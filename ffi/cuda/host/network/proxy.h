@@ -1,4 +1,4 @@
-// Carries messages between kernels and network peers. A kernel fills slots and counts them; the carrier sends their
+// Carries messages between kernels and network peers. A kernel fills slots and counts them; the proxy sends their
 // bytes over the links to the peer's process, puts what arrives into slots and counts it, and takes the counts of slots
 // that were read back the other way.
 //
@@ -29,7 +29,7 @@ namespace jaxring::cuda {
 inline constexpr uint64_t kLineBytes = 128;
 
 // The traffic of all lanes with one peer. `name` is the same on both sides, as are what counts it.
-struct Carried {
+struct ProxySpec {
   uint64_t name = 0;
   int src = 0, dst = 0;  // this rank, the peer
   int process = 0;       // the peer's, or kHere: a rank of this process, on a device out of reach
@@ -40,15 +40,15 @@ struct Carried {
   uint64_t slot_bytes = 0;
   bool counts = false;  // kernels wait for the counter before they read a slot (Simple)
   std::string where;    // "at rank 1 (...) from rank 0 (...)", for sentences
-  // What to do, on the carrier's thread, with a sentence of why the connection cannot go on.
+  // What to do, on the proxy's thread, with a sentence of why the connection cannot go on.
   std::function<void(const std::string&)> broken;
 };
 
-class Carrier {
+class Proxy {
  public:
-  Carrier(Gpu& gpu, Engine& engine);
-  ~Carrier();
-  Carrier(const Carrier&) = delete;
+  Proxy(Gpu& gpu, Engine& engine);
+  ~Proxy();
+  Proxy(const Proxy&) = delete;
 
   // Carries nothing more: the memory may go away.
   void Stop();
@@ -57,7 +57,7 @@ class Carrier {
   // Makes the connection's memory and carries it from now on. There must be a link to the process, channel 0. Returns
   // each lane's half, and says in `how` who moves the bytes. Throws std::invalid_argument where a slot is longer than a
   // message of the links, GpuError, and std::runtime_error where the link's NIC does not take the memory.
-  std::vector<Connection> Carry(const Carried& carried, std::string* how);
+  std::vector<Connection> Connect(const ProxySpec& spec, std::string* how);
 
   uint64_t messages() const { return messages_; }
   // Those of them that NICs moved by themselves, and those that they read from a GPU's memory.
@@ -65,27 +65,27 @@ class Carrier {
   uint64_t gpu_direct_messages() const { return gpu_direct_messages_; }
 
  private:
-  struct Line;
+  struct LaneState;
   void Run();
   uint32_t Checksum(const void* data, uint32_t bytes) const;
-  std::string WhyPinned(const Carried& carried, const SendLink* link);
-  void FindLinks(Line& line);
-  void Invite(Line& line);
-  bool Send(Line& line);
-  bool SendDirect(Line& line, uint64_t slot, uint32_t bytes);
-  bool SendCredit(Line& line);
-  bool Receive(Line& line);
-  bool ReceiveCredit(Line& line);
-  void Damaged(Line& line, const MessageId& id, uint32_t bytes);
+  std::string WhyPinned(const ProxySpec& spec, const SendLink* link);
+  void FindLinks(LaneState& lane);
+  void Invite(LaneState& lane);
+  bool Send(LaneState& lane);
+  bool SendDirect(LaneState& lane, uint64_t slot, uint32_t bytes);
+  bool SendCredit(LaneState& lane);
+  bool Receive(LaneState& lane);
+  bool ReceiveCredit(LaneState& lane);
+  void Damaged(LaneState& lane, const MessageId& id, uint32_t bytes);
   // Takes the message of that name, if it is there, and gives it to `use(payload, bytes)`.
-  // One that is damaged ends the line.
+  // One that is damaged ends the lane.
   template <class Use>
-  bool Take(Line& line, const MessageId& id, Use use);
+  bool Take(LaneState& lane, const MessageId& id, Use use);
 
   Gpu& gpu_;
   Engine& engine_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Line>> lines_;
+  std::vector<std::unique_ptr<LaneState>> lanes_;
   std::map<int, std::vector<std::string>> near_;
   std::atomic<uint64_t> messages_{0}, direct_messages_{0}, gpu_direct_messages_{0};
   std::atomic<bool> stop_{false};

@@ -16,9 +16,9 @@
 
 namespace jaxring::cuda {
 
-class Sides {
+class SideStreams {
  public:
-  Sides(Gpu& gpu, Service& service) : gpu_(gpu), service_(service) {}
+  SideStreams(Gpu& gpu, Service& service) : gpu_(gpu), service_(service) {}
 
   // The stream beside `stream`, behind it. `number`: the device as XLA numbers it; `device`: as the Gpu does.
   void* Fork(int number, int device, void* stream);
@@ -43,7 +43,7 @@ class Sides {
   Gpu& gpu_;
   Service& service_;  // streams and events are made there, since a thread that captures may not
   std::mutex mutex_;
-  std::map<int, Side> sides_;
+  std::map<int, Side> side_streams_;
   std::atomic<uint64_t> count_{0};
 };
 

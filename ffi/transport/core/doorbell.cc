@@ -1,4 +1,4 @@
-#include "transport/core/bell.h"
+#include "transport/core/doorbell.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -19,7 +19,7 @@ constexpr size_t kPageBytes = 4096;
 [[noreturn]] void Throw(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
 }  // namespace
 
-std::unique_ptr<Bell> Bell::Map(int fd) {
+std::unique_ptr<Doorbell> Doorbell::Map(int fd) {
   void* memory = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) {
     int error = errno;
@@ -27,17 +27,17 @@ std::unique_ptr<Bell> Bell::Map(int fd) {
     errno = error;
     Throw("mapping a doorbell");
   }
-  return std::unique_ptr<Bell>(new Bell(fd, static_cast<Page*>(memory)));
+  return std::unique_ptr<Doorbell>(new Doorbell(fd, static_cast<Page*>(memory)));
 }
 
-std::unique_ptr<Bell> Bell::Create() {
-  int fd = memfd_create("jaxring-bell", MFD_CLOEXEC);
+std::unique_ptr<Doorbell> Doorbell::Create() {
+  int fd = memfd_create("jaxring-doorbell", MFD_CLOEXEC);
   if (fd < 0) Throw("memfd_create for a doorbell");
   if (ftruncate(fd, kPageBytes) != 0) Throw("sizing a doorbell");
   return Map(fd);
 }
 
-std::unique_ptr<Bell> Bell::Open(const std::string& path) {
+std::unique_ptr<Doorbell> Doorbell::Open(const std::string& path) {
   int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) Throw("opening the peer's doorbell " + path);
   struct stat info;
@@ -49,12 +49,12 @@ std::unique_ptr<Bell> Bell::Open(const std::string& path) {
   return Map(fd);
 }
 
-Bell::~Bell() {
+Doorbell::~Doorbell() {
   munmap(page_, kPageBytes);
   close(fd_);
 }
 
-bool Bell::Wake(int count) {
+bool Doorbell::Wake(int count) {
   // Sequentially consistent with Wait: either the sleeper is counted here, or it sees the new value and does not sleep.
   page_->value.fetch_add(1, std::memory_order_seq_cst);
   if (page_->sleepers.load(std::memory_order_seq_cst) == 0) return false;
@@ -63,10 +63,10 @@ bool Bell::Wake(int count) {
   return true;
 }
 
-void Bell::Notify() { Wake(1); }
-void Bell::NotifyAll() { Wake(INT_MAX); }
+void Doorbell::Notify() { Wake(1); }
+void Doorbell::NotifyAll() { Wake(INT_MAX); }
 
-void Bell::Wait(uint32_t seen, int64_t timeout_us) {
+void Doorbell::Wait(uint32_t seen, int64_t timeout_us) {
   timespec timeout{static_cast<time_t>(timeout_us / 1000000), static_cast<long>(timeout_us % 1000000 * 1000)};
   page_->sleepers.fetch_add(1, std::memory_order_seq_cst);
   syscall(SYS_futex, &page_->value, FUTEX_WAIT, seen, &timeout, nullptr, 0);

@@ -1,0 +1,14 @@
+// Launches the barriers between which copy engines move a collective's bytes (ffi/cuda/experimental/copy_barrier.h).
+#pragma once
+
+#include "cuda/device/tables.h"
+
+namespace jaxring::cuda {
+
+// Enqueues an opening or closing barrier on a CUstream. Returns a cudaError_t.
+int LaunchCopyBarrier(bool open, const Args& args, void* stream);
+
+// Loads the kernel into the current context, so that no launch has to. Returns a cudaError_t.
+int LoadCopyBarrier();
+
+}  // namespace jaxring::cuda

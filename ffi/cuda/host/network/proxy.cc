@@ -1,0 +1,228 @@
+#include "cuda/host/network/proxy.h"
+
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "base/crc32c.h"
+#include "cuda/host/network/proxy_lane.h"
+
+namespace jaxring::cuda {
+namespace {
+
+// Of a message that a NIC has written.
+struct Note {
+  uint32_t bytes;
+  uint32_t checksum;
+};
+
+uint64_t Load(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+void Store(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+
+// Kernels see lines of data and flag while they are written, so each eight bytes are stored at once.
+void CopyLines(char* to, const char* from, uint64_t bytes) {
+  uint64_t at = 0;
+  for (; at + 8 <= bytes; at += 8) {
+    uint64_t word;
+    std::memcpy(&word, from + at, 8);
+    __atomic_store_n(reinterpret_cast<uint64_t*>(to + at), word, __ATOMIC_RELAXED);
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+}
+
+}  // namespace
+
+Proxy::Proxy(Gpu& gpu, Engine& engine) : gpu_(gpu), engine_(engine), thread_([this] { Run(); }) {}
+
+Proxy::~Proxy() { Stop(); }
+
+void Proxy::Stop() {
+  stop_ = true;
+  engine_.doorbell().NotifyAll();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Proxy::FindLinks(LaneState& lane) {
+  if (lane.send && lane.recv) return;
+  Links& links = engine_.links();
+  if (lane.what.process == ProxySpec::kHere) {
+    lane.send = links.LocalSend(lane.what.src, lane.what.dst, 0);
+    lane.recv = links.LocalRecv(lane.what.dst, lane.what.src, 0);
+    return;
+  }
+  lane.send = links.Send(lane.what.process, 0);
+  lane.recv = links.Recv(lane.what.process, 0);  // there once the peer has dialled
+  if (lane.recv) Invite(lane);
+}
+
+// The peer's link to us is by RDMA as ours to it is, so it waits for this.
+void Proxy::Invite(LaneState& lane) {
+  const auto receiver = lane.recv->direct.lock();
+  if (!lane.direct() || receiver == nullptr) return;
+  try {
+    lane.invitation = {reinterpret_cast<uint64_t>(lane.recv_slots), lane.slots->Invite(*receiver)};
+  } catch (const std::runtime_error& error) {
+    lane.damaged = true;
+    if (lane.what.broken) lane.what.broken("slots cannot be written " + lane.what.where + ": " + error.what());
+  }
+}
+
+uint32_t Proxy::Checksum(const void* data, uint32_t bytes) const {
+  return engine_.options().checksums ? Crc32c(data, bytes) : 0;
+}
+
+bool Proxy::SendDirect(LaneState& lane, uint64_t slot, uint32_t bytes) {
+  const auto sender = lane.send->direct.lock();
+  uint64_t position;
+  RingSender& ring = lane.send->ll;
+  if (sender == nullptr || !lane.invited || !ring.Reserve(&position)) return false;
+  const char* from = lane.send_slots + slot * lane.what.slot_bytes;
+  const Note note{bytes, Checksum(from, bytes)};
+  std::memcpy(ring.payload(position), &note, sizeof note);
+  sender->Attach(position, {from, lane.slots->key(), static_cast<uint32_t>(lane.invited->key),
+                            lane.invited->slots + slot * lane.what.slot_bytes, bytes});
+  ring.Publish(position, lane.Id(true, false, lane.sent), {sizeof note, 0, Checksum(&note, sizeof note)});
+  ++direct_messages_;
+  if (lane.slots->on_gpu()) ++gpu_direct_messages_;
+  return true;
+}
+
+bool Proxy::Send(LaneState& lane) {
+  if (Load(lane.counters[kTail]) == lane.sent || !lane.send) return false;
+  const uint64_t slot = lane.sent % lane.what.slots;
+  const uint32_t bytes = __atomic_load_n(&lane.sizes[slot], __ATOMIC_RELAXED);
+  const uint32_t fits = bytes <= lane.what.slot_bytes ? bytes : 0;  // the peer's kernel then finds no message
+  if (lane.direct()) {
+    if (!SendDirect(lane, slot, fits)) return false;
+    ++lane.sent;
+    ++messages_;
+    return true;
+  }
+  uint64_t position;
+  RingSender& ring = lane.send->simple;
+  if (!ring.Reserve(&position)) return false;
+  std::memcpy(ring.payload(position), lane.send_slots + slot * lane.what.slot_bytes, fits);
+  ring.Publish(position, lane.Id(true, false, lane.sent), {fits, 0, Checksum(ring.payload(position), fits)});
+  ++lane.sent;
+  ++messages_;
+  return true;
+}
+
+bool Proxy::SendCredit(LaneState& lane) {
+  const uint64_t given = Load(lane.counters[kGive]);
+  if ((given == lane.credited && !lane.invitation) || !lane.send) return false;
+  uint64_t position;
+  if (!lane.send->ll.Reserve(&position)) return false;
+  const auto publish = [&](const auto& what) {
+    std::memcpy(lane.send->ll.payload(position), &what, sizeof what);
+    lane.send->ll.Publish(position, lane.Id(true, true, lane.credit_messages++),
+                          {sizeof what, 0, Checksum(&what, sizeof what)});
+  };
+  // Nothing comes, and so nothing is given, before the invitation.
+  if (lane.invitation) {
+    publish(*std::exchange(lane.invitation, std::nullopt));
+  } else {
+    publish(given);
+    lane.credited = given;
+  }
+  return true;
+}
+
+void Proxy::Damaged(LaneState& lane, const MessageId& id, uint32_t bytes) {
+  lane.damaged = true;
+  if (!lane.what.broken) return;
+  lane.what.broken("message " + std::to_string(id.index) + " of lane " + std::to_string(id.lane) + ", " +
+                   std::to_string(bytes) + " bytes, arrived damaged " + lane.what.where +
+                   ": its checksum is not the one that was sent. Memory, a device or a driver "
+                   "on the way is at fault: look at both hosts' kernel logs. The job has to be restarted.");
+}
+
+template <class Use>
+bool Proxy::Take(LaneState& lane, const MessageId& id, Use use) {
+  if (lane.damaged) return false;
+  const auto check = [&](const char* payload, uint32_t bytes, uint32_t checksum) {
+    lane.damaged = engine_.options().checksums && Checksum(payload, bytes) != checksum;
+    if (!lane.damaged) use(payload, bytes);
+    if (lane.damaged) Damaged(lane, id, bytes);
+  };
+  if (lane.recv) {
+    for (RingReceiver* ring : {&lane.recv->simple, &lane.recv->ll}) {
+      uint64_t position;
+      const char* payload;
+      Message message;
+      if (!ring->Find(id, &position, &payload, &message)) continue;
+      check(payload, message.bytes, message.checksum);
+      ring->Release(position);
+      return true;
+    }
+  }
+  // A worker of the engine moves what fills a ring to the unexpected-message queue.
+  UnexpectedMessages::Entry unexpected;
+  if (!engine_.unexpected().Take(id, &unexpected)) return false;
+  check(unexpected.data.data(), static_cast<uint32_t>(unexpected.data.size()), unexpected.checksum);
+  return true;
+}
+
+bool Proxy::Receive(LaneState& lane) {
+  // The peer sends only into slots that were given back, so there is room for whatever comes.
+  return Take(lane, lane.Id(false, false, lane.received), [&](const char* payload, uint32_t bytes) {
+    char* to = lane.recv_slots + lane.received % lane.what.slots * lane.what.slot_bytes;
+    if (lane.direct()) {
+      Note note{};
+      if (bytes == sizeof note) std::memcpy(&note, payload, sizeof note);
+      lane.damaged = bytes != sizeof note || note.bytes > lane.what.slot_bytes ||
+                     (engine_.options().checksums && Checksum(to, note.bytes) != note.checksum);
+      if (lane.damaged) return;
+      lane.slots->Flush();
+    } else if (bytes <= lane.what.slot_bytes) {
+      CopyLines(to, payload, bytes);
+    }
+    Store(lane.counters[kArrived], ++lane.received);
+  });
+}
+
+bool Proxy::ReceiveCredit(LaneState& lane) {
+  return Take(lane, lane.Id(false, true, lane.credits), [&](const char* payload, uint32_t bytes) {
+    uint64_t given = 0;
+    if (bytes == sizeof(Invitation)) {
+      Invitation invitation;
+      std::memcpy(&invitation, payload, sizeof invitation);
+      if (!lane.invited) lane.invited = invitation;
+    }
+    if (bytes == sizeof given) std::memcpy(&given, payload, sizeof given);
+    if (given > Load(lane.counters[kCredit]) && given <= lane.sent) Store(lane.counters[kCredit], given);
+    ++lane.credits;
+  });
+}
+
+void Proxy::Run() {
+  int idle = 0;
+  while (!stop_) {
+    const uint32_t seen = engine_.doorbell().Value();
+    bool moved = false;
+    size_t count;
+    {
+      std::lock_guard lock(mutex_);
+      count = lanes_.size();
+      for (auto& lane : lanes_) {
+        FindLinks(*lane);
+        // Counts first: a peer may wait for room.
+        moved |= SendCredit(*lane);
+        moved |= ReceiveCredit(*lane);
+        moved |= Receive(*lane);
+        moved |= Send(*lane);
+      }
+    }
+    if (moved) {
+      idle = 0;
+    } else if (count == 0) {
+      engine_.doorbell().Wait(seen, 100'000);
+    } else if (++idle < 100) {
+      std::this_thread::yield();
+    } else {
+      engine_.doorbell().Wait(seen, std::min(idle - 99, 20) * 10);
+    }
+  }
+}
+
+}  // namespace jaxring::cuda
