@@ -1,7 +1,7 @@
 // Blocks of a process's memory that the other processes of its host read.
 //
-// What a process has for several of them at once is written into one block; each one's ring carries a message that says
-// which, and who is done with it last frees it. A block that is not to be had is no reason to wait: the value then goes
+// A process writes a payload that goes to several of them once, into a block. The ring to each carries a message that
+// names the block, and the last reader frees it. If no block is free, the sender does not wait: it copies the payload
 // into a slot of each ring.
 #pragma once
 
@@ -17,30 +17,30 @@ namespace jaxring {
 
 class BlockPool {
  public:
-  // The first free one is taken, so that few are in use, which stay in the caches: a lane has some three under way.
+  // Take returns the first free block, so that few are in use and these stay in the caches: a lane uses about three.
   static constexpr uint32_t kBlocks = 32;
 
   // Blocks are as long as a slot's payload.
   static BlockPool Create(uint32_t block_bytes);
-  // Maps a peer's; the size must be what our own settings give.
+  // Maps a peer's pool. Its size must be the one that this process's settings give.
   static BlockPool Open(const std::string& path, uint32_t block_bytes);
-  // The same memory without owning it.
+  // The same memory, not owned.
   BlockPool View() const { return {memory_.View(), block_bytes_}; }
 
-  // The first free block, from now on held `holders` times; -1 if there is none.
+  // Takes the first free block with a reference count of `holders`. Returns -1 if no block is free.
   int Take(uint32_t holders);
-  // So many holders are done with it.
+  // Drops that many references.
   void Leave(uint32_t block, uint32_t holders) { Holders(block).fetch_sub(holders, std::memory_order_acq_rel); }
   char* data(uint32_t block) const { return memory_.data() + kControlBytes + size_t{block} * block_bytes_; }
 
-  // How many are.
+  // How many blocks are in use.
   uint32_t held() const;
   uint32_t block_bytes() const { return block_bytes_; }
   int fd() const { return memory_.fd(); }
   size_t bytes() const { return memory_.bytes(); }
 
  private:
-  // A line for each count, since other processes change it.
+  // Each reference count has a cache line of its own, since other processes change it.
   static constexpr size_t kLine = 64, kControlBytes = 4096;
   static_assert(kBlocks * kLine <= kControlBytes);
   BlockPool(SharedMemory memory, uint32_t block_bytes) : memory_(std::move(memory)), block_bytes_(block_bytes) {}

@@ -14,7 +14,7 @@ void BusyPollers::End(bool others_wait) {
 }
 
 void BusyPollers::EnableEvents() {
-  if (!resting_.load(std::memory_order_seq_cst) || !resting_.exchange(false, std::memory_order_seq_cst)) return;
+  if (!disabled_.load(std::memory_order_seq_cst) || !disabled_.exchange(false, std::memory_order_seq_cst)) return;
   std::vector<std::shared_ptr<Source>> live;
   {
     std::lock_guard lock(mutex_);
@@ -27,8 +27,9 @@ void BusyPollers::EnableEvents() {
 
 bool BusyPollers::MayDisableEvents() {
   if (!any()) return false;
-  // The last looker, who counts down first, sees this, or is seen to be gone here.
-  resting_.store(true, std::memory_order_seq_cst);
+  // The last polling thread lowers the count before it reads disabled_: either it sees this store, or the load below
+  // sees that it is gone.
+  disabled_.store(true, std::memory_order_seq_cst);
   return count_.load(std::memory_order_seq_cst) > 0;
 }
 

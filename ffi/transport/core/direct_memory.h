@@ -1,6 +1,6 @@
-// Bytes that go past a link's slots: a NIC reads them where they are, in memory that was registered with it, and the
-// peer's NIC writes them to where they belong. A message of the link that goes along says that they are there. Links by
-// RDMA have this; the memory may be a GPU's.
+// Payloads that bypass a link's slots. The NIC reads them from memory that was registered with it, and the peer's NIC
+// writes them to their destination. A message of the link announces each of them. Only RDMA links offer this; the
+// memory may be a GPU's.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace jaxring {
 
-// `dmabuf`: a descriptor by which NICs reach memory that is not the host's; the region begins `offset` bytes behind its
-// first one. -1: by address.
+// `dmabuf`: a descriptor by which a NIC addresses memory that is not the host's; the region begins `offset` bytes into
+// it. -1: the memory is the host's, and the NIC uses its address.
 struct DirectRegion {
   char* memory;
   uint64_t bytes;
@@ -17,7 +17,7 @@ struct DirectRegion {
   uint64_t offset = 0;
 };
 
-// From a place of a region of ours to one of the peer's, each with the key that its registration gave.
+// One transfer from a registered region of this process to one of the peer's. Each has the key of its registration.
 struct DirectPiece {
   const char* from;
   uint32_t key;
@@ -31,15 +31,16 @@ class DirectMemory {
   virtual ~DirectMemory() = default;
   // The NIC's name.
   virtual const std::string& device() const = 0;
-  // For as long as the link lives, which the memory must outlive. The sender's end has it read, the receiver's written
-  // by the peer. Throws std::runtime_error with a sentence.
+  // Registers memory for as long as the link lives; the memory must outlive the link. The NIC reads it at the sender's
+  // end, and the peer writes it at the receiver's. Throws std::runtime_error.
   virtual uint32_t Register(const DirectRegion& region) = 0;
 };
 
 class DirectSend : public DirectMemory {
  public:
-  // The message at a position of the LL ring, reserved and not published yet, takes these bytes along: whoever finds it
-  // finds them in their place. They stay as they are until the peer says that it has read them.
+  // Sends these bytes ahead of the message at a position of the LL ring, which is reserved and not published yet: once
+  // the receiver finds the message, the bytes are at their destination. The caller must not change them until the peer
+  // has said that it has read them.
   virtual void Attach(uint64_t position, const DirectPiece& piece) = 0;
 };
 

@@ -55,7 +55,8 @@ Doorbell::~Doorbell() {
 }
 
 bool Doorbell::Wake(int count) {
-  // Sequentially consistent with Wait: either the sleeper is counted here, or it sees the new value and does not sleep.
+  // Sequentially consistent with Wait: either this sees the sleeper's count, or the sleeper sees the new value and does
+  // not sleep.
   page_->value.fetch_add(1, std::memory_order_seq_cst);
   if (page_->sleepers.load(std::memory_order_seq_cst) == 0) return false;
   wakes_.fetch_add(1, std::memory_order_relaxed);

@@ -100,7 +100,7 @@ ssize_t FaultyStream::Write(const iovec* parts, int count) {
       break;
   }
   const ssize_t n = put(bytes);
-  // What the socket does not take of it is lost, which is a fault, too.
+  // If the socket takes only part of this, the rest is lost, which is a fault, too.
   if (n == size && put(held_) != 0) held_.clear();
   return n;
 }

@@ -1,8 +1,8 @@
-// Faults on purpose, for tests: some of the messages are dropped, delayed, repeated, cut, or get a wrong bit; some of
-// the writes to a socket, which as a rule are one message each, also swapped, and some connections broken. Which ones
-// is a function of a seed, the link and the message's number, so a run can be had again as far as threads allow.
+// Fault injection for tests. Some messages are dropped, delayed, duplicated, truncated or get a flipped bit. On
+// sockets, where a write is as a rule one message, writes are also reordered and connections reset. The choice depends
+// on a seed, the link and the message's number only, so a run can be repeated as far as thread timing allows.
 //
-// Off, it costs a null pointer's look per message, in RingSender::Publish, and nothing at all on sockets.
+// Without faults this costs one null-pointer check per message, in RingSender::Publish, and nothing on sockets.
 #pragma once
 
 #include <atomic>
@@ -19,12 +19,12 @@ enum class Fault : uint8_t { kNone, kDrop, kDelay, kDuplicate, kTruncate, kCorru
 
 struct FaultPlan {
   uint64_t seed = 0;
-  // Each fault's share of the messages; at most one befalls a message.
+  // Each fault's share of the messages. A message has at most one.
   double drop = 0, delay = 0, duplicate = 0, truncate = 0, corrupt = 0;
   double reorder = 0, reset = 0;  // sockets only
-  double delay_us = 1000;         // the longest delay, which whoever sends sits out
-  double data_only = 0;           // 1: the connections beside the data are spared
-  // By these names; throws std::invalid_argument for another one.
+  double delay_us = 1000;         // the longest delay; the sending thread sleeps for it
+  double data_only = 0;           // 1: control connections have no faults
+  // Keys are the names of these fields. Throws std::invalid_argument for any other.
   static FaultPlan From(const std::map<std::string, double>& numbers);
   bool any() const { return drop + delay + duplicate + truncate + corrupt + reorder + reset > 0; }
 };
@@ -35,11 +35,11 @@ class Faults {
   Faults(const FaultPlan& plan, uint64_t link) : plan_(plan), link_(link) {}
   struct Choice {
     Fault fault;
-    uint64_t random;  // says where
+    uint64_t random;  // chooses the place in the message
   };
-  // What befalls the next message. A delay has passed when this returns. Any thread.
+  // The fault of the next message. A delay is over when this returns. Any thread may call it.
   Choice Next();
-  // Those of this process so far.
+  // How many faults this process has injected.
   static uint64_t injected() { return injected_.load(std::memory_order_relaxed); }
 
  private:
@@ -49,7 +49,7 @@ class Faults {
   inline static std::atomic<uint64_t> injected_{0};
 };
 
-// A connection whose writes suffer.
+// A connection with faults in its writes.
 class FaultyStream final : public Stream {
  public:
   FaultyStream(std::unique_ptr<Stream> inner, const FaultPlan& plan, uint64_t link)
@@ -63,10 +63,10 @@ class FaultyStream final : public Stream {
  private:
   std::unique_ptr<Stream> inner_;
   Faults faults_;
-  std::string held_;  // goes after the next write
+  std::string held_;  // a reordered write: sent after the next one
 };
 
-// Wraps a connection if the plan has any faults.
+// Wraps a connection in a FaultyStream if the plan has any faults.
 std::unique_ptr<Stream> WithFaults(std::unique_ptr<Stream> stream, const FaultPlan& plan, uint64_t link);
 
 }  // namespace jaxring

@@ -1,4 +1,4 @@
-// A link: one direction of traffic on one channel, from a process (or rank) to another. It owns the memory of two
+// A link: one direction of traffic on one channel, from one process (or rank) to another. It owns the memory of two
 // rings, LL and Simple, whichever transport moves their bytes.
 #pragma once
 
@@ -24,14 +24,15 @@ class LinkMemory {
  public:
   static LinkMemory Anonymous(uint32_t simple_slot_bytes);
   static LinkMemory Shared(uint32_t simple_slot_bytes);
-  // Maps a peer's; the size must be what our own settings give, so ranks with different BUFFSIZE are told.
+  // Maps a peer's. Throws if the size is not the one that this process's settings give, which means that the ranks'
+  // BUFFSIZE differ.
   static LinkMemory Open(const std::string& path, uint32_t simple_slot_bytes);
-  // The same memory without owning it.
+  // The same memory, not owned.
   LinkMemory View() const { return {memory_.View(), simple_.payload_bytes}; }
 
   RingMemory ring(Protocol protocol) const;
   int fd() const { return memory_.fd(); }
-  // All of it, for a device that is to know it.
+  // The whole memory, to be registered with a NIC.
   char* data() const { return memory_.data(); }
   size_t bytes() const { return memory_.bytes(); }
 
@@ -45,10 +46,10 @@ class LinkMemory {
 // Called when a link's connection ends.
 using OnEnd = std::function<void(const std::string& why, Ending ending)>;
 
-// Why a link ended; set once, before `closed`.
+// Why a link ended. `reason` and `ending` are set once, before `closed`.
 struct LinkEnd {
   std::atomic<bool> closed{false};
-  // The peer has said that it ends in good order, and that it sent nothing on this link after what is here.
+  // The peer has said goodbye: it ends in good order and sends nothing more on this link.
   std::atomic<bool> complete{false};
   std::string reason;
   Ending ending = Ending::kNoGoodbye;
@@ -75,7 +76,7 @@ struct SendLink {
   LinkMemory memory;
   RingSender ll, simple;
   LinkEnd end;
-  std::unique_ptr<Notifier> notifier;  // kept alive with the link: the peer's doorbell or a pump
+  std::unique_ptr<Notifier> notifier;  // the peer's doorbell or a pump; kept alive with the link
   const Doorbell* doorbell = nullptr;  // the same, if it is one
   std::unique_ptr<Faults> faults;      // what its rings' messages suffer, if anything
   std::shared_ptr<BlockPool> blocks;   // this process's, where the peer has mapped them
@@ -89,7 +90,7 @@ struct RecvLink {
         ll(memory.ring(Protocol::kLL), on_release),
         simple(memory.ring(Protocol::kSimple), on_release) {}
   RingReceiver& ring(Protocol protocol) { return protocol == Protocol::kLL ? ll : simple; }
-  // The sender's blocks, before the first message.
+  // Sets the sender's blocks; before the first message.
   void Map(BlockPool pool) {
     blocks = std::make_unique<BlockPool>(std::move(pool));
     simple.set_blocks(blocks.get());
@@ -101,11 +102,12 @@ struct RecvLink {
   LinkEnd end;
   std::unique_ptr<Notifier> notifier;
   std::unique_ptr<BlockPool> blocks;
-  bool must_poll = false;  // what comes is seen sooner by `notifier->Poll()`
+  bool must_poll = false;  // a waiting thread calls `notifier->Poll()`, which is sooner than the I/O thread
   std::weak_ptr<DirectMemory> direct;
 };
 
-// A link that both ends have made, to be put into service. One of the two is set; `description` is for people.
+// A link that both ends have made and that is to be put into service. Either `send` or `recv` is set; `description` is
+// for logs and reports.
 struct JoinedLink {
   std::shared_ptr<SendLink> send;
   std::shared_ptr<RecvLink> recv;

@@ -5,7 +5,7 @@
 
 namespace jaxring {
 
-void Links::Spoil(SendLink& link, int peer, int channel) const {
+void Links::InjectFaults(SendLink& link, int peer, int channel) const {
   if (!faults_.any() || link.transport == "tcp") return;
   link.faults = std::make_unique<Faults>(faults_, static_cast<uint64_t>(peer) << 16 | static_cast<uint64_t>(channel));
   link.ll.set_faults(link.faults.get());
@@ -13,7 +13,7 @@ void Links::Spoil(SendLink& link, int peer, int channel) const {
 }
 
 void Links::AddSend(int peer, int channel, std::shared_ptr<SendLink> link) {
-  Spoil(*link, peer, channel);
+  InjectFaults(*link, peer, channel);
   {
     std::lock_guard lock(mutex_);
     send_[{peer, channel}] = std::move(link);
@@ -34,8 +34,8 @@ void Links::CompletePending(int peer, int channel, std::unique_ptr<Doorbell> doo
   link->simple.set_on_publish(doorbell.get());
   link->doorbell = doorbell.get();
   link->notifier = std::move(doorbell);
-  Spoil(*link, peer, channel);
-  // Faults are of what lies in slots.
+  InjectFaults(*link, peer, channel);
+  // Faults apply to payloads in slots only.
   if (!link->faults) link->blocks = blocks_;
   send_[{peer, channel}] = std::move(link);
   own_doorbell_->Notify();
@@ -83,7 +83,7 @@ Links::LocalLink& Links::Local(int src_device, int dst_device, int channel) {
   LocalLink& link = local_[{src_device, dst_device, channel}];
   if (!link.send) {
     link.send = std::make_shared<SendLink>("local", LinkMemory::Anonymous(slot_bytes_), own_doorbell_);
-    // Both ends look at the sending end's memory, which the receiving end keeps alive.
+    // The sending end owns the memory, so the receiving end keeps the sending end alive.
     std::shared_ptr<SendLink> send = link.send;
     link.recv = std::shared_ptr<RecvLink>(new RecvLink("local", send->memory.View(), own_doorbell_),
                                           [send](RecvLink* recv) { delete recv; });
@@ -120,11 +120,11 @@ size_t Links::WaiterCpus(std::span<std::pair<int, int>> cpus) const {
   return count;
 }
 
-bool Links::AnyMayNeedCpu(int processor, uint64_t operation) const {
+bool Links::AnyMayNeedCpu(int cpu, uint64_t operation) const {
   std::lock_guard lock(mutex_);
   return std::any_of(send_.begin(), send_.end(), [&](const auto& entry) {
     return entry.first.second == 0 && entry.second->doorbell != nullptr &&
-           entry.second->doorbell->MayNeedCpu(processor, operation);
+           entry.second->doorbell->MayNeedCpu(cpu, operation);
   });
 }
 

@@ -21,36 +21,37 @@ class Links {
 
   uint32_t slot_bytes() const { return slot_bytes_; }
   void AddSend(int peer, int channel, std::shared_ptr<SendLink> link);
-  // A shared-memory link whose peer has not mapped it yet, and its completion by the peer's doorbell.
+  // AddPending takes a shared-memory link that the peer has not mapped yet; CompletePending puts it into service with
+  // the peer's doorbell.
   void AddPending(int peer, int channel, std::shared_ptr<SendLink> link);
   void CompletePending(int peer, int channel, std::unique_ptr<Doorbell> doorbell);
   void AddRecv(int peer, int channel, std::shared_ptr<RecvLink> link);
-  // Has memory for one end of a link ready, so that nothing can fail once the two have agreed on it. What is taken is
-  // that, or new.
+  // Prepare allocates memory for one end of a link, so that nothing can fail once both processes have agreed on it.
+  // TakePrepared returns that memory, or new memory if none was prepared.
   void Prepare(int peer, int channel, bool sending);
   LinkMemory TakePrepared(int peer, int channel, bool sending);
-  // What this process has for several of its host, made at first use; the same until Clear.
+  // This process's blocks for payloads that go to several processes of the host. Made at first use, kept until Clear.
   std::shared_ptr<BlockPool> Blocks();
-  // nullptr while there is none: receiving links appear when the peer dials.
+  // nullptr while there is none. A receiving link appears when the peer dials.
   std::shared_ptr<SendLink> Send(int peer, int channel) const;
   std::shared_ptr<RecvLink> Recv(int peer, int channel) const;
   // The two ends of a heap ring between two devices of this process, made at first use.
   std::shared_ptr<SendLink> LocalSend(int src_device, int dst_device, int channel);
   std::shared_ptr<RecvLink> LocalRecv(int src_device, int dst_device, int channel);
   std::vector<std::shared_ptr<RecvLink>> AllRecv() const;
-  // Processes that share memory with this one, each with its waiter's CPU (`Doorbell::WaiterCpu`): writes the first of
-  // them, and returns how many there are. Allocates nothing.
+  // The processes that share memory with this one, each with the CPU of its waiter (`Doorbell::WaiterCpu`). Writes as
+  // many as fit into `cpus` and returns how many there are. Allocates nothing.
   size_t WaiterCpus(std::span<std::pair<int, int>> cpus) const;
-  // Whether any of them may want a processor for something else than to wait in `operation`.
-  bool AnyMayNeedCpu(int processor, uint64_t operation) const;
-  // Closes the links by shared memory with a peer that is gone; others have connections, which end by themselves.
+  // Whether any of them may need a CPU for anything but waiting for `operation` (`Doorbell::MayNeedCpu`).
+  bool AnyMayNeedCpu(int cpu, uint64_t operation) const;
+  // Closes the shared-memory links with a peer that is gone. Other links have connections, which end by themselves.
   void CloseShared(int peer, const std::string& reason, Ending ending);
-  // A peer has ended in good order. Closes what carries nothing any more: links to it, and complete ones from it. Those
-  // by devices are left to their pumps.
+  // A peer has ended in good order: closes the links to it and the complete links from it. The pumps of RDMA and plugin
+  // links close those themselves.
   void CloseLeft(int peer, const std::string& reason);
-  // Whether more may come from a peer that has ended in good order, on a link that is there.
+  // Whether a link may still deliver messages from a peer that has ended in good order.
   bool MayBring(int peer) const;
-  // Closes all links and forgets them.
+  // Closes and drops all links.
   void Clear(const std::string& reason);
   // Bytes of slots in this process's memory, for `doctor`.
   size_t MemoryBytes() const;
@@ -60,8 +61,8 @@ class Links {
     std::shared_ptr<SendLink> send;
     std::shared_ptr<RecvLink> recv;
   };
-  // Lets a link's messages suffer as the plan has it, where no socket carries them.
-  void Spoil(SendLink& link, int peer, int channel) const;
+  // Turns on fault injection for a link's messages where no socket carries them; FaultyStream does it there.
+  void InjectFaults(SendLink& link, int peer, int channel) const;
   LocalLink& Local(int src_device, int dst_device, int channel);
 
   uint32_t slot_bytes_;

@@ -52,7 +52,7 @@ void Poller::Change(int fd, uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  // Without events a descriptor is taken out, or a connection that broke would be reported without end.
+  // A descriptor without events is removed: epoll would report a broken connection again and again.
   if (events == 0) {
     epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
   } else if (epoll_ctl(epoll_fd_, EPOLL_CTL_MOD, fd, &event) != 0 && errno == ENOENT) {
@@ -73,7 +73,8 @@ void Poller::Clear() {
     dropped.swap(handlers_);
     for (const auto& entry : dropped) epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, entry.first, nullptr);
   }
-  // The thread may be in one of them. They own their descriptors, whose numbers nobody else gets before that is over.
+  // The thread may be inside a handler. Waiting for its round to end also keeps descriptor numbers from being reused
+  // before, since the handlers own the descriptors.
   const uint64_t turn = turns_.load(std::memory_order_acquire);
   while (turns_.load(std::memory_order_acquire) == turn) {
     Kick();

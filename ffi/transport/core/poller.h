@@ -1,4 +1,4 @@
-// One thread per engine that waits for sockets: it moves TCP bytes that could not be moved at once and sees peers die.
+// The engine's I/O thread. It moves TCP bytes that could not be moved at once and notices when a connection ends.
 #pragma once
 
 #include <atomic>
@@ -22,18 +22,18 @@ class Poller {
     virtual void OnKick() {}
   };
 
-  // `tick` runs on the poller's thread every 50 ms or so: deadlines.
+  // `tick` runs on the poller's thread about every 50 ms. It checks deadlines.
   explicit Poller(std::function<void()> tick);
   ~Poller();
   Poller(const Poller&) = delete;
 
-  // The poller owns the handler from now on, the handler its descriptor. `events` as epoll_ctl takes them.
+  // The poller owns the handler from now on, and the handler owns its descriptor. `events`: as for epoll_ctl.
   void Add(int fd, uint32_t events, std::shared_ptr<Handler> handler);
   void Change(int fd, uint32_t events);
   void Remove(int fd);
-  // Drops all handlers; when it returns, none runs any more. Not for the poller's thread.
+  // Drops all handlers. When it returns, none is running. Not to be called on the poller's thread.
   void Clear();
-  // Any thread: have every handler's OnKick called soon.
+  // Makes the poller's thread call every handler's OnKick soon. Any thread may call it.
   void Kick();
 
  private:
@@ -42,7 +42,7 @@ class Poller {
   std::function<void()> tick_;
   int epoll_fd_, event_fd_;
   std::atomic<bool> stop_{false}, kicked_{false};
-  std::atomic<uint64_t> turns_{0};  // rounds of the thread that have ended
+  std::atomic<uint64_t> turns_{0};  // loop rounds that the thread has finished
   std::mutex mutex_;
   std::unordered_map<int, std::shared_ptr<Handler>> handlers_;
   std::thread thread_;

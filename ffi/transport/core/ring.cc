@@ -19,7 +19,8 @@ bool RingSender::Reserve(uint64_t* position) {
   if (tail_ - head_seen_ >= slots) {
     head_seen_ = memory_.control().head.load(std::memory_order_acquire);
     if (tail_ - head_seen_ >= slots) {
-      // Say that we wait, then look once more: the receiver stores head before it reads the wish.
+      // Sets sender_waits, then reads head again. The receiver stores head before it reads sender_waits, so one of the
+      // two sees the other's store.
       memory_.control().sender_waits.store(1, std::memory_order_seq_cst);
       head_seen_ = memory_.control().head.load(std::memory_order_seq_cst);
       if (tail_ - head_seen_ >= slots) return false;
@@ -50,7 +51,7 @@ void RingSender::PublishBlock(uint64_t position, uint32_t block, const MessageId
 }
 
 void RingSender::PutFaulty(uint64_t position, MessageHeader header) {
-  constexpr uint64_t kNobodys = ~uint64_t{0};
+  constexpr uint64_t kNoOperation = ~uint64_t{0};
   const auto [fault, random] = faults_->Next();
   char* const data = payload(position);
   const MessageHeader intact = header;
@@ -58,13 +59,13 @@ void RingSender::PutFaulty(uint64_t position, MessageHeader header) {
   bool twice = false;
   switch (fault) {
     case Fault::kDrop:
-      header.op = kNobodys;  // the slot must be filled, or nothing behind it would be seen either
+      header.op = kNoOperation;  // the slot must be published, or the receiver would not look past it
       break;
     case Fault::kTruncate:
       header.bytes = header.bytes == 0 ? 0 : static_cast<uint32_t>(random % header.bytes);
       break;
     case Fault::kCorrupt: {
-      // Of the payload, or of the header.
+      // A bit of the payload or of the header.
       const uint64_t bit = random % (8 * (sizeof header + header.bytes));
       char* at = bit / 8 < sizeof header ? reinterpret_cast<char*>(&header) + bit / 8 : data + bit / 8 - sizeof header;
       *at ^= static_cast<char>(1 << bit % 8);
@@ -98,7 +99,7 @@ Message RingReceiver::Read(uint64_t position, const char** payload) const {
       *payload = blocks_->data(block);
     }
   }
-  // What says that it is longer fits nothing that anybody expects.
+  // Oversized length: treat the message as empty; no receiver will accept it.
   if (message.bytes > memory_.shape().payload_bytes) message.bytes = 0;
   return message;
 }
@@ -114,8 +115,8 @@ bool RingReceiver::FindNext(uint64_t* position, MessageId* id, const char** payl
 }
 
 bool RingReceiver::Claim(const MessageId* wanted, uint64_t* position, const char** payload, Message* message) {
-  // Who looks again and again does so without the lock. He may know an old head, but only of a slot that was filled
-  // again since does its flag say so, and whoever filled it rings afterwards.
+  // Polling threads take no lock while the ring is empty. `oldest` may be outdated; then the flag is from a later round
+  // of the ring, this returns false, and the sender that has filled the slot rings the doorbell afterwards.
   const uint64_t oldest = head_.load(std::memory_order_relaxed);
   if (memory_.header(oldest).flag.load(std::memory_order_acquire) != oldest + 1) return false;
   std::lock_guard lock(mutex_);

@@ -21,7 +21,7 @@ class Faults;
 
 enum class Protocol : uint8_t { kMemory = 0, kLL = 1, kSimple = 2 };
 
-// Names one message: the operation, who sends to whom in which lane, and its number in that flow.
+// Names one message: operation, sending rank, receiving rank, lane, and number within that flow.
 struct MessageId {
   uint64_t op;
   uint32_t src;
@@ -45,16 +45,16 @@ struct RingShape {
 RingShape LLShape();
 RingShape SimpleShape(uint32_t slot_bytes);
 
-// What a message says of itself besides its name.
+// What a message says besides its name.
 struct Message {
-  // Of a message whose slot holds only the number of the block where its payload lies.
+  // Set in `bytes` where the slot holds only the number of the block in which the payload is.
   static constexpr uint32_t kInBlock = uint32_t{1} << 31;
   uint32_t bytes = 0;
   uint32_t check = 0;     // what sender and receiver must agree on beyond the name; see Plan::check
-  uint32_t checksum = 0;  // of the payload, where the engine makes them
+  uint32_t checksum = 0;  // of the payload, where checksums are on
 };
 
-// Both of them before a payload, without gaps.
+// MessageId and Message, without padding, as they stand before a payload.
 struct MessageHeader {
   uint64_t op;
   uint32_t src, dst;
@@ -85,7 +85,7 @@ struct RingControl {
   alignas(64) std::atomic<uint32_t> sender_waits;
 };
 
-// The slots and counters, without ownership of the memory (zero-filled by whoever allocates it).
+// The slots and counters. It does not own the memory, which must be zero-filled at first.
 class RingMemory {
  public:
   RingMemory() = default;
@@ -95,7 +95,7 @@ class RingMemory {
   SlotHeader& header(uint64_t position) const { return *reinterpret_cast<SlotHeader*>(slot(position)); }
   char* payload(uint64_t position) const { return slot(position) + shape_.payload_offset; }
   const RingShape& shape() const { return shape_; }
-  // A bit for each slot.
+  // The slot's bit in a mask of slots.
   uint64_t bit(uint64_t position) const { return uint64_t{1} << (position & (shape_.slots - 1)); }
 
  private:
@@ -111,16 +111,17 @@ class RingMemory {
 class RingSender {
  public:
   RingSender(RingMemory memory, Notifier* on_publish) : memory_(memory), on_publish_(on_publish) {}
-  // A free slot's position, or false. After false the receiver's next release notifies the sender's side.
+  // Reserves a free slot. If there is none, returns false, and the receiver's next release notifies the sender's side.
   [[gnu::hot]] bool Reserve(uint64_t* position);
   char* payload(uint64_t position) const { return memory_.payload(position); }
-  // A reserved slot must be published, soon: the receiver does not look past an unfilled one.
+  // A reserved slot must be published soon: the receiver does not look past an unpublished slot.
   [[gnu::hot]] void Publish(uint64_t position, const MessageId& id, Message message);
-  // The same, of a payload in a block, which the receiver leaves once. Its end of the link knows this process's blocks.
+  // Publishes a message whose payload is in a block; the receiver drops one reference when it releases the slot. The
+  // peer must have mapped this process's blocks.
   void PublishBlock(uint64_t position, uint32_t block, const MessageId& id, Message message);
   const RingMemory& memory() const { return memory_; }
   void set_on_publish(Notifier* notifier) { on_publish_ = notifier; }
-  // From now on messages suffer; before the first one. `faults` outlives this.
+  // Injects faults; before the first message. `faults` must outlive this.
   void set_faults(Faults* faults) { faults_ = faults; }
 
  private:
@@ -135,30 +136,30 @@ class RingSender {
   uint64_t head_seen_ = 0;
 };
 
-// The receiving side. A message is claimed by name, wherever it stands, and released when it was read.
+// The receiving side. A message is claimed by name, in whichever slot it is, and released after it was read.
 class RingReceiver {
  public:
   RingReceiver(RingMemory memory, Notifier* on_release) : memory_(memory), on_release_(on_release) {}
   [[gnu::hot]] bool Find(const MessageId& id, uint64_t* position, const char** payload, Message* message);
-  // The oldest unclaimed message, for whoever carries a ring's messages on in their order.
+  // Claims the oldest unclaimed message, for a pump that forwards messages in order.
   bool FindNext(uint64_t* position, MessageId* id, const char** payload, Message* message);
   [[gnu::hot]] void Release(uint64_t position);
-  // Gives a claimed message back unread.
+  // Undoes a claim without reading the message.
   void Unclaim(uint64_t position);
-  // Hands every unclaimed message to `take(id, payload, message)` and frees its slot, if the ring is full: what stands
-  // in nobody's reach must not block what comes behind it.
+  // If the ring is full, hands every unclaimed message to `take(id, payload, message)` and frees its slot: messages
+  // that nothing waits for yet must not block the ones behind them.
   template <class Take>
   void SpillIfFull(Take take);
   const RingMemory& memory() const { return memory_; }
-  // Of the sender, which outlive this; before the first message.
+  // The sender's blocks, which must outlive this; before the first message.
   void set_blocks(BlockPool* blocks) { blocks_ = blocks; }
 
  private:
-  // The oldest unclaimed message, of that name if one is given.
+  // Claims the oldest unclaimed message, or the oldest of that name.
   [[gnu::hot]] bool Claim(const MessageId* wanted, uint64_t* position, const char** payload, Message* message);
-  // The message at a position, of at most as many bytes as there are.
+  // The message at a position. Its length is at most that of a slot or block.
   [[gnu::hot]] Message Read(uint64_t position, const char** payload) const;
-  // The block of a message that lies in one, or kBlocks; where the sender has blocks.
+  // The block in which the payload is, or kBlocks if it is in the slot. Only to be called if the sender has blocks.
   [[gnu::hot]] uint32_t Block(uint64_t position) const;
   [[gnu::hot]] void ReleaseLocked(uint64_t position);
 
@@ -166,8 +167,8 @@ class RingReceiver {
   Notifier* on_release_;
   BlockPool* blocks_ = nullptr;
   std::mutex mutex_;
-  std::atomic<uint64_t> head_{0};  // changes under the lock
-  uint64_t claimed_ = 0;           // a bit per slot: somebody reads it, or it is consumed and waits for its elders
+  std::atomic<uint64_t> head_{0};  // written under the lock
+  uint64_t claimed_ = 0;           // a bit per slot: being read, or consumed while an older slot is not
   uint64_t consumed_ = 0;          // a bit per slot
 };
 
@@ -180,7 +181,7 @@ void RingReceiver::SpillIfFull(Take take) {
   if (end < head_ + slots) return;
   for (uint64_t p = head_; p < end; ++p) {
     const uint64_t bit = memory_.bit(p);
-    // Freeing a slot may move the head past younger ones that were consumed before; their bits are gone by then.
+    // Freeing a slot may move the head past younger slots that were consumed before; their bits are cleared by then.
     if (p < head_ || (claimed_ & bit)) continue;
     const char* payload;
     const Message message = Read(p, &payload);

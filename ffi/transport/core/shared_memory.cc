@@ -55,7 +55,7 @@ SharedMemory SharedMemory::Open(const std::string& path, size_t bytes, const std
     close(fd);
     throw std::system_error(
         EINVAL, std::generic_category(),
-        "the peer's memory for " + what + " has another size than ours; is JAXRING_BUFFSIZE the same on all ranks?");
+        "the peer's memory for " + what + " has another size than ours; set JAXRING_BUFFSIZE to the same on all ranks");
   }
   return Map(bytes, MAP_SHARED, fd, what);
 }

@@ -1,4 +1,4 @@
-// Zero-filled pages of one process, or of several.
+// Zero-filled pages of one process, or shared by several.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace jaxring {
 
-// What is thrown where the system gives no memory; in Python a MemoryError.
+// Thrown where the system gives no memory. Python gets a MemoryError.
 class OutOfMemory final : public std::bad_alloc {
  public:
-  // `what` failed, and errno says why.
+  // `what`: the action that failed; errno says why.
   explicit OutOfMemory(const std::string& what);
   const char* what() const noexcept override { return text_.c_str(); }
 
@@ -18,17 +18,17 @@ class OutOfMemory final : public std::bad_alloc {
   std::string text_;
 };
 
-// Unnamed, so that nothing is left of it after the last process, however it ended.
+// The memory has no name, so none of it is left after the last process has ended, however it ended.
 class SharedMemory {
  public:
-  // This process's alone. `what` it is for, for errors: "slots of a link".
+  // Memory of this process alone. `what`: what it is for, named in errors ("slots of a link").
   static SharedMemory Anonymous(size_t bytes, const std::string& what);
   // A memfd that a peer can map.
   static SharedMemory Create(size_t bytes, const std::string& what);
-  // Maps a peer's, by a path such as /proc/<pid>/fd/<n>. std::system_error where it cannot be opened or has another
-  // size, which depends on settings.
+  // Maps a peer's memory by a path such as /proc/<pid>/fd/<n>. Throws std::system_error if it cannot be opened or has
+  // another size, which depends on settings.
   static SharedMemory Open(const std::string& path, size_t bytes, const std::string& what);
-  // The same memory without owning it.
+  // The same memory, not owned.
   SharedMemory View() const { return {data_, bytes_, -1, false}; }
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&&) = delete;
@@ -40,7 +40,7 @@ class SharedMemory {
 
  private:
   SharedMemory(char* data, size_t bytes, int fd, bool owned) : data_(data), bytes_(bytes), fd_(fd), owned_(owned) {}
-  // Takes `fd`.
+  // Owns `fd` from now on.
   static SharedMemory Map(size_t bytes, int flags, int fd, const std::string& what);
   char* data_;
   size_t bytes_;

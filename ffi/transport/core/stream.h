@@ -1,4 +1,4 @@
-// A connected socket's bytes, without waiting for any: as they are, or by TLS (transport/tcp/tls.h).
+// Non-blocking reads and writes of a connected socket, plain or by TLS (transport/tcp/tls.h).
 #pragma once
 
 #include <sys/types.h>
@@ -11,29 +11,31 @@
 
 namespace jaxring {
 
-// How a connection with a peer ends: without its word, with it, because nothing gets through any more, because what
-// comes through is not what was sent, or after it has said what went wrong.
+// How a connection with a peer ended: without a goodbye (the peer crashed), with a goodbye, because the network
+// delivers nothing any more, because received bytes are not the ones that were sent, or after the peer has reported an
+// error.
 enum class Ending : uint32_t { kNoGoodbye = 0, kGoodbye = 1, kUnreachable = 2, kDamaged = 3, kReportedError = 4 };
-// Of a connection that failed with this errno.
+// The ending of a connection that failed with this errno.
 Ending EndingOf(int error);
-// In the reason why a connection ended: its two ends differ in what was said on it.
+// Part of the reason of an ended connection whose ends disagree about the bytes sent on it.
 inline constexpr const char* kAltered = "what came is not what the peer sent";
 
-// Reading and writing may be done by different threads.
+// One thread may read while another writes.
 class Stream {
  public:
-  // Takes `fd`.
+  // Owns `fd` from now on.
   explicit Stream(int fd) : fd_(fd) {}
   virtual ~Stream();
   Stream(const Stream&) = delete;
   virtual int fd() const { return fd_; }
-  // As sendmsg and recv: how many bytes went, 0 at the other side's end, -1 with errno (EAGAIN among others). Who is
-  // told to try again does so with the same bytes in front.
+  // As sendmsg and recv: the number of bytes moved, 0 when the other side has closed, -1 with errno (such as EAGAIN).
+  // After EAGAIN, a write must be repeated with the same bytes first.
   virtual ssize_t Write(const iovec* parts, int count);
   virtual ssize_t Read(void* to, size_t bytes);
-  // Whether bytes that have come may wait in here, where no event tells of them; then it is read until there are none.
+  // Whether received bytes may be buffered in here, for which epoll reports no event. The caller must then read until
+  // there are none.
   virtual bool holds_bytes() const { return false; }
-  // What errno says, or what is known beyond it.
+  // The text of errno, or a more exact reason if there is one.
   virtual std::string Why() const;
   ssize_t Write(const void* data, size_t bytes);
 

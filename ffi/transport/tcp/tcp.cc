@@ -32,9 +32,9 @@ class KickNotifier final : public Notifier {
  public:
   explicit KickNotifier(Poller* poller) : poller_(poller) {}
   void Notify() override { poller_->Kick(); }
-  bool Look() override {
+  bool Poll() override {
     auto pump = pump_.lock();
-    return pump && pump->Look();
+    return pump && pump->Poll();
   }
   void set_pump(std::weak_ptr<TcpRecvPump> pump) { pump_ = std::move(pump); }
   void SayGoodbye() {
@@ -256,7 +256,7 @@ void TcpRecvPump::EnableEvents() {
   if (!closed_ && !paused_) poller_->Change(stream_->fd(), EPOLLIN);
 }
 
-bool TcpRecvPump::Look() {
+bool TcpRecvPump::Poll() {
   if (!busy_pollers_->any()) return false;
   std::unique_lock lock(mutex_, std::try_to_lock);
   return lock && !closed_ && !paused_ && Read();

@@ -62,7 +62,7 @@ class TcpRecvPump final : public Poller::Handler, public BusyPollers::Source {
   void OnKick() override;
   void EnableEvents() override;
   // For whoever waits for a message: whether anything came.
-  bool Look();
+  bool Poll();
   // Tells the sender that this process ends in good order.
   void SayGoodbye();
 

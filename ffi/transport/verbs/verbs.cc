@@ -68,7 +68,7 @@ void VerbsPump::EnableEventsLocked() {
   PumpLocked();
 }
 
-bool VerbsPump::Look() {
+bool VerbsPump::Poll() {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || closed()) return false;
   return PumpLocked();

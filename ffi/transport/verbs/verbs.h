@@ -46,7 +46,7 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   // Does what can be done now; any thread.
   void Pump();
   // The same for whoever waits for a message; whether anything was complete.
-  bool Look();
+  bool Poll();
   void EnableEvents() override;
   // The peer said something over the connection, or is gone.
   void Hear();

@@ -12,9 +12,9 @@ class VerbsNotifier final : public Notifier {
   void Notify() override {
     if (auto pump = pump_.lock()) pump->Pump();
   }
-  bool Look() override {
+  bool Poll() override {
     auto pump = pump_.lock();
-    return pump && pump->Look();
+    return pump && pump->Poll();
   }
 
  private:

@@ -40,7 +40,8 @@ void Expect(const Status& status) {
 void Mail(Processes& here, const std::vector<int>& process, const std::vector<int>& domain) {
   constexpr uint64_t kElements = 2000;
   const Schedule& both = Find("permute direct 4x1 x1");
-  const GroupShape data = Shape("data", process, domain, 16, 4096), headers = Shape("headers", process, domain, 64, 512);
+  const GroupShape data = Shape("data", process, domain, 16, 4096),
+                   headers = Shape("headers", process, domain, 64, 512);
   auto group = Join(here, data), header_ring = Join(here, headers);
   Connect(here, *group, data, both);
   Connect(here, *header_ring, headers, both);
