@@ -137,7 +137,8 @@ NB_MODULE(JAXRING_MODULE, m) {
       "take_faults", [](double timeout_s) { return Cuda().TakeFaults(timeout_s); }, nb::arg("timeout_s"),
       nb::call_guard<nb::gil_scoped_release>(), "Sentences of new faults, waiting timeout_s seconds for one.");
   m.def(
-      "region_directory", [] { return std::make_pair(Cuda().regions().directory_fd(), Cuda().regions().doorbell_fd()); },
+      "region_directory",
+      [] { return std::make_pair(Cuda().regions().directory_fd(), Cuda().regions().doorbell_fd()); },
       "Descriptors of what peers on this host map: the directory of its device memory regions, and its doorbell.");
   m.def(
       "attach_region_directory",

@@ -277,8 +277,8 @@ class Engine {
   std::unique_ptr<Stream> WithInjectedFaults(std::unique_ptr<Stream> stream, int process, int what) const;
 
   EngineOptions options_;
-  // Peers ring `doorbell_` when they send a message or free a slot; only workers with operations in flight sleep on it. The
-  // other workers sleep on `idle_`, so that a message for a thread that is polling costs its sender no system call.
+  // Peers ring `doorbell_` when they send a message or free a slot; only workers with operations in flight sleep on it.
+  // The other workers sleep on `idle_`, so that a message for a thread that is polling costs its sender no system call.
   std::unique_ptr<Doorbell> doorbell_, idle_;
   Links links_;
   UnexpectedMessages unexpected_;

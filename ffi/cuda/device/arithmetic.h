@@ -9,7 +9,7 @@
 
 namespace jaxring::cuda {
 
-// What is done to accumulators, whichever dtype they stand for. Not every operation needs to know every type.
+// The operations on accumulators of any dtype. Not every operation is defined for every type.
 enum class Code : uint8_t {
   kSum8,
   kSum16,
@@ -50,7 +50,7 @@ enum class Code : uint8_t {
   kXor,
 };  // clang-format off
 
-// `log2` of an integer's bytes, and the code of the first of its row.
+// `log2` of an integer's bytes, and the code of the first entry of its row.
 constexpr Code At(Code first, int log2) { return static_cast<Code>(static_cast<int>(first) + log2); }
 
 constexpr Code CodeOf(DType dtype, ReduceOp op) {
@@ -81,7 +81,7 @@ struct Sum;
 struct Min;
 struct Max;
 
-// Words of smaller integers: bytes at once where there is a way, else one element after another.
+// Words of smaller integers: all bytes at once if there is an instruction for it, else element by element.
 template <class T, class Op>
 JAXRING_DEVICE uint32_t Elements(uint32_t a, uint32_t b) {
   constexpr int kBits = 8 * sizeof(T);
@@ -126,8 +126,8 @@ struct Prod {
 JAXRING_DEVICE float FromBits(uint32_t bits) { return AsFloat(bits); }
 JAXRING_DEVICE double FromBits(uint64_t bits) { return AsDouble(bits); }
 
-// Of floats: NaN when either is, and -0 below +0, so that the order of the operands never shows. The two selections
-// differ only for zeros of both signs and for NaN, and there the or of the bits is what is wanted.
+// Floats: the result is NaN if either operand is, and -0 is less than +0, so the order of the operands does not matter.
+// The two selections differ only for zeros of both signs and for NaN, and there the OR of the bits is the result.
 struct Min {
   template <class T>
   JAXRING_DEVICE static T Apply(T a, T b) {

@@ -1,10 +1,10 @@
-// The machine under the kernels: every instruction that C++ has no word for, and nothing else. Compiled by nvcc it is
-// PTX and intrinsics; otherwise the same names are those of the shim (cuda/sim/simt/simt.h), which plays warps and
-// blocks on the host.
+// The machine interface of the kernels: the instructions that C++ cannot express, and nothing else. nvcc compiles them
+// to PTX and intrinsics. Other compilers get the same names from the shim (cuda/sim/simt/simt.h), which simulates warps
+// and blocks on the host.
 //
-// Words that another block, device or the host writes or polls go through the functions with an order in their name;
-// everything else is weak. A weak access is ordered by a barrier of the block together with an acquire or release of
-// system scope by any of its threads (PTX memory model: causality order is transitive over both).
+// Words that another block, another device or the host writes or polls are accessed by functions whose names say the
+// memory order; all other accesses are weak. A weak access is ordered by a barrier of the block together with an
+// acquire or release of system scope by any of its threads (PTX memory model: causality order is transitive over both).
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ JAXRING_DEVICE uint32_t BlockIndex() { return blockIdx.x; }
 JAXRING_DEVICE uint32_t Blocks() { return gridDim.x; }
 
 JAXRING_DEVICE void SyncBlock() { __syncthreads(); }
-// Whether any thread of the block says so; a barrier too.
+// Whether any thread of the block passes true. Also a barrier of the block.
 JAXRING_DEVICE bool SyncBlockOr(bool said) { return __syncthreads_or(said); }
 JAXRING_DEVICE bool WarpAny(bool said) { return __any_sync(0xffffffffu, said); }
 
@@ -40,7 +40,7 @@ JAXRING_DEVICE uint64_t Clock() {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
-// In every turn of a loop that polls. Short waits spin: sleeping costs more than they last.
+// To be called in every round of a polling loop. Short waits spin, since sleeping would take longer.
 JAXRING_DEVICE void Pause(uint32_t turn) {
   if (turn > 4096) __nanosleep(100);
 }
@@ -49,7 +49,7 @@ JAXRING_DEVICE void Pause(uint32_t turn) {
 #define JAXRING_TO(v) "=r"((v).w[0]), "=r"((v).w[1]), "=r"((v).w[2]), "=r"((v).w[3])
 #define JAXRING_FROM(v) "r"((v).w[0]), "r"((v).w[1]), "r"((v).w[2]), "r"((v).w[3])
 
-// Data that a kernel reads once and that nobody else writes meanwhile, or whose writer an acquire has ordered.
+// Data that a kernel reads once, and that nothing else writes meanwhile or whose writes an acquire has ordered.
 JAXRING_DEVICE Vec Load(const char* from) {
   Vec v;
   asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : JAXRING_TO(v) : "l"(from) : "memory");
@@ -59,9 +59,9 @@ template <class T>
 JAXRING_DEVICE T LoadElement(const char* from) {
   return *reinterpret_cast<const T*>(from);
 }
-// An entry of a table that the host may have written since this launch began: an acquire has said that it is there.
+// An entry of a table that the host may have written since this launch began. An acquire must have ordered the write.
 JAXRING_DEVICE uint64_t LoadEntry(const uint64_t* from) { return *from; }
-// What a peer wrote into a slot: past the first-level cache, which keeps no such writes.
+// Loads a peer's data from a slot. Bypasses the L1 cache, which is not coherent with such writes.
 JAXRING_DEVICE Vec LoadSlot(const char* from) {
   Vec v;
   asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];" : JAXRING_TO(v) : "l"(from) : "memory");
@@ -74,20 +74,20 @@ template <class T>
 JAXRING_DEVICE void StoreElement(char* to, T value) {
   *reinterpret_cast<T*>(to) = value;
 }
-// Into memory that a peer reads after a release: a slot, or a memory peer's output.
+// Stores into memory that a peer reads after a release: a slot, or a memory peer's output.
 JAXRING_DEVICE void StoreFar(char* to, const Vec& v) { Store(to, v); }
 template <class T>
 JAXRING_DEVICE void StoreFarElement(char* to, T value) {
   StoreElement<T>(to, value);
 }
 
-// A line of LL: {data, flag, data, flag}, of which each half arrives whole.
+// A line of LL: {data, flag, data, flag}. Each half of it arrives as a whole.
 JAXRING_DEVICE Vec LoadLine(const char* from) { return LoadSlot(from); }
 JAXRING_DEVICE void StoreLine(char* to, const Vec& v) {
   asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), JAXRING_FROM(v) : "memory");
 }
-// A share of a 128-byte line, by 8 neighbouring threads at once, of which the eighth's second half is the flag. All
-// threads of the warp come together; a line is loaded and stored as one.
+// A thread's share of a 128-byte line that 8 neighbouring threads access at once; the second half of the eighth share
+// is the flag. All threads of the warp must call it together, so that a line is loaded and stored as a whole.
 JAXRING_DEVICE Vec LoadShare(const char* from) {
   __syncwarp();
   return LoadSlot(from);
@@ -118,12 +118,12 @@ JAXRING_WORD_STORE(StoreRelaxed, "relaxed", uint64_t, "u64", "l")
 #undef JAXRING_WORD_LOAD
 #undef JAXRING_WORD_STORE
 
-// Between a store and a load of other words: of two threads that each store, pass this and load, at least one sees the
-// other's store. Nothing weaker gives that.
+// Orders a store before a load of another word: of two threads that each store, call this and load, at least one sees
+// the other's store. No weaker fence guarantees that.
 JAXRING_DEVICE void FenceAll() { asm volatile("fence.sc.sys;" ::: "memory"); }
 
-// Bulk copies: the machine moves bytes by itself, from compute capability 9.0 on, between global memory and the block's
-// own. Addresses and numbers of bytes are multiples of 16. Copies are of the async proxy: bulk.h says what orders them.
+// Bulk copies between global and shared memory, which the hardware performs asynchronously from compute capability 9.0
+// on. Addresses and sizes are multiples of 16. They belong to the async proxy: bulk.h says what orders them.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 inline constexpr bool kHasBulk = true;
 #else
@@ -131,7 +131,7 @@ inline constexpr bool kHasBulk = false;
 #endif
 inline constexpr uint32_t kBulkPiece = 8192;  // bytes of one copy at most
 
-// The block's own memory beyond what kernels declare: as much as the launch asked for.
+// The dynamic shared memory, of the size that the launch requested.
 template <class T>
 JAXRING_DEVICE T& BlockMemory() {
   extern __shared__ __align__(128) char block_memory[];
@@ -139,7 +139,7 @@ JAXRING_DEVICE T& BlockMemory() {
 }
 JAXRING_DEVICE uint32_t InBlock(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
 
-// `barrier` says which loads have arrived: its phase ends when one that was begun is there.
+// The phase of `barrier` ends when the load that was begun on it has arrived.
 JAXRING_DEVICE void BulkInit(uint64_t* barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(InBlock(barrier)) : "memory");
 }
@@ -150,7 +150,7 @@ JAXRING_DEVICE void BulkLoad(char* to, const char* from, uint32_t bytes, uint64_
       "l"(from), "r"(bytes), "r"(InBlock(barrier))
       : "memory");
 }
-// Whether the phase of this parity has ended; waits a little.
+// Whether the phase of this parity has ended. Waits for a short time.
 JAXRING_DEVICE bool BulkArrived(uint64_t* barrier, uint32_t parity) {
   uint32_t arrived;
   asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
@@ -165,14 +165,14 @@ JAXRING_DEVICE void BulkStore(char* to, const char* from, uint32_t bytes) {
                : "memory");
 }
 JAXRING_DEVICE void BulkCommit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until all groups but the newest have read what they store.
+// Waits until all groups but the newest have read their sources.
 JAXRING_DEVICE void BulkAwaitRead() { asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory"); }
-// Until all groups have stored it, and this thread sees it.
+// Waits until all groups have stored their bytes and this thread sees them.
 JAXRING_DEVICE void BulkAwaitStored() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-// Between accesses as usual to global memory and bulk copies of it.
+// Orders ordinary accesses to global memory and bulk copies of it.
 JAXRING_DEVICE void FenceBulk() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-// True for the first that comes.
+// True for the first thread that calls it.
 JAXRING_DEVICE bool Claim(uint32_t* word) { return atomicCAS_system(word, 0u, 1u) == 0; }
 
 JAXRING_DEVICE float AsFloat(uint32_t bits) { return __uint_as_float(bits); }

@@ -37,7 +37,7 @@ struct SmallFloat {
     const uint32_t bits = AsBits(value);
     const uint32_t magnitude = bits & 0x7fffffffu;
     const uint32_t odd = magnitude >> kShift & 1u;
-    // Below the least normal this wraps, and is not what is chosen.
+    // Below the least normal number this wraps, and the other value is chosen.
     uint32_t normal = (magnitude - kRebias + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
     normal = normal > kOverflow ? kOverflow : normal;
     // Added to a number whose last place is the least subnormal, a value is rounded to a count of these.

@@ -1,10 +1,10 @@
-// Where ranks that address each other's memory meet: at the begin and the end of every lane. See EpochBarrier in
+// Synchronises ranks that address each other's memory, at the begin and the end of every lane. See EpochBarrier in
 // tables.h.
 //
-// A lane that fails reaches the end too, with a mark, which never goes away: the communicator is of no more use. Its
-// buffers are its own again only when no member can write there any more. So it stays until those that have begun have
-// ended. One that has not begun will see the mark: each side first stores its word, then passes a fence, then looks at
-// the other's word, so at least one of them sees the other.
+// A lane that fails stores its end, too, with a failure mark that is never cleared, since the communicator cannot be
+// used any more. Its buffers are its own again only when no member can write to them. So it waits until the members
+// that have begun have ended. A member that has not begun will see the mark: each side first stores its word, then
+// executes a fence, then loads the other's word, so at least one of them sees the other's.
 #pragma once
 
 #include "cuda/device/lane.h"
@@ -20,7 +20,7 @@ JAXRING_DEVICE const EpochBarrier& Ours(const Lane& lane, uint32_t member) {
   return lane.args.members[member].ours[lane.number];
 }
 
-// Whether a member has failed, in this launch or before; reports it then.
+// Returns whether a member has failed in this launch or before, and reports it.
 JAXRING_DEVICE bool MemberFailed(const Lane& lane, const EpochBarrier& barrier, Wait wait, int32_t rank) {
   if (!(LoadRelaxed(&barrier.end) & kFailedMark)) return false;
   Report(lane, Fault::kPeerFailed, wait, rank, lane.epoch);
@@ -38,8 +38,8 @@ JAXRING_DEVICE bool AwaitBegin(const Lane& lane, const EpochBarrier& barrier, in
   return !MemberFailed(lane, barrier, Wait::kBegin, rank);
 }
 
-// Tells the members that this rank's buffers are ready and where they are, and finds out the same of them.
-// To be called by all threads; the same answer for all.
+// Tells the members that this rank's buffers are ready and where they are, and waits for the same from them. To be
+// called by all threads; returns the same for all.
 JAXRING_DEVICE bool EnterBarrier(Lane& lane) {
   const Args& args = lane.args;
   if (args.member_count == 0) return true;
@@ -52,7 +52,7 @@ JAXRING_DEVICE bool EnterBarrier(Lane& lane) {
     StoreRelaxed(&barrier.out_region, args.out_region);
     StoreRelaxed(&barrier.out_offset, args.out_offset);
     StoreRelease(&barrier.begin, lane.epoch);
-    FenceAll();  // it passes while the members' words are on their way
+    FenceAll();  // takes no extra time, since the members' words are in flight meanwhile
   }
   for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
     const Member& member = args.members[m];
@@ -70,9 +70,9 @@ JAXRING_DEVICE bool EnterBarrier(Lane& lane) {
   return !SyncBlockOr(failed);
 }
 
-// Until a member can touch this rank's buffers no more, whatever the abort word says: that a peer is late is no reason
-// to let it write into memory that is no longer ours. A member that does not answer, though it has begun, is waited for
-// once more as long as the timeout.
+// Waits until a member cannot access this rank's buffers any more, whatever the abort word says: a late peer must not
+// write into memory that this rank no longer owns. If a member has begun and does not end, this waits for another
+// timeout.
 JAXRING_DEVICE void AwaitGone(const Lane& lane, const EpochBarrier& barrier) {
   if (LoadAcquire(&barrier.begin) < lane.epoch) return;
   const uint64_t grace = Clock() + lane.args.timeout_ns;
@@ -82,11 +82,12 @@ JAXRING_DEVICE void AwaitGone(const Lane& lane, const EpochBarrier& barrier) {
   }
 }
 
-// To be called by all threads, after the lane's last access to any buffer. False if this lane or a member's failed.
+// To be called by all threads, after the lane's last access to any buffer. Returns false if this lane or a member's has
+// failed.
 JAXRING_DEVICE bool LeaveBarrier(Lane& lane, bool failed) {
   const Args& args = lane.args;
   if (args.member_count == 0) return !failed;
-  // Every thread's accesses come before any thread's release.
+  // Orders every thread's accesses before any thread's release.
   failed = SyncBlockOr(failed);
   for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
     StoreRelease(&Theirs(lane, m).end, lane.epoch | (failed ? kFailedMark : 0));

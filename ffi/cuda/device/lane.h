@@ -1,7 +1,7 @@
-// A lane as its block sees it: what the threads share, how they wait, and what they say when a wait fails.
+// A lane's state within its block: the threads' shared data, their waits, and the report of a failed wait.
 //
-// Every wait is bounded, and a thread that gives up still comes to the next barrier, where all learn of it and leave
-// together: no thread of a block is ever left at a barrier.
+// Every wait has a deadline. A thread that gives up still reaches the block's next barrier, where all threads learn of
+// it and leave together, so no thread of a block is ever left at a barrier.
 #pragma once
 
 #include "cuda/device/device.h"
@@ -17,13 +17,13 @@ enum class Form : uint32_t {
   kPartialMessage,  // a slot that holds accumulators
 };
 
-// Where a step's value comes from or goes to.
+// A source or a target of a step.
 struct Operand {
   char* at;
   uint64_t number;  // of the message
   Form form;
   uint32_t connection;
-  int32_t peer;  // whose message it is, for Status
+  int32_t peer;  // sends or receives the message; for Status
 };
 
 struct Shared {
@@ -63,11 +63,11 @@ JAXRING_DEVICE void Report(const Lane& lane, Fault fault, Wait wait, int32_t pee
   status.number = number;
   status.waited_ns = Clock() - lane.began;
   StoreRelease(&status.fault, static_cast<uint32_t>(fault));
-  // Last, so that who is ended by this does not report before the one that it was for.
+  // Last, so that no lane that this aborts reports before the lane that has failed.
   if (args.spread_faults) StoreRelaxed(const_cast<uint32_t*>(args.abort), 1u);
 }
 
-// Whether it is time to give up; reports it then.
+// Returns whether the wait must end, and reports why.
 JAXRING_DEVICE bool GivesUp(const Lane& lane, Wait wait, int32_t peer, uint64_t number) {
   Fault fault = Fault::kNone;
   if (LoadRelaxed(lane.args.abort) != 0) {
@@ -80,10 +80,11 @@ JAXRING_DEVICE bool GivesUp(const Lane& lane, Wait wait, int32_t peer, uint64_t 
   return true;
 }
 
-// Looks at abort word and clock only now and then: the abort word may lie behind PCIe.
+// A polling loop reads the abort word and the clock once in this many rounds, since reading the abort word may cross
+// PCIe.
 inline constexpr uint32_t kPatience = 256;
 
-// Polls until `ready`; false if it gave up.
+// Polls until `ready`. Returns false if it gave up.
 template <class Ready>
 JAXRING_DEVICE bool Await(const Lane& lane, Wait wait, int32_t peer, uint64_t number, Ready ready) {
   for (uint32_t turn = 1; !ready(); ++turn) {

@@ -1,9 +1,9 @@
-// Low latency: every 8 bytes are 4 of data and 4 of flag, stored as one, so data says itself that it is there. A vector
-// takes two lines of 16 bytes: {data, flag, data, flag}.
+// The LL (low latency) protocol: every 8 bytes are 4 bytes of data and 4 of flag in one store, so a reader that sees
+// the flag has the data. A vector takes two lines of 16 bytes: {data, flag, data, flag}.
 //
-// The flag is the message's number from 1, in 32 bits. Slots start as zeros and messages leave the end of a slot as it
-// was, so what the flag will be must never stand in a slot by chance: the first messages of a communicator and those
-// after every 2^31 write their slots to the end, so no flag in a slot is older than that.
+// The flag is the message's number, from 1, in 32 bits. Slots are zero at first, and messages leave the unused end of a
+// slot unchanged, so a slot must never hold a future flag by chance. Therefore the first messages of a communicator,
+// and those after every 2^31, write their slots to the end, and no flag in a slot is older than that.
 #pragma once
 
 #include "cuda/device/packs.h"
@@ -15,7 +15,7 @@ struct LL {
   static constexpr bool kCounts = false;
   static constexpr bool kBulk = false;
   static constexpr uint32_t kUnit = 1;
-  // Packs of a thread at a time, for a width of accumulators; 0 is for those that only move.
+  // Packs that a thread handles at a time, by the width of accumulators; 0: without a reduction.
   static constexpr int PacksOf(int widen) { return widen < 2 ? 2 : 1; }
   template <int kPacks>
   using Map = RunsOfPacks<kPacks>;
@@ -64,7 +64,7 @@ struct LL {
     }
   }
 
-  // Writes the rest of the slot, from `used` bytes on, where it is time to.
+  // Writes the rest of the slot, from `used` bytes on, if this message must (see above).
   JAXRING_DEVICE static void Clean(const Args& args, const Operand& message, uint64_t used) {
     if ((message.number & 0x7fffffffu) >= args.slots) return;
     const uint32_t flag = Flag(message.number);

@@ -1,5 +1,5 @@
-// Low latency at nearly full width: lines of 128 bytes, stored by 8 neighbouring threads at once, of which the last 8
-// bytes are a flag. Only where such a store arrives as a whole: NVLink and own memory.
+// The LL128 protocol, low latency at nearly full bandwidth: 8 neighbouring threads store a line of 128 bytes at once,
+// whose last 8 bytes are a flag. Only for paths on which such a store arrives as a whole: NVLink and own memory.
 //
 // Two lines carry 15 vectors, with no exchange between threads. Thread i of 8:
 //
@@ -7,8 +7,8 @@
 //   A     vectors 0 .. 6      first half of vector 14, flag
 //   B     vectors 7 .. 13     second half of vector 14, flag
 //
-// Where packs are of several vectors, so are these rows: 15 packs' first vectors, then their second ones, and so on.
-// The flag is the message's number from 1, in 64 bits, which never come again.
+// If packs have several vectors, there is a row for each: 15 packs' first vectors, then their second ones, and so on.
+// The flag is the message's number, from 1, in 64 bits, so no flag ever comes again.
 #pragma once
 
 #include "cuda/device/packs.h"
@@ -23,7 +23,7 @@ struct LL128 {
   static constexpr int PacksOf(int widen) { return widen == 0 ? 4 : 2; }
   static constexpr uint32_t kRowBytes = 256;
 
-  // A thread takes the packs of its place in kPacks / 2 rows; four rows at a time are a warp's.
+  // A thread handles the packs at its place in kPacks / 2 rows; a warp handles four rows at a time.
   template <int kPacks>
   struct Map {
     static_assert(kPacks % 2 == 0);
@@ -56,7 +56,7 @@ struct LL128 {
       for (int v = 0; v < kVectors; ++v) {
         Vec a{}, b{};
         for (uint32_t turn = 1;; ++turn) {
-          // Threads without a row load their warp's first one.
+          // Threads without a row load the first row of their warp.
           const uint32_t there = active ? row : begin / kRowPacks;
           a = LoadShare(Share<kVectors>(message, there, v, 0));
           b = LoadShare(Share<kVectors>(message, there, v, 1));

@@ -1,4 +1,4 @@
-// Loading kernels ahead of their launches, for the .cu files.
+// Loads kernels ahead of their launches. For the .cu files.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace jaxring::cuda {
 
-// Loads them into the current context, and lets their launches ask for so much dynamic shared memory.
+// Loads kernels into the current context and allows their launches that much dynamic shared memory.
 inline cudaError_t Load(std::initializer_list<const void*> kernels, size_t dynamic_bytes = 0) {
   for (const void* kernel : kernels) {
     cudaFuncAttributes attributes;

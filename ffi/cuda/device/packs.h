@@ -1,4 +1,4 @@
-// Which packs a thread handles, and how packs lie in memory, in scratch and at odd addresses.
+// The packs that a thread handles, and the layout of packs in memory, in scratch and at unaligned addresses.
 #pragma once
 
 #include "cuda/device/lane.h"
@@ -11,15 +11,15 @@ JAXRING_DEVICE uint32_t WarpIndex() { return ThreadIndex() / kWarp; }
 JAXRING_DEVICE uint32_t Warps() { return Threads() / kWarp; }
 JAXRING_DEVICE uint32_t WarpLane() { return ThreadIndex() % kWarp; }
 
-// A warp takes kPacks runs of 32 neighbouring packs at a time.
+// A warp handles kPacks runs of 32 neighbouring packs at a time.
 template <int kPacks>
 struct RunsOfPacks {
   static constexpr uint32_t kPerWarp = kWarp * kPacks;
   JAXRING_DEVICE static uint32_t Pack(uint32_t begin, int u) { return begin + u * kWarp + WarpLane(); }
 };
 
-// Vector `v` of `kVectors` of a pack, where 32 packs' first vectors come first, then their second ones, and so on: so
-// that a warp's accesses are neighbours.
+// The index of vector `v` of a pack's `kVectors`. The first vectors of 32 packs come first, then their second ones, and
+// so on, so that a warp's accesses are neighbours.
 template <int kVectors>
 JAXRING_DEVICE uint64_t VectorOffset(uint32_t pack, int v) {
   return (static_cast<uint64_t>(pack / kWarp * kVectors + v) * kWarp + pack % kWarp) * kPackBytes;

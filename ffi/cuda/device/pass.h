@@ -6,17 +6,17 @@
 
 namespace jaxring::cuda {
 
-// What a step's operands have in common.
+// Properties that a step's operands share.
 struct Work {
-  const Operand* source;  // shared by the block
+  const Operand* source;  // in shared memory
   const Operand* target;
   uint32_t sources, targets;  // how many there are
   uint32_t packs;
   uint64_t bytes;  // of the slice as elements
   bool aligned;    // all addresses of elements are those of packs
-  uint32_t log2;   // what addresses and length are multiples of, at most 4 bytes: how packs in pieces are accessed
+  uint32_t log2;   // addresses and length are multiples of 2^log2 bytes, at most 4: the unit for partial packs
   bool divide;
-  bool moves;  // one source of elements and no arithmetic: the elements stay as they are
+  bool moves;  // one source and no arithmetic, so the elements are copied unchanged
 };
 
 // Loads and stores packs [begin, end) of the slice. kEdge: where addresses are odd or the last pack is not whole.

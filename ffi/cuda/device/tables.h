@@ -59,13 +59,13 @@ struct alignas(128) Connection {
   int32_t peer;             // its rank, for Status
 };
 
-// One lane's meeting point with one memory peer: written by one side, read by the other. `begin` and `end` are epochs,
-// the number of this launch from 1, counted per lane in Args::epochs. The addresses are valid once `begin` is reached.
+// One lane's barrier with one memory peer: one side writes it, the other reads it. `begin` and `end` are epochs: the
+// number of this launch from 1, counted per lane in Args::epochs. The addresses are valid once `begin` is reached.
 //
-// begin: the writer's stream has come to this launch, so its input may be read and its output be written.
-// end: the writer's lane is done, so it touches the reader's buffers no more, and what it wrote there can be seen.
-// A kernel ends only after all lanes of all its memory peers have reached `end`; until then its buffers stay its own.
-// A begin of the next epoch follows the end of the last one on both sides, so one record is enough.
+// begin: the writer's stream has reached this launch, so peers may read its input and write its output.
+// end: the writer's lane is done. It does not access the reader's buffers any more, and its writes to them are visible.
+// A kernel ends only after all lanes of all its memory peers have reached `end`, so its buffers are valid until then.
+// On both sides the begin of an epoch follows the end of the epoch before, so one record is enough.
 struct alignas(128) EpochBarrier {
   uint64_t begin;
   uint64_t end;

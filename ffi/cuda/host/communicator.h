@@ -1,8 +1,8 @@
-// One ordered group of ranks and what it needs on every rank's device: barriers, stages, connections, counters. Python
-// makes the same communicator in each process, once per group, and carries what `Offer...` returns from one rank to
-// another; plans then share it.
+// One ordered group of ranks and the memory that it needs on every rank's device: epoch barriers, stages, connections,
+// counters. Python makes the same communicator in each process, once per group, and passes what `Offer...` returns from
+// one rank to another. Plans share it.
 //
-// Its memory lives until the process ends: launches in graphs may name it at any time.
+// Its memory lives until the process ends, since captured graphs may use it at any time.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ inline constexpr int kProtocols = 3;
 
 struct RankInfo {
   int process;
-  int device;        // its number in this process; -1: another process's
+  int device;        // the number of its device in this process; -1: the rank is in another process
   int domain;        // ranks of one domain address each other's memory
   std::string name;  // "rank 3 (process 1 on host b, GPU 0)", for messages
 };
@@ -35,14 +35,14 @@ struct WireShape {
   uint64_t slot_bytes = 0;
 };
 
-// Equal in all processes but for RankInfo::device.
+// Equal in all processes except for RankInfo::device.
 struct CommunicatorSpec {
   std::string name;
   std::vector<RankInfo> ranks;
-  uint32_t lanes = 1;  // of any of its plans, at most
+  uint32_t lanes = 1;  // the most that any of its plans has
   std::array<WireShape, kProtocols> wires;
   uint64_t stage_bytes = 0;
-  double timeout_s = 300;  // of setting it up
+  double timeout_s = 300;  // for setting it up
 };
 
 class Communicator {
@@ -51,28 +51,30 @@ class Communicator {
   Communicator(Gpu& gpu, Regions& regions, Proxy* proxy, int process, CommunicatorSpec spec);
   ~Communicator();
 
-  // Setting up, by Python, rank by rank. First every local rank's arena is offered to the members of its domain, and
-  // theirs are entered; then each pair is tried out: Probe writes to all members, and Verify, which comes after every
-  // member's Probe, finds what they wrote. Verify and Probe throw std::runtime_error naming the pair and what mends it.
+  // Python sets it up rank by rank. First it offers every local rank's arena to the members of its domain and enters
+  // theirs. Then it tests each pair: Probe writes to all members, and Verify, called after every member's Probe, checks
+  // what they wrote. Both throw std::runtime_error, which names the pair and what to do.
   Location OfferArena(int rank);
   void EnterArena(int rank, int peer, Location theirs);
   void Probe(int rank);
   void Verify(int rank);
 
-  // Connections of all lanes of two ranks under one protocol: the memory where `rank` receives from `peer`, and the
-  // peer's own offer. Called again they do nothing. Peers of other domains need no exchange: they go by the proxy.
+  // The connections of all lanes of two ranks under one protocol: OfferWire returns the memory in which `rank` receives
+  // from `peer`, and ConnectWire takes the peer's offer. Later calls do nothing. Peers in other domains exchange no
+  // memory: the proxy thread carries their messages.
   Location OfferWire(int rank, int peer, Protocol protocol);
   void ConnectWire(int rank, int peer, Protocol protocol, Location theirs);
-  // Returns in words who moves the bytes.
+  // Returns a description of what moves the bytes.
   std::string ConnectNetwork(int rank, int peer, Protocol protocol);
   bool Connected(int rank, int peer, Protocol protocol);
-  // The first lane's, on the rank's device.
+  // The connection of the first lane, on the rank's device.
   Connection* ConnectionOf(int rank, int peer, Protocol protocol) const;
 
-  // Where copies of the members of its domain land: `bytes` each, the same on all ranks and at every call.
+  // The staging buffers, into which members of the rank's domain copy: `bytes` each, the same on all ranks and at every
+  // call.
   Location OfferStaging(int rank, uint64_t bytes);
   void EnterStaging(int rank, int peer, Location theirs);
-  // The staging buffer of a member as `rank` writes it, or its own. Throws std::invalid_argument where it was not
+  // The staging buffer of a member as `rank` addresses it, or its own. Throws std::invalid_argument if it was not
   // entered.
   char* StagingBuffer(int rank, int peer);
   uint64_t staging_bytes() const { return staging_bytes_; }
@@ -83,24 +85,25 @@ class Communicator {
   const CommunicatorSpec& spec() const { return spec_; }
   bool local(int rank) const { return spec_.ranks[rank].process == process_; }
   bool one_process() const { return processes_.empty(); }
-  const std::set<int>& processes() const { return processes_; }  // others that share memory with this one
+  const std::set<int>& processes() const { return processes_; }  // other processes that share memory with this one
   const std::set<int>& peers() const { return peers_; }          // all other processes
-  // Under which processes tell each other that it has failed; its messages have others.
+  // The key under which processes report its failure to each other; its messages have other keys.
   uint64_t key() const { return ~hash_; }
   std::vector<int> Members(int rank) const;
 
-  // Fills what belongs to the communicator in a launch's arguments; buffers as Locate says.
+  // Fills in the communicator's part of a launch's arguments.
   void Fill(int rank, Protocol protocol, bool members, Args* args) const;
-  // Own memory of at least so many bytes, by purpose: 0 scratch, 1 and 2 stand-ins for input and output.
+  // Own memory of at least that many bytes. `purpose`: 0 for scratch, 1 and 2 to replace the input and the output.
   char* Buffer(int rank, int purpose, uint64_t bytes);
 
-  // The first reason for which it is of no more use, if any; sets the abort word that ends its running launches.
+  // Break records why the communicator cannot be used any more and sets the abort word, which ends its running
+  // launches. Only the first reason counts.
   void Break(const std::string& why);
   bool Broken(std::string* why) const;
-  // What came to one of its ranks damaged, or nothing. Nothing more arrives at that rank from that peer.
+  // Describes a message that arrived damaged, or returns "". Nothing more arrives at that rank from that peer.
   std::string Damage() const;
-  // A process is gone, and its kernels with it. Lanes that failed stay until their peers are done with their buffers:
-  // its ranks are.
+  // A process is gone, and so are its kernels. Failed lanes of other ranks wait until their peers are done with their
+  // buffers; this marks the process's ranks as done.
   void MarkPeerDead(int process);
   Regions& regions() { return regions_; }
   Gpu& gpu() { return gpu_; }
@@ -113,8 +116,8 @@ class Communicator {
   };
   struct Local {
     int device;
-    char* arena;  // peers write here
-    char* own;    // connections, members, epochs
+    char* arena;  // memory that peers write
+    char* own;    // connections, members, epochs: only this rank writes them
     std::vector<Member> members;
     std::map<std::pair<int, int>, Wire> wires;  // (peer, protocol)
     std::map<int, std::vector<std::pair<uint64_t, char*>>> buffers;
@@ -125,7 +128,7 @@ class Communicator {
   uint64_t ProbeOffset(int writer) const;
   uint64_t ArenaBytes() const;
   uint64_t OwnBytes() const;
-  char* NewMemory(int device, uint64_t bytes);  // for the domain's other ranks too
+  char* NewMemory(int device, uint64_t bytes);  // memory that can be shared with the domain's other ranks
   uint64_t ConnectionIndex(Protocol protocol, uint32_t lane, int peer) const;
   uint64_t Pattern(int writer, int reader) const;
   Location Offer(int rank, const char* memory, uint64_t bytes);

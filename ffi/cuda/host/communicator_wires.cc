@@ -1,4 +1,4 @@
-// A communicator's connections: slots and counters of two ranks, by memory or over the network, and staging_buffers.
+// A communicator's connections (slots and counters of two ranks, by memory or over the network) and staging buffers.
 #include "cuda/host/communicator.h"
 
 namespace jaxring::cuda {
@@ -52,7 +52,7 @@ std::string Communicator::ConnectNetwork(int rank, int peer, Protocol protocol) 
   Local& here = At(rank);
   Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
   if (wire.connected) return "";
-  if (proxy_ == nullptr) throw std::runtime_error("there is nothing to carry messages to " + spec_.ranks[peer].name);
+  if (proxy_ == nullptr) throw std::runtime_error("no proxy thread carries messages to " + spec_.ranks[peer].name);
   if (protocol == Protocol::kLL128) throw std::runtime_error("the ll128 protocol does not go over the network");
   const WireShape shape = spec_.wires[static_cast<int>(protocol)];
   ProxySpec spec;
@@ -88,7 +88,7 @@ bool Communicator::Connected(int rank, int peer, Protocol protocol) {
 }
 
 Location Communicator::OfferStaging(int rank, uint64_t bytes) {
-  if (staging_bytes_ != 0 && staging_bytes_ != bytes) throw std::invalid_argument("staging_buffers of different sizes");
+  if (staging_bytes_ != 0 && staging_bytes_ != bytes) throw std::invalid_argument("staging buffers of different sizes");
   staging_bytes_ = bytes;
   Local& here = At(rank);
   char*& own = here.staging_buffers[rank];

@@ -1,5 +1,4 @@
-// A collective that only moves, by the GPUs' copy engines: no multiprocessor is taken from the program but for the
-// moment of a barrier.
+// A collective without a reduction, run by the GPUs' copy engines: it uses multiprocessors for its barriers only.
 //
 // Addresses stand in a copy's command, and XLA's buffers of a peer are known to its kernels only. So a rank puts its
 // blocks into the peers' staging buffers, memory of the communicator, and each peer copies them on into its output. A
@@ -25,11 +24,11 @@ struct Move {
 class Copies {
  public:
   // `moves` are the rank's own; `arrivals` the blocks of its output that others send. Throws std::invalid_argument for
-  // blocks that are not there, and for a peer whose staging buffer was not entered.
+  // blocks that do not exist, and for a peer whose staging buffer was not entered.
   Copies(Communicator& communicator, int rank, const std::vector<Move>& moves, std::vector<int> arrivals,
          uint64_t block_bytes, int in_blocks, int out_blocks);
 
-  // `barriers` are the launch's arguments for the barriers; only copies and they are enqueued.
+  // `barriers`: the launch arguments of the barrier kernels. Only copies and barriers are enqueued.
   void Enqueue(const Args& barriers, const char* in, char* out, void* stream) const;
   uint64_t slice_bytes() const { return slice_; }
 

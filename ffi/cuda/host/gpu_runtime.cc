@@ -3,8 +3,8 @@
 namespace jaxring::cuda {
 namespace {
 
-// How often the status words are looked at: memory reads of this process, one for each local rank of each plan.
-constexpr auto kLookEvery = std::chrono::milliseconds(10);
+// How often the status words are read: one read of host memory for each local rank of each plan.
+constexpr auto kCheckInterval = std::chrono::milliseconds(10);
 std::atomic<Runtime*> running{nullptr};
 
 }  // namespace
@@ -25,12 +25,12 @@ Runtime::Runtime(Gpu& gpu, Engine& engine, int process)
       regions_(gpu, service_, process),
       proxy_(gpu, engine),
       side_streams_(gpu, service_),
-      looker_([this] { Look(); }) {}
+      monitor_([this] { MonitorLoop(); }) {}
 
 Runtime::~Runtime() {
   stop_ = true;
-  if (looker_.joinable()) looker_.join();
-  proxy_.Stop();  // it tells communicators of damage
+  if (monitor_.joinable()) monitor_.join();
+  proxy_.Stop();  // its thread reports damage to communicators
 }
 
 std::shared_ptr<Communicator> Runtime::GetCommunicator(const CommunicatorSpec& spec) {
@@ -78,14 +78,14 @@ void Runtime::Report(const std::string& text) {
   faulted_.notify_all();
 }
 
-void Runtime::Look() {
+void Runtime::MonitorLoop() {
   while (!stop_) {
-    LookOnce();
-    std::this_thread::sleep_for(kLookEvery);
+    CheckPlans();
+    std::this_thread::sleep_for(kCheckInterval);
   }
 }
 
-void Runtime::LookOnce() {
+void Runtime::CheckPlans() {
   std::vector<std::shared_ptr<LaunchPlan>> plans;
   std::map<std::string, std::shared_ptr<Communicator>> communicators;
   {
@@ -97,10 +97,10 @@ void Runtime::LookOnce() {
   for (auto& plan : plans) {
     if (plan->communicator().Broken(&why)) continue;
     if (std::string fault = plan->Fault(); !fault.empty()) {
-      // Before anybody can fail by it, and end: the sentence is the cause of what they see.
+      // Reported first: Break fails other calls, and the report must come before the process can end because of them.
       Report(fault);
       plan->Break(fault);
-      Tell(plan->communicator(), fault);
+      TellPeers(plan->communicator(), fault);
     }
   }
   for (auto& [name, communicator] : communicators) {
@@ -108,10 +108,10 @@ void Runtime::LookOnce() {
     if (const std::string damage = communicator->Damage(); !damage.empty()) {
       Report(damage);
       communicator->Break(damage);
-      Tell(*communicator, damage);
+      TellPeers(*communicator, damage);
       continue;
     }
-    // Their kernels may wait for one that this process's was told not to begin.
+    // A peer may have reported a failure, and its kernels wait for messages that this process's will not send.
     if (const auto told = engine_.FailureFor(communicator->key())) {
       Report(told->message);
       communicator->Break(told->message);
@@ -119,7 +119,7 @@ void Runtime::LookOnce() {
     }
     for (int peer : communicator->peers()) {
       std::string end;
-      // One that ends in good order says first that it does, and with which exit code.
+      // A process that ends in good order has said so before, with its exit code.
       auto reason = [](const LinkEnd& ended) {
         return ended.reason + (ended.ending == Ending::kGoodbye ? ", so it ran fewer steps than this process" : "");
       };
@@ -128,13 +128,14 @@ void Runtime::LookOnce() {
       } else if (auto back = engine_.links().Recv(peer, 0); back && back->end.closed.load(std::memory_order_acquire)) {
         end = reason(back->end);
       } else if (engine_.Crashed(peer)) {
-        end = "the connection beside the data has ended";
+        end = "its control connection has ended";
       } else {
         continue;
       }
       const std::string text =
           "process " + std::to_string(peer) + ", with which " + name + " shares GPUs' work, is gone: " + end;
-      // One that ended in good order has done its part in all that it began; only what comes later fails.
+      // A process that ended in good order has finished its part of every operation that it began; only later ones
+      // fail.
       if (engine_.Crashed(peer)) Report(text);
       communicator->Break(text);
       try {
@@ -147,7 +148,7 @@ void Runtime::LookOnce() {
   }
 }
 
-void Runtime::Tell(const Communicator& communicator, const std::string& fault) {
+void Runtime::TellPeers(const Communicator& communicator, const std::string& fault) {
   engine_.BroadcastFailure(communicator.key(), jaxring::Status::Error(Code::kUnavailable, fault), process_);
 }
 
@@ -161,8 +162,8 @@ void Runtime::Abort(const std::string& reason) {
   for (auto& [name, communicator] : communicators) communicator->Break(reason);
   requested_.notify_all();
   faulted_.notify_all();
-  // Before CUDA unmaps the pinned memory that they look at.
-  if (looker_.joinable()) looker_.join();
+  // Both threads read pinned memory, so they must stop before CUDA unmaps it.
+  if (monitor_.joinable()) monitor_.join();
   proxy_.Stop();
 }
 

@@ -1,5 +1,5 @@
-// The CUDA engine's host half in one process: what all call sites share. Made once, never destroyed in a Python
-// process.
+// The CUDA engine's host half in one process: the state that all call sites share. Made once, and never destroyed in a
+// Python process.
 #pragma once
 
 #include <atomic>
@@ -36,17 +36,17 @@ class Runtime {
   SideStreams& side_streams() { return side_streams_; }
   int process() const { return process_; }
 
-  // The communicator of that name, made from `spec` at the first call.
+  // The communicator named in `spec`, made at the first call.
   std::shared_ptr<Communicator> GetCommunicator(const CommunicatorSpec& spec);
 
   void Ask(Request request);
   bool NextRequest(double timeout_s, Request* request);
   bool stopping() const { return stop_; }
 
-  // Has the plan's status looked at from now on: a fault, or the end of a process that it spans, breaks its
+  // Monitors the plan's status from now on. A fault, or the end of a process with a rank of the plan, breaks the
   // communicator, is logged, and fails every later call.
   void Watch(std::shared_ptr<LaunchPlan> plan);
-  // Sentences of faults that nobody has taken yet, for Python's logger. Waits timeout_s at most for one.
+  // Takes the descriptions of new faults, for Python's logger. Waits at most timeout_s for one.
   std::vector<std::string> TakeFaults(double timeout_s);
 
   // Fails everything, now and from now on.
@@ -55,11 +55,11 @@ class Runtime {
   std::map<std::string, uint64_t> Counters();
 
  private:
-  void Look();
-  void LookOnce();
+  void MonitorLoop();
+  void CheckPlans();
   void Report(const std::string& text);
-  // The other processes, whose kernels would wait for what this one's do not send any more.
-  void Tell(const Communicator& communicator, const std::string& fault);
+  // Reports the fault to the other processes, whose kernels would otherwise wait for messages of this one's.
+  void TellPeers(const Communicator& communicator, const std::string& fault);
 
   Gpu& gpu_;
   Engine& engine_;
@@ -75,10 +75,10 @@ class Runtime {
   std::vector<std::shared_ptr<LaunchPlan>> plans_;
   std::vector<std::string> faults_;
   std::atomic<bool> stop_{false};
-  std::thread looker_;
+  std::thread monitor_;
 };
 
-// The one of this process; nullptr before StartRuntime.
+// This process's runtime; nullptr before StartRuntime.
 Runtime* RunningRuntime();
 Runtime& StartRuntime(Engine& engine, int process);
 

@@ -1,5 +1,5 @@
-// A call site of the CUDA engine: one custom call of one compiled program, as the CPU engine's Site. Each device's
-// participant is enqueued by itself when its program reaches the call; ranks meet on their devices, not here.
+// A call site of the CUDA engine: one custom call of one compiled program, as the CPU engine's Site. Each device's part
+// is enqueued by itself when its program reaches the call. Ranks synchronise on their devices, not here.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,7 @@ namespace jaxring::cuda {
 class Runtime;
 
 struct SiteSpec {
-  std::string spec;             // JSON for the planner; opaque here
+  std::string spec;             // JSON that only the planner reads
   std::vector<int32_t> groups;  // partition ids, group after group
   int group_size = 1;
   double timeout_s = 300;
@@ -34,9 +34,9 @@ class Site : public std::enable_shared_from_this<Site> {
     groups_.resize(spec_.groups.size() / spec_.group_size);
   }
 
-  // Enqueues the part of the rank that `device` is. `partition` is the partition id's operand on the device: it is read
-  // once per device, unless the stream is being captured into a graph; then the planner must know. The first call
-  // waits for a plan, timeout_s at most. `vectors`: of a ragged collective, else nullptr. `on_side_stream`: on the
+  // Enqueues the part of the rank on `device`. `partition` is the partition id's operand on the device. It is read once
+  // per device, unless the stream is being captured into a graph; then the planner must know it. The first call waits
+  // for a plan, at most timeout_s. `vectors`: of a ragged collective, else nullptr. `on_side_stream`: runs on the
   // device's side stream, until SideStreams::Join of `out`.
   jaxring::Status Run(int device, const void* partition, const void* in, void* out, uint64_t in_bytes,
                       uint64_t out_bytes, void* stream, const RaggedVectors* vectors = nullptr,
@@ -44,7 +44,7 @@ class Site : public std::enable_shared_from_this<Site> {
 
   const SiteSpec& spec() const { return spec_; }
   std::vector<int32_t> GroupPartitions(int group) const;
-  // (rank, device) pairs of this process that have come so far.
+  // The (rank, device) pairs of this process that have called so far.
   std::vector<std::pair<int, int>> Arrived(int group);
   void Resolve(int group, std::shared_ptr<LaunchPlan> plan);
   void Reject(int group, jaxring::Status status);
@@ -72,7 +72,7 @@ class Site : public std::enable_shared_from_this<Site> {
   std::map<int, jaxring::Status> unidentified_;
 };
 
-// What a site asks of Python: a plan for a group, or, with group -1, the partition that a device is.
+// A site's request to Python: a plan for a group, or, with group -1, the partition id of a device.
 struct Request {
   std::shared_ptr<Site> site;
   int group = -1;

@@ -1,4 +1,4 @@
-// What a kernel wrote down of its failure, as a sentence.
+// Describes a kernel's failure from the status record that it has written.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace jaxring::cuda {
 
-// Whether it failed because another rank, or another launch, did: that one says more.
+// Whether it failed because another rank or another launch has failed, whose status says more.
 bool Follows(const Status& status);
 
-// Of the rank that is called `self`, which waited for `peer`.
+// The description for the rank named `self`, which waited for `peer`.
 std::string Sentence(const Status& status, const std::string& self, const std::string& peer);
 
 }  // namespace jaxring::cuda

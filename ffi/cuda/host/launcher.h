@@ -1,6 +1,6 @@
 // A plan of the CUDA engine: a schedule bound to dtype, size and communicator, with its tables on every local rank's
-// device, ready to be launched. Python makes it once per call site and group; nothing in it changes but which buffers
-// are known to the peers.
+// device. Python makes it once per call site and group. Nothing in it changes except which buffers the peers have
+// mapped.
 #pragma once
 
 #include <map>
@@ -30,22 +30,24 @@ struct LaunchPlanSpec {
   int root = 0;
   Protocol protocol = Protocol::kSimple;
   std::optional<Fused> fused;              // instead of a step table
-  std::optional<MulticastKind> multicast;  // the same, through the ranks' multicast memory
-  // One half of a message between named ranks: the header ring is a communicator of one lane that all shapes of a queue
-  // of messages share; this plan's own has a queue of this shape. `check` stands for dtype and shape.
+  std::optional<MulticastKind> multicast;  // instead of a step table, through the ranks' multicast memory
+  // One half of a message between named ranks. The header ring is a communicator of one lane that all message shapes of
+  // a queue share; the plan's own communicator carries the data of this shape. `check` is a hash of dtype and shape.
   Half half = Half::kBoth;
   std::shared_ptr<Communicator> header_ring;
   uint64_t check = 0;
-  // Set: offsets and sizes come with each launch, in rows of so many elements, and blocks are of any length;
-  // block_elements is only what slices are cut for.
+  // If set, each launch passes offsets and sizes in rows of that many elements, and blocks have any length;
+  // block_elements then only determines the slice size.
   std::optional<uint64_t> ragged_row;
   int threads = 256;
-  // Slices that only move, of so many bytes at least, go by bulk copies where the device has them; 0: none do.
+  // Slices of at least that many bytes that are not reduced go by bulk copies if the device has them. 0: no bulk
+  // copies.
   uint64_t bulk_bytes = 0;
   double timeout_s = 300;
-  // Trap: an error ends the device's context, so no later operation sees incomplete data. See docs/cuda-host.md.
+  // On an error the kernel traps, which ends the device's context, so that no later operation sees incomplete data. See
+  // docs/cuda-host.md.
   bool trap = true;
-  // Buffers are read and written by peers in other processes where they lie, if they can be exported.
+  // Peers in other processes read and write the buffers in place if they can be exported.
   bool zero_copy = true;
 };
 
@@ -55,16 +57,16 @@ class LaunchPlan {
   ~LaunchPlan();
   LaunchPlan(const LaunchPlan&) = delete;
 
-  // One local rank's table; its flows are not looked at. `members`: ranks of its domain address memory, maybe its own.
-  // Throws std::invalid_argument for a table that does not fit.
+  // Adds one local rank's table; flows are ignored. `members`: ranks of its domain address each other's memory. Throws
+  // std::invalid_argument for a table that does not fit.
   void AddLocal(const RankTable& table, bool members);
 
-  // After AddLocal with a table of one lane without steps: the rank's bytes are copied as these moves say, and
-  // `arrivals` are the blocks of its output that others send. Throws std::invalid_argument for what does not fit.
+  // After AddLocal with a table of one lane without steps: copies the rank's bytes according to `moves`. `arrivals` are
+  // the blocks of its output that others send. Throws std::invalid_argument for blocks that do not exist.
   void SetMoves(int rank, const std::vector<Move>& moves, std::vector<int> arrivals);
 
-  // Enqueues one rank's part. Never waits for other ranks' kernels; the first launch with an allocation that other
-  // processes do not know waits until they have mapped it. `vectors`: of a ragged collective, else nullptr.
+  // Enqueues one rank's part. It never waits for other ranks' kernels, but the first launch with an allocation waits
+  // until the other processes have mapped it. `vectors`: of a ragged collective, else nullptr.
   jaxring::Status Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes, void* stream,
                          const RaggedVectors* vectors = nullptr);
 
@@ -74,21 +76,21 @@ class LaunchPlan {
   uint64_t out_bytes() const { return spec_.out_blocks * spec_.block_elements * ElementBytes(spec_.dtype); }
   uint64_t staged_launches() const { return staged_; }
 
-  // Ends what runs and refuses what comes, on the plan's communicators.
+  // Ends running launches and refuses later ones, on the plan's communicators.
   void Break(const std::string& why);
-  // The first fault of any local rank as a sentence, or an empty text. For the watcher.
+  // The description of the first fault of any local rank, or "". For the monitor thread.
   std::string Fault() const;
 
  private:
   struct Local {
-    Args args;  // all but the buffers
-    Mail mail;  // of a half
+    Args args;  // without the buffers
+    Mail mail;  // if the plan is one half of a message
     uint64_t* extents;
     Status* status;
-    bool members;                        // its buffers are addressed by others
-    std::map<uint64_t, uint64_t> known;  // allocation id -> region that all of the domain know; 0: not shared
+    bool members;                        // whether other ranks address its buffers
+    std::map<uint64_t, uint64_t> known;  // allocation id -> region that the whole domain has mapped; 0: not shared
     std::optional<Copies> copies;        // instead of a kernel
-    std::optional<Multicast> multicast;  // what such a kernel goes through
+    std::optional<Multicast> multicast;  // the multicast memory of such a kernel
   };
   void AddMail(Local& local, const RankTable& table) const;
   void Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors, uint64_t in_bytes,

@@ -1,10 +1,9 @@
 // Multicast memory of a communicator's ranks, which have a GPU each and are in one domain. Rank 0's process makes the
-// object, and every other process fetches its descriptor from there; then each rank adds its GPU, binds memory to it,
-// and maps what all have bound; then each stores through the switch to all, and finds what they stored, and what the
-// switch makes of a part of each. A step is taken when all ranks are through the one before: Python sees to it, as to
-// the communicator's other offers.
+// object, and every other process fetches its descriptor. Then each rank adds its GPU, binds memory, and maps the
+// memory of all. To test it, each rank stores to all through the switch, checks what the others stored, and checks a
+// sum that the switch computes. All ranks finish a step before any begins the next; Python sees to that.
 //
-// What is made here stays until the process ends, or goes when setting it up fails.
+// The memory lives until the process ends, or until setting it up fails.
 #pragma once
 
 #include <functional>
@@ -20,12 +19,12 @@ struct CommunicatorSpec;
 
 class MulticastTeam {
  public:
-  // All outlive it.
+  // The arguments must outlive it.
   MulticastTeam(Gpu& gpu, Regions& regions, const CommunicatorSpec& spec) : gpu_(gpu), regions_(regions), spec_(spec) {}
 
-  // Each throws std::runtime_error that names the rank, the step and the way out. Done again they do nothing.
+  // Each throws std::runtime_error, which names the rank, the step and what to do. Later calls do nothing.
   //
-  // By rank 0: where processes find the object, and its bytes.
+  // Called for rank 0: returns where the other processes find the object.
   Location Offer(uint64_t bytes);
   void Join(int rank, Location object);
   void Bind(int rank);
@@ -34,7 +33,7 @@ class MulticastTeam {
   void Probe(int rank);
   void Verify(int rank);
 
-  // Throws std::invalid_argument where it was not mapped.
+  // Throws std::invalid_argument if it was not mapped.
   Multicast At(int rank, MulticastKind kind) const;
 
  private:

@@ -1,5 +1,5 @@
-// What a profiler shows: while a Range lives, kernels and copies that its thread enqueues belong to the range's name.
-// NVTX 3 is a header: where no tool is attached a range costs a look at a pointer, and nothing is linked for it.
+// NVTX ranges for profilers: kernels and copies that a thread enqueues while it has a Range are shown under its name.
+// NVTX 3 is header-only. Without an attached tool a range costs one pointer check.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace jaxring::cuda {
 
-// A name that is used again and again, in the domain "jaxring". Never given back: tools may look at it at any time.
+// A reusable name in the NVTX domain "jaxring". Never freed, since tools may read it at any time.
 class RangeName {
  public:
   explicit RangeName(const std::string& text);
@@ -25,7 +25,7 @@ class Range {
   Range(const Range&) = delete;
 };
 
-// "3" where the build found NVTX's header, else "": then ranges do nothing.
+// "3" if the build found NVTX's header. "" if not; then ranges do nothing.
 const char* NvtxVersion();
 
 }  // namespace jaxring::cuda

@@ -1,9 +1,9 @@
-// Collectives that were started and are not done yet: each device of XLA's has a stream of our own beside XLA's, on
-// which they run one after another.
+// Side streams, on which collectives run between their start and their done. Each device has one besides XLA's stream.
+// Collectives on it run one after another.
 //
-// A start forks: the side stream goes on behind what XLA's has to do so far. A done joins: XLA's stream goes on behind
-// the start that writes the done's operand. Both are edges between streams, no waits, so they can be captured into one
-// graph. Buffers are XLA's, and the program keeps them from the start to the done.
+// A start forks: the side stream waits for the work that XLA's stream has so far. A done joins: XLA's stream waits for
+// the start that writes the done's operand. Both are event dependencies between streams, so they can be captured into
+// one graph. The buffers belong to XLA, and the program keeps them from the start to the done.
 #pragma once
 
 #include <atomic>
@@ -20,14 +20,14 @@ class SideStreams {
  public:
   SideStreams(Gpu& gpu, Service& service) : gpu_(gpu), service_(service) {}
 
-  // The stream beside `stream`, behind it. `number`: the device as XLA numbers it; `device`: as the Gpu does.
+  // The side stream, ordered after `stream`. `number`: the device's number in XLA; `device`: its number in Gpu.
   void* Fork(int number, int device, void* stream);
-  // What was enqueued there since writes `result`.
+  // The work enqueued since Fork writes `result`.
   void Started(int number, const void* result);
-  // Puts `stream` behind the start that writes `result`. False if there is none.
+  // Orders `stream` after the start that writes `result`. Returns false if there is none.
   bool Join(int number, const void* result, void* stream);
 
-  // Starts so far, and those of them without a join, which may well have ended.
+  // The number of starts, and of starts that were not joined yet, whose work may have ended.
   uint64_t count() const { return count_; }
   uint64_t open();
 
@@ -35,13 +35,13 @@ class SideStreams {
   struct Side {
     int device = 0;
     void* stream = nullptr;
-    std::map<const void*, void*> started;  // what it writes -> the event behind it
+    std::map<const void*, void*> started;  // result -> the event after the work that writes it
     std::vector<void*> idle;               // events
   };
   void* Event(Side& side);
 
   Gpu& gpu_;
-  Service& service_;  // streams and events are made there, since a thread that captures may not
+  Service& service_;  // makes streams and events, since a thread that captures a graph must not
   std::mutex mutex_;
   std::map<int, Side> side_streams_;
   std::atomic<uint64_t> count_{0};

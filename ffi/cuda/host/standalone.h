@@ -1,5 +1,5 @@
-// Runs plans on buffers of our own, without XLA: for tests on real GPUs, where several ranks of one process share a
-// device as they cannot under JAX, and for measuring kernels by themselves.
+// Standalone runs: plans on buffers of our own, without XLA. For tests on real GPUs, where several ranks of one process
+// share a device, which JAX does not allow, and for measuring kernels alone.
 #pragma once
 
 #include <string>
@@ -12,16 +12,16 @@ namespace jaxring::cuda {
 
 struct StandaloneResult {
   std::vector<std::string> outputs;  // of each rank
-  // By the host's clock, the first launch left out: of one launch on all ranks, one after another without waiting, and
-  // the median of launches that are waited for one by one.
+  // Host time of one launch on all ranks without the first launch: `microseconds` from launches back to back, `waited`
+  // as the median of launches that are awaited one by one.
   double microseconds = 0, waited = 0;
 };
 
-// All ranks must be of this process. Launches the plan once for the result and then `launches` times for each clock.
-// Throws GpuError, or std::runtime_error for what a launch returns or its kernel reports.
+// All ranks must be in this process. Launches the plan once for the result and then `launches` times for each of the
+// two times. Throws GpuError, or std::runtime_error for the error of a launch or of its kernel.
 StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_view>& inputs, int launches);
 
-// Microseconds of a copy of so many bytes within a device, by the host's clock.
+// Microseconds of host time for a copy of that many bytes within a device.
 double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies);
 
 // What RunStandalone's clocks show where `ranks` ranks, dealt to the devices in turn, launch a kernel that does

@@ -12,7 +12,7 @@ constexpr int kPointerHost = 1;  // what `ptrSupport` and registrations call hos
 constexpr int kUndefined = -1;
 constexpr int kMostDevices = 1024;
 
-// The beginnings of the versions' properties, as far as they are used here.
+// The first fields of each version's properties, as far as they are used here.
 struct PropertiesV6 {
   char* name;
   char* pci_path;
@@ -48,13 +48,13 @@ constexpr std::array<const char*, 16> kNames = {
     "init",    "devices", "getProperties", "listen", "connect", "accept",    "regMr",     "regMrDmaBuf",
     "deregMr", "isend",   "irecv",         "iflush", "test",    "closeSend", "closeRecv", "closeListen"};
 
-// The plugin's log: it has no say in ours, and tells its errors by what its calls return.
+// The plugin's log function. It drops all messages: errors are taken from the return codes.
 void Quiet(int, unsigned long, const char*, int, const char*, ...) {}
 int NoProfiler(void**, int, void*, int64_t, void*) { return 0; }
 
 }  // namespace
 
-// Calls with the signature that the arguments have: the caller knows the version's.
+// Calls with the signature of the arguments: the caller passes those of the plugin's version.
 template <class... Arguments>
 int NetPlugin::Raw(Call call, Arguments... arguments) {
   std::lock_guard lock(mutex_);
@@ -122,7 +122,7 @@ void NetPlugin::Begin(const Table& table, int version, const std::string& file) 
   if (count < 0 || count > kMostDevices) refuse("it counts " + std::to_string(count) + " devices");
   if (count == 0) throw std::runtime_error("the network plugin " + file + " finds no device on this host");
   for (int device = 0; device < count; ++device) {
-    // Larger than any version's, so that a newer plugin's additions do no harm.
+    // Larger than any version's, so that fields of a newer plugin fit, too.
     alignas(16) std::array<char, 1024> properties{};
     Do(kProperties, "describing a device", device, static_cast<void*>(properties.data()));
     const auto* oldest = reinterpret_cast<const PropertiesV6*>(properties.data());
@@ -220,7 +220,7 @@ void* NetPlugin::Receive(void* comm, void* data, size_t bytes, void* registratio
 bool NetPlugin::Test(void* request, size_t* bytes) {
   int done = 0;
   std::array<int, 8> sizes{};  // one is used; grouped receives would have more
-  // The code comes first: a message that is too long is done, and an error.
+  // The return code is checked first: a message that is too long is done and an error.
   Do(kTest, "a transfer", request, &done, sizes.data());
   *bytes = static_cast<size_t>(sizes[0] < 0 ? 0 : sizes[0]);
   return done != 0;

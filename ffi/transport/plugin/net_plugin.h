@@ -1,8 +1,8 @@
 // NCCL's network plugins (libnccl-net*.so): loaded at run time, called through one interface whatever their version.
 //
-// A plugin exports a table of functions, ncclNetPlugin_v6 to _v12, which differ in a few arguments. What is common: no
-// call blocks; connections go one way; messages match in the order in which they are posted; a request that cannot be
-// started yet comes back as nullptr and is to be tried again.
+// A plugin exports a table of functions, ncclNetPlugin_v6 to _v12; the versions differ in a few arguments. In all of
+// them, no call blocks, connections go one way, messages match in the order of posting, and a request that cannot be
+// started yet is returned as nullptr and must be tried again.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ class NetPlugin {
   static constexpr int kNewest = 12, kOldest = 6;
   static constexpr size_t kHandleBytes = 128;
 
-  // Loads `name`: a path, a file name, or what stands in libnccl-net-NAME.so. Takes the newest version that it exports,
-  // or `only` that. Throws std::runtime_error with a sentence that says why it cannot be used.
+  // Loads `name`: a path, a file name, or NAME of libnccl-net-NAME.so. Uses the newest version that it exports, or
+  // version `only`. Throws std::runtime_error that says why the plugin cannot be used.
   static std::shared_ptr<NetPlugin> Load(const std::string& name, int only = 0);
 
   // "Name (ABI v10, 2 devices: a, b)".
@@ -30,16 +30,16 @@ class NetPlugin {
   int version() const { return version_; }
   int devices() const { return static_cast<int>(device_names_.size()); }
 
-  // Each throws std::runtime_error where the plugin returns an error. nullptr: call again.
+  // Each throws std::runtime_error if the plugin returns an error. After nullptr, call it again.
   void* Listen(int device, char* handle);
   void* Connect(int device, char* handle);
   void* Accept(void* listen_comm);
   void* Register(void* comm, void* data, size_t bytes);
   void* Send(void* comm, void* data, size_t bytes, void* registration);
   void* Receive(void* comm, void* data, size_t bytes, void* registration);
-  // Whether a request is done; then `*bytes` is what was received.
+  // Returns whether a request is done, and then the received length in `*bytes`.
   bool Test(void* request, size_t* bytes);
-  // These do not throw: they are for the end.
+  // These do not throw, since they clean up.
   void Deregister(void* comm, void* registration);
   void CloseListen(void* comm);
   void CloseSend(void* comm);
@@ -77,7 +77,7 @@ class NetPlugin {
   template <class... Arguments>
   void Do(Call call, const char* what, Arguments... arguments);
 
-  std::mutex mutex_;  // one call at a time: what plugins allow besides is not written down
+  std::mutex mutex_;  // one call at a time, since it is not documented whether plugins are thread-safe
   std::string name_;
   int version_ = 0;
   std::array<void*, kCalls> calls_{};

@@ -12,13 +12,13 @@ namespace jaxring {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// The thread looks again for so long before it sleeps, then for so long at a time, at first and at last.
+// How long the thread polls before it sleeps, and for how long it sleeps at first and at most.
 constexpr auto kBusy = std::chrono::microseconds(50);
 constexpr auto kFirstSleep = std::chrono::microseconds(20), kLastSleep = std::chrono::microseconds(500);
 constexpr auto kJoinPause = std::chrono::milliseconds(1);
 constexpr char kDigits[] = "0123456789abcdef";
 
-// Has the thread look at once: a lane published something, or made room.
+// Wakes the thread: a lane has published a message or made room.
 class WakeNotifier final : public Notifier {
  public:
   explicit WakeNotifier(PluginLinks* links) : links_(links) {}
@@ -75,7 +75,7 @@ std::string PluginLinks::Offer(int peer, int channel, bool sending) {
 std::shared_ptr<PluginLinks::Pending> PluginLinks::Take(const Key& key, bool keep) {
   std::lock_guard lock(mutex_);
   auto it = pending_.find(key);
-  if (it == pending_.end()) throw std::runtime_error("there is no such link in the making to that process");
+  if (it == pending_.end()) throw std::runtime_error("no link by a network plugin to that process is being set up");
   auto found = it->second;
   if (!keep) pending_.erase(it);
   return found;
@@ -106,7 +106,7 @@ void* PluginLinks::Join(Pending& pending, bool sending, double timeout_s) {
     void* comm = sending ? pending.plugin->Connect(pending.device, pending.handle.data())
                          : pending.plugin->Accept(pending.listening);
     if (comm != nullptr) return comm;
-    if (Clock::now() > deadline) throw std::runtime_error("the other side did not come to the connection in time");
+    if (Clock::now() > deadline) throw std::runtime_error("the peer did not connect in time");
     std::this_thread::sleep_for(kJoinPause);
   }
 }
@@ -132,7 +132,7 @@ PluginLinks::Joined PluginLinks::Finish(Poller* poller, int peer, int channel, b
       joined.recv->notifier = std::move(notifier);
     }
   } catch (...) {
-    // A pump that was made closes it itself.
+    // If the pump was made, it closes `fd`.
     if (pump == nullptr) close(fd);
     throw;
   }
@@ -148,7 +148,7 @@ PluginLinks::Joined PluginLinks::Finish(Poller* poller, int peer, int channel, b
 
 void PluginLinks::Wake() {
   if (woken_.exchange(true)) return;
-  // Not between the thread's look at `woken_` and its sleep.
+  // Taking the lock keeps this out of the time between the thread's check of `woken_` and its sleep.
   {
     std::lock_guard lock(mutex_);
   }

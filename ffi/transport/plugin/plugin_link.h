@@ -1,11 +1,12 @@
-// Links by a network plugin: pumps that carry a ring's messages through a plugin's connection into the peer's ring.
+// Links by a network plugin: pumps carry a ring's messages over a plugin's connection into the peer's ring.
 //
-// A plugin has no events, so one thread asks all connections in turn, busily while anything moves and ever less often
-// while nothing does. A message goes as its wire header and payload in one piece, through buffers of our own that are
-// registered once: receives have to be posted before it is known what comes.
+// A plugin has no events, so one thread polls all connections in turn: without pause while anything moves, less and
+// less often while nothing does. A message is sent as wire header and payload in one piece, from buffers that are
+// registered once: receives have to be posted before the next message is known.
 //
-// Plugins say nothing of a dead peer. So the TCP connection over which the processes agreed stays open beside the link:
-// its end means that the peer is gone, and a sender that ends in good order says over it how many messages it has sent.
+// Plugins do not report a dead peer. So the TCP connection over which the processes agreed on the link stays open as a
+// control connection. Its end means that the peer is gone, and a sender that ends in good order reports over it how
+// many messages it has sent.
 #pragma once
 
 #include <array>
@@ -33,15 +34,15 @@ class PluginLinks {
   PluginLinks(uint32_t slot_bytes, Notifier* own_doorbell) : slot_bytes_(slot_bytes), own_doorbell_(own_doorbell) {}
   ~PluginLinks();
 
-  // Loads the plugin, once; returns it in words. All throw std::runtime_error with a sentence.
+  // Loads the plugin once and returns its description. All of these throw std::runtime_error.
   std::string Load(const std::string& name, int only = 0);
   // As VerbsJoin's: see jaxring/world/links.py for the order.
   std::string Offer(int peer, int channel, bool sending);
   void Prepare(int peer, int channel, bool sending, const std::string& peer_offer);
   using Joined = JoinedLink;
-  // Takes `fd`, also when it throws.
+  // Owns `fd`, even if it throws.
   Joined Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end);
-  // Somebody has something for the thread to do.
+  // Wakes the thread, since there is something for it to do.
   void Wake();
 
  private:

@@ -9,7 +9,8 @@
 namespace jaxring {
 namespace {
 
-// How long a receiver waits for what a peer sent before it was gone: since the last arrival, and if it said how much.
+// How long a receiver waits for the messages that a peer sent before it was gone: since the last arrival, and if the
+// peer has said how many there are.
 constexpr auto kGrace = std::chrono::milliseconds(100);
 constexpr auto kPatience = std::chrono::seconds(5);
 
@@ -52,7 +53,7 @@ void PluginPump::End(const std::string& why) {
   if (ended()) return;
   const Ending ending = heard_ == word_.size() ? Ending::kGoodbye : Ending::kNoGoodbye;
   end_->Close(why, ending);
-  shutdown(fd_, SHUT_RDWR);  // the peer is told, and the poller lets go of this
+  shutdown(fd_, SHUT_RDWR);  // the peer sees the end, and the poller drops this pump
   own_doorbell_->Notify();
   if (on_end_) on_end_(why, ending);
 }
@@ -83,7 +84,7 @@ void PluginPump::OnEvents(uint32_t) {
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     break;
   }
-  // A peer that has said its word, or has ended, is not listened to any more.
+  // Nothing more is read from a peer that has said goodbye or has ended.
   gone_ = true;
   poller_->Remove(fd_);
 }
@@ -177,7 +178,7 @@ bool PluginRecvPump::Deliver(Buffer& buffer) {
   if ((!ll && header.protocol != static_cast<uint32_t>(Protocol::kSimple)) ||
       buffer.bytes != sizeof header + header.message.bytes ||
       header.message.bytes > ring.memory().shape().payload_bytes) {
-    throw std::runtime_error("the peer sent a message that is no jaxring message");
+    throw std::runtime_error("the peer sent something that is not a jaxring message");
   }
   uint64_t position;
   if (!ring.Reserve(&position)) return false;

@@ -1,4 +1,4 @@
-// What carries one link's messages through a plugin's connection; PluginLinks' thread calls it.
+// Carries one link's messages over a plugin's connection. The thread of PluginLinks calls it.
 #pragma once
 
 #include <sys/epoll.h>
@@ -21,31 +21,31 @@ namespace jaxring {
 class PluginPump : public Poller::Handler {
  public:
   using Clock = std::chrono::steady_clock;
-  // `link` is kept alive; `end` is its.
+  // Keeps `link` alive, which owns `end`.
   PluginPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller, std::shared_ptr<void> link,
              LinkEnd* end, size_t message_bytes, Notifier* own_doorbell, OnEnd on_end);
   ~PluginPump() override;
-  // The plugin's thread: does what can be done now; true if anything moved.
+  // Called on the plugin's thread: makes all progress that is possible now. Returns whether anything moved.
   bool Turn();
-  // The poller's thread: the peer said something over the connection, or is gone.
+  // Called on the poller's thread: the peer has sent something on the control connection, or has closed it.
   void OnEvents(uint32_t events) override;
-  // Any thread: the process ends in good order.
+  // This process ends in good order. Any thread may call it.
   virtual void SayGoodbye() = 0;
   bool ended() const { return end_->closed.load(std::memory_order_acquire); }
 
  protected:
-  static constexpr size_t kBuffers = 8;  // requests in flight: plugins are safe with 32
+  static constexpr size_t kBuffers = 8;  // requests in flight; plugins must support 32
   struct Buffer {
     char* data = nullptr;
     size_t bytes = 0;         // of the message, where there is one
     void* request = nullptr;  // in flight
   };
-  // Under the lock; throw what the plugin says.
+  // Called under the lock. Throw the plugin's errors.
   virtual bool Advance() = 0;
-  // Nothing more can come or go now that the peer has gone.
+  // Whether nothing more can arrive or leave now that the peer is gone.
   virtual bool Finished() = 0;
   void End(const std::string& why);
-  // Both sides of what owns the registration: the connection is the derived pump's, which closes it.
+  // Register and deregister the buffers. The derived pump owns the connection and closes it in between.
   void Register();
   void Deregister();
 
@@ -62,9 +62,9 @@ class PluginPump : public Poller::Handler {
   std::vector<char> memory_;
   void* registration_ = nullptr;
   std::array<Buffer, kBuffers> buffers_;
-  uint64_t count_ = 0;       // messages that were sent or received
-  Clock::time_point moved_;  // the last time that one was
-  // What the peer said: that it ends, having sent so many messages, or nothing.
+  uint64_t count_ = 0;       // messages sent or received
+  Clock::time_point moved_;  // when the last one was
+  // The peer's goodbye, which holds the number of messages that it has sent, or the part of it that has arrived.
   std::array<char, sizeof(uint64_t)> word_{};
   size_t heard_ = 0;
   bool gone_ = false;
@@ -75,7 +75,7 @@ class PluginSendPump final : public PluginPump {
   PluginSendPump(std::shared_ptr<NetPlugin> plugin, void* comm, int fd, Poller* poller,
                  const std::shared_ptr<SendLink>& link, Notifier* own_doorbell, OnEnd on_end);
   ~PluginSendPump() override;
-  // Waits for what was published to leave, some seconds at most.
+  // Waits until all published messages have been sent, for some seconds at most.
   void SayGoodbye() override;
 
  private:

@@ -1,4 +1,5 @@
-// What is used of OpenSSL 1.1.1 and 3, declared as its manual pages do, and found in the system's library at run time.
+// The functions of OpenSSL 1.1.1 and 3 that jaxring uses, declared as in the manual pages and loaded from the system's
+// library at run time.
 #pragma once
 
 #include <cstddef>
@@ -59,7 +60,7 @@ struct Api {
   const char* (*OpenSSL_version)(int);
 };
 
-// Opens the library. Throws std::runtime_error where there is none that will do.
+// Opens the library. Throws std::runtime_error if there is none of a supported version.
 Api Open();
 
 }  // namespace jaxring::openssl

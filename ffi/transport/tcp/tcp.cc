@@ -11,7 +11,7 @@ namespace jaxring {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
-// All that a receiver ever says on the connection: that it ends in good order, or that what came is damaged.
+// The bytes that a receiver may send on the connection: it ends in good order, or it has received damaged data.
 constexpr char kGoodbyeWord = 'b', kDamagedWord = 'd';
 
 class TcpNotifier final : public Notifier {
@@ -124,7 +124,7 @@ void TcpSendPump::End(std::string why, Ending ending) {
   ended_ = true;
   char word;
   const ssize_t n = stream_->Read(&word, 1);
-  // With TLS it may be an alert, too: what came there was not what was sent.
+  // With TLS, reading may fail with an alert: the peer received other bytes than were sent.
   if (n < 0 && EndingOf(errno) == Ending::kDamaged) {
     ending = Ending::kDamaged;
     why = "the connection broke: " + stream_->Why();
@@ -224,7 +224,7 @@ bool TcpRecvPump::Read() {
       if (n > 0) {
         end_ += static_cast<size_t>(n);
         any = true;
-        // Less than there was room for is all, so far: another call would only say so.
+        // A short read means that the socket is empty, so another call would only return EAGAIN.
         drained = static_cast<size_t>(n) < room && !stream_->holds_bytes();
         continue;
       }

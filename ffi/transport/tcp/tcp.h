@@ -18,22 +18,22 @@
 
 namespace jaxring {
 
-// The sending pump is the link's notifier: whoever publishes a message tries to write it out at once; what the socket
-// does not take goes out from the poller's thread.
+// The sending pump is the link's notifier: the thread that publishes a message tries to write it to the socket at once.
+// The poller's thread writes the bytes that the socket did not take.
 class TcpSendPump final : public Poller::Handler {
  public:
-  // `on_room`: the doorbell of this process, rung when a full ring has room again.
+  // `on_room`: this process's doorbell, which is rung when a full ring has room again.
   TcpSendPump(std::unique_ptr<Stream> stream, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room,
               OnEnd on_end);
   void OnEvents(uint32_t events) override;
   void Pump();
-  // Tells the peer that nothing more will come, once it has been sent what the rings hold.
+  // Tells the peer that nothing more will be sent, after the messages that are still in the rings.
   void SayGoodbye();
 
  private:
-  // Any thread; with the lock.
+  // Any thread; holds the lock.
   void PumpLocked();
-  // What is to be written next, the goodbye behind all messages; false if there is nothing.
+  // Prepares the next message to be written; the goodbye comes after all messages. Returns false if there is none.
   bool NextMessage();
   void End(std::string why, Ending ending = Ending::kNoGoodbye);
   void Break();  // by what errno says
@@ -43,14 +43,14 @@ class TcpSendPump final : public Poller::Handler {
   std::shared_ptr<SendLink> link_;
   RingReceiver ll_, simple_;  // the pump empties the rings that the lanes fill
   OnEnd on_end_;
-  Notifier* on_room_;  // also rung when the connection ends: lanes wait for room that will not come
+  Notifier* on_room_;  // also rung when the connection ends, since lanes may wait for room
   std::mutex mutex_;
   bool writing_ = false, armed_ = false;
   enum class Goodbye { kNone, kDue, kSaid } goodbye_ = Goodbye::kNone;
-  std::atomic<bool> ended_{false};  // the connection; the link may have been closed before
+  std::atomic<bool> ended_{false};  // the connection has ended; the link may have been closed before
   WireHeader header_{};
   const char* payload_ = nullptr;
-  uint64_t position_ = 0, number_ = 0;  // the next message's, on the connection
+  uint64_t position_ = 0, number_ = 0;  // of the next message: its slot, and its number on the connection
   size_t written_ = 0;                  // of header and payload together
 };
 
@@ -61,14 +61,14 @@ class TcpRecvPump final : public Poller::Handler, public BusyPollers::Source {
   void OnEvents(uint32_t events) override;
   void OnKick() override;
   void EnableEvents() override;
-  // For whoever waits for a message: whether anything came.
+  // Reads the socket on a thread that waits for a message. Returns whether anything arrived.
   bool Poll();
   // Tells the sender that this process ends in good order.
   void SayGoodbye();
 
  private:
   void Say(char word);
-  // Whether anything came.
+  // Returns whether anything arrived.
   bool Read();
   void End(const std::string& why, Ending ending = Ending::kNoGoodbye);
   void Break();  // by what errno says
@@ -86,7 +86,7 @@ class TcpRecvPump final : public Poller::Handler, public BusyPollers::Source {
   OnEnd on_end_;
 };
 
-// Makes links over connected sockets. Both keep their pump alive through the poller.
+// Make links over connected sockets. The poller keeps their pumps alive.
 std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,
                                           Notifier* own_doorbell, OnEnd on_end = nullptr);
 std::shared_ptr<RecvLink> MakeTcpRecvLink(std::unique_ptr<Stream> stream, Poller* poller, BusyPollers* busy_pollers,

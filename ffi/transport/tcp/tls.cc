@@ -19,12 +19,12 @@ namespace {
 
 using namespace openssl;
 
-// A record's most. Keys are renewed long before AES-GCM's limit of 2^24.5 records.
+// The longest record. Keys are renewed long before AES-GCM's limit of 2^24.5 records.
 constexpr size_t kRecord = 16384;
 constexpr uint64_t kRecordsOfKey = uint64_t{1} << 22;
 constexpr const char* kIdentity = "jaxring";
 
-// The library, and what every connection of this process begins with.
+// The library, and the objects that all connections of this process share.
 struct Library final : Api {
   Context* context = nullptr;
   BioMethod* method = nullptr;
@@ -48,19 +48,19 @@ class TlsStream final : public Stream {
     std::memcpy(to, key_.data(), key_.size());
     return static_cast<unsigned>(key_.size());
   }
-  // The socket below, for OpenSSL.
+  // OpenSSL's BIO calls these to use the socket.
   int Send(Bio* bio, const char* data, int bytes);
   int Receive(Bio* bio, char* to, int bytes);
 
  private:
-  // -1 with errno for what SSL_get_error says of `result`.
+  // Returns -1 and sets errno from SSL_get_error for `result`, or 0 if the peer has closed the connection.
   ssize_t Failed(int result);
 
   const Library* api_ = nullptr;
   std::string key_;
   Ssl* ssl_ = nullptr;
-  mutable std::mutex mutex_;  // OpenSSL's object serves one thread at a time
-  std::vector<char> staged_;  // the record that OpenSSL is writing: it has to be given the same bytes again
+  mutable std::mutex mutex_;  // an SSL object may be used by one thread at a time
+  std::vector<char> staged_;  // the record being written: SSL_write must be repeated with the same bytes
   uint64_t records_ = 0;
   int error_ = 0;
   bool ended_ = false;
@@ -101,7 +101,7 @@ Library* Begin() {
 }
 
 const Library& Loaded() {
-  static const Library* const api = Begin();  // tried again after an exception
+  static const Library* const api = Begin();  // C++ calls it again after an exception
   return *api;
 }
 
@@ -117,7 +117,7 @@ void TlsStream::Shake(bool dialled, double timeout_s) {
   api_->BIO_set_init(bio, 1);
   api_->SSL_set_bio(ssl_, bio, bio);
   api_->SSL_set_ex_data(ssl_, 0, this);
-  // Who has not the key might show a certificate instead; none is trusted.
+  // A peer without the key might present a certificate instead. None is trusted.
   if (dialled) api_->SSL_set_verify(ssl_, kVerifyPeer, nullptr);
   dialled ? api_->SSL_set_connect_state(ssl_) : api_->SSL_set_accept_state(ssl_);
   while (true) {

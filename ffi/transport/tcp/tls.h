@@ -1,5 +1,5 @@
-// TLS 1.3 by the system's OpenSSL, which is opened when it is asked for. Both sides hold a key of this connection, so
-// there are no certificates: who does not hold it can neither read nor take part.
+// TLS 1.3 by the system's OpenSSL, which is loaded at first use. Both sides hold a pre-shared key for this connection,
+// so there are no certificates: a peer without the key can neither read nor send.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace jaxring {
 
-// Opens the library, once; returns its version. Throws std::runtime_error where there is none that will do.
+// Opens the library once and returns its version. Throws std::runtime_error if there is none of a supported version.
 std::string LoadTls();
 
-// The connection as an encrypted one, after a handshake with the other side, which calls this too; one of both has
-// `dialled`. Takes `fd`, also when it throws std::runtime_error: the other side has another key, is gone or is late.
+// Encrypts a connection after a handshake with the peer, which calls this, too; exactly one of them has `dialled`. Owns
+// `fd`, even if it throws. Throws std::runtime_error if the peer has another key, is gone or does not answer in time.
 std::unique_ptr<Stream> MakeTlsStream(int fd, const std::string& key, bool dialled, double timeout_s);
 
 }  // namespace jaxring

@@ -1,4 +1,4 @@
-// What both ends of an RDMA link have: completions, the connection beside it, and how it ends.
+// The parts that both ends of an RDMA link share: completions, the control connection, and the end of the link.
 #include "transport/verbs/verbs.h"
 
 #include <poll.h>
@@ -63,7 +63,7 @@ void VerbsPump::EnableEvents() {
 
 void VerbsPump::EnableEventsLocked() {
   armed_ = true;
-  // Armed first and looked at afterwards, so that nothing falls in between.
+  // Events are enabled before the completion queue is polled, so that no completion is missed in between.
   if (!endpoint_->Arm()) return End(endpoint_->error(), true);
   PumpLocked();
 }
@@ -84,7 +84,7 @@ bool VerbsPump::PumpLocked() {
   while (good) {
     events_.clear();
     good = endpoint_->Poll(&events_);
-    // What came before a failure came whole.
+    // Events before a failure are complete.
     for (const Event& event : events_) good = Handle(event) && good;
     good = good && Advance();
     if (events_.empty()) break;
@@ -92,8 +92,8 @@ bool VerbsPump::PumpLocked() {
   }
   if (good && !armed_ && MustHear()) EnableEventsLocked();
   if (good || closed()) return any;
-  // A peer that ends takes its queue pairs along, which an iWARP device reports at once: what it said, or that it is
-  // gone, is then on its way.
+  // When a peer ends, its queue pairs end, too, and an iWARP device reports this at once. The peer's last message on
+  // the control connection, or the end of it, may still be on its way.
   pollfd word{fd_, POLLIN, 0};
   const bool leaving = endpoint_->closed_by_peer();
   if (leaving && heard_.empty()) poll(&word, 1, kLastWordMs);
@@ -127,7 +127,7 @@ void VerbsPump::End(const std::string& why, bool tell) {
 void VerbsPump::Hear() {
   std::lock_guard lock(mutex_);
   if (closed() || !Listen()) return;
-  // What the peer wrote before it went counts.
+  // Messages that the peer wrote before it closed the link are still valid.
   PumpLocked();
   End(LastWord(), false);
 }

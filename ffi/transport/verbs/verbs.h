@@ -1,18 +1,19 @@
 // The verbs transport: carries a link's two rings to another host by RDMA, slot by slot.
 //
-// Both ends have rings of the same shape, and the message at a position of the sender's ring goes into the slot of the
-// same position of the receiver's: header and payload in one write, all but the flag. The notice that follows names the
-// position, and the receiving pump then sets the flag, which is what makes a slot readable; so nothing is assumed of
-// the order in which a write's bytes arrive. The sender's slot is free when its write is complete. The receiver tells
-// by notices how far its ring has been read (a credit), and the sender writes only into slots that are free there.
+// Both ends have rings of the same shape. The message at a position of the sender's ring goes into the slot at the same
+// position of the receiver's ring: one RDMA write for header and payload, without the flag. The notice that follows
+// names the position, and the receiving pump then sets the flag, which makes the slot readable. So the order in which
+// the bytes of a write arrive does not matter. The sender's slot is free when its write is complete. By notices in the
+// other direction (credits) the receiver reports how far its ring has been read, and the sender writes only into free
+// slots.
 //
-// Credits are sent when half of a ring was read, or as soon as anything was read and the sender has used all that it
-// had: so they are few, and none is missing when the sender waits for one. Every notice stands for at least one
-// position that its receiver has yet to hear of, so those under way never exceed the slots of both rings (40), which is
-// less than a receive queue holds (kNotices).
+// The receiver sends a credit when half of a ring was read, or as soon as anything was read and the sender has used all
+// of its credits. So credits are few, and one is sent whenever the sender waits for it. Every notice stands for at
+// least one position that its receiver does not know of yet, so at most as many are in flight as both rings have slots
+// (40), which is less than a receive queue holds (kNotices).
 //
-// The connection over which the processes agreed stays open: its end says that the peer is gone, and over it each tells
-// the other why it gives up.
+// The control connection over which the processes agreed on the link stays open. Its end means that the peer is gone,
+// and each end reports over it why it closes the link.
 #pragma once
 
 #include <array>
@@ -35,41 +36,41 @@ namespace jaxring {
 
 class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std::enable_shared_from_this<VerbsPump> {
  public:
-  // `link` owns the memory that the endpoint has registered, and `end`.
+  // `link` owns `end` and the memory that the endpoint has registered.
   VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller, LinkEnd* end,
             Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end);
   ~VerbsPump() override;
-  // Listens for completions and to the peer's word, from now on.
+  // Starts to handle completions and what the peer sends on the control connection.
   void Start();
-  // Completions are there.
+  // Called when there are completions.
   void OnEvents(uint32_t events) override;
-  // Does what can be done now; any thread.
+  // Makes all progress that is possible now. Any thread may call it.
   void Pump();
-  // The same for whoever waits for a message; whether anything was complete.
+  // The same, on a thread that waits for a message. Returns whether anything was complete.
   bool Poll();
   void EnableEvents() override;
-  // The peer said something over the connection, or is gone.
+  // Called when the peer has sent something on the control connection, or has closed it.
   void Hear();
   // Tells the peer that this process ends in good order.
   virtual void SayGoodbye();
-  // Now and then: gives up where the port has been down for longer than a lost packet is sent again. Not every device
-  // ends its queue pairs then; soft-RoCE goes on for ever.
+  // Called regularly: closes the link if the port has been down for longer than the device resends a lost packet. Not
+  // every device ends its queue pairs then; soft-RoCE resends for ever.
   void CheckPort();
 
  protected:
   using Event = verbs::Endpoint::Event;
-  // Both under the lock; false when the connection has failed.
+  // Both are called under the lock and return false when the connection has failed.
   virtual bool Handle(const Event& event) = 0;
   virtual bool Advance() = 0;
-  // Something was sent whose completion is not known.
+  // Whether something was sent and has not completed.
   virtual bool Waiting() const = 0;
-  // A message waits for a word of the peer's, which nobody looks for once its operation has ended here.
+  // Whether a message waits for a credit. No thread polls for the credit once the message's operation has ended here.
   virtual bool MustHear() const = 0;
-  // Whether anything was complete.
+  // Returns whether anything was complete.
   bool PumpLocked();
   void EnableEventsLocked();
   void End(const std::string& why, bool tell);
-  // Reads what the peer said; true if its side of the connection has ended.
+  // Reads the control connection. Returns true if the peer has closed it.
   bool Listen();
   std::string LastWord() const;
   bool Misbehaved();
@@ -100,7 +101,7 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
  public:
   VerbsSendPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
                 const std::shared_ptr<SendLink>& link, Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end);
-  // Waits for what has been sent to arrive, some seconds at most.
+  // Waits until all messages have arrived, for some seconds at most.
   void SayGoodbye() override;
   const std::string& device() const override { return endpoint_->device(); }
   uint32_t Register(const DirectRegion& region) override { return endpoint_->RegisterMore(region); }
@@ -113,12 +114,12 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
     RingReceiver reader;     // the pump empties the rings that the lanes fill
     uint64_t peer_head = 0;  // the receiver has read every position below
     uint64_t next = 0;       // the next position to be written
-    bool held = false;       // it is claimed and waits for a credit
+    bool held = false;       // the next message is claimed and waits for a credit
     Message message;
   };
   struct Sent {
     uint64_t id;
-    Ring* ring;  // nullptr for a mark
+    Ring* ring;  // nullptr for an empty write
     uint64_t position;
   };
   struct Queue {
@@ -133,7 +134,8 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
   bool Write(Ring& ring, uint32_t protocol);
 
   std::array<Ring, 2> rings_;
-  // What the LL ring's messages take along, by slot. A slot's flag orders both sides' turns at its entry.
+  // The direct writes that go with the LL ring's messages, by slot. A slot's flag also orders the accesses to its
+  // entry.
   std::vector<DirectPiece> pieces_;
   std::vector<Queue> queues_;
   size_t next_queue_ = 0;
@@ -150,8 +152,8 @@ class VerbsRecvPump final : public VerbsPump, public DirectMemory {
  private:
   struct Ring {
     RingMemory memory;
-    uint64_t received = 0;  // messages so far
-    uint64_t credited = 0;  // how far the sender knows the ring to be read
+    uint64_t received = 0;  // number of messages
+    uint64_t credited = 0;  // the position up to which the ring was read, as last reported to the sender
   };
   bool Handle(const Event& event) override;
   bool Advance() override;
@@ -162,19 +164,18 @@ class VerbsRecvPump final : public VerbsPump, public DirectMemory {
   int credits_under_way_ = 0;
 };
 
-// Links in the making, from the offer that is made to a peer to the link.
+// Sets RDMA links up, from the offer to a peer to the finished link.
 class VerbsJoin {
  public:
   VerbsJoin(uint32_t slot_bytes, Notifier* own_doorbell, BusyPollers* busy_pollers)
       : slot_bytes_(slot_bytes), own_doorbell_(own_doorbell), busy_pollers_(busy_pollers) {}
-  // Each throws std::runtime_error with a sentence, and forgets the link then. See jaxring/world/links.py for the
-  // order.
+  // Each throws std::runtime_error and then drops the link. See jaxring/world/links.py for the order of calls.
   std::string Offer(int peer, int channel, bool sending, verbs::EndpointOptions options);
   void Prepare(int peer, int channel, bool sending, const std::string& peer_offer);
-  // Takes `fd`, also when it throws. One of the two links is set. Returns the connection in words.
+  // Owns `fd`, even if it throws.
   using Joined = JoinedLink;
   Joined Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end);
-  // Has every link in service look at its port.
+  // Calls CheckPort for every link in service.
   void CheckPorts();
   void Forget(int peer, int channel, bool sending);
 

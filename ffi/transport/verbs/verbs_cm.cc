@@ -46,7 +46,7 @@ CmConnector::CmConnector(Endpoint* endpoint, bool listening) : endpoint_(endpoin
   sockaddr_storage own = Parse(options.address, 0);
   channel_ = api_->create_event_channel();
   if (channel_ == nullptr) Throw("opening /dev/infiniband/rdma_cm (is the module rdma_ucm loaded?)");
-  // From here on the destructor's work would be missing if this threw, so it is done by hand.
+  // If the constructor throws from here on, the destructor does not run, so its work is done below.
   try {
     fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
     CmId* id = NewId();
@@ -141,7 +141,7 @@ void CmConnector::MakeQueuePair(CmId* id, int queue_pair) {
   endpoint_->PostReceives(queue_pair);
 }
 
-// The kernel may miss the neighbour's answer and then looks again only when its time is up, so it gets little at once.
+// The kernel may miss the neighbour's answer and then retries only after the timeout, so each attempt has a short one.
 void CmConnector::Resolve(CmId* id, sockaddr* to, Clock::time_point until) {
   constexpr const char* kWhat = "resolving the peer's address";
   while (true) {
@@ -188,7 +188,7 @@ void CmConnector::Answer(Clock::time_point until) {
     if (!whole || card.token != endpoint_->offer_.token ||
         card.queue_pair >= static_cast<uint32_t>(endpoint_->options_.queue_pairs) ||
         endpoint_->qps_[card.queue_pair] != nullptr) {
-      api_->reject(id, nullptr, 0);  // a stranger: our peer shows the token that it has from us
+      api_->reject(id, nullptr, 0);  // an unauthenticated peer: ours sends the token that it got from us
       api_->destroy_id(id);
       continue;
     }

@@ -1,4 +1,4 @@
-// iWARP's way to a connected queue pair: its TCP connection is the connection manager's business (librdmacm).
+// Connects queue pairs by iWARP, whose TCP connections the connection manager (librdmacm) makes.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ class Endpoint;
 
 class CmConnector {
  public:
-  // Binds to the endpoint's address; a listening one can be dialled from now on. Throws std::runtime_error.
+  // Binds to the endpoint's address; if it listens, it can be dialled from now on. Throws std::runtime_error.
   CmConnector(Endpoint* endpoint, bool listening);
   ~CmConnector();
   CmConnector(const CmConnector&) = delete;
@@ -26,7 +26,7 @@ class CmConnector {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // What who connects shows.
+  // What the dialling peer sends.
   struct Card {
     uint64_t token;
     uint32_t queue_pair;
@@ -35,7 +35,7 @@ class CmConnector {
   void Dial(int queue_pair, Clock::time_point until);
   void Answer(Clock::time_point until);
   void MakeQueuePair(CmId* id, int queue_pair);
-  // The next event, and the next event of that type: what else may come while connecting is an error.
+  // The next event, and the next event of that type; any other one is an error.
   CmEvent* Next(const char* what, Clock::time_point until);
   CmEvent* Await(int type, const char* what, Clock::time_point until);
   CmId* NewId();

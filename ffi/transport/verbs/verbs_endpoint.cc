@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kOfferVersion = 1;
 constexpr uint32_t kInlineBytes = 256;
-// Retries where the peer's receive queue is empty. Credits rule that out, so more than a few would hide a fault.
+// Retries if the peer's receive queue is empty. Credits rule that out, so many retries would hide a fault.
 constexpr uint8_t kRnrRetries = 6;
 constexpr uint8_t kRnrTimer = 12;  // 0.64 ms
 
@@ -169,7 +169,7 @@ uint32_t Endpoint::RegisterMore(const DirectRegion& region) {
     if (!made) Throw(what, errno);
   } else {
     if (api_->reg_dmabuf_mr == nullptr) Throw(what + " as a dma-buf (which rdma-core 34 and later can)", ENOSYS);
-    // Addressed as the memory is, and not from 0.
+    // The registration uses the memory's own addresses, not offsets from 0.
     const auto at = reinterpret_cast<uint64_t>(region.memory);
     made.reset(api_->reg_dmabuf_mr(pd_.get(), region.offset, region.bytes, at, region.dmabuf, AccessOfMemory()));
     if (!made) Throw(what + " as a dma-buf", errno);

@@ -1,9 +1,9 @@
 // One end of a connection between two RDMA devices: queue pairs, one completion queue, the registered memory of a link.
 //
-// The sender writes into the receiver's memory and tells it so by a notice of 32 bits, which arrives after what was
-// written before it on the same queue pair. On InfiniBand and RoCE a notice is immediate data; iWARP has none, so there
-// it is a message of its own. Either takes one entry of the peer's receive queue; that there is always one is the
-// business of the pumps, whose credits bound the notices under way by kNotices.
+// The sender writes into the receiver's memory and then sends a notice of 32 bits, which arrives after the writes
+// before it on the same queue pair. On InfiniBand and RoCE a notice is immediate data. iWARP has none, so there a
+// notice is a send of its own. Either takes one entry of the peer's receive queue. The pumps' credits keep the notices
+// in flight below kNotices, so that there always is one.
 #pragma once
 
 #include <array>
@@ -30,13 +30,13 @@ struct EndpointOptions {
   int gid_index = -1;   // -1: addressed by LID (InfiniBand), or by IP (iWARP)
   std::string address;  // iWARP: the IP address of the device's interface
   int queue_pairs = 1;
-  int timeout = 20;  // a packet's: 4.096 us x 2^timeout
+  int timeout = 20;  // until a packet is resent: 4.096 us x 2^timeout
   int retry_count = 7;
 };
 
 enum class Layer : uint8_t { kInfiniband = 0, kRoce = 1, kIwarp = 2 };
 
-// What one end tells the other, in the byte order of x86-64 and arm64.
+// What the two ends exchange before they connect, in the byte order of x86-64 and arm64.
 struct Offer {
   uint32_t version;
   Layer layer;
@@ -47,7 +47,7 @@ struct Offer {
   Gid gid;
   uint64_t memory;  // where the registered memory begins, and its size
   uint64_t bytes;
-  uint64_t token;  // iWARP: who connects shows it
+  uint64_t token;  // iWARP: the dialling peer must send it
   uint32_t rkey;
   uint32_t psn;
   uint32_t qpn[kMaxQueuePairs];
@@ -56,7 +56,7 @@ struct Offer {
   char cm_address[48];
 };
 std::string ToHex(const Offer& offer);
-// Throws std::runtime_error for what is no offer.
+// Throws std::runtime_error if the text is not an offer.
 Offer FromHex(const std::string& text);
 
 class CmConnector;
@@ -65,56 +65,58 @@ class Endpoint {
  public:
   enum class Role { kSender, kReceiver };
   struct Event {
-    bool notice;  // a notice came; otherwise a signaled write is complete
+    bool notice;  // a notice arrived; false: a signaled write is complete
     int queue_pair;
     uint64_t value;  // the notice, or the write's id
   };
 
-  // Registers `memory`, which must outlive the endpoint. Throws std::runtime_error with a sentence.
+  // Registers `memory`, which must outlive the endpoint. Throws std::runtime_error.
   Endpoint(EndpointOptions options, Role role, char* memory, size_t bytes);
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
 
   const Offer& offer() const { return offer_; }
-  // Knows the peer from now on, and can receive from it except by iWARP. Throws std::runtime_error.
+  // Takes the peer's offer. Afterwards the endpoint can receive, except by iWARP. Throws std::runtime_error.
   void Prepare(const Offer& peer);
-  // Can send and receive; blocks for iWARP, `timeout_s` at most. Throws std::runtime_error.
+  // Connects. Afterwards the endpoint can send and receive. Blocks for iWARP, at most `timeout_s`. Throws
+  // std::runtime_error.
   void Finish(double timeout_s);
 
-  // More memory, which must outlive the endpoint; returns the key by which the sender's end reads it, or the peer
-  // writes to the receiver's. Any thread. Throws std::runtime_error.
+  // Registers more memory, which must outlive the endpoint. Returns the key by which this device reads it (sender) or
+  // the peer writes to it (receiver). Any thread may call it. Throws std::runtime_error.
   uint32_t RegisterMore(const DirectRegion& region);
   const std::string& device() const { return options_.device; }
 
   // The functions below are called under the pump's lock. They return false when the connection has failed.
-  // Writes to the same place of the peer's memory, then a notice. The memory stays as it is until a later signaled
-  // write of the same queue pair is complete.
+  // Writes to the same offset of the peer's memory, then sends a notice. The caller must not change the memory until a
+  // later signaled write of the same queue pair is complete.
   bool Write(int queue_pair, const char* data, uint32_t bytes, uint32_t notice, uint64_t id, bool signaled);
-  // Writes bytes of RegisterMore's memory, which stay as they are until the peer says that it has read them (see
-  // DirectSend): a later completion does not say on every device that they have been sent.
+  // Writes bytes of memory that RegisterMore has registered. The caller must not change them until the peer says that
+  // it has read them (see DirectSend): not on every device does a later completion mean that they have been sent.
   bool WriteDirect(int queue_pair, const DirectPiece& piece);
-  // Only a notice, signaled.
+  // Sends a signaled notice alone.
   bool Notify(int queue_pair, uint32_t notice);
-  // A signaled write of nothing: when it is complete, so is what went before it on the queue pair.
+  // Posts a signaled empty write. When it is complete, so are the earlier requests of the queue pair.
   bool Mark(int queue_pair, uint64_t id);
-  // Appends what happened.
+  // Appends the events since the last call.
   bool Poll(std::vector<Event>* events);
-  // Has fd() become readable at the next completion. Poll once more afterwards: what came before counts not.
+  // Makes fd() readable at the next completion. Poll must be called once more afterwards, since earlier completions do
+  // not make it so.
   bool Arm();
-  // Has fd() become unreadable, without asking for another event.
+  // Takes the events that make fd() readable, and requests no other.
   void TakeEvents();
   int fd() const { return channel_->fd; }
   int queue_pairs() const { return options_.queue_pairs; }
-  // Why it failed: device, GID, queue pair, status and what to do.
+  // Why the connection failed: device, GID, queue pair, status, and what to do.
   const std::string& error() const { return error_; }
   void Fail(const std::string& what);
-  // The port is up; how long a lost packet is sent again; and failing because it is down for longer.
+  // Whether the port is up; for how long a lost packet is resent; fails the connection since the port was down longer.
   bool PortActive() const;
   std::chrono::microseconds Patience() const;
   void FailForPort();
-  // It failed because the connection was taken down, and not by an error of its own.
+  // Whether it failed because the peer has closed the connection, and not by an error of its own.
   bool closed_by_peer() const { return closed_by_peer_; }
-  // Both ends in a few words, for the log.
+  // Both ends in a few words, for logs.
   std::string Describe() const;
 
  private:
@@ -123,7 +125,7 @@ class Endpoint {
   friend class CmConnector;
   void QueryPort();
   void Register(char* memory, size_t bytes);
-  // The receiver's memory is written by the peer, the sender's only read by the device.
+  // The peer writes the receiver's memory; the device only reads the sender's.
   int AccessOfMemory() const {
     return role_ == Role::kReceiver ? kAccessLocalWrite | kAccessRemoteWrite : kAccessLocalWrite;
   }
@@ -142,12 +144,12 @@ class Endpoint {
   EndpointOptions options_;
   const Role role_;
   const Api* api_;
-  // In the order in which they are made: each goes before those above it.
+  // In the order of construction, so that each is destroyed before those above it.
   std::unique_ptr<OpenDevice> device_;  // not for iWARP, where the context is the connection manager's
   std::unique_ptr<CmConnector> cm_;
   Context* context_ = nullptr;
   Handle<Pd> pd_;
-  // iWARP's notices: what was received per queue pair and entry, then what is being sent.
+  // Buffers of iWARP's notices: the received ones by queue pair and entry, then the ones being sent.
   std::unique_ptr<std::array<uint32_t, (kMaxQueuePairs + 1) * kNotices>> notice_buffer_;
   Handle<Mr> memory_, notices_;
   std::mutex more_mutex_;

@@ -1,4 +1,4 @@
-// How two processes make an RDMA link: offers, preparation on both sides, and the pumps that the link then has.
+// How two processes set an RDMA link up: offers, preparation at both ends, and the link's pumps.
 #include <stdexcept>
 
 #include "transport/verbs/verbs.h"
@@ -47,7 +47,7 @@ std::string VerbsJoin::Offer(int peer, int channel, bool sending, verbs::Endpoin
 std::shared_ptr<VerbsJoin::Pending> VerbsJoin::Find(const Key& key) {
   std::lock_guard lock(mutex_);
   auto it = pending_.find(key);
-  if (it == pending_.end()) throw std::runtime_error("there is no RDMA link in the making to that process");
+  if (it == pending_.end()) throw std::runtime_error("no RDMA link to that process is being set up");
   return it->second;
 }
 

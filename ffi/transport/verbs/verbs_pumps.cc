@@ -1,5 +1,5 @@
-// The two pumps of an RDMA link: what the sender's rings hold is written to the receiver's, and how far those were read
-// is told back.
+// The two pumps of an RDMA link: one writes the messages of the sender's rings into the receiver's rings, the other
+// reports how far these were read.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -10,15 +10,16 @@
 namespace jaxring {
 namespace {
 
-// A notice: a message at a position or a credit up to a position, of one of the two rings; and the position's low bits.
+// A notice says message or credit, names one of the two rings, and holds the low bits of the position.
 constexpr uint32_t kCredit = uint32_t{1} << 31;
 constexpr int kProtocolShift = 30;
 constexpr uint32_t kPositionMask = (uint32_t{1} << kProtocolShift) - 1;
-// Every so many LL messages of a connection one asks for its completion. Slots that wait for one must never be all.
+// One in this many LL messages of a connection asks for its completion. It is less than the ring's slots, so that some
+// slot is always about to be freed.
 constexpr int kSignalEvery = 8;
 constexpr auto kDrain = std::chrono::seconds(5);
 
-// The whole position whose low bits are given and which is not below `from`.
+// The position with the notice's low bits that is not below `from`.
 uint64_t Expand(uint32_t notice, uint64_t from) {
   return from + ((notice - static_cast<uint32_t>(from)) & kPositionMask);
 }
@@ -44,7 +45,7 @@ bool VerbsSendPump::Handle(const Event& event) {
     ring.peer_head = head;
     return true;
   }
-  // Writes of a queue pair complete in their order, so those before it are complete too.
+  // Writes of a queue pair complete in order, so the earlier ones are complete, too.
   auto& sent = queues_[event.queue_pair].sent;
   while (!sent.empty() && sent.front().id <= event.value) {
     if (sent.front().ring != nullptr) sent.front().ring->reader.Release(sent.front().position);
@@ -77,7 +78,7 @@ bool VerbsSendPump::Waiting() const {
 }
 
 bool VerbsSendPump::Write(Ring& ring, uint32_t protocol) {
-  // Messages are claimed in the order of their positions, so this one stands at `next`.
+  // Messages are claimed in the order of their positions, so this one is at `next`.
   const uint64_t position = ring.next++;
   ring.held = false;
   const int index = static_cast<int>(next_queue_++ % queues_.size());
@@ -87,11 +88,11 @@ bool VerbsSendPump::Write(Ring& ring, uint32_t protocol) {
   const uint64_t id = queue.next_id++;
   queue.sent.push_back({id, &ring, position});
   if (protocol == 0) {
-    // First on the same queue pair, so that it is in its place when the notice comes.
+    // Before the message on the same queue pair, so that the bytes have arrived when the notice does.
     const DirectPiece piece = std::exchange(pieces_[position % pieces_.size()], {});
     if (!endpoint_->WriteDirect(index, piece)) return false;
   }
-  // The slot from behind the flag to the payload's end.
+  // The slot without its flag, up to the payload's end.
   const char* begin = reinterpret_cast<const char*>(&ring.memory.header(position)) + sizeof(SlotHeader::flag);
   const char* end = ring.memory.payload(position) + ring.message.bytes;
   const uint32_t notice = protocol << kProtocolShift | (static_cast<uint32_t>(position) & kPositionMask);
@@ -99,7 +100,7 @@ bool VerbsSendPump::Write(Ring& ring, uint32_t protocol) {
 }
 
 void VerbsSendPump::SayGoodbye() {
-  // A process that ends takes its queue pairs with it, and what the peer's device has not acknowledged.
+  // When a process ends, its queue pairs end, and messages that the peer's device has not acknowledged are lost.
   const auto until = std::chrono::steady_clock::now() + kDrain;
   while (true) {
     {
@@ -155,7 +156,7 @@ bool VerbsRecvPump::Advance() {
     Ring& ring = rings_[protocol];
     RingControl& control = ring.memory.control();
     const uint32_t slots = ring.memory.shape().slots;
-    // Whoever moves the head after this sees the wish and calls the pump.
+    // A thread that moves the head after this sees sender_waits and calls the pump.
     control.sender_waits.store(1, std::memory_order_seq_cst);
     const uint64_t head = control.head.load(std::memory_order_seq_cst);
     const bool all_used = ring.received == ring.credited + slots;
@@ -164,7 +165,7 @@ bool VerbsRecvPump::Advance() {
     const uint32_t notice = kCredit | protocol << kProtocolShift | (static_cast<uint32_t>(head) & kPositionMask);
     ring.credited = head;
     ++credits_under_way_;
-    // By one queue pair, which keeps their order.
+    // All credits go by one queue pair, which keeps their order.
     if (!endpoint_->Notify(0, notice)) return false;
   }
   return true;

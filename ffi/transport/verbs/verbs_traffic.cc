@@ -1,5 +1,4 @@
-// What an endpoint's queue pairs carry once they are connected: writes, notices, completions, and the words for
-// failures.
+// A connected endpoint's traffic: writes, notices, completions, and the texts of failures.
 #include <arpa/inet.h>
 #include <fcntl.h>
 
@@ -12,7 +11,7 @@
 namespace jaxring::verbs {
 namespace {
 
-// A work request's id: which queue pair, and the sender's id or the receive's slot.
+// A work request's id: the queue pair, and the sender's id or the receive entry.
 constexpr uint64_t kReceiveBit = uint64_t{1} << 63;
 constexpr int kQueuePairShift = 48;
 constexpr uint64_t kNoticeOnly = (uint64_t{1} << kQueuePairShift) - 1;  // a send's id that nobody waits for
@@ -68,9 +67,9 @@ bool Endpoint::Write(int queue_pair, const char* data, uint32_t bytes, uint32_t 
   }
   write.opcode = kWrite;
   write.id = uint64_t(queue_pair) << kQueuePairShift | kWriteOnly;
-  // The notice's completion says that the write is complete as well, but not on every device that its memory may be
-  // filled again: soft-iWARP hands an unsignaled write of a page or more to TCP by reference and completes the notice
-  // while TCP still has to send, or send again, from there. A signaled one it copies. Inline bytes are copied already.
+  // The notice's completion means that the write is complete, but not on every device that its memory may be changed:
+  // soft-iWARP hands an unsignaled write of a page or more to TCP by reference and completes the notice while TCP still
+  // has to send or resend from there. It copies a signaled write. Inline bytes are copied already.
   if (bytes > max_inline_) write.flags |= kSignaled;
   Sge word{};
   SendWork tell{};
@@ -83,7 +82,7 @@ bool Endpoint::Write(int queue_pair, const char* data, uint32_t bytes, uint32_t 
 
 bool Endpoint::WriteDirect(int queue_pair, const DirectPiece& piece) {
   if (piece.bytes == 0) return true;
-  // Never inline: the processor may not read a GPU's memory.
+  // Never inline, since the CPU cannot read a GPU's memory.
   Sge sge{reinterpret_cast<uint64_t>(piece.from), piece.bytes, piece.key};
   SendWork write{};
   write.id = uint64_t(queue_pair) << kQueuePairShift | kNoticeOnly;
@@ -96,8 +95,9 @@ bool Endpoint::WriteDirect(int queue_pair, const DirectPiece& piece) {
 }
 
 void Endpoint::PrepareNotice(SendWork* work, Sge* sge, uint32_t notice) {
-  // A word is used again after kNotices others. The peer has received its notice by then, whatever our device says of
-  // it: each notice stands for a position of the rings' 40 slots, which is not written again before the peer's credit.
+  // A buffer is reused after kNotices others. The peer has received its notice by then, whether or not our device has
+  // reported it: each notice stands for a position of the rings' 40 slots, which is not reused before the peer's
+  // credit.
   uint32_t* word = notice_buffer_->data() + kMaxQueuePairs * kNotices + next_notice_++ % kNotices;
   *word = notice;
   *sge = {reinterpret_cast<uint64_t>(word), sizeof *word, notices_->lkey};
@@ -155,7 +155,7 @@ bool Endpoint::Poll(std::vector<Event>* events) {
       const uint32_t slot = static_cast<uint32_t>(completion.id & kNoticeOnly);
       const uint32_t notice = cm_ ? (*notice_buffer_)[queue_pair * kNotices + slot] : ntohl(completion.imm);
       events->push_back({true, queue_pair, notice});
-      // Given back before whoever sent it can know that there is room for another.
+      // The entry is posted again before the sender can learn that there is room for another notice.
       if (!PostReceive(queue_pair, slot)) break;
     }
   }

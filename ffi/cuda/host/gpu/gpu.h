@@ -1,9 +1,9 @@
-// The one interface between the host half of the CUDA engine and a GPU. gpu_cuda.cc is the CUDA runtime's;
-// cuda/sim/fake/gpu_fake.cc is a machine without a GPU, whose device memory is shared memory and whose kernels run on
-// the SIMT shim.
+// The interface between the host half of the CUDA engine and a GPU. gpu_cuda.cc implements it by the CUDA runtime.
+// cuda/sim/fake/gpu_fake.cc implements it without a GPU: device memory is shared memory, and kernels run on the SIMT
+// shim.
 //
-// Every function throws GpuError. None but CopyAsync, ClearAsync, Launch*, Guard, Record, Follow and Capturing may be
-// called by a thread that captures a graph: see Service.
+// Every function throws GpuError. A thread that captures a graph may only call CopyAsync, ClearAsync, Launch*, Guard,
+// Record, Follow and Capturing: see Service.
 #pragma once
 
 #include <array>
@@ -29,15 +29,15 @@ struct IpcHandle {
   std::array<char, 64> bytes;
 };
 
-// By what another process of the host can map an allocation.
+// How another process of the host can map an allocation.
 enum class Sharing : uint32_t {
   kNone = 0,
   kHandle,      // legacy IPC: Export and Import
   kDescriptor,  // memory of the driver's virtual memory calls: ExportDescriptor and ImportDescriptor
 };
 
-// The allocation behind a pointer, or, of memory that was put together by the virtual memory calls, the one mapping.
-// `id` is never used again in this process, also not after a free.
+// The allocation of a pointer, or the mapping if the memory was made by the virtual memory calls. `id` is never reused
+// in this process, even after a free.
 struct Allocation {
   char* base = nullptr;
   uint64_t bytes = 0;
@@ -54,18 +54,18 @@ struct DeviceInfo {
   std::string busid;  // as in /sys/bus/pci; "" where it is no PCI device
 };
 
-// What several GPUs bind memory to, and get addresses from that stand for all of it: as one process holds it. Every GPU
-// is added, in whichever process, before any memory is bound, and all is bound before it is accessed; a driver waits
-// for ever where that is not so. Its end gives back what this process has of it.
+// One process's handle of a multicast object. Several GPUs bind memory to it and get an address that stands for all of
+// it. All GPUs, in all processes, must be added before any memory is bound, and all memory must be bound before it is
+// accessed; otherwise the driver waits for ever. The destructor frees this process's part.
 class MulticastObject {
  public:
   virtual ~MulticastObject() = default;
-  virtual uint64_t bytes() const = 0;  // of each GPU: at least what was asked for
+  virtual uint64_t bytes() const = 0;  // per GPU; at least as many as requested
   virtual int Export() = 0;            // a descriptor, which the caller closes
   virtual void Add(int device) = 0;
-  // Memory of the device at its own address.
+  // Binds memory of the device and returns its ordinary address.
   virtual char* Bind(int device) = 0;
-  // All that was bound, for multimem instructions of kernels of `device`.
+  // The multicast address of all bound memory, for multimem instructions in kernels of `device`.
   virtual char* Map(int device) = 0;
 };
 
@@ -78,24 +78,24 @@ class Gpu {
   virtual bool CanAccess(int device, int peer) = 0;
   virtual void EnableAccess(int device, int peer) = 0;
 
-  // Before anything else is done with a device: loads whatever is to be launched there.
+  // Loads the kernels. To be called before the device is used.
   virtual void Prepare(int device) = 0;
 
-  // Zeros. Pinned memory has the same address on the host and on all devices.
+  // Memory filled with zeros. Pinned memory has the same address on the host and on all devices.
   virtual char* Allocate(int device, uint64_t bytes) = 0;
   virtual void Free(int device, char* memory) = 0;
-  // Zeros that other processes can map, in whatever way there is here; they stay until the process ends.
+  // Zero-filled memory that other processes can map, by whichever way the device has. It lives until the process ends.
   virtual char* AllocateShared(int device, uint64_t bytes) = 0;
   virtual char* AllocatePinned(uint64_t bytes) = 0;
   virtual void FreePinned(char* memory) = 0;
 
-  // Why NICs cannot address the device's memory (GPUDirect RDMA), "" where they can.
+  // Why NICs cannot address the device's memory (GPUDirect RDMA), or "" if they can.
   virtual std::string WhyNotDirect(int device) = 0;
-  // Zeros of the device that NICs can be told of.
+  // Zero-filled memory of the device that can be registered with NICs.
   virtual char* AllocateDirect(int device, uint64_t bytes) = 0;
   // A descriptor of AllocateDirect's memory for a NIC's driver; the caller closes it.
   virtual int ExportDmaBuf(int device, char* memory, uint64_t bytes) = 0;
-  // What NICs have written to the device's memory is seen by kernels that learn of it after this.
+  // Makes NICs' writes to the device's memory visible to kernels that learn of them afterwards.
   virtual void FlushDirect(int device) = 0;
 
   virtual Allocation Find(const void* pointer) = 0;
@@ -108,45 +108,45 @@ class Gpu {
 
   // Whether the driver reports multicast for the device, and this build has the kernel for it.
   virtual bool HasMulticast(int device) = 0;
-  // For so many GPUs, each with as many bytes.
+  // A new object for `devices` GPUs with `bytes` each.
   virtual std::unique_ptr<MulticastObject> NewMulticast(int device, int devices, uint64_t bytes) = 0;
-  // What another process exported, with its bytes(); the descriptor stays the caller's.
+  // The object that another process exported, and its bytes(). The caller keeps the descriptor.
   virtual std::unique_ptr<MulticastObject> ImportMulticast(int device, int descriptor, uint64_t bytes) = 0;
 
-  // Returns when the bytes are there. Not ordered after any stream's work.
+  // Returns after the copy is complete. Not ordered with any stream's work.
   virtual void Copy(int device, void* to, const void* from, uint64_t bytes) = 0;
   virtual void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) = 0;
   virtual void ClearAsync(int device, void* memory, uint64_t bytes, void* stream) = 0;  // to zeros
   virtual bool Capturing(void* stream) = 0;
-  // Copies to the host what the stream has written by then: waits for the stream.
+  // Waits for the stream's work and then copies to the host.
   virtual void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) = 0;
 
   virtual void Launch(int device, const Args& args, int threads, void* stream) = 0;
   virtual void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) = 0;
-  // A barrier of a collective whose bytes are copied: see copies.h.
+  // An epoch barrier of a collective that copy engines run: see copies.h.
   virtual void LaunchBarrier(int device, bool open, const Args& args, void* stream) = 0;
   virtual void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) = 0;
   virtual void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) = 0;
   virtual void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) = 0;
-  // Ends the stream with an error if a fault stands in `status` by then, before anything behind it runs.
+  // Ends the stream with an error if `status` holds a fault when the stream gets there, before later work runs.
   virtual void Guard(int device, const Status* status, void* stream) = 0;
 
-  // A stream for what goes on beside XLA's work, and goes first where both wait for multiprocessors.
+  // A stream for work that overlaps XLA's, with a higher priority for multiprocessors.
   virtual void* NewSideStream(int device) = 0;
-  // Events mark how far a stream has come. Record: what was enqueued on `stream` so far. Follow: what is enqueued on
-  // `stream` from now on comes behind what was recorded last before this call. A capture of the one stream takes in the
-  // other, which must come back to it by an event before the capture ends.
+  // Record marks the work enqueued on `stream` so far. Follow orders later work on `stream` after the last Record
+  // before this call. If one stream is being captured, Follow makes the other part of the capture, and an event must
+  // join it again before the capture ends.
   virtual void* NewEvent(int device) = 0;
   virtual void Record(void* event, void* stream) = 0;
   virtual void Follow(void* stream, void* event) = 0;
 
-  // For tests and connecting: streams that are not XLA's. Synchronize throws what a guard raised.
+  // Streams that are not XLA's, for tests and for setting up. Synchronize throws the error of a guard.
   virtual void* NewStream(int device) = 0;
   virtual void CloseStream(int device, void* stream) = 0;
   virtual void Synchronize(int device, void* stream) = 0;
 };
 
-// The one that this library was linked with. Never destroyed: XLA may call at any time.
+// The implementation that this library was linked with. Never destroyed, since XLA may call at any time.
 Gpu& ThisGpu();
 
 }  // namespace jaxring::cuda

@@ -1,4 +1,4 @@
-// GPUDirect RDMA by the driver: memory that NICs address. They throw GpuError.
+// GPUDirect RDMA by the driver: memory that NICs address. All functions throw GpuError.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,17 @@
 
 namespace jaxring::cuda {
 
-// So that an allocation is none of those that cudaMalloc cuts from one block: a dma-buf is of whole pages, and a NIC
-// that is told of one allocation should not reach its neighbours.
+// Allocations of this size are not suballocated by cudaMalloc. A dma-buf consists of whole pages, and a NIC that has
+// registered one allocation must not reach its neighbours.
 inline constexpr uint64_t kDirectUnit = uint64_t{2} << 20;
 
-// Why NICs cannot address the device's memory, "" where they can.
+// Why NICs cannot address the device's memory, or "" if they can.
 std::string WhyNotDirect(int device);
-// Has the driver finish copies to the memory before it calls them done, which a NIC that reads it relies on.
+// Makes copies to the memory synchronous, so that a NIC reads their bytes once the driver reports them done.
 void OrderCopies(char* memory);
 // A descriptor of the memory as a dma-buf; the caller closes it.
 int ExportDmaBuf(char* memory, uint64_t bytes);
-// Waits until what NICs wrote to the device's memory is there for its kernels, where these do not see it in order by
-// themselves.
+// Makes NICs' writes to the device's memory visible to its kernels, on devices that do not order them by themselves.
 void FlushDirect(int device);
 
 }  // namespace jaxring::cuda

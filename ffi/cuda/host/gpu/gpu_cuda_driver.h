@@ -1,5 +1,5 @@
-// The CUDA driver's functions, looked up when they are first needed so that the module imports on machines without a
-// driver, and the contexts that this library works in.
+// The CUDA driver's functions, looked up at first use so that the module can be imported without a driver, and the
+// contexts in which this library works.
 #pragma once
 
 #include <cuda.h>
@@ -48,19 +48,19 @@ struct Driver {
   JAXRING_DRIVER_FUNCTIONS(JAXRING_MEMBER)
 #undef JAXRING_MEMBER
 };
-// Throws GpuError where the driver lacks one.
+// Throws GpuError if the driver lacks one of them.
 const Driver& TheDriver();
 
-// Makes a device's primary context current until its end, which is the one that XLA uses, and leaves the thread as it
-// was. The driver's stack is used since cudaSetDevice has no way back to "none": a thread of ours would end up on
-// device 0, and every process of a machine would make a context there.
+// Makes a device's primary context, which XLA uses, current for its lifetime, and then restores the thread's. It uses
+// the driver's context stack because cudaSetDevice cannot return to "no device": threads of ours would end up on device
+// 0, and every process of a machine would make a context there.
 //
-// Until its end this thread may also do what a capture that is under way in another thread would forbid or break, such
-// as to allocate.
+// For its lifetime the thread may also make calls, such as allocations, that a graph capture in another thread would
+// forbid or that would break it.
 class ContextScope {
  public:
   explicit ContextScope(int device);
-  // Whatever is current; where nothing is, a context that this library has used before, or device 0's.
+  // Uses the current context; if there is none, a context that this library has used before, or device 0's.
   ContextScope();
   ~ContextScope();
   ContextScope(const ContextScope&) = delete;

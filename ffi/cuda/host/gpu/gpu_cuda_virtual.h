@@ -1,5 +1,5 @@
-// Device memory of the driver's virtual memory calls, shared by POSIX descriptors. The context of the device concerned
-// must be current. They throw GpuError.
+// Device memory made by the driver's virtual memory calls and shared by POSIX descriptors. The device's context must be
+// current. All functions throw GpuError.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace jaxring::cuda {
 // How memory and multicast objects are shared.
 inline constexpr auto kHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-// Lets go of a handle at its end. Mappings keep what it stood for.
+// Releases a handle in its destructor. Mappings keep the memory.
 class MemoryHandle {
  public:
   MemoryHandle() = default;
@@ -24,23 +24,23 @@ class MemoryHandle {
   CUmemGenericAllocationHandle value = 0;
 };
 
-// Whether the device says so of itself.
+// Whether the device has the attribute.
 bool Supports(int device, CUdevice_attribute attribute);
-// Memory of the device that descriptors can share: `bytes` rounded up, which is written there.
+// Makes memory of the device that descriptors can share. Rounds `*bytes` up to its size.
 void CreateMemory(int device, uint64_t* bytes, MemoryHandle* memory);
 // An address range for kernels of those devices.
 char* MapMemory(const std::vector<int>& users, const MemoryHandle& memory, uint64_t bytes, uint64_t alignment = 0);
 void UnmapMemory(char* memory, uint64_t bytes);
-// A descriptor of what a handle stands for; the caller closes it.
+// A descriptor of the handle's memory or object; the caller closes it.
 int ExportHandle(const MemoryHandle& memory);
 void ImportHandle(int descriptor, MemoryHandle* memory);
 
 // A descriptor of the mapping that begins at `base`; the caller closes it.
 int ExportDescriptor(const void* base);
-// Maps what a descriptor stands for, for kernels of `device`. The descriptor stays the caller's.
+// Maps a descriptor's memory for kernels of `device`. The caller keeps the descriptor.
 char* ImportDescriptor(int device, int descriptor, uint64_t bytes);
-// Memory of `device`, at least so many bytes, for kernels of `users`, that ExportDescriptor takes. It stays until the
-// process ends. nullptr where there is no such memory.
+// At least `bytes` of memory of `device` for kernels of `users`, which ExportDescriptor can export. It lives until the
+// process ends. Returns nullptr if the device has no such memory.
 char* AllocateVirtual(int device, const std::vector<int>& users, uint64_t bytes);
 
 // Multicast objects: see Gpu.

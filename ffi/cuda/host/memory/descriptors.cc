@@ -111,7 +111,7 @@ DescriptorServer::DescriptorServer(std::function<int(uint32_t)> make) : make_(st
 
 DescriptorServer::~DescriptorServer() {
   const uint64_t one = 1;
-  if (write(wake_, &one, sizeof one) != sizeof one) std::terminate();  // cannot be: nobody else writes there
+  if (write(wake_, &one, sizeof one) != sizeof one) std::terminate();  // cannot fail: nothing else writes to it
   thread_.join();
   close(listening_);
   close(wake_);
@@ -132,7 +132,7 @@ void DescriptorServer::Answer(int connection) {
   Limit(connection);
   Request request;
   if (recv(connection, &request, sizeof request, 0) != sizeof request) return;
-  unsigned char differs = 0;  // without leaving early: the time would tell how much was right
+  unsigned char differs = 0;  // constant time, so that the time does not reveal how many bytes are right
   for (size_t i = 0; i < request.secret.size(); ++i) differs |= request.secret[i] ^ source_.secret[i];
   const Closing fd(differs == 0 ? make_(request.number) : -1);
   Parcel parcel(differs != 0 ? Reply::kRefused : fd.get() < 0 ? Reply::kGone : Reply::kHere);
@@ -141,7 +141,7 @@ void DescriptorServer::Answer(int connection) {
   } else {
     parcel.message.msg_controllen = 0;
   }
-  sendmsg(connection, &parcel.message, MSG_NOSIGNAL);  // whoever does not get it says so
+  sendmsg(connection, &parcel.message, MSG_NOSIGNAL);  // if this fails, the client reports the error
 }
 
 int FetchDescriptor(const DescriptorSource& source, uint32_t number) {
@@ -154,17 +154,16 @@ int FetchDescriptor(const DescriptorSource& source, uint32_t number) {
   }
   const Request request{source.secret, number};
   if (send(connection.get(), &request, sizeof request, MSG_NOSIGNAL) != sizeof request) {
-    throw std::runtime_error("the owner's socket takes no request");
+    throw std::runtime_error("the owner's socket accepts no request");
   }
   Parcel parcel(Reply::kRefused);
   if (recvmsg(connection.get(), &parcel.message, MSG_CMSG_CLOEXEC) != sizeof parcel.reply) {
-    throw std::runtime_error("the owner does not hand the descriptor out in time");
+    throw std::runtime_error("the owner did not send the descriptor in time");
   }
   const int fd = parcel.reply == Reply::kHere ? parcel.Take() : -1;
   if (fd >= 0) return fd;
-  throw std::runtime_error(parcel.reply == Reply::kGone ? "the memory is not there any more, or the driver does not "
-                                                          "export it"
-                                                        : "the owner refuses to hand the descriptor out");
+  throw std::runtime_error(parcel.reply == Reply::kGone ? "the memory has been freed, or the driver does not export it"
+                                                        : "the owner refused to send the descriptor");
 }
 
 }  // namespace jaxring::cuda

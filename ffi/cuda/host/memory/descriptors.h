@@ -1,5 +1,5 @@
-// How processes of a host get file descriptors of each other: by a Unix socket, on demand. Device memory that the
-// driver's virtual memory calls made is shared as a descriptor, which no number and no path under /proc stands for.
+// Passes file descriptors between processes of a host, by a Unix socket, on demand. Device memory made by the driver's
+// virtual memory calls is shared as such a descriptor, which cannot be opened by a path under /proc.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace jaxring::cuda {
 
-// Where a process hands descriptors out, and the secret that a request must show. It stands in memory that only those
-// processes map that may read and write this one's device memory anyway.
+// The socket of a process's descriptor server, and the secret that a request must contain. Only processes that may read
+// and write this one's device memory anyway can map the memory in which this is stored.
 struct DescriptorSource {
   std::array<char, 24> name;  // of an abstract socket; ends with a zero
   std::array<unsigned char, 16> secret;
@@ -19,8 +19,8 @@ struct DescriptorSource {
 
 class DescriptorServer {
  public:
-  // `make` opens the descriptor that a number stands for, or returns -1; it is closed once it was sent. Called on this
-  // server's thread. Throws std::system_error where there can be no socket.
+  // `make` opens the descriptor of a number, or returns -1. The server calls it on its thread and closes the descriptor
+  // after sending it. Throws std::system_error if the socket cannot be made.
   explicit DescriptorServer(std::function<int(uint32_t)> make);
   ~DescriptorServer();
   DescriptorServer(const DescriptorServer&) = delete;
@@ -36,7 +36,7 @@ class DescriptorServer {
   std::thread thread_;
 };
 
-// The caller's own copy of a descriptor, to be closed by it. Waits some seconds at most. Throws std::runtime_error.
+// Fetches a copy of a descriptor, which the caller closes. Waits at most some seconds. Throws std::runtime_error.
 int FetchDescriptor(const DescriptorSource& source, uint32_t number);
 
 }  // namespace jaxring::cuda

@@ -1,6 +1,6 @@
-// What the processes of a host tell each other of their device memory. Each process has one directory in shared memory
-// that its peers map: it lists the process's exported allocations by region number, and its readers say how far they
-// have mapped them. The memory is unnamed and goes away with the last process.
+// A process's region directory: a page of shared memory that its peers map. It lists the process's exported allocations
+// by region number, and each reader writes into it how many of them it has mapped. The memory has no name and is freed
+// with the last process.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace jaxring::cuda {
 
-inline constexpr uint32_t kMaxRegions = 2048;  // number 0 is never listed: it stands for addresses
+inline constexpr uint32_t kMaxRegions = 2048;  // number 0 is never listed: it means an address
 inline constexpr uint32_t kMaxReaders = 256;
 
 struct DirectoryRecord {
@@ -23,11 +23,11 @@ struct DirectoryRecord {
   char device[64];  // its uuid
 };
 
-// `count` is written last by the owner (release); a record never changes after that. A reader claims its place once,
-// writes `reason` before it marks itself `failed`, and `mapped` (release) after its tables hold the addresses.
+// The owner writes `count` last (release), and never changes a record after that. A reader claims its entry once,
+// writes `reason` before it sets `failed`, and stores `mapped` (release) after its tables hold the addresses.
 struct DirectoryPage {
   std::atomic<uint32_t> count;
-  DescriptorSource descriptors;  // written before the directory is known to anybody
+  DescriptorSource descriptors;  // written before any peer maps the directory
   DirectoryRecord records[kMaxRegions];
   struct Reader {
     std::atomic<uint32_t> process;  // + 1; 0: free
@@ -47,7 +47,7 @@ class RegionDirectory {
 
   DirectoryPage& page() { return *page_; }
   int fd() const { return fd_; }
-  // The place of a reader; claims one if `claim`, nullptr if there is none.
+  // The entry of a reader, or nullptr; claims a free one if `claim`.
   DirectoryPage::Reader* Place(int process, bool claim);
 
  private:

@@ -90,7 +90,7 @@ void Regions::Watch() {
   }
 }
 
-// A device that comes into use later is behind the others; the peer is told of the slowest.
+// A device that is used later is behind the others, so `mapped` is stored after all devices have mapped the regions.
 void Regions::MapNews(Peer& peer) {
   DirectoryPage& page = peer.directory->page();
   const uint32_t count = page.count.load(std::memory_order_acquire);
@@ -109,7 +109,7 @@ void Regions::MapNews(Peer& peer) {
   peer.place->mapped.store(count, std::memory_order_release);
 }
 
-// For peers, on the server's thread.
+// Called for peers on the server's thread.
 int Regions::OpenRegion(uint32_t number) {
   std::function<int()> make;
   {
@@ -151,7 +151,7 @@ void Regions::MapOne(int device, TableOf& table, uint32_t number, const Director
   const DirectoryRecord& record = page.records[number];
   const std::string uuid(record.device, strnlen(record.device, sizeof record.device));
   auto owner = ordinals_.find(uuid);
-  // Out of this device's reach: the planner makes no such pair members of a domain.
+  // The device cannot reach this memory; the planner puts no such pair into one domain.
   if (owner == ordinals_.end() || !gpu_.CanAccess(device, owner->second)) return;
   uint64_t base;
   if (record.sharing == Sharing::kDescriptor) {
@@ -213,13 +213,13 @@ bool Regions::Publish(const void* pointer, uint64_t bytes, const std::set<int>& 
     if (unshared_.count(allocation.id) != 0) return 0;
     try {
       return ListLocked(allocation);
-    } catch (const GpuError&) {  // what the driver says of an allocation is not always what it does
+    } catch (const GpuError&) {  // the driver may refuse to export an allocation that it says can be exported
       unshared_.insert(allocation.id);
       return 0;
     }
   });
   if (number == 0) return false;
-  // Here, not there: others' work must not wait for a peer that is slow.
+  // The wait is outside the service thread, so that a slow peer does not delay other work there.
   for (int process : processes) AwaitMapped(process, number, deadline, look);
   *location = {number, static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base)};
   return true;
@@ -246,7 +246,8 @@ void Regions::AwaitMapped(int process, uint32_t number, Deadline deadline, const
 
 char* Regions::Resolve(int device, int process, Location location, Deadline deadline) {
   if (location.region == 0) return reinterpret_cast<char*>(location.offset);
-  if (location.region >= kMaxRegions) throw std::runtime_error("a peer names a region that cannot be");
+  if (location.region >= kMaxRegions)
+    throw std::runtime_error("a peer names region " + std::to_string(location.region) + ", which is out of range");
   std::unique_lock lock(mutex_);
   TableOf& table = TableLocked(device, process);
   while (process != own_process_ && table.mapped <= location.region) {

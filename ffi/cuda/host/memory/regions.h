@@ -1,10 +1,10 @@
-// Device memory that several ranks address: which allocations of this process its peers have mapped, under which
+// Device memory that several ranks address: which allocations of this process its peers have mapped, under which region
 // numbers, and where this process has mapped theirs.
 //
-// An allocation becomes known once: its owner lists it on its directory, each peer's watching thread maps it for every
-// device that it uses, enters the address in the table that kernels read, and says so on the directory. Only then does
-// the owner launch what names it, so a kernel never meets a number that its own table lacks. Entries never change,
-// which is what lets graphs be replayed. A mapping lives until its process ends.
+// An allocation is shared once. Its owner lists it in its region directory. Each peer's mapping thread maps it for
+// every device that it uses, enters the address in the table that kernels read, and confirms this in the directory.
+// Only then does the owner launch a kernel that names the region, so a kernel never reads a number that its own table
+// lacks. Entries never change, so graphs can be replayed. A mapping lives until its process ends.
 #pragma once
 
 #include <atomic>
@@ -30,13 +30,13 @@ namespace jaxring::cuda {
 using Deadline = std::chrono::steady_clock::time_point;
 Deadline After(double seconds);
 
-// Where something lies in a process's memory: in one of its regions, or, with region 0, at an address of its own.
+// A location in a process's memory: an offset into one of its regions, or, with region 0, an address.
 struct Location {
   uint64_t region = 0;
   uint64_t offset = 0;
 };
 
-// Whether so many bytes at the pointer lie in the allocation.
+// Whether that many bytes at the pointer are inside the allocation.
 inline bool Within(const Allocation& allocation, const void* pointer, uint64_t bytes) {
   const auto offset = static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base);
   return offset <= allocation.bytes && bytes <= allocation.bytes - offset;
@@ -51,24 +51,23 @@ class Regions {
 
   int directory_fd() const { return directory_->fd(); }
   int doorbell_fd() const { return doorbell_->fd(); }
-  // Maps a peer's directory and its doorbell; once per peer, later calls do nothing.
+  // Maps a peer's directory and doorbell. Later calls for the same peer do nothing.
   void Attach(int process, const std::string& directory_path, const std::string& doorbell_path);
-  // From now on peers' memory is mapped for `device` too.
+  // Maps peers' memory for `device`, too, from now on.
   void Use(int device);
 
-  // The location of `bytes` at a pointer for peers in `processes`, each of which has it mapped by the return. False
-  // where the memory cannot be exported, or is no single allocation. Throws std::runtime_error naming the pair, also
-  // when `deadline` passes.
-  // `look` is called while it waits, and may throw to end that.
+  // Finds the location of `bytes` at a pointer and waits until all `processes` have mapped it. Returns false if the
+  // memory cannot be exported or is not a single allocation. Throws std::runtime_error that names the two processes,
+  // also after `deadline`. `look` is called while it waits and may throw to end the wait.
   bool Publish(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline,
                Location* location, const std::function<void()>& look = {});
-  // The address of a peer's location for kernels of `device`, waiting until it is mapped.
+  // The address of a peer's location for kernels of `device`. Waits until it is mapped.
   char* Resolve(int device, int process, Location location, Deadline deadline);
-  // The table of a process's regions, also of this one's, as kernels of `device` read it.
+  // The table of the regions of a process (which may be this one), as kernels of `device` read it.
   const uint64_t* Table(int device, int process);
 
-  // A descriptor that peers may fetch by the number returned, each time opened by `make`, on a thread of ours; and a
-  // peer's, which the caller closes. Throw std::runtime_error.
+  // HandOut registers a descriptor and returns the number by which peers fetch it; `make` opens it for each request, on
+  // the server's thread. Fetch returns a peer's descriptor, which the caller closes. Both throw std::runtime_error.
   uint32_t HandOut(std::function<int()> make);
   int Fetch(int process, uint32_t number);
 
@@ -83,9 +82,9 @@ class Regions {
     DirectoryPage::Reader* place;
   };
   struct TableOf {
-    uint64_t* entries = nullptr;  // on the device: what kernels read
-    std::vector<uint64_t> known;  // the same here
-    uint32_t mapped = 1;          // regions below this number are done
+    uint64_t* entries = nullptr;  // device memory that kernels read
+    std::vector<uint64_t> known;  // a copy in host memory
+    uint32_t mapped = 1;          // regions below this number are mapped
   };
   void Watch();
   void MapNews(Peer& peer);
@@ -110,8 +109,9 @@ class Regions {
   std::map<uint64_t, uint32_t> numbers_;           // allocation id -> region
   std::set<uint64_t> unshared_;                    // allocation ids that could not be exported
   std::map<uint32_t, uint64_t> own_base_;          // region -> base
-  std::mutex descriptors_mutex_;                   // mutex_ is held while a peer is asked, which may ask us
-  std::map<uint32_t, Allocation> descriptors_;     // of regions that are shared by them
+  std::mutex descriptors_mutex_;                   // not mutex_: that is held during a request to a peer, which may
+                                                   // send a request to this process meanwhile
+  std::map<uint32_t, Allocation> descriptors_;     // regions that are shared by descriptor
   std::vector<std::function<int()>> handed_out_;   // numbered from kMaxRegions
   std::atomic<uint64_t> mapped_bytes_{0};
   std::atomic<bool> stop_{false};

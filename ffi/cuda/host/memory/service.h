@@ -1,5 +1,5 @@
-// One thread that does what may not be done where XLA calls us: a handler may be called while its thread captures a
-// graph, when memory can neither be allocated nor exported by it.
+// A thread for calls that must not be made where XLA calls a handler: the handler's thread may be capturing a graph,
+// and then it can neither allocate nor export memory.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +24,7 @@ class Service {
   }
   Service(const Service&) = delete;
 
-  // Runs `work` there and returns, or throws, what it did. From the service's own thread it runs at once.
+  // Runs `work` on the service's thread and returns its result or throws its exception. On that thread it runs at once.
   template <class Work>
   auto Do(Work work) -> decltype(work()) {
     if (std::this_thread::get_id() == thread_.get_id()) return work();

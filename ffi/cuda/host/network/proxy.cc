@@ -10,8 +10,8 @@
 namespace jaxring::cuda {
 namespace {
 
-// Of a message that a NIC has written.
-struct Note {
+// Announces a message that a NIC has written.
+struct Notice {
   uint32_t bytes;
   uint32_t checksum;
 };
@@ -19,7 +19,7 @@ struct Note {
 uint64_t Load(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 void Store(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
-// Kernels see lines of data and flag while they are written, so each eight bytes are stored at once.
+// Kernels read lines of data and flag while they are written, so each eight bytes are one store.
 void CopyLines(char* to, const char* from, uint64_t bytes) {
   uint64_t at = 0;
   for (; at + 8 <= bytes; at += 8) {
@@ -51,11 +51,11 @@ void Proxy::FindLinks(LaneState& lane) {
     return;
   }
   lane.send = links.Send(lane.what.process, 0);
-  lane.recv = links.Recv(lane.what.process, 0);  // there once the peer has dialled
+  lane.recv = links.Recv(lane.what.process, 0);  // exists once the peer has dialled
   if (lane.recv) Invite(lane);
 }
 
-// The peer's link to us is by RDMA as ours to it is, so it waits for this.
+// The peer's link to this process uses RDMA if this process's link to the peer does, so the peer waits for this.
 void Proxy::Invite(LaneState& lane) {
   const auto receiver = lane.recv->direct.lock();
   if (!lane.direct() || receiver == nullptr) return;
@@ -77,11 +77,11 @@ bool Proxy::SendDirect(LaneState& lane, uint64_t slot, uint32_t bytes) {
   RingSender& ring = lane.send->ll;
   if (sender == nullptr || !lane.invited || !ring.Reserve(&position)) return false;
   const char* from = lane.send_slots + slot * lane.what.slot_bytes;
-  const Note note{bytes, Checksum(from, bytes)};
-  std::memcpy(ring.payload(position), &note, sizeof note);
+  const Notice notice{bytes, Checksum(from, bytes)};
+  std::memcpy(ring.payload(position), &notice, sizeof notice);
   sender->Attach(position, {from, lane.slots->key(), static_cast<uint32_t>(lane.invited->key),
                             lane.invited->slots + slot * lane.what.slot_bytes, bytes});
-  ring.Publish(position, lane.Id(true, false, lane.sent), {sizeof note, 0, Checksum(&note, sizeof note)});
+  ring.Publish(position, lane.Id(true, false, lane.sent), {sizeof notice, 0, Checksum(&notice, sizeof notice)});
   ++direct_messages_;
   if (lane.slots->on_gpu()) ++gpu_direct_messages_;
   return true;
@@ -91,7 +91,7 @@ bool Proxy::Send(LaneState& lane) {
   if (Load(lane.counters[kTail]) == lane.sent || !lane.send) return false;
   const uint64_t slot = lane.sent % lane.what.slots;
   const uint32_t bytes = __atomic_load_n(&lane.sizes[slot], __ATOMIC_RELAXED);
-  const uint32_t fits = bytes <= lane.what.slot_bytes ? bytes : 0;  // the peer's kernel then finds no message
+  const uint32_t fits = bytes <= lane.what.slot_bytes ? bytes : 0;  // with 0 the peer's kernel finds no message
   if (lane.direct()) {
     if (!SendDirect(lane, slot, fits)) return false;
     ++lane.sent;
@@ -118,7 +118,7 @@ bool Proxy::SendCredit(LaneState& lane) {
     lane.send->ll.Publish(position, lane.Id(true, true, lane.credit_messages++),
                           {sizeof what, 0, Checksum(&what, sizeof what)});
   };
-  // Nothing comes, and so nothing is given, before the invitation.
+  // The invitation comes first: before it the peer sends nothing, so there are no credits to return.
   if (lane.invitation) {
     publish(*std::exchange(lane.invitation, std::nullopt));
   } else {
@@ -164,14 +164,14 @@ bool Proxy::Take(LaneState& lane, const MessageId& id, Use use) {
 }
 
 bool Proxy::Receive(LaneState& lane) {
-  // The peer sends only into slots that were given back, so there is room for whatever comes.
+  // The peer sends only into slots for which it has a credit, so there is room.
   return Take(lane, lane.Id(false, false, lane.received), [&](const char* payload, uint32_t bytes) {
     char* to = lane.recv_slots + lane.received % lane.what.slots * lane.what.slot_bytes;
     if (lane.direct()) {
-      Note note{};
-      if (bytes == sizeof note) std::memcpy(&note, payload, sizeof note);
-      lane.damaged = bytes != sizeof note || note.bytes > lane.what.slot_bytes ||
-                     (engine_.options().checksums && Checksum(to, note.bytes) != note.checksum);
+      Notice notice{};
+      if (bytes == sizeof notice) std::memcpy(&notice, payload, sizeof notice);
+      lane.damaged = bytes != sizeof notice || notice.bytes > lane.what.slot_bytes ||
+                     (engine_.options().checksums && Checksum(to, notice.bytes) != notice.checksum);
       if (lane.damaged) return;
       lane.slots->Flush();
     } else if (bytes <= lane.what.slot_bytes) {
@@ -206,7 +206,7 @@ void Proxy::Run() {
       count = lanes_.size();
       for (auto& lane : lanes_) {
         FindLinks(*lane);
-        // Counts first: a peer may wait for room.
+        // Credits first, since a peer may wait for room.
         moved |= SendCredit(*lane);
         moved |= ReceiveCredit(*lane);
         moved |= Receive(*lane);

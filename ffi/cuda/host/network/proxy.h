@@ -1,13 +1,13 @@
-// Carries messages between kernels and network peers. A kernel fills slots and counts them; the proxy sends their
-// bytes over the links to the peer's process, puts what arrives into slots and counts it, and takes the counts of slots
-// that were read back the other way.
+// The proxy thread: carries messages between kernels and network peers. A kernel fills slots and counts them. The proxy
+// sends their bytes over the links to the peer's process, copies what arrives into slots and counts it, and carries the
+// counts of slots that were read in the other direction (credits).
 //
-// Over a link by RDMA the messages of Simple do not pass through this process: the receiver invites the sender to write
-// to its slots (see Slots), the sender's NIC does, and a note of a few bytes says which message is there. LL's lines
-// are read while they are written, which asks for whole words that no network promises, so these go through the link.
+// Over an RDMA link, messages of the Simple protocol bypass the host: the receiver invites the sender to write to its
+// slots (see Slots), the sender's NIC does so, and a notice of a few bytes names the message. LL's lines are read while
+// they are written, which requires whole words that no network guarantees, so these go through the link.
 //
-// One thread for all connections: it looks at every counter in turn, since a GPU cannot wake it, and sleeps a little
-// longer each time that it finds nothing.
+// One thread serves all connections. A GPU cannot wake it, so it polls every counter in turn and sleeps longer each
+// time that it finds nothing.
 #pragma once
 
 #include <atomic>
@@ -25,22 +25,22 @@
 
 namespace jaxring::cuda {
 
-// What a counter, or anything else that others poll, has for itself.
+// A counter, or any other word that is polled, has this many bytes to itself.
 inline constexpr uint64_t kLineBytes = 128;
 
-// The traffic of all lanes with one peer. `name` is the same on both sides, as are what counts it.
+// The connection of all lanes with one peer. `name` and the sizes are equal on both sides.
 struct ProxySpec {
   uint64_t name = 0;
   int src = 0, dst = 0;  // this rank, the peer
-  int process = 0;       // the peer's, or kHere: a rank of this process, on a device out of reach
+  int process = 0;       // the peer's, or kHere: a rank of this process whose device cannot be addressed
   static constexpr int kHere = -1;
-  int device = 0;  // whose kernels these are
+  int device = 0;  // runs the kernels
   uint32_t lanes = 1;
   uint32_t slots = 0;  // of a lane, each way
   uint64_t slot_bytes = 0;
   bool counts = false;  // kernels wait for the counter before they read a slot (Simple)
-  std::string where;    // "at rank 1 (...) from rank 0 (...)", for sentences
-  // What to do, on the proxy's thread, with a sentence of why the connection cannot go on.
+  std::string where;    // "at rank 1 (...) from rank 0 (...)", for error messages
+  // Called on the proxy thread with the reason why the connection cannot go on.
   std::function<void(const std::string&)> broken;
 };
 
@@ -50,17 +50,17 @@ class Proxy {
   ~Proxy();
   Proxy(const Proxy&) = delete;
 
-  // Carries nothing more: the memory may go away.
+  // Stops the thread. Afterwards the memory may be freed.
   void Stop();
-  // The NICs that are near enough to a device to address its memory.
+  // Sets the NICs that are near enough to a device to address its memory.
   void AllowDirect(int device, std::vector<std::string> nics);
-  // Makes the connection's memory and carries it from now on. There must be a link to the process, channel 0. Returns
-  // each lane's half, and says in `how` who moves the bytes. Throws std::invalid_argument where a slot is longer than a
-  // message of the links, GpuError, and std::runtime_error where the link's NIC does not take the memory.
+  // Allocates the connection's memory and carries its messages from now on. There must be a link to the process on
+  // channel 0. Returns each lane's end, and in `how` what moves the bytes. Throws std::invalid_argument if a slot is
+  // longer than a message of the links, GpuError, and std::runtime_error if the NIC cannot register the memory.
   std::vector<Connection> Connect(const ProxySpec& spec, std::string* how);
 
   uint64_t messages() const { return messages_; }
-  // Those of them that NICs moved by themselves, and those that they read from a GPU's memory.
+  // Messages that NICs moved without the host, and those of them that were read from a GPU's memory.
   uint64_t direct_messages() const { return direct_messages_; }
   uint64_t gpu_direct_messages() const { return gpu_direct_messages_; }
 
@@ -77,8 +77,8 @@ class Proxy {
   bool Receive(LaneState& lane);
   bool ReceiveCredit(LaneState& lane);
   void Damaged(LaneState& lane, const MessageId& id, uint32_t bytes);
-  // Takes the message of that name, if it is there, and gives it to `use(payload, bytes)`.
-  // One that is damaged ends the lane.
+  // Takes the message of that name, if it has arrived, and passes it to `use(payload, bytes)`. A damaged message ends
+  // the lane.
   template <class Use>
   bool Take(LaneState& lane, const MessageId& id, Use use);
 

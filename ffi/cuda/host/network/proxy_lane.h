@@ -1,4 +1,4 @@
-// One lane's traffic with a peer, as the proxy holds it.
+// The proxy's state of one lane's connection with a peer.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 namespace jaxring::cuda {
 
 enum Counter { kTail = 0, kArrived, kCredit, kGive, kCounters };
-// The last bit of a message's operation: data one way, counts of read slots the other.
+// The last bit of a message's operation: 0 for data, 1 for credits, which go in the other direction.
 constexpr uint64_t kCreditBit = 1;
 
-// The first message of counts: where the receiver's slots are, and the key to write there.
+// The first message of credits: where the receiver's slots are, and the key for writing them.
 struct Invitation {
   uint64_t slots;
   uint64_t key;
 };
-static_assert(sizeof(Invitation) != sizeof(uint64_t));  // what a count is
+static_assert(sizeof(Invitation) != sizeof(uint64_t));  // the size of a credit tells them apart
 
-// Numbers count messages since the beginning. `sent` and `credited` are what went to the peer so far, `received` and
-// `credits` what came.
+// All numbers count from the first message. `sent` and `credited` were sent to the peer, `received` and `credits` have
+// arrived.
 struct Proxy::LaneState {
   ProxySpec what;
   uint32_t index;                // of the lane
@@ -33,7 +33,7 @@ struct Proxy::LaneState {
   std::shared_ptr<SendLink> send;
   std::shared_ptr<RecvLink> recv;
   bool damaged = false;
-  // Where the peer's slots are, once it has said so; what we are to say, until we have.
+  // `invited`: the peer's slots, once it has said where they are. `invitation`: to be sent to the peer.
   std::optional<Invitation> invited, invitation;
 
   bool direct() const { return what.counts && slots->direct(); }

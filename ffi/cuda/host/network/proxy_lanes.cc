@@ -13,7 +13,7 @@ void Proxy::AllowDirect(int device, std::vector<std::string> nics) {
 
 std::string Proxy::WhyPinned(const ProxySpec& spec, const SendLink* link) {
   if (!spec.counts) return "ll's lines are read while they are written";
-  if (engine_.options().checksums) return "JAXRING_CHECKSUM has the processor read what is sent";
+  if (engine_.options().checksums) return "JAXRING_CHECKSUM makes the CPU read what is sent";
   const auto sender = link == nullptr ? nullptr : link->direct.lock();
   if (sender == nullptr) return "the link is not by RDMA";
   std::lock_guard lock(mutex_);
