@@ -1,6 +1,6 @@
-# Finds nvcc: JAXRING_CUDA=AUTO looks and goes on without, ON stops the build without it, OFF does not look.
+# Finds nvcc. JAXRING_CUDA=AUTO builds without CUDA if there is none, ON stops the build then, OFF does not look for it.
 # Sets JAXRING_NVCC and JAXRING_CUDA_VERSION (empty without CUDA), and defines jaxring_cuda, a library with the kernels of
-# ffi/cuda and a static cudart. Nothing is built of it until something links it or asks for it by name.
+# ffi/cuda and a static cudart. It is only built if another target links it or if it is named.
 #
 # nvcc is called directly, not as one of CMake's languages: a wheel's nvcc has no layout that CMake would recognise.
 set(JAXRING_CUDA_VERSION "")
@@ -42,8 +42,8 @@ else()
   message(STATUS "jaxring: CUDA is off, CPU engine only")
 endif()
 
-# jaxring_add_cuda_library(NAME SOURCES...): machine code for each architecture, PTX for the last, so that later devices
-# run it too. What ptxas says of every kernel's resources goes to <source>.ptxas, for tools/cuda_resources.py.
+# jaxring_add_cuda_library(NAME SOURCES...): machine code for each architecture, and PTX for the last, so that later
+# devices run it, too. ptxas's report on every kernel's resources goes to <source>.ptxas, for tools/cuda_resources.py.
 function(jaxring_add_cuda_library name)
   file(REAL_PATH "${JAXRING_NVCC}" nvcc)
   cmake_path(GET nvcc PARENT_PATH bin)

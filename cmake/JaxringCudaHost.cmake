@@ -1,5 +1,5 @@
-# The host half of the CUDA engine. It needs no CUDA toolkit: the sources of host/gpu, which do, go with the kernels into
-# _native_cuda; the tests put the fake GPU in its place.
+# The host half of the CUDA engine. It needs no CUDA toolkit: only the sources of host/gpu do, which are linked with the
+# kernels into _native_cuda. The tests use the fake GPU instead.
 file(GLOB_RECURSE cuda_host_sources CONFIGURE_DEPENDS ffi/cuda/host/*.cc)
 list(FILTER cuda_host_sources EXCLUDE REGEX "/host/gpu/")
 add_library(jaxring_cuda_host STATIC EXCLUDE_FROM_ALL ${cuda_host_sources})
@@ -11,7 +11,7 @@ if(JAXRING_NVTX_INCLUDE)
   target_include_directories(jaxring_cuda_host SYSTEM PRIVATE "${JAXRING_NVTX_INCLUDE}")
   target_compile_definitions(jaxring_cuda_host PRIVATE JAXRING_NVTX)
 endif()
-# The kernels' own source on the shim, once for all tests and the fake GPU: they are the most work for the compiler by far.
+# The kernels' source on the shim, built once for all tests and the fake GPU: it takes the compiler longest by far.
 file(GLOB cuda_shim_sources CONFIGURE_DEPENDS ffi/cuda/sim/simt/*.cc ffi/cuda/sim/shim/*.cc ffi/cuda/experimental/*.cc)
 add_library(jaxring_cuda_shim STATIC EXCLUDE_FROM_ALL ${cuda_shim_sources})
 target_link_libraries(jaxring_cuda_shim PUBLIC jaxring_flags)

@@ -1,5 +1,5 @@
-# Fuzz targets of what is read off a wire, from shared memory and from tables: fuzz/*.cc, each a libFuzzer program with
-# AddressSanitizer and UBSan (`make fuzz`). They need clang, and only those sources of the engine that they use.
+# Fuzz targets for input from the network, from shared memory and from tables: fuzz/*.cc, each a libFuzzer program with
+# AddressSanitizer and UBSan (`make fuzz`). They need clang and are built with the engine's sources that they use.
 if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   message(FATAL_ERROR "JAXRING_FUZZ needs clang: -DCMAKE_CXX_COMPILER=clang++")
 endif()
@@ -15,7 +15,7 @@ add_library(jaxring_fuzzed STATIC EXCLUDE_FROM_ALL
   ffi/engine/operation/lane_messages.cc ffi/engine/operation/operation.cc ffi/engine/operation/pages.cc
   ffi/engine/operation/unexpected_messages.cc)
 target_link_libraries(jaxring_fuzzed PUBLIC jaxring_flags)
-# The kernels of other instruction sets come from the same templates, and take long to compile.
+# Only the baseline kernels: those of other instruction sets come from the same templates and take long to compile.
 target_compile_definitions(jaxring_fuzzed PRIVATE JAXRING_BASELINE_ONLY)
 target_compile_options(jaxring_fuzzed PUBLIC ${_fuzz_flags} PRIVATE -fsanitize=fuzzer-no-link)
 target_link_options(jaxring_fuzzed PUBLIC ${_fuzz_flags})

@@ -1,4 +1,5 @@
-// Frames of the control connection: any stream, in any pieces. What is understood says the same when it is said again.
+// Fuzzes frames of the control connection: any bytes, in pieces of any length. A decoded frame must be equal after it
+// is encoded and decoded again.
 #include "network/control_frames.h"
 
 #include "input.h"

@@ -1,4 +1,5 @@
-// What the native fuzz targets share: numbers and pieces from the fuzzer's bytes, and a check that stays on.
+// Shared by the native fuzz targets: numbers and pieces from the fuzzer's bytes, and a check that is never compiled
+// out.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ class Input {
  public:
   Input(const uint8_t* data, size_t size) : rest_(reinterpret_cast<const char*>(data), size) {}
   bool empty() const { return rest_.empty(); }
-  // Zeros where the input ends.
+  // Returns zeros after the end of the input.
   template <class T>
   T Number() {
     T value{};
@@ -31,7 +32,7 @@ class Input {
     if (!bytes.empty()) std::memcpy(&value, bytes.data(), bytes.size());
     return value;
   }
-  // At most so many.
+  // At most that many bytes.
   std::string_view Bytes(size_t count) {
     const std::string_view bytes = rest_.substr(0, count);
     rest_.remove_prefix(bytes.size());

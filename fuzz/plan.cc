@@ -1,4 +1,4 @@
-// Plans of any bytes. What is taken is played, with all ranks in this process and buffers of the exact size.
+// Fuzzes plans of any bytes. An accepted plan is run, with all ranks in this process and buffers of the exact size.
 #include "plan/plan.h"
 
 #include <memory>
@@ -29,7 +29,7 @@ std::shared_ptr<Plan> Read(fuzz::Input* input) {
   plan->element_bytes = plan->partial_bytes = ElementBytes(plan->dtype);
   if (op >= 0) plan->kernels = FindKernels(plan->dtype, static_cast<ReduceOp>(op));
   if (plan->kernels != nullptr) plan->partial_bytes = plan->kernels->accumulator_bytes;
-  // Only floats are divided, and only then does Python set it.
+  // Python sets the divisor for floats only.
   const bool floats = plan->dtype >= DType::kF8E4M3FN;
   plan->divisor = floats ? input->Number<uint8_t>() % 4 : 0;
   plan->protocol = static_cast<Protocol>(input->Number<uint8_t>() % 4);

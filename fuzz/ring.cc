@@ -1,5 +1,5 @@
-// A ring in shared memory whose other side writes whatever it likes: neither end leaves the memory, and the receiver
-// takes no message for longer than a slot without saying so.
+// Fuzzes a ring in shared memory whose peer writes any bytes. Neither end may access memory outside the ring, and the
+// receiver must report no message longer than a slot.
 #include "transport/core/ring.h"
 
 #include <memory>
@@ -37,13 +37,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   while (!input.empty()) {
     const uint8_t what = input.Number<uint8_t>();
     switch (what % 8) {
-      case 0: {  // the other side writes
+      case 0: {  // the peer writes bytes
         const size_t at = input.Number<uint16_t>() % shape.bytes();
         const std::string_view part = input.Bytes(std::min<size_t>(what / 8 + 1, shape.bytes() - at));
         std::memcpy(base.get() + at, part.data(), part.size());
         break;
       }
-      case 1: {  // the other side makes a flag that is right
+      case 1: {  // the peer writes a valid flag
         const uint64_t slot = input.Number<uint8_t>();
         SlotHeader& header = memory.header(slot);
         header.header.bytes = input.Number<uint32_t>();
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
       case 2:
         if (!receiver.FindNext(&position, &id, &payload, &message)) break;
-        // Who takes it compares its length with what it expects, which is no more than a slot.
+        // The engine compares the length with the expected one, which is at most a slot's.
         if (message.bytes <= shape.payload_bytes) sum = sum + Read(payload, message.bytes);
         held.push_back(position);
         break;

@@ -1,4 +1,4 @@
-// TCP's stream: any bytes, in pieces of any length, into the rings of a link whose lanes read now and then.
+// Fuzzes the TCP stream: any bytes, in pieces of any length, into the rings of a link whose lanes read now and then.
 #include "transport/core/wire.h"
 
 #include <memory>
@@ -10,7 +10,7 @@ using namespace jaxring;
 
 namespace {
 
-// A ring in memory of its own, so that a step beside it is seen.
+// A ring in its own allocation, so that AddressSanitizer sees accesses outside it.
 struct Ring {
   explicit Ring(RingShape shape)
       : bytes(static_cast<char*>(std::aligned_alloc(64, (shape.bytes() + 63) / 64 * 64)), &std::free),
@@ -44,14 +44,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<char> pending;
   while (!input.empty()) {
     const uint8_t piece = input.Number<uint8_t>();
-    // As the pump does: straight into the slot, or through its buffer.
+    // As the pump does: directly into the slot, or through its buffer.
     if (pending.empty() && reader.missing() > 0 && (piece & 128)) {
       const std::string_view part = input.Bytes(std::min<size_t>(reader.missing(), 1 + (piece & 127)));
       std::memcpy(reader.place(), part.data(), part.size());
       reader.Filled(part.size());
       continue;
     }
-    if (pending.empty() && reader.missing() == 0 && (piece & 64)) {  // a header that is sealed, whatever it says
+    if (pending.empty() && reader.missing() == 0 && (piece & 64)) {  // any header, with a valid seal
       auto header = input.Number<WireHeader>();
       header.seal = header.Seal(reader.number());
       const char* bytes = reinterpret_cast<const char*>(&header);

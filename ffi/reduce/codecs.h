@@ -1,7 +1,7 @@
-// How a chunk of kVectors vectors of accumulators comes from memory and goes back. Per instruction set: see vectors.h.
+// Converts chunks of kVectors vectors between memory and accumulators. Per instruction set: see vectors.h.
 //
-// Decode and Encode need not keep the elements in their order within the chunk, since operations are elementwise;
-// LoadOrdered and StoreOrdered are for accumulators in memory, which are in order.
+// Decode and Encode may permute the elements within the chunk, since operations are elementwise. LoadOrdered and
+// StoreOrdered are for accumulators in memory and keep the order.
 #pragma once
 
 #include "reduce/formats.h"
@@ -14,7 +14,7 @@ constexpr int kVectors = 4;
 template <class T>
 using Chunk = Vector<T>[kVectors];
 
-// Elements that are their own accumulators. kParts is 2 for complex numbers: T is then a part.
+// For elements that need no conversion. kParts is 2 for complex numbers, where T is the type of a part.
 template <class T, int kParts = 1>
 struct Plain {
   using Lane = T;
@@ -103,8 +103,8 @@ struct Widened {
 };
 
 #if defined(__F16C__)
-// The processor's own conversions, which keep the order. The masks of all ones are because gcc 12 warns of what is
-// within its unmasked forms.
+// The CPU's own conversions, which keep the order. They are used with masks of all ones because gcc 12 warns about the
+// unmasked forms in its own headers.
 struct Hardware16 {
   using Lane = float;
   static constexpr bool kWidens = true;

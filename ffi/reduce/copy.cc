@@ -14,7 +14,7 @@ namespace jaxring {
 namespace {
 
 constexpr size_t kLine = 64;
-// What is copied to every destination in turn, small enough to stay in the first-level cache meanwhile.
+// The bytes that are copied to all destinations in turn, few enough to stay in the L1 cache meanwhile.
 constexpr size_t kBlock = 8192;
 
 #if defined(__x86_64__)

@@ -1,11 +1,11 @@
-// Copies within the processor's memory, with or without its caches.
+// Copies in host memory, through the caches or past them.
 #pragma once
 
 #include <cstddef>
 
 namespace jaxring {
 
-// memcpy, by non-temporal stores where `stream`; nothing where dst is src.
+// memcpy, with non-temporal stores if `stream`. Does nothing if dst is src.
 void CopyBlock(void* dst, const void* src, size_t bytes, bool stream);
 
 }  // namespace jaxring

@@ -1,4 +1,4 @@
-// Which instruction set's kernels are used.
+// Selects the instruction set whose kernels are used.
 #include <atomic>
 #include <cstring>
 

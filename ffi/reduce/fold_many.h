@@ -1,4 +1,4 @@
-// The functions of a table, in terms of passes. Per instruction set: see vectors.h.
+// The functions of a table, implemented by passes. Per instruction set: see vectors.h.
 #pragma once
 
 #include "reduce/copy.h"
@@ -9,7 +9,7 @@
 namespace jaxring::JAXRING_ISA {
 namespace {
 
-// Bytes of accumulators kept between passes: they stay in the first-level cache.
+// Bytes of accumulators kept between passes, few enough to stay in the L1 cache.
 constexpr size_t kBlockBytes = 8192;
 
 JAXRING_INLINE size_t Lesser(size_t a, size_t b) { return a < b ? a : b; }
@@ -31,7 +31,7 @@ void Fold(void* acc, const void* src, size_t n) {
   Run<Codec, Op>({out, out, {static_cast<const char*>(src)}, 1, n, 0, true, false});
 }
 
-// Takes what `sources` has from its element `first` on.
+// The sources from element `first` on.
 template <class Codec>
 JAXRING_INLINE void TakeSources(Pass& pass, const void* const* sources, size_t count, size_t first) {
   pass.count = count;
@@ -61,7 +61,7 @@ template <class Codec, class Op>
   Run<Codec, Op>(pass);
 }
 
-// How many elements precede the first that is aligned for streaming; n where none is.
+// The number of elements before the first that is aligned for streaming; n if none is.
 template <class Codec>
 JAXRING_INLINE size_t UnalignedHead(const void* dst, size_t n) {
   const size_t bytes = -reinterpret_cast<uintptr_t>(dst) % 64;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMaxSources = 8;
 
-// out[i] = ((acc[i] op srcs[0][i]) op srcs[1][i]) ..., where without acc the first source stands in its place.
+// out[i] = ((acc[i] op srcs[0][i]) op srcs[1][i]) ...; without acc, the first source takes its place.
 struct Pass {
   char* out;
   const char* acc;  // accumulator elements in order, or nullptr
@@ -29,7 +29,7 @@ JAXRING_INLINE void Divide(Chunk<typename Codec::Lane>& chunk, uint64_t divisor)
   }
 }
 
-// Decodes, and asks for what comes later of the same source. Measured: narrow elements from memory gain a tenth or
+// Decodes, and prefetches later elements of the same source. Measured: narrow elements from memory gain a tenth or
 // more, the others nothing.
 template <class Codec>
 JAXRING_INLINE void Fetch(Chunk<typename Codec::Lane>& chunk, const char* from) {
@@ -42,7 +42,7 @@ JAXRING_INLINE void Fetch(Chunk<typename Codec::Lane>& chunk, const char* from) 
   Codec::Decode(chunk, from);
 }
 
-// The chunks that are whole; returns how many elements these have.
+// Processes the whole chunks and returns the number of their elements.
 template <class Codec, class Op>
 [[gnu::noinline]] size_t RunChunks(const Pass& pass) {
   using Lane = typename Codec::Lane;
@@ -80,7 +80,7 @@ template <class Codec, class Op>
   return i;
 }
 
-// The whole chunks, then the rest as a chunk of its own in padded copies, by the same code.
+// Processes the whole chunks, then the rest by the same code as one chunk in padded copies.
 template <class Codec, class Op>
 [[gnu::noinline]] void Run(const Pass& pass) {
   constexpr size_t kBytes = Codec::kChunk * Codec::kElementBytes;

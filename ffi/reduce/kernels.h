@@ -63,9 +63,9 @@ size_t ElementBytes(DType dtype);
 void CopyMany(void* const* dsts, size_t dst_count, const void* src, size_t bytes, bool stream);
 void StreamFence();
 
-// "avx512", "avx2", "baseline" (SSE2 or NEON by the compiler): what FindKernels chose on this processor.
+// The instruction set that FindKernels chose on this CPU: "avx512", "avx2", or "baseline" (SSE2 or NEON).
 const char* InstructionSet();
-// For tests: choose by name, false where this processor or build lacks it. Not thread-safe.
+// For tests: chooses by name. Returns false if this CPU or build lacks it. Not thread-safe.
 bool ForceInstructionSet(const char* name);
 
 }  // namespace jaxring

@@ -1,4 +1,4 @@
-// The kernels for any processor of the architecture the build is for.
+// The kernels for any CPU of the architecture for which the library is built.
 #define JAXRING_ISA baseline
 #define JAXRING_VECTOR_BYTES 16
 #include "reduce/table.h"

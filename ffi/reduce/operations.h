@@ -40,7 +40,7 @@ struct ComplexProd {
   }
 };
 
-// a < b ? a : b of floats, in one instruction where there is one for it: gcc 12 does not find it.
+// a < b ? a : b for floats, in one instruction if there is one, which gcc 12 does not find by itself.
 template <class T>
 JAXRING_INLINE Vector<T> SelectLess(Vector<T> a, Vector<T> b) {
   if constexpr (sizeof(T) == 4) {
@@ -66,14 +66,14 @@ JAXRING_INLINE Vector<T> SelectLess(Vector<T> a, Vector<T> b) {
   }
 }
 
-// Of floats: NaN when either is, and -0 below +0, so that the order of the operands never shows.
+// Floats: the result is NaN if either operand is, and -0 is less than +0, so the order of the operands does not matter.
 struct Min {
   template <class T>
   JAXRING_INLINE static Vector<T> Apply(Vector<T> a, Vector<T> b) {
     if constexpr (T(0.5) == T(0)) {
       return a < b ? a : b;
     } else {
-      // The two differ only for zeros of both signs and for NaN, and there the or of the bits is what is wanted.
+      // The two differ only for zeros of both signs and for NaN, and there the OR of the bits is the result.
       using Int = Vector<typename IntOf<T>::Type>;
       return (Vector<T>)((Int)SelectLess<T>(a, b) | (Int)SelectLess<T>(b, a));
     }

@@ -69,7 +69,7 @@ JAXRING_INLINE void StoreVector(char* to, Vector<T> value) {
   reinterpret_cast<typename VectorOf<T>::Unaligned*>(to)->value = value;
 }
 
-// A store past the caches; `to` must be aligned to the vector.
+// A non-temporal store; `to` must be aligned to the vector.
 template <class T>
 JAXRING_INLINE void StreamVector(char* to, Vector<T> value) {
 #if !defined(__x86_64__)

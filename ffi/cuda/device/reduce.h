@@ -1,5 +1,5 @@
-// Folding packs: from memory's elements to accumulators and back, and the operation on them, chosen once for several
-// vectors of a thread. kWiden is how many vectors of accumulators a pack makes (Widening()).
+// Reduces packs: converts elements to accumulators and back, and applies the operation, which is selected once for
+// several vectors of a thread. kWiden: the number of accumulator vectors of a pack (Widening()).
 #pragma once
 
 #include "cuda/device/arithmetic.h"
@@ -7,7 +7,7 @@
 
 namespace jaxring::cuda {
 
-// What the kernel's dtype and operation come to.
+// The kernel's dtype and operation, prepared for the loops.
 struct Arithmetic {
   DType dtype;
   Code code;

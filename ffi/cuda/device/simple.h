@@ -1,4 +1,4 @@
-// Messages as they are: a counter says when a whole one is there.
+// The Simple protocol: messages are plain bytes, and a counter reports each whole message.
 //
 // sender: writes the slot; barrier; one thread stores the counter with release at system scope.
 // receiver: one thread loads the counter with acquire; barrier; all read.

@@ -1,24 +1,22 @@
-// Moves by bulk copies: one thread has the machine copy a slice to all its targets, piece by piece through the block's
-// own memory, while the others wait at the next barrier. So a lane keeps more bytes on their way than registers hold,
-// and takes next to nothing of what its multiprocessor can issue.
+// Copies by the bulk copy engine: one thread makes the hardware copy a slice to all its targets, piece by piece through
+// shared memory, while the other threads wait at the next barrier. So a lane has more bytes in flight than registers
+// hold and issues almost no instructions.
 //
-// What orders them, by the PTX ISA 9.0:
-// - Bulk copies are of the async proxy, all else here is of the generic one, and accesses of two proxies to one place
-//   need a proxy fence between them (9.7.9.25.2 Async Proxy; 8.9.5 Causality Order, proxy-preserved base causality
-//   order). So the thread passes fence.proxy.async.global before its first copy, behind the barrier; before that lie
-//   what a peer stored and a wait has acquired, and whatever threads of this block stored to or loaded from source and
-//   targets. There, in the block of the copies and behind the last synchronisation, it counts whatever proxy the other
-//   side used. The stages are touched by copies only, and what says that one has arrived is of the generic proxy.
+// What orders the copies, by the PTX ISA 9.0:
+// - Bulk copies belong to the async proxy and all other accesses here to the generic proxy. Accesses by two proxies to
+//   one location need a proxy fence between them (9.7.9.25.2 Async Proxy; 8.9.5 Causality Order, proxy-preserved base
+//   causality order). So the thread executes fence.proxy.async.global before its first copy, after the barrier. Before
+//   the barrier come the peer's stores that a wait has acquired, and the accesses of this block's threads to source and
+//   targets. The fence is in the block of the copies and after the last synchronisation, so it counts whichever proxy
+//   the peer has used. Only copies access the stages, and the mbarrier that reports an arrival is of the generic proxy.
 // - A load has arrived when its mbarrier's phase has ended (9.7.9.25.1 Completion Mechanisms; 9.7.13.15 mbarrier, whose
-//   try_wait is an acquire). The copies from the stage then are of the same proxy, block and thread.
-// - A stage may be loaded anew when the copies from it have read it: wait_group.read (9.7.9.25.1 async-group
-// mechanism).
-// - What a slice tells others (a message is there, a slot is free, a lane has ended) comes behind the stores
-// themselves,
-//   so FinishBulk waits for whole groups, without .read: then their writes have been made visible to this thread, and
-//   an implicit proxy fence has followed (9.7.9.25.2). From there on they are ordered as stores of this thread are: by
-//   the block's barrier, other threads' later loads come behind them, and so does the release at system scope that
-//   publishes.
+//   try_wait is an acquire). The copies from the stage are then of the same proxy, block and thread.
+// - A stage may be loaded again when the copies from it have read it: wait_group.read (9.7.9.25.1 async-group
+//   mechanism).
+// - A slice's announcement (a message is there, a slot is free, a lane has ended) comes after its stores, so FinishBulk
+//   waits for whole groups, without .read. Then the writes are visible to this thread, and an implicit proxy fence has
+//   followed (9.7.9.25.2). From there on they are ordered like this thread's own stores: the block's barrier orders
+//   them before other threads' later loads, and before the publishing release at system scope.
 #pragma once
 
 #include "cuda/device/pass.h"
@@ -27,17 +25,17 @@ namespace jaxring::cuda {
 
 inline constexpr uint32_t kBulkStages = 8;  // a power of two
 
-// What the one thread shares with the machine.
+// State that the copying thread shares with the copy engine.
 struct BulkShared {
   alignas(128) char stage[kBulkStages][kBulkPiece];
   uint64_t arrived[kBulkStages];
-  uint32_t pieces;  // so far in this launch: piece p lies in stage p % kBulkStages
+  uint32_t pieces;  // in this launch so far; piece p is in stage p % kBulkStages
 };
 
-// Dynamic shared memory that a launch of Simple or of fused moves takes.
+// Dynamic shared memory for a launch of Simple or of a fused collective without a reduction.
 constexpr uint64_t BulkBytes(const Args& args) { return args.bulk_bytes == 0 ? 0 : sizeof(BulkShared); }
 
-// Once in a launch, by all threads, before the first slice.
+// To be called once in a launch, by all threads, before the first slice.
 JAXRING_DEVICE void StartBulk(const Args& args) {
   if constexpr (kHasBulk) {
     if (args.bulk_bytes == 0 || ThreadIndex() != 0) return;
@@ -47,15 +45,15 @@ JAXRING_DEVICE void StartBulk(const Args& args) {
   }
 }
 
-// By all threads, before the barrier behind which slices are published.
+// To be called by all threads, before the barrier after which slices are published.
 JAXRING_DEVICE void FinishBulk(const Args& args) {
   if constexpr (kHasBulk) {
     if (args.bulk_bytes != 0 && ThreadIndex() == 0) BulkAwaitStored();
   }
 }
 
-// By one thread: `bytes` at `offset` of the source, both multiples of packs, to all targets. Nothing here waits for a
-// peer, only for the machine, as a load does: so no wait has a deadline.
+// Called by one thread: copies `bytes` at `offset` of the source, both multiples of packs, to all targets. It waits for
+// the hardware only, as a load does, and never for a peer, so the waits have no deadline.
 JAXRING_DEVICE void CopyPieces(const Work& work, uint64_t offset, uint64_t bytes) {
   BulkShared& shared = BlockMemory<BulkShared>();
   const uint32_t first = shared.pieces, pieces = static_cast<uint32_t>((bytes + kBulkPiece - 1) / kBulkPiece);
@@ -81,13 +79,13 @@ JAXRING_DEVICE void CopyPieces(const Work& work, uint64_t offset, uint64_t bytes
       BulkStore(work.target[t].at + offset + uint64_t{piece} * kBulkPiece, shared.stage[stage], size(piece));
     }
     BulkCommit();
-    // All but this piece's stage are free again.
+    // All stages but this piece's are free again.
     BulkAwaitRead();
     if (piece + kBulkStages - 1 < pieces) load(piece + kBulkStages - 1);
   }
 }
 
-// By one thread: fewer bytes than a pack. Slots hold whole ones.
+// Called by one thread: copies fewer bytes than a pack. Slots hold whole packs.
 JAXRING_DEVICE void MovePart(const Work& work, uint64_t offset, uint32_t bytes) {
   const Operand& source = work.source[0];
   const char* from = source.at + offset;
@@ -102,15 +100,15 @@ JAXRING_DEVICE void MovePart(const Work& work, uint64_t offset, uint32_t bytes) 
   }
 }
 
-// By all threads. False if source and targets lie differently within a pack, or there is no whole one: nothing has been
-// moved then.
+// Called by all threads. Returns false, without having copied anything, if source and targets have different offsets
+// within a pack or there is no whole pack.
 JAXRING_DEVICE bool MoveBulk(const Work& work) {
   const auto skew = [](const Operand& operand) { return reinterpret_cast<uint64_t>(operand.at) % kPackBytes; };
   const uint64_t common = skew(work.source[0]);
   for (uint32_t t = 0; t < work.targets; ++t) {
     if (skew(work.target[t]) != common) return false;
   }
-  // Slots are whole packs from the first on, so where there is one there is no head.
+  // Slots begin with a whole pack, so if an operand is a slot there is no head.
   const uint32_t head = static_cast<uint32_t>((kPackBytes - common) % kPackBytes);
   if (work.bytes < head + kPackBytes) return false;
   const uint64_t whole = (work.bytes - head) / kPackBytes * kPackBytes;
@@ -121,7 +119,7 @@ JAXRING_DEVICE bool MoveBulk(const Work& work) {
   return true;
 }
 
-// Pass, or bulk copies in its place. To be followed by FinishBulk.
+// Runs Pass, or bulk copies instead of it. FinishBulk must follow.
 template <class Protocol, int kWiden>
 JAXRING_DEVICE bool PassOrCopy(const Lane& lane, const Arithmetic& how, const Work& work) {
   if constexpr (kHasBulk && Protocol::kBulk) {

@@ -8,7 +8,7 @@ namespace jaxring::cuda {
 // Enqueues an opening or closing barrier on a CUstream. Returns a cudaError_t.
 int LaunchCopyBarrier(bool open, const Args& args, void* stream);
 
-// Loads the kernel into the current context, so that no launch has to. Returns a cudaError_t.
+// Loads the kernel into the current context ahead of its launches. Returns a cudaError_t.
 int LoadCopyBarrier();
 
 }  // namespace jaxring::cuda

@@ -1,6 +1,6 @@
-// Minimum and maximum of floats by integers: a key is a signed integer of a float's width, and keys are ordered as we
-// promise for floats: -0 below +0, and a NaN wins. So it does not matter what switches make of NaN and of zeros, which
-// nothing says, and what they have no floating-point instruction for they can do too.
+// Minimum and maximum of floats by integers. A key is a signed integer of a float's width, and keys have the order that
+// we promise for floats: -0 below +0, and a NaN wins. So results do not depend on how switches treat NaN and zeros,
+// which is not documented, and formats without a floating-point instruction work, too.
 #pragma once
 
 #include "cuda/device/reduce.h"
@@ -8,7 +8,7 @@
 
 namespace jaxring::cuda {
 
-// From a float's bits to a key, but for NaN, and back: negative floats count down from -1.
+// Converts a float's bits, except of NaN, to a key and back: negative floats count down from -1.
 template <class Word>
 JAXRING_DEVICE Word Turn(Word bits) {
   constexpr Word kSign = Word{1} << (8 * sizeof(Word) - 1);
@@ -18,12 +18,12 @@ template <class Word>
 JAXRING_DEVICE Word KeyOf(Word bits, bool least) {
   constexpr Word kSign = Word{1} << (8 * sizeof(Word) - 1);
   constexpr Word kInfinity = sizeof(Word) == 4 ? Word{0x7f800000u} : static_cast<Word>(0x7ff0000000000000u);
-  // Beyond both infinities: with its sign a NaN is the least or the greatest.
+  // Beyond both infinities: depending on its sign a NaN is the least or the greatest key.
   if ((bits & ~kSign) > kInfinity) bits = least ? bits | kSign : bits & ~kSign;
   return Turn(bits);
 }
 
-// Of accumulators: float64 as it is, others as float32.
+// For accumulators: float64 unchanged, others as float32.
 template <int kN>
 JAXRING_DEVICE void ToKeys(const Arithmetic& how, Vec (&v)[kN]) {
   const bool least = how.code == Code::kMinF32 || how.code == Code::kMinF64;
@@ -52,7 +52,7 @@ JAXRING_DEVICE void FromKeys(const Arithmetic& how, Vec (&v)[kN]) {
   }
 }
 
-// What the switch is asked for, of elements that are in that form in its memory.
+// The operation that the switch performs on elements in that form.
 JAXRING_DEVICE Arithmetic ArithmeticOf(const Arithmetic& how, SwitchForm form) {
   if (form.keys) {
     const bool least = how.code == Code::kMinF32 || how.code == Code::kMinF64;

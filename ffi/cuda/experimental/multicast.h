@@ -1,15 +1,16 @@
 // All-reduce, reduce-scatter and all-gather through multicast memory, slice by slice: see multicast_launch.h.
 //
-// A lane has a part of the memory to itself, in two halves that slices take in turn, and meets the others' lanes of its
-// number once per slice. All-reduce: a rank fills its own replica with its input; behind the meeting each rank has the
-// switch reduce its share of the slice and store it to all replicas; behind the next one it copies its own replica on
-// to its output. The next slice is filled meanwhile. When a lane has passed the meeting of slice k, all others have
-// reduced and stored k, and copied k - 1 on: so the half of k - 1 is free for k + 1.
+// A lane has its own part of the memory, in two halves that slices use in turn. Once per slice it waits at a barrier
+// for the lanes of its number on the other ranks. All-reduce: a rank copies its input into its own replica. After the
+// barrier, each rank makes the switch reduce its share of the slice and store it to all replicas. After the next
+// barrier it copies its own replica to its output, while the next slice is filled. When a lane has passed the barrier
+// of slice k, all others have reduced and stored k and copied k - 1 to the output, so the half of k - 1 is free for k
+// + 1.
 //
-// An element is reduced by one rank, once, and all are stored that value: all ranks have the same bits.
+// One rank reduces each element, once, and stores the value to all, so all ranks have the same bits.
 //
-// Elements may have another form in the memory (SwitchForm): they take it on the way in from the user's buffer, and
-// lose it on the way out. Of those that are widened a pack's vectors lie as in scratch (VectorOffset).
+// Elements may have another form in the memory (SwitchForm). They are converted when they are copied in from the user's
+// buffer and when they are copied out. The vectors of widened packs are laid out as in scratch (VectorOffset).
 #pragma once
 
 #include "cuda/device/epoch_barrier.h"
@@ -42,7 +43,8 @@ class MulticastPlayer {
   JAXRING_DEVICE void Play() {
     const bool gathers = memory_.kind == MulticastKind::kAllGather;
     const uint64_t slices = (bytes_ + slice_ - 1) / slice_;
-    // Only this rank has to do with its replica now: others' launches before this one have ended, or wait for this one.
+    // Only this rank accesses its replica now: the other ranks' earlier launches have ended, and this one's wait for
+    // it.
     if (!gathers && slices != 0) Fill(0);
     Publish();
     bool good = EnterBarrier(lane_);
@@ -74,14 +76,14 @@ class MulticastPlayer {
   JAXRING_DEVICE uint64_t At(uint64_t k, uint64_t b) const { return part_ + k % 2 * half_ + b * slice_ * form_.widen; }
   JAXRING_DEVICE uint64_t InBlock(uint64_t k, uint64_t b) const { return b * block_ + begin_ + k * slice_; }
 
-  // Before a release: all that the block did by one address comes before what others do by the other.
+  // To be called before a release: orders the block's accesses by one address before others' accesses by the other.
   JAXRING_DEVICE void Publish() const {
     SyncBlock();
     if (ThreadIndex() < args_.member_count) FenceAliases();
   }
 
-  // Until all members have come as far; counts as an epoch, of which all ranks have as many. Nobody's buffers are
-  // touched by others, so who fails need not be told apart from who has not come: see epoch_barrier.h.
+  // Waits until all members have come as far. It counts as an epoch, and all ranks have equally many. No rank accesses
+  // another's buffers, so a failed member need not be distinguished from one that has not come: see epoch_barrier.h.
   JAXRING_DEVICE bool Meet() {
     Publish();
     ++lane_.epoch;
@@ -109,7 +111,7 @@ class MulticastPlayer {
       Convert<Place::kAll, Place::kUser>(memory_.all + At(k, args_.rank), args_.out + InBlock(k, 0), BytesOfSlice(k));
       return;
     }
-    // What is behind the slice's end in the last pack is nobody's, and is reduced along.
+    // The bytes after the slice's end in the last pack are unused, and are reduced, too.
     const uint64_t runs = (BytesOfSlice(k) + kRun - 1) / kRun * form_.widen;
     const uint64_t begin = runs * args_.rank / args_.ranks * kRun, end = runs * (args_.rank + 1) / args_.ranks * kRun;
     char* all = memory_.all + At(k, 0) + begin;
@@ -120,7 +122,7 @@ class MulticastPlayer {
     for (uint32_t b = 0; b < blocks; ++b) {
       Convert<Place::kOwn, Place::kUser>(memory_.own + At(k, b), args_.out + InBlock(k, b), BytesOfSlice(k));
     }
-    SyncBlock();  // another thread may fill what this one has read
+    SyncBlock();  // another thread may write the memory that this one has read
   }
 
   template <Place kFrom, Place kTo>
@@ -143,7 +145,7 @@ class MulticastPlayer {
     if (whole != packs) Packs<kFrom, kTo, kWiden, 1, true>(from, to, bytes, whole, packs, log2);
   }
 
-  // Where vector `i` of a pack is on that side.
+  // The offset of vector `i` of a pack on that side.
   template <Place kPlace, int kWiden>
   JAXRING_DEVICE static uint64_t Offset(uint32_t pack, int i) {
     return kPlace == Place::kUser ? pack * uint64_t{kPackBytes} : VectorOffset<kWiden>(pack, i);
@@ -212,7 +214,7 @@ class MulticastPlayer {
     for (int i = 0; i < kPacks * kWiden; ++i) to[i / kWiden][i % kWiden] = v[i];
   }
 
-  // From the user's form, in the first vector, to the memory's, and back.
+  // Converts from the user's form, in the first vector, to the memory's, and back.
   template <int kWiden>
   JAXRING_DEVICE void Enter(Vec (&v)[kWiden]) const {
     const Vec raw = v[0];
@@ -234,13 +236,13 @@ class MulticastPlayer {
   Lane lane_;
   Arithmetic how_;
   SwitchForm form_;
-  Arithmetic switch_;  // what it is asked for
+  Arithmetic switch_;  // the operation of the switch
   uint64_t block_, slice_;
   uint64_t begin_, bytes_;  // this lane's share of a block
   uint64_t part_, half_;    // where its part of the memory begins; bytes of a half
 };
 
-// One way of reaching all replicas, by one thread.
+// Tests one way of reaching all replicas. Called by one thread.
 JAXRING_DEVICE void Try(const Multicast& memory, const Args& args) {
   if (ThreadIndex() != 0) return;
   FenceAliases();

@@ -1,6 +1,6 @@
-// Collectives through multicast memory (NVLS): the switch reduces what it reads from all GPUs, and stores to all of
-// them what it is given once. Records and launch; ffi/cuda/experimental/multicast.h is the kernel. Needs no CUDA header
-// to include.
+// Records and launch of collectives through multicast memory (NVLS): the switch reduces what it reads from all GPUs,
+// and stores one value to all of them. The kernel is in ffi/cuda/experimental/multicast.h. Needs no CUDA header to
+// include.
 #pragma once
 
 #include "cuda/device/tables.h"
@@ -11,13 +11,13 @@ enum class MulticastKind : uint8_t {
   kAllReduce = 0,
   kReduceScatter,
   kAllGather,
-  // For trying memory out, by one lane, see MulticastProbe: what this rank stores to all, what it sums of all.
+  // For testing memory by one lane, see MulticastProbe: this rank stores to all, and reads a sum over all.
   kTryStore,
   kTrySum
 };
 
-// Lines of kPackBytes at the beginning of each replica, before it is used: what each rank stored to all, what this one
-// is about to store, its part of the sum, and the sum as it read it.
+// Lines of kPackBytes at the beginning of each replica, for the test: what each rank has stored to all, what this rank
+// is about to store, its part of the sum, and the sum that it has read.
 struct MulticastProbe {
   static constexpr uint64_t At(uint64_t line) { return line * kPackBytes; }
   static constexpr uint64_t Stored(int rank) { return At(rank); }
@@ -27,9 +27,9 @@ struct MulticastProbe {
   static constexpr uint64_t Bytes(int ranks) { return At(ranks + 3); }
 };
 
-// A rank's memory that is bound to a multicast object, as two addresses of the same bytes. All ranks have the same
-// `bytes` at the same offsets. Own memory of the communicator: no buffer of a program is bound, so what peers still
-// store there when a lane has failed harms nobody.
+// A rank's memory that is bound to a multicast object: two addresses of the same bytes. All ranks have the same `bytes`
+// at the same offsets. The memory belongs to the communicator. No buffer of a program is bound, so late stores of peers
+// after a lane's failure do no harm.
 struct Multicast {
   char* own;       // this rank's replica
   char* all;       // every rank's replica: for multimem instructions only
@@ -37,23 +37,23 @@ struct Multicast {
   MulticastKind kind;
 };
 
-// Bytes of a block, as the program has it, that one half of a lane's part of the memory takes; 0 where it is too small.
-// All-reduce has one block in there, the others one of each rank. `widen`: SwitchForm's.
+// The bytes of a block of the program's elements that fit one half of a lane's part of the memory; 0 if it is too
+// small. All-reduce has one block there, the others have one of each rank. `widen`: SwitchForm's.
 constexpr uint64_t MulticastSlice(MulticastKind kind, uint64_t bytes, uint32_t lanes, uint32_t ranks, uint32_t widen) {
   constexpr uint64_t kRun = kWarp * kPackBytes;
   return bytes / 2 / lanes / (kind == MulticastKind::kAllReduce ? 1 : ranks) / widen / kRun * kRun;
 }
 
-// How elements lie in the memory for the switch to reduce them.
+// The form of elements in the memory, in which the switch can reduce them.
 struct SwitchForm {
-  uint8_t widen;  // bytes in there for each of the program's; 0: switches cannot do it
-  bool keys;      // as integers of the same order: keys.h
+  uint8_t widen;  // bytes in the memory for each byte of the program's; 0: switches cannot reduce it
+  bool keys;      // whether elements are integer keys of the same order: keys.h
 };
 
-// So that no more than the order of a sum differs from what we promise. A mean of float16 and bfloat16 is one of
-// float32, rounded when it comes out: the sum that a switch makes of them is rounded already, and of float16 it could
-// overflow where the mean does not. Their minimum and maximum, which switches have, are done by keys as those of
-// float32 and float64, which they have not: nothing says that a NaN wins there and that -0 is below +0.
+// The form is chosen so that nothing but the order of a sum differs from what we promise. A mean of float16 or bfloat16
+// is computed in float32 and rounded at the end: a switch's sum of these formats is rounded already, and for float16 it
+// could overflow where the mean does not. Minimum and maximum use keys for all floats. Switches have them for float16
+// and bfloat16 only, and it is not documented that a NaN wins there and that -0 is below +0.
 constexpr SwitchForm SwitchFormOf(DType dtype, ReduceOp op, bool mean) {
   constexpr SwitchForm kNone{0, false}, kSame{1, false};
   const bool word =
@@ -83,9 +83,9 @@ constexpr SwitchForm SwitchFormOf(const Args& args) {
 }
 constexpr bool SwitchReduces(DType dtype, ReduceOp op, bool mean) { return SwitchFormOf(dtype, op, mean).widen != 0; }
 
-// Plays args.lanes lanes among ranks that are all each other's memory peers, as Launch does (kernel_launch.h). `in` and
-// `out` are touched by this rank only: their regions are not looked at. For devices of compute capability 9.0 and
-// later. Returns a cudaError_t.
+// Runs args.lanes lanes among ranks that are all each other's memory peers, as Launch does (kernel_launch.h). Only this
+// rank accesses `in` and `out`, so their regions are ignored. For devices of compute capability 9.0 and later. Returns
+// a cudaError_t.
 int LaunchMulticast(const Multicast& memory, const Args& args, int threads, void* stream);
 int LoadMulticastKernel();
 // Whether this build has the kernel for every device that has multicast: its PTX must be of 9.0 or later.

@@ -1,9 +1,10 @@
-// Accesses by multicast addresses, each of which stands for one place in the memory of several GPUs, and what orders
-// them with others. As in device.h: PTX (multimem, PTX ISA 9.7.9.14) for sm_90 and later, or the shim's.
+// Accesses by multicast addresses, each of which stands for one location in the memory of several GPUs, and the fence
+// that orders them with other accesses. As in device.h: PTX (multimem, PTX ISA 9.7.9.14) for sm_90 and later, or the
+// shim's.
 //
-// The memory has two addresses then, which are aliases. What is done by the one is ordered before what is done by the
-// other only if FenceAliases stands between them, besides what else orders them: on the way from the one to the other,
-// in whichever thread (PTX ISA 8.9.5, proxy-preserved base causality order, third case).
+// The memory has two addresses, which are aliases. Accesses by one are ordered before accesses by the other only if, in
+// addition to the usual synchronisation, some thread executes FenceAliases between them in causality order (PTX ISA
+// 8.9.5, proxy-preserved base causality order, third case).
 #pragma once
 
 #include "cuda/device/arithmetic.h"
@@ -17,11 +18,11 @@ namespace jaxring::cuda {
 
 JAXRING_DEVICE void FenceAliases() { asm volatile("fence.proxy.alias;" ::: "memory"); }
 
-// This GPU's replica by its own address. Peers store there: loads go past the first-level cache.
+// Loads from this GPU's replica by its own address. Peers store there, so loads bypass the L1 cache.
 JAXRING_DEVICE Vec LoadBound(const char* from) { return LoadSlot(from); }
 JAXRING_DEVICE void StoreBound(char* to, const Vec& v) { Store(to, v); }
 
-// To all replicas. The type only says how wide it is: bits stay as they are.
+// Stores to all replicas. The type only gives the width; the bits are not changed.
 JAXRING_DEVICE void StoreAll(char* to, const Vec& v) {
   asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), JAXRING_FROM(v) : "memory");
 }
@@ -90,8 +91,9 @@ JAXRING_DEVICE void LoadEach(const char* const (&from)[kN], Vec (&to)[kN]) {
   }
 }
 
-// What the switch makes of all replicas, in an order of its own; an address that is nullptr is passed over. For what
-// SwitchFormOf says, in that form. There are min and max of float16 and bfloat16, too: see there why they are not used.
+// The switch's reduction of all replicas, in unspecified order; skips an address that is nullptr. For the operations
+// and forms of SwitchFormOf, which also explains why the instructions for min and max of float16 and bfloat16 are not
+// used.
 template <int kN>
 JAXRING_DEVICE void LoadReduced(const Arithmetic& how, const char* const (&from)[kN], Vec (&to)[kN]) {
   if (how.dtype == DType::kF16 && how.code == Code::kSumF32) return LoadEach<SumF16>(from, to);

@@ -16,7 +16,7 @@ struct Range {
   uint64_t bytes;
   std::vector<char*> replicas;
 };
-// No lock: it would order kernels that look here, and hide from ThreadSanitizer what they do not order themselves.
+// No lock: it would order the kernels that read this, and hide missing synchronisation from ThreadSanitizer.
 std::array<std::atomic<Range*>, 256> ranges;
 
 }  // namespace

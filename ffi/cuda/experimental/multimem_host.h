@@ -1,5 +1,5 @@
-// The host's twins of multimem.h. A multicast address has no memory of its own: whoever accesses it otherwise faults.
-// Replicas are reduced in the order in which they were given.
+// The functions of multimem.h on the host. A multicast address has no memory of its own, so any other access to it
+// faults. Replicas are reduced in the order in which they were passed.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace jaxring::cuda {
 
 namespace simt {
 
-// A range of `bytes` addresses that stand for the same bytes of every replica. It stays until FreeMulticast.
+// A range of `bytes` addresses that stand for the same bytes of every replica, until FreeMulticast.
 char* NewMulticast(std::vector<char*> replicas, uint64_t bytes);
 void FreeMulticast(char* all);
 
@@ -19,14 +19,14 @@ struct Replicas {
   const std::vector<char*>* bases;
   uint64_t offset;
 };
-// Ends the process where it is no multicast address.
+// Ends the process if the address is not a multicast address.
 Replicas ReplicasOf(const char* all);
-// Ends the process where multimem.h has no instruction for it: what is folded here could do more than a switch.
+// Ends the process if multimem.h has no instruction for the reduction, since the host could reduce more than a switch.
 void MustReduce(const Arithmetic& how);
 
 }  // namespace simt
 
-// Until this, stores by one alias are done late whatever is released.
+// Before this is called, stores by one alias are delayed past any release.
 inline void FenceAliases() {
   if (!ThisMachine().faults().lost_alias_fence) ThisMachine().JoinAliases();
 }

@@ -54,7 +54,7 @@ Communicator::Communicator(Gpu& gpu, Regions& regions, Proxy* proxy, int process
   abort_ = reinterpret_cast<uint32_t*>(gpu_.AllocatePinned(kLineBytes));
 }
 
-// Only where setting it up failed: see above.
+// Only runs if setting it up failed: see above.
 Communicator::~Communicator() = default;
 
 std::vector<int> Communicator::Members(int rank) const {
@@ -130,7 +130,7 @@ uint64_t Communicator::Pattern(int writer, int reader) const {
   return (hash_ ^ (static_cast<uint64_t>(writer) << 32 | static_cast<uint32_t>(reader))) * 0x9E3779B97F4A7C15ull | 1;
 }
 
-// The probe's three lines in an arena: what that writer wrote, what this rank is about to write, what it read back.
+// The probe's three lines in an arena: what the writer wrote, what this rank is about to write, what it read back.
 void Communicator::Probe(int rank) {
   Local& here = At(rank);
   const std::vector<int> members = Members(rank);
@@ -194,7 +194,8 @@ char* Communicator::Buffer(int rank, int purpose, uint64_t bytes) {
   for (auto& [size, memory] : buffers) {
     if (size >= bytes) return memory;
   }
-  // Launches on one device come one after another, so plans share it. Smaller ones stay: graphs may name them.
+  // Launches on one device run one after another, so plans share the buffer. Smaller ones are kept, since graphs may
+  // use them.
   uint64_t size = uint64_t{1} << 16;
   while (size < bytes) size *= 2;
   buffers.emplace_back(size, NewMemory(At(rank).device, size));
@@ -208,7 +209,7 @@ void Communicator::Break(const std::string& why) {
 }
 
 void Communicator::MarkPeerDead(int process) {
-  const uint64_t end = ~uint64_t{0};  // a later epoch than any, with the mark of a failure
+  const uint64_t end = ~uint64_t{0};  // later than any epoch, with the failure mark
   for (auto& [rank, here] : locals_) {
     for (int peer : Members(rank)) {
       if (spec_.ranks[peer].process != process) continue;

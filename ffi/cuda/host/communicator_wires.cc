@@ -4,7 +4,7 @@
 namespace jaxring::cuda {
 namespace {
 
-// The counters of one lane of a wire, a cache line each: what we wait for as a sender, and as a receiver.
+// The counters of one lane of a wire, a cache line each: what this rank waits for as a sender, and as a receiver.
 constexpr uint64_t kCreditAt = 0, kArrivedAt = kLineBytes, kCountersEnd = 2 * kLineBytes;
 
 }  // namespace

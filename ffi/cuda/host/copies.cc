@@ -19,10 +19,10 @@ Copies::Copies(Communicator& communicator, int rank, const std::vector<Move>& mo
       slice_(std::min(block_bytes, communicator.staging_bytes() / out_blocks / kAlignment * kAlignment)),
       arrivals_(std::move(arrivals)) {
   if (slice_ == 0 && block_ != 0)
-    throw std::invalid_argument("a staging buffer without room for a slice of each block");
+    throw std::invalid_argument("the staging buffer has no room for a slice of each block");
   for (const Move& move : moves) {
     if (move.from >= in_blocks || move.to < 0 || move.to >= out_blocks || (move.from < 0 && move.peer != rank)) {
-      throw std::invalid_argument("a move of a block that is not there");
+      throw std::invalid_argument("a move names a block out of range");
     }
     if (move.peer == rank) {
       own_.push_back(move);
@@ -31,7 +31,7 @@ Copies::Copies(Communicator& communicator, int rank, const std::vector<Move>& mo
     }
   }
   for (int block : arrivals_) {
-    if (block < 0 || block >= out_blocks) throw std::invalid_argument("a block arrives that is not there");
+    if (block < 0 || block >= out_blocks) throw std::invalid_argument("an arriving block is out of range");
   }
 }
 
@@ -41,7 +41,7 @@ void Copies::Enqueue(const Args& barriers, const char* in, char* out, void* stre
     gpu_.LaunchBarrier(device_, true, barriers, stream);
     for (const Put& put : puts_) gpu_.CopyAsync(put.to, in + put.from * block_ + at, bytes, stream);
     gpu_.LaunchBarrier(device_, false, barriers, stream);
-    // Whole blocks that lie side by side go in one copy.
+    // Adjacent whole blocks are copied at once.
     const bool whole = slice_ == block_;
     for (size_t i = 0; i < arrivals_.size();) {
       size_t end = i + 1;
@@ -50,7 +50,7 @@ void Copies::Enqueue(const Args& barriers, const char* in, char* out, void* stre
       i = end;
     }
   }
-  // Last, since nobody waits for these.
+  // Last, since no other rank waits for these.
   for (const Move& move : own_) {
     if (move.from < 0) {
       gpu_.ClearAsync(device_, out + move.to * block_, block_, stream);

@@ -56,7 +56,7 @@ jaxring::Status Site::Partition(int device, const void* partition, void* stream,
   if (!gpu.Capturing(stream)) {
     lock.unlock();
     uint32_t value = 0;
-    // The operand was written by this stream, which has to get there first. Once per site and device.
+    // This stream writes the operand, so it must be waited for. Once per site and device.
     gpu.ReadBehind(stream, &value, partition, sizeof value);
     lock.lock();
     *found = partitions_[device] = static_cast<int>(value);
@@ -120,7 +120,7 @@ jaxring::Status Site::RunOnSideStream(LaunchPlan& plan, int rank, int device, co
     SideStreams& side_streams = runtime_->side_streams();
     void* side = side_streams.Fork(device, plan.communicator().spec().ranks[rank].device, stream);
     jaxring::Status status = plan.Launch(rank, in, out, in_bytes, out_bytes, side);
-    side_streams.Started(device, out);  // also where it failed: a capture has to come back
+    side_streams.Started(device, out);  // even if it failed: a capture must join the side stream again
     return status;
   } catch (const std::exception& error) {
     return jaxring::Status::Error(Code::kInternal, plan.spec().what + ": " + error.what());

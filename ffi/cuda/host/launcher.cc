@@ -10,7 +10,7 @@ namespace {
 // The longest slice whose message fits a slot, in elements; 0 if none does.
 uint64_t LongestSlice(Protocol protocol, uint64_t slot_bytes, uint64_t element, uint32_t widening) {
   const uint64_t unit = 512 / element;
-  uint64_t low = 0, high = slot_bytes / 512 + 1;  // in units; what fits, what does not
+  uint64_t low = 0, high = slot_bytes / 512 + 1;  // in units; `low` fits, `high` does not
   while (high - low > 1) {
     const uint64_t middle = (low + high) / 2;
     (SlotBytes(protocol, middle * unit, element, widening) <= slot_bytes ? low : high) = middle;
@@ -48,14 +48,14 @@ LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpe
   const WireShape wire = group.wires[static_cast<int>(spec_.protocol)];
   const uint64_t unit = 512 / element;
   slice_ = LongestSlice(spec_.protocol, wire.slot_bytes, element, widening_);
-  // A piece need not be cut into more than it has.
+  // A slice need not be longer than a piece.
   const uint64_t longest = (spec_.block_elements + unit - 1) / unit * unit;
   slice_ = std::min(slice_, std::max(unit, longest));
   if (slice_ == 0) throw std::invalid_argument("a slot that holds no message");
   tile_ = std::min(slice_ * (wire.slots / 2), (std::max(slice_, longest) + slice_ - 1) / slice_ * slice_);
 }
 
-// Tables and records stay: launches in graphs name them, and only XLA knows when a graph is gone.
+// Tables and records are not freed: captured graphs use them, and only XLA knows when a graph is gone.
 LaunchPlan::~LaunchPlan() = default;
 
 void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
@@ -165,7 +165,7 @@ bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint6
     return *region != 0;
   }
   Location location;
-  // A process that is gone maps nothing.
+  // A process that is gone maps nothing any more, so the wait must end.
   const auto look = [this] {
     if (std::string why; communicator_->Broken(&why)) throw std::runtime_error(why);
   };
@@ -178,7 +178,7 @@ bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint6
   return true;
 }
 
-// Says where peers find the buffers; where they cannot, their stand-ins of our own take their place.
+// Finds the locations of the buffers for peers. Buffers that cannot be shared are replaced by own memory.
 void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged) {
   args->in = static_cast<const char*>(in);
   args->out = static_cast<char*>(out);
@@ -224,12 +224,12 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
       return jaxring::Status::Error(Code::kInternal, spec_.what + ": rank " + std::to_string(rank) + " is not here");
     }
     Local& local = it->second;
-    lock.unlock();  // entries stay where they are, and one rank's launches come one after another
+    lock.unlock();  // map entries do not move, and one rank's launches come one after another
     Args args = local.args;
     bool staged = false;
     Gpu& gpu = communicator_->gpu();
     const int device = communicator_->spec().ranks[rank].device;
-    if (local.multicast) {  // nobody else touches the buffers
+    if (local.multicast) {  // no other rank accesses the buffers
       args.in = static_cast<const char*>(in);
       args.out = static_cast<char*>(out);
     } else if (!local.copies) {
@@ -276,10 +276,10 @@ void LaunchPlan::Break(const std::string& why) {
 std::string LaunchPlan::Fault() const {
   auto& mutex = const_cast<std::mutex&>(mutex_);
   std::lock_guard lock(mutex);
-  // Who was ended by another's fault says less than that one.
+  // A rank that was aborted because of another's fault says less than that fault.
   std::string consequence;
   for (const auto& [rank, local] : locals_) {
-    // Without it a kernel may be about to write the rest.
+    // Before `fault` is set, a kernel may still be writing the other fields.
     if (__atomic_load_n(&local.status->fault, __ATOMIC_ACQUIRE) == 0) continue;
     const auto& ranks = communicator_->spec().ranks;
     const int32_t peer = local.status->peer;

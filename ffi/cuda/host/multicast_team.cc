@@ -11,7 +11,7 @@ namespace {
 
 using Words = std::array<uint32_t, kPackBytes / sizeof(uint32_t)>;
 
-// What a rank stores to all (0), and its part of a sum (1).
+// The value that a rank stores to all (0), and its part of a sum (1).
 Words WordsOf(int rank, uint32_t purpose) {
   Words words;
   uint32_t word = 2 * static_cast<uint32_t>(rank) + purpose + 1;
@@ -87,7 +87,7 @@ void MulticastTeam::Try(int rank, MulticastKind kind) {
 void MulticastTeam::Probe(int rank) {
   const int device = spec_.ranks[rank].device, ranks = static_cast<int>(spec_.ranks.size());
   Step(rank, "store through the multicast object", [&] {
-    if (object_->bytes() < MulticastProbe::Bytes(ranks)) throw std::invalid_argument("it is too small to be tried out");
+    if (object_->bytes() < MulticastProbe::Bytes(ranks)) throw std::invalid_argument("it is too small to be tested");
     char* own = places_[rank].own;
     const Words stored = WordsOf(rank, 0), part = WordsOf(rank, 1);
     gpu_.Copy(device, own + MulticastProbe::Own(ranks), stored.data(), sizeof stored);
@@ -111,7 +111,7 @@ void MulticastTeam::Verify(int rank) {
     }
     Try(rank, MulticastKind::kTrySum);
     gpu_.Copy(device, found.data(), own + MulticastProbe::Sum(ranks), sizeof found);
-    if (found != sum) throw GpuError("a sum that is read through it is not that of all GPUs");
+    if (found != sum) throw GpuError("a sum that was read through it is not the sum over all GPUs");
   });
 }
 

@@ -21,7 +21,7 @@ void* SideStreams::Fork(int number, int device, void* stream) {
   void* event = Event(side);
   gpu_.Record(event, stream);
   gpu_.Follow(side.stream, event);
-  side.idle.push_back(event);  // what follows it does so from now on, whatever is recorded next
+  side.idle.push_back(event);  // can be reused: a later Record does not change what already follows it
   return side.stream;
 }
 
@@ -31,7 +31,7 @@ void SideStreams::Started(int number, const void* result) {
   void* event = Event(side);
   gpu_.Record(event, side.stream);
   ++count_;
-  // One that was never done: its program failed in between.
+  // A start that was never joined, because its program failed in between.
   if (void* old = std::exchange(side.started[result], event)) side.idle.push_back(old);
 }
 

@@ -10,7 +10,7 @@ double Microseconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::micro>(time).count();
 }
 
-// Runs `launch` on all ranks and `await` again and again, for the two times of a result.
+// Measures the two times of a result by repeated calls of `launch`, for all ranks, and `await`.
 template <class Launch, class Await>
 void Clock(int launches, Launch launch, Await await, StandaloneResult* result) {
   const auto begin = std::chrono::steady_clock::now();
@@ -28,7 +28,7 @@ void Clock(int launches, Launch launch, Await await, StandaloneResult* result) {
   result->waited = waited[launches / 2];
 }
 
-// Device memory and streams of one rank, given back at the end.
+// Device memory and streams of one rank, freed by the destructor.
 struct Rank {
   Rank(Gpu& g, int d, uint64_t in_bytes, uint64_t out_bytes) : gpu(g), device(d) {
     in = gpu.Allocate(device, in_bytes + 1);
@@ -40,7 +40,7 @@ struct Rank {
       gpu.Free(device, in);
       gpu.Free(device, out);
       gpu.CloseStream(device, stream);
-    } catch (const GpuError&) {  // the context is lost, and its memory with it
+    } catch (const GpuError&) {  // the context is lost, which frees its memory
     }
   }
   Rank(const Rank&) = delete;
@@ -105,7 +105,7 @@ StandaloneResult TimeEmpty(Gpu& gpu, int ranks, int launches) {
     places.push_back(std::make_unique<Rank>(gpu, device, sizeof(Status), 0));
   }
   const auto launch = [&] {
-    // Without a fault in what it looks at, a guard is a kernel that does nothing.
+    // Without a fault in its status, a guard is an empty kernel.
     for (auto& rank : places) gpu.Guard(rank->device, reinterpret_cast<const Status*>(rank->in), rank->stream);
   };
   const auto await = [&] {

@@ -24,8 +24,7 @@ StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_v
 // Microseconds of host time for a copy of that many bytes within a device.
 double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies);
 
-// What RunStandalone's clocks show where `ranks` ranks, dealt to the devices in turn, launch a kernel that does
-// nothing.
+// RunStandalone's times where `ranks` ranks, assigned to the devices in turn, launch an empty kernel.
 StandaloneResult TimeEmpty(Gpu& gpu, int ranks, int launches);
 
 }  // namespace jaxring::cuda

@@ -1,8 +1,8 @@
-// Plays a lane of a step table: the device's counterpart of ffi/engine/operation/interpreter.cc, for a block of
-// threads.
+// Runs a lane of a step table by a block of threads: the device's counterpart of
+// ffi/engine/operation/interpreter.cc.
 //
-// A step goes slice by slice, a message each. All threads prepare (each waits for one peer, or for none), pass over the
-// data, and publish; a barrier lies between. Threads that prepare an operand publish it too.
+// A step runs slice by slice, with a message each. All threads prepare (each waits for at most one peer), process the
+// data, and publish, with barriers in between. The thread that prepares an operand also publishes it.
 #pragma once
 
 #include "cuda/device/epoch_barrier.h"
@@ -29,7 +29,7 @@ class Player {
       Step next = args_.steps[begin];
       for (uint32_t s = begin; good && s < end; ++s) {
         const Step step = next;
-        if (s + 1 < end) next = args_.steps[s + 1];  // on its way while this one is played
+        if (s + 1 < end) next = args_.steps[s + 1];  // prefetched while this step runs
         lane_.step = s - begin;
         good = PlayStep(step, tile);
       }
@@ -94,8 +94,8 @@ class Player {
     return true;
   }
 
-  // Sources are prepared by threads from the first one on, targets from the last one down: the waits of either do not
-  // add up, and neither do the fences.
+  // Threads prepare sources from the first thread on and targets from the last thread down, so that neither their waits
+  // nor their fences add up.
   JAXRING_DEVICE static uint32_t FromLast() { return Threads() - 1 - ThreadIndex(); }
 
   JAXRING_DEVICE bool PlaySlice(const Step& step, uint64_t from, uint64_t to, uint64_t at, uint64_t elements) {
@@ -227,7 +227,7 @@ class Player {
     }
     StoreRelease(connection.tail, target.number + 1);
   }
-  // Lines of LL have been read once their flags were seen, so nothing need be ordered before their slot is given back.
+  // LL lines have been read once their flags were seen, so nothing need be ordered before the slot is released.
   JAXRING_DEVICE void PublishSource(const Operand& source) {
     if (!IsMessage(source)) return;
     uint64_t* give = lane_.ConnectionOf(source.connection).give;

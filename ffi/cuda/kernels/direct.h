@@ -1,5 +1,5 @@
-// Collectives without a step table, among ranks that all address each other's memory: one pass, and nothing else to
-// read or to wait for. They fold in rank order, so the bits are those of the schedule `direct`. See Fused in
+// Collectives without a step table, among ranks that all address each other's memory: one pass, without a table to
+// read. They reduce in rank order, so results have the same bits as those of the schedule `direct`. See Fused in
 // kernel_launch.h.
 #pragma once
 
@@ -108,7 +108,7 @@ class FusedPlayer {
     const Share block{0, block_bytes_};
     const Share mine = Mine(broadcast ? ShareOf(block, args_.rank, ranks) : block);
     for (uint32_t r = ThreadIndex(); r < ranks; r += Threads()) {
-      // Everyone begins with another one.
+      // Each rank begins with another peer.
       const uint32_t to = to_each ? (args_.rank + r) % ranks : r;
       const uint32_t from = broadcast ? args_.root : args_.rank;
       if (to_each || r == 0) {
@@ -127,10 +127,10 @@ class FusedPlayer {
     return good;
   }
 
-  // Every rank's input goes to every other one's stage as LL lines, of which there are two halves in turn. A rank that
-  // writes half k % 2 in launch k has ended launch k - 1, so it has got what all others sent in that; so these had
-  // ended launch k - 2 and left that half. So k must be one number for all lanes, however many a launch has, and a
-  // launch that moves nothing has none.
+  // Every rank writes its input as LL lines into every other rank's stage, whose two halves are used in turn. A rank
+  // that writes half k % 2 in launch k has ended launch k - 1, so it has received what all others sent in that launch.
+  // The others had therefore ended launch k - 2 and read that half. So k must be the same for all lanes, however many
+  // lanes a launch has, and a launch without data has no number.
   JAXRING_DEVICE void PlayOneShot() {
     if (block_bytes_ == 0) return;
     const uint32_t ranks = args_.ranks;
@@ -139,7 +139,7 @@ class FusedPlayer {
     const Share mine = Mine({0, block_bytes_});
     Operand* sources = lane_.shared.sources;
     Operand* targets = lane_.shared.targets;
-    // Lines take twice the bytes of what they carry.
+    // Lines take twice the bytes of their data.
     const uint64_t at = half + 2 * mine.begin;
     for (uint32_t m = ThreadIndex(); m < args_.member_count; m += Threads()) {
       const Member& member = args_.members[m];
@@ -159,7 +159,7 @@ class FusedPlayer {
     send.targets = args_.member_count;
     Pass<LL, 0>(lane_, how_, send);
     if ((number & 0x7fffffffu) < 2) CleanStages(number, half);
-    // In place, another thread may still have to send what this one overwrites.
+    // If the operation is in place, another thread may still have to send what this one overwrites.
     SyncBlock();
     fold.target += args_.member_count;
     fold.targets = 1;
@@ -167,14 +167,14 @@ class FusedPlayer {
     fold.moves = ranks == 1 && !fold.divide;
     const bool lost = SyncBlockOr(!Pass<LL, kWiden>(lane_, how_, fold));
     if (lost || ThreadIndex() != 0) return;
-    // Those of lanes that this launch has not, too.
+    // Also the counters of lanes that this launch does not have.
     for (uint32_t lane = lane_.number; lane < args_.epoch_lanes; lane += args_.lanes) {
       args_.epochs[2 * lane + 1] = number + 1;
     }
   }
 
-  // As LL::Clean does for slots: no flag in a stage is older than 2^31 launches. Lines of this launch have it already,
-  // or get it from the lane whose they are; they lie before all that is written here.
+  // As LL::Clean for slots: no flag in a stage may be older than 2^31 launches. The lines of this launch are before all
+  // bytes written here; they have the new flag already, or get it from their own lane.
   JAXRING_DEVICE void CleanStages(uint64_t number, uint64_t half) {
     const uint32_t flag = LL::Flag(number);
     const uint64_t used = StageBytes(block_bytes_);

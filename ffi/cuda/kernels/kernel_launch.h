@@ -5,8 +5,8 @@
 
 namespace jaxring::cuda {
 
-// Collectives of one kernel with no step table, among ranks that are all each other's memory peers (members lists all
-// ranks but this one, sorted). Same bits as the schedule `direct`. Args needs no steps, peers, pieces, connections.
+// Collectives by one kernel without a step table, among ranks that are all each other's memory peers (members lists all
+// ranks but this one, sorted). Same bits as the schedule `direct`. Args needs no steps, peers, pieces or connections.
 enum class Fused : uint8_t {
   kAllReduceOneShot = 0,  // every rank pushes its input to all (LL lines in stages), then folds: no barrier is passed.
                           // StageBytes(in_bytes) <= stage_bytes
@@ -17,19 +17,18 @@ enum class Fused : uint8_t {
   kAllToAll,
 };
 
-// Bytes of one of a stage's two halves for an input of so many bytes.
+// Bytes of one of a stage's two halves for an input of that many bytes.
 constexpr uint64_t StageBytes(uint64_t bytes) { return MessageBytes(Protocol::kLL, bytes, 1, 1); }
 
-// Plays args.lanes lanes, a block of `threads` threads each (a multiple of kWarp, at most kMaxThreads; fewer where the
-// kernel allows no more), on a CUstream.
-// Returns a cudaError_t: 0, or why the launch was refused. Asynchronous; safe to capture into a graph.
+// Runs args.lanes lanes on a CUstream, each by a block of `threads` threads (a multiple of kWarp, at most kMaxThreads;
+// fewer if the kernel allows no more). Returns a cudaError_t. Asynchronous; can be captured into a graph.
 int Launch(const Args& args, int threads, void* stream);
 
 // The same for a fused collective, by args.lanes blocks.
 int LaunchFused(Fused fused, const Args& args, int threads, void* stream);
 
-// Load all kernels of Launch, and of LaunchFused, into the current context: a first launch that had to load its kernel
-// could wait for kernels that wait for it. Return a cudaError_t.
+// Load all kernels of Launch and of LaunchFused into the current context. A first launch that had to load its kernel
+// could wait for running kernels, which wait for it. Return a cudaError_t.
 int LoadKernels();
 int LoadFusedKernels();
 

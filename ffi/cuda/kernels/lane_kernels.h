@@ -1,4 +1,4 @@
-// The kernels' bodies by number: one for each protocol and width of accumulators.
+// The kernels' bodies by index: one for each protocol and width of accumulators.
 #pragma once
 
 #include "cuda/device/ll.h"

@@ -1,4 +1,4 @@
-// send and recv: a note at the header ring, then the data as a step table moves it. See Mail.
+// send and recv: a message header through the header ring, then the data by a step table. See Mail.
 #pragma once
 
 #include "cuda/kernels/lane_kernels.h"
@@ -6,7 +6,7 @@
 
 namespace jaxring::cuda {
 
-// By one thread. False if it gave up, or if what comes is not what was asked for.
+// Called by one thread. Returns false if it gave up, or if the peer's header differs from this rank's.
 JAXRING_DEVICE bool ExchangeHeader(const Lane& lane, const Mail& mail) {
   Connection& ring = *mail.header_ring;
   if (mail.sends) {
@@ -21,15 +21,15 @@ JAXRING_DEVICE bool ExchangeHeader(const Lane& lane, const Mail& mail) {
   }
   const uint64_t number = ring.received++;
   if (!AwaitAtLeast(lane, Wait::kMessage, ring.peer, ring.arrived, number + 1)) return false;
-  const Vec note = LoadSlot(ring.recv_slots + (number & (mail.slots - 1)) * mail.slot_bytes);
+  const Vec header = LoadSlot(ring.recv_slots + (number & (mail.slots - 1)) * mail.slot_bytes);
   StoreRelease(ring.give, number + 1);
-  const uint64_t theirs = static_cast<uint64_t>(note.w[1]) << 32 | note.w[0];
+  const uint64_t theirs = static_cast<uint64_t>(header.w[1]) << 32 | header.w[0];
   if (theirs != mail.check) Report(lane, Fault::kDisagrees, Wait::kMessage, ring.peer, number);
   return theirs == mail.check;
 }
 
-// The first lane has the note. The others wait for data that does not come where it is the wrong one, and the fault's
-// report ends them.
+// The first lane exchanges the header. If it does not match, the other lanes wait for data that does not arrive, and
+// the report of the fault ends them.
 JAXRING_DEVICE void PlayMail(const Mail& mail, const Args& args, Shared& shared) {
   if (mail.header_ring != nullptr && BlockIndex() == 0) {
     bool failed = false;

@@ -1,32 +1,32 @@
-// What send, recv and ragged_all_to_all take beyond Args, and their launches. Implemented in messages.cu; needs no CUDA
-// header to include.
+// The arguments of send, recv and ragged_all_to_all besides Args, and their launches. Implemented in messages.cu; needs
+// no CUDA header to include.
 #pragma once
 
 #include "cuda/device/tables.h"
 
 namespace jaxring::cuda {
 
-// One rank's half of a message between named ranks. The message's data goes by the connections of Args, whose slots
-// hold several whole messages of this shape: a sender waits for room only where it is that far ahead. A queue of
-// messages may hold several shapes, each with connections of its own, so before the data goes a note of what comes
-// next, by a connection that all shapes of the queue share (the header ring).
+// One rank's half of a message between named ranks. The connections of Args carry the data. Their slots hold several
+// whole messages of this shape, so a sender waits for room only if it is that many messages ahead. A queue of messages
+// may have several shapes, each with its own connections. So before the data the sender sends a header that names the
+// shape, over a connection that all shapes of the queue share (the header ring).
 struct Mail {
-  Connection* header_ring;  // with the one peer; nullptr where this rank neither sends nor receives
-  uint64_t check;           // stands for dtype and shape
+  Connection* header_ring;  // with the peer; nullptr if this rank neither sends nor receives
+  uint64_t check;           // a hash of dtype and shape
   uint64_t slot_bytes;
   uint32_t slots;
   bool sends;
 };
 
-// Which of ragged_all_to_all's numbers are wrong: Status::step. Status::peer is the entry, and Status::number and
-// Status::waited_ns are what it says and what the peer says.
+// Which numbers of ragged_all_to_all are wrong: stored in Status::step. Status::peer is the entry, Status::number its
+// value, and Status::waited_ns the peer's value.
 enum class Sizes : uint32_t { kGood = 0, kNegative = 1, kInput = 2, kOutput = 3, kDisagree = 4 };
 
 // Vectors with one entry per rank of the group, in own memory: int64 where `wide` has the vector's bit, else int32.
 // They count rows.
 struct RaggedVectors {
   static constexpr int kInOffset = 0, kInSize = 1, kOutOffset = 2, kOutSize = 3, kPeerSize = 4, kCount = 5;
-  const void* at[kCount];  // kOutSize: what this rank says will come; kPeerSize: what the others say they send
+  const void* at[kCount];  // kOutSize: the rows that this rank expects; kPeerSize: the rows that the others send
   uint32_t wide;
 };
 
@@ -34,7 +34,7 @@ struct Ragged {
   RaggedVectors vectors;
   uint64_t in_rows, out_rows;  // of the buffers
   uint64_t row_elements;
-  uint64_t* extents;  // [4][chunks] and the longest: written by the launch, Args::extents of the one behind it
+  uint64_t* extents;  // [4][chunks] and the longest: written by this launch, Args::extents of the next one
   uint32_t blocks, pieces;
 };
 
@@ -48,8 +48,8 @@ constexpr Extents ExtentsAt(const uint64_t* words, uint64_t blocks, uint64_t pie
 // As Launch, of kSimple.
 int LaunchMail(const Mail& mail, const Args& args, int threads, void* stream);
 
-// Checks the vectors and makes extents of them, in one block. What is wrong goes to args.status, and then every extent
-// is empty. Nothing else of `args` is looked at but what a fault takes.
+// Checks the vectors and computes the extents from them, in one block. If a number is wrong, writes a fault to
+// args.status and makes all extents empty. Uses no other part of `args` than a fault report needs.
 int LaunchExtents(const Ragged& ragged, const Args& args, void* stream);
 
 // As LoadKernels, of these.

@@ -1,5 +1,5 @@
-// The sizes of ragged_all_to_all, which lie on the device: checked there and cut into chunks there, so that the host
-// need not wait for them. See Ragged.
+// Checks the sizes of ragged_all_to_all and divides the blocks into chunks on the device, where the sizes are, so that
+// the host need not wait for them. See Ragged.
 #pragma once
 
 #include "cuda/device/device.h"
@@ -81,7 +81,7 @@ class RaggedCutter {
     if (args_.spread_faults) StoreRelaxed(const_cast<uint32_t*>(args_.abort), 1u);
   }
 
-  // The chunk's begin and length, to be found by sender and receiver alike: pieces end at whole lines of the block.
+  // The chunk's begin and length, which sender and receiver compute alike: pieces end at whole lines of the block.
   JAXRING_DEVICE uint64_t CutOne(uint32_t chunk, uint32_t to, int offsets, int sizes, bool bad) const {
     const uint32_t block = chunk / ragged_.pieces, piece = chunk % ragged_.pieces;
     const uint64_t whole = bad ? 0 : static_cast<uint64_t>(At(sizes, block)) * ragged_.row_elements;

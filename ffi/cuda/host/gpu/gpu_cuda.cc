@@ -1,5 +1,5 @@
-// The CUDA runtime as a Gpu. The runtime is linked statically and finds the driver by itself when it is first asked for
-// something, so the module imports on machines without one.
+// Implements Gpu by the CUDA runtime. The runtime is linked statically and looks for the driver at its first call, so
+// the module can be imported on machines without one.
 #include <cctype>
 #include <cstdio>
 #include <cstring>
@@ -57,8 +57,8 @@ class CudaGpu final : public Gpu {
     Check(error, "cudaDeviceEnablePeerAccess");
   }
 
-  // With lazy loading a kernel's first launch may wait until the device is idle, for ever if what runs there waits for
-  // that launch.
+  // With lazy loading a kernel's first launch may wait until the device is idle. That would be a deadlock if a running
+  // kernel waits for that launch.
   void Prepare(int device) override {
     ContextScope scope(device);
     Check(static_cast<cudaError_t>(LoadKernels()), "loading the collectives' kernels");
@@ -127,8 +127,8 @@ class CudaGpu final : public Gpu {
     cuda::FlushDirect(device);
   }
 
-  // Legacy IPC exports whole allocations of cudaMalloc and cuMemAlloc, descriptors what cuMemCreate made for them.
-  // Memory of cudaMallocAsync's pools is neither.
+  // Legacy IPC exports whole allocations of cudaMalloc and cuMemAlloc. Descriptors export memory that cuMemCreate made
+  // for them. Memory of cudaMallocAsync's pools can be exported by neither.
   Allocation Find(const void* pointer) override {
     ContextScope scope;
     CUdeviceptr base = 0;
@@ -174,7 +174,7 @@ class CudaGpu final : public Gpu {
 
   int ExportDescriptor(const Allocation& allocation) override {
     ContextScope scope(allocation.device);
-    if (Find(allocation.base).id != allocation.id) throw GpuError("the memory was given back");
+    if (Find(allocation.base).id != allocation.id) throw GpuError("the memory has been freed");
     return cuda::ExportDescriptor(allocation.base);
   }
   char* ImportDescriptor(int device, int descriptor, uint64_t bytes) override {
@@ -201,7 +201,7 @@ class CudaGpu final : public Gpu {
     JAXRING_CUDA(cudaStreamSynchronize(stream));
   }
   void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) override {
-    if (bytes == 0) return;  // a graph has no place for it
+    if (bytes == 0) return;  // a graph cannot contain an empty copy
     ContextScope scope;
     JAXRING_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, ToStream(stream)));
   }
@@ -293,7 +293,7 @@ class CudaGpu final : public Gpu {
   }
 
  private:
-  // Not the default stream, which would wait for XLA's.
+  // Not the default stream, which would wait for XLA's streams.
   cudaStream_t CopyStream(int device) {
     std::lock_guard lock(mutex_);
     cudaStream_t& stream = copy_streams_[device];

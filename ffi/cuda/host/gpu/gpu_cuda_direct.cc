@@ -11,8 +11,8 @@ int Attribute(int device, CUdevice_attribute attribute) {
   return value;
 }
 
-// A GPU may let a NIC's write to host memory, which says that data is there, pass by its writes to the GPU's memory.
-// GPUs from Hopper on do not, as seen by the GPU's own kernels.
+// A NIC's write to host memory, which announces data, may become visible before its earlier writes to the GPU's memory.
+// From Hopper on, the GPU's own kernels see them in order.
 bool Ordered(int device) {
   return Attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
          CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;

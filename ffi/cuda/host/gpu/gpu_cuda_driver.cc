@@ -11,7 +11,7 @@ template <class Function>
 Function Find(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
-  // The version says which variant of a function is meant: the one of the declarations in cuda.h.
+  // The version selects the variant of a function that cuda.h declares.
   JAXRING_CUDA(cudaGetDriverEntryPointByVersion(name, &function, CUDA_VERSION, cudaEnableDefault, &found));
   if (found != cudaDriverEntryPointSuccess) {
     throw GpuError(std::string("the NVIDIA driver has no ") + name + ": it is older than this build's CUDA " +
@@ -20,7 +20,7 @@ Function Find(const char* name) {
   return reinterpret_cast<Function>(function);
 }
 
-// Retained for ever: graphs and kernels in flight may need them, and XLA's hold ends before this library's.
+// Never released: graphs and running kernels may need them, and XLA releases its contexts before this library ends.
 std::mutex mutex;
 CUcontext last = nullptr;
 
@@ -41,7 +41,7 @@ CUcontext PrimaryContext(int device) {
 
 void Check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // so that it is not taken for somebody else's
+  cudaGetLastError();  // clears the error, so that no other call reports it
   throw GpuError(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
 }
 

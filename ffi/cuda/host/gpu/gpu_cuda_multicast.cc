@@ -15,7 +15,7 @@ CUdevice Ordinal(int device) {
 class CudaMulticast final : public MulticastObject {
  public:
   explicit CudaMulticast(uint64_t bytes) : bytes_(bytes) {}
-  // In the order in which a driver wants it: mappings, bindings, memory, the object.
+  // In the order that the driver requires: mappings, bindings, memory, the object.
   ~CudaMulticast() override {
     for (auto& [device, place] : places_) {
       try {
@@ -23,7 +23,7 @@ class CudaMulticast final : public MulticastObject {
         if (place.all != nullptr) UnmapMemory(place.all, bytes_);
         if (place.bound) TheDriver().cuMulticastUnbind(object.value, Ordinal(device), 0, bytes_);
         if (place.own != nullptr) UnmapMemory(place.own, place.own_bytes);
-      } catch (const GpuError&) {  // the context is lost, and its memory with it
+      } catch (const GpuError&) {  // the context is lost, which frees its memory
       }
     }
   }
@@ -49,7 +49,7 @@ class CudaMulticast final : public MulticastObject {
     return place.all = MapMemory({device}, object, bytes_, Unit(CU_MULTICAST_GRANULARITY_MINIMUM, bytes_));
   }
 
-  // What sizes are multiples of.
+  // Sizes must be multiples of this.
   static uint64_t Unit(CUmulticastGranularity_flags which, uint64_t bytes, unsigned devices = 2) {
     const CUmulticastObjectProp properties = PropertiesOf(devices, bytes);
     size_t unit = 0;
@@ -80,7 +80,7 @@ class CudaMulticast final : public MulticastObject {
 }  // namespace
 
 std::unique_ptr<MulticastObject> CreateMulticast(int devices, uint64_t bytes) {
-  // What is recommended may be far more than is needed.
+  // The recommended granularity may be far larger than `bytes`; then the minimum is used.
   uint64_t unit = CudaMulticast::Unit(CU_MULTICAST_GRANULARITY_RECOMMENDED, bytes, devices);
   if (unit > bytes) unit = CudaMulticast::Unit(CU_MULTICAST_GRANULARITY_MINIMUM, bytes, devices);
   auto made = std::make_unique<CudaMulticast>((bytes + unit - 1) / unit * unit);

@@ -86,7 +86,7 @@ char* AllocateVirtual(int device, const std::vector<int>& users, uint64_t bytes)
   try {
     MemoryHandle handle;
     CreateMemory(device, &bytes, &handle);
-    // Whether it can be exported shows here, not in what the driver says of itself.
+    // The device's attributes do not tell whether memory can be exported, so this tries it.
     close(ExportHandle(handle));
     return MapMemory(users, handle, bytes);
   } catch (const GpuError&) {

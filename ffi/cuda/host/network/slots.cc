@@ -7,7 +7,7 @@
 namespace jaxring::cuda {
 namespace {
 
-// Each half begins at a page of the GPU's, so that it can be registered by itself.
+// Each half begins at a GPU page, so that it can be registered by itself.
 constexpr uint64_t kPageBytes = 64 * 1024;
 
 }  // namespace
@@ -30,13 +30,13 @@ Slots::~Slots() {
   if (dmabuf_ >= 0) close(dmabuf_);
 }
 
-// Why it is not there.
+// Returns why the slots cannot be in the GPU's memory, or "".
 std::string Slots::PlaceOnGpu(DirectMemory& sender) {
   std::string why = gpu_.WhyNotDirect(device_);
   if (!why.empty()) return why;
   memory_ = gpu_.AllocateDirect(device_, 2 * half_);
-  // A dma-buf is the kernel's own way and needs no module beside the driver's; by its address the NIC's driver knows
-  // the GPU's memory where nvidia-peermem is loaded.
+  // A dma-buf is the Linux kernel's own mechanism and needs no module besides the driver's. Registration by address
+  // works if nvidia-peermem is loaded.
   std::string way = " as a dma-buf";
   try {
     dmabuf_ = gpu_.ExportDmaBuf(device_, memory_, 2 * half_);

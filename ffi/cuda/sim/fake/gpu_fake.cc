@@ -22,7 +22,7 @@ struct Handle {
   uint64_t bytes;
 };
 
-// Set in a thread that captures: what CUDA may refuse there, this refuses.
+// Set in a thread that captures: calls that CUDA may refuse there are refused.
 thread_local bool capturing = false;
 
 void CheckNotCapturing() {
@@ -136,7 +136,7 @@ class FakeGpu final : public Gpu {
       std::memcpy(to, from, bytes);
       return;
     }
-    // A word that a kernel may poll: it arrives whole.
+    // A kernel may poll this word, so it is stored as a whole.
     uint64_t word;
     std::memcpy(&word, from, bytes);
     __atomic_store_n(static_cast<uint64_t*>(to), word, __ATOMIC_RELAXED);
@@ -211,7 +211,7 @@ class FakeGpu final : public Gpu {
   static void* Pointer(int number) { return reinterpret_cast<void*>(static_cast<intptr_t>(number) + 1); }
 
  private:
-  // Never freed, as those of the engine are not.
+  // Never freed, like the engine's streams.
   struct FakeEvent {
     Mark mark;
     int capture = -1;  // where it was recorded
@@ -230,7 +230,7 @@ class FakeGpu final : public Gpu {
     if ((prepared_ >> device & 1) == 0) throw GpuError("a launch on a device whose kernels were not loaded before");
   }
   char* Map(int fd, uint64_t bytes) {
-    // That it is mapped comes to the kernels by way of the peer's process, where ThreadSanitizer does not see it go.
+    // Kernels learn by way of the peer's process that it is mapped, which ThreadSanitizer does not see.
     void* memory;
     {
       simt::Unseen unseen;

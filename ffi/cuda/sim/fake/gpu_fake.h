@@ -1,5 +1,5 @@
-// A GPU for tests: device memory is shared memory that other processes can map, kernels run on the SIMT shim, and a
-// stream is a queue that one machine thread works off. Several processes may take it for the same GPUs.
+// A fake GPU for tests: device memory is shared memory that other processes can map, kernels run on the SIMT shim, and
+// a stream is a queue that a machine thread executes. Several processes can use it as the same GPUs.
 #pragma once
 
 #include <atomic>
@@ -15,23 +15,23 @@
 
 namespace jaxring::cuda::fake {
 
-// What goes wrong; to be set before it is used.
+// Injected failures; to be set before the GPU is used.
 struct Options {
   int devices = 2;
-  bool lose_writes = false;  // what is copied into another process's memory does not arrive
-  bool no_export = false;    // memory that says that it cannot be exported
-  bool no_ipc = false;       // memory of Allocate that says that it can, and cannot
+  bool lose_writes = false;  // copies into another process's memory do not arrive
+  bool no_export = false;    // memory reports that it cannot be exported
+  bool no_ipc = false;       // memory of Allocate reports that it can be exported, and the export fails
   bool no_import = false;
   bool no_peer_access = false;
   bool no_multicast = false;
-  bool no_bind = false;  // memory to a multicast object
+  bool no_bind = false;  // binding memory to a multicast object fails
   // What is mapped of one reaches no other device's memory.
   bool lose_multicast = false;
   bool no_direct = false;  // NICs do not address its memory
 };
 Options& options();
 
-// An event's record: whether its stream has come to it, and in what state.
+// An event's record: whether its stream has reached it, and with which error.
 struct Come {
   std::atomic<bool> yet{false};
   std::string error;
@@ -47,13 +47,13 @@ struct Task {
   std::optional<Mail> mail = {};
   std::optional<Ragged> ragged = {};
   std::optional<Multicast> multicast = {};
-  Mark sets = {}, awaits = {};  // a record of an event, a wait for one
+  Mark sets = {}, awaits = {};  // records an event, waits for one
 };
-// What captured streams would have done: (which stream, what). As events join streams, one graph may span several.
+// The tasks of captured streams, each with its stream. Since events join streams, one graph may span several.
 using Graph = std::vector<std::pair<int, Task>>;
 
 void BeginCapture(void* stream);
-// Throws GpuError where another stream was taken in and has not come back.
+// Throws GpuError if another stream became part of the capture and was not joined again.
 Graph EndCapture(void* stream);
 void Replay(const Graph& graph);
 

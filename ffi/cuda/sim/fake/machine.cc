@@ -139,7 +139,7 @@ void Machine::Synchronize(int stream) {
   if (!queues_[stream].error.empty()) throw GpuError(queues_[stream].error);
 }
 
-// Runs what is no kernel at once.
+// Runs a task that is not a kernel at once.
 bool Machine::HasKernel(int stream) {
   std::unique_lock lock(mutex_);
   Queue& queue = queues_[stream];

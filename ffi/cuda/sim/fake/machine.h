@@ -1,8 +1,8 @@
 // Runs kernels of many streams on one SIMT machine, on a thread of its own, for as long as the process lives.
 //
-// The machine plays a fixed set of streams to their ends. So that launches may come at any time, each stream's kernels
-// alternate with an idle one, a single thread that ends when there is something to do, and one more stream gives way to
-// other processes at every turn.
+// The machine runs a fixed set of streams to their ends. So that launches may come at any time, each stream's kernels
+// alternate with an idle kernel, whose single thread ends when there is a task, and an additional stream yields to
+// other processes in every round.
 #pragma once
 
 #include <array>
@@ -24,17 +24,18 @@ namespace jaxring::cuda::fake {
 class Machine {
  public:
   static constexpr int kStreams = 24;
-  // The one of this process, never destroyed.
+  // This process's machine, never destroyed.
   static Machine& Get();
 
   // Takes a free stream's number; throws GpuError when all are taken.
   int NewStream();
   void CloseStream(int stream);
   void Push(int stream, Task task);
-  // Waits until everything pushed so far is done; throws GpuError for what a task raised.
+  // Waits until all tasks pushed so far are done. Throws GpuError for a task's error.
   void Synchronize(int stream);
 
-  // Captures go by the stream that began them; others come in when they wait for an event of a stream that is in.
+  // A capture is named by the stream that began it. Another stream becomes part of it when it waits for an event that
+  // was recorded in the capture.
   void BeginCapture(int stream);
   Graph EndCapture(int stream);
   bool Capturing(int stream);
@@ -46,7 +47,7 @@ class Machine {
   struct Queue {
     std::deque<Task> tasks;
     uint64_t pushed = 0, done = 0;
-    std::string error;  // sticks, as a stream's does
+    std::string error;  // is kept, as a stream's error is
   };
   Machine();
   void Run();

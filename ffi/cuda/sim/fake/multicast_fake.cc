@@ -22,12 +22,12 @@ struct Page {
   uint32_t devices;
   std::atomic<uint32_t> added;  // a bit for each device
   struct Replica {
-    std::atomic<int32_t> pid, fd;  // whose memory is behind /proc/<pid>/fd/<fd>; pid 0: not bound
+    std::atomic<int32_t> pid, fd;  // the bound memory is /proc/<pid>/fd/<fd>; pid 0: none
   } replicas[kDevices];
 };
 
 char* MapShared(int fd, uint64_t bytes) {
-  // That it is mapped comes to the kernels by way of the peer's process, where ThreadSanitizer does not see it go.
+  // Kernels learn by way of the peer's process that it is mapped, which ThreadSanitizer does not see.
   simt::Unseen unseen;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) throw GpuError("cannot map a multicast object's memory");

@@ -1,5 +1,5 @@
-// Multicast objects of the fake GPU: a page in shared memory says which devices were added and whose memory was bound.
-// What a driver would wait for is an error here.
+// Multicast objects of the fake GPU: a page in shared memory stores which devices were added and which memory was
+// bound. Where a driver would wait, these raise an error.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,11 @@
 
 namespace jaxring::cuda::fake {
 
-// The memory of a device that is to be bound, and a descriptor of it that stays open.
+// A device's memory that is to be bound, and a descriptor of it that stays open.
 using NewMemory = std::function<std::pair<char*, int>(int device, uint64_t bytes)>;
 
 std::unique_ptr<MulticastObject> NewMulticast(int devices, uint64_t bytes, NewMemory memory);
-// `descriptor` stays the caller's.
+// The caller keeps `descriptor`.
 std::unique_ptr<MulticastObject> OpenMulticast(int descriptor, NewMemory memory);
 
 }  // namespace jaxring::cuda::fake

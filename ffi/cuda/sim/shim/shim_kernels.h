@@ -1,4 +1,4 @@
-// The kernels' bodies on the shim, compiled once for all tests and the fake GPU: what a thread of a block runs.
+// The kernels' bodies for the shim, compiled once for all tests and the fake GPU. Each thread of a block calls them.
 #pragma once
 
 #include "cuda/device/lane.h"

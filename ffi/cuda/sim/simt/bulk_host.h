@@ -1,8 +1,8 @@
-// Bulk copies on the shim. One that was asked for is done at any time and in any order with others, in two steps: its
-// source is read, its target written. What nobody waits for is done as late as the end of its block.
+// Bulk copies on the shim. A requested copy is performed at any time and in any order with others, in two steps: its
+// source is read, then its target is written. A copy that no thread waits for is performed at the end of its block.
 //
-// A copy that no proxy fence comes before, since the thread last met others, may find its source, and leave its target,
-// as they were: it gives other bits than those that it should.
+// A copy without a proxy fence since its thread's last synchronisation may read stale bytes and may leave its target
+// stale, so it gives wrong bits.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace jaxring::cuda::simt {
 
-// What a broken kernel would leave out.
+// The steps that a faulty kernel would omit.
 enum class BulkFault : uint8_t {
   kNone = 0,
   kNoFence,    // the proxy fence
@@ -23,13 +23,13 @@ enum class BulkFault : uint8_t {
   kReadOnly,   // that one waits for their reads only
 };
 
-// A thread's own part.
+// A thread's state.
 struct BulkThread {
-  bool fenced = false;  // since it last met others
+  bool fenced = false;  // since its last synchronisation with other threads
   uint32_t group = 0;   // that its stores belong to
 };
 
-// Of one block.
+// A block's state.
 class BulkQueue {
  public:
   bool empty() const { return copies_.empty(); }
@@ -46,13 +46,14 @@ class BulkQueue {
     copies_.push_back({&by, by.group, to, from, bytes, nullptr, !by.fenced, {}});
   }
 
-  // What a wait for a load waits for.
+  // Performs the loads for which a thread waits.
   void FinishLoad(const uint64_t* arrived) {
     for (size_t i = 0; i < copies_.size(); ++i) {
       while (i < copies_.size() && copies_[i].arrived == arrived) Step(i);
     }
   }
-  // A thread's stores of the groups before its current one and `newest` more; with `whole` not only their reads.
+  // Performs a thread's stores except those of its current group and the `newest` groups before it. Without `whole`,
+  // performs their reads only.
   void FinishStores(const BulkThread& by, uint32_t newest, bool whole) {
     const auto waits = [&](const Copy& copy) {
       return copy.by == &by && copy.arrived == nullptr && copy.group + newest < by.group &&
@@ -63,7 +64,7 @@ class BulkQueue {
     }
   }
 
-  // The next step of a copy. The one that did its last makes room for the newest.
+  // Performs the next step of a copy. A finished copy's entry is replaced by the newest one.
   void Step(size_t which) {
     Copy& copy = copies_[which];
     if (copy.read.empty()) {

@@ -1,6 +1,7 @@
-// The host's twins of device.h, on the shim's machine. Words with an order in their name are atomics of the same order,
-// which is a constant where the compiler's builtin is called: GCC takes one that is not for the strongest there is, and
-// ThreadSanitizer would miss that an order is too weak. (std::atomic_ref's functions are no builtins without inlining.)
+// The functions of device.h on the host, for the shim's machine. Functions with a memory order in their name are
+// atomics of the same order. The order must be a constant in the call of the compiler's builtin: GCC uses the strongest
+// order for a variable, and ThreadSanitizer would miss that an order is too weak. (Without inlining, std::atomic_ref's
+// functions pass a variable.)
 #pragma once
 
 #include <bit>
@@ -42,7 +43,7 @@ T LoadElement(const char* from) {
   std::memcpy(&value, from, sizeof value);
   return value;
 }
-// The order comes by way of the peer's process, where ThreadSanitizer does not see it.
+// The peer's process provides the order, which ThreadSanitizer does not see.
 inline uint64_t LoadEntry(const uint64_t* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
 inline Vec LoadSlot(const char* from) { return Load(from); }
 inline void Store(char* to, const Vec& v) {
@@ -65,7 +66,7 @@ void StoreFarElement(char* to, T value) {
 inline uint64_t LoadHalf(const char* from) {
   return __atomic_load_n(reinterpret_cast<const uint64_t*>(from), __ATOMIC_RELAXED);
 }
-// Each half by itself, as the machine may: the second may be older or newer than the first.
+// Each half is accessed by itself, as a GPU may do: the second may be older or newer than the first.
 inline Vec LoadLine(const char* from) {
   ThisMachine().Chance();
   Vec v;
@@ -87,7 +88,7 @@ inline void StoreLine(char* to, const Vec& v) {
   }
   ThisMachine().Delay(to, &v, sizeof v, simt::Kind::kLine);
 }
-// A line arrives as one: its flag, which the eighth thread holds, is stored last and loaded first.
+// A line arrives as a whole: its flag, which the eighth thread has, is stored last and loaded first.
 inline bool HoldsFlag() { return ThreadIndex() % 8 == 7; }
 inline Vec LoadShare(const char* from) {
   Vec v;
@@ -120,7 +121,7 @@ inline void StoreShare(char* to, const Vec& v, bool active) {
   }
 }
 
-// Before a word is accessed.
+// To be called before a word is accessed.
 inline void BeforeWord(const void* word) {
   ThisMachine().Chance();
   ThisMachine().Settle(word);
@@ -138,7 +139,7 @@ T LoadRelaxed(const T* from) {
   BeforeWord(from);
   return __atomic_load_n(from, __ATOMIC_RELAXED);
 }
-// A late store has no order of its own: all that it comes after has been done.
+// A late store needs no order of its own, since everything before it has been done.
 template <int kOrder, class T, class V>
 void StoreWord(T* to, V value) {
   const T word = static_cast<T>(value);
@@ -160,7 +161,7 @@ template <class T, class V>
 void StoreRelaxed(T* to, V value) {
   StoreWord<__ATOMIC_RELAXED>(to, value);
 }
-// ThreadSanitizer knows no fences, and needs none: what this orders are atomic words.
+// ThreadSanitizer does not support fences, and needs none here, since the words that this orders are atomic.
 inline void FenceAll() {
   if (!ThisMachine().faults().lost_fence) ThisMachine().Drain();
 }

@@ -1,7 +1,7 @@
-// Threads of the shim: contexts with stacks of their own, which one system thread switches among.
+// The shim's threads are fibers: contexts with their own stacks, among which one system thread switches.
 //
-// ThreadSanitizer takes each for a thread, and a switch for no synchronisation: what the kernels do not order is a
-// race, though nothing ever runs at once. AddressSanitizer is told of the stacks.
+// ThreadSanitizer treats each fiber as a thread and a switch as no synchronisation, so accesses that the kernels do not
+// order are races, although no two fibers run at the same time. AddressSanitizer is told of the stacks.
 #pragma once
 
 #include <sys/mman.h>
@@ -37,7 +37,8 @@ inline constexpr bool kThreadSanitizer = true;
 inline constexpr bool kThreadSanitizer = false;
 #endif
 
-// The shim's own records are shared among its threads without order, by design: not for ThreadSanitizer to see.
+// The shim's own records are shared among its fibers without synchronisation, by design, so ThreadSanitizer must ignore
+// them.
 class Unseen {
  public:
   Unseen() {
@@ -56,7 +57,7 @@ class Unseen {
 };
 
 #if defined(__x86_64__)
-// Keeps the caller's registers on its stack and goes on with those on another.
+// Saves the caller's registers on its stack and continues with those on another stack.
 [[gnu::naked, gnu::noinline, maybe_unused]] static void SwitchStacks(void** /*save*/, void* /*to*/) {
   asm volatile(
       "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
@@ -67,14 +68,14 @@ class Unseen {
 
 class Fiber {
  public:
-  // For the context of a system thread: the scheduler's. To be told of its thread before it switches away.
+  // The context of the scheduler's system thread, which must be set before it switches away.
   Fiber() = default;
   void BeThisThread() {
 #if defined(__SANITIZE_THREAD__)
     tsan_ = __tsan_get_current_fiber();
 #endif
   }
-  // One that runs `body` when it is first switched to. The body must not return: it ends with a switch away.
+  // A context that runs `body` when it is first switched to. The body must not return; it ends with a switch away.
   explicit Fiber(std::function<void()> body) : body_(std::move(body)) {
     stack_ = static_cast<char*>(
         mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
@@ -84,7 +85,7 @@ class Fiber {
 #endif
 #if defined(__x86_64__)
     void** top = reinterpret_cast<void**>(stack_ + kStackBytes);
-    *--top = nullptr;  // keeps the alignment of a call
+    *--top = nullptr;  // aligns the stack as a call does
     *--top = reinterpret_cast<void*>(&Enter);
     top -= 6;
     top_ = top;
@@ -100,7 +101,7 @@ class Fiber {
 #if defined(__SANITIZE_THREAD__)
     __tsan_destroy_fiber(tsan_);
 #elif defined(__SANITIZE_ADDRESS__)
-    // Its functions never returned, so their marks are still there for who gets these addresses next.
+    // Its functions never returned, so AddressSanitizer's marks must be cleared before the addresses are reused.
     __asan_unpoison_memory_region(stack_, kStackBytes);
 #endif
     munmap(stack_, kStackBytes);
@@ -108,7 +109,7 @@ class Fiber {
   Fiber(const Fiber&) = delete;
 
   void SwitchTo(Fiber& to) {
-    void *next, *other;  // read before ThreadSanitizer takes us for the other
+    void *next, *other;  // read before ThreadSanitizer switches to the other fiber
     {
       Unseen unseen;
       entering = &to;
@@ -133,7 +134,7 @@ class Fiber {
   }
 
  private:
-  static constexpr size_t kStackBytes = 256 << 10;  // touched as far as used
+  static constexpr size_t kStackBytes = 256 << 10;  // only the used pages are touched
   static inline Fiber* entering = nullptr;
   static inline Fiber* leaving = nullptr;
 

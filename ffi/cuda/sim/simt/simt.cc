@@ -1,4 +1,4 @@
-// How the shim's machine runs: turns, barriers, late stores, streams.
+// The shim's machine: scheduling, barriers, late stores, streams.
 #include "cuda/sim/simt/simt.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ bool Machine::Run(const std::vector<Stream>& streams, const Options& options) {
   }
   for (auto& order : orders_) order.load(std::memory_order_acquire);
   running = nullptr;
-  clean_ = unfinished_ == 0;  // their threads can serve again
+  clean_ = unfinished_ == 0;  // the fibers can be reused
   unfinished_ = 0;
   return clean_;
 }
@@ -98,7 +98,7 @@ bool Machine::Meet(bool whole_block, bool said) {
 
 void Machine::Delay(void* to, const void* value, uint32_t bytes, Kind kind) {
   if (!delays()) return Perform({static_cast<char*>(to), bytes, kind, Copy(value, bytes)});
-  // Stores to one place keep their order: whoever stores there again has been ordered after the first.
+  // Stores to one location keep their order, since a second store there has been ordered after the first.
   Settle(to);
   std::vector<Pending>& pending = current->block->pending;
   if (pending.size() == kLate) DrainOne(*current->block, Random(kLate));
@@ -131,7 +131,7 @@ void Machine::JoinAliases() {
 char* Machine::BlockMemory(size_t bytes) {
   Unseen unseen;
   std::vector<char>& memory = current->block->memory;
-  // Whatever lay there before.
+  // Any former contents.
   if (memory.size() < bytes + 128) memory.assign(bytes + 128, '\xEE');
   return memory.data() + (128 - reinterpret_cast<uintptr_t>(memory.data()) % 128);
 }
@@ -194,7 +194,7 @@ std::unique_ptr<Thread> Machine::Make(Block* block, uint32_t index) {
   thread->block = block;
   thread->index = index;
   thread->fiber = std::make_unique<Fiber>([this, self = thread.get()] {
-    while (true) {  // a fiber serves its place in one kernel of the stream after another
+    while (true) {  // a fiber runs the thread at its index in one kernel of the stream after another
       std::atomic<uint32_t>& order = orders_[self->block->stream];
       order.load(std::memory_order_acquire);
       kernel().body();

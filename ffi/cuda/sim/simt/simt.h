@@ -1,11 +1,11 @@
-// A SIMT machine on the host: kernels' own source runs on it in the tests. Blocks of threads in streams, barriers,
-// votes, a clock; no two threads run at once, and the order is round robin or, with a seed, adversarial:
-// - any thread may lose its turn at any access to memory, and whole blocks are left behind for a while;
-// - bulk copies are done late and in any order (cuda/sim/simt/bulk_host.h);
-// - stores that others read (StoreFar, StoreLine) are done late and in any order, but before their block's next
-//   release; stores of words, releases too, are done late but before their block's next fence; stores that others read
-//   by another address of the same memory, before the release behind their block's next fence between aliases.
-// Time is counted in switches, so what waits for long is found out in no time.
+// A SIMT machine on the host, on which the kernels' own source runs in tests. It has streams of blocks of threads,
+// barriers, votes and a clock. No two threads run at once. The order is round robin or, with a seed, adversarial:
+// - any thread may be preempted at any access to memory, and whole blocks are delayed for a while;
+// - bulk copies are performed late and in any order (cuda/sim/simt/bulk_host.h);
+// - stores that others read (StoreFar, StoreLine) are performed late and in any order, but before their block's next
+//   release; stores of words, including releases, are performed late, but before their block's next fence; stores that
+//   others read by another alias are performed before the release after their block's next fence between aliases.
+// Time is counted in switches, so long waits take no real time.
 #pragma once
 
 #include <atomic>
@@ -27,18 +27,18 @@ struct alignas(16) Vec {
 
 namespace simt {
 
-// What a broken machine or a broken kernel would do; for tests that the tests notice.
+// Faults of a machine or a kernel, for mutation tests.
 struct Faults {
   bool lost_release = false;                          // a release orders nothing
   bool lost_acquire = false;                          // an acquire orders nothing: for ThreadSanitizer
   bool lost_fence = false;                            // a fence orders nothing
-  bool lost_alias_fence = false;                      // nor does that between aliases of one memory
-  bool early_flag = false;                            // a line's flags are there before its data
-  std::function<bool(const uint64_t*)> skipped_wait;  // nobody waits for such a word
+  bool lost_alias_fence = false;                      // a fence between aliases of one memory orders nothing
+  bool early_flag = false;                            // a line's flags arrive before its data
+  std::function<bool(const uint64_t*)> skipped_wait;  // waits for such a word return at once
   BulkFault bulk = BulkFault::kNone;
 };
 
-// One stream gets no turn from one time to another.
+// One stream does not run from one time to another.
 struct Stall {
   uint32_t stream = 0;
   uint64_t from = 0, until = 0;
@@ -70,7 +70,7 @@ struct Thread {
   BulkThread bulk;
 };
 
-// Those who wait for each other: a block or a warp.
+// Threads that wait for each other at a barrier: a block or a warp.
 struct Meeting {
   uint32_t size = 0, arrived = 0;
   bool said = false;
@@ -93,7 +93,7 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Pending> pending;
   BulkQueue bulk;
-  std::vector<char> memory;  // that a launch asks for beyond what kernels declare
+  std::vector<char> memory;  // dynamic shared memory of the launch
 };
 
 class Machine {
@@ -104,9 +104,10 @@ class Machine {
   Machine() = default;
   ~Machine();
 
-  // Runs all kernels of all streams, each stream in its order. False if all threads left wait at barriers for ever.
+  // Runs all kernels of all streams, each stream in order. Returns false if all remaining threads wait at barriers for
+  // ever.
   bool Run(const std::vector<Stream>& streams, const Options& options = {});
-  // For a thread of the host that has waited for a stream: what its kernels did came before.
+  // Tells ThreadSanitizer that a host thread has waited for a stream, so that its kernels' accesses came before.
   void See(uint32_t stream) { orders_[stream].load(std::memory_order_acquire); }
 
   const Kernel& kernel() const { return (*streams_)[current->block->stream][next_[current->block->stream] - 1]; }
@@ -114,25 +115,25 @@ class Machine {
   const Faults& faults() const { return options_.faults; }
   bool delays() const { return !kThreadSanitizer && options_.seed != 0; }
 
-  // The thread that runs gives its turn away.
+  // The running thread yields.
   void Yield();
-  // At an access to memory: perhaps.
+  // The running thread yields at random; called at an access to memory.
   void Chance();
-  // The barrier of a block or of a warp; whether any of its threads says so.
+  // The barrier of a block or of a warp. Returns whether any of its threads has passed true.
   bool Meet(bool whole_block, bool said);
 
   void Delay(void* to, const void* value, uint32_t bytes, Kind kind);
-  // Before the block that runs loads or stores there.
+  // To be called before the running block loads or stores there.
   void Settle(const void* at);
-  // What a release does, and more so a fence.
+  // The effect of a release on late stores, and of a fence.
   void Drain();
-  // What a fence between aliases does: from now on a release orders the stores so far, as it does others.
+  // The effect of a fence between aliases: a later release orders the stores so far like any others.
   void JoinAliases();
-  // The block's own, 128-byte aligned.
+  // The block's shared memory, 128-byte aligned.
   char* BlockMemory(size_t bytes);
 
  private:
-  static constexpr size_t kLate = 100;  // stores of a block that are not done yet, at most
+  static constexpr size_t kLate = 100;  // the most stores of a block that are pending
 
   void Prepare(const std::vector<Stream>& streams, const Options& options);
   uint64_t Random(uint64_t below);

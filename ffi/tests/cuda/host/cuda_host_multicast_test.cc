@@ -94,7 +94,7 @@ void Unreached(Processes& here) {
   for (int r = 0; r < 4; ++r) team.Probe(r);
   Refused([&] { team.Verify(0); },
           "rank 0 (process 0) cannot use the multicast object: what rank 1 (process 0) stored through it did not");
-  Refused([&] { team.Verify(1); }, "a sum that is read through it is not that of all GPUs");
+  Refused([&] { team.Verify(1); }, "a sum that was read through it is not the sum over all GPUs");
 }
 
 // What setting it up had got so far is given back when it fails.
@@ -114,7 +114,7 @@ void GivenBack(Processes&) {
 // Descriptors by number that were not handed out, and of processes that are not attached.
 void Descriptors(Processes& here) {
   cuda::Regions& regions = here.runtime->regions();
-  Refused([&] { regions.Fetch(1 - here.own, cuda::kMaxRegions + 7); }, "is not there any more");
+  Refused([&] { regions.Fetch(1 - here.own, cuda::kMaxRegions + 7); }, "the memory has been freed");
   Refused([&] { regions.Fetch(5, cuda::kMaxRegions); }, "process 5 is not attached");
 }
 
