@@ -1,7 +1,7 @@
 """Queues of messages between named ranks on GPUs: the connections they use, and how far a sender may run ahead.
 
 A queue is what sends and receives of one tag over the same ranks share. Its messages may differ in shape: each shape
-has connections of its own, whose slots hold several whole messages, and a note at the queue's header ring says which is next.
+has connections of its own, whose slots hold several whole messages, and the queue's header ring says which is next.
 """
 
 from __future__ import annotations
