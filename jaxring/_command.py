@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _MODULE, _WORKER = "jaxring.cli", "jaxring.launcher.worker"
 # When an interrupt that was lost is raised again; one that is lost once more is raised once more.
 _AGAIN_S = 0.05
+_again: list[threading.Timer] = []
 
 
 def is_command(argv: Sequence[str], original: Sequence[str]) -> bool:
@@ -78,4 +79,13 @@ def _unraisable(hook: Callable[[sys.UnraisableHookArgs], object], lost: sys.Unra
     # Not from here, which is within the callback.
     timer = threading.Timer(_AGAIN_S, _thread.interrupt_main)
     timer.daemon = True
+    _again.append(timer)
     timer.start()
+
+
+def raise_lost() -> None:
+    """Raise KeyboardInterrupt if a callback has lost one that has not been raised again yet: the command is over."""
+    for timer in _again:
+        if timer.is_alive():
+            timer.cancel()
+            raise KeyboardInterrupt

@@ -47,7 +47,9 @@ def _run(argv: Sequence[str] | None) -> int:
         command = f"jaxring {arguments.command}"
         if arguments.command != "doctor":  # which shows what is wrong with them
             load(os.environ)
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        _command.raise_lost()
+        return code
     except JaxringError as error:
         print(f"{command}: {error}", file=sys.stderr)
         return 1

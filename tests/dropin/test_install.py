@@ -117,7 +117,7 @@ def test_a_block_ends_with_an_exception():
 
 
 def test_blocks_of_several_threads():
-    """The last block to end uninstalls, whoever's it is."""
+    """The last block to end uninstalls, whichever began first."""
     opened, closing = threading.Barrier(3), threading.Event()
     found = []
 

@@ -90,7 +90,7 @@ def test_lanes_are_generated_per_rank() -> None:
         watched.lanes(8)
 
 
-def test_memory_is_used_by_whoever_lends_it() -> None:
+def test_the_memory_of_a_lent_buffer_is_used() -> None:
     placement = (0, 0, 1, 1)
     reduce = build(Spec("reduce", 4, "direct", root=0, placement=placement))
     # Rank 1 only fills its own output, but rank 0 reads its input.

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from rnd_program import OFFSET, SLOPE, is_float
+
+from tests.random.rnd_program import OFFSET, SLOPE, is_float
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rnd_program import Block, Program, Statement
+    from tests.random.rnd_program import Block, Program, Statement
 
 
 def mesh(program: Program, devices: Sequence[Any]) -> Mesh:

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from rnd_build import function, mesh, spec
-from rnd_inputs import inputs
-from rnd_numpy import expected
-from rnd_ops import INSTALLED, LAX, OURS, OURS_LAX
-from rnd_program import is_float
 
 import jaxring
+from tests.random.rnd_build import function, mesh, spec
+from tests.random.rnd_inputs import inputs
+from tests.random.rnd_numpy import expected
+from tests.random.rnd_ops import INSTALLED, LAX, OURS, OURS_LAX
+from tests.random.rnd_program import is_float
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from jax.sharding import Mesh
-    from rnd_program import Program
+
+    from tests.random.rnd_program import Program
 
 # What is compiled together. The reference is by itself: XLA's collectives and ours need not wait for each other.
 TOGETHER = ((LAX,), (OURS, OURS_LAX), (INSTALLED,))

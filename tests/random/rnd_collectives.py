@@ -6,9 +6,9 @@ import dataclasses
 import math
 from typing import Any
 
-from rnd_local import Local
-from rnd_program import Type, is_float
-from rnd_scope import MOST_ELEMENTS
+from tests.random.rnd_local import Local
+from tests.random.rnd_program import Type, is_float
+from tests.random.rnd_scope import MOST_ELEMENTS
 
 _NAMES = {
     "all_reduce": 8, "all_gather": 4, "reduce_scatter": 4, "all_to_all": 4, "permute": 4, "broadcast": 2, "reduce": 2,

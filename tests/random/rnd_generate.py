@@ -10,9 +10,9 @@ import dataclasses
 import math
 import random
 
-from rnd_nested import Nested
-from rnd_program import Program, Type, is_float
-from rnd_scope import Context
+from tests.random.rnd_nested import Nested
+from tests.random.rnd_program import Program, Type, is_float
+from tests.random.rnd_scope import Context
 
 # Programs of as many seeds in turn are on the same devices in the same order, so that they may be compiled together.
 TOGETHER = 8

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import ml_dtypes  # noqa: F401 - gives NumPy the small floats by their names
 import numpy as np
-from rnd_program import is_float
+
+from tests.random.rnd_program import is_float
 
 if TYPE_CHECKING:
-    from rnd_program import Program
+    from tests.random.rnd_program import Program
 
 
 def inputs(program: Program) -> list[np.ndarray]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-import run
-from rnd_program import Block, Program, Statement, Type
+from tests.random import run
+from tests.random.rnd_program import Block, Program, Statement, Type
 
 BOTH = {"axes": ("a",), "ranks": 2}
 
@@ -51,7 +51,7 @@ KNOWN = {
 def main() -> None:
     """The command."""
     run.start(2)
-    from rnd_check import check
+    from tests.random.rnd_check import check
 
     outcomes = zip(KNOWN, check(list(KNOWN.values())), strict=True)
     print(json.dumps({name: {"faults": o.faults, "refused": o.refused[-300:]} for name, o in outcomes}))

@@ -6,8 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
-from rnd_program import Type, is_float
-from rnd_scope import MOST_ELEMENTS, Scope
+from tests.random.rnd_program import Type, is_float
+from tests.random.rnd_scope import MOST_ELEMENTS, Scope
 
 
 class Local(Scope):

@@ -6,13 +6,13 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from rnd_collectives import Collectives
-from rnd_program import Block, Type, is_float
+from tests.random.rnd_collectives import Collectives
+from tests.random.rnd_program import Block, Type, is_float
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rnd_scope import Context
+    from tests.random.rnd_scope import Context
 
 
 class Nested(Collectives):

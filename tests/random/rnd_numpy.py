@@ -11,15 +11,16 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rnd_dual import plain
-from rnd_numpy_derivatives import Derivatives
-from rnd_numpy_local import Value, precision, wide
-from rnd_program import is_float
+
+from tests.random.rnd_dual import plain
+from tests.random.rnd_numpy_derivatives import Derivatives
+from tests.random.rnd_numpy_local import Value, precision, wide
+from tests.random.rnd_program import is_float
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rnd_program import Program, Type
+    from tests.random.rnd_program import Program, Type
 
 _MARGIN = 24.0
 _NOISY_RUNS = 2

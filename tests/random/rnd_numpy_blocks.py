@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rnd_dual import Dual, depth, jointly, lift, linear, plain, scale
-from rnd_numpy_local import Local, Value
-from rnd_ranks import Ranks
+
+from tests.random.rnd_dual import Dual, depth, jointly, lift, linear, plain, scale
+from tests.random.rnd_numpy_local import Local, Value
+from tests.random.rnd_ranks import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rnd_program import Block, Statement
+    from tests.random.rnd_program import Block, Statement
 
 
 class Blocks(Local):
@@ -43,8 +44,12 @@ class Blocks(Local):
         if op is not None:
             if dtype == "bool" and op == "sum":
                 data, dtype = data.astype(np.int32), "int32"
+            rounds = op in ("sum", "prod", "mean")
+            if rounds:
+                # Where terms cancel, the error of the sum is as large as theirs and not as the sum's.
+                data = self.rounded(data, dtype, ranks.size).data
             data = ranks.reduce(data, op)
-            if op in ("sum", "prod", "mean"):
+            if rounds:
                 data = self.rounded(data, dtype, ranks.size).data
         if name in ("broadcast",):
             data = ranks.root(data, p["root"])

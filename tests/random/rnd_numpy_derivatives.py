@@ -6,15 +6,16 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rnd_dual import Dual, add, depth, lift, linear, mul, plain, scale
-from rnd_numpy_blocks import Blocks
-from rnd_numpy_local import Value
-from rnd_program import OFFSET, SLOPE, is_float
+
+from tests.random.rnd_dual import Dual, add, depth, lift, linear, mul, plain, scale
+from tests.random.rnd_numpy_blocks import Blocks
+from tests.random.rnd_numpy_local import Value
+from tests.random.rnd_program import OFFSET, SLOPE, is_float
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rnd_program import Block, Statement
+    from tests.random.rnd_program import Block, Statement
 
 
 class Derivatives(Blocks):

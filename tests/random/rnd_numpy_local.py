@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
-from rnd_dual import add, jointly, linear, mul, plain, scale, sin, tanh
-from rnd_program import is_float
-from rnd_ranks import Ranks
+
+from tests.random.rnd_dual import add, jointly, linear, mul, plain, scale, sin, tanh
+from tests.random.rnd_program import is_float
+from tests.random.rnd_ranks import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rnd_program import Program, Statement
+    from tests.random.rnd_program import Program, Statement
 
 
 def wide(dtype: str) -> Any:

@@ -96,10 +96,10 @@ class Program:
 
 
 def script(program: Program) -> str:
-    """Python that checks the program again, to be run with tests/random in its path."""
+    """Python that checks the program again, to be run from the root of the repository."""
     return (
-        "from rnd_program import Block, Program, Statement, Type\n"
-        f"from rnd_check import replay\n\nreplay({_pretty(program)})\n"
+        "from tests.random.rnd_program import Block, Program, Statement, Type\n"
+        f"from tests.random.rnd_check import replay\n\nreplay({_pretty(program)})\n"
     )
 
 

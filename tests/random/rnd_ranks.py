@@ -10,7 +10,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rnd_dual import Dual, jointly, linear, mul, plain
+
+from tests.random.rnd_dual import Dual, jointly, linear, mul, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

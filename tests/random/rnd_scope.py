@@ -6,7 +6,7 @@ import dataclasses
 import random
 from typing import TYPE_CHECKING, Any
 
-from rnd_program import Statement, Type
+from tests.random.rnd_program import Statement, Type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from rnd_check import check
-from rnd_generate import Generator
+from tests.random.rnd_check import check
+from tests.random.rnd_generate import Generator
 
 if TYPE_CHECKING:
-    from rnd_program import Block, Program
+    from tests.random.rnd_program import Block, Program
 
 _MOST_TRIES = 12
 

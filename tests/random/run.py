@@ -1,4 +1,4 @@
-"""Checks random programs: ``python tests/random/run.py --seed 0 --count 200``, also under ``jaxring run``.
+"""Checks random programs: ``python -m tests.random.run --seed 0 --count 200``, also under ``jaxring run``.
 
 Seed and commit say which program it was. A program that fails is shrunk and printed as Python that checks it again.
 """
@@ -9,11 +9,8 @@ import argparse
 import collections
 import importlib.metadata
 import os
-import pathlib
 import sys
 import time
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 # Compiling is what takes the time.
 _QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -40,10 +37,11 @@ def start(devices: int) -> None:
 def run(first: int, count: int, at_once: int, say: bool) -> int:
     """Checks programs, and returns how many failed."""
     import jax
-    from rnd_check import check_many
-    from rnd_generate import TOGETHER, generate
-    from rnd_program import script
-    from rnd_shrink import shrink
+
+    from tests.random.rnd_check import check_many
+    from tests.random.rnd_generate import TOGETHER, generate
+    from tests.random.rnd_program import script
+    from tests.random.rnd_shrink import shrink
 
     devices, failed, refused, done = len(jax.devices()), 0, 0, 0
     kinds: collections.Counter[str] = collections.Counter()
@@ -67,7 +65,7 @@ def run(first: int, count: int, at_once: int, say: bool) -> int:
                 failed += 1
                 print(f"FAILED {outcome.program.describe()}\n" + "\n".join(outcome.faults), flush=True)
                 small = shrink(outcome.program, devices) if jax.process_count() == 1 else outcome.program
-                print(f"# Again, from tests/random:\n{script(small)}", flush=True)
+                print(f"# Again, from the root of the repository:\n{script(small)}", flush=True)
         if say:
             each = (time.process_time() - cpu) / done
             print(

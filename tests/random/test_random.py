@@ -44,5 +44,5 @@ def test_seeds_of_the_day(capsys):
     days = (dt.datetime.now(dt.UTC).date() - dt.date(2026, 1, 1)).days
     seed = 100_000 + A_DAY * days
     with capsys.disabled():
-        print(f"\nrandom programs of the day: python tests/random/run.py --seed {seed} --count 200", flush=True)
+        print(f"\nrandom programs of the day: python -m tests.random.run --seed {seed} --count 200", flush=True)
     check([sys.executable], seed, 200, 8)

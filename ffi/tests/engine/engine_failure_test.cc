@@ -291,10 +291,10 @@ CASE("operands that do not fit") {
       CHECK(status.code == Code::kInternal && Says(status, "do not fit the plan"));
     site.RunOk();
   }
-  Ends ends("stranger");
-  Arrival stranger{4, 4, 1, {}, 400, 400};
-  stranger.participant.done = ends.Expect();
-  site.call.site(0)->Arrive(std::move(stranger));
+  Ends ends("another group");
+  Arrival other{4, 4, 1, {}, 400, 400};
+  other.participant.done = ends.Expect();
+  site.call.site(0)->Arrive(std::move(other));
   CHECK(Says(ends.Wait()[0], "partition 4 is in no group"));
 }
 

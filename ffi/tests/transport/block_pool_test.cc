@@ -135,7 +135,7 @@ CASE("failures give blocks back") {
   CHECK_EQ(Held(job), 0u);
 }
 
-// A generation has blocks of its own.
+// An epoch has blocks of its own.
 CASE("renewal") {
   Job job(4, Wire::kShared, kBytes);
   const std::shared_ptr<BlockPool> before = job.engine(0).links().Blocks();

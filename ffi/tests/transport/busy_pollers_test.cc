@@ -1,5 +1,5 @@
-// Nobody sleeps for an event that no source raises: when the last looker is gone and somebody waits, all sources ask
-// for events, whatever they did meanwhile.
+// Nobody sleeps for an event that no source raises: when the last busy-polling thread is gone and another one waits,
+// all sources ask for events, whatever they did meanwhile.
 #include "transport/core/busy_pollers.h"
 
 #include <atomic>

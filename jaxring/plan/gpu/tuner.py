@@ -199,7 +199,7 @@ def _crossing(collective: str, topology: cost.Topology, nbytes: int) -> float:
 
 
 def _copy_price(collective: str, topology: cost.Topology, nbytes: int) -> float:
-    """Two gates, the copies to the peers, and those from the landing to the output."""
+    """Two gates, the copies to the peers, and those from the staging buffer to the output."""
     crossing = _crossing(collective, topology, nbytes)
     return round(3 * LAUNCH_US + crossing / LINK_BYTES_PER_US + crossing / MEMORY_BYTES_PER_US, 3)
 

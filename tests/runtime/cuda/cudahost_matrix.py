@@ -61,7 +61,7 @@ def check(ranks, collective, algorithm, protocol, dtype, block, op="sum", channe
 def matrix(native, counts, blocks, dtypes, threads):
     """All collectives by all algorithms and protocols that serve them."""
     for count in counts:
-        # Landings so small that the larger blocks come in several slices.
+        # Staging buffers so small that the larger blocks come in several slices.
         ranks = Ranks(native, count, threads=threads, staging_bytes=count * 1024)
         for collective in COLLECTIVES:
             for block in blocks:

@@ -48,7 +48,7 @@ def test_memory_that_cannot_be_shared_is_an_error_that_names_the_pair(case):
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("only", [1, 0])
 def test_damaged_messages_are_an_error_on_both_sides(only):
-    # Whoever is told of damage before his own call has begun does not begin it: the other is told, too.
+    # A process that is told of damage before its own call has begun does not begin it: the other is told, too.
     faults = {"JAXRING_CHECKSUM": "1", "JAXRING_FAULTS": f"corrupt=1,seed=1,data_only={only}"}
     outputs = run_job("damaged", 2, 1, JAXRING_P2P_DISABLE="1", **faults)
     if only:
