@@ -10,9 +10,9 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
-import jaxring._native_cuda as native
 
 import jaxring
+import jaxring._native_cuda as native
 
 THREADS = 384
 
