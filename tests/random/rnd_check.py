@@ -54,6 +54,11 @@ def check(programs: Sequence[Program]) -> list[Outcome]:
     return outcomes
 
 
+def reference(program: Program) -> None:
+    """Runs a program by `jax.lax` alone."""
+    _run_all([Outcome(program)], (LAX,))
+
+
 def check_many(groups: Sequence[Sequence[Program]]) -> Iterator[Outcome]:
     """As `check`, of several groups, with one installation: that empties JAX's caches."""
     every = [[Outcome(program) for program in apart] for group in groups for apart in _apart(group)]

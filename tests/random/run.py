@@ -34,6 +34,17 @@ def start(devices: int) -> None:
     jax.config.update("jax_enable_x64", True)
 
 
+def run_reference(first: int, count: int) -> None:
+    """Runs programs by jax.lax alone."""
+    import jax
+
+    from tests.random.rnd_check import reference
+    from tests.random.rnd_generate import generate
+
+    for seed in range(first, first + count):
+        reference(generate(seed, len(jax.devices())))
+
+
 def run(first: int, count: int, at_once: int, say: bool) -> int:
     """Checks programs, and returns how many failed."""
     import jax
@@ -87,10 +98,14 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--devices", type=int, default=8, help="of this process")
     parser.add_argument("--at-once", type=int, default=8, help="groups of programs for each jaxring.install()")
+    parser.add_argument("--reference-only", action="store_true", help="run them by jax.lax, and compare nothing")
     options = parser.parse_args()
     start(options.devices)
     import jax
 
+    if options.reference_only:
+        run_reference(options.seed, options.count)
+        return
     failed = run(options.seed, options.count, options.at_once, jax.process_index() == 0)
     sys.exit(1 if failed else 0)
 

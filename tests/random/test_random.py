@@ -11,16 +11,43 @@ from pathlib import Path
 import pytest
 
 RUN = Path(__file__).with_name("run.py")
+SUPERVISE = RUN.with_name("supervise.py")
 # Other days' seeds are other programs.
 A_DAY = 1000
 LIMIT_S = 1500
+# In place of a program's check: it aborts at one seed, but for the reference alone.
+ABORTS = """
+import sys
+
+if "--reference-only" not in sys.argv:
+    import os
+    import types
+
+    run = types.ModuleType("tests.random.rnd_check")
+
+    def check_many(groups):
+        for group in groups:
+            for program in group:
+                if program.seed == 1203:
+                    os.abort()
+                yield types.SimpleNamespace(program=program, faults=[], refused="")
+
+    run.check = run.replay = None
+    run.check_many = check_many
+    sys.modules["tests.random.rnd_check"] = run
+"""
 
 
-def check(command, seed, count, devices):
+def check(command, seed, count, devices, script=RUN):
     arguments = ["--seed", str(seed), "--count", str(count), "--devices", str(devices)]
     environment = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
     done = subprocess.run(
-        [*command, str(RUN), *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False, env=environment
+        [*command, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env=environment,
     )
     print(done.stdout[-20000:])
     assert done.returncode == 0, f"{done.stdout[-20000:]}\n{done.stderr[-4000:]}"
@@ -44,5 +71,24 @@ def test_seeds_of_the_day(capsys):
     days = (dt.datetime.now(dt.UTC).date() - dt.date(2026, 1, 1)).days
     seed = 100_000 + A_DAY * days
     with capsys.disabled():
-        print(f"\nrandom programs of the day: python -m tests.random.run --seed {seed} --count 200", flush=True)
-    check([sys.executable], seed, 200, 8)
+        print(f"\nrandom programs of the day: python -m tests.random.supervise --seed {seed} --count 200", flush=True)
+    check([sys.executable], seed, 200, 8, SUPERVISE)
+
+
+def test_an_abort_of_xla_is_not_taken_for_ours():
+    """XLA's AlgebraicSimplifier aborts at jax.lax's own program of this seed (jaxlib 0.10.2 and 0.12.0.1)."""
+    check([sys.executable], 7262, 1, 8, SUPERVISE)
+
+
+def test_an_abort_of_ours_has_failed(tmp_path):
+    """A process that ends by a signal, and whose reference does not, has failed: the rest is checked all the same."""
+    (tmp_path / "sitecustomize.py").write_text(ABORTS)
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    command = [sys.executable, str(SUPERVISE), "--seed", "1200", "--count", "5", "--devices", "2"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert done.returncode == 1, done.stdout
+    assert "FAILED seed 1203: the process ends by signal 6, and by the reference alone it does not" in done.stdout
+    assert done.stdout.count("FAILED seed") == 1
+    assert done.stdout.endswith("5 programs of seeds 1200 to 1204: some FAILED\n")
