@@ -5,18 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from jaxring.errors import JaxringError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
 def console(width: int = 0) -> Any:
-    """Where tables go, `width` characters wide at least where it is no terminal. JaxringError where rich is missing."""
-    try:
-        from rich.console import Console
-    except ImportError:
-        raise JaxringError("Tables are drawn with rich: pip install 'jaxring[bench]'.") from None
+    """Where tables go, `width` characters wide at least where it is no terminal."""
+    from rich.console import Console
+
     # A file or pipe has no width: the table's own.
     return Console() if sys.stdout.isatty() else Console(width=max(160, width))
 

@@ -91,13 +91,6 @@ def test_a_topology_file_that_is_none_does_not_end_doctor(monkeypatch, capsys, t
     assert "none.xml" in capsys.readouterr().out
 
 
-def test_without_rich_a_sentence(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    for name in ("doctor", "topo"):
-        assert main([name]) == 1
-        assert capsys.readouterr().err == f"jaxring {name}: Tables are drawn with rich: pip install 'jaxring[bench]'.\n"
-
-
 def test_a_reader_that_leaves_and_a_terminal_without_arrows():
     many = ["explain", "all_reduce", "-n", "64x1", "--schedule"]
     read, write = os.pipe()
