@@ -13,7 +13,7 @@ iwarp="siw0@10.78.0.1,siw1@10.78.0.2"
 say() { printf '\n== [%3d s] %s\n' "$SECONDS" "$*"; }
 on() { JAXRING_TEST_VERBS="$1" timeout 400 "${@:2}"; }
 # The peer is no part of the package and has a Python of its own: the one that pyverbs was built for.
-peer() { PYTHONPATH="$pyverbs" timeout 200 /usr/bin/python3 tests/rdma/verbs_peer.py "$native/verbs_echo"; }
+peer() { PYTHONPATH="$pyverbs:$PWD" timeout 200 /usr/bin/python3 tests/rdma/verbs_peer.py "$native/verbs_echo"; }
 # Without conftest.py and plugins, which import JAX once more.
 jobs() {
   PYTHONPATH="$PWD:${PYTHONPATH:-}" PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -q -p pytest_timeout \
