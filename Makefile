@@ -46,7 +46,7 @@ SCHEDULES := build/schedules.bin
 export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-rdma lint format types pytest native-test counts tsan asan ubsan cuda cuda-all package-test clean
+.PHONY: help demo fuzz test test-all test-rdma lint format types pytest native-test counts tsan asan ubsan cuda cuda-all package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,7 +56,11 @@ demo: $(BUILT) ## train a language model data parallel with jaxring, then with l
 	@mkdir -p out
 	@jaxring run -n 4 --devices-per-process 2 --output rank0 examples/train_lm.py --plot out/loss.png $(DEMO_ARGS)
 
-test: lint types native-test pytest ## lint, formatting, types, native tests, Python tests
+test: PYTEST_MARKS = -m "not slow"
+test: lint types native-test pytest ## lint, formatting, types, native tests, Python tests but for those of many ranks
+	$(SAY) "all tests passed"
+
+test-all: lint types native-test pytest ## the same with all Python tests
 	$(SAY) "all tests passed"
 
 lint: $(ENVIRONMENT) ## ruff, clang-format and spelling, without changing files
@@ -82,7 +86,7 @@ pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 	@cmake --build $(BUILD) --target _native_cuda_fake net_plugin
 	@TEST_NET_PLUGIN="$(abspath $(BUILD))/libnet_plugin.so" \
 	  TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
-	  pytest -n $$(($(JOBS) + 1)) --dist worksteal $(PYTEST_ARGS)
+	  pytest -n $$(($(JOBS) + 1)) --dist worksteal $(PYTEST_MARKS) $(PYTEST_ARGS)
 
 native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"

@@ -68,7 +68,10 @@ def test_figures_of_a_result():
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("layout", "others"), [("1x2", ["xla"]), ("2x1", ["gloo", "communicator"])])
+@pytest.mark.parametrize(
+    ("layout", "others"),
+    [("1x2", ["xla"]), pytest.param("2x1", ["gloo", "communicator"], marks=pytest.mark.slow)],
+)
 def test_a_run(tmp_path, capsys, layout, others):
     saved, plot = tmp_path / "out.json", tmp_path / "out.png"
     collectives = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"]

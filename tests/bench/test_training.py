@@ -25,6 +25,7 @@ def test_a_collective_lasts_from_the_last_arrival_to_the_last_end():
             last_arrivals_and_ends(wrong, 2)
 
 
+@pytest.mark.slow
 def test_both_programs_of_a_job_are_measured():
     done = subprocess.run(
         [sys.executable, *JOB, "jaxring.bench.training", "--examples", str(EXAMPLES), "--turns", "2", "--steps", "2"],

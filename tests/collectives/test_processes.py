@@ -10,7 +10,7 @@ from tests.collectives.coll_meshes import TABLES as MESH_TABLES
 from tests.collectives.coll_ranks import Report
 from tests.collectives.coll_tables import TABLES
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+pytestmark = pytest.mark.multiprocess
 
 ALL = tuple(TABLES)
 # (processes, devices of each): what they go through. Starting and compiling many processes is what costs.
@@ -24,6 +24,8 @@ LAYOUTS = {
     (2, 4): ALL + tuple(MESH_TABLES),
     (4, 2): ("algorithms", *MESH_TABLES),
 }
+# The others differ in numbers only.
+QUICK = (2, 2)
 
 
 @pytest.fixture
@@ -43,7 +45,11 @@ def reports(tmp_path_factory, worker_id):
 
 @pytest.mark.parametrize(
     ("layout", "table"),
-    [(layout, table) for layout, names in LAYOUTS.items() for table in names],
+    [
+        pytest.param(layout, table, marks=() if layout == QUICK else pytest.mark.slow)
+        for layout, names in LAYOUTS.items()
+        for table in names
+    ],
     ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else value,
 )
 def test_table(reports, layout, table):
@@ -57,6 +63,7 @@ def test_table(reports, layout, table):
     assert not failures, f"{len(failures)} of {checks}:\n" + "\n".join(failures[:40])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [(8, 1), (2, 4), (4, 2)], ids=lambda layout: "x".join(map(str, layout)))
 def test_deterministic_gives_the_same_bits_in_one_process_and_in_several(ranks, reports, layout):
     report = Report()

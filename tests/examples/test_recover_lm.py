@@ -13,6 +13,7 @@ from tests.compiling import QUICK
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "recover_lm.py"
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
 def test_the_last_loss_is_that_of_an_undisturbed_run():

@@ -67,7 +67,9 @@ REFUSED = {
 
 @needs_fake
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case == "ahead" else ()) for case in REFUSED]
+)
 def test_messages_that_cannot_be_served_are_errors(case):
     (output,) = run_job(case, 1, 2)
     assert REFUSED[case] in output, output
