@@ -8,6 +8,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
@@ -95,6 +96,19 @@ def _pbroadcast(x: Any, *, axis_name: Any, source: int) -> Any:
     return collectives.broadcast(x, axis_name, source % resolve("pbroadcast", axis_name).size)
 
 
+def _pbroadcast_dynamic(x: Any, source: Any, *, axis_name: Any) -> Any:
+    """The bits of the source's value, or'ed with the zeros that the other ranks give."""
+    if jnp.iscomplexobj(x):
+        parts = (_pbroadcast_dynamic(part, source, axis_name=axis_name) for part in (x.real, x.imag))
+        return jax.lax.complex(*parts)
+    bits = x
+    if x.dtype != jnp.bool_:
+        bits = jax.lax.bitcast_convert_type(x, np.dtype(f"uint{8 * x.dtype.itemsize}"))
+    bits = jnp.where(jax.lax.axis_index(axis_name) == source, bits, jnp.zeros_like(bits))
+    bits = collectives.all_reduce(bits, axis_name, "or")
+    return bits if x.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(bits, x.dtype)
+
+
 def _names(axis_name: Any) -> tuple[Any, ...]:
     return tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
 
@@ -121,6 +135,7 @@ TABLE: dict[str, Entry] = {
     "ragged_all_to_all": Entry(_ragged_all_to_all),
     "ppermute": Entry(_ppermute),
     "pbroadcast": Entry(_pbroadcast),
+    "pbroadcast_dynamic": Entry(_pbroadcast_dynamic),
 }
 
 # Retypings, which move nothing.

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring import lax
+from jaxring import _compat, lax
 from tests.dropin.inst_cases import mesh
 
 NAMES = ["psum", "pmean", "pmax", "pmin", "psum_scatter", "all_gather", "all_to_all", "ragged_all_to_all"]
@@ -43,13 +43,18 @@ def test_constants_stay_constants():
     np.testing.assert_array_equal(y, np.arange(8))
 
 
+# jax 0.12 takes an array, too.
+SOURCES = [2, *([jnp.int32(2)] if "pbroadcast_dynamic" in _compat.collective_primitives() else [])]
+
+
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("way", ["lax", "install"])
-def test_pbroadcast(way):
+def test_pbroadcast(way, source):
     """JAX has no CPU version: every rank gets the source's value, and its gradient is the sum of all."""
     namespace = lax if way == "lax" else jax.lax
 
     def rank(x):
-        y, pull = jax.vjp(lambda x: namespace.pbroadcast(x, "y", 2), x[0, 0])
+        y, pull = jax.vjp(lambda x: namespace.pbroadcast(x, "y", source), x[0, 0])
         return y.reshape(1, 1), pull(y * 0 + 1)[0].reshape(1, 1)
 
     specs = P("x", "y")
