@@ -179,7 +179,7 @@ def _all_manual(primitive: Primitive, rule: Callable[..., Any], ctx: Any, *opera
         axis_names=loose,
         check_vma=False,
     )
-    untyped = [_compat.with_varying(aval, aval.shape, frozenset()) for aval in ctx.avals_in]
+    untyped = [jax.core.ShapedArray(aval.shape, aval.dtype) for aval in ctx.avals_in]
     return mlir.lower_fun(inside, multiple_results=primitive.multiple_results)(ctx.replace(avals_in=untyped), *operands)
 
 
