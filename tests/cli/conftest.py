@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
-
-ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -21,10 +18,9 @@ def start(tmp_path):
         script = tmp_path / "script.py"
         script.write_text(text, encoding="utf-8")
         base = {k: v for k, v in os.environ.items() if not k.startswith(("JAXRING_", "JAX_", "XLA_", "PJRT_"))}
-        path = os.pathsep.join(filter(None, [str(ROOT), base.get("PYTHONPATH", "")]))
         child = subprocess.Popen(
             [sys.executable, "-m", "jaxring.cli", "run", *options, str(script), *arguments],
-            env=base | {"PYTHONPATH": path, "SCRATCH": str(tmp_path)} | (env or {}),
+            env=base | {"SCRATCH": str(tmp_path)} | (env or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -26,22 +26,27 @@ time.sleep(60)
 MODULES = {"command": ["jaxring.cli", "explain", "all_reduce"], "worker": ["jaxring.launcher.worker", "--no-init"]}
 
 
+def interrupted(folder, line, arguments):
+    """Runs a module with ``folder`` in its path and interrupts it at a line; returns its exit code and outputs."""
+    # Tests that a shell started in the background ignore SIGINT, and what they start would, too.
+    argv = ["env", "--default-signal=INT", sys.executable, "-P", "-m", *arguments]
+    env = os.environ | {"PYTHONPATH": str(folder)}
+    child = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == f"{line}\n"
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    return child.returncode, out, err
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_ctrl_c_while_the_command_or_a_worker_imports(tmp_path, module):
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text(SLOW)
     arguments = [*MODULES[module], str(os.getpid()), "script.py"] if module == "worker" else MODULES[module]
-    # Tests that a shell started in the background ignore SIGINT, and what they start would, too.
-    argv = ["env", "--default-signal=INT", sys.executable, "-P", "-m", *arguments]
-    env = os.environ | {"PYTHONPATH": str(tmp_path)}
-    child = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout.readline() == "importing\n"
-        child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=30)
-    finally:
-        child.kill()
-    assert (child.returncode, out, err) == (-signal.SIGINT, "", "")
+    assert interrupted(tmp_path, "importing", arguments) == (-signal.SIGINT, "", "")
 
 
 # Loaded when Python starts: a callback of the garbage collector, as JAX has one, that an interrupt meets.
@@ -63,17 +68,9 @@ gc.callbacks.append(callback)
 
 def test_an_interrupt_that_a_callback_loses_ends_the_command(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(LOSES)
-    arguments = ["explain", "all_reduce", "-n", "64x1", "--schedule"]
-    argv = ["env", "--default-signal=INT", sys.executable, "-P", "-m", "jaxring.cli", *arguments]
-    env = os.environ | {"PYTHONPATH": str(tmp_path)}
-    child = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout.readline() == "inside\n"
-        child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=60)
-    finally:
-        child.kill()
-    assert child.returncode == 130, err
+    arguments = ["jaxring.cli", "explain", "all_reduce", "-n", "64x1", "--schedule"]
+    code, _, err = interrupted(tmp_path, "inside", arguments)
+    assert code == 130, err
     assert re.fullmatch("jaxring( explain)?: interrupted\n", err)
 
 

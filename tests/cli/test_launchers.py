@@ -6,7 +6,6 @@ Where that call is forgotten there are several jobs, and a warning.
 from __future__ import annotations
 
 import os
-import pathlib
 import shutil
 import socket
 import subprocess
@@ -38,9 +37,7 @@ with open(os.path.join(os.environ["SAID"], str(jax.process_index())), "w") as sa
 
 
 def environment(folder, **extra):
-    root = str(pathlib.Path(__file__).parent.parent.parent)
     return os.environ | {
-        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": "1",
         "PJRT_NPROC": "16",

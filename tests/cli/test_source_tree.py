@@ -12,7 +12,8 @@ import venv
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
+from tests import ROOT
+
 WHERE = "import jaxring, jaxring.plan.cost as cost; print(jaxring.__file__, cost.__file__, jaxring.__version__)"
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-from tests import ROOT
 
 HERE = pathlib.Path(__file__).parent
 # Ours, and what one pytest process sets up for itself.
@@ -35,11 +34,10 @@ def run_job(
     `before`: a command that runs the one behind it.
     """
     base = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIXES)}
-    path = os.pathsep.join(filter(None, [str(ROOT), base.get("PYTHONPATH", "")]))
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", str(processes), "--devices-per-process", str(devices)]
     child = subprocess.Popen(
         [*before, *command, *options, str(script), *arguments],
-        env=base | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "JAXRING_TIMEOUT": "60"} | env,
+        env=base | {"JAX_PLATFORMS": "cpu", "JAXRING_TIMEOUT": "60"} | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -19,8 +19,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from tests import ROOT
 
-ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if "benchmarks" not in page.parent.parts),

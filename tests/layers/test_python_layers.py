@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import collections
 import pathlib
-import tomllib
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
-LAYERS = tomllib.loads((pathlib.Path(__file__).with_name("layers.toml")).read_text())["python"]["layers"]
-HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
+from tests import ROOT
+from tests.layers.rules import Arrows, assert_each_turned_round_is_found, forbidden, layers
+
+NAMED = {name for layer in layers("python") for name in layer}
 
 
 def modules() -> dict[str, pathlib.Path]:
@@ -39,20 +40,19 @@ def unit(module: str) -> str:
     """What the rule file names: the longest of the module's name and its packages' that it lists."""
     parts = module.split(".")
     for length in range(len(parts), 0, -1):
-        if ".".join(parts[:length]) in HEIGHT:
+        if ".".join(parts[:length]) in NAMED:
             return ".".join(parts[:length])
     raise AssertionError(f"layers.toml names no layer for {module}")
 
 
-def upward(edges: dict[str, set[str]]) -> list[str]:
-    """The imports that do not go downward, in words."""
-    wrong = []
+def arrows(edges: dict[str, set[str]]) -> Arrows:
+    """The imports between units."""
+    found: Arrows = collections.defaultdict(list)
     for module, targets in sorted(edges.items()):
         for target in sorted(targets):
-            one, other = unit(module), unit(target)
-            if one != other and HEIGHT[one] <= HEIGHT[other]:
-                wrong.append(f"{module} imports {target}, and {one} is not above {other}")
-    return wrong
+            if unit(module) != unit(target):
+                found[unit(module), unit(target)].append(f"{module} imports {target}")
+    return found
 
 
 def circles(edges: dict[str, set[str]]) -> list[str]:
@@ -82,7 +82,7 @@ def edges() -> dict[str, set[str]]:
 
 
 def test_imports_go_downward(edges):
-    assert upward(edges) == []
+    assert forbidden(layers("python"), arrows(edges)) == []
 
 
 def test_no_circles(edges):
@@ -91,13 +91,9 @@ def test_no_circles(edges):
 
 
 def test_an_import_that_is_turned_round_is_found(edges):
-    """For each pair of packages that are linked: turned round, that one import fails the test."""
-    links = sorted({(unit(a), unit(b)) for a, targets in edges.items() for b in targets if unit(a) != unit(b)})
-    assert len(links) > 50
-    for above, below in links:
-        turned = {module: set(targets) for module, targets in edges.items()}
-        turned.setdefault(below, set()).add(above)
-        assert upward(turned) == [f"{below} imports {above}, and {below} is not above {above}"]
+    found = arrows(edges)
+    assert len(found) > 50
+    assert_each_turned_round_is_found(layers("python"), found)
 
 
 def test_plan_imports_nothing_of_ours(edges):

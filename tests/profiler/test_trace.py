@@ -57,9 +57,8 @@ def events(folder):
 
 
 def _clean():
-    """The environment of a job of its own: none of this process's settings, and this source tree."""
-    base = {k: v for k, v in os.environ.items() if not k.startswith(("JAXRING_", "JAX_", "XLA_", "PJRT_"))}
-    return base | {"PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), base.get("PYTHONPATH", "")])}
+    """The environment of a job of its own: none of this process's settings."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("JAXRING_", "JAX_", "XLA_", "PJRT_"))}
 
 
 def calls(found):

@@ -15,7 +15,8 @@ import sys
 import time
 from typing import NamedTuple, Self
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests import ROOT
+
 HERE = pathlib.Path(__file__).parent
 PREFIXES = ("JAXRING_", "JAX_", "XLA_", "PJRT_", "TF_", "GLOO_", "PYTHON")
 

@@ -8,8 +8,6 @@ import subprocess
 
 import pytest
 
-from tests import ROOT
-
 HERE = pathlib.Path(__file__).parent
 from jaxring.settings import load  # noqa: E402
 from jaxring.world import World  # noqa: E402
@@ -45,10 +43,9 @@ def make_world(tmp_path):
 
 @pytest.fixture
 def environment():
-    """The environment for a Python process that imports this source tree and the helpers."""
+    """The environment for a Python process, without this one's settings."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("JAXRING_", "JAX_", "XLA_"))}
-    path = [str(ROOT), env.get("PYTHONPATH", "")]
-    return env | {"PYTHONPATH": os.pathsep.join(filter(None, path)), "JAX_PLATFORMS": "cpu"}
+    return env | {"JAX_PLATFORMS": "cpu"}
 
 
 @pytest.fixture

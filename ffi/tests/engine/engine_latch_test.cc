@@ -1,5 +1,6 @@
 // Program latches hold the operations of a plan back until the other processes have confirmed that their program is the
 // same.
+#include <array>
 #include <chrono>
 #include <memory>
 #include <set>
@@ -14,6 +15,17 @@
 namespace jaxring::test {
 namespace {
 
+using Latches = std::array<std::shared_ptr<ProgramLatch>, 2>;
+
+// Answers the site's requests for a plan in each process with one that has that process's latch.
+void AnswerWith(Job* job, Site4* site, Latches latches) {
+  job->Answer(site->call.site(0)->spec().specs[0], [=](int process, const PlanRequest& request) {
+    auto plan = MakePlan(site->call.schedule(), site->call.settings(), process, job->channels());
+    plan->latch = latches[process];
+    request.Resolve(plan);
+  });
+}
+
 // Operations of a plan with a latch begin once all processes that it waits for have been confirmed, have failed or have
 // ended.
 CASE("a closed latch") {
@@ -21,11 +33,7 @@ CASE("a closed latch") {
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1));
   std::shared_ptr<ProgramLatch> latches[2] = {std::make_shared<ProgramLatch>(std::set<int>{1}),
                                               std::make_shared<ProgramLatch>(std::set<int>{0})};
-  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
-    auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
-    plan->latch = latches[process];
-    request.Resolve(plan);
-  });
+  AnswerWith(&job, &site, {latches[0], latches[1]});
   auto begin = [&](std::vector<Buffer>* outputs, Ends* ends) {
     *outputs = Outputs(site.call);
     for (int rank : {0, 1, 2, 3}) {
@@ -68,12 +76,8 @@ CASE("a closed latch") {
 CASE("a latch that waits for a process that is gone") {
   Job job(2, Wire::kTcp);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 60));
-  auto latch = std::make_shared<ProgramLatch>(std::set<int>{1});
-  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
-    auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
-    plan->latch = latch;
-    request.Resolve(plan);
-  });
+  const auto latch = std::make_shared<ProgramLatch>(std::set<int>{1});
+  AnswerWith(&job, &site, {latch, latch});
   job.engine(1).Abort("this process is ending", 2, true);
   job.Cut(0, 1);
   for (const Status& status : site.Run({0, 1})) CHECK(!status.ok() && status.code != Code::kDeadlineExceeded);
@@ -84,12 +88,8 @@ CASE("a latch that waits for a process that is gone") {
 CASE("a latch that waits for a process that has just ended") {
   Job job(2, Wire::kTcp);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 60));
-  auto latch = std::make_shared<ProgramLatch>(std::set<int>{1});
-  job.Answer(site.call.site(0)->spec().specs[0], [&](int process, const PlanRequest& request) {
-    auto plan = MakePlan(site.call.schedule(), site.call.settings(), process, job.channels());
-    plan->latch = latch;
-    request.Resolve(plan);
-  });
+  const auto latch = std::make_shared<ProgramLatch>(std::set<int>{1});
+  AnswerWith(&job, &site, {latch, latch});
   std::thread python([&] {
     while (!job.engine(0).InFlight(site.call.settings().key)) std::this_thread::yield();
     job.engine(1).Abort("this process is ending", 2, true);

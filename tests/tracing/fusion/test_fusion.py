@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -19,7 +18,6 @@ import jaxring
 from jaxring.bench import pytrees
 from jaxring.settings import settings
 from jaxring.tracing.lowering import fusion
-from tests import ROOT
 from tests.tracing.fusion.fus_tree import gradients, summed
 
 HERE = pathlib.Path(__file__).parent
@@ -57,7 +55,6 @@ def test_between_processes_too(processes, devices):
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", str(processes), "--devices-per-process", str(devices)]
     done = subprocess.run(
         [*command, str(HERE / "fus_tree.py")],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
         timeout=200,
