@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.bench import peers, report, show
 from jaxring.bench.hosts import Hosts
-from jaxring.bench.run import Job
+from jaxring.bench.run import Job, Result
 from jaxring.bench.work import Case
 from jaxring.errors import JaxringError
 from jaxring.settings.sizes import size
@@ -194,18 +194,17 @@ def suite(folder: pathlib.Path | None, names: str) -> int:
 
 def _measure(row: Row, folder: pathlib.Path) -> int:
     """Elements of our results that are wrong."""
-    results, copies, wire = [], [], ""
+    measured: list[tuple[list[Result], float]] = []
+    wire = ""
     with row.network.made() if row.network else contextlib.nullcontext() as hosts:
         job = Job(row.processes, row.devices, peers.with_ours(row.peers), dict(row.environment), hosts)
         show.left_out(sys.stdout, job)
         for collective in row.collectives:
-            cases = row.cases(collective)
-            with contextlib.closing(show.run(sys.stdout, job, cases, ITERATIONS, WARMUP, True, SECONDS)) as measured:
-                for found, copy_gbs in measured:
-                    results += found
-                    copies.append(copy_gbs)
+            show.run(sys.stdout, job, row.cases(collective), ITERATIONS, WARMUP, True, measured.append, seconds=SECONDS)
         if hosts is not None:
             wire = hosts.describe()
+    results = [result for found, _ in measured for result in found]
     command = ["--suite", "cpu", "--stages", row.name]
-    report.save(folder / f"{row.name}.json", results, statistics.median(copies), command, wire)
+    copy_gbs = statistics.median(copy_gbs for _, copy_gbs in measured)
+    report.save(folder / f"{row.name}.json", results, copy_gbs, command, wire)
     return sum(result.wrong for result in results if peers.is_ours(result.peer))

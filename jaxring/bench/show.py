@@ -9,13 +9,14 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from jaxring.bench import report
-from jaxring.bench.run import Job, Result, installed, measure
+from jaxring.bench.run import Job, installed, measure
 from jaxring.bench.table import width_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import TextIO
 
+    from jaxring.bench.run import Result
     from jaxring.bench.work import Case
 
 _CLEAR = "\r\x1b[K"
@@ -54,11 +55,13 @@ def run(
     iterations: int,
     warmup: int,
     check: bool,
+    record: Callable[[tuple[list[Result], float]], object],
     seconds: float = math.inf,
-) -> Generator[tuple[list[Result], float], None, None]:
+) -> None:
     """Measures the cases of one collective, as `measure` does, and prints each when it is done.
 
-    Yields a case's results, and the machine's copy bandwidth in GB/s.
+    ``record`` is called with a case's results, and the machine's copy bandwidth in GB/s, before they are printed: what
+    has been seen when Ctrl-C ends the run has been recorded.
     """
     table = report.rows(cases, installed(job)[0], width_of(out))
     with (
@@ -66,6 +69,7 @@ def run(
         contextlib.closing(measure(job, cases, iterations, warmup, check, status.say, seconds)) as measured,
     ):
         for number, (results, copy_gbs) in enumerate(measured):
+            record((results, copy_gbs))
             status.clear()
             if number == 0:
                 lines = ["", report.title(results[0]), *report.caption(table, copy_gbs), "", table.header()]
@@ -73,7 +77,6 @@ def run(
             for result in results:
                 print(report.row(table, results, result, copy_gbs), file=out)
             out.flush()
-            yield results, copy_gbs
 
 
 def left_out(out: TextIO, job: Job) -> None:

@@ -127,15 +127,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise JaxringError(f"--compare: {error}") from None
     # stdout is for one of the two.
     out = sys.stderr if arguments.json == _STDOUT else sys.stdout
-    everything: list[Result] = []
-    copies: list[float] = []
+    measured: list[tuple[list[Result], float]] = []
     try:
-        _measure(arguments, out, everything, copies)
+        _measure(arguments, out, measured)
     finally:
         # Ctrl-C, or a peer that breaks, does not take what has been measured.
-        if arguments.json and everything:
+        everything = [result for results, _ in measured for result in results]
+        if arguments.json and measured:
             path = None if arguments.json == _STDOUT else arguments.json
-            report.save(path, everything, statistics.median(copies), sys.argv[2:])
+            report.save(path, everything, statistics.median(copy_gbs for _, copy_gbs in measured), sys.argv[2:])
     if arguments.plot:
         report.plot(arguments.plot, everything)
     if older:
@@ -163,8 +163,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise JaxringError(f"{arguments.hosts} hosts cannot share the processes of every -n equally.")
 
 
-def _measure(arguments: argparse.Namespace, out: TextIO, everything: list[Result], copies: list[float]) -> None:
-    """Adds results to ``everything`` as they are made, and the machine's copy bandwidths to ``copies``."""
+def _measure(arguments: argparse.Namespace, out: TextIO, measured: list[tuple[list[Result], float]]) -> None:
+    """Adds a case's results, and the machine's copy bandwidth, to ``measured`` as soon as they are made."""
     from jaxring.bench import peers, show
     from jaxring.bench.run import Job
 
@@ -187,14 +187,7 @@ def _measure(arguments: argparse.Namespace, out: TextIO, everything: list[Result
                     for place in inplace
                     if not place or collective not in ("all_gather", "reduce_scatter")
                 ]
-                check = bool(arguments.check)
-                # Closed here, so that after Ctrl-C no process is left when the command goes on to its end.
-                with contextlib.closing(
-                    show.run(out, job, cases, arguments.iters, arguments.warmup, check)
-                ) as measured:
-                    for results, copy_gbs in measured:
-                        everything += results
-                        copies.append(copy_gbs)
+                show.run(out, job, cases, arguments.iters, arguments.warmup, bool(arguments.check), measured.append)
 
 
 def _hosts(arguments: argparse.Namespace, environment: dict[str, str]) -> Hosts | None:

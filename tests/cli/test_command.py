@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pathlib
@@ -133,6 +134,24 @@ def test_after_ctrl_c_there_is_what_was_measured_until_then(tmp_path):
     assert (code, err) == (130, "jaxring bench: interrupted\n")
     rows = [line for line in "".join([*lines, out]).splitlines() if re.match(r"\S+ K?i?B ", line)]
     assert len(json.loads(saved.read_text())["results"]) == len(rows) == 2
+
+
+class _InterruptedAtRow(io.StringIO):
+    """Ctrl-C while the row of a peer is printed."""
+
+    def write(self, text):
+        super().write(text)
+        if re.match("64 B +xla ", text):
+            raise KeyboardInterrupt
+        return len(text)
+
+
+@pytest.mark.multiprocess
+def test_what_has_been_shown_has_been_recorded(tmp_path, monkeypatch):
+    saved = tmp_path / "out.json"
+    monkeypatch.setattr(sys, "stdout", _InterruptedAtRow())
+    assert main([*BENCH, "--json", str(saved)]) == 130
+    assert [result["peer"] for result in json.loads(saved.read_text())["results"]] == ["jaxring", "xla"]
 
 
 @pytest.mark.multiprocess
