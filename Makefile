@@ -70,7 +70,8 @@ lint: $(ENVIRONMENT) ## ruff, clang-format and spelling, without changing files
 	@if [ -n "$(CXX_FILES)" ]; then clang-format --dry-run -Werror $(CXX_FILES); fi
 	@codespell $$(git ls-files -co --exclude-standard -- '*.py' '*.pyi' '*.h' '*.cc' '*.cu' '*.md' '*.sh' '*.toml' '*.yml' '*.yaml' Makefile)
 
-format: $(ENVIRONMENT) ## rewrite all sources in the project's format
+format: $(ENVIRONMENT) ## rewrite all sources in the project's format, and the table of docs/settings.md
+	@python tools/settings_page.py
 	@ruff check --fix .
 	@ruff format .
 	@if [ -n "$(CXX_FILES)" ]; then clang-format -i $(CXX_FILES); fi

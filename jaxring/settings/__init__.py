@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring import _command
 from jaxring.errors import SettingsError
-from jaxring.plan.selection import Selection
 from jaxring.settings.kinds import LEVELS
-from jaxring.settings.variables import PREFIX, SLOTS, VARIABLES, Variable, shown
+from jaxring.settings.variables import PREFIX, VARIABLES, Settings, Variable, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,75 +36,6 @@ __all__ = [
 ]
 
 NCCL = "NCCL_"
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """The parsed values. Fields are the variables' names in lower case; times are seconds, sizes are bytes."""
-
-    hostid: str
-    socket_ifname: str
-    socket_congestion: str
-    shm_disable: bool
-    tls: bool
-    net: str
-    net_plugin: str
-    ib_disable: bool
-    ib_hca: str
-    ib_gid_index: int
-    ib_timeout: int
-    ib_retry_cnt: int
-    ib_qps_per_connection: int
-    net_gdr_level: str
-    topo_file: str
-    topo_dump_file: str
-    pxn_disable: bool
-    timeout: float
-    join_timeout: float
-    stall_warning: float
-    link_timeout: float
-    threads: int
-    patience: int
-    nsocks: int
-    buffsize: int
-    keep_bytes: int
-    huge_pages: bool
-    algo: Selection
-    proto: Selection
-    fusion_bytes: int
-    p2p_disable: bool
-    nvls_enable: int
-    local_register: bool
-    min_nchannels: int
-    max_nchannels: int
-    nthreads: int
-    cuda_trap: bool
-    cuda_bulk_bytes: int
-    trace_dir: str
-    save_operands: int
-    checksum: bool
-    nan_check: str
-    faults: tuple[str, ...]
-    debug: str
-
-    def fingerprint(self) -> str:
-        """The settings that all processes of a job must share, as text. Differences can be read from it."""
-        return " ".join(f"{v.name}={shown(getattr(self, v.name.lower()))}" for v in VARIABLES if v.shared)
-
-    @property
-    def come_timeout(self) -> float:
-        """Longest wait for a peer to reach its first collective, or `rebuild`."""
-        return max(self.timeout, self.join_timeout)
-
-    @property
-    def worker_threads(self) -> int:
-        """Number of engine workers: THREADS, or one per core that this process may use, at most four."""
-        return self.threads or max(1, min(4, len(os.sched_getaffinity(0))))
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of one slot of the Simple protocol: the longest message."""
-        return self.buffsize // SLOTS
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,58 @@
+"""The CUDA engine."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxring.settings import kinds
+from jaxring.settings.row import row
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """Of the CUDA engine alone."""
+
+    p2p_disable: bool = row(
+        "flag",
+        False,
+        "1: GPUs do not address each other's memory; their data goes over the network transports.",
+        kinds.flag,
+        shared=True,
+        nccl=True,
+        engines="GPU",
+    )
+    local_register: bool = row(
+        "flag",
+        True,
+        "0: XLA's buffers are not shared with GPUs of other processes but copied to and from jaxring's own memory.",
+        kinds.flag,
+        engines="GPU",
+    )
+    nvls_enable: int = row(
+        "integer",
+        2,
+        "Algorithm `nvls`, the NVLink switch: 0: never, also where a call asks for it; 1: the tuner may choose it "
+        "where the GPUs have it; 2: only where a call asks for it.",
+        kinds.integer(0, 2),
+        shared=True,
+        nccl=True,
+        engines="GPU",
+    )
+    nthreads: int = row(
+        "integer", 0, "Threads of a lane on a GPU; 0: chosen.", kinds.integer(0, 384, 32), shared=True, engines="GPU"
+    )
+    cuda_trap: bool = row(
+        "flag",
+        True,
+        "0: a failed collective does not end its GPU's context; its data may be used before the next call raises.",
+        kinds.flag,
+        engines="GPU",
+    )
+    cuda_bulk_bytes: int = row(
+        "bytes",
+        0,
+        "Slices of at least this size that are only moved use bulk copies (cp.async.bulk), on GPUs of compute "
+        "capability 9.0 and later; 0: never. They have not run on hardware yet.",
+        kinds.integer(0, 1 << 40),
+        engines="GPU",
+    )

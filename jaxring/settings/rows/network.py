@@ -1,0 +1,87 @@
+"""How processes reach each other: shared memory, interfaces and transports."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxring.settings import kinds
+from jaxring.settings.row import row
+
+# Slots of a ring of the Simple protocol, which share BUFFSIZE: as many as NCCL has.
+SLOTS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """Transports and their buffers."""
+
+    shm_disable: bool = row(
+        "flag",
+        False,
+        "1: processes of one host use the network instead of shared memory.",
+        kinds.flag,
+        shared=True,
+        nccl=True,
+    )
+    net: str = row(
+        "name",
+        "",
+        "Transport between hosts: IB (RDMA) or Socket (TCP); empty: RDMA where both hosts have it, TCP otherwise.",
+        kinds.one_of("ib", "socket"),
+        shared=True,
+        nccl=True,
+    )
+    net_plugin: str = row(
+        "text",
+        "",
+        "NCCL network plugin to use between hosts: a path, or NAME of libnccl-net-NAME.so; none: no plugin. NET must "
+        "then be unset.",
+        kinds.plugin,
+        shared=True,
+        nccl=True,
+    )
+    tls: bool = row(
+        "flag",
+        False,
+        "1: connections between hosts are encrypted with TLS 1.3 by OpenSSL's library (libssl.so.3 or 1.1); TCP then "
+        "carries the data, not RDMA.",
+        kinds.flag,
+        shared=True,
+    )
+    socket_ifname: str = row(
+        "list",
+        "",
+        "Interfaces to listen on: comma list of name prefixes; a leading ^ excludes, a leading = makes names exact. "
+        "Channels take the interfaces in turn; large messages go over all.",
+        kinds.names,
+        nccl=True,
+    )
+    socket_congestion: str = row(
+        "name",
+        "",
+        "TCP congestion control of the connections that carry data, such as cubic; empty: the host's. The pacing of "
+        "bbr takes much of a core at 10 Gbit/s.",
+        kinds.text_line,
+    )
+    nsocks: int = row(
+        "integer",
+        2,
+        "Links to each peer process, at most one per lane; with TCP each is a socket.",
+        kinds.integer(1, 64),
+        shared=True,
+        engines="CPU",
+    )
+    buffsize: int = row(
+        "bytes",
+        1 << 21,
+        f"Bytes of a link's buffer of the Simple protocol, which has {SLOTS} slots. On the CPU, messages within a host "
+        "use half a slot, and a process has 32 more slots for data that it sends to several processes of its host.",
+        kinds.integer(SLOTS * 4096, 1 << 29, SLOTS * 4096),
+        shared=True,
+        nccl=True,
+    )
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot of the Simple protocol: the longest message."""
+        return self.buffsize // SLOTS

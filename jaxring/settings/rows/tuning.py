@@ -1,0 +1,97 @@
+"""What the tuner chooses from, and the CPU engine's threads and memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from jaxring.plan.algorithms import ALGORITHMS
+from jaxring.plan.protocols import PROTOCOLS
+from jaxring.plan.selection import EVERYTHING, Selection
+from jaxring.settings import kinds
+from jaxring.settings.row import row
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """Choices, threads and memory."""
+
+    algo: Selection = row(
+        "list",
+        EVERYTHING,
+        "Algorithms to choose from, where they are possible; a leading ^ excludes; empty: the tuner's choice.",
+        kinds.some_of(*ALGORITHMS),
+        shared=True,
+    )
+    proto: Selection = row(
+        "list",
+        EVERYTHING,
+        "Protocols to choose from, where they are possible; a leading ^ excludes; empty: the tuner's choice.",
+        kinds.some_of(*PROTOCOLS),
+        shared=True,
+    )
+    pxn_disable: bool = row(
+        "flag",
+        False,
+        "1: the tuner does not choose algorithm `pxn`, in which the rank on the receiver's rail sends a message that "
+        "leaves the host.",
+        kinds.flag,
+        shared=True,
+        nccl=True,
+        engines="CPU",
+    )
+    min_nchannels: int = row(
+        "integer",
+        1,
+        "Fewest channels of a collective that sends messages, where its algorithm can use that many.",
+        kinds.integer(1, 64),
+        shared=True,
+        nccl=True,
+    )
+    max_nchannels: int = row(
+        "integer",
+        16,
+        "Most channels of a collective that sends messages; on a GPU, most lanes (thread blocks) of any.",
+        kinds.integer(1, 64),
+        shared=True,
+        nccl=True,
+    )
+    fusion_bytes: int = row(
+        "bytes",
+        4 << 20,
+        "Neighbouring collectives of a program are fused into one call up to this many bytes per rank; 0: no fusion.",
+        kinds.integer(0, 1 << 40),
+        engines="CPU",
+    )
+    threads: int = row(
+        "integer", 0, "Engine workers; 0: one per core, at most 4.", kinds.integer(0, 256), engines="CPU"
+    )
+    patience: int = row(
+        "integer",
+        300,
+        "Microseconds for which the thread that launches a small operation between processes polls for its messages "
+        "before it hands the operation to the engine's workers, which sleep. It should exceed a round trip.",
+        kinds.integer(0, 1_000_000),
+        engines="CPU",
+    )
+    keep_bytes: int = row(
+        "bytes",
+        1 << 26,
+        "From a process's first collective on, malloc keeps freed blocks of up to this size for the next results, and "
+        "four times this size at the end of its heap; larger results get fresh pages. With 0, or where the environment "
+        "sets malloc's own thresholds, malloc is not changed.",
+        kinds.integer(0, 1 << 29),
+        engines="CPU",
+    )
+    huge_pages: bool = row(
+        "flag",
+        True,
+        "0: the kernel is not asked (madvise) for huge pages for large results in untouched memory.",
+        kinds.flag,
+        engines="CPU",
+    )
+
+    @property
+    def worker_threads(self) -> int:
+        """Number of engine workers: THREADS, or one per core that this process may use, at most four."""
+        return self.threads or max(1, min(4, len(os.sched_getaffinity(0))))
