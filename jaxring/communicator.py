@@ -19,7 +19,7 @@ import numpy as np
 import jaxring._native as _native
 from jaxring.errors import JaxringError
 from jaxring.plan import dtypes
-from jaxring.plan.schedule import COLLECTIVES
+from jaxring.plan.collectives import COLLECTIVES, Root
 from jaxring.runtime import service
 from jaxring.settings import settings
 from jaxring.tracing import checks
@@ -112,22 +112,20 @@ class Communicator:
 
     def _checked(self, collective: str, option: Any) -> _Option:
         """A reduction or root of a call; equal ones are equal from here on, whatever their types were."""
-        if collective in ("all_reduce", "reduce_scatter"):
+        if COLLECTIVES[collective].reduces:
             if not isinstance(option, str):
                 raise TypeError(f"{collective}: op must be the name of a reduction, not {option!r}.")
             return option
-        if collective == "broadcast":
-            root = checks.integer("broadcast: root", option)
+        if COLLECTIVES[collective].root is not Root.NONE:
+            root = checks.integer(f"{collective}: root", option)
             if not 0 <= root < self.size:
-                raise ValueError(f"broadcast: root={root} is no rank; there are ranks 0..{self.size - 1}.")
+                raise ValueError(f"{collective}: root={root} is no rank; there are ranks 0..{self.size - 1}.")
             return root
         checked: _Option = option
         return checked
 
     def _result(self, collective: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        counts, gives = (blocks == 0 for blocks in COLLECTIVES[collective])
-        block = shape[1:] if counts else shape
-        return (self.size, *block) if gives else block
+        return COLLECTIVES[collective].result_shape(shape, self.size)
 
     def _make(
         self, collective: str, dtype: np.dtype[Any], shape: tuple[int, ...], option: _Option
@@ -142,15 +140,15 @@ class Communicator:
         perm = option if isinstance(option, tuple) else ()
         if op is not None:
             dtypes.check(op, dtype)
-        counts = COLLECTIVES[collective][0] == 0
-        if counts and shape[:1] != (self.size,):
+        facts = COLLECTIVES[collective]
+        if facts.blocks_in and shape[:1] != (self.size,):
             raise ValueError(f"{collective} wants one block for each of the {self.size} ranks first, not {shape}.")
         spec = {
             "collective": collective,
             "op": op,
             "dtype": dtype.name,
             "shape": list(shape),
-            "block": int(np.prod(shape[1:] if counts else shape, dtype=np.int64)),
+            "block": int(np.prod(facts.block_shape(shape), dtype=np.int64)),
             "axes": "processes",
             "root": root,
             "perm": [list(pair) for pair in perm],

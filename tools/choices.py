@@ -12,8 +12,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from jaxring.plan import tuner
+from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.gpu import tuner as gpu_tuner
-from jaxring.plan.schedule import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

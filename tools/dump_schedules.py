@@ -23,7 +23,8 @@ sys.modules["jaxring"] = package
 
 from jaxring.plan.algorithms import build, serving  # noqa: E402
 from jaxring.plan.algorithms.halves import build_half  # noqa: E402
-from jaxring.plan.schedule import COLLECTIVES, Schedule, Spec  # noqa: E402
+from jaxring.plan.collectives import COLLECTIVES  # noqa: E402
+from jaxring.plan.schedule import Schedule, Spec  # noqa: E402
 
 PLACEMENTS = {
     "1x1": (0,),

@@ -6,9 +6,11 @@ import dataclasses
 
 import numpy as np
 
+from jaxring.plan import collectives
+from jaxring.plan.collectives import Arguments, Collective, Folded
 from jaxring.plan.dtypes import numpy_dtype
-from jaxring.plan.schedule import REDUCTIONS
 
+# Those that can be measured.
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast")
 
 # Those that results are checked of.
@@ -30,6 +32,11 @@ class Case:
     chain: int = 1  # dependent collectives in one program
 
     @property
+    def facts(self) -> Collective:
+        """The collective's record."""
+        return collectives.COLLECTIVES[self.collective]
+
+    @property
     def what(self) -> str:
         """The collective, with the operation where it reduces, and the data type."""
         return " ".join([self.collective, *[self.op] * self.reduces, self.dtype])
@@ -37,32 +44,28 @@ class Case:
     @property
     def reduces(self) -> bool:
         """Whether the operation has a meaning."""
-        return self.collective in REDUCTIONS
+        return self.facts.reduces
 
     def count(self, ranks: int) -> int:
         """Elements of a rank's operand; whole blocks where the collective counts ranks."""
         elements = self.nbytes // itemsize(self.dtype)
-        if self.collective == "all_gather":
-            return max(1, elements // ranks)
-        if self.collective in ("reduce_scatter", "all_to_all"):
+        if self.facts.blocks_in:
             return max(1, elements // ranks) * ranks
-        return max(1, elements)
+        return max(1, elements // self.facts.out_blocks(ranks))
 
     def moved(self, ranks: int) -> int:
         """The size that the bandwidths count: that of `count` elements."""
-        return self.count(ranks) * itemsize(self.dtype) * (ranks if self.collective == "all_gather" else 1)
+        return self.facts.total(ranks, self.count(ranks) * itemsize(self.dtype))
 
     def bus_factor(self, ranks: int) -> float:
         """busbw / algbw."""
-        if self.collective == "all_reduce":
-            return 2 * (ranks - 1) / ranks
-        return 1.0 if self.collective in ("permute", "broadcast") else (ranks - 1) / ranks
+        return self.facts.bus_factor(ranks)
 
     def memory_traffic(self, ranks: int) -> int:
         """Bytes that must be read and written, all ranks together, where every operand is read once and every result
         written once: what a machine with one memory cannot go below."""
         operand = self.count(ranks) * itemsize(self.dtype)
-        result = {"all_gather": operand * ranks, "reduce_scatter": operand // ranks}.get(self.collective, operand)
+        result = operand // self.facts.in_blocks(ranks) * self.facts.out_blocks(ranks)
         return ranks * (operand + result)
 
 
@@ -87,13 +90,19 @@ def expected(case: Case, ranks: int, rank: int) -> np.ndarray:
             total = fold(total, other.astype(np.float64))
         if case.op == "mean":
             total = total / ranks
-        total = total.astype(every[0].dtype)
-        return total if case.collective == "all_reduce" else total.reshape(ranks, -1)[rank]
-    if case.collective == "all_gather":
-        return np.concatenate(every)
-    if case.collective == "all_to_all":
-        return np.concatenate([x.reshape(ranks, -1)[rank] for x in every])
-    return every[0] if case.collective == "broadcast" else every[(rank - 1) % ranks]
+        every = [total.astype(every[0].dtype)]
+    blocks = [x.reshape(case.facts.in_blocks(ranks), -1) for x in every]
+    found = [
+        blocks[0][source.block] if isinstance(source, Folded) else blocks[source.rank][source.block]
+        for source in case.facts.results(Arguments(ranks, pairs=ring(ranks)), rank)
+        if source is not None
+    ]
+    return np.concatenate(found)
+
+
+def ring(ranks: int) -> tuple[tuple[int, int], ...]:
+    """The (source, target) pairs of a permute: each rank sends to the next one."""
+    return tuple((rank, (rank + 1) % ranks) for rank in range(ranks))
 
 
 def sizes(begin: int, end: int, factor: int) -> list[int]:

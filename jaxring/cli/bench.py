@@ -38,7 +38,7 @@ from jaxring.bench import gpu_suite, work
 from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
 from jaxring.plan import dtypes
-from jaxring.plan.schedule import REDUCTIONS
+from jaxring.plan.collectives import COLLECTIVES
 from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """JaxringError for what would fail in the middle of the measurements, or after them."""
-    if any(name in REDUCTIONS for name in arguments.collectives):
+    if any(COLLECTIVES[name].reduces for name in arguments.collectives):
         try:
             dtypes.check(arguments.op, arguments.dtype)
         except TypeError as error:

@@ -14,7 +14,8 @@ from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
 from jaxring.plan import protocols, tuner
 from jaxring.plan.algorithms import ALGORITHMS, build
-from jaxring.plan.schedule import COLLECTIVES, Spec
+from jaxring.plan.collectives import COLLECTIVES
+from jaxring.plan.schedule import Spec
 from jaxring.plan.show import show
 from jaxring.plan.verify import verify
 from jaxring.settings.sizes import shown
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             choice.algorithm,
             channels=choice.channels,
             placement=placement,
-            perm=perm if arguments.collective == "permute" else (),
+            perm=perm if COLLECTIVES[arguments.collective].pairs else (),
         )
     )
     print(

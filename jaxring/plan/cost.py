@@ -13,7 +13,7 @@ import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from jaxring.plan.schedule import REDUCTIONS
+from jaxring.plan.collectives import COLLECTIVES, PhaseKind, Root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,13 +52,6 @@ READ_BACK_BYTES = 8 << 20
 # 4, 8 and 16 processes on 2 cores: from 64 KiB up to there direct is level with the better of ring and
 # halving_doubling or up to 1.7 times as fast, above ring is 1.2 to 1.7 times as fast as direct.
 CACHE_BYTES, CACHE_RANKS = 32 << 20, 8
-
-FOLD, SPREAD = "fold", "spread"
-PHASES: dict[str, tuple[str, ...]] = {
-    "all_reduce": (FOLD, SPREAD),
-    "reduce_scatter": (FOLD,),
-    "reduce": (FOLD,),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +124,7 @@ class Call:
     @property
     def total(self) -> int:
         """Bytes of the whole vector. Each participant ends with, or starts from, one count-th of it, unless rooted."""
-        return self.nbytes * self.topology.nranks if self.collective in ("all_gather", "gather") else self.nbytes
+        return COLLECTIVES[self.collective].total(self.topology.nranks, self.nbytes)
 
     @property
     def count(self) -> int:
@@ -155,7 +148,8 @@ class Call:
     @property
     def rooted(self) -> bool:
         """Whether the whole vector leaves or reaches one participant."""
-        return self.collective in ("broadcast", "reduce")
+        collective = COLLECTIVES[self.collective]
+        return collective.without_blocks and collective.root is not Root.NONE
 
     @property
     def cached(self) -> bool:
@@ -170,13 +164,13 @@ class Call:
         """Lanes that share a participant's bytes."""
         return self.channels * (self.topology.width if self.hierarchical else 1)
 
-    def widened(self, phase: str) -> int:
+    def widened(self, phase: PhaseKind) -> int:
         """The factor by which messages of ``phase`` are wider than the data, where they carry partial results."""
-        return self.widening if phase == FOLD else 1
+        return self.widening if phase is PhaseKind.FOLD else 1
 
-    def sum_phases(self, phase_of: Callable[[Call, str], Phase]) -> Shape:
+    def sum_phases(self, phase_of: Callable[[Call, PhaseKind], Phase]) -> Shape:
         """The phases of the collective one after the other, as ``phase_of(call, FOLD or SPREAD)`` says of each."""
-        phases = [phase_of(self, phase) for phase in PHASES.get(self.collective, (SPREAD,))]
+        phases = [phase_of(self, phase) for phase in COLLECTIVES[self.collective].phases]
         return Shape(
             hops=sum(phase.hops for phase in phases),
             messages=sum(phase.messages for phase in phases),
@@ -204,4 +198,4 @@ def cost_us(shape: Shape, topology: Topology, protocol: str) -> float:
 
 def widening(collective: str, element_bytes: int, accumulator_bytes: int) -> int:
     """The factor by which partial results are wider than the data: 1 where nothing is folded."""
-    return accumulator_bytes // element_bytes if collective in REDUCTIONS else 1
+    return accumulator_bytes // element_bytes if COLLECTIVES[collective].reduces else 1

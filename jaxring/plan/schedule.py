@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from jaxring.plan.collectives import COLLECTIVES, Arguments, Collective, Source
+
 STEP_DTYPE = np.dtype(
     [
         ("kind", "u1"),
@@ -100,29 +102,6 @@ class Step:
 Lane = tuple[Step, ...]
 LanesFn = Callable[[int], Sequence[Sequence[Step]]]
 
-# Blocks of input and of output per rank; 0 stands for the number of ranks.
-COLLECTIVES: dict[str, tuple[int, int]] = {
-    "all_reduce": (1, 1),
-    "all_gather": (1, 0),
-    "reduce_scatter": (0, 1),
-    "all_to_all": (0, 0),
-    "broadcast": (1, 1),
-    "reduce": (1, 1),
-    "gather": (1, 0),
-    "scatter": (0, 1),
-    "permute": (1, 1),
-}
-# Collectives that are not schedules of their own, and whose schedule they use.
-SCHEDULED_AS = {
-    "barrier": "all_reduce",
-    "pcast": "all_reduce",
-    "ragged_all_to_all": "all_to_all",
-    "send": "permute",
-    "recv": "permute",
-}
-REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce"})
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-
 
 class ScheduleError(ValueError):
     """A schedule that would not compute its collective; the message names rank, lane and step where there is one."""
@@ -157,7 +136,7 @@ class Spec:
             object.__setattr__(self, "placement", tuple(range(self.nranks)))
         if len(self.placement) != self.nranks:
             raise ValueError(f"placement names {len(self.placement)} ranks, but there are {self.nranks}")
-        if self.perm and self.collective != "permute":
+        if self.perm and not self.facts.pairs:
             raise ValueError(f"perm is for permute, not for {self.collective}")
         for what, ranks in (("source", [s for s, _ in self.perm]), ("target", [t for _, t in self.perm])):
             if len(set(ranks)) != len(ranks):
@@ -166,12 +145,21 @@ class Spec:
                 raise ValueError(f"perm names a {what} that is not one of the ranks 0..{self.nranks - 1}: {self.perm}")
 
     @property
+    def facts(self) -> Collective:
+        """The collective's record."""
+        return COLLECTIVES[self.collective]
+
+    @property
     def in_blocks(self) -> int:
-        return COLLECTIVES[self.collective][0] or self.nranks
+        return self.facts.in_blocks(self.nranks)
 
     @property
     def out_blocks(self) -> int:
-        return COLLECTIVES[self.collective][1] or self.nranks
+        return self.facts.out_blocks(self.nranks)
+
+    def results(self, rank: int) -> list[Source]:
+        """Where each block of the result of ``rank`` comes from."""
+        return self.facts.results(Arguments(self.nranks, self.root, self.perm), rank)
 
 
 @dataclasses.dataclass(frozen=True)

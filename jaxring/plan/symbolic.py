@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from jaxring.plan.schedule import REDUCTIONS, Buffer, Flag, Kind, Peer, Schedule, ScheduleError, Step
+from jaxring.plan.schedule import Buffer, Flag, Kind, Peer, Schedule, ScheduleError, Step
 
 # (mask of contributors, fold order id, input chunk id, state)
 Value = tuple[int, int, int, int]
@@ -88,8 +88,8 @@ class Compiler:
         self.schedule, self.spec = schedule, schedule.spec
         self.pieces = schedule.pieces
         n = self.spec.nranks
-        self.reduction = self.spec.collective in REDUCTIONS
-        self.aliased = self.spec.collective == "all_reduce"
+        self.reduction = self.spec.facts.reduces
+        self.aliased = self.spec.facts.in_place
         self.in_chunks = schedule.in_blocks * self.pieces
         self.out_chunks = schedule.out_blocks * self.pieces
         self.limits = {

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from jaxring.plan import cost, dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS, build, serving
+from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.gpu import copy_engine, nvls
-from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Spec
+from jaxring.plan.schedule import Spec
 from jaxring.plan.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def chunk_bytes(spec: Spec, nbytes: int, dtype: object) -> int:
     elements = -(-nbytes // dtypes.element_bytes(dtype))
     schedule = build(spec)
     per_chunk = -(-elements // (spec.in_blocks * schedule.pieces)) * schedule.group
-    folds = spec.collective in REDUCTIONS and ALGORITHMS[spec.algorithm].partials
+    folds = spec.facts.reduces and ALGORITHMS[spec.algorithm].partials
     return per_chunk * (dtypes.accumulator_bytes(dtype) if folds else dtypes.element_bytes(dtype))
 
 

@@ -8,8 +8,9 @@ import threading
 from typing import TYPE_CHECKING
 
 from jaxring.plan.algorithms import ALGORITHMS, custom
+from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.gpu import copy_engine, nvls
-from jaxring.plan.schedule import COLLECTIVES, Schedule, Spec
+from jaxring.plan.schedule import Schedule, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

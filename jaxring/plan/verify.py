@@ -10,6 +10,7 @@ import dataclasses
 from collections import deque
 from typing import cast
 
+from jaxring.plan.collectives import Folded, Source
 from jaxring.plan.schedule import Buffer, Schedule, Spec
 from jaxring.plan.symbolic import COMPLETE, MESSAGE, PARTIAL, RAW, Compiler, LaneState, Op, Value
 
@@ -200,30 +201,14 @@ class _Run(Compiler):
 
     def expected(self, rank: int) -> list[Value | int]:
         """What rank's output chunks must hold: a value, or for complete reductions the chunk id."""
-        spec, pieces, n = self.spec, self.pieces, self.spec.nranks
-        kind, blocks = spec.collective, range(self.schedule.out_blocks)
-        every = range(pieces)
 
-        def moved(source: int, block: int) -> list[Value | int]:
-            return [(1 << source, source, block * pieces + piece, RAW) for piece in every]
+        def chunk(source: Source, piece: int) -> Value | int:
+            if source is None:
+                return ZERO
+            index = source.block * self.pieces + piece
+            return index if isinstance(source, Folded) else (1 << source.rank, source.rank, index, RAW)
 
-        zeros: list[Value | int] = [ZERO] * (len(blocks) * pieces)
-        if kind == "all_reduce" or (kind == "reduce" and rank == spec.root):
-            return list(every)
-        if kind == "reduce_scatter":
-            return [rank * pieces + piece for piece in every]
-        if kind == "all_gather" or (kind == "gather" and rank == spec.root):
-            return [value for source in range(n) for value in moved(source, 0)]
-        if kind == "all_to_all":
-            return [value for source in range(n) for value in moved(source, rank)]
-        if kind == "broadcast":
-            return moved(spec.root, 0)
-        if kind == "scatter":
-            return moved(spec.root, rank)
-        if kind == "permute":
-            sources = [source for source, target in spec.perm if target == rank]
-            return moved(sources[0], 0) if sources else zeros
-        return zeros
+        return [chunk(source, piece) for source in self.spec.results(rank) for piece in range(self.pieces)]
 
     def check_outputs(self) -> None:
         for rank in range(self.spec.nranks):

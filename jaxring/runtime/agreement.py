@@ -51,8 +51,6 @@ _FAILED = "jaxring/failed/"
 _STORE_S = 5.0
 _MOST_DIGESTS = 8
 _MOST_WHAT = 500  # characters, of four bytes at most: a control message has room for 3072 bytes
-# Each of these needs every rank, so waiting for all of them before it begins delays no rank.
-WANT_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
 
 class Native(Protocol):

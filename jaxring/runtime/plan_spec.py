@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import jaxring._native as _native
 from jaxring.plan import dtypes, protocols
-from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, Schedule, Spec
+from jaxring.plan.collectives import COLLECTIVES
+from jaxring.plan.schedule import Schedule, Spec
 from jaxring.runtime import schedules
 from jaxring.settings import settings
 from jaxring.world import wire
@@ -124,7 +125,7 @@ class PlanSpec:
                 dtypes.check(raw["op"], raw["dtype"])
         except TypeError as error:
             raise ValueError(str(error)) from None
-        if (raw["op"] is not None) != (raw["collective"] in REDUCTIONS):
+        if (raw["op"] is not None) != (COLLECTIVES[raw["collective"]].reduces):
             raise ValueError("its operation is not one of its collective")
         plan_spec = cls(
             collective=wire.text(raw["collective"], "collective", 64),

@@ -13,10 +13,11 @@ import jax
 import jaxring._native as _native
 from jaxring.errors import JoinError
 from jaxring.plan import dtypes, tuner, user
-from jaxring.plan.schedule import COLLECTIVES, SCHEDULED_AS, Schedule, Spec
+from jaxring.plan.collectives import CALLS, COLLECTIVES
+from jaxring.plan.schedule import Schedule, Spec
 from jaxring.plan.selection import EVERYTHING
 from jaxring.runtime import programs, schedules, survivors
-from jaxring.runtime.agreement import WANT_ALL, Use
+from jaxring.runtime.agreement import Use
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.placement import RankPlace, device_owners, exchange_devices, known_devices
 from jaxring.runtime.plan_spec import PlanSpec
@@ -59,12 +60,12 @@ class Planner:
         placement = [placement[rank] for rank in ranks]
         root = ranks.index(spec["root"]) if spec["root"] in ranks else 0
         world = self._job.join(membership) if any(p.process != process for p in placement) else None
-        collective = SCHEDULED_AS.get(spec["collective"], spec["collective"])
+        facts = CALLS[spec["collective"]]
+        collective = facts.plays
         hosts = self._hosts(placement, world)
         interfaces = 1 if world is None else min(world.info(place.process).interfaces() for place in placement)
         element = dtypes.element_bytes(spec["dtype"])
-        in_blocks = COLLECTIVES[collective][0] or len(placement)
-        nbytes = spec["block"] * element * in_blocks
+        nbytes = spec["block"] * element * COLLECTIVES[collective].in_blocks(len(placement))
         ragged = spec["collective"] == "ragged_all_to_all"
         half = spec["half"]
         # Halves of a point-to-point message run apart from each other, so they cannot read each other's memory.
@@ -145,7 +146,7 @@ class Planner:
             plan.set_spec(plan_spec.to_json(everybody))
         if linked and not apart:
             use = Use(key, what, programs.of_call(request.spec), names)
-            self._job.agreement().begin(use, linked, plan.set_latch if spec["collective"] in WANT_ALL else None)
+            self._job.agreement().begin(use, linked, plan.set_latch if facts.needs_all else None)
         decision = Decision(
             collective=spec["collective"],
             op=spec["op"],

@@ -17,7 +17,7 @@ import jax
 import jaxring._native as _native
 from jaxring import _compat
 from jaxring.errors import JaxringError
-from jaxring.plan.schedule import COLLECTIVES
+from jaxring.plan.collectives import CALLS, COLLECTIVES
 from jaxring.runtime import ending, programs
 from jaxring.runtime.cuda import service as cuda_service
 from jaxring.runtime.interruption import Watcher, end_soon
@@ -42,9 +42,9 @@ _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _INTERNAL, _UNAVAILABLE = 3, 8, 13, 14
 # The custom calls in programs: the collectives, and the call that waits for a collective that was started.
 DONE = "jaxring_done"
 # On GPUs a collective that was started runs on its own stream; JOIN makes the program's stream wait for that one.
-STARTS = {f"jaxring_{name}": f"jaxring_start_{name}" for name in COLLECTIVES}
+STARTS = {each.target: f"jaxring_start_{each.name}" for each in COLLECTIVES.values()}
 JOIN = "jaxring_join"
-COLLECTIVE_TARGETS = tuple(f"jaxring_{name}" for name in (*COLLECTIVES, "barrier", "send", "recv", "ragged_all_to_all"))
+COLLECTIVE_TARGETS = tuple(each.target for each in CALLS.values() if each.has_call)
 TARGETS = (*COLLECTIVE_TARGETS, DONE)
 # On GPUs the name selects the handler; all names but these last are collectives.
 GPU_TARGETS = (*TARGETS, *STARTS.values(), JOIN)

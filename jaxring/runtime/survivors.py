@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import PlanError
+from jaxring.plan.collectives import CALLS, Root
 from jaxring.runtime import schedules
 
 if TYPE_CHECKING:
     from jaxring.runtime.placement import RankPlace
     from jaxring.world.membership import Membership
-
-# In these the operand and the result are one block each, for any number of ranks.
-_WITHOUT_BLOCKS = frozenset({"all_reduce", "pcast", "barrier", "broadcast", "reduce"})
-_ROOTED = frozenset({"broadcast", "reduce"})
 
 
 def present(spec: dict[str, Any], placement: list[RankPlace], membership: Membership) -> list[int]:
@@ -24,11 +21,11 @@ def present(spec: dict[str, Any], placement: list[RankPlace], membership: Member
     lost = [rank for rank, place in enumerate(placement) if place.process not in membership.processes]
     if not lost:
         return list(range(len(placement)))
-    collective = spec["collective"]
+    collective = CALLS[spec["collective"]]
     names = ", ".join(f"rank {rank} (process {placement[rank].process})" for rank in lost)
-    if collective not in _WITHOUT_BLOCKS:
+    if not collective.without_blocks:
         why = "its operand, result or pairs have a place for each rank"
-    elif collective in _ROOTED and spec["root"] in lost:
+    elif collective.root is not Root.NONE and spec["root"] in lost:
         why = f"its root {spec['root']} is one of them"
     else:
         return [rank for rank in range(len(placement)) if rank not in lost]

@@ -14,6 +14,7 @@ import numpy as np
 import jaxring._native as _native
 from jaxring.plan import user
 from jaxring.plan.algorithms import ALGORITHMS
+from jaxring.plan.collectives import COLLECTIVES, Arguments, Folded, Root, Source
 from jaxring.plan.dtypes import numpy_dtype
 
 if TYPE_CHECKING:
@@ -109,27 +110,26 @@ def expected(
     rows = [_wide(operand) for operand in operands]
     if ragged:
         return {r: (_ragged(rows, ragged, r), np.zeros(1)) for r in range(n)}
-    blocks = [row.reshape(-1, max(1, spec.block)) for row in rows]
-    none = np.zeros(1)
-    if spec.op is not None:
-        total, room = _fold(spec, operands, rows)
-        if spec.collective == "reduce_scatter":
-            return {r: (total.reshape(n, -1)[r], room.reshape(n, -1)[r]) for r in range(n)}
-        return dict.fromkeys([spec.root] if spec.collective == "reduce" else range(n), (total, room))
-    moved: dict[int, np.ndarray] = {}
-    if spec.collective == "broadcast":
-        moved = dict.fromkeys(range(n), rows[spec.root])
-    elif spec.collective == "all_gather":
-        moved = dict.fromkeys(range(n), np.concatenate(rows))
-    elif spec.collective == "gather":
-        moved = {spec.root: np.concatenate(rows)}
-    elif spec.collective == "scatter":
-        moved = dict(enumerate(blocks[spec.root]))
-    elif spec.collective == "all_to_all":
-        moved = {r: np.concatenate([blocks[s][r] for s in range(n)]) for r in range(n)}
-    elif spec.collective == "permute":
-        moved = {r: np.zeros_like(rows[r]) for r in range(n)} | {t: rows[s] for s, t in spec.perm}
-    return {rank: (value, none) for rank, value in moved.items()}
+    facts = COLLECTIVES[spec.collective]
+
+    def in_blocks(vector: np.ndarray) -> np.ndarray:
+        return vector.reshape(facts.in_blocks(n), -1)
+
+    blocks = [in_blocks(row) for row in rows]
+    total, room = map(in_blocks, _fold(spec, operands, rows)) if facts.reduces else (np.zeros(0), np.zeros(0))
+
+    def value(source: Source) -> tuple[np.ndarray, np.ndarray]:
+        if isinstance(source, Folded):
+            return total[source.block], room[source.block]
+        exactly = np.zeros_like(blocks[0][0]) if source is None else blocks[source.rank][source.block]
+        return exactly, np.zeros(exactly.shape)
+
+    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for rank in [spec.root] if facts.root is Root.TARGET else range(n):
+        sources = facts.results(Arguments(n, spec.root, spec.perm), rank)
+        values, rooms = zip(*map(value, sources), strict=True)
+        found[rank] = np.concatenate(values), np.concatenate(rooms)
+    return found
 
 
 def _ragged(rows: list[np.ndarray], blocks: Blocks, rank: int) -> np.ndarray:

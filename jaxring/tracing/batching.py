@@ -19,9 +19,10 @@ import numpy as np
 from jax.interpreters import batching
 
 from jaxring.plan import dtypes
+from jaxring.plan.collectives import CALLS
 from jaxring.tracing.casting import cast_varying
 from jaxring.tracing.p2p_primitives import ragged_p, recv_p, send_p
-from jaxring.tracing.primitives import KINDS, PRIMITIVES, apply
+from jaxring.tracing.primitives import PRIMITIVES, apply
 from jaxring.tracing.ragged_sum import ragged_sum_p
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ _PARTS: dict[str, Callable[[Part, Any], tuple[Any, int | None]]] = {
 def _batch(
     name: str, data: Any, args: tuple[Any], dims: tuple[int | None], *, axes: Axes, options: Options
 ) -> tuple[Any, int | None]:
-    kind = KINDS[name]
+    collective = CALLS[name]
     (x,), (dim,) = args, dims
     if data.name in axes.names:
         go = part(name, data, axes, options)
@@ -195,8 +196,8 @@ def _batch(
     if dim is None:
         return apply(name, x, axes, options), None
     # The batch becomes part of the block: behind the axis that counts ranks, where there is one.
-    x = jnp.moveaxis(x, dim, int(kind.blocks_in))
-    return apply(name, x, axes, options), int(kind.blocks_out)
+    x = jnp.moveaxis(x, dim, int(collective.blocks_in))
+    return apply(name, x, axes, options), int(collective.blocks_out)
 
 
 def in_front(x: Any, dim: int | None, size: int) -> Any:
@@ -248,8 +249,8 @@ def _ragged(
     return jax.lax.map(lambda entry: go(*entry), tuple(batches)), 0
 
 
-assert set(_PARTS) == set(KINDS)
-for _name in KINDS:
+assert set(_PARTS) == set(PRIMITIVES)
+for _name in PRIMITIVES:
     batching.fancy_primitive_batchers[PRIMITIVES[_name]] = functools.partial(_batch, _name)
 batching.fancy_primitive_batchers[send_p] = _send
 batching.fancy_primitive_batchers[recv_p] = _recv

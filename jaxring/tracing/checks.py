@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from jaxring.plan import dtypes, user
 from jaxring.plan.algorithms import ALGORITHMS, serving
+from jaxring.plan.collectives import CALLS
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.protocols import PROTOCOLS
-from jaxring.plan.schedule import COLLECTIVES, SCHEDULED_AS, Spec
+from jaxring.plan.schedule import Spec
 from jaxring.settings import settings
 from jaxring.tracing.axes import shown
 from jaxring.tracing.options import Options
@@ -38,8 +39,7 @@ def options(
 ) -> Options:
     """The checked options of a call. ValueError names the choices."""
     configured = settings()
-    collective = SCHEDULED_AS.get(what, what)
-    assert collective in COLLECTIVES
+    collective = CALLS[what].plays
     if op is not None and not _one_of(dtypes.REDUCE_OPS, op):
         raise ValueError(f"jaxring.{what}: unknown op {op!r}; use one of {', '.join(sorted(dtypes.REDUCE_OPS))}.")
     if algorithm is not None and not isinstance(algorithm, str):
@@ -73,7 +73,7 @@ def _one_of(names: Iterable[str], value: Any) -> bool:
 
 def _possible(collective: str) -> tuple[str, ...]:
     """Algorithms that may serve it; whether GPUs' copy engines or switches do is known when the program runs."""
-    on_gpus = ((copy_engine.NAME, copy_engine.COLLECTIVES), (nvls.NAME, nvls.KINDS))
+    on_gpus = ((copy_engine.NAME, copy_engine.SERVED), (nvls.NAME, nvls.SERVED))
     return (*serving(collective), *(name for name, served in on_gpus if collective in served))
 
 

@@ -53,11 +53,7 @@ def _lower_send(ctx: Any, x: Any, token: Any, *, axes: Axes, options: Options) -
         axes=axes,
         options=options,
         data=ctx.avals_in[0],
-        blocks_in=False,
         aliases={1: 0},
-        half="send",
-        has_output=False,
-        side_effect=True,
     )
 
 
@@ -70,11 +66,7 @@ def _lower_recv(ctx: Any, token: Any, *, shape: Any, dtype: Any, varying: Any, a
         axes=axes,
         options=options,
         data=ctx.avals_out[0],
-        blocks_in=False,
         aliases={0: 1},
-        half="recv",
-        has_input=False,
-        side_effect=True,
     )
 
 
@@ -87,7 +79,6 @@ def _lower_ragged(ctx: Any, *operands: Any, axes: Axes, options: Options) -> Any
         axes=axes,
         options=options,
         data=x,
-        blocks_in=False,
         aliases={1: 0},
         row_elements=int(np.prod(x.shape[1:], dtype=np.int64)),
     )

@@ -7,7 +7,7 @@ native engine sees contiguous memory and `collectives.py` does the reshaping in 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from jax.interpreters import mlir
 from jaxring import _compat
 from jaxring.plan import protocols
 from jaxring.plan.algorithms import ALGORITHMS
+from jaxring.plan.collectives import CALLS, COLLECTIVES
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.runtime.cuda.service import prepare_lowering
 from jaxring.tracing.lowering.custom_call import custom_call
@@ -34,53 +35,21 @@ if TYPE_CHECKING:
 lone_ranks_call = False
 
 
-class Kind(NamedTuple):
-    """How a collective types and lays out its result.
-
-    ``blocks_in``/``blocks_out``: whether the leading axis counts ranks. ``invariant``: all ranks get the same value.
-    """
-
-    blocks_in: bool
-    blocks_out: bool
-    invariant: bool
-    alias: bool = False
-    side_effect: bool = False
-
-
-KINDS = {
-    "all_reduce": Kind(False, False, invariant=True, alias=True),
-    "all_gather": Kind(False, True, invariant=False),
-    "reduce_scatter": Kind(True, False, invariant=False),
-    "all_to_all": Kind(True, True, invariant=False),
-    "broadcast": Kind(False, False, invariant=True),
-    "reduce": Kind(False, False, invariant=False),
-    "gather": Kind(False, True, invariant=False),
-    "scatter": Kind(True, False, invariant=False),
-    "permute": Kind(False, False, invariant=False),
-    "barrier": Kind(False, False, invariant=True, side_effect=True),
-}
-
-
-def _result_shape(kind: Kind, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
-    block = shape[1:] if kind.blocks_in else shape
-    return (size, *block) if kind.blocks_out else block
-
-
 def _abstract(name: str, x: Any, *, axes: Axes, options: Options) -> Any:
     del options
-    kind = KINDS[name]
+    collective = CALLS[name]
     varying, names = frozenset(x.manual_axis_type.varying), frozenset(axes.mesh_names)
-    if kind.invariant and axes.groups is None:
+    if collective.invariant and axes.groups is None:
         varying -= names
     elif _compat.tracks_varying():
         varying |= names
-    return _compat.with_varying(x, _result_shape(kind, x.shape, axes.size), varying)
+    return _compat.with_varying(x, collective.result_shape(x.shape, axes.size), varying)
 
 
 def _alone(name: str, x: Any, *, options: Options) -> Any:
     """The result of a single rank: its own value, except for the shape and for a permute without a source."""
     y = x if name != "permute" or (0, 0) in options.perm else jnp.zeros_like(x)
-    return jnp.reshape(y, _result_shape(KINDS[name], x.shape, 1))
+    return jnp.reshape(y, CALLS[name].result_shape(x.shape, 1))
 
 
 def apply(name: str, x: Any, axes: Axes, options: Options) -> Any:
@@ -99,10 +68,10 @@ def _for_cpus(ctx: Any) -> bool:
 
 
 def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
-    kind = KINDS[name]
+    facts = CALLS[name]
     (aval,) = ctx.avals_in
     on_cpus = _for_cpus(ctx)
-    if axes.size == 1 and not kind.side_effect and not lone_ranks_call:
+    if axes.size == 1 and not facts.side_effect and not lone_ranks_call:
         alone = functools.partial(_alone, name, options=options)
         return mlir.lower_fun(alone, multiple_results=False)(ctx, x)
     return custom_call(
@@ -112,10 +81,8 @@ def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
         axes=axes,
         options=options,
         data=aval,
-        blocks_in=kind.blocks_in,
-        aliases={0: 0} if kind.alias and not (on_cpus and stays(ctx.module_context, x)) else None,
-        side_effect=kind.side_effect,
-        joins=on_cpus and not kind.side_effect,
+        aliases={0: 0} if facts.in_place and not (on_cpus and stays(ctx.module_context, x)) else None,
+        joins=on_cpus and not facts.side_effect,
     )
 
 
@@ -190,4 +157,4 @@ def _make(name: str) -> Primitive:
     return primitive
 
 
-PRIMITIVES = {name: _make(name) for name in KINDS}
+PRIMITIVES = {name: _make(name) for name in (*COLLECTIVES, "barrier")}

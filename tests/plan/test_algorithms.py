@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jaxring.plan.algorithms import ALGORITHMS, build, serving
-from jaxring.plan.schedule import COLLECTIVES, ROOTED, ScheduleError, Spec
+from jaxring.plan.collectives import COLLECTIVES, Root
+from jaxring.plan.schedule import ScheduleError, Spec
 from jaxring.plan.verify import verify
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def specs(algorithm: str, collective: str, n: int) -> Iterator[Spec]:
     Gather and the hierarchical algorithms take every seventh root beyond 24 ranks, and all of them at 32.
     """
     where = placements(n)
-    roots = range(n) if collective in ROOTED else range(1)
+    roots = range(n) if COLLECTIVES[collective].root is not Root.NONE else range(1)
     if n <= SMALL:
         for channels in (1, 2, 3):
             for placement in where if ALGORITHMS[algorithm].memory else where[1:3]:

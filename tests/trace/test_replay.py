@@ -15,7 +15,7 @@ from jaxring.cli import main
 from jaxring.errors import JaxringError
 from jaxring.plan import user
 from jaxring.plan.algorithms import serving
-from jaxring.plan.schedule import COLLECTIVES, REDUCTIONS, ROOTED
+from jaxring.plan.collectives import COLLECTIVES, Root
 from jaxring.runtime.plan_spec import PlanSpec
 from jaxring.trace import operands, replay
 from tests.stress.stress_jobs import Job, coordinator_port, environment, member
@@ -27,7 +27,7 @@ RANKS = 4
 def plan_spec(collective, algorithm, op, dtype="float32", domains=(0, 0, 1, 1), block=6):
     apart = tuple(range(RANKS)) if algorithm in ("ring", "tree", "halving_doubling") else domains
     perm = tuple((s, (s + 1) % RANKS) for s in range(RANKS - 1)) if collective == "permute" else ()
-    root = 2 if collective in ROOTED else 0
+    root = 2 if COLLECTIVES[collective].root is not Root.NONE else 0
     return PlanSpec(collective, "both", algorithm, "simple", 1, apart, root, perm, dtype, op, block)
 
 
@@ -38,7 +38,7 @@ def failure(made, rows):
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_every_collective_is_what_numpy_says(collective):
-    reduces = collective in REDUCTIONS
+    reduces = COLLECTIVES[collective].reduces
     for op in ("sum", "mean", "prod", "min") if reduces else (None,):
         for dtype in ("float32", "bfloat16", "complex64" if op in (None, "sum") else "float64", "int16"):
             if op == "mean" and dtype == "int16":

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring.tracing.primitives import KINDS
+from jaxring.tracing.primitives import PRIMITIVES
 
 MESH = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
 X = np.random.default_rng(0).permutation(2.0 ** np.arange(32)).reshape(2, 2, 4, 2).astype(np.float32)
@@ -88,7 +88,7 @@ CALLS = RANKS_DIFFER | RANKS_AGREE | UNKNOWN
 
 
 def test_every_primitive_is_here():
-    assert set(KINDS) - {"barrier"} <= set(CALLS)
+    assert set(PRIMITIVES) - {"barrier"} <= set(CALLS)
 
 
 def expected(name, over):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 import jaxring
-from jaxring.bench.work import expected, operand
+from jaxring.bench.work import expected, operand, ring
 from jaxring.world import launch
 
 if TYPE_CHECKING:
@@ -47,12 +47,10 @@ class Backend:
 
     def _made(self) -> Callable[[], object]:
         case, x, out, comm = self._case, self._in, self._out, self._comm
-        if case.collective in ("all_reduce", "reduce_scatter"):
+        if case.reduces:
             return functools.partial(getattr(comm, case.collective), x, out, case.op)
         if case.collective == "permute":
-            return functools.partial(
-                comm.permute, x, [(rank, (rank + 1) % self.ranks) for rank in range(self.ranks)], out
-            )
+            return functools.partial(comm.permute, x, ring(self.ranks), out)
         return functools.partial(getattr(comm, case.collective), x, out)
 
     def wrong(self) -> int:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring.bench.work import expected, operand
+from jaxring.bench.work import expected, operand, ring
 from jaxring.runtime import service
 from jaxring.world import launch
 
@@ -108,17 +108,13 @@ class Backend:
         return jax.make_array_from_callback((self.ranks * count,), sharding, lambda _: make(count))
 
 
-def _ring(ranks: int) -> list[tuple[int, int]]:
-    return [(rank, (rank + 1) % ranks) for rank in range(ranks)]
-
-
 def _jaxring_call(case: Case, ranks: int) -> Callable[[Any], Any] | None:
     calls: dict[str, Callable[[Any], Any]] = {
         "all_reduce": lambda x: jaxring.all_reduce(x, _AXIS, case.op),
         "all_gather": lambda x: jaxring.all_gather(x, _AXIS, tiled=True),
         "reduce_scatter": lambda x: jaxring.reduce_scatter(x, _AXIS, case.op, tiled=True),
         "all_to_all": lambda x: jaxring.all_to_all(x, _AXIS, 0, 0, tiled=True),
-        "permute": lambda x: jaxring.permute(x, _AXIS, _ring(ranks)),
+        "permute": lambda x: jaxring.permute(x, _AXIS, ring(ranks)),
         "broadcast": lambda x: jaxring.broadcast(x, _AXIS),
     }
     return calls[case.collective]
@@ -128,7 +124,7 @@ def _lax_call(case: Case, ranks: int) -> Callable[[Any], Any] | None:
     calls: dict[str, Callable[[Any], Any]] = {
         "all_gather": functools.partial(lax.all_gather, axis_name=_AXIS, tiled=True),
         "all_to_all": lambda x: lax.all_to_all(x, _AXIS, 0, 0, tiled=True),
-        "permute": lambda x: lax.ppermute(x, _AXIS, _ring(ranks)),
+        "permute": lambda x: lax.ppermute(x, _AXIS, ring(ranks)),
     }
     if case.op in _LAX_REDUCE:
         calls["all_reduce"] = functools.partial(_LAX_REDUCE[case.op], axis_name=_AXIS)

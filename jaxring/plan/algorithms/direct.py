@@ -13,6 +13,7 @@ from collections.abc import Callable
 from jaxring.plan import cost
 from jaxring.plan.algorithms.common import fold, inp, messages, others, out, read, receive, zero
 from jaxring.plan.algorithms.record import Algorithm
+from jaxring.plan.collectives import PhaseKind
 from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
 
 # Up to so many ranks on one host incast does not show: a rank writes what it spreads once, for all of them. Measured
@@ -148,7 +149,7 @@ def build(spec: Spec) -> Schedule:
     return Schedule(spec, pieces, spec.channels, 0, lanes)
 
 
-def phase(call: cost.Call, _: str) -> cost.Phase:
+def phase(call: cost.Call, _: PhaseKind) -> cost.Phase:
     """One hop: a message to every other participant, of raw or final values."""
     if call.collective == "permute":
         return cost.Phase(1, 1, call.total * call.crossing)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from jaxring.plan import cost
 from jaxring.plan.algorithms.common import Source, fold, inp, messages, out, read, receive
 from jaxring.plan.algorithms.record import Algorithm
+from jaxring.plan.collectives import PhaseKind
 from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def build(spec: Spec) -> Schedule:
     return Schedule(spec, pieces, channels, 0 if spec.collective == "all_gather" else 1, lanes)
 
 
-def phase(call: cost.Call, phase: str) -> cost.Phase:
+def phase(call: cost.Call, phase: PhaseKind) -> cost.Phase:
     """Chunks of a lane go one after the other; a lane for each chunk leaves the tree's depth."""
     n = call.count
     p = 1 << (n.bit_length() - 1)

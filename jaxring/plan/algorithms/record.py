@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from jaxring.plan.collectives import COLLECTIVES, Root
 from jaxring.plan.cost import Call, Shape
-from jaxring.plan.schedule import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ class Algorithm:
         call = Call(collective, topology, nbytes, channels, widening, self.hierarchical)
         if self.memory and topology.domains == 1:
             # Each rank reads its share of all inputs and writes it to all outputs; a rooted fold is the root's alone.
-            alone = collective in ("reduce", "gather")
+            alone = COLLECTIVES[collective].root is Root.TARGET
             return Shape(0, 0, 0, call.total * (topology.nranks if alone else 2))
         between = self.shape(call)
         if not self.memory or topology.width == 1 or between.memory_bytes:

@@ -16,6 +16,7 @@ from jaxring.plan import cost
 from jaxring.plan.algorithms import direct
 from jaxring.plan.algorithms.common import Domains, fold, messages, others, out, own, read, receive, zero
 from jaxring.plan.algorithms.record import Algorithm
+from jaxring.plan.collectives import PhaseKind
 from jaxring.plan.schedule import Peer, Schedule, Spec, Step
 
 RailFn = Callable[[Domains, int, int], list[Step]]
@@ -163,7 +164,7 @@ def build_hier(spec: Spec) -> Schedule:
     return _build(spec, Domains.of(spec))
 
 
-def phase(call: cost.Call, phase: str) -> cost.Phase:
+def phase(call: cost.Call, phase: PhaseKind) -> cost.Phase:
     """Once around; a chain where the collective is rooted."""
     steps = call.count - 1
     wire = call.total if call.rooted else call.total * steps // call.count

@@ -15,6 +15,7 @@ from jaxring.plan import cost
 from jaxring.plan.algorithms import direct
 from jaxring.plan.algorithms.common import Domains, fold, messages, others, out, own, read, receive, zero
 from jaxring.plan.algorithms.record import Algorithm
+from jaxring.plan.collectives import PhaseKind
 from jaxring.plan.schedule import Peer, Schedule, Spec, Step
 
 RailFn = Callable[[Domains, int, int], list[Step]]
@@ -156,7 +157,7 @@ def build_hier(spec: Spec) -> Schedule:
     return _build(spec, Domains.of(spec))
 
 
-def phase(call: cost.Call, phase: str) -> cost.Phase:
+def phase(call: cost.Call, phase: PhaseKind) -> cost.Phase:
     """Down or up an inner vertex of one tree and a leaf of the other."""
     return cost.Phase(cost.log2(call.count + 1), 3, call.total * call.widened(phase))
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from jaxring.plan.collectives import COLLECTIVES, Folded, Moved
+
 if TYPE_CHECKING:
     from jaxring.plan.schedule import Spec
 
 NAME = "copy_engine"
-COLLECTIVES = frozenset(("all_gather", "all_to_all", "broadcast", "gather", "scatter", "permute"))
+SERVED = frozenset(name for name, collective in COLLECTIVES.items() if not collective.reduces)
 
 
 class Moves(NamedTuple):
@@ -22,22 +24,14 @@ class Moves(NamedTuple):
     arrivals: list[int]
 
 
-def sources(spec: Spec, rank: int) -> list[tuple[int, int] | None]:
+def sources(spec: Spec, rank: int) -> list[Moved | None]:
     """For each block of ``rank``'s output the rank and the block of its input that it comes from; None for zeros."""
-    n, kind = spec.nranks, spec.collective
-    if kind == "all_gather" or (kind == "gather" and rank == spec.root):
-        return [(source, 0) for source in range(n)]
-    if kind == "all_to_all":
-        return [(source, rank) for source in range(n)]
-    if kind == "broadcast":
-        return [(spec.root, 0)]
-    if kind == "scatter":
-        return [(spec.root, rank)]
-    if kind == "permute":
-        return [next(((source, 0) for source, target in spec.perm if target == rank), None)]
-    if kind == "gather":
-        return [None] * n
-    raise ValueError(f"{kind} is more than copies: use one of {', '.join(sorted(COLLECTIVES))}")
+    found: list[Moved | None] = []
+    for source in spec.results(rank):
+        if isinstance(source, Folded):
+            raise ValueError(f"{spec.collective} is more than copies: use one of {', '.join(sorted(SERVED))}")
+        found.append(source)
+    return found
 
 
 def moves(spec: Spec, rank: int) -> Moves:

@@ -6,8 +6,10 @@ its bits are those of no schedule; all ranks get the same ones.
 
 from __future__ import annotations
 
+from jaxring.plan.collectives import COLLECTIVES
+
 NAME = "nvls"
-# The kernels' numbers of the collectives that go this way.
-KINDS = {"all_reduce": 0, "reduce_scatter": 1, "all_gather": 2}
+# The collectives that it serves.
+SERVED = tuple(name for name, collective in COLLECTIVES.items() if collective.gpu_multicast is not None)
 # Values of the setting NVLS_ENABLE.
 NEVER, CHOSEN, ASKED = 0, 1, 2

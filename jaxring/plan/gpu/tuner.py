@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from jaxring.plan import cost, dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS, serving
+from jaxring.plan.collectives import COLLECTIVES, Root
 from jaxring.plan.gpu import copy_engine, nvls
-from jaxring.plan.schedule import COLLECTIVES, Spec
+from jaxring.plan.schedule import Spec
 from jaxring.plan.tuner import Choice, asked_for
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ def choose(
     protocols.check(protocol, "GPU")
     serve = [
         *(name for name in serving(collective) if "GPU" in ALGORITHMS[name].engines),
-        *((copy_engine.NAME,) if collective in copy_engine.COLLECTIVES else ()),
-        *((nvls.NAME,) if collective in nvls.KINDS else ()),
+        *((copy_engine.NAME,) if collective in copy_engine.SERVED else ()),
+        *((nvls.NAME,) if collective in nvls.SERVED else ()),
     ]
     if algorithm is not None and algorithm not in serve:
         known = (
@@ -93,7 +94,7 @@ def choose(
     may_choose = [name for name in serve if name not in ALGORITHMS or "GPU" in ALGORITHMS[name].unasked]
     names = [algorithm] if algorithm else [name for name in may_choose if name not in unwanted]
     excluded = [kind for kind in unwanted_protocols if kind != protocol]
-    larger = nbytes * topology.nranks if collective in ("all_gather", "gather") else nbytes
+    larger = COLLECTIVES[collective].total(topology.nranks, nbytes)
     found: list[tuple[float, int, str, str, int]] = []
     for name in names:
         if name == copy_engine.NAME:
@@ -105,7 +106,7 @@ def choose(
         if name == nvls.NAME:
             wanted = take_nvls or algorithm is not None
             if not no_nvls and wanted and protocol in (None, "memory") and "memory" not in excluded:
-                total = nbytes * topology.nranks if collective == "all_gather" else nbytes
+                total = COLLECTIVES[collective].total(topology.nranks, nbytes)
                 lanes = lanes_for(total, most_lanes, fewest_lanes)
                 price = _switch_price(collective, topology, nbytes * nvls_widening, lanes)
                 found.append((price, len(found), name, "memory", lanes))
@@ -157,7 +158,7 @@ def _lanes(collective: str, name: str, where: tuple[int, ...], nbytes: int, most
     """Channels of the schedule, whose lanes fit; 0 if even one channel has too many."""
     from jaxring.plan.algorithms import build
 
-    total = nbytes * len(where) if COLLECTIVES[collective][1] == 0 and COLLECTIVES[collective][0] == 1 else nbytes
+    total = COLLECTIVES[collective].total(len(where), nbytes)
     channels = lanes_for(total, most, fewest)
     while channels and build(Spec(collective, len(where), name, channels=channels, placement=where)).nlanes > most:
         channels //= 2
@@ -181,7 +182,7 @@ def _price(
     # One lane does not fill a link; this many do, roughly.
     busy = min(1.0, lanes / 16)
     if kind == "memory":
-        phases = len(cost.PHASES.get(collective, ("spread",)))
+        phases = len(COLLECTIVES[collective].phases)
         return round(LAUNCH_US + phases * _crossing(collective, topology, nbytes) / (LINK_BYTES_PER_US * busy), 3)
     if topology.domains > 1:
         wire = shape.hops * (HOP_US[kind] + NETWORK_US) + shape.wire_bytes / (NETWORK_BYTES_PER_US * share)
@@ -193,9 +194,9 @@ def _price(
 def _crossing(collective: str, topology: cost.Topology, nbytes: int) -> float:
     """Bytes into the busiest rank: a share of the vector from, or to, each other one; a reduction's root reads
     the others' whole vectors."""
-    n = topology.nranks
-    total = nbytes * n if collective in ("all_gather", "gather") else nbytes
-    return total * (n - 1) if collective == "reduce" else total * (n - 1) / n
+    n, facts = topology.nranks, COLLECTIVES[collective]
+    total = facts.total(n, nbytes)
+    return total * (n - 1) if facts.reduces and facts.root is Root.TARGET else total * (n - 1) / n
 
 
 def _copy_price(collective: str, topology: cost.Topology, nbytes: int) -> float:
@@ -206,8 +207,8 @@ def _copy_price(collective: str, topology: cost.Topology, nbytes: int) -> float:
 
 def _switch_price(collective: str, topology: cost.Topology, nbytes: int, lanes: int) -> float:
     """Each rank's part goes up to the switch once and comes down once, and through the memory beside it."""
-    n = topology.nranks
-    total = nbytes * n if collective == "all_gather" else nbytes
-    link = total if collective == "all_reduce" else total * (n - 1) / n
+    n, facts = topology.nranks, COLLECTIVES[collective]
+    total = facts.total(n, nbytes)
+    link = total if len(facts.phases) > 1 else total * (n - 1) / n
     busy = min(1.0, lanes / 16)
     return round(2 * LAUNCH_US + link / (LINK_BYTES_PER_US * busy) + 2 * total / (MEMORY_BYTES_PER_US * busy), 3)

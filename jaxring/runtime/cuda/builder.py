@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # Inputs up to this size use the one-shot kernel, which pushes them to every rank.
 ONE_SHOT_BYTES = 64 * 1024
-# The kernels' numbers of fused collectives, by collective; the one-shot all-reduce is 0.
-_FUSED = {"all_reduce": 1, "reduce_scatter": 2, "all_gather": 3, "broadcast": 4, "all_to_all": 5}
+# The kernels' number of the one-shot all-reduce, and that of no fused kernel; others are in the collectives' records.
+_ONE_SHOT, _NOT_FUSED = 0, -1
 
 
 def build(
@@ -54,11 +54,11 @@ def build(
     in_blocks = 0 if spec["half"] == "recv" else schedule.in_blocks
     out_blocks = 0 if spec["half"] == "send" else schedule.out_blocks
     plan.set_shape(in_blocks, out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes)
-    fused = -1
-    if choice.protocol == "memory" and ranks > 1:
-        fused = _FUSED.get(schedule.spec.collective, -1)
-        if fused == 1 and nbytes <= ONE_SHOT_BYTES:
-            fused = 0
+    fused = _NOT_FUSED
+    if choice.protocol == "memory" and ranks > 1 and schedule.spec.facts.gpu_fused is not None:
+        fused = schedule.spec.facts.gpu_fused
+        if schedule.spec.collective == "all_reduce" and nbytes <= ONE_SHOT_BYTES:
+            fused = _ONE_SHOT
     plan.set_kernel(protocols.GPU[choice.protocol], fused, threads, configured.cuda_trap, configured.local_register)
     plan.set_bulk(configured.cuda_bulk_bytes)
     for rank in local:

@@ -26,7 +26,9 @@ def fill(plan: Any, schedule: Schedule, local: Iterable[int], lanes: int, thread
     """Fill a plan builder, except for its identity and data, with the collective of ``schedule``."""
     plan.set_shape(schedule.in_blocks, schedule.out_blocks, 1, 0, lanes)
     plan.set_kernel(protocols.GPU["memory"], -1, threads, trap, False)
-    plan.set_multicast(nvls.KINDS[schedule.spec.collective])
+    kernel = schedule.spec.facts.gpu_multicast
+    assert kernel is not None
+    plan.set_multicast(kernel)
     for rank in local:
         # Lanes without steps: their gates are what is passed.
         plan.add_local(rank, b"", np.zeros(lanes + 1, np.uint32).tobytes(), b"", True)
@@ -44,8 +46,8 @@ def why_not(
     """Why the ranks cannot use multicast memory, or "". ``devices`` and ``infos`` have an entry for each rank."""
     if settings().nvls_enable == nvls.NEVER:
         return "JAXRING_NVLS_ENABLE is 0"
-    if collective not in nvls.KINDS:
-        return f"it serves {', '.join(nvls.KINDS)}"
+    if collective not in nvls.SERVED:
+        return f"it serves {', '.join(nvls.SERVED)}"
     if len(domains) < 2 or len(set(domains)) > 1:
         return "it needs several ranks, all in one domain"
     uuids = [uuid_of(device, info) for device, info in zip(devices, infos, strict=True)]

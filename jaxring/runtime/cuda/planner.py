@@ -11,9 +11,10 @@ from typing import Any
 
 from jaxring.errors import JoinError
 from jaxring.plan import dtypes, tuner
+from jaxring.plan.collectives import CALLS, COLLECTIVES
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu import tuner as cuda_tuner
-from jaxring.plan.schedule import COLLECTIVES, SCHEDULED_AS, Spec
+from jaxring.plan.schedule import Spec
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda import (
     builder as cuda_builder,
@@ -62,9 +63,9 @@ class CudaPlanner:
         owners = [owner[d] for d in devices]
         # Launches on a communicator have one order on each device, so started collectives have their own communicators.
         group = self._communicators.get(devices, owners, spec, "beside" if spec.get("started") else "")
-        collective = SCHEDULED_AS.get(spec["collective"], spec["collective"])
+        collective = CALLS[spec["collective"]].plays
         half, ragged = spec["half"], spec["collective"] == "ragged_all_to_all"
-        blocks = 1 if ragged else COLLECTIVES[collective][0] or len(devices)
+        blocks = 1 if ragged else COLLECTIVES[collective].in_blocks(len(devices))
         nbytes = spec["block"] * dtypes.element_bytes(spec["dtype"]) * blocks
         domains, most = schedules.normalise(group.domains), self._most_lanes(devices, owners)
         transports = self._transports(domains, owners)

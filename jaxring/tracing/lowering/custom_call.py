@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from jaxring.plan.collectives import CALLS
 from jaxring.runtime import programs
 from jaxring.tracing.lowering import fusion
 from jaxring.tracing.lowering.fingerprint import fingerprint
@@ -35,13 +36,8 @@ def custom_call(
     axes: Axes,
     options: Options,
     data: Any,
-    blocks_in: bool,
     aliases: dict[int, int] | None = None,
-    half: str = "both",
-    has_input: bool = True,
-    has_output: bool = True,
     row_elements: int = 0,
-    side_effect: bool = False,
     joins: bool = False,
 ) -> Any:
     """Emits the custom call. ``data`` is the abstract value whose blocks move; operands get the partition id appended.
@@ -52,18 +48,18 @@ def custom_call(
     partitions = axes.partitions()
     mesh = getattr(ctx.module_context.axis_context, "mesh", None)
     devices = [int(d.id) for d in mesh.devices.flat] if isinstance(mesh, jax.sharding.Mesh) else None
-    block = data.shape[1:] if blocks_in else data.shape
+    facts = CALLS[collective]
     spec = {
         "collective": collective,
         "op": options.op,
         "dtype": data.dtype.name,
         "shape": list(data.shape),
-        "block": int(np.prod(block, dtype=np.int64)),
+        "block": int(np.prod(facts.block_shape(data.shape), dtype=np.int64)),
         "axes": str(axes),
         "root": options.root,
         "perm": [list(pair) for pair in options.perm],
         "tag": options.tag,
-        "half": half,
+        "half": facts.half,
         "algorithm": options.algorithm,
         "protocol": options.protocol,
         "timeout": options.timeout,
@@ -82,7 +78,7 @@ def custom_call(
     ) -> Any:
         partition_id = jax.core.ShapedArray((), np.dtype(np.uint32))
         inner = ctx.replace(avals_in=[*avals_in, partition_id], avals_out=avals_out)
-        rule = jax.ffi.ffi_lowering(f"jaxring_{collective}", operand_output_aliases=pairs, has_side_effect=side_effect)
+        rule = jax.ffi.ffi_lowering(facts.target, operand_output_aliases=pairs, has_side_effect=facts.side_effect)
         partition = hlo.partition_id()
         with traced_as(ctx, collective, options.op, nbytes, [str(name) for name in axes.names], count):
             results: Any = rule(
@@ -93,8 +89,8 @@ def custom_call(
                 groups=partitions.reshape(-1),
                 group_size=np.int64(axes.size),
                 timeout_s=np.float64(options.timeout),
-                has_input=bool(has_input),
-                has_output=bool(has_output),
+                has_input=facts.half != "recv",
+                has_output=facts.half != "send",
                 row_elements=np.int64(row_elements),
                 started=bool(options.started),
             )
