@@ -119,7 +119,7 @@ def test_a_killed_peer_is_named(tmp_path, kind):
         ("rxe", {"JAXRING_NET_GDR_LEVEL": "SYS"}, "GPU memory, by rxe0 by nvidia-peermem, since rxe0 port 1"),
         ("siw", {"JAXRING_NET_GDR_LEVEL": "SYS"}, "GPU memory, by siw0 by nvidia-peermem, since siw0 port 1"),
         ("rxe", {}, "rxe0 is farther from the GPU than JAXRING_NET_GDR_LEVEL says"),
-        ("rxe", {"JAXRING_NET_GDR_LEVEL": "SYS", "JAXRING_CHECKSUM": "1"}, "JAXRING_CHECKSUM has the processor read"),
+        ("rxe", {"JAXRING_NET_GDR_LEVEL": "SYS", "JAXRING_CHECKSUM": "1"}, "JAXRING_CHECKSUM makes the CPU read"),
     ],
 )
 def test_the_gpu_engine_by_rdma(tmp_path, kind, settings, place):
