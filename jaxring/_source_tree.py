@@ -29,8 +29,8 @@ def replaced_by_installed() -> bool:
     installed = _installed()
     if installed is None:
         raise ImportError(
-            f"{_HERE.parent} is jaxring's source tree, and its native module is not built. "
-            "To use the sources, build it with `pip install -e .`; to use an installed jaxring, leave this folder.",
+            f"{_HERE} holds jaxring's sources, and its native module is not built. To use the sources, build it with "
+            "`pip install -e .`; to use an installed jaxring, leave the folder that holds them.",
             name=_NATIVE,
             path=str(_HERE),
         )
@@ -40,7 +40,7 @@ def replaced_by_installed() -> bool:
 
 def _installed() -> ModuleSpec | None:
     """The package that Python would find if this source tree were not there, with a native module of its own."""
-    path = [entry for entry in sys.path if pathlib.Path(entry or ".").resolve() != _HERE.parent]
+    path = [entry for entry in sys.path if (pathlib.Path(entry or ".") / _HERE.name).resolve() != _HERE]
     found = PathFinder.find_spec("jaxring", path)
     # The folder of an editable install's native module is not a package: it has no loader.
     if found is None or found.loader is None or not found.submodule_search_locations:

@@ -89,10 +89,10 @@ def save(
 ) -> None:
     """Everything that was measured, with what it was measured on; to stdout where ``path`` is None.
 
-    ``wire``: what joined hosts, in words.
+    ``command``: what was run. ``wire``: what joined hosts, in words.
     """
     data = {
-        "command": ["jaxring", "bench", *command],
+        "command": list(command),
         "date": dt.date.today().isoformat(),
         "machine": {
             "processor": _processor(),

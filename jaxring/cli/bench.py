@@ -11,22 +11,14 @@ result; what one rank has for another in an all_to_all of n ranks is an n-th of 
 
 compares two algorithms: behind a peer's name may stand a variable that its processes alone have.
 
-    jaxring bench --suite cpu --out DIR
-
-makes the measurements of docs/benchmarks.md, which `python -m jaxring.bench.page DIR docs/benchmarks.md` writes.
-
     jaxring bench all_reduce -n 4x1 --hosts 4 --rate 1gbit -b 4 -e 64M --peers gloo,mpi
 
 the same over TCP, between hosts that are network namespaces with shaped links; iperf3 tells what a link carries.
-
-    jaxring bench --suite gpu --out DIR
-
-builds the CUDA engine where it is not built, tests and measures it on this machine's GPU in under ten minutes. Exits
-with 2 where there is no GPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.util
 import pathlib
@@ -34,7 +26,7 @@ import statistics
 import sys
 from typing import TYPE_CHECKING
 
-from jaxring.bench import gpu_suite, work
+from jaxring.bench import work
 from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
 from jaxring.plan import dtypes
@@ -42,7 +34,6 @@ from jaxring.plan.collectives import COLLECTIVES
 from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
-    import argparse
     from typing import TextIO
 
     from jaxring.bench.hosts import Hosts
@@ -104,22 +95,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = "write every time that was measured; -: to stdout, and the tables to stderr"
     add("--json", type=pathlib.Path, metavar="FILE", help=help_)
     add("--plot", type=pathlib.Path, metavar="FILE", help="write a plot of busbw and time over size")
-    add("--suite", choices=("cpu", "gpu"), help="a fixed list of measurements; gpu: builds and tests, too")
-    gpu_suite.add_arguments(parser)
+    for name in ("--suite", "--out", "--limit", "--stages"):  # for one release: they say where they have gone
+        add(name, help=argparse.SUPPRESS)
     add("--compare", type=pathlib.Path, metavar="FILE", help="compare with an older --json file")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and report. Raises JaxringError for what cannot be measured; at Ctrl-C what there is yet is reported."""
-    if arguments.suite == "gpu":
-        return gpu_suite.suite(arguments.out, arguments.limit, arguments.stages)
-    from jaxring.bench import cpu_suite, peers, report
+    from jaxring.bench import peers, report
     from jaxring.bench.table import width_of
 
-    if arguments.suite == "cpu":
-        return cpu_suite.suite(arguments.out, arguments.stages)
+    if any((arguments.suite, arguments.out, arguments.limit, arguments.stages)):
+        raise JaxringError(
+            "The suites are part of jaxring's repository and no longer of the package: in a checkout, run "
+            "`python -m benchmarks.cpu --out DIR` or `python -m benchmarks.gpu --out DIR`."
+        )
     if not arguments.collectives:
-        raise JaxringError("Name a collective, such as all_reduce, or --suite cpu or gpu.")
+        raise JaxringError("Name a collective, such as all_reduce.")
     _check(arguments)
     try:
         older = report.load(arguments.compare) if arguments.compare else []
@@ -135,7 +127,8 @@ def run(arguments: argparse.Namespace) -> int:
         everything = [result for results, _ in measured for result in results]
         if arguments.json and measured:
             path = None if arguments.json == _STDOUT else arguments.json
-            report.save(path, everything, statistics.median(copy_gbs for _, copy_gbs in measured), sys.argv[2:])
+            command = ["jaxring", "bench", *sys.argv[2:]]
+            report.save(path, everything, statistics.median(copy_gbs for _, copy_gbs in measured), command)
     if arguments.plot:
         report.plot(arguments.plot, everything)
     if older:

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxring.bench import cpu_suite, member, page, peers, report, run, work
+from jaxring.bench import member, peers, report, run, work
 from jaxring.bench.fleet import Crew
 from jaxring.bench.hosts import Hosts
 from jaxring.bench.run import Job, Result, installed
@@ -104,9 +104,6 @@ def test_a_peer_with_a_variable():
     assert peers.with_ours(["raw-mpi:A=1"]) == ("jaxring", "communicator", "raw-mpi:A=1")
     assert peers.find("gloo:A=b=c").environment == {"A": "b=c"}
     assert [peers.is_ours(name) for name in (found.name, "communicator:A=1", "gloo:A=1")] == [True, True, False]
-    slower = [result("jaxring", [10.0], nbytes=4), result(found.name, [5.0], nbytes=4)]
-    row = cpu_suite.Row("tiny", "A tiny row", 1, 4, ("all_reduce",), ("4",), (found.name,))
-    assert list(page.losses(row, slower)) == []
 
 
 def compared(saved, layout, *options):
@@ -136,48 +133,6 @@ def test_pxn_and_direct_between_four_hosts(tmp_path):
         ("pxn", True, False),
         ("direct", True, False),
     ] * 2
-
-
-@pytest.mark.multiprocess
-def test_the_suite_and_its_page(tmp_path, monkeypatch):
-    row = cpu_suite.Row("tiny", "A tiny row", 1, 2, ("all_reduce", "permute"), ("4", "64", "1K"), ("xla", "gloo"))
-    monkeypatch.setattr(cpu_suite, "ROWS", (row,))
-    monkeypatch.setattr(cpu_suite, "ITERATIONS", 2)
-    monkeypatch.setattr(page, "ROWS", (row,))
-    saved, written = tmp_path / "cpu", tmp_path / "page.md"
-    assert main(["bench", "--suite", "cpu", "--out", str(saved)]) == 0
-    (saved / "notes.md").write_text("What a person says of it.")
-    assert page.main([str(saved), str(written)]) == 0
-    text = written.read_text()
-    for wanted in ("## A tiny row", "](cpu/tiny-permute.png)", "XLA in one process", "What a person says of it."):
-        assert wanted in text, text
-    assert text.count("| 1 KiB |") == 2
-    assert (saved / "tiny-permute.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.netns
-def test_a_row_between_hosts_says_what_joins_them(tmp_path, monkeypatch):
-    network = cpu_suite.Network(2, "200mbit", links=2)
-    row = cpu_suite.Row("apart", "Apart", 2, 1, ("all_reduce",), ("4", "64K"), ("gloo",), network=network)
-    monkeypatch.setattr(cpu_suite, "ROWS", (row,))
-    monkeypatch.setattr(cpu_suite, "ITERATIONS", 2)
-    monkeypatch.setattr(page, "ROWS", (row,))
-    saved, written = tmp_path / "cpu", tmp_path / "page.md"
-    assert main(["bench", "--suite", "cpu", "--out", str(saved)]) == 0
-    assert page.main([str(saved), str(written)]) == 0
-    text = written.read_text()
-    assert "2 hosts, 2 link(s) of 200mbit each" in text, text
-    assert "| bus Gbit/s |" in text, text
-    assert "/tcp |" in text, text
-
-
-def test_a_loss_is_listed():
-    row = cpu_suite.Row("tiny", "A tiny row", 1, 4, ("all_reduce",), ("4", "64"), ("xla",))
-    won = [result("jaxring", [10.0], nbytes=4), result("xla", [20.0], nbytes=4)]
-    lost = [result("jaxring", [10.0], nbytes=64), result("xla", [5.0], nbytes=64)]
-    assert list(page.losses(row, won + lost)) == [
-        "* A tiny row, all_reduce of 64 B: XLA in one process (jax.lax) takes 0.50 of our time."
-    ]
 
 
 @pytest.mark.multiprocess
@@ -213,6 +168,7 @@ def test_a_job_that_does_not_start_is_told(tmp_path):
     ("arguments", "says"),
     [
         (["--peers", "nccl"], "Unknown peer 'nccl'"),
+        (["--suite", "cpu", "--out", "."], "run `python -m benchmarks.cpu --out DIR` or"),
         (["--peers", "jaxring:direct"], "Unknown peer 'jaxring:direct'"),
         (["--compare", "/dev/null"], "is not a file of jaxring bench"),
         (["--compare", "/nowhere/old.json"], "No such file or directory: '/nowhere/old.json'"),
@@ -225,6 +181,11 @@ def test_a_job_that_does_not_start_is_told(tmp_path):
 def test_what_cannot_be_measured_is_told_before_it_is(capsys, arguments, says):
     assert main(["bench", "all_reduce", *arguments]) == 1
     assert says in capsys.readouterr().err
+
+
+def test_without_a_collective_it_asks_for_one(capsys):
+    assert main(["bench"]) == 1
+    assert "Name a collective" in capsys.readouterr().err
 
 
 def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(capsys, monkeypatch):

@@ -39,11 +39,11 @@ def install(packages):
 
 
 def checkout(folder):
-    """The sources of the package, as a checkout has them."""
-    source = folder / "checkout" / "jaxring"
+    """The sources of the package and of the studies, as a checkout has them."""
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
-    shutil.copytree(ROOT / "jaxring", source, ignore=ignored)
-    return source
+    for name in ("benchmarks", "jaxring"):
+        shutil.copytree(ROOT / name, folder / "checkout" / name, ignore=ignored)
+    return folder / "checkout" / "jaxring"
 
 
 def python(executable, cwd, *arguments):
@@ -87,9 +87,9 @@ def test_a_script_in_the_root_runs_the_installed_package(installed):
     assert python(executable, source.parent, script.name) == (0, f"1.0 {package}/__init__.py\n", "")
 
 
-def test_modules_of_the_package_and_workers_run_the_installed_package(installed):
+def test_studies_modules_and_workers_run_the_installed_package(installed):
     executable, package, source = installed
-    code, out, err = python(executable, source.parent, "-m", "jaxring.bench.pytrees", "--help")
+    code, out, err = python(executable, source.parent, "-m", "benchmarks.pytrees", "--help")
     assert (code, err) == (0, ""), err
     assert "usage:" in out
     (source.parent / "where.py").write_text(WHERE)
@@ -128,11 +128,9 @@ def test_where_nothing_is_installed_it_says_what_to_do(tmp_path, half):
     code, _, err = python(executable, source.parent, "-c", "import jaxring")
     assert code == 1
     last = err.splitlines()[-1]
-    assert last.startswith(
-        f"ImportError: {source.parent} is jaxring's source tree, and its native module is not built."
-    )
+    assert last.startswith(f"ImportError: {source} holds jaxring's sources, and its native module is not built.")
     assert "pip install -e ." in last
-    assert "leave this folder" in last
+    assert "leave the folder that holds them" in last
 
 
 def native_name(package):

@@ -15,7 +15,7 @@ from jaxring.world import allowance, listener
 from tests.stress.stress_jobs import ROOT, Job, coordinator_port, environment, member
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_hosts.py")
-CLIENT = str(ROOT / "jaxring" / "bench" / "unauthenticated.py")
+CLIENT = str(ROOT / "benchmarks" / "unauthenticated.py")
 PROCESSES = 2
 # Beside what unauthenticated peers take: links that are made meanwhile, their threads, those of JAX.
 SLACK = 40

@@ -15,16 +15,16 @@ NAMED = {name for layer in layers("python") for name in layer}
 
 
 def modules() -> dict[str, pathlib.Path]:
-    """The modules of the package by their dotted names."""
+    """The modules of the package and of the studies by their dotted names."""
     found = {}
-    for path in sorted((ROOT / "jaxring").rglob("*.py")):
+    for path in sorted(path for folder in ("benchmarks", "jaxring") for path in (ROOT / folder).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
 def imports(text: str, known: set[str]) -> set[str]:
-    """The modules of the package that a file imports, anywhere in it; also those that are only for types."""
+    """The modules of these that a file imports, anywhere in it; also those that are only for types."""
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -33,7 +33,7 @@ def imports(text: str, known: set[str]) -> set[str]:
             assert node.level == 0, "relative imports hide where they lead"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {name if name in known else str(node.module) for name in names}
-    return {name for name in found if name.split(".")[0] == "jaxring"}
+    return {name for name in found if name.split(".")[0] in ("benchmarks", "jaxring")}
 
 
 def unit(module: str) -> str:

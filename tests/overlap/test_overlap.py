@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import Mesh
 
 import jaxring
-from jaxring.bench import overlap
+from benchmarks import overlap
 from tests.overlap.over_program import operand, program
 
 HERE = pathlib.Path(__file__).parent

@@ -16,6 +16,10 @@ fail() {
   exit 1
 }
 
+# The package alone: no tests, no studies.
+others=$("$bin/python" -m zipfile -l "$folder"/*.whl | awk 'NR > 1 { print $1 }' | grep -vE '^jaxring(/|-[^/]*\.dist-info/)' || true)
+[ -z "$others" ] || fail "the wheel holds more than the package: $others"
+
 # Without what draws plots: a sentence, and what needs none works.
 code=0
 "$bin/jaxring" bench all_reduce --plot "$out/out.png" >"$out/said" 2>&1 || code=$?
@@ -37,6 +41,6 @@ grep -qx "28.0" "$out/said" || fail "README's example does not print 28.0"
 "$bin/python" -m pip install -q "$(ls "$folder"/*.whl)[bench]"
 "$bin/jaxring" bench all_reduce all_gather -n 2x1 -n 1x4 -b 4 -e 64K -f 64 -w 1 --iters 4 --peers xla,gloo \
   --json "$out/out.json" --plot "$out/out.png"
-"$bin/python" -m jaxring.bench.pytrees --devices 2 --iters 2
-"$bin/jaxring" run -n 2 --output rank0 -m jaxring.bench.overlap --help >/dev/null
+"$bin/python" -m benchmarks.pytrees --devices 2 --iters 2
+"$bin/jaxring" run -n 2 --output rank0 -m benchmarks.overlap --help >/dev/null
 echo "README's commands work in the checkout"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from jaxring.bench.gpu_standalone import Ranks
+from benchmarks.gpu.standalone import Ranks
 from jaxring.plan.gpu import copy_engine
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")

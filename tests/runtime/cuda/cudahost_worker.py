@@ -35,7 +35,7 @@ def start_apart():
 
 def matrix():
     """Ranks of one process that share two GPUs, without XLA, and two domains that the proxy threads connect."""
-    from jaxring.bench.gpu_standalone import Ranks
+    from benchmarks.gpu.standalone import Ranks
     from tests.runtime.cuda import cudahost_matrix
 
     if REAL:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring.bench import pytrees
+from benchmarks import pytrees
 from jaxring.settings import settings
 from jaxring.tracing.lowering import fusion
 from tests.tracing.fusion.fus_tree import gradients, summed

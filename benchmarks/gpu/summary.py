@@ -1,14 +1,12 @@
-"""Writes SUMMARY.md from what the suite gpu has left in a folder so far: `python gpu_summary.py FOLDER`.
-
-Needs the standard library only, as gpu_suite.py does.
-"""
+"""Writes SUMMARY.md from what the suite has left in a folder so far. Needs the standard library only, as it does."""
 
 from __future__ import annotations
 
 import json
-import pathlib
-import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pathlib
 
 Row = dict[str, Any]
 _BIG, _SMALL = 256 << 20, 32 << 10
@@ -28,7 +26,7 @@ def read(folder: pathlib.Path) -> tuple[list[Row], list[Row]]:
 
 def summary(stages: list[Row], rows: list[Row]) -> str:
     """The text: how the stages ended, what was asked for and what was found, and all times."""
-    lines = ["# The suite gpu", ""]
+    lines = ["# The CUDA engine on a GPU", ""]
     lines += [f"Device: {row['name']}, {row['multiprocessors']} SMs." for row in rows if row["kind"] == "device"][:1]
     lines += ["", "| stage | ended |", "|---|---|"]
     for stage in stages:
@@ -110,11 +108,6 @@ def _targets(rows: list[Row]) -> list[tuple[str, str]]:
     return found
 
 
-def main() -> None:
-    """Reads and writes the folder that is named."""
-    folder = pathlib.Path(sys.argv[1])
+def write(folder: pathlib.Path) -> None:
+    """Writes it beside what it says it of."""
     (folder / "SUMMARY.md").write_text(summary(*read(folder)))
-
-
-if __name__ == "__main__":
-    main()

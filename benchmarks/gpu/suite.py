@@ -1,9 +1,11 @@
 """Build, test and measure the CUDA engine on a machine with a GPU: stages, each a process with a time limit.
 
-`jaxring bench --suite gpu` runs it. Where jaxring's own modules are not built yet, nothing of jaxring can be imported:
-there, in a checkout, it is `python jaxring/bench/gpu_suite.py`, so this file needs the standard library only. Downloads
-nothing. A stage that fails or takes too long does not stop the others, and what a stage says is in the folder at once:
-raw.txt (all output), rows.jsonl (measurements), stages.json (how each stage ended), SUMMARY.md.
+    python -m benchmarks.gpu --out DIR
+
+jaxring itself may not be built yet, and then nothing of it can be imported: this file and `summary.py` need the
+standard library only. Downloads nothing. A stage that fails or takes too long does not stop the others, and what a
+stage says is in the folder at once: raw.txt (all output), rows.jsonl (measurements), stages.json (how each stage
+ended), SUMMARY.md. Exits with 1 where a stage failed, with 2 where there is no GPU.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+
+from benchmarks.gpu import summary
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Under it no stage is begun.
@@ -64,8 +68,8 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
         any((ROOT / "jaxring" / f"{name}{end}").exists() for end in ends) for name in ("_native", "_native_cuda")
     )
     rows = ("--rows", str(out / "rows.jsonl"))
-    measure = (python, "-m", "jaxring.bench.gpu_measure")
-    peers = (python, "-m", "jaxring.bench.gpu_peers")
+    measure = (python, "-m", "benchmarks.gpu.measure")
+    peers = (python, "-m", "benchmarks.gpu.peers")
     worker = (python, str(ROOT / "tests" / "runtime" / "cuda" / "cudahost_worker.py"))
     tests = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "gpu"), "-m", "gpu", "-k")
     checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -145,7 +149,7 @@ def run_stages(chosen: Sequence[Stage], out: pathlib.Path, limit: float) -> list
             record |= _run(stage, out, min(stage.seconds, left))
         ended.append(record)
         (out / "stages.json").write_text(json.dumps(ended, indent=1) + "\n")
-        _summarize(out)
+        summary.write(out)
         how = record.get("left_out") or f"exit {record['exit']} after {record['seconds']} s"
         print(f"{stage.name}: {how}", flush=True)
         if record.get("exit", 0) != 0:
@@ -212,30 +216,22 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _summarize(out: pathlib.Path) -> None:
-    script = pathlib.Path(__file__).with_name("gpu_summary.py")
-    subprocess.run([sys.executable, str(script), str(out)], check=True, timeout=60)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns 1 where a stage failed, 2 without a GPU."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    arguments = parser.parse_args(argv)
-    return suite(arguments.out, arguments.limit, arguments.stages)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The suite's options, also of `jaxring bench --suite gpu`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="folder for what the suite writes")
     parser.add_argument("--limit", type=float, default=570, metavar="S", help="seconds for the suite (default: 570)")
-    parser.add_argument("--stages", default="", metavar="LIST", help="only these stages of the suite")
+    parser.add_argument("--stages", default="", metavar="LIST", help="only these stages, such as build,native")
+    arguments = parser.parse_args(argv)
+    return suite(arguments.out, arguments.limit, arguments.stages)
 
 
 def suite(out: pathlib.Path | None, limit: float, names: str) -> int:
     """Run the suite; ``out``: by default a folder with today's date. Returns the exit code."""
     if gpus() == 0:
-        print("There is no NVIDIA GPU here: the suite gpu needs one.", file=sys.stderr)
+        print("There is no NVIDIA GPU here, which the suite needs.", file=sys.stderr)
         return 2
     folder = (out or ROOT / "docs" / "benchmarks" / "h200" / dt.date.today().isoformat()).absolute()
     scratch = ROOT / "build" / "gpu"
@@ -252,7 +248,3 @@ def suite(out: pathlib.Path | None, limit: float, names: str) -> int:
     ended = run_stages(chosen, folder, limit)
     print(f"{folder / 'SUMMARY.md'}", flush=True)
     return int(any(record.get("exit", 0) != 0 for record in ended))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

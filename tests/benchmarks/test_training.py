@@ -1,7 +1,6 @@
 """The demo's training step in profiles: what is taken from them, and a short run."""
 
 import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -9,11 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from jaxring.bench.training import last_arrivals_and_ends, main
+from benchmarks.training import last_arrivals_and_ends
 from tests.compiling import QUICK
 
 JOB = ["-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "2", "--output", "rank0", "-m"]
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
 def test_a_collective_lasts_from_the_last_arrival_to_the_last_end():
@@ -28,7 +26,7 @@ def test_a_collective_lasts_from_the_last_arrival_to_the_last_end():
 @pytest.mark.slow
 def test_both_programs_of_a_job_are_measured():
     done = subprocess.run(
-        [sys.executable, *JOB, "jaxring.bench.training", "--examples", str(EXAMPLES), "--turns", "2", "--steps", "2"],
+        [sys.executable, *JOB, "benchmarks.training", "--turns", "2", "--steps", "2"],
         env=os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"} | QUICK,
         capture_output=True,
         text=True,
@@ -41,8 +39,3 @@ def test_both_programs_of_a_job_are_measured():
         times = dict(re.findall(r"(jaxring.all_reduce|lax.psum)" + pattern, text))
         assert times.keys() == {"jaxring.all_reduce", "lax.psum"}
         assert all(float(ms) > 0 for ms in times.values())
-
-
-def test_without_the_demo_it_says_what_to_give(tmp_path, capsys):
-    assert main(["--examples", str(tmp_path)]) == 1
-    assert "--examples takes" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 """What the CUDA engine's all-reduce is held against on the same GPU: `jnp` on stacked arrays, and NCCL.
 
-    python -m jaxring.bench.gpu_peers jnp|nccl --rows rows.jsonl
+    python -m benchmarks.gpu.peers jnp|nccl --rows rows.jsonl
 
 A line of JSON for each number of ranks and size, written as it is measured. NCCL from 2.30 on lets several ranks
 share a GPU; an older one is named and left out.
@@ -17,12 +17,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from jaxring.bench import gpu_rows
+from benchmarks.gpu import rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxring.bench.gpu_rows import Write
+    from benchmarks.gpu.rows import Write
 
 _MULTI_RANK = 23000
 _FLOAT32, _SUM = 7, 0
@@ -42,7 +42,7 @@ def measure_jnp(counts: Sequence[int], sizes: Sequence[int], launches: int, writ
     for count in counts:
         for nbytes in sizes:
             x = jnp.ones((count, max(1, nbytes // 4)), jnp.float32)
-            times = gpu_rows.launches_of(launches, nbytes)
+            times = rows.launches_of(launches, nbytes)
             for function in (to_one, to_all):
                 run = jax.jit(function)
                 run(x).block_until_ready()
@@ -140,7 +140,7 @@ def _measure_nccl_ranks(
             cuda("cuStreamSynchronize", stream)
 
     for nbytes in sizes:
-        times = gpu_rows.launches_of(launches, nbytes)
+        times = rows.launches_of(launches, nbytes)
         launch(nbytes)
         wait()
         begin = time.perf_counter()
@@ -158,10 +158,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer", choices=("jnp", "nccl"))
-    gpu_rows.add_arguments(parser)
+    rows.add_arguments(parser)
     given = parser.parse_args(argv)
     function = {"jnp": measure_jnp, "nccl": measure_nccl}[given.peer]
-    function(given.ranks, given.sizes, given.launches, gpu_rows.writer(given.rows))
+    function(given.ranks, given.sizes, given.launches, rows.writer(given.rows))
     return 0
 
 

@@ -1,9 +1,9 @@
 """Time what unauthenticated peers cost a job: its collective without any, and while they flood its listeners.
 
-    python -m jaxring.bench.flood -n 2 --bytes 64K --rate 2000
+    python -m benchmarks.flood -n 2 --bytes 64K --rate 2000
 
 A job of processes on this host works over TCP. Three kinds of turns alternate: "quiet"; "beside", where a client
-(`jaxring.bench.unauthenticated`) floods ports that do not belong to the job and that no process serves; and "flooded",
+(`benchmarks.unauthenticated`) floods ports that do not belong to the job and that no process serves; and "flooded",
 where it floods the ports of all the job's processes. A real client would have its own machine. Here it has the last
 core, and the job has the others, in turns of every kind; with `--share` both use all cores. "beside" shows what the
 client costs by sharing memory and caches, so flooded / beside is the cost of the job's own work for the client. Ratios
@@ -23,7 +23,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from jaxring.bench import unauthenticated
+from benchmarks import unauthenticated
 from jaxring.bench.fleet import Crew
 from jaxring.bench.peers import PEERS
 from jaxring.bench.work import Case
@@ -90,7 +90,7 @@ def measure(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and say."""
-    parser = argparse.ArgumentParser(prog="python -m jaxring.bench.flood", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.flood", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("-n", dest="processes", type=int, default=2, help="processes of the job (default: 2)")
     parser.add_argument("--bytes", type=size, default=size("64K"), help="operand per rank (default: 64K)")
     parser.add_argument("--rate", type=float, default=0.0, help="connections a second (default: as fast as it goes)")

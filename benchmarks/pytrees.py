@@ -1,7 +1,7 @@
 """Time what joining gains: all-reduces of a pytree's leaves in one call, in a call each, and by jax.lax.psum.
 
-    python -m jaxring.bench.pytrees --devices 8
-    jaxring run -n 4 --output rank0 -m jaxring.bench.pytrees --leaves 50 --bytes 16K
+    python -m benchmarks.pytrees --devices 8
+    jaxring run -n 4 --output rank0 -m benchmarks.pytrees --leaves 50 --bytes 16K
 
 Leaves are of float32 and differ in size, from a hundredth of ``--bytes`` up. Each program takes the mean of all leaves
 ``--rounds`` times, each time of the results before; times are for one of these. So what JAX takes to launch a program
@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring.bench import turns
+from benchmarks import turns
 from jaxring.settings.sizes import size
 from jaxring.tracing.lowering import fusion
 
@@ -68,7 +68,7 @@ def measure(leaves: int, nbytes: int, rounds: int, iterations: int) -> turns.Tim
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and let process 0 report."""
-    parser = argparse.ArgumentParser(prog="python -m jaxring.bench.pytrees", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pytrees", description=__doc__.split("\n")[0])
     parser.add_argument("--leaves", type=int, default=50, help="how many (default: 50)")
     parser.add_argument("--bytes", type=size, default=size("16K"), help="of the largest, per rank (default: 16K)")
     parser.add_argument("--rounds", type=int, default=32, help="means in a program (default: 32)")

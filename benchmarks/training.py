@@ -1,6 +1,6 @@
 """Time the collectives of the demo's training step, from profiles: jaxring's against those of JAX's own backend.
 
-    jaxring run -n 4 --devices-per-process 2 --output rank0 -m jaxring.bench.training
+    jaxring run -n 4 --devices-per-process 2 --output rank0 -m benchmarks.training
 
 The demo's two training steps, by `jaxring.all_reduce` and by `jax.lax.psum`, take turns of a few steps, each in a
 profile of every process. In a step all ranks' gradients go as one collective: its time is that from the arrival of the
@@ -22,7 +22,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 import jaxring.profiler
-from jaxring.bench import turns
+from benchmarks import turns
 from jaxring.profiler import xplane
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OURS, XLA = "jaxring.all_reduce", "lax.psum"
+_EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 
 
 def intervals(profile: pathlib.Path, name: str) -> list[tuple[int, int]]:
@@ -62,7 +63,7 @@ class Program:
     """One of the two training steps, and where it stands."""
 
     def __init__(self, name: str, mesh: jax.sharding.Mesh) -> None:
-        # The demo's own modules: they are no part of the package.
+        # The demo's own modules.
         from lm import train
         from lm.data import Corpus
 
@@ -115,15 +116,11 @@ def measure(turn_count: int, steps: int) -> tuple[turns.Times, turns.Times]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and let process 0 report."""
-    parser = argparse.ArgumentParser(prog="python -m jaxring.bench.training", description=__doc__.split("\n")[0])
-    parser.add_argument("--examples", type=pathlib.Path, default=pathlib.Path("examples"), help="where the demo is")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__.split("\n")[0])
     parser.add_argument("--turns", type=int, default=10, help="turns of each program (default: 10)")
     parser.add_argument("--steps", type=int, default=5, help="steps in a turn (default: 5)")
     arguments = parser.parse_args(argv)
-    if not (arguments.examples / "lm").is_dir():
-        print(f"{arguments.examples} holds no demo: --examples takes the repository's examples.", file=sys.stderr)
-        return 1
-    sys.path.insert(0, str(arguments.examples))
+    sys.path.insert(0, str(_EXAMPLES))
     collective, whole = measure(arguments.turns, arguments.steps)
     if jax.process_index() != 0:
         return 0

@@ -1,6 +1,6 @@
-"""Writes the benchmark page of what `jaxring bench --suite cpu` measured.
+"""Writes the benchmark page of what `python -m benchmarks.cpu` measured.
 
-    python -m jaxring.bench.page docs/benchmarks/cpu docs/benchmarks.md
+    python -m benchmarks.page docs/benchmarks/cpu docs/benchmarks.md
 
 The page's tables, plots and list of losses come from the JSON files alone; what DIR/notes.md says of them by hand is
 put below. Plots go beside the files.
@@ -15,8 +15,8 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.cpu import ROWS, Row
 from jaxring.bench import report
-from jaxring.bench.cpu_suite import ROWS, Row
 from jaxring.bench.peers import find, is_ours
 from jaxring.settings.sizes import shown
 
@@ -42,13 +42,13 @@ day: compare ratios.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page. Returns 1 where there is nothing to write of."""
-    parser = argparse.ArgumentParser(prog="python -m jaxring.bench.page", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=pathlib.Path, help="with the JSON files")
     parser.add_argument("page", type=pathlib.Path, help="the Markdown file to write")
     given = parser.parse_args(argv)
     rows = [row for row in ROWS if (given.folder / f"{row.name}.json").exists()]
     if not rows:
-        print(f"{given.folder} has no files of jaxring bench --suite cpu.", file=sys.stderr)
+        print(f"{given.folder} has no files of python -m benchmarks.cpu.", file=sys.stderr)
         return 1
     given.page.write_text("\n".join(page(rows, given.folder, given.page.parent)).rstrip() + "\n")
     return 0
@@ -61,9 +61,9 @@ def page(rows: Sequence[Row], folder: pathlib.Path, beside: pathlib.Path) -> Ite
     data = {name: json.loads(file.read_text()) for name, file in files.items()}
     results = {name: report.load(file) for name, file in files.items()}
     yield from ("# Benchmarks of the CPU engine", "")
-    yield from ("Written by `python -m jaxring.bench.page`; do not edit.", "", METHOD)
+    yield from ("Written by `python -m benchmarks.page`; do not edit.", "", METHOD)
     yield from _machine(data[rows[0].name])
-    yield from ("```", f"jaxring bench --suite cpu --out {folder.as_posix()}", "```", "")
+    yield from ("```", f"python -m benchmarks.cpu --out {folder.as_posix()}", "```", "")
     lost: list[str] = []
     for row in rows:
         yield from (f"## {row.title}", "")

@@ -1,12 +1,18 @@
-"""The measurements of docs/benchmarks.md: `jaxring bench --suite cpu --out DIR` makes them, a file for each row.
+"""The measurements of docs/benchmarks.md, a file for each row of its plots and tables.
 
-Rows are what the project promises of its CPU engine. Peers that are not installed are named and left out.
+    python -m benchmarks.cpu --out DIR
+    python -m benchmarks.page DIR docs/benchmarks.md
+
+Rows are what the project promises of its CPU engine. Peers that are not installed are named and left out. Exits with 1
+where a result of ours is wrong, or a row cannot be measured.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
+import pathlib
 import statistics
 import sys
 from collections.abc import Mapping
@@ -20,7 +26,7 @@ from jaxring.errors import JaxringError
 from jaxring.settings.sizes import size
 
 if TYPE_CHECKING:
-    import pathlib
+    from collections.abc import Sequence
 
 SMALL = ("4", "64", "1K")
 MIDDLE = ("4K", "16K", "64K", "256K", "1M")
@@ -177,11 +183,28 @@ ROWS = tuple(
 )
 
 
-def suite(folder: pathlib.Path | None, names: str) -> int:
-    """Measures all rows, or those of ``names``, and saves each in ``folder``. 1 where a result of ours is wrong."""
-    if folder is None:
-        raise JaxringError("Say where the measurements go: --out DIR.")
-    wanted = [name for name in names.split(",") if name] or [row.name for row in ROWS]
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=pathlib.Path, required=True, metavar="DIR", help="folder for the rows' files")
+    parser.add_argument("--rows", default="", metavar="LIST", help="only these rows, such as 1x8,2x1")
+    given = parser.parse_args(argv)
+    try:
+        return suite(given.out, [name for name in given.rows.split(",") if name])
+    except JaxringError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+
+
+def suite(folder: pathlib.Path, names: Sequence[str]) -> int:
+    """Measures the rows of these names, or all where there are none, and saves each in ``folder``.
+
+    Returns 1 where a result of ours is wrong. JaxringError for a name that no row has, and where a row's hosts cannot
+    be made or a job of ours breaks.
+    """
+    wanted = list(names) or [row.name for row in ROWS]
     if unknown := set(wanted) - {row.name for row in ROWS}:
         raise JaxringError(f"No such row: {', '.join(sorted(unknown))}. Rows: {', '.join(row.name for row in ROWS)}.")
     wrong = 0
@@ -204,7 +227,11 @@ def _measure(row: Row, folder: pathlib.Path) -> int:
         if hosts is not None:
             wire = hosts.describe()
     results = [result for found, _ in measured for result in found]
-    command = ["--suite", "cpu", "--stages", row.name]
+    command = ["python", "-m", "benchmarks.cpu", "--rows", row.name]
     copy_gbs = statistics.median(copy_gbs for _, copy_gbs in measured)
     report.save(folder / f"{row.name}.json", results, copy_gbs, command, wire)
     return sum(result.wrong for result in results if peers.is_ours(result.peer))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """Time what overlap gains: an all-reduce with compute between start and done, and the same with compute after it.
 
-    jaxring run -n 2 --output rank0 -m jaxring.bench.overlap --bytes 16M
-    python -m jaxring.bench.overlap --devices 4
+    jaxring run -n 2 --output rank0 -m benchmarks.overlap --bytes 16M
+    python -m benchmarks.overlap --devices 4
 
 Four programs take turns: the collective alone, the compute alone, one after the other, and overlapped. The compute is a
 chain of matrix products, as long as ``--products`` says. "hidden" is the share of the shorter of the two that
@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring.bench import turns
+from benchmarks import turns
 from jaxring.settings.sizes import size
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def measure(nbytes: int, products: int, iterations: int) -> turns.Times:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and let process 0 report."""
-    parser = argparse.ArgumentParser(prog="python -m jaxring.bench.overlap", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__.split("\n")[0])
     parser.add_argument("--bytes", type=size, default=size("16M"), help="operand per rank (default: 16M)")
     parser.add_argument("--products", type=int, default=4, help=f"products of {SIDE} x {SIDE} matrices (default: 4)")
     parser.add_argument("--iters", type=int, default=30, help="iterations that count (default: 30)")

@@ -4,7 +4,7 @@ A row for each collective, way of doing it, number of ranks and size; a line of 
 Beside a collective's time stand those of a copy within the GPU of as many bytes as the collective must read and write
 at least (n inputs read, n outputs written), and of an empty kernel launched on as many streams.
 
-Run by `gpu_suite.py`, or by hand: python -m jaxring.bench.gpu_measure --rows rows.jsonl
+Run by `suite.py`, or by hand: python -m benchmarks.gpu.measure --rows rows.jsonl
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import numpy as np
 # it starts.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
-from jaxring.bench import gpu_rows
-from jaxring.bench.gpu_standalone import Ranks
+from benchmarks.gpu import rows
+from benchmarks.gpu.standalone import Ranks
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu.tuner import lanes_for
 
@@ -93,7 +93,7 @@ def measure(
     lanes: int,
     threads: int,
     launches: int,
-    write: gpu_rows.Write,
+    write: rows.Write,
 ) -> int:
     """Measure every way for every number of ranks and size; returns how many results were wrong or failed."""
     bad = 0
@@ -107,7 +107,7 @@ def measure(
         if no_nvls:
             write({"kind": "nvls", "ranks": count, "left_out": no_nvls})
         for nbytes in sizes:
-            times = gpu_rows.launches_of(launches, nbytes)
+            times = rows.launches_of(launches, nbytes)
             copy_us = native.time_copy(0, nbytes * count, times)
             for way in WAYS:
                 if nbytes > way.most or (no_nvls and way.algorithm == nvls.NAME):
@@ -162,7 +162,7 @@ def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns 1 where a result is wrong, 2 without a GPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    gpu_rows.add_arguments(parser)
+    rows.add_arguments(parser)
     parser.add_argument("--lanes", type=int, default=16)
     parser.add_argument("--threads", type=int, default=384)
     parser.add_argument("--module", default="", help="a module in place of jaxring._native_cuda")
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("There is no NVIDIA GPU here.", file=sys.stderr)
         return 2
     native.start(0, _SLOT_BYTES)
-    write = gpu_rows.writer(arguments.rows)
+    write = rows.writer(arguments.rows)
     name, _, capability, multiprocessors, _ = native.device(0)
     write({"kind": "device", "name": name, "capability": capability, "multiprocessors": multiprocessors})
     given = arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxring.bench import flood
+from benchmarks import flood
 
 
 @pytest.mark.multiprocess

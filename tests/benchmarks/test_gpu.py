@@ -1,4 +1,4 @@
-"""The suite gpu without a GPU: its stages' limits, what it leaves behind, and its measurements on the fake GPU."""
+"""The suite of the CUDA engine without a GPU: limits of stages, what they leave, measurements on the fake GPU."""
 
 from __future__ import annotations
 
@@ -11,32 +11,29 @@ import sys
 
 import pytest
 
-from jaxring.bench import gpu_suite, gpu_summary
-from jaxring.bench.gpu_suite import Stage
-from jaxring.cli import main
+from benchmarks.gpu import suite, summary
+from benchmarks.gpu.suite import Stage
+from tests import ROOT
 
-ROOT = pathlib.Path(gpu_suite.ROOT)
 FAKE = os.environ.get("TEST_CUDA_FAKE", "")
 
 
 def test_without_a_gpu_it_says_so(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu_suite, "gpus", lambda: 0)
-    assert main(["bench", "--suite", "gpu", "--out", str(tmp_path)]) == 2
+    monkeypatch.setattr(suite, "gpus", lambda: 0)
+    assert suite.main(["--out", str(tmp_path)]) == 2
     assert "There is no NVIDIA GPU here" in capsys.readouterr().err
-    assert main(["bench"]) == 1
-    assert "Name a collective" in capsys.readouterr().err
 
 
 def test_an_unknown_stage_is_named(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu_suite, "gpus", lambda: 1)
-    assert main(["bench", "--suite", "gpu", "--out", str(tmp_path), "--stages", "info,nothing"]) == 2
+    monkeypatch.setattr(suite, "gpus", lambda: 1)
+    assert suite.main(["--out", str(tmp_path), "--stages", "info,nothing"]) == 2
     assert "'nothing'" in capsys.readouterr().err
 
 
-def test_the_script_needs_nothing_built():
-    for name in ("gpu_suite.py", "gpu_summary.py"):
-        code = f"import runpy; runpy.run_path({str(ROOT / 'jaxring' / 'bench' / name)!r})"
-        subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
+def test_it_needs_nothing_built_or_installed():
+    command = [sys.executable, "-E", "-s", "-S", "-m", "benchmarks.gpu", "--help"]
+    done = subprocess.run(command, check=True, timeout=60, cwd=ROOT, capture_output=True, text=True)
+    assert "python -m benchmarks.gpu" in done.stdout
 
 
 def test_a_stage_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path, capsys):
@@ -50,7 +47,7 @@ def test_a_stage_that_fails_or_takes_too_long_does_not_stop_the_others(tmp_path,
         Stage("absent", 20, python("1/0"), "there is no such tool"),
         Stage("works", 20, python("import os; print('fine,', os.environ['GIVEN'])"), "", {"GIVEN": "as asked"}),
     ]
-    ended = gpu_suite.run_stages(chosen, tmp_path, 60)
+    ended = suite.run_stages(chosen, tmp_path, 60)
     assert [record.get("exit") for record in ended] == [3, -15, None, 0]
     assert [record.get("cut_off") for record in ended] == [False, True, None, False]
     assert json.loads((tmp_path / "stages.json").read_text()) == ended
@@ -76,25 +73,25 @@ def test_ctrl_c_ends_the_stage(tmp_path, monkeypatch):
     sleeps = Stage("sleeps", 60, (sys.executable, "-c", "import time; time.sleep(60)"))
     try:
         with pytest.raises(KeyboardInterrupt):
-            gpu_suite.run_stages([sleeps], tmp_path, 60)
+            suite.run_stages([sleeps], tmp_path, 60)
         assert started[0].returncode == -signal.SIGTERM
     finally:
         started[0].kill()
 
 
 def test_nothing_begins_when_the_time_is_over(tmp_path):
-    (record,) = gpu_suite.run_stages([Stage("late", 5, ("false",))], tmp_path, 1)
+    (record,) = suite.run_stages([Stage("late", 5, ("false",))], tmp_path, 1)
     assert record == {"stage": "late", "left_out": "no time left"}
 
 
 def test_every_stage_has_what_it_needs(tmp_path):
-    stages = gpu_suite.stages(tmp_path, tmp_path)
+    stages = suite.stages(tmp_path, tmp_path)
     assert len({stage.name for stage in stages}) == len(stages)
     for stage in stages:
         for word in stage.command:
             if word.startswith((str(ROOT / "tests"), str(ROOT / "tools"))):
                 assert pathlib.Path(word).exists()
-            elif word.startswith("jaxring.bench."):
+            elif word.startswith("benchmarks."):
                 assert (ROOT / (word.replace(".", "/") + ".py")).exists()
 
 
@@ -113,7 +110,7 @@ def test_the_summary_compares_with_what_was_asked_for():
         {"kind": "nccl", "left_out": "NCCL 22809 allows one rank on a GPU"},
     ]
     rows.append({"kind": "nvls", "ranks": 8, "left_out": "the driver reports no multicast for GPU 0"})
-    text = gpu_summary.summary([{"stage": "measure", "exit": 0, "seconds": 1.0}], rows)
+    text = summary.summary([{"stage": "measure", "exit": 0, "seconds": 1.0}], rows)
     assert "8 ranks: at least 85% of a copy of as many bytes | 90% (direct/memory fused 1) |" in text
     # 256 MiB times 2 * 7 / 8 in a millisecond.
     assert "at least 450 GB/s bus bandwidth | 470 GB/s |" in text
@@ -127,11 +124,11 @@ def test_the_summary_compares_with_what_was_asked_for():
 @pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _native_cuda_fake; use make pytest")
 def test_it_measures_what_the_fake_gpu_does(tmp_path):
     rows = tmp_path / "rows.jsonl"
-    command = [sys.executable, "-m", "jaxring.bench.gpu_measure", "--module", FAKE, "--rows", str(rows)]
+    command = [sys.executable, "-m", "benchmarks.gpu.measure", "--module", FAKE, "--rows", str(rows)]
     few = ["--ranks", "2", "--sizes", "1K", "--lanes", "2", "--threads", "64", "--launches", "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     subprocess.run([*command, *few], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
-    _, found = gpu_summary.read(tmp_path)
+    _, found = summary.read(tmp_path)
     assert found[0]["name"] == "fake"
     assert {r["collective"] for r in found[1:]} == {
         "all_reduce",
@@ -153,9 +150,9 @@ def test_it_measures_what_the_fake_gpu_does(tmp_path):
 @pytest.mark.multiprocess
 def test_it_measures_jnp(tmp_path):
     rows = tmp_path / "rows.jsonl"
-    command = [sys.executable, "-m", "jaxring.bench.gpu_peers", "jnp", "--rows", str(rows)]
+    command = [sys.executable, "-m", "benchmarks.gpu.peers", "jnp", "--rows", str(rows)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     few = ["--ranks", "2", "--sizes", "1K", "--launches", "1"]
     subprocess.run([*command, *few], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
-    _, found = gpu_summary.read(tmp_path)
+    _, found = summary.read(tmp_path)
     assert [(r["what"], r["ranks"], r["bytes"]) for r in found] == [("to_one", 2, 1024), ("to_all", 2, 1024)]

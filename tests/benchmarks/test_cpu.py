@@ -1,0 +1,66 @@
+"""The suite of the CPU engine and its page: small rows, and what the page says of them. No test looks at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import cpu, page
+from jaxring.bench import work
+from jaxring.bench.run import Result
+
+
+def result(peer, times, nbytes):
+    return Result(peer, work.Case("all_reduce", "sum", "float32", nbytes), 1, 4, 4, times, 0, "")
+
+
+@pytest.mark.multiprocess
+def test_the_suite_and_its_page(tmp_path, monkeypatch):
+    row = cpu.Row("tiny", "A tiny row", 1, 2, ("all_reduce", "permute"), ("4", "64", "1K"), ("xla", "gloo"))
+    monkeypatch.setattr(cpu, "ROWS", (row,))
+    monkeypatch.setattr(cpu, "ITERATIONS", 2)
+    monkeypatch.setattr(page, "ROWS", (row,))
+    saved, written = tmp_path / "cpu", tmp_path / "page.md"
+    assert cpu.main(["--out", str(saved)]) == 0
+    (saved / "notes.md").write_text("What a person says of it.")
+    assert page.main([str(saved), str(written)]) == 0
+    text = written.read_text()
+    for wanted in ("## A tiny row", "](cpu/tiny-permute.png)", "XLA in one process", "What a person says of it."):
+        assert wanted in text, text
+    assert text.count("| 1 KiB |") == 2
+    assert (saved / "tiny-permute.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.netns
+def test_a_row_between_hosts_says_what_joins_them(tmp_path, monkeypatch):
+    network = cpu.Network(2, "200mbit", links=2)
+    row = cpu.Row("apart", "Apart", 2, 1, ("all_reduce",), ("4", "64K"), ("gloo",), network=network)
+    monkeypatch.setattr(cpu, "ROWS", (row,))
+    monkeypatch.setattr(cpu, "ITERATIONS", 2)
+    monkeypatch.setattr(page, "ROWS", (row,))
+    saved, written = tmp_path / "cpu", tmp_path / "page.md"
+    assert cpu.main(["--out", str(saved)]) == 0
+    assert page.main([str(saved), str(written)]) == 0
+    text = written.read_text()
+    assert "2 hosts, 2 link(s) of 200mbit each" in text, text
+    assert "| bus Gbit/s |" in text, text
+    assert "/tcp |" in text, text
+
+
+def test_a_loss_is_listed():
+    row = cpu.Row("tiny", "A tiny row", 1, 4, ("all_reduce",), ("4", "64"), ("xla",))
+    won = [result("jaxring", [10.0], 4), result("xla", [20.0], 4)]
+    lost = [result("jaxring", [10.0], 64), result("xla", [5.0], 64)]
+    assert list(page.losses(row, won + lost)) == [
+        "* A tiny row, all_reduce of 64 B: XLA in one process (jax.lax) takes 0.50 of our time."
+    ]
+
+
+def test_a_setting_of_ours_that_is_faster_is_no_loss():
+    row = cpu.Row("tiny", "A tiny row", 1, 4, ("all_reduce",), ("4",), ("jaxring:JAXRING_ALGO=direct",))
+    found = [result("jaxring", [10.0], 4), result(row.peers[0], [5.0], 4)]
+    assert list(page.losses(row, found)) == []
+
+
+def test_a_row_that_does_not_exist_is_named(tmp_path, capsys):
+    assert cpu.main(["--out", str(tmp_path), "--rows", "1x8,9x9"]) == 1
+    assert "No such row: 9x9. Rows: 1x8, 1x2," in capsys.readouterr().err
