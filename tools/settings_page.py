@@ -15,7 +15,7 @@ package = types.ModuleType("jaxring")
 package.__path__ = [str(ROOT / "jaxring")]
 sys.modules["jaxring"] = package
 
-from jaxring.settings.variables import markdown  # noqa: E402
+from jaxring.settings.page import markdown  # noqa: E402
 
 
 def main() -> None:

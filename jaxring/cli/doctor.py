@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import tables
 from jaxring.errors import SettingsError
-from jaxring.settings import examine, of
+from jaxring.settings import examine, of, retired
+from jaxring.settings.page import markdown
 from jaxring.settings.sizes import shown as size_shown
-from jaxring.settings.variables import PREFIX, markdown, shown
+from jaxring.settings.variables import PREFIX, shown
 from jaxring.topology import detect, findings, host, paths
 from jaxring.topology.findings import Finding
 
@@ -66,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     if ports:
         columns = ("device", "port", "index", "type", "GID", "IP", "interface")
         out.print(tables.table("GIDs", columns, _gids(ports, arguments.all_gids)))
-    found = [*map(_wrong, wrong), *findings.find(here, ports, machine, values, cpus)]
+    found = [*map(_wrong, wrong), *map(_retired, retired.told(os.environ))]
+    found += findings.find(here, ports, machine, values, cpus)
     rows = [("grave" if f.grave else "", f.what, f.cost, f.mend) for f in found]
     out.print(tables.table("Findings", ("", "what", "what it costs", "how to mend it"), rows))
     return int(any(finding.grave for finding in found))
@@ -75,6 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _wrong(sentence: str) -> Finding:
     """The finding for a variable that is wrong."""
     return Finding(sentence, "`import jaxring` raises SettingsError.", "Correct or unset it: docs/settings.md.", True)
+
+
+def _retired(sentence: str) -> Finding:
+    """The finding for a retired name that is set."""
+    return Finding(sentence, "With the next release `import jaxring` raises SettingsError.", "docs/settings.md.", False)
 
 
 def _settings(variables: Mapping[str, Origin]) -> Iterator[tuple[object, ...]]:

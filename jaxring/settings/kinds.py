@@ -91,6 +91,16 @@ def one_of(*all_names: str) -> Callable[[str], str]:
     return parse
 
 
+def transport(text: str) -> str:
+    """IB, Socket or TLS, whatever their case, or plugin:NAME."""
+    word, _, name = text.partition(":")
+    if word.lower() == "plugin" and name:
+        return "plugin:" + text_line(name)
+    if text.lower() not in ("ib", "socket", "tls"):
+        raise ValueError("IB, Socket, TLS or plugin:NAME")
+    return text.lower()
+
+
 def text_line(text: str) -> str:
     """Any printable text."""
     if len(text) > 256 or not text.isprintable():

@@ -15,7 +15,7 @@ from jaxring.settings.rows.network import Network
 from jaxring.settings.rows.rdma import Rdma
 from jaxring.settings.rows.tuning import Tuning
 
-__all__ = ["PREFIX", "VARIABLES", "Settings", "Variable", "markdown", "shown"]
+__all__ = ["PREFIX", "VARIABLES", "Settings", "Variable", "shown"]
 
 _GROUPS = (Job, Network, Rdma, Tuning, Gpu, Diagnosis)
 VARIABLES: tuple[Variable, ...] = tuple(variable for group in _GROUPS for variable in rows(group))
@@ -28,15 +28,6 @@ class Settings(Job, Network, Rdma, Tuning, Gpu, Diagnosis):
     def fingerprint(self) -> str:
         """The settings that all processes of a job must share, as text. Differences can be read from it."""
         return " ".join(f"{v.name}={shown(getattr(self, v.name.lower()))}" for v in VARIABLES if v.shared)
-
-
-def markdown() -> str:
-    """The table of docs/settings.md."""
-    lines = ["| JAXRING_ | kind | default | engines | meaning |", "|---|---|---|---|---|"]
-    for v in VARIABLES:
-        marks = ("*" if v.shared else "") + ("°" if v.nccl else "")
-        lines.append(f"| {v.name}{marks} | {v.kind} | {shown(v.default)} | {v.engines} | {v.meaning} |")
-    return "\n".join(lines) + "\n"
 
 
 def shown(value: object) -> str:

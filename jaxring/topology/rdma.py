@@ -100,9 +100,7 @@ def rails(native: Verbs, settings: Settings, gpus: Sequence[str] = ()) -> list[R
 
     Raises JoinError where RDMA is asked for by JAXRING_NET, JAXRING_IB_HCA or JAXRING_IB_GID_INDEX and is not there.
     """
-    if settings.net == "socket" or settings.ib_disable:
-        if settings.net == "ib":
-            raise JoinError("JAXRING_NET=IB asks for RDMA and JAXRING_IB_DISABLE=1 forbids it: unset one of them.")
+    if settings.net not in ("", "ib"):
         return []
     have, why = ports(native)
     wanted = [port for port in have if selected(settings.ib_hca, port)]

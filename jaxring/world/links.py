@@ -68,7 +68,7 @@ def by_verbs(native: Native, rail: Rail, settings: Settings) -> Offering:
 
 def by_plugin(native: Native) -> Offering:
     """The network plugin that this process has loaded."""
-    mend = "Unset JAXRING_NET_PLUGIN to go without it."
+    mend = "JAXRING_NET=Socket takes TCP instead."
     return Offering("plugin", "", native.plugin_offer, native.plugin_prepare, native.plugin_finish, mend)
 
 

@@ -20,14 +20,13 @@ logger = logging.getLogger("jaxring.world")
 
 
 class Transports:
-    """Those of this process. JoinError where it lacks what its settings ask for, or they contradict each other."""
+    """Those of this process. JoinError where it lacks what its settings ask for."""
 
     def __init__(self, native: Native, settings: Settings, gpus: Sequence[str]) -> None:
         self._native, self._settings = native, settings
         self._load_tls()
         self._load_plugin()
-        # What RDMA carries is not encrypted.
-        self.rails = [] if settings.tls else rdma.rails(native, settings, gpus)
+        self.rails = rdma.rails(native, settings, gpus)
 
     def between(self, own: ProcessInfo, peer: ProcessInfo) -> str:
         """How messages between this process and `peer` travel: "shm" on one host, otherwise "plugin", "verbs" or "tcp".
@@ -36,7 +35,7 @@ class Transports:
         """
         if peer.host_id == own.host_id and not self._settings.shm_disable:
             return "shm"
-        if self._settings.net_plugin:
+        if self._settings.plugin:
             return "plugin"
         if rdma.common(own.rdma, peer.rdma):
             return "verbs"
@@ -50,7 +49,7 @@ class Transports:
 
     def offering(self, own: ProcessInfo, transport: str, kind: str, channel: int) -> links.Offering | None:
         """This side of a link by an offering; None for the other transports. Channels take the rails in turn."""
-        if transport == "plugin" and self._settings.net_plugin:
+        if transport == "plugin" and self._settings.plugin:
             return links.by_plugin(self._native)
         if transport != "verbs":
             return None
@@ -62,26 +61,16 @@ class Transports:
     def _load_tls(self) -> None:
         if not self._settings.tls:
             return
-        if self._settings.net == "ib" or self._settings.net_plugin:
-            raise JoinError(
-                "JAXRING_TLS=1 encrypts TCP, and JAXRING_NET=IB or JAXRING_NET_PLUGIN ask for another transport: "
-                "unset one of them."
-            )
         try:
             logger.info("TLS by %s", self._native.tls_load())
         except RuntimeError as error:
-            raise JoinError(f"JAXRING_TLS=1 asks for TLS: {error}.") from error
+            raise JoinError(f"JAXRING_NET=TLS asks for TLS: {error}.") from error
 
     def _load_plugin(self) -> None:
-        name = self._settings.net_plugin
+        name = self._settings.plugin
         if not name:
             return
-        if self._settings.net:
-            raise JoinError(
-                f"JAXRING_NET={self._settings.net.upper()} and JAXRING_NET_PLUGIN={name} ask for two transports: "
-                "unset one of them."
-            )
         try:
             logger.info("network plugin %s", self._native.plugin_load(name))
         except RuntimeError as error:
-            raise JoinError(f"JAXRING_NET_PLUGIN: {error}.") from error
+            raise JoinError(f"JAXRING_NET=plugin:{name}: {error}.") from error

@@ -54,7 +54,7 @@ def test_four_processes_of_one_host_take_shared_memory(tmp_path):
 
 def test_two_hosts_speak_tls_when_told_to(tmp_path):
     with hosts(2) as made, Job(tmp_path) as job:
-        made.start(job, [WORKER, "core"], [0, 1], JAXRING_TLS="1")
+        made.start(job, [WORKER, "core"], [0, 1], JAXRING_NET="TLS")
         for result in finish(job):
             assert transports(result)[0] == ["tcp"], str(result)
             assert "TLS by OpenSSL" in result.err, str(result)

@@ -32,7 +32,7 @@ def run(folder, cases, **extra):
 
 
 def test_every_collective_goes_by_the_plugin(tmp_path, plugin):
-    for result in run(tmp_path, ["core", "messages"], JAXRING_NET_PLUGIN=plugin):
+    for result in run(tmp_path, ["core", "messages"], JAXRING_NET=f"plugin:{plugin}"):
         assert result.code == 0, str(result)
         said = [line for line in result.out.splitlines() if line.startswith("transports ")]
         assert said == ['transports ["local", "memory", "plugin"]'] * 2, str(result)
@@ -48,7 +48,7 @@ def test_a_broken_plugin_is_refused_with_its_reason(tmp_path, plugin):
 
 def test_what_a_plugin_damages_is_told(tmp_path, plugin):
     damage = {"JAXRING_CHECKSUM": "1", "JAXRING_FAULTS": "seed=1,corrupt=1,data_only=1"}
-    for result in run(tmp_path, ["messages"], JAXRING_NET_PLUGIN=plugin, JAXRING_TIMEOUT="60", **damage):
+    for result in run(tmp_path, ["messages"], JAXRING_NET=f"plugin:{plugin}", JAXRING_TIMEOUT="60", **damage):
         assert result.code != 0, str(result)
         assert "a message arrived damaged: number 0 of lane" in result.err, str(result)
         assert "has checksum" in result.err, str(result)

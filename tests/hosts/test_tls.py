@@ -31,7 +31,7 @@ def test_a_byte_that_is_changed_on_the_way(tmp_path):
         between.alter(SPOILT, False, IN_HANDSHAKE)
         for process in range(2):
             env = environment(
-                2, JAXRING_TLS="1", JAXRING_SHM_DISABLE="1", FOLDER=str(tmp_path), BETWEEN=str(between.port)
+                2, JAXRING_NET="TLS", JAXRING_SHM_DISABLE="1", FOLDER=str(tmp_path), BETWEEN=str(between.port)
             )
             command = [sys.executable, "-X", "faulthandler", WORKER, "altered"]
             job.start(command, member(env, f"127.0.0.1:{port}", 2, process))

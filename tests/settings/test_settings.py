@@ -9,7 +9,7 @@ import pytest
 from jaxring.errors import JaxringError, SettingsError
 from jaxring.plan.selection import Selection
 from jaxring.settings import LEVELS, VARIABLES, Settings, announce, load
-from jaxring.settings.variables import markdown
+from jaxring.settings.page import markdown
 from tests import ROOT
 
 
@@ -27,13 +27,10 @@ READ = {
     "LINK_TIMEOUT": ("5", 5.0),
     "SHM_DISABLE": ("1", True),
     "NET": ("IB", "ib"),
-    "NET_PLUGIN": ("ofi", "ofi"),
-    "TLS": ("1", True),
     "SOCKET_IFNAME": ("^lo,docker", "^lo,docker"),
     "SOCKET_CONGESTION": ("reno", "reno"),
     "NSOCKS": ("4", 4),
     "BUFFSIZE": ("65536", 65536),
-    "IB_DISABLE": ("1", True),
     "IB_HCA": ("mlx5_0:1", "mlx5_0:1"),
     "IB_GID_INDEX": ("3", 3),
     "IB_TIMEOUT": ("14", 14),
@@ -143,7 +140,10 @@ def test_what_nccl_calls_the_same_is_read_where_ours_is_not_set(caplog):
     with caplog.at_level(logging.INFO, "jaxring"):
         announce(environ, "1.2.3")
     assert "JAXRING_IB_HCA is taken from NCCL_IB_HCA: mlx5_1" in caplog.text
-    assert "NCCL_NET=AWS Libfabric is not taken for JAXRING_NET, which must be ib or socket" in caplog.text
+    assert (
+        "NCCL_NET=AWS Libfabric is not taken for JAXRING_NET, which must be IB, Socket, TLS or plugin:NAME"
+        in caplog.text
+    )
     assert "SOCKET_IFNAME" not in caplog.text
 
 

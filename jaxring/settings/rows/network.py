@@ -26,27 +26,12 @@ class Network:
     net: str = row(
         "name",
         "",
-        "Transport between hosts: IB (RDMA) or Socket (TCP); empty: RDMA where both hosts have it, TCP otherwise.",
-        kinds.one_of("ib", "socket"),
+        "Transport between hosts: IB (RDMA), Socket (TCP), TLS (TCP, encrypted with TLS 1.3 by OpenSSL's library, "
+        "libssl.so.3 or 1.1), or plugin:NAME (NCCL's network plugin libnccl-net-NAME.so, or a path); empty: RDMA where "
+        "both hosts have it, TCP otherwise.",
+        kinds.transport,
         shared=True,
         nccl=True,
-    )
-    net_plugin: str = row(
-        "text",
-        "",
-        "NCCL network plugin to use between hosts: a path, or NAME of libnccl-net-NAME.so; none: no plugin. NET must "
-        "then be unset.",
-        kinds.plugin,
-        shared=True,
-        nccl=True,
-    )
-    tls: bool = row(
-        "flag",
-        False,
-        "1: connections between hosts are encrypted with TLS 1.3 by OpenSSL's library (libssl.so.3 or 1.1); TCP then "
-        "carries the data, not RDMA.",
-        kinds.flag,
-        shared=True,
     )
     socket_ifname: str = row(
         "list",
@@ -85,3 +70,13 @@ class Network:
     def slot_bytes(self) -> int:
         """Bytes of one slot of the Simple protocol: the longest message."""
         return self.buffsize // SLOTS
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections between hosts are encrypted."""
+        return self.net == "tls"
+
+    @property
+    def plugin(self) -> str:
+        """The network plugin's name or path, "" for none."""
+        return self.net.removeprefix("plugin:") if self.net.startswith("plugin:") else ""

@@ -12,7 +12,6 @@ from jaxring.settings.row import row
 class Rdma:
     """Ports, queue pairs and distances."""
 
-    ib_disable: bool = row("flag", False, "1: TCP instead of RDMA.", kinds.flag, shared=True, nccl=True)
     ib_hca: str = row(
         "list",
         "",

@@ -1,0 +1,57 @@
+"""Names of settings that go with the next release. What they say is translated into the setting that replaces them.
+
+NCCL's variables of these names stay: they are read, and translated, in the absence of ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from jaxring.settings import kinds
+from jaxring.settings.row import PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@dataclasses.dataclass(frozen=True)
+class Retired:
+    """A name, how its value is parsed, and the setting in its place.
+
+    ``becomes`` makes a parsed value that setting's text, "" where the setting's default says the same. ``instead`` is
+    what the page says. ``nccl``: NCCL_<name> is read too.
+    """
+
+    name: str
+    instead: str
+    parse: Callable[[str], Any]
+    setting: str
+    becomes: Callable[[Any], str]
+    nccl: bool = False
+
+
+RETIRED: tuple[Retired, ...] = (
+    # Where several of one setting are set the first decides: a job that asks for encryption gets it.
+    Retired("TLS", "NET=TLS", kinds.flag, "NET", lambda on: "TLS" if on else ""),
+    Retired(
+        "NET_PLUGIN", "NET=plugin:NAME", kinds.plugin, "NET", lambda name: f"plugin:{name}" if name else "", nccl=True
+    ),
+    Retired("IB_DISABLE", "NET=Socket", kinds.flag, "NET", lambda off: "Socket" if off else "", nccl=True),
+)
+
+
+def told(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each retired name of ours that is set: what to set instead."""
+    found = []
+    for old in RETIRED:
+        text = environ.get(PREFIX + old.name, "").strip()
+        if not text:
+            continue
+        try:
+            becomes = old.becomes(old.parse(text))
+        except ValueError:
+            continue  # `examine` says what is wrong with it
+        mend = f"set {PREFIX}{old.setting}={becomes} instead" if becomes else "unset it, it says what is the default"
+        found.append(f"{PREFIX}{old.name} goes with the next release: {mend}.")
+    return found
