@@ -10,7 +10,7 @@
 
 namespace jaxring::test {
 
-// Memory at a multiple of 128, zeros, with guards around it.
+// Zeroed memory at a multiple of 128 bytes. Its destructor checks the guard bytes on both sides.
 class Memory {
  public:
   explicit Memory(size_t bytes) : bytes_((bytes + 127) / 128 * 128) {
@@ -48,7 +48,8 @@ struct ClusterShape {
   uint64_t stage_bytes = 0;
 };
 
-// A communicator: connections between all pairs, barriers between the ranks of a domain. It outlives many launches.
+// A communicator: connections between all pairs of ranks, and epoch barriers between the ranks of a domain. Many
+// launches may use it, one after another.
 class Cluster {
  public:
   explicit Cluster(ClusterShape shape) : shape_(std::move(shape)), ranks_(shape_.ranks) {
@@ -65,11 +66,11 @@ class Cluster {
   cuda::Connection& connection(int rank, uint32_t lane, int peer) {
     return ranks_[rank].connections.as<cuda::Connection>()[lane * shape_.ranks + peer];
   }
-  // What `peer` writes for `rank`.
+  // The barrier that `peer` writes and `rank` reads.
   const cuda::EpochBarrier& barrier(int rank, uint32_t lane, int peer) {
     return ranks_[rank].barriers.as<cuda::EpochBarrier>()[peer * shape_.lanes + lane];
   }
-  // As if so many messages had gone each way already.
+  // Sets every connection's counters as if `number` messages had gone each way already.
   void StartAt(uint64_t number) {
     for (auto& rank : ranks_) {
       for (uint32_t i = 0; i < shape_.lanes * shape_.ranks; ++i) {
@@ -80,7 +81,7 @@ class Cluster {
     }
   }
 
-  // Members of a rank's domain in order, without it.
+  // The other ranks of a rank's domain, in order.
   std::vector<int> Members(int rank) const {
     std::vector<int> members;
     for (int r = 0; r < shape_.ranks; ++r) {
@@ -89,7 +90,7 @@ class Cluster {
     return members;
   }
 
-  // What does not depend on the operation.
+  // The arguments that do not depend on the operation.
   cuda::Args Common(int rank, const char* in, char* out, bool memory) {
     Rank& self = ranks_[rank];
     cuda::Args args{};
@@ -117,7 +118,7 @@ class Cluster {
   }
 
  private:
-  static constexpr uint64_t kBase = 4096;  // any number: addresses come as region and offset
+  static constexpr uint64_t kBase = 4096;  // any number serves: a buffer's address is a region's base and an offset
 
   struct Rank {
     explicit Rank(const ClusterShape& s = {})
@@ -159,7 +160,7 @@ class Cluster {
     ranks_.Set(r, std::make_unique<Rank>(shape_));
     ranks_[r].regions.as<uint64_t>()[1] = kBase;
   }
-  // Sends from one to another; both sides' views.
+  // Makes both ends of the connection from one rank to another, and `from`'s entry for `to` if they share a domain.
   void Connect(int from, int to) {
     const size_t area = shape_.slot_bytes * shape_.slots;
     for (uint32_t lane = 0; lane < shape_.lanes; ++lane) {
@@ -180,7 +181,7 @@ class Cluster {
     const std::vector<int> members = Members(from);
     for (size_t m = 0; m < members.size(); ++m) {
       if (members[m] != to) continue;
-      // What `to` writes for `from` lies at `from`, by the number of `to`; and the other way round.
+      // The record that `to` writes for `from` is in `from`'s memory at the index `to`, and the other way round.
       cuda::Member& member = ranks_[from].members.as<cuda::Member>()[m];
       member.theirs = ranks_[to].barriers.as<cuda::EpochBarrier>() + from * shape_.lanes;
       member.ours = ranks_[from].barriers.as<cuda::EpochBarrier>() + to * shape_.lanes;

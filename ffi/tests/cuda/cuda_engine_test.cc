@@ -1,4 +1,5 @@
-// Every dumped schedule played by the CUDA engine's own source on the shim: the CPU engine's bits, by every protocol.
+// Runs every dumped schedule through the CUDA kernels' own source on the shim. By each protocol the result must have
+// the CPU engine's bits.
 #include <array>
 #include <map>
 #include <memory>
@@ -10,7 +11,7 @@
 namespace jaxring::test {
 namespace {
 
-// `block` elements, or with `tiles` so many tiles of each piece and a bit.
+// A block of `block` elements. If `tiles` is not 0, a block whose pieces are that many tiles and a few elements long.
 struct Sample {
   uint64_t block, tiles;
   DType dtype;
@@ -44,7 +45,7 @@ class Jobs {
   std::map<int, std::unique_ptr<Job>> jobs_;
 };
 
-// Twice on one communicator without a pause, the second time in place where that is allowed.
+// Launches twice on one communicator without a pause, the second time in place where that is allowed.
 void Check(Job& job, const Schedule& schedule, const Sample& sample, cuda::Protocol protocol, uint32_t threads,
            uint64_t seed) {
   Settings settings;
@@ -79,7 +80,7 @@ void Check(Job& job, const Schedule& schedule, const Sample& sample, cuda::Proto
         Fail(__FILE__, __LINE__, "the CUDA engine gives the CPU engine's bits");
       };
     };
-    // Who copies in bulk is each rank's own affair.
+    // Ranks need not agree on whether they use bulk copies.
     cuda::Args args = plan.Args(cluster, rank, inputs[rank].data(), first[rank].data());
     args.bulk_bytes = rank % 2 == 0 ? 16 : 0;
     streams[rank].push_back(LaunchOf(args, threads, check(first)));
@@ -101,7 +102,7 @@ CASE("all collectives and algorithms") {
   Jobs jobs;
   size_t number = 0;
   for (const Schedule& schedule : Schedules()) {
-    // The kernels do not gather messages, and the planner of GPUs does not ask them to.
+    // The kernels have no gather and spread steps, and the planner for GPUs does not plan any.
     if (schedule.name.find(" pxn ") != std::string::npos) continue;
     if (schedule.half != Half::kBoth) continue;
     ++number;

@@ -1,5 +1,5 @@
-// Memory that a launch gives back stays as it is: a rank that is ended in the middle of a collective, early or late,
-// leaves its buffers only when nobody writes there any more.
+// No peer writes to a buffer after its launch has ended: a rank that is aborted in the middle of a collective returns
+// only when no peer can write to its buffers any more.
 #include "tests/cuda/cuda_scene.h"
 #include "tests/support/cases.h"
 
@@ -9,7 +9,7 @@ namespace {
 using cuda::simt::Faults;
 constexpr char kCanary = 0x3C;
 
-// What thread 0 of a kernel of its own does at a time of the machine's.
+// A kernel of one thread that waits for that time of the machine's clock and then calls `what`.
 cuda::simt::Kernel At(uint64_t time, std::function<void()> what) {
   return {1,
           1,
@@ -21,10 +21,11 @@ cuda::simt::Kernel At(uint64_t time, std::function<void()> what) {
 }
 
 struct Outcome {
-  bool kept, failed;  // rank 0's memory after its launch; its launch
+  bool kept;    // rank 0's memory was not changed after its launch
+  bool failed;  // rank 0's launch failed
 };
 
-// Rank 1 comes at `begin`, and rank 0, which is there from the start, is ended at `end`.
+// Rank 0 is launched at time 0 and is aborted at `end`; rank 1 is launched at `begin`.
 Outcome Play(uint64_t begin, uint64_t end, uint64_t block, const cuda::simt::Options& options) {
   static cuda::simt::Machine machine;
   Scene scene("all_reduce direct 1x2 x1", cuda::Protocol::kSimple, block);
@@ -44,7 +45,7 @@ Outcome Play(uint64_t begin, uint64_t end, uint64_t block, const cuda::simt::Opt
 }
 
 void CheckEndedEarly(int tries) {
-  // Rank 0 looks at the abort word in its 256th turn, so it gives up at about 8700.
+  // Rank 0 first reads the abort word in the 256th iteration of its wait, so it gives up at about 8700.
   int failed = 0, good = 0, broken = 0;
   for (int i = 0; i < tries; ++i) {
     const uint64_t seed = i + 1;
@@ -57,7 +58,7 @@ void CheckEndedEarly(int tries) {
     faults.lost_fence = true;
     broken += !Play(begin, 0, 8, {seed, faults}).kept;
   }
-  std::cout << failed << " failed, " << good << " did not; without a fence " << broken << " broke memory" << std::endl;
+  std::cout << failed << " failed, " << good << " did not; without a fence, memory changed in " << broken << std::endl;
   CHECK(failed > 0 && good > 0);
   CHECK(cuda::simt::kThreadSanitizer || broken > 0);
 }
@@ -65,19 +66,21 @@ void CheckEndedEarly(int tries) {
 void CheckEndedLate(int tries) {
   int failed = 0;
   for (int i = 0; i < tries; ++i) {
-    // Rank 1 stops for long, often in the middle of its share, so that rank 0 is done and is ended meanwhile.
+    // Rank 1 is paused for long, often in the middle of its part, so that rank 0 is done and is aborted meanwhile.
     const uint64_t from = 3000 + 7919ull * i % 10'000;
     const Outcome outcome = Play(0, from, 2000, {i + 1u, {}, {1, from, from + 50'000}});
     CHECK(outcome.kept);
     failed += outcome.failed;
   }
-  std::cout << failed << " of " << tries << " were ended" << std::endl;
+  std::cout << failed << " of " << tries << " were aborted" << std::endl;
   CHECK(failed > 0);
 }
 
-CASE("ended early") { CheckEndedEarly(cuda::simt::kThreadSanitizer ? 60 : 3000); }
+CASE("a rank that is aborted before its peer begins") { CheckEndedEarly(cuda::simt::kThreadSanitizer ? 60 : 3000); }
 
-CASE("ended late") { CheckEndedLate(cuda::simt::kThreadSanitizer ? 10 : 200); }
+CASE("a rank that is aborted while its peer is in the collective") {
+  CheckEndedLate(cuda::simt::kThreadSanitizer ? 10 : 200);
+}
 
 }  // namespace
 }  // namespace jaxring::test

@@ -1,4 +1,4 @@
-// The CUDA engine when things go wrong: waits end in time and say for whom they waited.
+// Failures of the CUDA engine: every wait ends in time, and the status names the rank that was waited for.
 #include <memory>
 #include <set>
 
@@ -24,8 +24,9 @@ constexpr Case kCases[] = {
     {"all_reduce direct 1x4 x1", cuda::Protocol::kSimple, Wait::kBegin},
 };
 
-// A rank that never comes: all others give up, and those next to it say that it was for it that they waited. Ended by
-// the abort word they leave at once, whatever their deadline: one that has not begun cannot touch their memory.
+// A rank is never launched: all others give up, and its neighbours' statuses name it. With `abort` the host sets the
+// abort word and they return at once, whatever their deadline: the missing rank has not begun, so it does not access
+// their memory.
 void CheckMissingRank(const Case& c, bool abort) {
   Scene scene(c.name, c.protocol, 5000);
   constexpr int kMissing = 2;
@@ -35,7 +36,7 @@ void CheckMissingRank(const Case& c, bool abort) {
     args.timeout_ns = abort ? uint64_t{1} << 60 : 1'000'000;
     if (rank != kMissing) streams[rank].push_back(LaunchOf(args, kThreads));
   }
-  if (abort) {  // by the host, after a while
+  if (abort) {  // a kernel stands for the host, which sets the word after a while
     uint32_t* word = scene.cluster->abort();
     auto wait = [word] {
       if (cuda::ThreadIndex() != 0) return;
@@ -61,8 +62,8 @@ void CheckMissingRank(const Case& c, bool abort) {
   CHECK(awaited.count(kMissing) == 1);
 }
 
-// A rank that fails within a lane marks its barrier, and its members fail by that and not by their own deadline.
-CASE("a mark") {
+// A rank that fails within a lane marks its epoch barrier, and its members fail by the mark and not by their deadline.
+CASE("a failed rank's mark ends its peers") {
   Scene scene("all_reduce direct 1x4 x1", cuda::Protocol::kSimple, 5000);
   std::vector<cuda::simt::Stream> streams(4);
   std::vector<RankTable> broken = {scene.schedule.tables[1]};

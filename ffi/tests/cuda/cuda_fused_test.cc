@@ -1,4 +1,4 @@
-// The fused collectives on the shim: what the CPU engine makes of any bits.
+// The fused collectives on the shim give the CPU engine's results for arbitrary bits.
 #include <array>
 #include <memory>
 
@@ -11,8 +11,8 @@ namespace {
 
 constexpr uint32_t kThreads = 64;
 
-// By several launches in a row, of differing numbers of lanes, so that stages and barriers are used again; all_reduce
-// in place in the end.
+// Launches several times in a row with different numbers of lanes, so that staging buffers and epoch barriers are used
+// again. The last all_reduce is in place.
 void CheckFused(Job& job, cuda::Fused fused, const std::string& name, DType dtype, bool mean, uint64_t block) {
   const Schedule& schedule = Find(name);
   const int n = schedule.ranks();
@@ -46,7 +46,7 @@ void CheckFused(Job& job, cuda::Fused fused, const std::string& name, DType dtyp
       args.dtype = dtype;
       args.op = settings.op;
       args.reduces = schedule.reduces();
-      // Who copies in bulk is each rank's own affair.
+      // Ranks need not agree on whether they use bulk copies.
       args.bulk_bytes = (launch + rank) % 2 == 0 ? 16 : 0;
       streams[rank].push_back(FusedLaunchOf(fused, args, kThreads));
     }

@@ -1,4 +1,5 @@
-// Floats as integers of the same order: every float16 and bfloat16, and float32 and float64 around what is special.
+// The map from floats to integers of the same order: all float16 and bfloat16 values, and for float32 and float64 the
+// special values and their neighbours.
 #include <cmath>
 #include <limits>
 
@@ -47,7 +48,7 @@ void CheckEvery16(DType dtype, ReduceOp op) {
   }
 }
 
-// What an extreme of keys comes back as is the extreme of the floats.
+// The minimum or maximum of two keys, mapped back, is that of the two floats.
 template <class Float, class Word>
 void CheckPairs(DType dtype, ReduceOp op) {
   using Limits = std::numeric_limits<Float>;

@@ -1,4 +1,4 @@
-// Schedules bound to the CUDA engine's records, and launches of its kernels' own bodies on the shim.
+// Binds schedules to the CUDA engine's records, and launches the kernels' own source on the shim.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace jaxring::test {
 
-// A schedule bound to a dtype and size, as the planner would for each rank.
+// A schedule bound to a dtype and size for all ranks, as the planner binds it.
 class CudaPlan {
  public:
   CudaPlan(const Schedule& schedule, const Settings& settings, uint32_t slices)
@@ -33,7 +33,7 @@ class CudaPlan {
 
   uint64_t slot_bytes(cuda::Protocol protocol) const { return cuda::SlotBytes(protocol, slice_, element_, widening_); }
   uint64_t tile() const { return tile_; }
-  // Whether ranks of this one's domain address memory.
+  // Whether any rank of this rank's domain addresses another's memory.
   bool memory(int rank) const {
     for (const RankTable& table : schedule_.tables) {
       if (schedule_.placement[table.rank] != schedule_.placement[rank]) continue;

@@ -1,6 +1,6 @@
-// All-reduce by the CUDA engine on the shim: algorithm x protocol x dtype x operation x ranks, on any bits: what the
-// CPU engine makes of them. All of it, except under sanitizers: there each (algorithm, protocol, ranks) once, with
-// dtypes and operations in turn.
+// All-reduce by the CUDA engine on the shim, for algorithm x protocol x dtype x operation x ranks: the result for
+// arbitrary bits must be the CPU engine's. Under sanitizers each (algorithm, protocol, ranks) runs once, with dtypes
+// and operations in turn.
 #include <memory>
 
 #include "tests/cuda/cuda_compare.h"
@@ -41,7 +41,7 @@ void Check(Call& call, const std::vector<Buffer>& inputs, const std::vector<Buff
            uint64_t bulk_bytes, uint64_t seed) {
   const Schedule& schedule = call.schedule();
   static cuda::simt::Machine machine;
-  // A slice is 512 bytes, a tile two of them: so few as to need several of each.
+  // A slice is 512 bytes and a tile two slices, so that most blocks need several of each.
   CudaPlan plan(schedule, call.settings(), 2);
   Cluster cluster({schedule.ranks(), static_cast<uint32_t>(schedule.nlanes), schedule.placement, protocol, 4,
                    plan.slot_bytes(protocol)});
@@ -66,7 +66,7 @@ CASE("all-reduce has the CPU engine's bits") {
       if (schedule.ranks() != ranks) continue;
       for (size_t k = 0; k < (kAll ? kinds.size() : 3); ++k) {
         const Kind& kind = kinds[kAll ? k : turn % kinds.size()];
-        // Most sizes leave pieces that are no whole packs; some take more than a tile.
+        // At most sizes a piece is not a whole number of packs; at some it is longer than a tile.
         const uint64_t element = ElementBytes(kind.dtype), pieces = static_cast<uint64_t>(schedule.pieces);
         const uint64_t block = turn % 16 == 5  ? pieces * (1024 / element + 9)
                                : turn % 8 == 3 ? ranks - 1
@@ -78,7 +78,7 @@ CASE("all-reduce has the CPU engine's bits") {
         for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
           if (!schedule.messages() && protocol != cuda::Protocol::kSimple) continue;
           if (!kAll && schedule.messages() && static_cast<size_t>(protocol) != k) continue;
-          // Seeds come with and without bulk copies.
+          // Bulk copies are on for eight cases and off for the next eight, so there are seeds of both.
           ++cases;
           Check(call, inputs, expected, protocol, cases / 8 % 2 == 0 ? 16 : 0, cases % 8 == 0 ? cases : 0);
         }

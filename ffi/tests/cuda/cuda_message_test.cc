@@ -1,4 +1,5 @@
-// Messages of the CUDA engine beyond those between peers' memory: slots that a host carries, and ragged chunks.
+// Messages of the CUDA engine that do not go between peers' memory (a proxy thread carries the slots), and ragged
+// chunks.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -12,7 +13,8 @@ namespace {
 
 using cuda::Protocol;
 
-// A host between the ranks: sends go into own memory, from where it carries as many bytes as `sizes` says, and no more.
+// Stands for the proxy thread: ranks send into slots in their own memory, and this copies from there as many bytes as
+// `sizes` says, and no more.
 class Network {
  public:
   Network(Cluster& cluster, Protocol protocol) : cluster_(cluster), protocol_(protocol) {
@@ -37,7 +39,7 @@ class Network {
     }
   }
 
-  // To be run by one thread until `ranks` have ended.
+  // Runs on one thread until `ended` has reached `ranks`.
   void Carry(const int& ended, int ranks) {
     while (ended < ranks) {
       for (auto& wire : wires_) CarryOne(*wire);
@@ -49,7 +51,7 @@ class Network {
  private:
   struct Wire {
     explicit Wire(const ClusterShape& shape) : slots(shape.slots * shape.slot_bytes), words(512) {}
-    Memory slots, words;  // tail, what the receiver gave back, sizes
+    Memory slots, words;  // words: the tail, the receiver's count of slots read, the sizes
     char* to = nullptr;
     uint64_t *credit = nullptr, *arrived = nullptr;
     uint64_t moved = 0;
@@ -63,7 +65,7 @@ class Network {
     const uint32_t bytes = wire.words.as<uint32_t>()[64 + slot];
     CHECK(bytes > 0 && bytes <= shape.slot_bytes && bytes % 16 == 0);
     char* to = wire.to + slot * shape.slot_bytes;
-    // A Simple slot keeps nothing of what was there, so that too few bytes show.
+    // A Simple slot is overwritten first, so that a copy of too few bytes gives a wrong result.
     if (protocol_ == Protocol::kSimple) std::memset(to, 0x6E, shape.slot_bytes);
     for (uint32_t at = 0; at < bytes; at += 16) {
       cuda::StoreLine(to + at, cuda::Load(wire.slots.data() + slot * shape.slot_bytes + at));
@@ -106,7 +108,8 @@ void CheckNetwork(const char* name, Protocol protocol, uint64_t seed) {
   }
 }
 
-// all_to_all with a length of each pair's own, some none, some several tiles; chunks lie in any order and with gaps.
+// all_to_all in which each pair has its own length, some zero and some several tiles. Chunks lie in any order, with
+// gaps between them.
 template <class T>
 void CheckRagged(Protocol protocol, uint64_t seed) {
   const Schedule& schedule = Find("all_to_all direct 4x1 x1");
@@ -168,12 +171,12 @@ void CheckRagged(Protocol protocol, uint64_t seed) {
       }
     }
     CHECK(covered > 0);
-    // Nothing was written between the chunks.
+    // The gaps between the chunks are unchanged.
     for (size_t i = 0; i < outputs[r].size(); ++i) CHECK_EQ(outputs[r].data()[i], 0x11);
   }
 }
 
-CASE("slots that a host carries") {
+CASE("slots that a proxy thread carries") {
   for (uint64_t seed : {0, 4, 5}) {
     for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL}) {
       CheckNetwork("all_reduce ring 4x1 x1", protocol, seed);

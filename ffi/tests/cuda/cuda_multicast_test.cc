@@ -1,6 +1,6 @@
-// Collectives through multicast memory on the shim: what a fold in the order of the replicas gives, through memory of
-// several slices, by launches of differing kinds and lanes that share it; waits that end; and what orders them taken
-// away, so that it must show.
+// Collectives through multicast memory on the shim. Results are those of a fold in the order of the replicas, with
+// memory of several slices, and with launches of different kinds and lanes that share it. Waits end in time, and
+// without one of the fences and waits that order the accesses the results are wrong.
 #include <array>
 #include <cfloat>
 #include <cmath>
@@ -22,7 +22,7 @@ using cuda::simt::Faults;
 
 constexpr uint32_t kThreads = 64, kLanes = 5;
 
-// Ranks of one domain, and memory of theirs that is bound to one multicast object.
+// Ranks of one domain, whose memory is bound to one multicast object.
 class Team {
  public:
   Team(int ranks, uint64_t bytes) : bytes_(bytes), cluster(Shape(ranks)) {
@@ -56,11 +56,11 @@ struct What {
   uint64_t block = 0;
   uint32_t lanes = 1;
   bool in_place = false;
-  uint64_t skew = 0;  // elements that the buffers are off a multiple of 16 bytes
+  uint64_t skew = 0;  // the buffers begin this many elements after a multiple of 16 bytes
   bool special = false;
 };
 
-// Elements of a float's edges, each sign and NaN among them.
+// Elements at the edges of the dtype's range, with both signs, and NaN.
 Buffer SpecialInput(DType dtype, uint64_t elements, int rank, uint64_t seed) {
   const bool half = dtype == DType::kF16;
   const double most = half ? 65504 : dtype == DType::kF64 ? DBL_MAX : 0x1.fep127;
@@ -77,7 +77,7 @@ Buffer SpecialInput(DType dtype, uint64_t elements, int rank, uint64_t seed) {
   return buffer;
 }
 
-// One collective's buffers on all ranks, and what must come out.
+// One collective's buffers on all ranks, and the expected results.
 class Round {
  public:
   Round(Team& team, int ranks, const What& what, uint64_t seed)
@@ -150,7 +150,8 @@ class Round {
 
 enum class Outcome { kRight, kWrong, kStuck };
 
-// One after another by the same memory; each rank's result is looked at as soon as its launch has ended.
+// Runs the rounds one after another with the same multicast memory. Each rank's result is checked as soon as its launch
+// has ended.
 Outcome Play(int ranks, uint64_t bytes, const std::vector<What>& rounds, uint64_t seed,
              const std::function<Faults(Cluster&)>& broken = {}) {
   static cuda::simt::Machine machine;
@@ -187,7 +188,7 @@ CASE("arithmetic") {
         What what{MulticastKind::kAllReduce, static_cast<DType>(dtype), static_cast<ReduceOp>(op), mean, 300, 1};
         if ((mean && what.op != ReduceOp::kSum) || !cuda::SwitchReduces(what.dtype, what.op, mean)) continue;
         ++combinations;
-        if (cuda::simt::kThreadSanitizer && dtype % 4 != 0) continue;  // what orders them is the same for all
+        if (cuda::simt::kThreadSanitizer && dtype % 4 != 0) continue;  // all dtypes have the same fences and waits
         rounds.push_back(what);
         what.kind = MulticastKind::kReduceScatter;
         what.block = 33;
@@ -206,7 +207,7 @@ CASE("arithmetic") {
   CHECK(Play(3, 16384, rounds, 1) == Outcome::kRight);
 }
 
-// Memory of a run or two of packs for each half of a lane's block, so that blocks come in many slices, and of several.
+// The memory has room for one run of packs, or a few, in each half of a lane's part, so that blocks take many slices.
 CASE("sizes") {
   for (int ranks : {2, 3, 8}) {
     for (uint64_t runs : {1, 3}) {
@@ -219,7 +220,7 @@ CASE("sizes") {
               {MulticastKind::kAllGather, DType::kInt8, ReduceOp::kSum, false, block, lanes, false, lanes});
           rounds.push_back({MulticastKind::kAllReduce, DType::kBF16, ReduceOp::kSum, false, block, lanes, true, 1});
           rounds.push_back({MulticastKind::kReduceScatter, DType::kF16, ReduceOp::kSum, false, block, lanes, false, 3});
-          // Twice as wide in the memory.
+          // In multicast memory these elements are twice as wide.
           rounds.push_back({MulticastKind::kAllReduce, DType::kF16, ReduceOp::kSum, true, block, lanes, false, 5});
           rounds.push_back({MulticastKind::kReduceScatter, DType::kBF16, ReduceOp::kMax, false, block, lanes, true, 2});
           rounds.push_back({MulticastKind::kAllReduce, DType::kF64, ReduceOp::kMin, false, block, lanes, true, 1});
@@ -275,13 +276,13 @@ void CheckMutations() {
     const char* what;
     Faults (*broken)(Cluster&);
   };
-  constexpr Mutation kMutations[] = {{"a meeting is there before the data", LostRelease},
+  constexpr Mutation kMutations[] = {{"a barrier is seen before the data", LostRelease},
                                      {"no fence between aliases", LostAliasFence},
-                                     {"nobody waits for begins and meetings", Skipped<&cuda::EpochBarrier::begin>},
-                                     {"nobody waits for ends", Skipped<&cuda::EpochBarrier::end>}};
+                                     {"no rank waits for begins and barriers", Skipped<&cuda::EpochBarrier::begin>},
+                                     {"no rank waits for ends", Skipped<&cuda::EpochBarrier::end>}};
   for (MulticastKind kind : {MulticastKind::kAllReduce, MulticastKind::kReduceScatter, MulticastKind::kAllGather}) {
     const uint64_t block = kind == MulticastKind::kAllReduce ? 1500 : 700;
-    // Several, since some of it shows only where memory is used again.
+    // Several rounds, since some faults show only where memory is used again.
     const std::vector<What> rounds(3, {kind, DType::kF32, ReduceOp::kSum, false, block, 1});
     for (const Mutation& mutation : kMutations) {
       int seen = 0;
@@ -297,7 +298,7 @@ void CheckMutations() {
   }
 }
 
-CASE("without what orders it the results are wrong") {
+CASE("without a fence or a wait the results are wrong") {
   if (!cuda::simt::kThreadSanitizer) CheckMutations();
 }
 

@@ -1,5 +1,5 @@
-// That the tests would notice: what orders the protocols is taken away, one thing at a time, and each time the results
-// are wrong, or a wait never ends, as it must be then.
+// Mutation tests: the fences, memory orders and waits of the protocols are removed one at a time, and each time the
+// result must be wrong or a wait must time out. This shows that the other tests would notice.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,10 +25,10 @@ constexpr const char* kRing = "all_reduce ring 4x1 x1";
 constexpr const char* kDirect = "all_reduce direct 1x4 x1";
 constexpr const char* kGather = "all_gather direct 1x4 x1";
 
-// Of the slices that bulk copies move, all.
+// The least value of Args::bulk_bytes: all slices that can go by bulk copies do.
 constexpr uint64_t kBulk = 16;
 
-// Two launches with buffers of their own. A result is looked at as soon as its launch has ended.
+// Two launches with different buffers. A result is checked as soon as its launch has ended.
 Outcome Play(const char* name, Protocol protocol, uint64_t seed, const std::function<Faults(Cluster&)>& broken,
              uint64_t bulk_bytes = 0) {
   constexpr uint64_t kBlock = 3000;
@@ -93,7 +93,7 @@ std::function<Faults(Cluster&)> Skipped(Pick pick) {
 }
 const uint64_t* Arrived(Cluster& cluster, int rank, int peer) { return cluster.connection(rank, 0, peer).arrived; }
 const uint64_t* Credit(Cluster& cluster, int rank, int peer) { return cluster.connection(rank, 0, peer).credit; }
-// Only from the second launch on: before the first there are no addresses at all.
+// Only from the second launch on: during the first launch the addresses are not there before `begin` is.
 const uint64_t* Begin(Cluster& cluster, int rank, int peer) {
   const uint64_t* begin = &cluster.barrier(rank, 0, peer).begin;
   return *begin == 0 ? nullptr : begin;
@@ -105,41 +105,41 @@ struct Mutation {
   const char* schedule;
   Protocol protocol;
   std::function<Faults(Cluster&)> broken;
-  Outcome expected;  // by some seed, where the others give the right result
+  Outcome expected;  // with at least one seed; with the others the result may be right
   uint64_t bulk_bytes = 0;
 };
 
 const std::vector<Mutation>& Mutations() {
   static const std::vector<Mutation> mutations = {
-      {"simple: a counter is there before the data", kRing, Protocol::kSimple, LostRelease, Outcome::kWrong},
-      {"simple: nobody waits for messages", kRing, Protocol::kSimple, Skipped(Arrived), Outcome::kWrong},
-      {"simple: nobody waits for room", kRing, Protocol::kSimple, Skipped(Credit), Outcome::kWrong},
-      {"ll: a flag is there before the data", kRing, Protocol::kLL, EarlyFlag, Outcome::kWrong},
-      {"ll: nobody waits for room", kRing, Protocol::kLL, Skipped(Credit), Outcome::kStuck},
-      {"ll128: a flag is there before the data", kRing, Protocol::kLL128, EarlyFlag, Outcome::kWrong},
-      {"ll128: nobody waits for room", kRing, Protocol::kLL128, Skipped(Credit), Outcome::kStuck},
-      {"barriers: an end is there before the data", kDirect, Protocol::kSimple, LostRelease, Outcome::kWrong},
-      {"barriers: nobody waits for begins", kDirect, Protocol::kSimple, Skipped(Begin), Outcome::kWrong},
-      {"barriers: nobody waits for ends", kDirect, Protocol::kSimple, Skipped(End), Outcome::kWrong},
+      {"simple: a counter is seen before the data", kRing, Protocol::kSimple, LostRelease, Outcome::kWrong},
+      {"simple: no rank waits for messages", kRing, Protocol::kSimple, Skipped(Arrived), Outcome::kWrong},
+      {"simple: no rank waits for room", kRing, Protocol::kSimple, Skipped(Credit), Outcome::kWrong},
+      {"ll: a flag is seen before the data", kRing, Protocol::kLL, EarlyFlag, Outcome::kWrong},
+      {"ll: no rank waits for room", kRing, Protocol::kLL, Skipped(Credit), Outcome::kStuck},
+      {"ll128: a flag is seen before the data", kRing, Protocol::kLL128, EarlyFlag, Outcome::kWrong},
+      {"ll128: no rank waits for room", kRing, Protocol::kLL128, Skipped(Credit), Outcome::kStuck},
+      {"barriers: an end is seen before the data", kDirect, Protocol::kSimple, LostRelease, Outcome::kWrong},
+      {"barriers: no rank waits for begins", kDirect, Protocol::kSimple, Skipped(Begin), Outcome::kWrong},
+      {"barriers: no rank waits for ends", kDirect, Protocol::kSimple, Skipped(End), Outcome::kWrong},
       {"bulk: no fence before the copies", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoFence>, Outcome::kWrong,
        kBulk},
-      {"bulk: nobody waits for loads", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoArrival>, Outcome::kWrong,
+      {"bulk: no thread waits for loads", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoArrival>, Outcome::kWrong,
        kBulk},
-      {"bulk: stages are loaded anew too early", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoReuse>,
+      {"bulk: stages are loaded again too early", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoReuse>,
        Outcome::kWrong, kBulk},
-      {"bulk: a message is told before it is stored", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoStored>,
+      {"bulk: a message is announced before it is stored", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoStored>,
        Outcome::kWrong, kBulk},
-      {"bulk: a message is told when it was read", kRing, Protocol::kSimple, LostInBulk<BulkFault::kReadOnly>,
-       Outcome::kWrong, kBulk},
+      {"bulk: a message is announced when its source was read", kRing, Protocol::kSimple,
+       LostInBulk<BulkFault::kReadOnly>, Outcome::kWrong, kBulk},
       {"bulk: a lane ends before it has stored", kGather, Protocol::kSimple, LostInBulk<BulkFault::kNoStored>,
        Outcome::kWrong, kBulk},
-      {"bulk: a lane ends when all was read", kGather, Protocol::kSimple, LostInBulk<BulkFault::kReadOnly>,
+      {"bulk: a lane ends when its sources were read", kGather, Protocol::kSimple, LostInBulk<BulkFault::kReadOnly>,
        Outcome::kWrong, kBulk},
   };
   return mutations;
 }
 
-CASE("what is whole gives right results") {
+CASE("without a mutation the results are right") {
   for (uint64_t seed = 0; seed <= 3; ++seed) {
     for (auto protocol : {Protocol::kLL, Protocol::kLL128}) {
       CHECK(Play(kRing, protocol, seed, {}) == Outcome::kRight);
@@ -159,7 +159,7 @@ void CheckMutations() {
       const Outcome outcome = Play(mutation.schedule, mutation.protocol, seed, mutation.broken, mutation.bulk_bytes);
       if (outcome != Outcome::kRight && outcome != mutation.expected) {
         std::cerr << mutation.what << ": " << kOutcomes[static_cast<int>(outcome)] << std::endl;
-        Fail(__FILE__, __LINE__, "what is broken shows as it must");
+        Fail(__FILE__, __LINE__, "each mutation shows as expected");
       }
       seen += outcome == mutation.expected;
     }
@@ -174,10 +174,10 @@ Faults LostAcquire(Cluster&) {
   return faults;
 }
 
-// What ThreadSanitizer must report of a ring, whether its result is right or not.
+// Mutations in which ThreadSanitizer must report a race in the ring, whether its result is right or not.
 constexpr Faults (*kRaces[])(Cluster&) = {LostRelease, LostAcquire};
 
-// Each in a process of its own, which then ends with the sanitizer's exit status.
+// Each runs in its own process, which ends with the sanitizer's exit status when a race is reported.
 void CheckReports() {
   for (size_t i = 0; i < std::size(kRaces); ++i) {
     const pid_t child = fork();
@@ -194,7 +194,7 @@ void CheckReports() {
   }
 }
 
-CASE("what is broken shows as it must") {
+CASE("each mutation shows as expected") {
   if (cuda::simt::kThreadSanitizer) {
     CheckReports();
   } else {
@@ -205,7 +205,8 @@ CASE("what is broken shows as it must") {
 }  // namespace
 }  // namespace jaxring::test
 
-// Of its own, because the program begins itself once more for each race that ThreadSanitizer must report: RACE number.
+// This test has its own main because the program executes itself, with the arguments RACE and a number, once for each
+// race that ThreadSanitizer must report.
 int main(int argc, char** argv) {
   using namespace jaxring::test;
   if (argc == 3 && std::string(argv[1]) == "RACE") {

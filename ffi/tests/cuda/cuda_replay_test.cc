@@ -1,5 +1,5 @@
-// Launches of the CUDA engine that are repeated as a graph replays them: with the same arguments, the host aside. And
-// counters that are about to wrap.
+// Repeats launches of the CUDA engine as a graph replays them: with the same arguments, and without the host in
+// between. Also with counters that are about to wrap.
 #include <memory>
 
 #include "tests/cuda/cuda_launch.h"
@@ -16,7 +16,8 @@ constexpr int kReplays = 50;
 constexpr int kReplays = 1000;
 #endif
 
-// All ranks replay, none waits for another but through the collective; each replay works on what the last one left.
+// All ranks replay, and wait for each other only within the collective. Each replay's input is the output of the one
+// before.
 void Replay(const char* name, cuda::Protocol protocol, int replays, uint64_t start, uint64_t seed,
             uint64_t bulk_bytes = 0) {
   const Schedule& schedule = Find(name);
@@ -39,7 +40,7 @@ void Replay(const char* name, cuda::Protocol protocol, int replays, uint64_t sta
   }
   std::vector<cuda::simt::Stream> streams(ranks);
   for (uint32_t rank = 0; rank < ranks; ++rank) {
-    // In place: the sum of all is the next one's input.
+    // The launch is in place, so its sum is the next launch's input.
     cuda::Args args = plan.Args(cluster, rank, buffers[rank].data(), buffers[rank].data());
     args.bulk_bytes = bulk_bytes;
     const auto launch = LaunchOf(args, 32);
@@ -57,7 +58,7 @@ void Replay(const char* name, cuda::Protocol protocol, int replays, uint64_t sta
   }
 }
 
-// Three ranks would do to wrap; an odd number of them keeps every bit of the sums in play.
+// The number of ranks is odd, so that repeated multiplication by it does not clear the sums' low bits.
 CASE("many replays") {
   for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
     Replay("all_reduce ring 2+1+2 x1", protocol, kReplays, 0, 0);
@@ -66,8 +67,8 @@ CASE("many replays") {
   Replay("all_reduce direct 1x4 x1", cuda::Protocol::kSimple, kReplays, 0, 0, 16);
 }
 
-// LL's flags wrap at 2^32 and are renewed every 2^31 messages.
-CASE("counters and flags that wrap") {
+// LL's flags wrap at 2^32, and after every 2^31 messages old flags are overwritten.
+CASE("counters and flags wrap") {
   for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
     for (uint64_t near : {uint64_t{1} << 31, uint64_t{1} << 32, uint64_t{1} << 33}) {
       Replay("all_reduce ring 2+1+2 x1", protocol, 8, near - 12, 9);

@@ -1,4 +1,4 @@
-// The conversions between float32 and the narrow floats, of every instruction set, against the slow reference.
+// Compares the conversions between float32 and the narrow floats, on every instruction set, with the slow reference.
 #include <bit>
 #include <random>
 #include <string>
@@ -24,7 +24,7 @@ void CheckWidening(DType d, const Kernels& kernels) {
   }
 }
 
-// Each value of the format, what is halfway to the next, and the floats beside these; then any floats.
+// Each value of the format, the midpoint to the next value, and the floats next to these; then random floats.
 std::vector<float> Floats(const Format& format) {
   const float infinity = std::numeric_limits<float>::infinity();
   std::vector<float> floats = {infinity, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::max(),
@@ -61,7 +61,7 @@ void CheckNarrowing(DType d, const std::vector<float>& floats, const Kernels& ke
   }
 }
 
-// 256 and seven ones: each one alone would be lost, together they round up.
+// 256 and seven ones: if each sum were rounded, the ones would be lost; rounded once, the result is 264.
 void CheckRoundsOnce(const Kernels& kernels) {
   const uint16_t large[1] = {0x4380}, one[1] = {0x3f80};
   const void* srcs[8] = {large, one, one, one, one, one, one, one};

@@ -1,4 +1,4 @@
-// Every dtype, operation and instruction set of ffi/reduce against the slow reference.
+// Compares every dtype, operation and instruction set of ffi/reduce with the slow reference.
 #include <memory>
 #include <random>
 #include <string>
@@ -46,7 +46,7 @@ void CheckElements(DType d, const char* got, const char* want, size_t n) {
   }
 }
 
-// Small numbers whose sums and products of 33 stay exact, and, where `wild`, some of any bits.
+// Small numbers, of which sums and products of 33 are exact. If `wild`, some have random bits instead.
 Value Draw(DType d, ReduceOp op, bool wild, std::mt19937_64& random, char* to) {
   const size_t bytes = ElementBytes(d);
   const uint64_t any[2] = {random(), random()};
@@ -173,7 +173,7 @@ void CheckReductions(DType d, ReduceOp op, bool wild) {
     CheckSizes(d, op, sources, count, want);
   }
   if (wild || IsInteger(d) || IsComplex(d) || op > ReduceOp::kProd) return;
-  for (size_t i = 0; i < kMostElements; ++i) {  // and the reference's own float arithmetic was exact
+  for (size_t i = 0; i < kMostElements; ++i) {  // the reference's own float arithmetic was exact
     long double exact = sources.values[0][i].re;
     for (size_t s = 1; s < kMostSources; ++s) {
       exact = op == ReduceOp::kSum ? exact + sources.values[s][i].re : exact * sources.values[s][i].re;

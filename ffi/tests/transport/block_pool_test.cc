@@ -1,4 +1,5 @@
-// Blocks that several processes read: who holds them, messages that name them, and what the engine does with them.
+// Blocks of shared memory that several processes read: their counts of holders, the messages that name them, and how
+// the engine uses them.
 #include "transport/core/block_pool.h"
 
 #include <cstring>
@@ -41,7 +42,7 @@ CASE("holders") {
   CHECK(refused);
 }
 
-// Messages in blocks and in slots, in one ring: claimed, released and spilled alike.
+// Messages whose bytes are in blocks and in slots share a ring, and are claimed, released and spilled in the same way.
 CASE("messages in blocks") {
   BlockPool pool = BlockPool::Create(kBytes), mapped = BlockPool::Open(Path(pool.fd()), kBytes);
   LinkMemory memory = LinkMemory::Anonymous(kBytes);
@@ -70,10 +71,10 @@ CASE("messages in blocks") {
     if (op != 2) CHECK(data == mapped.data(op == 1 ? first : second));
     receiver.Release(position);
   }
-  CHECK_EQ(pool.held(), 1u);  // the first one's other holder
+  CHECK_EQ(pool.held(), 1u);  // the first block has a second holder
   pool.Leave(first, 1);
 
-  // A full ring's messages are handed out, which frees their blocks.
+  // Spilling a full ring hands out its messages and frees their blocks.
   for (uint64_t op = 0; op < 8; ++op) send(op, op % 2 ? pool.Take(1) : -1, 10);
   CHECK_EQ(pool.held(), 4u);
   uint64_t next = 0;
@@ -83,7 +84,7 @@ CASE("messages in blocks") {
   });
   CHECK(next == 8 && pool.held() == 0);
 
-  // What names no block fits nothing that anybody expects, and frees nothing.
+  // A message whose block number is out of range is read as empty, so no receiver matches it, and it frees no block.
   CHECK(sender.Reserve(&position));
   sender.PublishBlock(position, kBlocks, id(1), {10, 5});
   CHECK(receiver.Find(id(1), &position, &data, &message));
@@ -103,7 +104,7 @@ bool Used(Job& job, int process, uint32_t block) {
   return std::any_of(data, data + kBytes, [](char byte) { return byte != 0; });
 }
 
-// With blocks, and without where others hold them all. Results are checked by Site4.
+// Operations use blocks, and slots where all blocks of a process are held. Site4 checks the results.
 CASE("operations") {
   Job job(4, Wire::kShared, kBytes);
   Site4 site(&job, kDirect, Sized(1000));
@@ -116,15 +117,15 @@ CASE("operations") {
   for (int i = 0; i < 20; ++i) site.RunOk();
   CHECK(Used(job, 1, 0));
   CHECK_EQ(Held(job), 0u);
-  // Small messages go in slots of their own, which is one line for each.
+  // Small messages use LL's slots, one cache line each, and no blocks.
   Job small(4, Wire::kShared, kBytes);
   Site4 ll(&small, kDirect, Sized(50, 60, Protocol::kLL));
   for (int i = 0; i < 20; ++i) ll.RunOk();
   CHECK(!Used(small, 0, 0));
 }
 
-// Ranks that wait for one that does not come fail at the deadline in the midst of their messages: the blocks that they
-// hold are given back, those of messages that nobody takes when their rings are full.
+// Ranks that wait for a missing rank fail at the deadline with messages in flight. The blocks that they hold are given
+// back; blocks of messages that no operation takes are given back when the rings are full.
 CASE("failures give blocks back") {
   Job job(4, Wire::kShared, kBytes);
   Site4 late(&job, kDirect, Sized(4000, 0.05)), site(&job, kDirect, Sized(1000));
@@ -135,7 +136,7 @@ CASE("failures give blocks back") {
   CHECK_EQ(Held(job), 0u);
 }
 
-// An epoch has blocks of its own.
+// Each epoch has its own blocks.
 CASE("renewal") {
   Job job(4, Wire::kShared, kBytes);
   const std::shared_ptr<BlockPool> before = job.engine(0).links().Blocks();

@@ -1,5 +1,5 @@
-// Nobody sleeps for an event that no source raises: when the last busy-polling thread is gone and another one waits,
-// all sources ask for events, whatever they did meanwhile.
+// No thread sleeps while the sources' events are disabled: when the last busy-polling thread has left and another
+// thread is about to sleep, all sources have their events enabled, whatever happened in between.
 #include "transport/core/busy_pollers.h"
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace jaxring::test {
 namespace {
 
-// As the pumps of a connection: an event has it rest while somebody looks.
+// Behaves as the pumps of a connection: at an event it disables its events if a busy-polling thread is there.
 class Pump final : public BusyPollers::Source {
  public:
   explicit Pump(BusyPollers* busy_pollers) : busy_pollers_(busy_pollers) {}
@@ -42,7 +42,7 @@ class Pump final : public BusyPollers::Source {
   int rests_ = 0;
 };
 
-CASE("one thread") {
+CASE("events of one thread") {
   BusyPollers busy_pollers;
   auto pump = std::make_shared<Pump>(&busy_pollers);
   busy_pollers.Add(pump);
@@ -52,11 +52,11 @@ CASE("one thread") {
   busy_pollers.Begin();
   pump->OnEvent();
   CHECK(!pump->armed() && pump->rests() == 1);
-  busy_pollers.End(true);  // another one looks still
+  busy_pollers.End(true);  // another thread polls still
   CHECK(!pump->armed());
-  busy_pollers.End(false);  // and nobody sleeps
+  busy_pollers.End(false);  // no thread polls any more, but none sleeps either
   CHECK(!pump->armed());
-  busy_pollers.EnableEvents();  // until somebody is about to
+  busy_pollers.EnableEvents();  // as a thread does before it sleeps
   CHECK(pump->armed());
   busy_pollers.Begin();
   pump->OnEvent();
@@ -64,7 +64,7 @@ CASE("one thread") {
   CHECK(pump->armed() && pump->rests() == 2);
 }
 
-CASE("a race of threads") {
+CASE("events race with the last busy-polling thread") {
   BusyPollers busy_pollers;
   auto pump = std::make_shared<Pump>(&busy_pollers);
   busy_pollers.Add(pump);

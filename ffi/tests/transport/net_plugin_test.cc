@@ -1,4 +1,4 @@
-// Network plugins: our own small one in every version of the ABI carries messages; broken ones are refused.
+// Network plugins: our small test plugin carries messages in every version of the ABI; broken plugins are refused.
 #include <sys/socket.h>
 
 #include <chrono>
@@ -37,7 +37,7 @@ struct Ended {
   }
 };
 
-// Two processes' ends in one: a link from `sender` to `receiver`. The poller goes first at the end, as in an engine.
+// Both ends of a link from `sender` to `receiver`, in one process. The poller is destroyed first, as in an engine.
 struct Pair {
   explicit Pair(int version) {
     for (PluginLinks* links : {&sender, &receiver}) {
@@ -61,7 +61,7 @@ struct Pair {
   Poller poller{[] {}};
 };
 
-// More messages than rings and buffers hold, by turns of both protocols and of many lengths.
+// Sends more messages than rings and buffers hold, by both protocols in turn and of many lengths.
 void Carries(int version) {
   Pair pair(version);
   constexpr int kMessages = 200;
@@ -89,7 +89,7 @@ void Carries(int version) {
     ring.Release(position);
   }
   writer.join();
-  // An orderly end: what was published before it arrives before it is told.
+  // After an orderly end the receiver first gets every message that was published before it.
   uint64_t position = 0;
   CHECK(pair.here.send->simple.Reserve(&position));
   pair.here.send->simple.Publish(position, {9999, 0, 1, 0, 0}, {kSlot, 77});
@@ -99,7 +99,7 @@ void Carries(int version) {
   const char* data = nullptr;
   Message message;
   CHECK(pair.there.recv->simple.Find({9999, 0, 1, 0, 0}, &position, &data, &message));
-  // And the receiver's end, which said no word, is seen by the sender.
+  // The sender also notices that the receiver has closed its end without a goodbye.
   Await([&] { return pair.sent.ended.load(); });
   CHECK(!pair.sent.goodbye);
   CHECK(pair.here.send->end.closed);
@@ -111,7 +111,7 @@ void Says(Function function, const std::string& part) {
     function();
   } catch (const std::runtime_error& error) {
     if (std::string(error.what()).find(part) != std::string::npos) return;
-    std::cerr << "it says: " << error.what() << std::endl;
+    std::cerr << "the error is: " << error.what() << std::endl;
   }
   std::cerr << "expected: " << part << std::endl;
   CHECK(false);

@@ -1,4 +1,5 @@
-// The ring of slots under every transport: order, wrap-around, fullness, claims, spilling, threads, two mappings.
+// The ring of slots under every transport: order, wrap-around, full rings, claims, spilling, threads, and two mappings
+// of one ring.
 #include "transport/core/ring.h"
 
 #include <algorithm>
@@ -60,7 +61,7 @@ bool Send(RingSender& sender, const MessageId& id, uint32_t bytes) {
   return true;
 }
 
-// The position of a message that is there, with its content checked.
+// Finds a message that must be there, checks its content and returns its position.
 uint64_t Claim(RingReceiver& receiver, const MessageId& id, uint32_t bytes) {
   uint64_t position;
   const char* data;
@@ -83,7 +84,9 @@ bool There(RingReceiver& receiver, const MessageId& id) {
 
 void CheckOrder(Protocol protocol) {
   Ring ring(protocol);
-  // Several times around, all sizes, claimed from the youngest to the oldest, and released in both orders.
+  // Goes around the ring several times with all sizes. Messages are claimed from the newest to the oldest and released
+  // in
+  // both orders.
   for (uint32_t round = 0; round < 5; ++round) {
     auto size = [&](uint32_t i) { return i == 0 ? 0 : i == 1 ? ring.payload : (i * 37 + round) % ring.payload; };
     for (uint32_t i = 0; i < ring.slots; ++i) CHECK(Send(ring.sender, Id(round, i), size(i)));
@@ -101,7 +104,7 @@ void CheckOrder(Protocol protocol) {
   CHECK_EQ(ring.published.count.load(), static_cast<int>(5 * ring.slots));
 }
 
-// The oldest slot decides when there is room: younger ones that are read already wait for it.
+// The sender gets room only when the oldest slot is free, even if newer ones were released before.
 void CheckElders(Protocol protocol) {
   Ring ring(protocol);
   for (uint32_t i = 0; i < ring.slots; ++i) CHECK(Send(ring.sender, Id(1, i), 8));
@@ -117,7 +120,8 @@ void CheckUnclaim(Protocol protocol) {
   Ring ring(protocol);
   CHECK(Send(ring.sender, Id(1), 10) && Send(ring.sender, Id(2), 20) && Send(ring.sender, Id(1), 30));
   const uint64_t first = Claim(ring.receiver, Id(1), 10);
-  const uint64_t twin = Claim(ring.receiver, Id(1), 30);  // of equal names, the oldest that nobody has
+  const uint64_t twin =
+      Claim(ring.receiver, Id(1), 30);  // of messages with equal names, the oldest that is not claimed
   CHECK(!There(ring.receiver, Id(1)));
   ring.receiver.Unclaim(first);
   CHECK_EQ(Claim(ring.receiver, Id(1), 10), first);
@@ -136,7 +140,7 @@ void CheckUnclaim(Protocol protocol) {
   ring.receiver.Release(twin);
 }
 
-// A reserved slot that is not filled yet hides what comes behind it, and no more than that.
+// A reserved slot that is not published yet hides the messages behind it, and only those.
 void CheckUnfilled(Protocol protocol) {
   Ring ring(protocol);
   uint64_t position;
@@ -147,7 +151,7 @@ void CheckUnfilled(Protocol protocol) {
   CHECK(There(ring.receiver, Id(2)) && There(ring.receiver, Id(3)));
 }
 
-// A full ring of which some messages were read before and some are held: the rest is handed out in order, once.
+// In a full ring some messages were read and some are claimed: spilling hands out the others in order, each once.
 void CheckSpill(Protocol protocol, uint32_t pattern) {
   enum Fate { kUnwanted, kRead, kHeld };
   Ring ring(protocol);
@@ -183,13 +187,13 @@ void CheckSpill(Protocol protocol, uint32_t pattern) {
   CHECK_EQ(Send(ring.sender, Id(2), 8), room);
   for (uint64_t position : held) ring.receiver.Release(position);
   if (room) ring.receiver.Release(Claim(ring.receiver, Id(2), 8));
-  // Nothing is left, and all of the ring can be used.
+  // No message is left, and the whole ring can be used.
   for (uint32_t i = 0; i < ring.slots; ++i) CHECK(Send(ring.sender, Id(3, i), 8));
   CHECK(!Send(ring.sender, Id(4), 8));
   for (uint32_t i = 0; i < ring.slots; ++i) ring.receiver.Release(Claim(ring.receiver, Id(3, i), 8));
 }
 
-// A test's own queue of unexpected messages, with their names only.
+// The test's queue of unexpected messages, which keeps only their names.
 class Spilled {
  public:
   void Put(const MessageId& id) {
@@ -209,7 +213,8 @@ class Spilled {
   std::vector<MessageId> ids_;
 };
 
-// Flows with a sending and a receiving thread each, and a thread that spills: every message comes once and unharmed.
+// Several flows, each with a sending and a receiving thread, and one thread that spills: every message is received once
+// and undamaged.
 void CheckThreads(RingSender& sender, RingReceiver& receiver, int flows, bool spill) {
   constexpr uint16_t kMessages = 1000;
   const uint32_t payload = sender.memory().shape().payload_bytes;
@@ -264,7 +269,7 @@ void CheckMappings(Protocol protocol) {
   LinkMemory theirs = LinkMemory::Open(path, kSlot);
   RingSender sender(ours.ring(protocol), nullptr);
   RingReceiver receiver(theirs.ring(protocol), nullptr);
-  // One flow: ThreadSanitizer does not see through a second mapping how two senders' turns are ordered.
+  // One flow only: through a second mapping ThreadSanitizer does not see what orders two senders.
   CheckThreads(sender, receiver, 1, false);
   bool refused = false;
   try {
@@ -279,7 +284,7 @@ CASE("messages come in order") {
   for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) CheckOrder(protocol);
 }
 
-CASE("a slot is freed after its elders") {
+CASE("a slot is free once older ones are") {
   for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) CheckElders(protocol);
 }
 
@@ -287,7 +292,7 @@ CASE("a claimed message is given back") {
   for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) CheckUnclaim(protocol);
 }
 
-CASE("a slot that is not filled yet") {
+CASE("a slot that is not published hides later ones") {
   for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) CheckUnfilled(protocol);
 }
 

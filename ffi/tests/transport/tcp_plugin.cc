@@ -1,8 +1,8 @@
 // A small network plugin for tests, over TCP on 127.0.0.1, in versions 6 to 12 of NCCL's interface.
 //
-// It uses what the interface allows: connect and the first isend come back empty-handed, transfers move only when they
-// are tested. TEST_PLUGIN_BREAK makes it a bad one: the name of a function that its tables then lack, "host" (devices
-// without host memory) or "devices" (a nonsensical number of them).
+// It does what the interface allows but few plugins do: connect and the first isend return without a result, and
+// transfers move only when they are tested. TEST_PLUGIN_BREAK breaks it: the name of a function that its tables then
+// lack, "host" (devices without host memory) or "devices" (an impossible number of devices).
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -39,14 +39,14 @@ struct Connection {
   int fd;
   bool sends;
   bool began = false;
-  uint64_t length = 0;  // of the message at the front, and how much of that number was moved
-  size_t length_moved = 0;
+  uint64_t length = 0;      // of the message at the front
+  size_t length_moved = 0;  // bytes of `length` itself that were moved
   std::deque<Request*> queue;
 };
 
 struct Handle {
   sockaddr_in address;
-  int fd;  // of a connection in the making, plus one
+  int fd;  // of a connection that is being made, plus one
 };
 
 std::string Broken() {
@@ -129,7 +129,7 @@ int Post(void* comm, void* data, uint64_t bytes, void** request) {
   return kFine;
 }
 
-// One transfer on the socket: bytes moved, 0 if it would block, -1 with a code.
+// Makes one transfer on the socket. Returns the bytes moved, 0 if it would block, or -1 with a code.
 ssize_t Move(Connection* connection, char* data, size_t bytes, int* code) {
   ssize_t n =
       connection->sends ? send(connection->fd, data, bytes, MSG_NOSIGNAL) : recv(connection->fd, data, bytes, 0);
@@ -182,7 +182,7 @@ int Close(void* comm) {
   return kFine;
 }
 
-// What differs between the versions.
+// The types and functions that differ between the versions.
 int SendInt(void* comm, void* data, int bytes, int, void*, void** request) {
   return Post(comm, data, static_cast<uint64_t>(bytes), request);
 }
@@ -221,7 +221,7 @@ int InitIn(void** context, uint64_t, void* config, void*, void*) {
   return config == nullptr ? kInvalidUsage : kFine;
 }
 
-// kMore: numbers that the version has between the pointers' kinds and the speed.
+// kMore: how many integers the version has between `ptrSupport` and `speed`.
 template <size_t kMore>
 int Properties(int device, void* out) {
   static char names[2][6] = {"tcp0", "tcp1"};

@@ -1,4 +1,4 @@
-// TLS between two ends with somebody in between, who sees everything and may change it.
+// TLS between two ends, with a third party on the connection that sees every byte and may change it.
 #include "transport/tcp/tls.h"
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@ namespace {
 const std::string kKey(32, 'k');
 constexpr double kPatience = 60;
 
-// Carries what two ends say to each other.
+// Carries bytes between two ends and records them.
 class Between {
  public:
   Between() {
@@ -40,13 +40,13 @@ class Between {
     close(inner_[0]);
     close(inner_[1]);
   }
-  // From now on the next byte from end 0 is changed.
+  // Changes the next byte that end 0 sends.
   void Alter() { alter_ = true; }
   void Stop() {
     stop_ = true;
     if (thread_.joinable()) thread_.join();
   }
-  // After `Stop`.
+  // Valid after `Stop`.
   const std::string& seen() const { return seen_; }
   int ends[2];
 
@@ -100,7 +100,7 @@ struct Ends {
 
 bool Again() { return errno == EAGAIN || errno == EINTR; }
 
-// Sends `text` from one end to the other and returns what came, or why it broke.
+// Sends `text` from one end to the other and returns what arrived. If the stream fails, `why` says how.
 std::string Pass(Stream& from, Stream& to, const std::string& text, std::string* why) {
   std::thread sender([&] {
     for (size_t sent = 0; sent < text.size();) {
@@ -159,7 +159,7 @@ CASE("altered bytes") {
   CHECK(Pass(*ends.streams[0], *ends.streams[1], "hello", &why) == "hello");
   between.Alter();
   const std::string text = Text(), got = Pass(*ends.streams[0], *ends.streams[1], text, &why);
-  // Not a byte of the record that was changed is given away.
+  // The receiver gets no byte of the record that was changed.
   CHECK(got.size() < text.size() && text.compare(0, got.size(), got) == 0);
   CHECK(why.find("TLS") != std::string::npos);
 }

@@ -1,4 +1,4 @@
-// The CUDA engine's host half in several processes on the fake GPU: how tests start them, bring them together and plan.
+// Runs the CUDA engine's host half in several processes on the fake GPU: starts them, links them and makes plans.
 #pragma once
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 #include "tests/support/verbs_wire.h"
 
 #if defined(__SANITIZE_THREAD__)
-// Processes of these tests end without what it does at the end, so it has to speak at once.
+// The processes of these tests end by _Exit, so ThreadSanitizer must report a race at once and not at exit.
 extern "C" [[gnu::used, gnu::visibility("default")]] inline const char* __tsan_default_options() {
   return "halt_on_error=1";
 }
@@ -55,7 +55,7 @@ class SharedStore {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    std::cerr << "nobody set " << key << std::endl;
+    std::cerr << "no process has set the key " << key << std::endl;
     std::_Exit(1);
   }
 
@@ -81,17 +81,17 @@ inline cuda::Location ToLocation(const std::string& text) {
   return location;
 }
 
-// What a process of a test finds: its number, the others, sockets to them.
+// A process of a test: its number, the number of processes, and its sockets to the others.
 struct Processes {
   int own = 0, count = 1;
   SharedStore* store = nullptr;
   std::map<std::pair<int, int>, std::array<int, 2>> sockets;  // (sender, receiver)
   std::unique_ptr<Engine> engine;
   std::unique_ptr<cuda::Runtime> runtime;
-  std::map<int, std::vector<std::string>> nics;  // those near each device: all
+  std::map<int, std::vector<std::string>> nics;  // those near each device; here all of them
 };
 
-// By sockets, or by RDMA where JAXRING_TEST_VERBS names devices.
+// Links by sockets, or by RDMA if JAXRING_TEST_VERBS names devices.
 inline void LinkProcesses(Processes& here) {
   const auto key = [](int of, int with, bool sending) {
     return "offer/" + std::to_string(of) + "/" + std::to_string(with) + (sending ? "/s" : "/r");
@@ -206,7 +206,7 @@ inline cuda::CommunicatorSpec SpecOf(const Processes& here, const GroupShape& sh
   return spec;
 }
 
-// Sets a communicator up among all processes, as the planner does.
+// Sets up a communicator among all processes, as the planner does.
 inline std::shared_ptr<cuda::Communicator> Join(Processes& here, const GroupShape& shape) {
   auto group = here.runtime->GetCommunicator(SpecOf(here, shape));
   const std::string prefix = shape.name + "/";

@@ -1,5 +1,5 @@
-// What tests do with a GPU beyond the engine's interface: streams by number, and graphs. The same for a real one and
-// for the fake.
+// GPU operations of tests that the engine's interface lacks: streams by number, and graphs. A real GPU and the fake one
+// have the same functions.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace jaxring::test {
 
-// Under ThreadSanitizer fewer rounds must do.
+// Under ThreadSanitizer there are fewer rounds, since it is slow.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kSlow = true;
 #else
@@ -26,7 +26,7 @@ inline constexpr bool kSlow = false;
 inline constexpr bool kRealGpu = true;
 inline constexpr int kThreads = 256;
 
-// What `launch` enqueues on the stream, to be enqueued again and again.
+// A graph of what `launch` enqueues on the stream.
 inline std::function<void()> Captured(void* stream, const std::function<void()>& launch) {
   auto s = static_cast<cudaStream_t>(stream);
   CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal) == cudaSuccess);

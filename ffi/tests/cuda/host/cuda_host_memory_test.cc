@@ -1,12 +1,12 @@
-// How ranks come to each other's buffers, on the fake GPU: memory that descriptors share, stand-ins, first calls that
-// are captured, and copy engines. Linked with the real GPU it is cuda_gpu_memory_test.
+// How ranks get access to each other's buffers, on the fake GPU: memory that is shared by file descriptors, replacement
+// buffers, first calls that are captured, and copy engines. Linked with the real GPU it is cuda_gpu_memory_test.
 #include "tests/cuda/host/cuda_host_play.h"
 #include "tests/support/cases.h"
 
 namespace jaxring::test {
 namespace {
 
-// Memory that legacy IPC does not export: launches go through stand-ins of our own.
+// CUDA's legacy IPC does not export the memory, so launches use replacement buffers of our own.
 void Staged(Processes& here) {
   const Schedule& schedule = Find("all_gather direct 1x4 x1");
   uint64_t staged = 0;
@@ -16,7 +16,8 @@ void Staged(Processes& here) {
   CHECK_EQ(staged, 6u);
 }
 
-// Buffers of the driver's virtual memory calls, which descriptors share, are read and written in place too.
+// Buffers that the driver's virtual memory calls made are shared by file descriptors, and are read and written in
+// place.
 void VirtualMemory(Processes& here) {
   const std::vector<int> process = {0, 0, 1, 1}, domain = {0, 0, 0, 0};
   for (const char* collective : {"all_reduce", "all_to_all"}) {
@@ -28,7 +29,7 @@ void VirtualMemory(Processes& here) {
 }
 
 #if !defined(JAXRING_REAL_GPU)
-// Memory that cannot be exported after all is copied to stand-ins.
+// Memory whose export fails is copied to replacement buffers.
 void Unexportable(Processes& here) {
   cuda::fake::options().no_ipc = true;
   const Schedule& schedule = Find("all_gather direct 1x4 x1");
@@ -38,8 +39,8 @@ void Unexportable(Processes& here) {
 }
 #endif
 
-// XLA may capture a site's first call, when the buffers are not known to the peers yet: what a capturing thread may not
-// do is done elsewhere.
+// XLA may capture a site's first call, when the peers have not mapped the buffers yet. Another thread then makes the
+// CUDA calls that a capturing thread may not make.
 void CapturedFirst(Processes& here) {
   const Schedule& schedule = Find("all_gather direct 1x4 x1");
   for (bool zero_copy : {true, false}) {
@@ -67,7 +68,7 @@ void CapturedFirst(Processes& here) {
   }
 }
 
-// Copies between barriers, of whole blocks and in slices, and replayed.
+// Copy engines copy whole blocks, and slices of them, between epoch barriers; launches are also replayed.
 void CopyEngine(Processes& here) {
   const std::vector<int> domain = {0, 0, 0, 0};
   const std::vector<int> process = here.count == 1 ? domain : std::vector<int>{0, 0, 1, 1};

@@ -1,5 +1,5 @@
-// send, recv and ragged_all_to_all as graphs on the fake GPU: what counts, and what says how much there is, lies in
-// device memory, so a graph that was captured once goes on and moves other amounts.
+// send, recv and ragged_all_to_all as graphs on the fake GPU: counters, offsets and sizes are in device memory, so a
+// graph that was captured once can be replayed and moves other amounts.
 #include <algorithm>
 #include <numeric>
 
@@ -36,7 +36,7 @@ void Expect(const Status& status) {
   CHECK(status.ok());
 }
 
-// Two messages ahead, of several slots each, then two receives; rank 0 is nobody's target and the last nobody's source.
+// Two sends of several slots each, then two receives. No rank sends to rank 0, and the last rank sends to none.
 void Mail(Processes& here, const std::vector<int>& process, const std::vector<int>& domain) {
   constexpr uint64_t kElements = 2000;
   const Schedule& both = Find("permute direct 4x1 x1");
@@ -90,7 +90,7 @@ void Mail(Processes& here, const std::vector<int>& process, const std::vector<in
   }
 }
 
-// Rows that rank `from` sends to `to` in a round; some rounds and pairs have none.
+// Rows that rank `from` sends to `to` in a round; for some rounds and pairs there are none.
 int Rows(int from, int to, int round) { return (from * 7 + to * 3 + round * 5) % 40 * (round % 4 != 3); }
 
 void Ragged(Processes& here, const std::vector<int>& process, const std::vector<int>& domain) {
@@ -159,11 +159,11 @@ void CheckOk(int processes, const std::function<void(Processes&)>& body) {
 
 void CheckLayout(const std::vector<int>& process, const std::vector<int>& domain) {
   const bool network = domain.back() != 0, rdma = !VerbsDevices().empty();
-  if (rdma && !network) return;  // nothing goes by it
+  if (rdma && !network) return;  // no message would use RDMA
   CheckOk(process.back() + 1, [&](Processes& here) {
     Mail(here, process, domain);
     Ragged(here, process, domain);
-    // All go by Simple, so where it is by RDMA no processor sees their bytes.
+    // All use the Simple protocol, so over RDMA no CPU touches their bytes.
     auto counters = here.runtime->Counters();
     CHECK_EQ(counters["carried_messages"] > 0, network);
     CHECK_EQ(counters["gpu_direct_messages"], rdma ? counters["carried_messages"] : 0u);

@@ -1,5 +1,5 @@
-// Multicast memory on the fake GPU: set up in one and in several processes, gone through and replayed, and what is said
-// where a step fails or a process dies.
+// Multicast memory on the fake GPU: it is set up in one and in several processes, launches use it and are replayed, and
+// errors are checked where a step fails or a process dies.
 #include "tests/cuda/host/cuda_host_play.h"
 #include "tests/support/cases.h"
 
@@ -16,7 +16,7 @@ void Collectives(Processes& here) {
   for (const auto& [collective, kind] : kKinds) {
     const Schedule& schedule = Find(std::string(collective) + " direct 1x4 x1");
     uint64_t staged = 0;
-    // Memory for one slice, and for many.
+    // With memory for one slice, and for many.
     for (uint64_t bytes : {1 << 16, 1 << 12}) {
       if (kSlow && bytes != 1 << 12) continue;
       Play(
@@ -40,7 +40,8 @@ void Refused(Function function, const char* what) {
   Fail(__FILE__, __LINE__, what);
 }
 
-// Steps out of their order, GPUs that are shared, and a driver that refuses: each says who, what and the way out.
+// Steps in the wrong order, shared GPUs, and a driver that refuses: each error names the rank, what failed and what to
+// do.
 void Failures(Processes& here) {
   const Schedule& schedule = Find("all_reduce direct 1x4 x1");
   const std::vector<int> all(4, 0);
@@ -78,7 +79,7 @@ void Failures(Processes& here) {
   Refused([&] { sharing->multicast().Join(2, other); }, "rank 2 (process 0) cannot add its GPU");
 }
 
-// Memory that was mapped, but through which one GPU's instructions do not reach the others'.
+// The memory was mapped, but one GPU's instructions do not reach the other GPUs through it.
 void Unreached(Processes& here) {
   const std::vector<int> all(4, 0);
   auto group = Join(here, ShapeOf(Find("all_reduce direct 1x4 x1"), all, all, cuda::Protocol::kSimple));
@@ -97,7 +98,7 @@ void Unreached(Processes& here) {
   Refused([&] { team.Verify(1); }, "a sum that was read through it is not the sum over all GPUs");
 }
 
-// What setting it up had got so far is given back when it fails.
+// When a step fails, everything that the steps before it allocated is given back.
 void GivenBack(Processes&) {
   cuda::Gpu& gpu = cuda::ThisGpu();
   std::unique_ptr<cuda::MulticastObject> object = gpu.NewMulticast(0, 2, 100);
@@ -111,7 +112,7 @@ void GivenBack(Processes&) {
   for (char* memory : own) CHECK(gpu.Find(memory).base == nullptr);
 }
 
-// Descriptors by number that were not handed out, and of processes that are not attached.
+// Regions that were not registered, and those of processes that are not attached.
 void Descriptors(Processes& here) {
   cuda::Regions& regions = here.runtime->regions();
   Refused([&] { regions.Fetch(1 - here.own, cuda::kMaxRegions + 7); }, "the memory has been freed");
@@ -121,7 +122,7 @@ void Descriptors(Processes& here) {
 void Death(Processes& here) { DeathIn(here, "all_reduce direct 1x4 x1", 0, 1 << 12); }
 
 void PlayOnFour(int processes, void (*body)(Processes&), const std::vector<int>& ends = {}) {
-  cuda::fake::options().devices = 4;  // as many as there are ranks: each needs one of its own
+  cuda::fake::options().devices = 4;  // one for each rank: no two may share a GPU here
   PlayIn(processes, body, ends);
 }
 

@@ -1,4 +1,5 @@
-// Plays a schedule among the processes of a test on the CUDA engine's host half: buffers, launches, graphs, results.
+// Runs a schedule among the processes of a test on the CUDA engine's host half: makes buffers, launches, replays graphs
+// and checks results.
 #pragma once
 
 #include <signal.h>
@@ -10,7 +11,7 @@
 
 namespace jaxring::test {
 
-// What element i of block b of a rank's input is; sums of it are exact in every dtype used.
+// Element i of block b of a rank's input. Sums of these are exact in every dtype used.
 inline int Element(int rank, int block, uint64_t i, int round) {
   return (rank * 5 + block * 3 + static_cast<int>(i % 7) + round) % 11 - 5;
 }
@@ -121,7 +122,7 @@ inline void CopyInstead(Processes& here, cuda::Communicator& group, const std::s
   }
 }
 
-// Sets the ranks' multicast memory up, step by step, as the planner does.
+// Sets up the ranks' multicast memory in the planner's steps.
 inline void JoinMulticast(Processes& here, cuda::Communicator& group, const std::string& name, uint64_t bytes) {
   const int ranks = static_cast<int>(group.spec().ranks.size());
   cuda::MulticastTeam& team = group.multicast();
@@ -142,7 +143,7 @@ inline void JoinMulticast(Processes& here, cuda::Communicator& group, const std:
   step(" verified ", [&](int r) { team.Verify(r); });
 }
 
-// Three rounds of launches, and with `replays` as many of graphs.
+// Three rounds of launches, and then `replays` replays of a graph.
 inline void Play(Processes& here, const GroupShape& shape, const Schedule& schedule, uint64_t block,
                  const std::function<void(cuda::LaunchPlanSpec&)>& change = {}, uint64_t* staged = nullptr,
                  int replays = 0, uint64_t staging = 0, bool is_virtual = false, uint64_t multicast = 0) {
@@ -177,7 +178,7 @@ inline void Play(Processes& here, const GroupShape& shape, const Schedule& sched
     if (replays > 0) graphs.push_back(Captured(StreamOf(r), [&, r = r] { launch(r, buffers.at(r)); }));
   }
   for (int round = 0; round < replays; ++round) {
-    // Now and then with other data, so that a result is not the last one's.
+    // Some rounds have other data, so that a result that was left over shows.
     if (round % 10 == 0) {
       await();
       for (auto& [r, buffer] : buffers) buffer.Fill(round);
@@ -192,7 +193,7 @@ inline void Play(Processes& here, const GroupShape& shape, const Schedule& sched
 
 inline GroupShape ShapeOf(const Schedule& schedule, std::vector<int> process, std::vector<int> domain,
                           cuda::Protocol protocol) {
-  static int number = 0;  // the same in all processes, which play the same cases
+  static int number = 0;  // the same in all processes, which run the same cases
   return {"group " + std::to_string(number++),
           std::move(process),
           std::move(domain),
@@ -202,7 +203,7 @@ inline GroupShape ShapeOf(const Schedule& schedule, std::vector<int> process, st
           4};
 }
 
-// A process dies in the middle: the other's launches end, and say who is gone.
+// A process dies in the middle: the other process's launches end, and their error names it.
 inline void DeathIn(Processes& here, const char* name, uint64_t staging = 0, uint64_t multicast = 0) {
   const Schedule& schedule = Find(name);
   const GroupShape shape = ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple);
@@ -225,7 +226,7 @@ inline void DeathIn(Processes& here, const char* name, uint64_t staging = 0, uin
   for (int r : {0, 1}) {
     try {
       cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
-      CHECK(!launched[r].ok());  // the news of the death came first
+      CHECK(!launched[r].ok());  // the failure was noticed before this launch
     } catch (const cuda::GpuError& error) {
       CHECK(std::string(error.what()).find("launch failure") != std::string::npos);
     }
@@ -234,7 +235,7 @@ inline void DeathIn(Processes& here, const char* name, uint64_t staging = 0, uin
   CHECK(group->Broken(&why));
   CHECK(why.find("process 1") != std::string::npos);
   std::cout << why << std::endl;
-  std::_Exit(7);  // nobody is there to end with
+  std::_Exit(7);  // the usual end would wait for the dead process
 }
 
 inline const std::vector<int> kDeathEnds = {7, 128 + SIGKILL};

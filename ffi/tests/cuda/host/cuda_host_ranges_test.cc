@@ -1,4 +1,5 @@
-// A profiler's view of launches: a tool is loaded by NVTX's own mechanism and counts the ranges of an all-reduce.
+// What a profiler sees of launches: NVTX loads a test tool by its own mechanism, which records the ranges of an
+// all-reduce.
 #include <dlfcn.h>
 
 #include "tests/cuda/host/cuda_host.h"
@@ -13,7 +14,7 @@ int Count(const std::string& text, const std::string& what) {
   return count;
 }
 
-// Three rounds of a plan with the name `range`, or without one of its own.
+// Three rounds of a plan with the range name `range`, which may be empty.
 void Play(Processes& here, const Schedule& schedule, const std::string& range) {
   const GroupShape shape{schedule.name, {0, 0, 0, 0}, {0, 0, 0, 0}, cuda::Protocol::kSimple, 1, 8192, 4};
   auto group = Join(here, shape);
@@ -32,7 +33,7 @@ void Launches(Processes& here) {
   const Schedule &reduce = Find("all_reduce direct 1x4 x1"), &broadcast = Find("broadcast direct 1x4 x1");
   Play(here, reduce, "all_reduce sum 200B over r: direct/memory");
   Play(here, broadcast, "");
-  void* tool = dlopen(JAXRING_NVTX_TOOL, RTLD_NOW | RTLD_NOLOAD);  // NVTX has loaded it, or it is not there
+  void* tool = dlopen(JAXRING_NVTX_TOOL, RTLD_NOW | RTLD_NOLOAD);  // succeeds only if NVTX has loaded it
   CHECK(tool != nullptr);
   auto* saw = reinterpret_cast<const char* (*)()>(dlsym(tool, "NvtxToolSaw"));
   const std::string text = saw();

@@ -1,5 +1,5 @@
-// Collectives that were started on the fake GPU: what XLA's stream does between start and done runs while the
-// collective waits for its peer, also in a captured graph.
+// Started collectives on the fake GPU: work that XLA's stream has between start and done runs while the collective
+// waits for its peer, also in a captured graph.
 #include "tests/cuda/host/cuda_host.h"
 #include "tests/support/cases.h"
 
@@ -52,7 +52,7 @@ void WhileThePeersAreAway(Processes& here) {
     two.Compute(r);
   }
   for (int r : {0, 1, 2}) {
-    two.Await(r);  // of the stream that computes: it does not wait for the collective
+    two.Await(r);  // the computing stream, which does not wait for the collective
     CHECK_EQ(two.Last(two.copy[r], r), 100 + r);
     CHECK_EQ(two.Last(two.out[r], r), 0);
   }
@@ -61,7 +61,7 @@ void WhileThePeersAreAway(Processes& here) {
   two.Start(3);
   for (int r = 0; r < 4; ++r) {
     CHECK(two.side_streams.Join(r, two.out[r], StreamOf(r)));
-    // Behind the join, what came of the collective is there.
+    // After the join the collective's result is there.
     cuda::ThisGpu().CopyAsync(two.copy[r], two.out[r], kBytes, StreamOf(r));
     two.Await(r);
     CHECK_EQ(two.Last(two.copy[r], r), 10);
@@ -70,7 +70,7 @@ void WhileThePeersAreAway(Processes& here) {
   CHECK_EQ(two.side_streams.open(), 0u);
 }
 
-// The start reads what was enqueued before it, and not what comes later.
+// The start reads the result of earlier work on the stream, and not of later work.
 void InOrder(Processes& here) {
   Two two(here);
   for (int r = 0; r < 4; ++r) {
@@ -90,7 +90,7 @@ void AsAGraph(Processes& here) {
   Two two(here);
   std::vector<std::function<void()>> graphs;
   for (int r = 0; r < 4; ++r) {
-    // Streams and events are there.
+    // This first start makes the streams and events, which a captured one may not.
     two.Start(r);
     CHECK(two.side_streams.Join(r, two.out[r], StreamOf(r)));
   }
@@ -116,7 +116,7 @@ void AsAGraph(Processes& here) {
   }
 }
 
-// XLA captures each call by itself: a start would leave its stream in the capture.
+// XLA captures each call by itself, and a start alone would leave its side stream in the capture.
 void AStartAloneIsNoGraph(Processes& here) {
   Two two(here);
   bool refused = false;

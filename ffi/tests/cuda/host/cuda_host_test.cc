@@ -20,7 +20,7 @@ void OneProcess(Processes& here) {
   }
 }
 
-// All ranks address each other's memory, two processes of two ranks.
+// All ranks address each other's memory, in two processes of two ranks.
 void OneNode(Processes& here) {
   const std::vector<int> process = {0, 0, 1, 1}, domain = {0, 0, 0, 0};
   for (const char* collective : kCollectives) {
@@ -35,7 +35,7 @@ void OneNode(Processes& here) {
   }
 }
 
-// Domains that only sockets join, and hosts' slots in pinned memory: whole domains, single ranks, and a mixture.
+// Domains that only sockets connect, with slots in pinned memory: whole domains, single ranks, and a mixture.
 void Network(Processes& here) {
   int turn = 0;
   for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL}) {
@@ -57,7 +57,7 @@ void FourProcesses(Processes& here) {
   Play(here, ShapeOf(direct, {0, 1, 2, 3}, {0, 0, 0, 0}, cuda::Protocol::kSimple), direct, 4000);
 }
 
-// Captured launches: what counts is in device memory.
+// Captured launches can be replayed, since counters are in device memory.
 void Graphs(Processes& here) {
   const int replays = kRealGpu ? 1000 : kSlow ? 10 : 30;
   const Schedule& direct = Find("all_reduce direct 1x4 x1");

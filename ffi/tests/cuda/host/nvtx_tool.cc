@@ -1,4 +1,4 @@
-// A tool as NVTX loads one from NVTX_INJECTION64_PATH: it writes down which ranges were opened and closed.
+// A tool that NVTX loads from NVTX_INJECTION64_PATH: it records which ranges were opened and closed.
 #include <nvtx3/nvToolsExt.h>
 
 #include <mutex>
@@ -10,7 +10,7 @@ namespace {
 std::mutex mutex;
 std::string seen;
 
-// What handles point to; elements of a set stay where they are.
+// Handles point into this set, whose elements do not move.
 const std::string* Keep(const char* text) {
   static std::set<std::string> kept;
   return &*kept.insert(text).first;
@@ -55,7 +55,7 @@ extern "C" __attribute__((visibility("default"))) int InitializeInjectionNvtx2(N
   return 1;
 }
 
-// What was seen so far, line by line.
+// The ranges recorded so far, one a line.
 extern "C" __attribute__((visibility("default"))) const char* NvtxToolSaw() {
   std::lock_guard lock(mutex);
   return seen.c_str();

@@ -1,5 +1,5 @@
-// Messages over a pair of links by RDMA whose every word says which message it is of. One that does not come, or comes
-// with other bytes than were sent, is told with what stands in the ring and with what was done last.
+// Sends messages over a pair of RDMA links. Every word of a message names the message. For one that does not arrive, or
+// arrives with other bytes, the report has the ring's contents and the last events.
 #pragma once
 
 #include <unistd.h>
@@ -49,7 +49,7 @@ bool Within(int seconds, Done done) {
   return true;
 }
 
-// The last events of all threads. What is printed while others still write may miss the youngest of theirs.
+// The last events of all threads. A print while other threads still write may miss their newest events.
 class Trace {
  public:
   enum What { kReserved, kPublished, kFound, kReleased };
@@ -60,7 +60,7 @@ class Trace {
   void Add(What what, uint32_t slots, uint64_t position, uint64_t op) {
     events_[next_++ % kEvents] = {what, slots, position, op, Clock::now()};
   }
-  // What was done to a slot of the rings of that shape, oldest first.
+  // Prints what was done to a slot of the rings of that shape, oldest first.
   void Print(uint32_t slots, uint64_t position) const {
     static constexpr const char* kWords[] = {"sender has taken it for", "sender has published in it",
                                              "receiver has found in it", "receiver has released it after"};
@@ -95,7 +95,7 @@ inline void Fill(char* to, uint64_t op, uint32_t bytes) {
   }
 }
 
-// Ends the program: the first thread that finds a fault tells it, others wait.
+// Ends the program: the first thread that finds a fault reports it, other threads wait.
 [[noreturn]] inline void Fault(const std::string& what, const RingMemory& ring, uint64_t position, const LinkEnd& end) {
   static std::mutex once;
   once.lock();

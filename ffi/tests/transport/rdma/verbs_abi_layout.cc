@@ -1,5 +1,5 @@
-// Our declarations of libibverbs' and librdmacm's binary interface are those of the real headers. All is checked while
-// this is compiled.
+// Checks while it is compiled that our declarations of libibverbs' and librdmacm's binary interface match the real
+// headers.
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 

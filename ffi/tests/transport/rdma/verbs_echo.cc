@@ -1,10 +1,11 @@
-// Sends back what it receives: our verbs endpoint for a peer that is not ours, tests/rdma/verbs_peer.py.
+// Sends back the messages that it receives: our verbs endpoint, for a peer that does not use our code
+// (tests/rdma/verbs_peer.py).
 //
 //   verbs_echo SLOT_BYTES RECV_FD SEND_FD
 //
-// The descriptors are the connections beside the link that it receives by and the one that it sends by. It says its
-// offers as "recv HEX" and "send HEX", reads the peer's two in the same order, a line each, and says "ready"; then what
-// becomes of its links, "recv ended: WHY" and "send ended: WHY". It ends with its standard input.
+// The descriptors are the control connections of the link by which it receives and of the one by which it sends. It
+// prints its offers as "recv HEX" and "send HEX", reads the peer's two in the same order, one a line, and prints
+// "ready". When a link ends it prints "recv ended: WHY" or "send ended: WHY". It exits when its standard input ends.
 #include <poll.h>
 #include <unistd.h>
 
@@ -20,7 +21,7 @@
 namespace jaxring::test {
 namespace {
 
-// One message of a ring to the other ring of its kind, if there is one and room for it.
+// Moves one message from a receiving ring to the sending ring of the same protocol, if there is one and there is room.
 bool Echo(RingReceiver& from, RingSender& to) {
   uint64_t position, place;
   MessageId id;
@@ -75,6 +76,6 @@ void Run(uint32_t slot_bytes, int recv_fd, int send_fd) {
 
 int main(int argc, char** argv) {
   CHECK_EQ(argc, 4);
-  alarm(200);  // whatever becomes of the peer
+  alarm(200);  // ends this process if the peer does not
   jaxring::test::Run(static_cast<uint32_t>(std::atoi(argv[1])), std::atoi(argv[2]), std::atoi(argv[3]));
 }

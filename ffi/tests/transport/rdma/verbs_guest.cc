@@ -41,7 +41,7 @@ void Shell(const std::string& command) {
   }
 }
 
-// What making an end says when it fails.
+// The error of making an endpoint, or "" if there is none.
 std::string Refusal(EndpointOptions options, const std::function<void(Endpoint&)>& then = nullptr,
                     Endpoint::Role role = Endpoint::Role::kSender) {
   LinkMemory memory = LinkMemory::Anonymous(128 * 1024);
@@ -63,7 +63,8 @@ void Says(const std::string& text, std::initializer_list<const char*> parts) {
   }
 }
 
-// Messages of all sizes, both rings at once, several times around; received in order, and from the youngest.
+// Sends messages of all sizes through both rings at once, several times around. They are received in order and, in
+// every other round, from the newest to the oldest.
 void CheckFlow(int times) {
   Pair pair(64 * 1024);
   std::vector<std::thread> threads;
@@ -88,10 +89,10 @@ void CheckFlow(int times) {
   CHECK(!pair.send->end.closed && !pair.recv->end.closed);
 }
 
-// An operation's last message, which waits for a credit when the operation has ended here and its thread no longer
-// looks, still goes when the credit comes.
+// The last message of an operation waits for a credit when the operation has ended here and its thread no longer polls.
+// It must still be sent when the credit arrives.
 void CheckHeld() {
-  // Whether a completion has the pump rest before the credit comes is a matter of time.
+  // Whether the pump has disabled its events before the credit arrives depends on timing, hence several tries.
   for (int time = 0; time < 10; ++time) {
     Pair pair;
     BusyPollers& busy_pollers = pair.engines[0]->busy_pollers();
@@ -109,8 +110,8 @@ void CheckHeld() {
   }
 }
 
-// Bytes that go past the slots are in their place when the message that they go along with is found, whatever comes
-// before and behind it, and nothing beside them is touched.
+// Bytes that are written directly, and not by the slots, are in place when the message that goes with them is found,
+// whatever is sent before and after it, and the memory around them is unchanged.
 void CheckDirect() {
   Pair pair;
   constexpr uint64_t kPieces = 200, kRoom = 8, kMost = 40'000, kGuard = 64;
@@ -145,7 +146,7 @@ void CheckDirect() {
     read = i + 1;
   }
   sending.join();
-  // A descriptor that is no dma-buf is refused in words.
+  // A descriptor that is not a dma-buf is refused with a message that says so.
   const int file = memfd_create("no dma-buf", MFD_CLOEXEC);
   try {
     sender->Register({from.data(), 4096, file});
@@ -155,7 +156,7 @@ void CheckDirect() {
   }
   close(file);
   CHECK(!pair.send->end.closed && !pair.recv->end.closed);
-  // A place that was not offered ends the connection, and nothing is written.
+  // A write to memory that was not offered ends the connection, and no byte is written.
   uint64_t position;
   CHECK(pair.send->ll.Reserve(&position));
   sender->Attach(position, {from.data(), key, to_key, reinterpret_cast<uint64_t>(to.data()) + to.size(), 64});
@@ -163,14 +164,14 @@ void CheckDirect() {
   CHECK(Within(60, [&] { return pair.send->end.closed && pair.recv->end.closed; }));
 }
 
-// A cable that drops packets: they are sent again, and nothing is lost, doubled or late for good.
+// On a cable that drops packets they are sent again: every message arrives, and arrives once.
 void CheckLoss() {
   Shell("tc qdisc add dev " + Interface(0) + " root netem loss 2%");
   CheckFlow(10);
   Shell("tc qdisc delete dev " + Interface(0) + " root");
 }
 
-// The cable is pulled: both ends say so, and name device, GID and queue pair.
+// When the cable is pulled, both ends report it and name device, GID and queue pair.
 void CheckLinkDown() {
   Pair pair;
   Send(*pair.send, Protocol::kLL, 1, 8);
@@ -190,7 +191,7 @@ void CheckLinkDown() {
   }));
 }
 
-// The peer ends in good order: what it sent before is there, and it counts as no crash.
+// When the peer ends in good order, everything that it sent before is there, and it does not count as crashed.
 void CheckGoodbye() {
   Pair pair;
   constexpr uint64_t kCount = 30;
@@ -204,7 +205,7 @@ void CheckGoodbye() {
   CHECK(!pair.engines[1]->Crashed(0));
 }
 
-// A cable that takes its time. Some devices say that a write is complete when it is still on its way; the sender then
+// On a cable with a long delay some devices report a write as complete while it is still in flight, and the sender then
 // fills the slots again.
 void CheckDelay() {
   Shell("tc qdisc add dev " + Interface(0) + " root netem delay 5ms");
@@ -244,7 +245,7 @@ void CheckRefusals() {
        {"GID ::ffff:10.99.0.99", "route"});
 }
 
-// Half of the port: a device that is there and whose cable is not.
+// The device is there, but its cable is not connected.
 void CheckDownFromTheStart() {
   Shell("ip link set " + Interface(0) + " down");
   const std::string said = Refusal(Device(0));
@@ -252,7 +253,7 @@ void CheckDownFromTheStart() {
   Says(said, {"port is not active"});
 }
 
-// A user who may lock little memory is told how to get more.
+// The error for a user who may lock little memory says how to raise the limit.
 void CheckMemlock() {
   const pid_t child = fork();
   CHECK(child >= 0);

@@ -1,12 +1,14 @@
-// When may the source of an RDMA write be filled again? Plain libibverbs and librdmacm, without any of our code.
+// Measures when the source of an RDMA write may be filled again, with libibverbs and librdmacm alone and none of our
+// code.
 //
 //   write_source FROM TO BYTES ROUNDS own|later
 //
 // FROM and TO are the addresses of two RDMA devices of this host. In every round the sender writes BYTES into the
-// receiver's memory, sends a word behind them on the same queue pair, waits for a completion and fills the source with
-// other bytes; the receiver compares its memory when the word has come. The completion is the write's `own`, or that of
-// the word, which was posted `later`, with the write unsignaled; by the verbs' rules that says as much. Prints in how
-// many rounds the receiver found changed bytes; exits with 1 if there were any, with 2 if anything else failed.
+// receiver's memory, sends a word after them on the same queue pair, waits for a completion and fills the source with
+// other bytes. The receiver compares its memory when the word has arrived. With `own` the completion is the write's.
+// With `later` the write is unsignaled and the completion is the word's, which by the rules of verbs proves the same.
+// Prints in how many rounds the receiver found changed bytes. Exits with 1 if there were any, with 2 if anything else
+// failed.
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
@@ -26,7 +28,7 @@ namespace {
 constexpr uint16_t kPort = 7471;
 constexpr int kResolveMs = 5000;
 constexpr uint64_t kWord = 1, kWrite = 2;  // work requests' ids
-constexpr char kOther = 101;               // what no round writes
+constexpr char kOther = 101;               // a value that no round writes
 
 void Must(bool good, const char* what) {
   if (good) return;
@@ -34,7 +36,7 @@ void Must(bool good, const char* what) {
   std::_Exit(2);
 }
 
-// Where the receiver's memory is; goes with its acceptance.
+// Where the receiver's memory is. It is the private data of its acceptance.
 struct Target {
   uint64_t address;
   uint32_t key;
@@ -118,7 +120,7 @@ class End {
     tell.send_flags = IBV_SEND_SIGNALED;
     Must(ibv_post_send(id_->qp, &write, &bad) == 0, "ibv_post_send");
   }
-  // The next completion's request.
+  // Waits for the next completion and returns its request.
   uint64_t Complete() {
     ibv_wc completion;
     int count;
@@ -186,7 +188,7 @@ int main(int argc, char** argv) {
     sender.WriteAndTell(target, own);
     while (sender.Complete() != (own ? kWrite : kWord)) continue;
     std::memset(sender.data(), kOther, bytes);
-    // One write at a time, so that nothing but the source can be mixed up.
+    // One write at a time, so that only a source that was filled too early can cause changed bytes.
     while (looked != round) std::this_thread::yield();
     if (own) Must(sender.Complete() == kWord, "the word's completion");
   }
