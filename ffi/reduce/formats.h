@@ -1,8 +1,8 @@
-// Narrow floats within 32-bit words, to float32 and back. Per instruction set: see vectors.h.
+// Converts narrow floats within 32-bit words to float32 and back. Per instruction set: see vectors.h.
 //
 // A format has kPerWord elements in each 32-bit lane. Unpack<k> gives the k-th element of each lane as float32,
 // exactly; Pack<k> rounds to nearest even, once, and returns words that are zero outside the k-th element. All
-// arithmetic on floats here is on normal numbers, so a caller's flush-to-zero mode does not show.
+// arithmetic on floats here is on normal numbers, so a caller's flush-to-zero mode does not change results.
 #pragma once
 
 #include "reduce/vectors.h"
@@ -45,13 +45,13 @@ struct BFloat16 {
   }
 };
 
-// A sign, an exponent and kMantissa bits in kBits. Where kFiniteOnly, the code of all ones is NaN, no code is infinity
-// and overflow gives NaN; otherwise the highest exponent is for infinity and NaN as in IEEE 754.
+// A format of kBits: a sign, an exponent and kMantissa bits. Where kFiniteOnly, the code of all ones is NaN, no code is
+// infinity and overflow gives NaN; otherwise the highest exponent is for infinity and NaN as in IEEE 754.
 template <int kBits, int kMantissa, bool kFiniteOnly>
 struct SmallFloat {
   static constexpr int kPerWord = 32 / kBits;
   static constexpr int kExponent = kBits - 1 - kMantissa;
-  static constexpr int kShift = 23 - kMantissa;  // between the mantissas
+  static constexpr int kShift = 23 - kMantissa;  // from this mantissa to float32's
   static constexpr int kBias = (1 << (kExponent - 1)) - 1;
   static constexpr int32_t kRebias = (127 - kBias) << 23;
   static constexpr int32_t kLeastNormal = (128 - kBias) << 23;  // as float32
@@ -69,7 +69,7 @@ struct SmallFloat {
     } else {
       normal = magnitude >= (kOverflow << kShift) ? magnitude + 2 * kRebias : normal;
     }
-    // A subnormal is what its bits add to the least normal number.
+    // A subnormal's value is the difference that its bits make when they are added to the least normal number.
     Float subnormal = (Float)(magnitude + kLeastNormal) - (Float)Broadcast<int32_t>(kLeastNormal);
     Word chosen = magnitude < (1 << 23) ? (Word)subnormal : normal;
     return (Float)((Bits)chosen | sign);
@@ -82,7 +82,8 @@ struct SmallFloat {
     Word odd = (magnitude >> kShift) & 1;
     Word normal = (magnitude - kRebias + ((1 << (kShift - 1)) - 1) + odd) >> kShift;
     normal = normal > kOverflow ? Broadcast<int32_t>(kOverflow) : normal;
-    // Added to a number whose last place is the least subnormal, a value is rounded to a count of these.
+    // counter's last place is worth the least subnormal, so the sum's mantissa is the value as a rounded multiple of
+    // it.
     Word counter = Broadcast<int32_t>((127 + 23 + 1 - kBias - kMantissa) << 23);
     Word subnormal = (Word)((Float)magnitude + (Float)counter) - counter;
     Word chosen = magnitude < kLeastNormal ? subnormal : normal;

@@ -1,4 +1,4 @@
-// The tables of the instruction sets that this build may have.
+// The tables of functions, one for each instruction set that this build has.
 #pragma once
 
 #include "reduce/kernels.h"

@@ -6,7 +6,7 @@
 
 namespace jaxring {
 
-// Numbered as jaxring/plan/dtypes.py numbers them.
+// The numbers are those of jaxring/plan/dtypes.py.
 enum class DType : uint8_t {
   kBool = 0,
   kInt8,
@@ -28,7 +28,7 @@ enum class DType : uint8_t {
 };
 inline constexpr int kDTypeCount = 17;
 
-// Mean is kSum with Finish dividing by the rank count.
+// A mean is kSum with a divisor: `store` and `fold_many` divide by the number of ranks.
 enum class ReduceOp : uint8_t { kSum = 0, kProd, kMin, kMax, kAnd, kOr, kXor };
 inline constexpr int kReduceOpCount = 7;
 
@@ -46,10 +46,10 @@ struct Kernels {
   // dst[i] = acc[i] rounded once, to nearest even (float8_e4m3fn overflows to NaN and float8_e5m2 to infinity, as
   // ml_dtypes casts). divisor 0: no division; otherwise acc[i] / divisor first (floats and complex only).
   void (*store)(void* dst, const void* acc, size_t n, uint64_t divisor);
-  // dst[i] = ((srcs[0][i] op srcs[1][i]) op ...) in accumulator precision, rounded once, every source read once; bit
-  // for bit what load, fold ... fold, store give. `dsts` are `dst_count` destinations that all get the value; each may
-  // be one of the sources exactly, none may overlap otherwise. `stream` asks for non-temporal stores (the caller fences
-  // with StreamFence afterwards).
+  // dst[i] = ((srcs[0][i] op srcs[1][i]) op ...) in accumulator precision, rounded once. Every source is read once, and
+  // the bits are those of load, fold ... fold, store. `dsts` are `dst_count` destinations that all get the value; each
+  // may be one of the sources exactly, none may overlap otherwise. `stream` asks for non-temporal stores (the caller
+  // fences with StreamFence afterwards).
   void (*fold_many)(void* const* dsts, size_t dst_count, const void* const* srcs, size_t src_count, size_t n,
                     uint64_t divisor, bool stream);
 };
@@ -59,8 +59,9 @@ struct Kernels {
 const Kernels* FindKernels(DType dtype, ReduceOp op);
 size_t ElementBytes(DType dtype);
 
-// memcpy to several destinations reading the source once; `stream` as above.
+// Copies `src` to several destinations and reads it once; `stream` as above.
 void CopyMany(void* const* dsts, size_t dst_count, const void* src, size_t bytes, bool stream);
+// Orders the calling thread's non-temporal stores before its later stores.
 void StreamFence();
 
 // The instruction set that FindKernels chose on this CPU: "avx512", "avx2", or "baseline" (SSE2 or NEON).

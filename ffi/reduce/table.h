@@ -1,4 +1,4 @@
-// The table of functions. Per instruction set: see vectors.h.
+// One instruction set's table of functions. Per instruction set: see vectors.h.
 #pragma once
 
 #include "reduce/fold_many.h"

@@ -1,4 +1,4 @@
-// Vectors of one instruction set's width, by the compiler's vector extensions.
+// Vectors of one instruction set's width, written with the compiler's vector extensions.
 //
 // This header and the others marked "per instruction set" are compiled once for each instruction set. Everything in
 // them is in an unnamed namespace, and none of them calls an inline function of the standard library, so that the
@@ -23,7 +23,8 @@
 namespace jaxring::JAXRING_ISA {
 namespace {
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packed elements are taken out of words by their place");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "shifts select packed elements by their position in a little-endian word");
 
 constexpr size_t kVectorBytes = JAXRING_VECTOR_BYTES;
 
@@ -106,7 +107,7 @@ JAXRING_INLINE void Interleave(Vector<T>& a, Vector<T>& b) {
   InterleaveLanes<T>(a, b, std::make_index_sequence<kLanes<T>>());
 }
 
-// The inverse: a becomes the even places of (a, b), b the odd ones.
+// The inverse: a becomes the elements of (a, b) at even positions, b those at odd ones.
 template <class T>
 JAXRING_INLINE void Separate(Vector<T>& a, Vector<T>& b) {
   SeparateLanes<T>(a, b, std::make_index_sequence<kLanes<T>>());

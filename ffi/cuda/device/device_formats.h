@@ -1,17 +1,17 @@
-// Narrow floats to float32 and back, one element at a time: 8-bit formats everywhere, 16-bit ones where there is no
-// instruction for them (the shim). The same roundings as ffi/reduce/formats.h.
+// Converts narrow floats to float32 and back, one element at a time: 8-bit formats everywhere, 16-bit ones where there
+// is no instruction for them (the shim). Results are rounded as in ffi/reduce/formats.h.
 #pragma once
 
 #include "cuda/device/device.h"
 
 namespace jaxring::cuda {
 
-// A sign, an exponent and kMantissa bits in kBits. Where kFiniteOnly, the code of all ones is NaN, no code is infinity
-// and overflow gives NaN; otherwise the highest exponent is for infinity and NaN as in IEEE 754.
+// A format of kBits: a sign, an exponent and kMantissa bits. Where kFiniteOnly, the code of all ones is NaN, no code is
+// infinity and overflow gives NaN; otherwise the highest exponent is for infinity and NaN as in IEEE 754.
 template <int kBits, int kMantissa, bool kFiniteOnly>
 struct SmallFloat {
   static constexpr int kExponent = kBits - 1 - kMantissa;
-  static constexpr int kShift = 23 - kMantissa;  // between the mantissas
+  static constexpr int kShift = 23 - kMantissa;  // from this mantissa to float32's
   static constexpr int kBias = (1 << (kExponent - 1)) - 1;
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
   static constexpr uint32_t kLeastNormal = static_cast<uint32_t>(128 - kBias) << 23;  // as float32
@@ -28,7 +28,7 @@ struct SmallFloat {
     } else {
       bits = magnitude >= kOverflow << kShift ? magnitude + 2 * kRebias : bits;
     }
-    // A subnormal is what its bits add to the least normal number.
+    // A subnormal's value is the difference that its bits make when they are added to the least normal number.
     const float subnormal = AsFloat(magnitude + kLeastNormal) - AsFloat(kLeastNormal);
     return AsFloat((magnitude < 1u << 23 ? AsBits(subnormal) : bits) | sign);
   }
@@ -37,10 +37,11 @@ struct SmallFloat {
     const uint32_t bits = AsBits(value);
     const uint32_t magnitude = bits & 0x7fffffffu;
     const uint32_t odd = magnitude >> kShift & 1u;
-    // Below the least normal number this wraps, and the other value is chosen.
+    // Below the least normal number this wraps around, and `subnormal` is chosen instead.
     uint32_t normal = (magnitude - kRebias + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
     normal = normal > kOverflow ? kOverflow : normal;
-    // Added to a number whose last place is the least subnormal, a value is rounded to a count of these.
+    // kCounter's last place is worth the least subnormal, so the sum's mantissa is the value as a rounded multiple of
+    // it.
     constexpr uint32_t kCounter = static_cast<uint32_t>(127 + 23 + 1 - kBias - kMantissa) << 23;
     const uint32_t subnormal = AsBits(AsFloat(magnitude) + AsFloat(kCounter)) - kCounter;
     uint32_t code = magnitude < kLeastNormal ? subnormal : normal;

@@ -1,4 +1,5 @@
-// One pass over a slice: every source is read once, folded from left to right, and the value stored to every target.
+// One pass over a slice: every source is read once and folded from left to right, and the value is stored to every
+// target.
 #pragma once
 
 #include "cuda/device/packs.h"
@@ -19,7 +20,7 @@ struct Work {
   bool moves;  // one source and no arithmetic, so the elements are copied unchanged
 };
 
-// Loads and stores packs [begin, end) of the slice. kEdge: where addresses are odd or the last pack is not whole.
+// Loads and stores packs [begin, end) of the slice. kEdge: addresses may be unaligned and the last pack partial.
 template <class Protocol, int kWiden, int kPacks, bool kEdge>
 struct Access {
   using Map = typename Protocol::template Map<kPacks>;
@@ -30,7 +31,7 @@ struct Access {
     return work.bytes - at < kPackBytes ? static_cast<uint32_t>(work.bytes - at) : kPackBytes;
   }
 
-  // As they lie in memory.
+  // Loads elements in the dtype's own form.
   JAXRING_DEVICE static bool LoadElements(const Lane& lane, const Work& work, const Operand& from, uint32_t begin,
                                           uint32_t end, Vec (&raw)[kPacks]) {
     if (from.form == Form::kMessage) return Protocol::template Load<kPacks, 1>(lane, from, begin, end, raw);
@@ -89,7 +90,7 @@ struct Access {
     }
   }
 
-  // A value is stored as elements, which are made of it once, or as accumulators.
+  // A target takes the value as elements, which are rounded once for all such targets, or as accumulators.
   JAXRING_DEVICE static void StoreAccumulators(const Operand& to, uint32_t begin, uint32_t end,
                                                const Vec (&value)[kVectors]) {
     if (to.form == Form::kPartialMessage) {
@@ -131,7 +132,7 @@ JAXRING_DEVICE bool FoldPacks(const Lane& lane, const Arithmetic& how, const Wor
     uint32_t s = 1;
     if constexpr (Protocol::kCounts && !kEdge) {
       Vec other[kVectors] = {};
-      for (; s + 1 < work.sources; s += 2) {  // two sources are on their way at a time
+      for (; s + 1 < work.sources; s += 2) {  // the loads of two sources are in flight at a time
         if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
         if (!Memory::LoadAccumulators(lane, how, work, sources[s + 1], at, end, other)) return false;
         Fold<kWiden>(how, value, next);
@@ -158,12 +159,12 @@ JAXRING_DEVICE bool FoldPacks(const Lane& lane, const Arithmetic& how, const Wor
   return true;
 }
 
-// kWiden 0: the kernel of those that only move.
+// kWiden 0: the kernel that only moves data.
 template <class Protocol, int kWiden>
 JAXRING_DEVICE bool Pass(const Lane& lane, const Arithmetic& how, const Work& work) {
   constexpr int kMoved = Protocol::PacksOf(0), kFolded = Protocol::PacksOf(kWiden);
   constexpr int kAtEdge = Protocol::kUnit > 1 ? 2 : 1;
-  // Packs that are loaded and stored together stay together.
+  // Packs that the protocol loads and stores as one unit are not split between the two calls.
   const uint32_t whole = static_cast<uint32_t>(work.bytes / kPackBytes);
   const uint32_t edge = work.aligned ? whole / Protocol::kUnit * Protocol::kUnit : 0;
   bool good = true;

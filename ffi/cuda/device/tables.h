@@ -1,15 +1,15 @@
-// What a launch of the CUDA engine takes: plain records that the host fills and kernels read.
+// The arguments of the CUDA engine's launches: plain records that the host fills and kernels read.
 // ffi/cuda/kernels/kernel_launch.h starts kernels; docs/cuda.md explains protocols and ordering.
 //
-// Who owns what: everything that a pointer here names is the host's. It outlives every launch that was given it, also
-// as part of a CUDA graph, and the host changes none of it while such a launch may run, unless it says so below. "Own"
-// memory is on this rank's device or pinned on its host; "the peer's" is addressed through whatever mapping (peer
+// Ownership: the host owns all memory that a pointer here names. It outlives every launch that was given it, also as
+// part of a CUDA graph, and the host does not change it while such a launch may run, unless a comment below says so.
+// "Own" memory is on this rank's device or pinned on its host; "the peer's" is addressed through whatever mapping (peer
 // access, CUDA IPC, VMM) makes it readable and writable here. Words that two sides share are naturally aligned, written
 // by one side only, and are zero before the first launch.
 //
 // Launches on one communicator come in the same order on each of its ranks, and one after another on each rank's device
-// (one stream, or streams that wait for each other). Nothing here counts on the host per launch: counters live in
-// device memory and each launch takes up where the last one left off, so a captured graph can be replayed.
+// (one stream, or streams that wait for each other). The host counts nothing per launch: counters are in device
+// memory and each launch continues from the last one, so a captured graph can be replayed.
 //
 // Several ranks on one device: all lanes of a communicator's ranks there must be resident together, or at least in the
 // order of their numbers (a lane waits only for lanes of the same number).
@@ -23,8 +23,8 @@
 
 namespace jaxring::cuda {
 
-// How messages lie in their slots. Chunks in the memory of peers (Peer::kMemory) are read and written in place under
-// every protocol; a schedule without messages goes by kSimple.
+// How a message is laid out in its slot. Chunks in the memory of peers (Peer::kMemory) are read and written in place
+// under every protocol; a schedule without messages uses kSimple.
 enum class Protocol : uint8_t {
   kSimple = 0,  // bytes as they are; counters say how many messages are there
   kLL = 1,      // 16-byte lines of data, flag, data, flag: needs 8-byte stores to arrive whole
@@ -41,11 +41,11 @@ inline constexpr uint32_t kMaxScratch = 16;    // Args::scratch_chunks
 // each of Args::slot_bytes, 128-byte aligned. Message number m (from 0, over the life of the communicator) lies in slot
 // m % slots. The sender fills a slot only while sent - *credit < slots; the receiver gives it back through `give`.
 //
-// A peer over the network: `send_slots` and `recv_slots` are own memory that the host carries; `tail` and `sizes` tell
-// it what to carry, and it writes `credit` and `arrived` as a peer's kernel would. It carries the bytes of a slot
-// verbatim, whatever the protocol: message numbers, and hence flags, agree on both sides.
+// For a peer over the network `send_slots` and `recv_slots` are own memory. The proxy thread reads `tail` and `sizes`
+// to learn what to send, and writes `credit` and `arrived` as a peer's kernel would. It copies the bytes of a slot
+// unchanged under every protocol: message numbers, and hence flags, are the same on both sides.
 //
-// An array of these is in device memory. Kernels advance `sent` and `received`; everything else stays as it is.
+// An array of these is in device memory. Kernels advance `sent` and `received` and change nothing else.
 struct alignas(128) Connection {
   char* send_slots;         // where our messages go: the peer's memory
   const char* recv_slots;   // where the peer's messages come: own memory
@@ -59,8 +59,8 @@ struct alignas(128) Connection {
   int32_t peer;             // its rank, for Status
 };
 
-// One lane's barrier with one memory peer: one side writes it, the other reads it. `begin` and `end` are epochs: the
-// number of this launch from 1, counted per lane in Args::epochs. The addresses are valid once `begin` is reached.
+// One lane's epoch barrier with one memory peer: one side writes it, the other reads it. `begin` and `end` are epochs:
+// the number of this launch from 1, counted per lane in Args::epochs. The addresses are valid once `begin` is reached.
 //
 // begin: the writer's stream has reached this launch, so peers may read its input and write its output.
 // end: the writer's lane is done. It does not access the reader's buffers any more, and its writes to them are visible.
@@ -103,9 +103,9 @@ enum class Wait : uint32_t { kNothing = 0, kMessage = 1, kRoom = 2, kBegin = 3, 
 struct Status {
   uint32_t fault;  // Fault
   uint32_t claimed;
-  int32_t rank;   // who waited
-  int32_t peer;   // for whom; -1 if for nobody
-  uint32_t wait;  // Wait: for what
+  int32_t rank;   // the rank that waited
+  int32_t peer;   // the rank that it waited for; -1: none
+  uint32_t wait;  // Wait: what it waited for
   uint32_t lane;
   uint32_t step;  // of the lane
   uint32_t tile;
@@ -113,8 +113,8 @@ struct Status {
   uint64_t waited_ns;  // since the launch began
 };
 
-// Where a ragged collective's chunks lie, in elements, one entry per chunk; own memory, may be written by the same
-// stream before the launch. Such schedules move by messages only.
+// Where a ragged collective's chunks lie, in elements, one entry per chunk. The arrays are own memory, and earlier work
+// of the same stream may write them. Such schedules move data by messages only.
 struct Extents {
   const uint64_t* in_offset;
   const uint64_t* in_length;
@@ -134,7 +134,7 @@ struct Args {
   const uint64_t* piece_begin;  // [pieces + 1]: where each piece of a block begins (Plan::PieceBegin)
   Connection* connections;      // [lanes][connections_per_lane]
   const Member* members;        // [member_count]; 0: no memory is shared and no barrier is passed
-  uint64_t* epochs;  // [epoch_lanes][2] own device memory, so far: launches that passed a lane's barriers; one-shots
+  uint64_t* epochs;  // [epoch_lanes][2] own device memory: launches that passed a lane's barriers; one-shot launches
   Extents extents;   // all nullptr unless ragged
 
   // The buffers. `in` may be `out` exactly for all_reduce, and must not overlap it otherwise.
@@ -144,7 +144,7 @@ struct Args {
   uint64_t in_region, in_offset, out_region, out_offset;  // `in` and `out` as members name them
 
   uint64_t block_elements;
-  uint64_t tiles;           // of the longest piece (Plan::Tiles); not looked at where `extents` are given
+  uint64_t tiles;           // of the longest piece (Plan::Tiles); ignored if `extents` are given
   uint64_t tile_elements;   // a multiple of slice_elements
   uint64_t slice_elements;  // of one message at most; a multiple of 512 / element_bytes. slots >= 2 * tile / slice
   uint64_t divisor;         // of a final step; 0: none
@@ -163,12 +163,12 @@ struct Args {
   Protocol protocol;
   DType dtype;
   ReduceOp op;
-  bool reduces;  // false: the schedule only moves, and dtype says no more than the size of an element
-  // Slices that only move, of so many bytes at least, go by bulk copies (bulk.h); 0: none do. Needs compute capability
-  // 9.0 and BulkBytes() of dynamic shared memory; kernels that were compiled for less do not look at it.
+  bool reduces;  // false: the schedule only moves data, and only the size of dtype's elements counts
+  // Slices of at least that many bytes that are not reduced go by bulk copies (bulk.h); 0: no bulk copies. Needs
+  // compute capability 9.0 and BulkBytes() of dynamic shared memory; kernels compiled for lower capabilities ignore it.
   uint64_t bulk_bytes;
-  // Set: the host asks for a fault to be recorded in *abort as well (it must then be writable), so that this process's
-  // other launches end at once instead of by their own deadlines.
+  // If set, a fault is recorded in *abort as well (which must then be writable), so that this process's other launches
+  // end at once instead of by their own deadlines.
   bool spread_faults;
 };
 
@@ -177,7 +177,7 @@ static_assert(static_cast<int>(DType::kC128) == 16, "a new dtype needs a place i
 
 constexpr uint32_t BytesOf(DType dtype) {
   if (dtype == DType::kC128) return 16;
-  // The logarithm of each dtype's bytes in half a byte, the first one lowest.
+  // The binary logarithm of each dtype's size, four bits each, the first dtype in the lowest bits.
   return 1u << (0x3321100321032100ull >> 4 * static_cast<int>(dtype) & 15);
 }
 
@@ -190,7 +190,7 @@ constexpr uint32_t Widening(DType dtype, bool reduces) {
 
 // Data moves in packs: 16 bytes of elements as they are in memory, and `widening` times that as accumulators.
 inline constexpr uint32_t kPackBytes = 16;
-inline constexpr uint32_t kRowPacks = 15;  // LL128: what two lines carry
+inline constexpr uint32_t kRowPacks = 15;  // of LL128: the data of two lines
 
 // Bytes that a message of `elements` takes in its slot; `widening` 1 for raw elements, Widening() for accumulators.
 constexpr uint64_t MessageBytes(Protocol protocol, uint64_t elements, uint64_t element_bytes, uint32_t widening) {

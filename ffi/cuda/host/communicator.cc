@@ -15,10 +15,9 @@ uint64_t Hash(const std::string& text) {  // FNV-1a
 }
 
 const char* const kMend =
-    "Writes between the two GPUs do not arrive. This is known from PCIe access control (ACS) or an IOMMU that "
-    "redirects "
-    "them: turn ACS off on the bridges between them, boot with iommu=pt or intel_iommu=off, or take GPUs that NVLink "
-    "joins. JAXRING_P2P_DISABLE=1 carries their data over the network instead.";
+    "Writes between the two GPUs do not arrive. PCIe access control (ACS) or an IOMMU that redirects them is a known "
+    "cause: turn ACS off on the bridges between them, boot with iommu=pt or intel_iommu=off, or use GPUs that NVLink "
+    "connects. JAXRING_P2P_DISABLE=1 carries their data over the network instead.";
 
 }  // namespace
 
@@ -54,7 +53,7 @@ Communicator::Communicator(Gpu& gpu, Regions& regions, Proxy* proxy, int process
   abort_ = reinterpret_cast<uint32_t*>(gpu_.AllocatePinned(kLineBytes));
 }
 
-// Only runs if setting it up failed: see above.
+// Runs only if setting it up has failed: see above.
 Communicator::~Communicator() = default;
 
 std::vector<int> Communicator::Members(int rank) const {
@@ -88,7 +87,8 @@ uint64_t Communicator::OwnBytes() const {
 
 Communicator::Local& Communicator::At(int rank) {
   auto it = locals_.find(rank);
-  if (it == locals_.end()) throw std::runtime_error(spec_.name + ": rank " + std::to_string(rank) + " is not here");
+  if (it == locals_.end())
+    throw std::runtime_error(spec_.name + ": rank " + std::to_string(rank) + " is not in this process");
   return it->second;
 }
 const Communicator::Local& Communicator::At(int rank) const { return const_cast<Communicator*>(this)->At(rank); }

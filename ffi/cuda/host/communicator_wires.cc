@@ -25,7 +25,10 @@ void Communicator::ConnectWire(int rank, int peer, Protocol protocol, Location t
   Local& here = At(rank);
   Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
   if (wire.connected) return;
-  if (wire.memory == nullptr) throw std::runtime_error("a wire is connected before it was offered");
+  if (wire.memory == nullptr) {
+    throw std::runtime_error(spec_.name + ": rank " + std::to_string(rank) + " connects to rank " +
+                             std::to_string(peer) + " before it has offered its memory");
+  }
   const WireShape shape = spec_.wires[static_cast<int>(protocol)];
   const uint64_t area = shape.slots * shape.slot_bytes, counters = spec_.lanes * area;
   char* far = regions_.Resolve(here.device, spec_.ranks[peer].process, theirs, After(spec_.timeout_s));
@@ -52,8 +55,14 @@ std::string Communicator::ConnectNetwork(int rank, int peer, Protocol protocol) 
   Local& here = At(rank);
   Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
   if (wire.connected) return "";
-  if (proxy_ == nullptr) throw std::runtime_error("no proxy thread carries messages to " + spec_.ranks[peer].name);
-  if (protocol == Protocol::kLL128) throw std::runtime_error("the ll128 protocol does not go over the network");
+  if (proxy_ == nullptr) {
+    throw std::runtime_error(spec_.name + ": no proxy thread carries messages to " + spec_.ranks[peer].name);
+  }
+  if (protocol == Protocol::kLL128) {
+    throw std::runtime_error(spec_.name +
+                             ": the protocol ll128 cannot be used over the network, which connects the ranks " +
+                             std::to_string(rank) + " and " + std::to_string(peer));
+  }
   const WireShape shape = spec_.wires[static_cast<int>(protocol)];
   ProxySpec spec;
   spec.name = hash_ + static_cast<uint64_t>(protocol);
@@ -88,7 +97,10 @@ bool Communicator::Connected(int rank, int peer, Protocol protocol) {
 }
 
 Location Communicator::OfferStaging(int rank, uint64_t bytes) {
-  if (staging_bytes_ != 0 && staging_bytes_ != bytes) throw std::invalid_argument("staging buffers of different sizes");
+  if (staging_bytes_ != 0 && staging_bytes_ != bytes) {
+    throw std::invalid_argument(spec_.name + ": staging buffers have " + std::to_string(staging_bytes_) +
+                                " bytes and not " + std::to_string(bytes));
+  }
   staging_bytes_ = bytes;
   Local& here = At(rank);
   char*& own = here.staging_buffers[rank];
@@ -104,7 +116,10 @@ void Communicator::EnterStaging(int rank, int peer, Location theirs) {
 char* Communicator::StagingBuffer(int rank, int peer) {
   const auto& staging_buffers = At(rank).staging_buffers;
   const auto found = staging_buffers.find(peer);
-  if (found == staging_buffers.end()) throw std::invalid_argument("copies to a rank whose staging buffer is not known");
+  if (found == staging_buffers.end()) {
+    throw std::invalid_argument(spec_.name + ": the staging buffer of rank " + std::to_string(peer) +
+                                " was not entered at rank " + std::to_string(rank));
+  }
   return found->second;
 }
 

@@ -18,11 +18,13 @@ Copies::Copies(Communicator& communicator, int rank, const std::vector<Move>& mo
       block_(block_bytes),
       slice_(std::min(block_bytes, communicator.staging_bytes() / out_blocks / kAlignment * kAlignment)),
       arrivals_(std::move(arrivals)) {
-  if (slice_ == 0 && block_ != 0)
-    throw std::invalid_argument("the staging buffer has no room for a slice of each block");
+  if (slice_ == 0 && block_ != 0) {
+    throw std::invalid_argument("the staging buffer of " + std::to_string(communicator.staging_bytes()) +
+                                " bytes has no room for a slice of each block");
+  }
   for (const Move& move : moves) {
     if (move.from >= in_blocks || move.to < 0 || move.to >= out_blocks || (move.from < 0 && move.peer != rank)) {
-      throw std::invalid_argument("a move names a block out of range");
+      throw std::invalid_argument("a copy names a block that is out of range");
     }
     if (move.peer == rank) {
       own_.push_back(move);

@@ -1,10 +1,10 @@
 // A collective without a reduction, run by the GPUs' copy engines: it uses multiprocessors for its barriers only.
 //
-// Addresses stand in a copy's command, and XLA's buffers of a peer are known to its kernels only. So a rank puts its
-// blocks into the peers' staging buffers, memory of the communicator, and each peer copies them on into its output. A
-// staging buffer is smaller than a large output: blocks then come slice by slice. The opening barrier of a slice says
-// that the staging buffer is free (what was there was copied on earlier in the owner's stream), the closing one that
-// all of the slice has landed.
+// A copy's command holds addresses, but the addresses of a peer's XLA buffers are exchanged by kernels. So a rank puts
+// its blocks into the peers' staging buffers, which are memory of the communicator, and each peer copies them into its
+// output. If an output is larger than the staging buffer, blocks are copied slice by slice. The opening barrier of a
+// slice means that the staging buffer is free (its owner's stream has copied the slice before it), the closing one that
+// the whole slice has arrived.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace jaxring::cuda {
 
-// One block of a rank's input on its way to a rank of its domain, itself included. from < 0: zeros, for itself.
+// The copy of one block of a rank's input to a rank of its domain, which may be itself. from < 0: zeros, for itself.
 struct Move {
   int from = 0;
   int peer = 0;

@@ -12,9 +12,9 @@ const char* Name(Wait wait) {
     case Wait::kRoom:
       return "room for a message";
     case Wait::kBegin:
-      return "the begin of its launch";
+      return "the begin of the launch";
     case Wait::kEnd:
-      return "the end of its launch";
+      return "the end of the launch";
     default:
       return "nothing";
   }
@@ -61,7 +61,7 @@ std::string Sentence(const Status& status, const std::string& self, const std::s
     case Fault::kBadSizes:
       return self + ": " + WrongSizes(status);
     default:
-      return self + " was given a table that its kernel cannot play" + where;
+      return self + " was given a step table that its kernel cannot run" + where;
   }
 }
 

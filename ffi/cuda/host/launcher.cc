@@ -34,16 +34,17 @@ LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpe
       range_(spec_.range.empty() ? spec_.what : spec_.range) {
   const CommunicatorSpec& group = communicator_->spec();
   if (static_cast<uint32_t>(spec_.nlanes) > group.lanes) {
-    throw std::invalid_argument("a plan of " + std::to_string(spec_.nlanes) + " lanes for a communicator of " +
-                                std::to_string(group.lanes));
+    throw std::invalid_argument(spec_.what + ": the plan has " + std::to_string(spec_.nlanes) +
+                                " lanes, its communicator only " + std::to_string(group.lanes));
   }
   if (spec_.threads % kWarp != 0 || spec_.threads < kWarp || spec_.threads > kMaxThreads) {
-    throw std::invalid_argument("threads must be a multiple of 32 up to 512");
+    throw std::invalid_argument(spec_.what + ": the threads of a block must be a multiple of " + std::to_string(kWarp) +
+                                " up to " + std::to_string(kMaxThreads) + ", not " + std::to_string(spec_.threads));
   }
   const uint64_t element = ElementBytes(spec_.dtype);
   widening_ = Widening(spec_.dtype, spec_.reduces);
   if (spec_.multicast && spec_.reduces && !SwitchReduces(spec_.dtype, spec_.op, spec_.divisor != 0)) {
-    throw std::invalid_argument("switches do not reduce these elements so");
+    throw std::invalid_argument(spec_.what + ": NVLink switches do not reduce this dtype by this operation");
   }
   const WireShape wire = group.wires[static_cast<int>(spec_.protocol)];
   const uint64_t unit = 512 / element;
@@ -51,7 +52,10 @@ LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpe
   // A slice need not be longer than a piece.
   const uint64_t longest = (spec_.block_elements + unit - 1) / unit * unit;
   slice_ = std::min(slice_, std::max(unit, longest));
-  if (slice_ == 0) throw std::invalid_argument("a slot that holds no message");
+  if (slice_ == 0) {
+    throw std::invalid_argument(spec_.what + ": a slot of " + std::to_string(wire.slot_bytes) +
+                                " bytes is too small for a message");
+  }
   tile_ = std::min(slice_ * (wire.slots / 2), (std::max(slice_, longest) + slice_ - 1) / slice_ * slice_);
 }
 
@@ -67,19 +71,23 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   std::vector<uint32_t> route;
   for (int32_t peer : table.peers) {
     const int other = Peer::rank(peer);
+    const auto refuse = [&](const std::string& why) {
+      throw std::invalid_argument(spec_.what + ": a step of rank " + std::to_string(rank) + " names rank " +
+                                  std::to_string(other) + ", " + why);
+    };
     if (other < 0 || other >= static_cast<int>(group.ranks.size())) {
-      throw std::invalid_argument("a step names a rank out of range");
+      refuse("which does not exist");
     }
     if (Peer::memory(peer)) {
       const auto at = std::find(members.begin(), members.end(), other);
       if (at == members.end() && other != rank) {
-        throw std::invalid_argument("a step addresses the memory of a rank of another domain");
+        refuse("whose memory it cannot address: it is in another domain");
       }
       route.push_back(static_cast<uint32_t>(at - members.begin()));
     } else {
       const bool sends_to_itself = other == rank && spec_.half != Half::kBoth;
       if ((other != rank || sends_to_itself) && !communicator_->Connected(rank, other, spec_.protocol)) {
-        throw std::invalid_argument("a step sends to a rank without a connection");
+        refuse("to which there is no connection");
       }
       route.push_back(static_cast<uint32_t>(other));
     }
@@ -125,7 +133,8 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
     local.multicast = communicator_->multicast().At(rank, *spec_.multicast);
     const uint32_t widen = SwitchFormOf(args).widen;
     if (MulticastSlice(*spec_.multicast, local.multicast->bytes, args.lanes, args.ranks, widen) == 0) {
-      throw std::invalid_argument("multicast memory without room for a slice of each block");
+      throw std::invalid_argument(spec_.what + ": multicast memory of " + std::to_string(local.multicast->bytes) +
+                                  " bytes has no room for a slice of each block");
     }
   }
   if (spec_.ragged_row) {
@@ -143,7 +152,8 @@ void LaunchPlan::AddMail(Local& local, const RankTable& table) const {
   if (table.peers.empty()) return;
   const int peer = Peer::rank(table.peers.front());
   if (!spec_.header_ring->Connected(table.rank, peer, Protocol::kSimple)) {
-    throw std::invalid_argument("a message's queue has no connection with its peer");
+    throw std::invalid_argument(spec_.what + ": the message's queue has no connection between the ranks " +
+                                std::to_string(table.rank) + " and " + std::to_string(peer));
   }
   local.mail.header_ring = spec_.header_ring->ConnectionOf(table.rank, peer, Protocol::kSimple);
 }
@@ -201,7 +211,8 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* 
   });
   if (!Locate(local, args->in, in_bytes(), &args->in_region, &args->in_offset) ||
       !Locate(local, args->out, out_bytes(), &args->out_region, &args->out_offset)) {
-    throw std::runtime_error("staging memory cannot be exported");
+    throw std::runtime_error(spec_.what + ": rank " + std::to_string(rank) +
+                             " cannot export its replacement buffer to the other processes");
   }
   gpu.CopyAsync(const_cast<char*>(args->in), in, in_bytes(), stream);
 }
@@ -221,7 +232,8 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
     std::unique_lock lock(mutex_);
     auto it = locals_.find(rank);
     if (it == locals_.end()) {
-      return jaxring::Status::Error(Code::kInternal, spec_.what + ": rank " + std::to_string(rank) + " is not here");
+      return jaxring::Status::Error(Code::kInternal,
+                                    spec_.what + ": rank " + std::to_string(rank) + " is not in this process");
     }
     Local& local = it->second;
     lock.unlock();  // map entries do not move, and one rank's launches come one after another
@@ -259,7 +271,8 @@ void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedV
     return silent ? void() : gpu.LaunchMail(device, local.mail, args, spec_.threads, stream);
   }
   if (spec_.ragged_row) {
-    if (vectors == nullptr) throw std::invalid_argument("a ragged collective without sizes");
+    if (vectors == nullptr)
+      throw std::invalid_argument(spec_.what + ": a ragged collective was launched without its sizes");
     const uint64_t row_bytes = std::max<uint64_t>(1, *spec_.ragged_row * ElementBytes(spec_.dtype));
     const Ragged ragged{*vectors,       in_bytes / row_bytes, out_bytes / row_bytes, *spec_.ragged_row, local.extents,
                         args.in_blocks, args.pieces};
@@ -276,7 +289,7 @@ void LaunchPlan::Break(const std::string& why) {
 std::string LaunchPlan::Fault() const {
   auto& mutex = const_cast<std::mutex&>(mutex_);
   std::lock_guard lock(mutex);
-  // A rank that was aborted because of another's fault says less than that fault.
+  // Another rank's fault says more than the status of a rank that was aborted because of it.
   std::string consequence;
   for (const auto& [rank, local] : locals_) {
     // Before `fault` is set, a kernel may still be writing the other fields.

@@ -26,8 +26,8 @@ void MulticastTeam::Step(int rank, const char* what, const std::function<void()>
     take();
   } catch (const std::exception& error) {
     throw std::runtime_error(spec_.ranks[rank].name + " cannot " + what + ": " + error.what() +
-                             ". NVLS needs GPUs behind NVLink switches and a fabric manager that runs; "
-                             "JAXRING_NVLS_ENABLE=0, or another algorithm, goes without it.");
+                             ". NVLS needs GPUs behind NVLink switches and a running fabric manager; "
+                             "JAXRING_NVLS_ENABLE=0, or another algorithm, does without it.");
   }
 }
 
@@ -118,7 +118,7 @@ void MulticastTeam::Verify(int rank) {
 Multicast MulticastTeam::At(int rank, MulticastKind kind) const {
   const auto found = places_.find(rank);
   if (found == places_.end() || found->second.all == nullptr) {
-    throw std::invalid_argument("a collective through multicast memory that was not mapped");
+    throw std::invalid_argument("multicast memory was not mapped before its first collective");
   }
   return {found->second.own, found->second.all, object_->bytes(), kind};
 }

@@ -1,7 +1,7 @@
 // Multicast memory of a communicator's ranks, which have a GPU each and are in one domain. Rank 0's process makes the
 // object, and every other process fetches its descriptor. Then each rank adds its GPU, binds memory, and maps the
 // memory of all. To test it, each rank stores to all through the switch, checks what the others stored, and checks a
-// sum that the switch computes. All ranks finish a step before any begins the next; Python sees to that.
+// sum that the switch computes. Python lets all ranks finish a step before any rank begins the next.
 //
 // The memory lives until the process ends, or until setting it up fails.
 #pragma once

@@ -56,11 +56,20 @@ StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_v
   Communicator& group = plan.communicator();
   Gpu& gpu = group.gpu();
   const auto& infos = group.spec().ranks;
-  if (inputs.size() != infos.size()) throw std::invalid_argument("one input for each rank");
+  if (inputs.size() != infos.size()) {
+    throw std::invalid_argument("a standalone run of " + std::to_string(infos.size()) + " ranks was given " +
+                                std::to_string(inputs.size()) + " inputs");
+  }
   std::vector<std::unique_ptr<Rank>> ranks;
   for (size_t r = 0; r < infos.size(); ++r) {
-    if (!group.local(static_cast<int>(r))) throw std::invalid_argument("a rank of another process");
-    if (inputs[r].size() != plan.in_bytes()) throw std::invalid_argument("an input of the wrong size");
+    if (!group.local(static_cast<int>(r))) {
+      throw std::invalid_argument("a standalone run needs all ranks in this process, and rank " + std::to_string(r) +
+                                  " is in another");
+    }
+    if (inputs[r].size() != plan.in_bytes()) {
+      throw std::invalid_argument("the input of rank " + std::to_string(r) + " has " +
+                                  std::to_string(inputs[r].size()) + " bytes, not " + std::to_string(plan.in_bytes()));
+    }
     ranks.push_back(std::make_unique<Rank>(gpu, infos[r].device, plan.in_bytes(), plan.out_bytes()));
     gpu.Copy(infos[r].device, ranks[r]->in, inputs[r].data(), inputs[r].size());
   }

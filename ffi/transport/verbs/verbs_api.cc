@@ -5,7 +5,7 @@
 namespace jaxring::verbs {
 namespace {
 
-// The library stays loaded: its threads and its drivers' do not survive an unload.
+// The library stays loaded, because its threads and those of its drivers would not survive an unload.
 class Library {
  public:
   explicit Library(const char* file) : handle_(dlopen(file, RTLD_NOW | RTLD_LOCAL)) {

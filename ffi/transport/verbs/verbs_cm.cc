@@ -141,7 +141,7 @@ void CmConnector::MakeQueuePair(CmId* id, int queue_pair) {
   endpoint_->PostReceives(queue_pair);
 }
 
-// The kernel may miss the neighbour's answer and then retries only after the timeout, so each attempt has a short one.
+// The kernel may miss the neighbour's answer, and retries only after the timeout, so each attempt has a short timeout.
 void CmConnector::Resolve(CmId* id, sockaddr* to, Clock::time_point until) {
   constexpr const char* kWhat = "resolving the peer's address";
   while (true) {
@@ -188,7 +188,7 @@ void CmConnector::Answer(Clock::time_point until) {
     if (!whole || card.token != endpoint_->offer_.token ||
         card.queue_pair >= static_cast<uint32_t>(endpoint_->options_.queue_pairs) ||
         endpoint_->qps_[card.queue_pair] != nullptr) {
-      api_->reject(id, nullptr, 0);  // an unauthenticated peer: ours sends the token that it got from us
+      api_->reject(id, nullptr, 0);  // an unauthenticated peer: the right one sends the token of our offer
       api_->destroy_id(id);
       continue;
     }

@@ -14,7 +14,7 @@
 namespace jaxring::verbs {
 namespace {
 
-// Gigabits per lane by the speed's bit, and lanes by the width's.
+// The gigabits per second of a lane, indexed by the bit of active_speed, and the lanes, by the bit of active_width.
 double LaneGbps(uint8_t speed) {
   switch (speed) {
     case 1:

@@ -1,4 +1,4 @@
-// The RDMA devices of this host: what they are and what is wrong with them. Python chooses among them.
+// The RDMA devices of this host and the state of their ports. Python chooses among them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace jaxring::verbs {
 
 struct GidEntry {
   int index = 0;
-  std::string type;     // as the kernel says: "IB/RoCE v1" or "RoCE v2"
+  std::string type;     // the kernel's word: "IB/RoCE v1" or "RoCE v2"
   std::string address;  // as an IPv6 address; RoCE's IPv4 ones are mapped (::ffff:a.b.c.d)
   std::string netdev;   // the network interface behind it, if any
 };
@@ -50,9 +50,9 @@ class OpenDevice {
 };
 
 std::string GidText(const Gid& gid);
-// First line of a file of sysfs, "" where there is none.
+// The first line of a file in sysfs, or "" if there is no such file.
 std::string ReadLine(const std::string& path);
-// For sentences: "Operation not permitted".
+// An errno's text, such as "Operation not permitted".
 std::string ErrnoText(int error);
 
 }  // namespace jaxring::verbs

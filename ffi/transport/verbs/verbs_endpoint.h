@@ -100,8 +100,8 @@ class Endpoint {
   bool Mark(int queue_pair, uint64_t id);
   // Appends the events since the last call.
   bool Poll(std::vector<Event>* events);
-  // Makes fd() readable at the next completion. Poll must be called once more afterwards, since earlier completions do
-  // not make it so.
+  // Makes fd() readable at the next completion. Poll must be called once more afterwards, since completions before this
+  // call do not make it readable.
   bool Arm();
   // Takes the events that make fd() readable, and requests no other.
   void TakeEvents();
@@ -110,11 +110,12 @@ class Endpoint {
   // Why the connection failed: device, GID, queue pair, status, and what to do.
   const std::string& error() const { return error_; }
   void Fail(const std::string& what);
-  // Whether the port is up; for how long a lost packet is resent; fails the connection since the port was down longer.
+  // Whether the port is up, for how long the device resends a lost packet, and how to fail the connection when the port
+  // has been down for longer.
   bool PortActive() const;
   std::chrono::microseconds Patience() const;
   void FailForPort();
-  // Whether it failed because the peer has closed the connection, and not by an error of its own.
+  // Whether the connection failed because the peer has closed it, and not by an error at this end.
   bool closed_by_peer() const { return closed_by_peer_; }
   // Both ends in a few words, for logs.
   std::string Describe() const;

@@ -88,11 +88,11 @@ bool VerbsSendPump::Write(Ring& ring, uint32_t protocol) {
   const uint64_t id = queue.next_id++;
   queue.sent.push_back({id, &ring, position});
   if (protocol == 0) {
-    // Before the message on the same queue pair, so that the bytes have arrived when the notice does.
+    // Posted before the message on the same queue pair, so that the bytes have arrived when the notice does.
     const DirectPiece piece = std::exchange(pieces_[position % pieces_.size()], {});
     if (!endpoint_->WriteDirect(index, piece)) return false;
   }
-  // The slot without its flag, up to the payload's end.
+  // Writes the slot without its flag, up to the payload's end.
   const char* begin = reinterpret_cast<const char*>(&ring.memory.header(position)) + sizeof(SlotHeader::flag);
   const char* end = ring.memory.payload(position) + ring.message.bytes;
   const uint32_t notice = protocol << kProtocolShift | (static_cast<uint32_t>(position) & kPositionMask);
@@ -161,7 +161,7 @@ bool VerbsRecvPump::Advance() {
     const uint64_t head = control.head.load(std::memory_order_seq_cst);
     const bool all_used = ring.received == ring.credited + slots;
     if (head == ring.credited || (head - ring.credited < slots / 2 && !all_used)) continue;
-    if (credits_under_way_ >= static_cast<int>(verbs::kNotices)) continue;  // the next completion looks again
+    if (credits_under_way_ >= static_cast<int>(verbs::kNotices)) continue;  // the next completion tries again
     const uint32_t notice = kCredit | protocol << kProtocolShift | (static_cast<uint32_t>(head) & kPositionMask);
     ring.credited = head;
     ++credits_under_way_;

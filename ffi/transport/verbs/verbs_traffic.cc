@@ -11,7 +11,7 @@
 namespace jaxring::verbs {
 namespace {
 
-// A work request's id: the queue pair, and the sender's id or the receive entry.
+// A work request's id holds the queue pair and the sender's id or the receive entry.
 constexpr uint64_t kReceiveBit = uint64_t{1} << 63;
 constexpr int kQueuePairShift = 48;
 constexpr uint64_t kNoticeOnly = (uint64_t{1} << kQueuePairShift) - 1;  // a send's id that nobody waits for
@@ -195,7 +195,8 @@ void Endpoint::FailForPort() {
 
 std::string Endpoint::StatusText(const Completion& completion) const {
   std::string text = std::string(api_->wc_status_str(completion.status)) + " (status " +
-                     std::to_string(completion.status) + ", vendor's " + std::to_string(completion.vendor_error) + ")";
+                     std::to_string(completion.status) + ", vendor error " + std::to_string(completion.vendor_error) +
+                     ")";
   if (!PortActive()) return text + ": the port is down; look at the link (`rdma link`, `ip link`)";
   switch (completion.status) {
     case kRetryExceeded:

@@ -51,7 +51,7 @@ std::string Slots::PlaceOnGpu(DirectMemory& sender) {
     } catch (const std::runtime_error& by_address) {
       gpu_.Free(device_, memory_);
       memory_ = nullptr;
-      return why + "; " + by_address.what() + ", which is the way of nvidia-peermem";
+      return why + "; " + by_address.what() + ", which needs the kernel module nvidia-peermem";
     }
     way += ", since " + why;
   }
