@@ -1,4 +1,4 @@
-"""The one place that knows JAX's versions and private names."""
+"""All uses of JAX's private names, and all differences between its versions. No other module has any."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class DistributedState(NamedTuple):
-    """What jax.distributed knows: its key-value client, this process's index, how many there are, the coordinator."""
+    """jax.distributed's key-value client, this process's index, the number of processes, the coordinator's address."""
 
     client: Any
     process: int
@@ -30,7 +30,7 @@ def distributed_state() -> DistributedState | None:
 
 
 class _SyncPoints:
-    """JAX's manager of preemptions, which remembers whether the program asks it."""
+    """JAX's preemption manager, which also records whether the program asks it."""
 
     def __init__(self, manager: Any) -> None:
         self._manager = manager
@@ -45,7 +45,7 @@ class _SyncPoints:
 
 
 def note_preemption_points() -> None:
-    """Have `preemptions_are_asked_for` observe the program. Called when jax.distributed is initialised."""
+    """Starts to record what `preemptions_are_asked_for` returns. Called when jax.distributed is initialised."""
     from jax._src import distributed
 
     state = distributed.global_state
@@ -63,7 +63,7 @@ def preemptions_are_asked_for() -> bool:
 
 
 def is_preemption_notifier(file: str) -> bool:
-    """Whether the handler of SIGTERM in this program or library is the one by which JAX notices preemptions."""
+    """Whether the handler of SIGTERM in that program or library is the one by which JAX notices preemptions."""
     return "jaxlib" in file
 
 
@@ -75,15 +75,15 @@ def varying(x: Any) -> frozenset[Hashable]:
 
 
 def with_varying(aval: Any, shape: tuple[int, ...], axes: frozenset[Hashable]) -> Any:
-    """An abstract value like ``aval`` with another shape, varying over ``axes``. Dimensions come and go in front."""
+    """An abstract value like ``aval`` with another shape, varying over ``axes``. Only leading dimensions may differ."""
     import jax
 
     sharding = aval.sharding
     if axes:
-        # A constant made outside of the region knows nothing of its mesh.
+        # A constant that was made outside of the region does not have its mesh.
         sharding = sharding.update(mesh=jax.sharding.get_abstract_mesh())
     if len(shape) != aval.ndim:
-        # Explicit mesh axes, where the region leaves some: the dimensions that stay keep theirs.
+        # If the region leaves some mesh axes explicit, the dimensions that stay keep their sharding over them.
         kept = [None] * len(shape) + list(sharding.spec)
         spec = jax.sharding.PartitionSpec(*kept[len(kept) - len(shape) :])  # type: ignore[no-untyped-call]
         sharding = sharding.update(spec=spec)
@@ -98,13 +98,13 @@ def tracks_varying() -> bool:
 
 
 def lowering_token(module_context: Any) -> object:
-    """An object that all contexts of one lowering share, and no other lowering has while it is alive."""
+    """An object that all contexts of one lowering share. No other lowering has it as long as it is alive."""
     token: object = module_context.channel_iterator
     return token
 
 
 def trace_state() -> object:
-    """Equal to another one where both were asked for in the same trace."""
+    """A token of the current trace: two are equal if they were made in the same trace."""
     from jax._src import core
 
     state: object = core.get_opaque_trace_state()  # type: ignore[no-untyped-call]
@@ -112,7 +112,7 @@ def trace_state() -> object:
 
 
 def collective_primitives() -> dict[str, Any]:
-    """JAX's primitives of `jax.lax`'s parallel operations by name ("psum", "psum_invariant", ...), casts included."""
+    """The primitives of `jax.lax`'s parallel operations and casts, by name ("psum", "psum_invariant", ...)."""
     from jax._src import core
     from jax._src.lax import parallel
 
@@ -122,14 +122,14 @@ def collective_primitives() -> dict[str, Any]:
 
 
 class LoweringState(NamedTuple):
-    """What JAX knows about lowering a primitive for a platform: its entry, if any, and whether lowerings are kept."""
+    """JAX's state for lowering a primitive on a platform: its entry or None, and whether lowerings are not cached."""
 
     entry: Any
     uncacheable: bool
 
 
 def lowering_state(primitive: Any, platform: str) -> LoweringState:
-    """The present state; `restore_lowering` brings it back."""
+    """The current state, for `restore_lowering`."""
     from jax._src.interpreters import mlir
 
     entry = mlir._platform_specific_lowerings[platform].get(primitive)
@@ -158,19 +158,19 @@ def default_lowering(primitive: Any, platform: str) -> Any:
 
 
 def untyped(aval: Any) -> Any:
-    """``aval`` without what is known of its values on other ranks (varying, unreduced, ...)."""
+    """``aval`` without the part of its type that says how values differ between ranks (varying, unreduced, ...)."""
     return aval.update(manual_axis_type=type(aval.manual_axis_type)()) if hasattr(aval, "manual_axis_type") else aval
 
 
 def awaited(aval: Any) -> Any:
-    """The type that a future of an asynchronous collective will hold; other types as they are."""
+    """The type of the value that an asynchronous collective's future will hold. Other types are returned unchanged."""
     from jax._src import core
 
     return aval.inner_aval if isinstance(aval, core.AbstractFuture) else aval
 
 
 def futures_as_values() -> Callable[[], None]:
-    """From now on futures lower to the type that they hold. Returns what undoes it. Newer versions of JAX always do."""
+    """Makes futures lower to the type of their value, as newer versions of JAX do. Returns what undoes it."""
     from jax._src import core
     from jax._src.interpreters import mlir
 
@@ -189,7 +189,7 @@ def _substitution() -> Any:
     from jax._src import core
 
     class Substitution(core.Trace):
-        """Binds copies in place of primitives. Has no tracers of its own: ``parent`` gets everything."""
+        """Binds copies instead of primitives. It has no tracers of its own and passes everything to ``parent``."""
 
         def __init__(self, parent: Any, copies: Mapping[Any, Any]) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
@@ -217,7 +217,7 @@ def _substitution() -> Any:
 
 @contextlib.contextmanager
 def substituting(copies: Mapping[Any, Any]) -> Iterator[None]:
-    """Within, whatever binds a primitive that is a key of ``copies`` binds its copy, under any transformation."""
+    """Within the context, binding a primitive that is a key of ``copies`` binds its copy, under any transformation."""
     from jax._src import core
 
     with core.set_current_trace(_substitution()(core.trace_ctx.trace, copies)):  # type: ignore[no-untyped-call]

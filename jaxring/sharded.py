@@ -1,10 +1,10 @@
 """Collectives on whole arrays, for programs without `jax.shard_map`: eager, under plain `jax.jit` and in derivatives.
 
-A rank is a position along the mesh axis ``axis`` (a name or a tuple of names), and its value is its block of the array:
-the part that lies there when the array is sharded by ``spec``. ``spec`` is a `jax.sharding.PartitionSpec` in which
-``axis`` cuts one dimension, ``P(axis)`` unless given; the operand is brought into that sharding if it has another.
-Over axes that ``spec`` names for other dimensions, results stay sharded, and each position along them has a collective
-of its own; over axes that it does not name, everything is replicated.
+A rank is a position along the mesh axis ``axis`` (a name or a tuple of names). Its value is its block of the array: the
+part at that position when the array is sharded by ``spec``. ``spec`` is a `jax.sharding.PartitionSpec` in which
+``axis`` cuts one dimension, by default ``P(axis)``. An operand with another sharding is resharded. Over axes that
+``spec`` names for other dimensions, results stay sharded and each position along them has its own collective. Over axes
+that it does not name, operands and results are replicated.
 
 ``x`` is an array or a pytree of arrays that share ``spec``. ``mesh`` is a `jax.sharding.Mesh` or `AbstractMesh`, or
 None for the one of `jax.set_mesh`; its axes may be Auto or Explicit. ``algorithm``, ``protocol`` and ``timeout`` are
@@ -35,7 +35,7 @@ AnyMesh = Mesh | AbstractMesh | None
 
 
 class Choice(TypedDict, total=False):
-    """What every collective takes besides: None lets the tuner or the settings choose. ``timeout`` in seconds."""
+    """Options of every collective. None lets the tuner or the settings choose. ``timeout`` is in seconds."""
 
     algorithm: str | None
     protocol: str | None
@@ -51,7 +51,7 @@ def all_reduce(
     spec: PartitionSpec | None = None,
     **choice: Unpack[Choice],
 ) -> Tree:
-    """``op`` over the ranks' blocks: their dimension shrinks to one block, which all ranks have."""
+    """Reduces the ranks' blocks by ``op``. The result is one block, replicated over ``axis``."""
     place = _place("all_reduce", x, mesh, axis, spec)
     return _run(place, lambda v: collectives.all_reduce(v, place.axis, op, **choice), place.without, x)
 
@@ -64,13 +64,13 @@ def all_gather(
     spec: PartitionSpec | None = None,
     **choice: Unpack[Choice],
 ) -> Tree:
-    """The same array, no longer sharded over ``axis``: every rank has all blocks."""
+    """Replicates the array over ``axis``: its shape and values stay, and every rank has all blocks."""
     place = _place("all_gather", x, mesh, axis, spec)
 
     def gather(v: Any) -> Any:
         return collectives.all_gather(v, place.axis, axis=place.dimension, tiled=True, **choice)
 
-    # JAX types a gathered value as one that varies, and would not take it for replicated.
+    # JAX types a gathered value as varying over the axis, so with check_vma it would reject a replicated output.
     return _run(place, gather, place.without, x, check_vma=False)
 
 
@@ -83,9 +83,9 @@ def reduce_scatter(
     spec: PartitionSpec | None = None,
     **choice: Unpack[Choice],
 ) -> Tree:
-    """``op`` over the ranks' blocks as in `all_reduce`; the result is sharded: rank r has its r-th part.
+    """Reduces the ranks' blocks by ``op``. The result is one block, of which rank r has the r-th part.
 
-    The dimension has to be a multiple of the square of the number of ranks.
+    The dimension must be a multiple of the square of the number of ranks.
     """
     place = _place("reduce_scatter", x, mesh, axis, spec)
 
@@ -106,9 +106,9 @@ def all_to_all(
     spec: PartitionSpec | None = None,
     **choice: Unpack[Choice],
 ) -> Tree:
-    """Rank j's block becomes the j-th parts along ``split_axis`` of all blocks, joined along ``concat_axis``.
+    """Rank j's new block is the j-th parts of all blocks along ``split_axis``, concatenated along ``concat_axis``.
 
-    Sharded like the operand, and of its shape where ``split_axis == concat_axis``.
+    The result is sharded like the operand, and has its shape if ``split_axis == concat_axis``.
     """
     place = _place("all_to_all", x, mesh, axis, spec)
 
@@ -127,7 +127,7 @@ def permute(
     spec: PartitionSpec | None = None,
     **choice: Unpack[Choice],
 ) -> Tree:
-    """Moves blocks from sources to targets, by (source, target) pairs; ranks that are no target get zeros."""
+    """Moves blocks by (source, target) pairs of ranks. Ranks that are not a target get zeros."""
     place = _place("permute", x, mesh, axis, spec)
     return _run(place, lambda v: collectives.permute(v, place.axis, perm, **choice), place.spec, x)
 
@@ -141,13 +141,13 @@ def broadcast(
     spec: PartitionSpec | None = None,
     **choice: Unpack[Choice],
 ) -> Tree:
-    """The block of rank ``root``, which all ranks have."""
+    """The block of rank ``root``, replicated over ``axis``."""
     place = _place("broadcast", x, mesh, axis, spec)
     return _run(place, lambda v: collectives.broadcast(v, place.axis, root, **choice), place.without, x)
 
 
 class _Place(NamedTuple):
-    """Where a collective happens. ``dimension`` is cut by ``axis``; ``without`` is ``spec`` with that cut undone."""
+    """Where a collective runs. ``axis`` cuts ``dimension``; ``without`` is ``spec`` without that cut."""
 
     mesh: Mesh | AbstractMesh
     axis: tuple[str, ...]
@@ -219,7 +219,7 @@ def _run(
     types = dict(zip(place.mesh.axis_names, place.mesh.axis_types, strict=True))
     explicit = {name for name, kind in types.items() if kind == AxisType.Explicit}
     if explicit:
-        # Over explicit axes, shard_map takes only what has its sharding already.
+        # With explicit axes shard_map accepts only operands that already have its sharding.
         entries = [tuple(n for n in entry if n in explicit) for entry in _entries(place.spec)]
         sharding = NamedSharding(place.mesh, _spec(*entries))
         x = jax.tree.map(lambda v: jax.sharding.reshard(v, sharding), x)  # type: ignore[no-untyped-call]

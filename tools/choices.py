@@ -1,4 +1,4 @@
-"""Print what the tuners choose over a grid of calls, a line for each: to be compared before and after a change.
+"""Print what the tuners choose over a grid of calls, one line for each, to compare before and after a change.
 
     python tools/choices.py > before; ...; python tools/choices.py > after; diff before after
 

@@ -1,9 +1,9 @@
-"""Check what the compiler made of the CUDA engine's kernels, in a build folder of CMake's.
+"""Check the compiled kernels of the CUDA engine in a CMake build folder.
 
-Resources of every kernel on every architecture, from what ptxas said: no spills, no stack, registers and shared memory
-within limits, and as in the checked-in table. With --sass also the machine code for sm_90, by cuobjdump (with
-nvdisasm): 16-byte loads and stores in the data paths, and the protocols' memory-order instructions. Prints a table;
-exits with 1 where a check fails.
+For every kernel on every architecture ptxas must report no spills and no stack, registers and shared memory within
+limits, and the numbers of the checked-in table. With --sass the machine code for sm_90, read by cuobjdump (with
+nvdisasm), must also have 16-byte loads and stores in the data paths and the protocols' memory-order instructions.
+Prints a table, and exits with 1 if a check fails.
 
 usage: python tools/cuda_resources.py BUILD [--sass CUOBJDUMP] [--table FILE | --write FILE]
 """
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-# A multiprocessor has 65536 registers, and a block of the engine's has it to itself: (threads at most) x registers.
+# A multiprocessor has 65536 registers for one block of the engine: registers per thread times the most threads.
 REGISTER_LIMITS = {
     "PlayKernel": 168,
     "FusedKernel": 168,
@@ -33,10 +33,11 @@ STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) by
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
 KERNEL = re.compile(r"(PlayKernel|FusedKernel)I(?:NS\d*_\d+([A-Za-z]\w*?)E)?Li(\d)E")
-# Without parameters, and their protocols.
+# Kernels without template parameters, and their protocols.
 PLAIN = {"MailKernel": "Simple", "ExtentsKernel": "", "MulticastKernel": ""}
 
-# What has to be in a kernel's code, by protocol: whole vectors of memory and of slots, and what orders them.
+# Instructions that a kernel's code must have, by protocol: 16-byte loads and stores of memory and slots, and the
+# instructions that order them.
 VECTORS = {"loads": r"LDG\.E\.(?:NA\.)?128", "stores": r"STG\.E\.128"}
 ORDER = {
     "Simple": {
@@ -49,16 +50,16 @@ ORDER = {
 }
 
 
-# What reaches all replicas of multicast memory, as vectors but for integers. (A fence between aliases is several of the
-# usual ones.)
+# Instructions on all replicas of multicast memory, for vectors but for integers. (A fence between aliases is several
+# ordinary fences.)
 MULTICAST = {
     "reduced loads": r"LDGMC\.E\.ADD\.F32x4\.RN\.STRONG\.SYS",
     "reduced halves": r"LDGMC\.E\.F32ADD\.F16x8\.RN\.STRONG\.SYS",
     "reduced keys": r"LDGMC\.E\.MIN\.S32\.STRONG\.SYS",
     "stores to all": r"STG\.E\.128\.STRONG\.SYS",
 }
-# Of kernels that may copy in bulk: the copies, a thread's fence before them, and its wait for all that was stored, not
-# only read: with it the first-level cache is emptied.
+# Instructions of kernels that may use bulk copies: the copies, the fence before them, and the wait until their bytes
+# are stored and not only read, which also invalidates the first-level cache.
 BULK = {
     "bulk loads": r"UBLKCP\.S\.G",
     "bulk stores": r"UBLKCP\.G\.S",
@@ -85,7 +86,7 @@ def readable(symbol: str) -> tuple[str, str, int]:
             return name, protocol, 0
     found = KERNEL.search(symbol)
     if found is None:
-        raise SystemExit(f"{symbol} is none of the kernels that this script knows; teach it")
+        raise SystemExit(f"{symbol} is not a kernel that this script knows: add it to the script's tables")
     return found[1], found[2] or "", int(found[3])
 
 
@@ -127,7 +128,7 @@ def check_resources(kernels: list[Kernel]) -> list[str]:
 
 
 def compiler(build: Path) -> str:
-    """Which ptxas made the kernels: registers are its choice."""
+    """The version of ptxas, which decides on registers."""
     nvcc = re.search(r"^JAXRING_NVCC:\w+=(.+)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE)
     said = subprocess.run([nvcc[1] if nvcc else "nvcc", "--version"], capture_output=True, text=True, check=True).stdout
     return said.strip().splitlines()[-1]
@@ -161,9 +162,9 @@ def check_sass(build: Path, cuobjdump: str) -> list[str]:
             raise SystemExit(f"{cuobjdump} cannot read {built}: {text.stderr.strip()}")
         for part in text.stdout.split("Function : ")[1:]:
             kind, protocol, width = readable(part.split(None, 1)[0])
-            # The kernel of sizes moves no data, and only reports.
+            # The kernel that checks sizes moves no data.
             wanted = dict(VECTORS) if kind != "ExtentsKernel" else {"release": ORDER["Simple"]["release"]}
-            # Fused collectives pass gates as Simple's counters are passed; those that fold also push LL lines.
+            # Fused collectives wait for epoch barriers as for Simple's counters; those that fold also store LL lines.
             if protocol:
                 wanted |= ORDER[protocol]
             if protocol == "Simple" or (kind, width) == ("FusedKernel", 0):

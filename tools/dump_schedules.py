@@ -1,8 +1,8 @@
-"""Write real schedules for the native tests to OUT, which ffi/tests/support/schedules.h reads.
+"""Write the planner's schedules for the native tests to OUT, which ffi/tests/support/schedules.h reads.
 
-Every collective by every algorithm that serves it, over a few placements of ranks on processes; and permute's halves.
-Then, as a second list, the all-reduces of MATRIX for all numbers of ranks. Numbers are little-endian; strings and lists
-carry their length first. Needs numpy and `jaxring.plan` only.
+The first list has every collective by every algorithm that serves it, over a few placements of ranks on processes, and
+permute's halves. The second list has the all-reduces of MATRIX for all numbers of ranks. Numbers are little-endian;
+strings and lists begin with their length. Needs numpy and `jaxring.plan` only.
 
 usage: python tools/dump_schedules.py OUT
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-# The package itself imports the native module, whose tests these schedules are for: planning is taken without it.
+# `import jaxring` needs the native module, which may not be built yet, so `jaxring.plan` is imported without it.
 package = types.ModuleType("jaxring")
 package.__path__ = [str(Path(__file__).resolve().parent.parent / "jaxring")]
 sys.modules["jaxring"] = package
@@ -40,12 +40,12 @@ MATRIX = ("ring", "tree", "direct", "halving_doubling")
 
 
 def permutation(nranks: int) -> tuple[tuple[int, int], ...]:
-    """To the next rank, and rank 0 without a source; a single rank sends to itself."""
+    """The pairs (r, r + 1), so that rank 0 has no source; a single rank sends to itself."""
     return tuple((rank, rank + 1) for rank in range(nranks - 1)) or ((0, 0),)
 
 
 def schedules() -> Iterator[tuple[str, str, Schedule]]:
-    """(name, half, schedule)"""
+    """The first list, as (name, half, schedule)."""
     for where, placement in PLACEMENTS.items():
         n = len(placement)
         for collective in COLLECTIVES:
@@ -56,7 +56,7 @@ def schedules() -> Iterator[tuple[str, str, Schedule]]:
                 for channels in CHANNELS.get(where, (1,)):
                     spec = Spec(collective, n, algorithm, n // 2, channels, placement, perm)
                     yield f"{collective} {algorithm} {where} x{channels}", "both", build(spec)
-        # As the planner has it: halves never address memory, wherever their ranks live.
+        # As in the planner, halves use messages only, even between ranks of one domain.
         spec = Spec("permute", n, "direct", perm=permutation(n))
         for half in ("send", "recv"):
             schedule = build_half(spec, half)
@@ -65,7 +65,7 @@ def schedules() -> Iterator[tuple[str, str, Schedule]]:
 
 
 def matrix() -> Iterator[tuple[str, str, Schedule]]:
-    """The same for all-reduces among processes of one rank, and direct ones within a process."""
+    """The second list: all-reduces among processes of one rank each, and `direct` ones within a process."""
     for n in range(2, 9):
         for algorithm in MATRIX:
             placed = {f"{n}x1": tuple(range(n))} | ({f"1x{n}": (0,) * n} if algorithm == "direct" else {})

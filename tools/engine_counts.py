@@ -1,8 +1,9 @@
 """Count what an all-reduce costs the engine, in numbers that do not depend on the machine's speed.
 
-Instructions and accesses to memory by Valgrind's callgrind, system calls by strace, of four float32 ranks in one
-process: the difference between some rounds and twice as many. Prints a table, and with --table FILE exits with 1 where
-a number is more than a tenth above that of the file. Write a file anew with --write FILE after making things faster.
+Valgrind's callgrind counts instructions and memory accesses, strace counts system calls, of an all-reduce of float32
+among four ranks in one process. A number is the difference between a run of some rounds and one of twice as many.
+Prints a table. With --table FILE it exits with 1 if a number is more than a tenth above the file's; --write FILE writes
+the file, after a change that makes the engine faster.
 
 usage: python tools/engine_counts.py ENGINE_COUNTS [--table FILE | --write FILE]
 """
@@ -21,13 +22,13 @@ SIZES = {"4 B": 4, "1 KiB": 1024, "256 KiB": 256 * 1024}
 ROUNDS = 50
 EVENTS = {"Ir": "instructions", "Dr": "reads", "Dw": "writes"}
 SLACK = 1.1
-# Idle workers look up now and then, more often on a busy machine; a call that each operation makes counts as 1.
+# Idle workers wake up now and then, and more often on a busy machine. A call that each operation makes counts as 1.
 CALLS_SLACK = 0.5
 CALLS_RUNS = 3
 
 
 def callgrind(program: str, size: int, rounds: int) -> dict[str, int]:
-    """Instructions, reads and writes inside of Site::Arrive, where all of an operation of one process is done."""
+    """Instructions, reads and writes inside Site::Arrive, in which an operation within one process runs to its end."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         command = ["valgrind", "-q", "--log-file=/dev/null", "--tool=callgrind", "--collect-atstart=no"]
@@ -43,7 +44,7 @@ def callgrind(program: str, size: int, rounds: int) -> dict[str, int]:
 
 
 def system_calls(program: str, size: int, rounds: int) -> int:
-    """Those of all threads."""
+    """The system calls of all threads."""
     with tempfile.NamedTemporaryFile(mode="r") as out:
         command = ["strace", "-f", "-qq", "-c", "-U", "calls,name", "-o", out.name, program, str(size), str(rounds)]
         subprocess.run(command, check=True, timeout=300)
@@ -66,7 +67,7 @@ def count(program: str) -> dict[str, dict[str, float]]:
 
 
 def show(table: dict[str, dict[str, float]]) -> str:
-    """A line for each size; the file's format too."""
+    """A line for each size, which is also the file's format."""
     lines = [f"{'all_reduce of':<14}{'instructions':>14}{'reads':>10}{'writes':>10}{'system calls':>14}"]
     lines += [
         f"{name:<14}{row['instructions']:>14.0f}{row['reads']:>10.0f}{row['writes']:>10.0f}{row['system calls']:>14.2f}"

@@ -23,7 +23,7 @@ def pinned_version() -> str:
     for requirement in tomllib.loads(pyproject.read_text())["build-system"]["requires"]:
         if match := re.fullmatch(r"jaxlib==([\w.]+)", requirement):
             return match[1]
-    raise SystemExit("pyproject.toml pins no jaxlib in build-system.requires")
+    raise SystemExit("pyproject.toml pins no jaxlib in build-system.requires: add jaxlib==VERSION")
 
 
 def unpack(version: str, folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""Runs every fuzz target for a while and says what each has done: `fuzz.py BUILD SECONDS [--only NAME] [--jobs N]`.
+"""Runs every fuzz target for a while and prints a line on each: `fuzz.py BUILD SECONDS [--only NAME] [--jobs N]`.
 
-The corpora in fuzz/corpus are read; what is found new goes to BUILD/corpus. A finding's input stays in BUILD/findings:
-mend what it shows, then keep it in fuzz/corpus as a seed.
+Inputs start from the corpora in fuzz/corpus; new ones are written to BUILD/corpus. The input of a finding stays in
+BUILD/findings: mend the fault, then keep the input in fuzz/corpus as a seed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ ROOT = pathlib.Path(__file__).parent.parent
 READERS = ("unauthenticated", "request", "topology", "trace", "saved")
 _DONE = re.compile(r"Done (\d+) runs in (\d+) second")
 _COVERAGE = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")
-# No input is longer; none may take so long (a loaded machine is slow) or so much memory.
+# Limits of an input's length, time (generous, for loaded machines) and memory.
 _LIMITS = ("-max_len=4096", "-timeout=25", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=1")
 
 
 def run(build: pathlib.Path, name: str, seconds: int) -> tuple[bool, str]:
-    """Whether target `name` ended without a finding, and what it did in words."""
+    """Whether target `name` ended without a finding, and a description of its run."""
     native = build / "targets" / name
     command = [str(native)] if native.exists() else [sys.executable, str(ROOT / "fuzz" / "readers.py"), name]
     folders = [build / "corpus" / name, ROOT / "fuzz" / "corpus" / name]
@@ -37,7 +37,7 @@ def run(build: pathlib.Path, name: str, seconds: int) -> tuple[bool, str]:
         return False, f"{name}: a finding (exit {ran.returncode})\n{(ran.stdout + ran.stderr)[-6000:]}"
     done, covered = _DONE.search(ran.stderr), _COVERAGE.findall(ran.stderr)
     if done is None or not covered or int(done[1]) == 0:
-        return False, f"{name}: it did nothing\n{ran.stderr[-2000:]}"
+        return False, f"{name}: it ran no input\n{ran.stderr[-2000:]}"
     edges, features, inputs = covered[-1]
     return True, f"{name}: {done[1]} runs in {done[2]} s, {edges} edges, {features} features, {inputs} inputs"
 

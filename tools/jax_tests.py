@@ -5,11 +5,11 @@
 SOURCE_TREE is a JAX source tree; its test files are copied to a temporary folder, so that the installed jax is tested
 and not the tree's. Files below tests/multiprocess run in as many processes as --processes says, with one CPU device
 each; the others in one process with eight. A test "reaches" jaxring when custom calls of jaxring are lowered or run
-during it; in most of these the engine "ran" operations. Collectives among one rank, which are lowered to nothing
-otherwise, are calls here too.
+during it, and the engine "ran" when it has run operations. Collectives of one rank, which are otherwise lowered to
+nothing, become custom calls here, too.
 
-Exits with 1 where a test passes without jaxring and not with it, where one that JAX skips on CPU fails, or where fewer
-tests than wanted reach jaxring.
+Exits with 1 if a test passes without jaxring and not with it, if one that JAX skips on CPU fails, or if fewer tests
+than wanted reach jaxring.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SINGLE = ("pmap_test.py", "shard_map_test.py", "ragged_collective_test.py")
 MULTIPLE = tuple(
     f"multiprocess/{name}_test.py" for name in ("all_reduce", "all_gather", "all_to_all", "axis_index", "pmap")
 )
-# How many tests must at least reach jaxring.
+# The number of tests that must reach jaxring at least.
 WANTED = {"pmap_test.py": 113, "shard_map_test.py": 72, "ragged_collective_test.py": 1}
 DEVICES = 8
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of one test file in one run: by test, the worst of all processes; ``reached``, ``ran`` in any."""
+    """The outcome of a test file in a run: the worst result of each test in all processes, and what reached jaxring."""
 
     results: dict[str, str] = dataclasses.field(default_factory=dict)
     reached: set[str] = dataclasses.field(default_factory=set)
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def stems(test: pathlib.Path, processes: int, install: bool, folder: pathlib.Path) -> list[str]:
-    """Where the processes write their results and output, without the ending."""
+    """The paths, without endings, at which the processes write their results and output."""
     name = f"{test.parent.name}-{test.stem}-{processes}-{'with' if install else 'without'}"
     return [str(folder / f"{name}-{index}") for index in range(processes)]
 
@@ -93,7 +93,7 @@ def run(test: pathlib.Path, processes: int, install: bool, folder: pathlib.Path,
 
 
 def read(results: list[str]) -> Outcome:
-    """What the processes of a run have written."""
+    """The outcome of a run, from what its processes have written."""
     outcome = Outcome()
     for stem in results:
         collect(outcome, pathlib.Path(stem + ".jsonl"))
@@ -126,7 +126,7 @@ def collect(outcome: Outcome, path: pathlib.Path) -> None:
 
 
 def compare(before: Outcome, after: Outcome) -> list[str]:
-    """What is worse with jaxring."""
+    """A line for each result that is worse with jaxring."""
     worse = [
         f"{test}: {before.results.get(test, 'missing')} -> {result}"
         for test, result in sorted(after.results.items())
@@ -170,7 +170,7 @@ def versions() -> str:
 
 
 def named(tree: pathlib.Path) -> str:
-    """A source tree's name and the version that it says it is."""
+    """A source tree's name and its version."""
     found = re.search(r'^_version = "(.*)"', (tree / "jax" / "version.py").read_text(), re.MULTILINE)
     return f"{tree.name} ({found[1] if found else 'of unknown version'})"
 

@@ -20,7 +20,7 @@ from jaxring.tracing import primitives
 
 
 def reasons() -> dict[str, int]:
-    """Calls that were left to JAX, by primitive and reason."""
+    """The number of calls that kept JAX's own lowering, by primitive and reason."""
     counts: dict[str, int] = {}
     for text, count in notes().items():
         call, _, why = text.partition(": JAX's own collective: ")
@@ -38,7 +38,7 @@ def in_jax_words(text: str) -> str:
 
 
 def lift_ragged(case: type[unittest.TestCase]) -> None:
-    """Lets JAX's ragged_all_to_all tests run on CPU: their setUp does nothing but skip them there."""
+    """Lets JAX's ragged_all_to_all tests run on CPU, by removing their setUp, which only skips them there."""
     if "setUp" in vars(case):
         del case.setUp
         original = jax.stages.Lowered.as_text
@@ -46,7 +46,7 @@ def lift_ragged(case: type[unittest.TestCase]) -> None:
 
 
 def count_lowered() -> list[str]:
-    """A list that grows by the name of each custom call of ours that is lowered."""
+    """A list to which the name of each lowered custom call of ours is appended."""
     names: list[str] = []
     original = jax.ffi.ffi_lowering
 
@@ -66,7 +66,7 @@ def main() -> None:
     original = unittest.TestCase.run
 
     def write(**record: Any) -> None:
-        with output.open("a") as lines:  # one at a time: a crash loses none
+        with output.open("a") as lines:  # line by line, so that a crash loses none
             lines.write(json.dumps(record) + "\n")
 
     def bad(result: Any) -> tuple[int, int]:

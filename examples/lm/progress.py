@@ -1,4 +1,4 @@
-"""A progress bar on the first process: rich's on a terminal, a line now and then elsewhere."""
+"""A progress bar on the first process: rich's on a terminal, otherwise a line now and then."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""What the demo prints and draws when both runs are over."""
+"""The demo's table and plot, made when both runs have ended."""
 
 from pathlib import Path
 
@@ -22,13 +22,13 @@ def table(runs: list[Run]) -> str:
 
 
 def problems(runs: list[Run], devices: int) -> list[str]:
-    """What speaks against the claim that jaxring carried its run's gradients and that both runs are the same."""
+    """Reasons to doubt that jaxring reduced its run's gradients or that both runs are the same; none if all is well."""
     found = []
     for run in runs:
         if run.losses[-1] >= run.losses[0]:
             found.append(f"{run.name}: the loss did not fall")
         if devices > 1 and run.name == "jaxring" and (run.xla_collectives or not run.jaxring_collectives):
-            found.append("jaxring: XLA's own collectives are in the training step, or none of jaxring's is")
+            found.append("jaxring: the training step has collectives of XLA's, or none of jaxring's")
     if len(runs) == 2:
         ours, other = runs
         for what, a, b in (

@@ -1,4 +1,4 @@
-"""Data-parallel training of the model, with the gradients' mean taken by the collective that is asked for."""
+"""Data-parallel training of the model. The caller says which collective computes the gradients' mean."""
 
 import re
 import time
@@ -32,12 +32,12 @@ class Settings:
 
 @dataclass
 class Run:
-    """What one training run came to."""
+    """The results of one training run."""
 
     name: str
     losses: list[float]
     held_out: float
-    seconds: float  # in the steps alone: without compilation, and without the first, which opens connections
+    seconds: float  # of the steps, without compilation and without the first step, which opens connections
     tokens: int
     xla_collectives: int  # in the compiled training step
     jaxring_collectives: int
@@ -59,8 +59,8 @@ def mean_by_psum(tree: Any) -> Any:
 
 
 def train_step(settings: Settings, mean: Mean, state: model.State, text: jax.Array) -> tuple[model.State, jax.Array]:
-    # Each device differentiates a copy of the parameters that is its own ("varying"): so JAX has no reason to put a
-    # psum into the backward pass, and the sum over devices is ours to take.
+    # Each device differentiates its own copy of the parameters ("varying" in JAX), so JAX adds no psum to the backward
+    # pass, and the sum over devices is left to this program.
     params = jax.tree.map(lambda p: jax.lax.pcast(p, AXIS, to="varying"), state.params)
     loss, gradients = mean(jax.value_and_grad(model.loss)(params, text))
     state = model.adamw(state, gradients, rate=settings.rate, warmup=settings.warmup, steps=settings.steps)
@@ -73,14 +73,14 @@ def _evaluate(mean: Mean, params: model.Params, text: jax.Array) -> jax.Array:
 
 
 def count_collectives(hlo: str) -> tuple[int, int]:
-    """Collectives in a compiled program: XLA's own and jaxring's."""
+    """The numbers of XLA's own and of jaxring's collectives in a compiled program."""
     xla = re.findall(r" (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(", hlo)
     return len(xla), len(re.findall(r'custom_call_target="jaxring', hlo))
 
 
 @dataclass
 class Prepared:
-    """A compiled training step ``step(state, text) -> (state, loss)``, and what it is called with."""
+    """A compiled training step ``step(state, text) -> (state, loss)``, and its arguments."""
 
     step: Any
     state: model.State

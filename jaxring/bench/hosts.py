@@ -2,8 +2,7 @@
 
     jaxring bench all_reduce -n 4x1 --hosts 4 --rate 1gbit --peers gloo,mpi
 
-needs root and iproute2; iperf3, where it is installed, tells what a link carries. Shaping is by `tc tbf`, on the way
-out of every host.
+needs root and iproute2. If iperf3 is installed, it measures a link's rate. `tc tbf` shapes what every host sends.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from jaxring.errors import JaxringError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Gives a command the hostname $0 and the file $1 as /etc/hosts: `ip netns exec` makes a mount namespace.
+# Runs a command with the hostname $0 and the file $1 as /etc/hosts, in the mount namespace that `ip netns exec` makes.
 _BEGIN = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-# What tbf lets pass at once: as little as lets it keep to the rate, and no less than a large segment.
+# The burst that tbf lets through at once: short, so that it keeps the rate, but at least one large segment.
 _BUCKET_S = 0.001
 _SEGMENT_BYTES = 128 * 1024
 _IPERF_S, _IPERF_LIMIT_S = 3, 30
 
 
 def ip(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run `ip`. Raises JaxringError with what it said."""
+    """Run `ip`. Raises JaxringError with its error text if it fails and ``check`` is set."""
     done = subprocess.run(["ip", *arguments], check=False, capture_output=True, text=True)
     if check and done.returncode != 0:
         raise JaxringError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
@@ -44,16 +43,16 @@ def ip(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 class Hosts:
     """``count`` hosts with an interface for each of ``networks``: jxa0 in 10.213.40.0/24, jxb0 in 10.213.41.0/24.
 
-    A context manager. ``rate``: of every interface, as `tc` writes it ("1gbit"), "" for none. ``congestion``: TCP's
-    control there, "" for what it is here. ``tag`` is in the names
-    of the namespaces. Raises JaxringError where they cannot be made.
+    A context manager. ``rate`` is that of every interface, as `tc` writes it ("1gbit"), or "" for no shaping.
+    ``congestion`` is TCP's congestion control, or "" for this host's. ``tag`` is part of the namespaces' names. Raises
+    JaxringError if they cannot be made.
     """
 
     def __init__(self, count: int, networks: int = 1, rate: str = "", congestion: str = "") -> None:
         if count < 1 or not 1 <= networks <= 26:
-            raise JaxringError(f"{count} hosts with {networks} networks cannot be made.")
+            raise JaxringError(f"{count} hosts with {networks} networks cannot be made: give 1 or more, with 1 to 26.")
         if rate and not re.fullmatch(r"[0-9]{1,6}(kbit|mbit|gbit)", rate):
-            raise JaxringError(f"{rate!r} is no rate: write 100mbit, 1gbit.")
+            raise JaxringError(f"{rate!r} is not a rate; rates are like 100mbit or 1gbit.")
         self.tag = uuid.uuid4().hex[:6]
         self.names = [f"jx{self.tag}h{i}" for i in range(count)]
         self._networks, self._rate, self._congestion = networks, rate, congestion
@@ -75,7 +74,7 @@ class Hosts:
             ip("netns", "delete", name, check=False)
 
     def _make(self) -> None:
-        # The bridges are in a namespace too, so that one deletion removes everything and the host sees nothing.
+        # The bridges have a namespace, too, so that its deletion removes them and they do not appear among this host's.
         for name in [self._switch, *self.names]:
             ip("netns", "add", name)
             self._made.append(name)
@@ -98,7 +97,7 @@ class Hosts:
 
     @property
     def bucket_s(self) -> float:
-        """How long a link that was idle is as fast as the machine, at most: what goes at once is on top of its rate."""
+        """Seconds of traffic that a link which was idle passes at the machine's speed, before the rate applies."""
         return max(_BUCKET_S, _SEGMENT_BYTES / self._bytes_per_second()) if self._rate else 0.0
 
     def _bytes_per_second(self) -> float:
@@ -128,7 +127,7 @@ class Hosts:
         return f"10.213.{40 + network}.{host + 1}"
 
     def command(self, host: int, folder: pathlib.Path, argv: Sequence[str]) -> list[str]:
-        """`argv` on that host, whose name is host0, host1, ... `folder` gets a file that knows them all."""
+        """The command that runs `argv` on that host (host0, host1, ...). Writes a file of all names into `folder`."""
         names = folder / "hosts"
         if not names.exists():
             lines = ["127.0.0.1 localhost", *(f"{self.address(i)} host{i}" for i in range(len(self.names)))]
@@ -137,7 +136,7 @@ class Hosts:
         return [*begin, str(names), *argv]
 
     def mpirun(self, processes: int, folder: pathlib.Path) -> list[str]:
-        """mpirun, on host 0, of a job of ``processes`` that the hosts share equally."""
+        """The start of an mpirun command, for host 0, with ``processes`` in equal numbers on the hosts."""
         each = processes // len(self.names)
         agent = folder / "agent"
         agent.write_text(
@@ -155,11 +154,11 @@ class Hosts:
         return ["mpirun", "--allow-run-as-root", *mca, "-H", where, "--bind-to", "none", "-n", str(processes)]
 
     def describe(self) -> str:
-        """What joins the hosts, and what iperf3 gets out of it."""
+        """The links between the hosts, and the rate that iperf3 gets over one."""
         shaped = f" of {self._rate}" if self._rate else ""
         what = f"{len(self.names)} hosts, {self._networks} link(s){shaped} each"
         if len(self.names) < 2 or shutil.which("iperf3") is None:
-            return what + "; no iperf3 to tell what a link carries"
+            return what + "; not measured without iperf3"
         with tempfile.TemporaryDirectory(prefix="jaxring-bench-") as folder:
             gbits, control = self.goodput(pathlib.Path(folder))
         return f"{what}; iperf3 gets {gbits:.3f} Gbit/s = {gbits / 8:.4f} GB/s over one, by {control}"
@@ -170,7 +169,7 @@ class Hosts:
         Raises JaxringError where there is no iperf3.
         """
         if shutil.which("iperf3") is None:
-            raise JaxringError("There is no iperf3 to tell what a link carries.")
+            raise JaxringError("A link's rate cannot be measured: install iperf3.")
         server = subprocess.Popen(
             self.command(1, folder, ["iperf3", "-s", "-1"]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -179,7 +178,7 @@ class Hosts:
             client = self.command(0, folder, ["iperf3", "-J", "-t", str(_IPERF_S), "-c", self.address(1)])
             while True:
                 done = subprocess.run(client, check=False, capture_output=True, text=True, timeout=_IPERF_LIMIT_S)
-                # With -J it exits with 0 where it did not reach the server, too.
+                # With -J iperf3 exits with 0 even if it has not reached the server.
                 said = json.loads(done.stdout)["end"] if done.returncode == 0 else {}
                 if "sum_received" in said:
                     return said["sum_received"]["bits_per_second"] / 1e9, said.get("sender_tcp_congestion", "")

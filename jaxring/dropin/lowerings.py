@@ -27,7 +27,7 @@ PLATFORMS = ("cpu",)
 
 
 class Entry(NamedTuple):
-    """``body`` does a primitive's work on traced operands, with its parameters; ``op`` where it reduces."""
+    """``body`` computes a primitive on traced operands, with its parameters. ``op`` is its reduction, if it reduces."""
 
     body: Callable[..., Any]
     op: str | None = None
@@ -72,7 +72,7 @@ def _all_to_all(
 
 def _ragged_all_to_all(operand: Any, output: Any, *vectors: Any, axis_name: Any, axis_index_groups: Any = None) -> Any:
     ranks = resolve("ragged_all_to_all", axis_name, axis_index_groups).size
-    # JAX allows several slices per pair of ranks; entry rank * slices + i is the i-th.
+    # JAX allows several slices per pair of ranks; entry rank * slices + i is the i-th of a rank.
     slices = vectors[0].shape[0] // ranks
     for i in range(slices):
         output = p2p.ragged_all_to_all(
@@ -97,7 +97,7 @@ def _pbroadcast(x: Any, *, axis_name: Any, source: int) -> Any:
 
 
 def _pbroadcast_dynamic(x: Any, source: Any, *, axis_name: Any) -> Any:
-    """The bits of the source's value, or'ed with the zeros that the other ranks give."""
+    """The source's value, by a bitwise or with zeros from all other ranks."""
     if jnp.iscomplexobj(x):
         parts = (_pbroadcast_dynamic(part, source, axis_name=axis_name) for part in (x.real, x.imag))
         return jax.lax.complex(*parts)
@@ -117,7 +117,7 @@ _psum = _all_reduce("sum", jax.lax.reduce_sum)
 _pmax = _all_reduce("max", jax.lax.reduce_max)
 _pmin = _all_reduce("min", jax.lax.reduce_min)
 
-# What each primitive does, by its name without "_start"; a version of JAX need not have them all.
+# The work of each primitive, by its name without "_start". A version of JAX need not have them all.
 TABLE: dict[str, Entry] = {
     "psum": _psum,
     "psum_invariant": _psum,
@@ -138,14 +138,14 @@ TABLE: dict[str, Entry] = {
     "pbroadcast_dynamic": Entry(_pbroadcast_dynamic),
 }
 
-# Retypings, which move nothing.
+# Primitives that change only a value's type and move no data.
 CASTS = frozenset({"pvary", "preduced", "vary_unreduced_cast", "reduced_vary_cast"})
 # psend and precv exist on GPUs only; axis_index needs no communication.
 NOT_SERVED = frozenset({"axis_index", "psend", "precv"})
 
 
 def served() -> dict[str, Any]:
-    """The primitives of this version of JAX that have an entry in the table, as it is or asynchronous; by name."""
+    """The primitives of this JAX, by name, that have an entry in TABLE, and their asynchronous starts and dones."""
     return {
         name: primitive
         for name, primitive in _compat.collective_primitives().items()
@@ -154,11 +154,11 @@ def served() -> dict[str, Any]:
 
 
 def unknown() -> list[str]:
-    """Parallel primitives of this version of JAX that nothing here mentions."""
+    """The names of parallel primitives of this version of JAX that this module does not know."""
     return sorted(set(_compat.collective_primitives()) - set(served()) - CASTS - NOT_SERVED)
 
 
-# JAX's own rules, for what the engine cannot carry; None where JAX has none.
+# JAX's own rules, for calls that the engine cannot carry; None where JAX has none.
 _JAX = {
     (name, platform): _compat.default_lowering(primitive, platform)
     for name, primitive in served().items()
@@ -169,8 +169,8 @@ _JAX = {
 def rule(name: str, platform: str) -> Callable[..., Any]:
     """The lowering rule for JAX's primitive of that name (served, or a cast), or for a copy of it.
 
-    What the engine cannot carry keeps JAX's own lowering, and where a region is manual over some axes only, operands
-    are replicated over the others; each with a warning, and a line in `jaxring.explain`.
+    Calls that the engine cannot carry keep JAX's own lowering. If a region is manual over some axes only, operands are
+    replicated over the others. Either gives a warning, and a line in `jaxring.explain`.
     """
     if name in CASTS or name.endswith("_done"):
         return _as_it_is
@@ -183,7 +183,7 @@ def _as_it_is(ctx: Any, value: Any, **params: Any) -> Any:
 
 
 def _lower(name: str, platform: str, ctx: Any, *operands: Any, **params: Any) -> Any:
-    # The result of a start is a value like any other: XLA runs our custom call asynchronously anyway.
+    # A start returns the value itself instead of a future, since XLA runs our custom call asynchronously anyway.
     avals_in = [_compat.untyped(aval) for aval in ctx.avals_in]
     ctx = ctx.replace(avals_in=avals_in, avals_out=[_compat.untyped(_compat.awaited(aval)) for aval in ctx.avals_out])
     site = traced_at(ctx.traceback)
@@ -232,7 +232,7 @@ def _unserved(name: str, avals: list[Any], params: dict[str, Any]) -> str | None
 
 
 def _unserved_permutation(axis_name: Any, perm: Sequence[tuple[int, int]]) -> str | None:
-    """Why JAX's rule has to see a permutation: it raises errors of its own for these."""
+    """Why a permutation is left to JAX's rule, which raises JAX's own errors for it, or None."""
     axes = resolve("ppermute", axis_name)
     in_order = bool((np.diff(axes.partitions(), axis=1) > 0).all())
     if getattr(jax.config, "jax_raise_on_ppermute_sort_diff", False) and not in_order:
@@ -240,9 +240,9 @@ def _unserved_permutation(axis_name: Any, perm: Sequence[tuple[int, int]]) -> st
     ranks = axes.size
     for side, numbers in (("source", [s for s, _ in perm]), ("target", [t for _, t in perm])):
         if any(not -ranks <= number < ranks for number in numbers):
-            return f"a {side} is no rank"
+            return f"a {side} is out of range"
         if len({number % ranks for number in numbers}) != len(numbers):
-            return f"a {side} is there twice"
+            return f"a {side} is listed twice"
     return None
 
 

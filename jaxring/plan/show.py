@@ -1,13 +1,13 @@
-"""Schedules as text, the way a paper prints them: a row per step, a column per rank."""
+"""Schedules as text: a row per step, a column per rank."""
 
 from __future__ import annotations
 
 from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Lane, Peer, Schedule, Step
 
-MAX_RANKS = 8  # columns; of larger schedules the first ranks and the last are shown
+MAX_RANKS = 8  # columns; larger schedules are shown by their first ranks and the last one
 MAX_STEPS = 40  # rows per lane
 MAX_LANES = 8
-_COUNTED_RANKS = 64  # up to here the header counts exactly
+_COUNTED_RANKS = 64  # with more ranks the header has only rank 0's counts
 
 _NAMES = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "tmp"}
 
@@ -17,7 +17,7 @@ def _chunk(chunk: Chunk) -> str:
 
 
 def _ranks(peers: list[int]) -> str:
-    """``1,2,3`` or, of long lists, the ends: ``0..63 (64)`` where they are a range."""
+    """``1,2,3``; long lists are cut to ``0..63`` if they are a range, else to ``0,2,…,62 (32)``."""
     if len(peers) <= 4:
         return ",".join(map(str, peers))
     if peers == list(range(peers[0], peers[0] + len(peers))):
@@ -57,7 +57,7 @@ def _grouped(step: Step) -> str:
 
 
 def _counts(lanes: tuple[Lane, ...], rank: int) -> tuple[int, int]:
-    """(messages sent, chunks moved between this rank and others: messages sent, memory read and written)."""
+    """(messages sent, chunks moved to and from other ranks by messages sent and by memory read and written)."""
     sent = moved = 0
 
     def foreign(peer: Peer) -> bool:
@@ -90,7 +90,7 @@ def header(schedule: Schedule) -> str:
 
 
 def show(schedule: Schedule) -> str:
-    """The whole schedule per tile, cut politely where it is large."""
+    """One tile's steps on all ranks. Large schedules are cut at MAX_RANKS, MAX_STEPS and MAX_LANES."""
     n = schedule.spec.nranks
     ranks = list(range(n)) if n <= MAX_RANKS else [*range(MAX_RANKS - 2), n - 1]
     programs = [schedule.lanes(rank) for rank in ranks]

@@ -1,4 +1,4 @@
-"""The verifier: runs a schedule symbolically for all ranks and says what is wrong with it.
+"""The verifier: runs a schedule symbolically for all ranks and reports the first fault.
 
 A value is (mask of contributors, fold order id, input chunk id, state). Order ids are interned: rank r's own input is
 id r, and folding b onto a is one id per pair (a, b), so equal ids mean the same arithmetic in the same order.
@@ -20,11 +20,11 @@ _STATES = ("a raw input", "a partial fold", "a complete value")
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a run showed. Counts are per tile.
+    """The results of a run. Counts are per tile.
 
     ``order_of``: fold order id by input chunk id (reductions only). ``messages``: messages sent by each rank.
-    ``memory_chunks``: chunks of other ranks that each rank read or wrote directly. ``steps``: steps of each rank, all
-    lanes. ``max_steps``: of the longest lane. ``max_fifo``: most messages that were ever in one FIFO.
+    ``memory_chunks``: chunks of other ranks that each rank read or wrote directly. ``steps``: steps of each rank in all
+    lanes. ``max_steps``: steps of the longest lane. ``max_fifo``: the most messages that any FIFO held at once.
     """
 
     spec: Spec
@@ -50,7 +50,7 @@ class Report:
 
 
 class _Run(Compiler):
-    """Every lane as far as it gets, until all are done or none can move."""
+    """Advances every lane as far as it can, until all are done or none can advance."""
 
     def __init__(self, schedule: Schedule, depth: int, tiles: int) -> None:
         super().__init__(schedule)
@@ -80,7 +80,7 @@ class _Run(Compiler):
         self.at(lane, lane.position)
         for fifo in op.recv_fifos:
             if not fifo.items:
-                raise self.fail(f"deadlock: it waits for a message from rank {fifo.src} that never comes")
+                raise self.fail(f"deadlock: it waits for a message from rank {fifo.src} that is never sent")
         full = next(fifo for fifo in op.send_fifos if len(fifo.items) >= self.depth)
         raise self.fail(f"deadlock: the FIFO to rank {full.dst} stays full at depth {self.depth}")
 
@@ -114,7 +114,7 @@ class _Run(Compiler):
     def source(self, lane: LaneState, kind: int, rank: int, chunk: int) -> Value:
         if kind == Buffer.INPUT:
             if self.aliased and chunk in self.outputs[lane.tile][rank]:
-                raise self.fail(f"it reads input chunk {chunk} of rank {rank}, which in place is overwritten already")
+                raise self.fail(f"it reads input chunk {chunk} of rank {rank}, which an in-place call has overwritten")
             return (1 << rank, rank, chunk, RAW)
         value = lane.scratch.get(chunk) if kind == Buffer.SCRATCH else self.outputs[lane.tile][rank].get(chunk)
         if value is None:
@@ -131,7 +131,7 @@ class _Run(Compiler):
                 continue
             assert fifo is not None
             value, sent_partial = fifo.items.popleft()
-            # A gathered message is a tuple of values in place of one.
+            # The value of a gathered message is a tuple of values.
             if isinstance(value[0], tuple) != op.spread:
                 raise self.fail(f"rank {rank} sends {'one chunk' if op.spread else 'several chunks'} in one message")
             if sent_partial != op.recv_partial:
@@ -158,7 +158,7 @@ class _Run(Compiler):
             if self.reduction and state != PARTIAL and op.reduce is False:
                 raise self.fail(f"{_STATES[state]} is moved to scratch, which holds accumulator elements")
             if state == COMPLETE:
-                raise self.fail("a complete value goes to scratch, where it could not be rounded")
+                raise self.fail("a complete value is stored to scratch, where it cannot be rounded")
             lane.scratch[op.scratch] = result
         for rank, index in op.outputs:
             if self.reduction and not op.zero and state != COMPLETE:
@@ -194,13 +194,13 @@ class _Run(Compiler):
             order = self.pair_ids.setdefault((order, right), len(self.pair_ids) + self.spec.nranks)
         if op.final and mask != self.full:
             missing = [r for r in range(self.spec.nranks) if not mask & 1 << r]
-            raise self.fail(f"FINAL on chunk {chunk}, but the contribution of rank {missing[0]} is not in")
+            raise self.fail(f"FINAL on chunk {chunk}, but the contribution of rank {missing[0]} is missing")
         if not op.final and mask == self.full:
             raise self.fail(f"chunk {chunk} is complete here, but the step lacks FINAL")
         return (mask, order, chunk, COMPLETE if op.final else PARTIAL if mask & (mask - 1) else RAW)
 
     def expected(self, rank: int) -> list[Value | int]:
-        """What rank's output chunks must hold: a value, or for complete reductions the chunk id."""
+        """What the rank's output chunks must hold: a value or, for complete reductions, the chunk id."""
 
         def chunk(source: Source, piece: int) -> Value | int:
             if source is None:
@@ -234,9 +234,9 @@ def _say(value: Value) -> str:
 
 
 def verify(schedule: Schedule, fifo_depth: int = 2, tiles: int = 2) -> Report:
-    """Run ``schedule`` symbolically for all its ranks; raise ScheduleError naming rank, lane and step of a fault.
+    """Run ``schedule`` symbolically for all its ranks. Raises ScheduleError with rank, lane and step of a fault.
 
-    FIFOs hold ``fifo_depth`` messages. Two tiles show what one tile leaves behind for the next.
+    FIFOs hold ``fifo_depth`` messages. Two tiles suffice to find faults in what a tile leaves to the next.
     """
     if fifo_depth < 1 or tiles < 1:
         raise ValueError("fifo_depth and tiles must be at least 1")

@@ -95,7 +95,7 @@ def test_final_and_partial_flags() -> None:
     ring = build(RING)
     with pytest.raises(ScheduleError, match=r"rank 0, lane 0, step 3: chunk 1 is complete here, but .* lacks FINAL"):
         verify(mutate(ring, 0, 0, edit(3, flags=Flag.RECV_PARTIAL)))
-    with pytest.raises(ScheduleError, match="step 2: FINAL on chunk 2, but the contribution of rank 1 is not in"):
+    with pytest.raises(ScheduleError, match="step 2: FINAL on chunk 2, but the contribution of rank 1 is missing"):
         verify(mutate(ring, 0, 0, edit(2, flags=Flag.FINAL | Flag.RECV_PARTIAL)))
     with pytest.raises(ScheduleError, match="it expects a raw one"):
         verify(mutate(ring, 0, 0, edit(2, flags=Flag.SEND_PARTIAL)))

@@ -1,4 +1,4 @@
-"""`jaxring.Communicator` on NumPy buffers, without a program of JAX: what the engine does when nothing is around it."""
+"""`jaxring.Communicator` on NumPy buffers, without a JAX program: measures the engine by itself."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Backend:
         self.ranks, self._rank = self._comm.size, self._comm.rank
 
     def prepare(self, case: Case) -> str:
-        """Makes the buffers; "" or why the case cannot be served."""
+        """Makes the buffers. Returns why the case cannot be served, or ""."""
         self._case = case
         self._in = operand(case, self.ranks, self._rank)
         self._expected = expected(case, self.ranks, self._rank)
         if case.inplace and case.collective != "all_reduce":
-            return "a Communicator has only all_reduce in place"
+            return "a Communicator runs only all_reduce in place"
         if case.collective in ("reduce_scatter", "all_to_all"):
             self._in = self._in.reshape(self.ranks, -1)
         shape = (self.ranks, -1) if case.collective in ("all_gather", "all_to_all") else (-1,)
@@ -41,7 +41,7 @@ class Backend:
         return ""
 
     def step(self) -> None:
-        """Runs the case once, to its end."""
+        """Runs the case once and waits for its end."""
         for _ in range(self._case.chain):
             self._call()
 
@@ -54,9 +54,9 @@ class Backend:
         return functools.partial(getattr(comm, case.collective), x, out)
 
     def wrong(self) -> int:
-        """Elements of this process's result that are not what they should be."""
+        """The number of wrong elements in this process's result."""
         if self._case.inplace:
-            return 0  # repeated in place, the values are not those of one collective
+            return 0  # after repetitions in place the values are not those of one collective
         return int(np.sum(self._out.ravel() != self._expected))
 
     def choice(self) -> str:

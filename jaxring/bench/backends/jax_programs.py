@@ -1,4 +1,4 @@
-"""jaxring, and `jax.lax` on whatever carries it: programs of one collective over all devices of the job."""
+"""jaxring, and `jax.lax` on XLA's own backends: programs of one collective over all devices of the job."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Backend:
         self._mesh = Mesh(np.array(jax.devices()), (_AXIS,))
         self.ranks = self._mesh.size
         if peer == "mpi":
-            # Its first collective has to be a small one: it begins on another thread.
+            # The first collective over MPI must be small, because it begins on another thread.
             jax.block_until_ready(self._program(lambda x: lax.psum(x, _AXIS))(self._place(np.zeros, 1)))
 
     def prepare(self, case: Case) -> str:
-        """Compiles the case; "" or why it cannot be served."""
+        """Compiles the case. Returns why it cannot be served, or ""."""
         call = (_jaxring_call if self._ours else _lax_call)(case, self.ranks)
         if call is None:
             return f"no {case.op} {case.collective}"
@@ -60,15 +60,15 @@ class Backend:
         return ""
 
     def step(self) -> None:
-        """Runs the case once, to its end."""
+        """Runs the case once and waits for its end."""
         self._y = self._run(self._x)
         jax.block_until_ready(self._y)
         if self._case.inplace:
-            # The data are zeros, so that a result may be the next operand as often as one likes.
+            # The data are zeros, so a result can be the next operand any number of times.
             self._x = self._y
 
     def wrong(self) -> int:
-        """Elements of this process's results that are not what they should be, on data with exact sums."""
+        """The number of wrong elements in this process's results, on data with exact sums."""
         case = self._case
         if case.chain > 1:
             return 0
@@ -95,7 +95,7 @@ class Backend:
         return f"{last.algorithm}/{last.protocol}/{'+'.join(last.transports)}"
 
     def listens(self) -> list[str]:
-        """Where this process awaits its peers."""
+        """The addresses at which this process accepts connections of its peers."""
         return [f"{address}:{port}" for _, address, port in service.job().addresses()]
 
     def _program(self, call: Callable[[Any], Any], **options: Any) -> Any:

@@ -25,7 +25,7 @@ class Backend:
         self.ranks, self._rank = self._world.Get_size(), self._world.Get_rank()
 
     def prepare(self, case: Case) -> str:
-        """Compiles the case; "" or why it cannot be served."""
+        """Compiles the case. Returns why it cannot be served, or ""."""
         world = self._world
         calls: dict[str, Any] = {
             "all_gather": lambda x: mpi4jax.allgather(x, comm=world).reshape(-1),
@@ -49,18 +49,18 @@ class Backend:
         return ""
 
     def step(self) -> None:
-        """Runs the case once, to its end."""
+        """Runs the case once and waits for its end."""
         y = jax.block_until_ready(self._run(self._x))
         if self._case.inplace:
             self._x = y
 
     def wrong(self) -> int:
-        """Elements of this process's result that are not what they should be."""
+        """The number of wrong elements in this process's result."""
         if self._case.chain > 1:
             return 0
         y = self._run(jax.numpy.asarray(operand(self._case, self.ranks, self._rank)))
         return int(np.sum(np.asarray(y) != expected(self._case, self.ranks, self._rank)))
 
     def choice(self) -> str:
-        """MPI does not tell."""
+        """Nothing: MPI does not report its algorithm."""
         return ""

@@ -1,4 +1,4 @@
-"""MPI on NumPy buffers, without JAX: what the library under the other MPI peers can do."""
+"""MPI on NumPy buffers, without JAX: measures the library that the other MPI peers use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Backend:
         self.ranks, self._rank = self._world.Get_size(), self._world.Get_rank()
 
     def prepare(self, case: Case) -> str:
-        """Makes the buffers; "" or why the case cannot be served."""
+        """Makes the buffers. Returns why the case cannot be served, or ""."""
         reduces = case.collective in ("all_reduce", "reduce_scatter")
         if case.dtype not in ("float32", "float64", "int32", "int64", "int8", "uint8"):
             return f"MPI has no {case.dtype}"
@@ -42,7 +42,7 @@ class Backend:
         return ""
 
     def step(self) -> None:
-        """Runs the case once, to its end."""
+        """Runs the case once and waits for its end."""
         for _ in range(self._case.chain):
             self._call()
 
@@ -68,11 +68,11 @@ class Backend:
         self._world.Bcast(self._out)
 
     def wrong(self) -> int:
-        """Elements of this process's result that are not what they should be."""
+        """The number of wrong elements in this process's result."""
         if self._case.inplace:
-            return 0  # repeated in place, the values are not those of one collective
+            return 0  # after repetitions in place the values are not those of one collective
         return int(np.sum(self._out != expected(self._case, self.ranks, self._rank)))
 
     def choice(self) -> str:
-        """MPI does not tell."""
+        """Nothing: MPI does not report its algorithm."""
         return ""

@@ -28,11 +28,11 @@ class Backend:
         dist.init_process_group("gloo", f"tcp://{address}", rank=self._rank, world_size=self.ranks)
 
     def prepare(self, case: Case) -> str:
-        """Makes the buffers; "" or why the case cannot be served."""
+        """Makes the buffers. Returns why the case cannot be served, or ""."""
         if case.collective not in ("all_reduce", "all_gather", "broadcast") or case.op not in _OPS:
             return f"no {case.op} {case.collective}"
         if case.dtype not in ("float32", "float64", "int32", "int64", "int8", "uint8"):
-            return f"not tried with {case.dtype}"
+            return f"not measured with {case.dtype}"
         if case.collective == "all_gather" and case.inplace:
             return "operand and result differ in size"
         self._case = case
@@ -41,7 +41,7 @@ class Backend:
         return ""
 
     def step(self) -> None:
-        """Runs the case once, to its end. Torch reduces in place: out of place costs a copy of the operand."""
+        """Runs the case once and waits for its end. Torch reduces in place; out of place includes a copy first."""
         case = self._case
         for _ in range(case.chain):
             if case.collective == "all_gather":
@@ -55,11 +55,11 @@ class Backend:
                 dist.broadcast(self._out, 0)
 
     def wrong(self) -> int:
-        """Elements of this process's result that are not what they should be."""
+        """The number of wrong elements in this process's result."""
         if self._case.inplace or self._case.chain > 1:
-            return 0  # repeated, the values are not those of one collective
+            return 0  # after repetitions the values are not those of one collective
         return int(np.sum(self._out.numpy() != expected(self._case, self.ranks, self._rank)))
 
     def choice(self) -> str:
-        """Gloo does not tell."""
+        """Nothing: Gloo does not report its algorithm."""
         return ""

@@ -2,7 +2,7 @@
 
 all_reduce is the two-shot form: the owner of a chunk folds all ranks' contributions and returns the value. Reductions
 fold in rank order 0..n-1 in a single step, so the bits are the same for every placement. Each rank sends and receives
-n-1 messages per phase at most; the order is staggered (r+1, r+2, ...) so that no rank is the first of all others.
+at most n-1 messages per phase, in staggered order (r+1, r+2, ...), so that ranks do not all send to the same one first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.collectives import PhaseKind
 from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
 
-# Up to so many ranks on one host incast does not show: a rank writes what it spreads once, for all of them. Measured
-# with 3 and 4 processes on 2 cores: level with the better of ring and halving_doubling or up to 1.15 times as fast.
+# With up to this many ranks on one host there is no incast: a rank writes the data for all others once. Measured with 3
+# and 4 processes on 2 cores: between 1 and 1.15 times as fast as the better of ring and halving_doubling.
 CLOSE_RANKS = 4
 
 
@@ -68,7 +68,7 @@ def _reduce_scatter(spec: Spec, view: _View, piece: int) -> list[Step]:
 def _all_to_all(spec: Spec, view: _View, piece: int) -> list[Step]:
     channels, rank = spec.channels, view.rank
     steps = [_send(r * channels + piece, r) for r in view.after]
-    # Local copies fill the time until the first messages arrive.
+    # Local copies come first, while the first messages are in flight.
     turn = [r for r in view.members if r >= rank] + [r for r in view.members if r < rank]
     steps += [read(rank, r, rank * channels + piece, r * channels + piece) for r in turn]
     return steps + [receive(r, r * channels + piece) for r in view.before]
@@ -83,7 +83,7 @@ def _broadcast(spec: Spec, view: _View, piece: int) -> list[Step]:
 
 
 def _broadcast_shared(spec: Spec, view: _View, channel: int) -> list[Step]:
-    # On one domain every rank carries a share of the root's buffer to all of them: it is read once, by all cores.
+    # Within one domain every rank copies its share of the root's buffer to all ranks: it is read once, by all cores.
     piece = channel * spec.nranks + view.rank
     return [read(view.rank, spec.root, piece, piece, view.local)]
 
@@ -166,7 +166,7 @@ def phase(call: cost.Call, _: PhaseKind) -> cost.Phase:
 
 
 def shape(call: cost.Call) -> cost.Shape:
-    """The cost between memory domains."""
+    """The cost of messages between memory domains."""
     return call.sum_phases(phase)
 
 
@@ -185,8 +185,8 @@ ALGORITHMS = (
     dataclasses.replace(
         DIRECT,
         name="deterministic",
-        summary="direct by its promise: folds in rank order",
+        summary="direct, with the promise to fold in rank order",
         preference=9,
-        unasked=frozenset(),  # direct by another name
+        unasked=frozenset(),  # the tuner chooses `direct` itself
     ),
 )

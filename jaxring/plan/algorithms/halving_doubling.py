@@ -1,13 +1,14 @@
 """Recursive halving and doubling (Rabenseifner 2004; Thakur, Rabenseifner, Gropp 2005), for any number of ranks.
 
-Let p be the largest power of two that is at most n. A chunk is owned by one of the ranks below p; seen from rank v, a
-chunk of owner c has the relative number x = c ^ v. Halving sends chunk x to v ^ (highest bit of x), after folding in
-what came from v ^ d for every power of two d > x: each chunk climbs a binomial tree to its owner, all chunks at once.
-Doubling is the same trees downwards. Rank p + i hands its data to rank i beforehand and gets the result from it.
+Let p be the largest power of two that is at most n. Each chunk is owned by one of the ranks below p. At rank v the
+chunk of owner c has the relative number x = c ^ v. Halving folds in what rank v receives from v ^ d, for every power of
+two d > x, and sends chunk x to v ^ (highest bit of x): each chunk moves up a binomial tree to its owner, all chunks at
+once. Doubling sends the results down the same trees. An extra rank p + i first sends its data to rank i, and gets the
+result from it.
 
-The order of the chunks is a post-order walk of the binomial tree. Then a message over distance d is folded at position
-x of a message sent at position x + d, with no other message of that distance in between: FIFOs of depth two suffice for
-any number of ranks. Chunks are dealt to the lanes, so more channels bring more of a rank's log2(p) exchanges into
+The chunks are in the post-order of the binomial tree. Then the message over distance d that is folded at position x
+was sent at position x + d, with no other message over that distance in between, so FIFOs of depth two suffice for any
+number of ranks. Chunks are dealt to the lanes in turn, so with more channels more of a rank's log2(p) exchanges are in
 flight.
 """
 
@@ -25,16 +26,16 @@ from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# Bytes, in percent, where a vector leaves the caches: a rank reads back from memory what it sends once more, where ring
-# passes on what it has in hand. Measured against ring (JAXRING_ALGO, in `jaxring bench --peers`) with 4 processes on 2
-# cores: 7 to 13 more over TCP, 10 to 30 in memory.
+# The cost of a byte, in percent of ring's, if a vector does not fit the caches: a rank reads data back from memory that
+# it sends again, while ring forwards what it has just received. Measured against ring (JAXRING_ALGO, `jaxring bench
+# --peers`) with 4 processes on 2 cores: 7 to 13 percent more over TCP, 10 to 30 in memory.
 READ_BACK_PERCENT = 110
 MAX_CHANNELS = 8
 
 
 @functools.lru_cache(maxsize=8)
 def walk(p: int) -> tuple[int, ...]:
-    """Post-order of the binomial tree over 0..p-1 in which x has the children x + d, d a power of two above x."""
+    """The post-order of the binomial tree over 0..p-1 in which x has the children x + d for powers of two d > x."""
     order: list[int] = []
 
     def visit(x: int) -> None:
@@ -55,7 +56,7 @@ class _Cube:
         self.p = 1 << (n.bit_length() - 1)
         self.extras = n - self.p
         self.rank = rank
-        self.v = rank % self.p  # an extra rank sees what its partner does
+        self.v = rank % self.p  # an extra rank has its partner's place
         self.is_extra = rank >= self.p
         self.extra = (self.v + self.p,) if self.v < self.extras and not self.is_extra else ()
 
@@ -74,7 +75,7 @@ class _Cube:
         sources: list[Source] = [(Peer(self.rank), False)]
         sources += [(Peer(e), False) for e in self.extra]
         for q in self.away(x):
-            # The farthest exchange comes first, with raw values, unless the sender folded an extra rank in.
+            # The farthest exchange is the first, so its values are raw unless its sender has an extra rank.
             sources.append((Peer(q), (q ^ self.v) != self.p // 2 or q < self.extras))
         return sources
 
@@ -100,7 +101,7 @@ def _all_reduce(cube: _Cube, pieces: int) -> Iterator[tuple[int, list[Step]]]:
 
 
 def _blocks(cube: _Cube, order: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(x, block) of the blocks that the p ranks own, and then of those they look after for the extra ranks."""
+    """(x, block) of the blocks that the p ranks own, and then of those that they handle for the extra ranks."""
     for x in order:
         yield x, x ^ cube.v
     for x in order:
@@ -152,7 +153,7 @@ _CHUNKS: dict[str, Callable[[_Cube, int], Iterator[tuple[int, list[Step]]]]] = {
 
 
 def build(spec: Spec) -> Schedule:
-    """One lane per channel, chunks dealt to the lanes in turn. Use more channels for less latency, up to p."""
+    """One lane per channel, with the chunks dealt to the lanes in turn. More channels, up to p, reduce the latency."""
     n, channels = spec.nranks, spec.channels
     if spec.collective == "all_reduce":
         p = 1 << (n.bit_length() - 1)
@@ -171,7 +172,7 @@ def build(spec: Spec) -> Schedule:
 
 
 def phase(call: cost.Call, phase: PhaseKind) -> cost.Phase:
-    """Chunks of a lane go one after the other; a lane for each chunk leaves the tree's depth."""
+    """A lane handles its chunks one after another. With a lane for each chunk the hops are the tree's depth."""
     n = call.count
     p = 1 << (n.bit_length() - 1)
     extra = n > p
@@ -187,7 +188,7 @@ def shape(call: cost.Call) -> cost.Shape:
 
 
 def channels(n: int) -> int:
-    """As many as there are chunks to have under way at once."""
+    """One for each chunk that can be in flight at once, up to MAX_CHANNELS."""
     return min(1 << (n.bit_length() - 1), MAX_CHANNELS)
 
 
