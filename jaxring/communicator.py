@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,6 +21,7 @@ from jaxring.errors import JaxringError
 from jaxring.plan import dtypes
 from jaxring.plan.collectives import COLLECTIVES, Root
 from jaxring.runtime import service
+from jaxring.runtime.call import CallSpec
 from jaxring.settings import settings
 from jaxring.tracing import checks
 from jaxring.world import launchers
@@ -143,28 +144,23 @@ class Communicator:
         facts = COLLECTIVES[collective]
         if facts.blocks_in and shape[:1] != (self.size,):
             raise ValueError(f"{collective} wants one block for each of the {self.size} ranks first, not {shape}.")
-        spec = {
-            "collective": collective,
-            "op": op,
-            "dtype": dtype.name,
-            "shape": list(shape),
-            "block": int(np.prod(facts.block_shape(shape), dtype=np.int64)),
-            "axes": "processes",
-            "root": root,
-            "perm": [list(pair) for pair in perm],
-            "tag": 0,
-            "half": "both",
-            "algorithm": None,
-            "protocol": None,
-            "timeout": self._timeout,
-            "site": self._name,
-            "call": len(self._calls),
-            "devices": self._devices,
-            "program": "",
-        }
-        text = json.dumps(spec, separators=(",", ":"), sort_keys=True)
+        spec = CallSpec(
+            collective=collective,
+            op=op,
+            dtype=dtype.name,
+            shape=shape,
+            block=math.prod(facts.block_shape(shape)),
+            axes="processes",
+            root=root,
+            perm=perm,
+            timeout=self._timeout,
+            site=self._name,
+            call=len(self._calls),
+            devices=tuple(self._devices),
+            program="",
+        )
         ranks = list(range(self.size))
-        return _native.BufferCall(text, ranks, self.rank, self._devices[self.rank], self._timeout)
+        return _native.BufferCall(spec.to_json(), ranks, self.rank, self._devices[self.rank], self._timeout)
 
 
 def _operand(collective: str, x: Any) -> np.ndarray:

@@ -11,7 +11,7 @@ there. The collective is moved to the other stream only where its result goes st
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -23,6 +23,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import ad, batching, mlir
 
 from jaxring import _compat, collectives
+from jaxring.runtime.call import CallSpec
 from jaxring.runtime.service import DONE, JOIN, STARTS
 from jaxring.tracing.primitives import define
 
@@ -175,9 +176,9 @@ def _start_beside(value: Any) -> bool:
     if not ir.BoolAttr(config["started"]).value:
         return False
     # Launches on a communicator have one order, so it needs another one than its like on XLA's stream.
-    spec = json.loads(ir.StringAttr(config["spec"]).value) | {"started": True}
+    spec = dataclasses.replace(CallSpec.from_json(ir.StringAttr(config["spec"]).value), started=True)
     named = {entry.name: entry.attr for entry in (config[i] for i in range(len(config)))}
-    named["spec"] = ir.StringAttr.get(json.dumps(spec, separators=(",", ":"), sort_keys=True))
+    named["spec"] = ir.StringAttr.get(spec.to_json())
     made.attributes["mhlo.backend_config"] = ir.DictAttr.get(named)
     made.attributes["call_target_name"] = ir.StringAttr.get(STARTS[target])
     # XLA is to leave it where it is: it must not be merged, moved out of a loop or left out.

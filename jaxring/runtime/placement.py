@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import jax
 
 from jaxring.errors import JoinError
-from jaxring.runtime import schedules
 from jaxring.world.waits import Waits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from jaxring.runtime.call import CallSpec
     from jaxring.world.store import Store
 
 Arrived = list[tuple[int, int]]
@@ -40,9 +40,9 @@ class Request(Protocol):
     def partitions(self) -> Sequence[int]: ...
 
 
-def known_devices(request: Request, spec: dict[str, Any], arrived: Arrived) -> list[int] | None:
+def known_devices(request: Request, spec: CallSpec, arrived: Arrived) -> list[int] | None:
     """The device of each rank as the lowering knew it; None where it knew none, or where a rank ran on another one."""
-    known, partitions = spec["devices"], request.partitions
+    known, partitions = spec.devices, request.partitions
     if known is None or any(known[partitions[rank]] != device for rank, device in arrived):
         return None
     return [known[p] for p in partitions]
@@ -51,7 +51,7 @@ def known_devices(request: Request, spec: dict[str, Any], arrived: Arrived) -> l
 def exchange_devices(
     store: Store,
     request: Request,
-    spec: dict[str, Any],
+    spec: CallSpec,
     arrived: Callable[[], Arrived],
     epoch: int = 0,
     lost: dict[int, int] | None = None,
@@ -68,7 +68,7 @@ def exchange_devices(
     group = "-".join(str(p) for p in request.partitions)
     identity = f"{request.spec}/{request.ordinal}/{group}/{before}"
     name = hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()
-    deadline = time.monotonic() + spec["timeout"]
+    deadline = time.monotonic() + spec.timeout
     said: set[int] = set()
     found: dict[int, int] = dict(lost or {})
     with (waits or Waits()).waiting("the other ranks to publish their devices") as wait:
@@ -87,7 +87,7 @@ def exchange_devices(
                 wait.note(f"rank {missing} has not reached this call")
                 wait.check()
                 if time.monotonic() > deadline:
-                    what = f"rank {missing} did not reach {schedules.describe(spec)} in {spec['timeout']:g} s"
+                    what = f"rank {missing} did not reach {spec.describe()} in {spec.timeout:g} s"
                     raise JoinError(what) from None
     return [found[rank] for rank in range(ranks)]
 

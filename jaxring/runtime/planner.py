@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,12 @@ import jax
 
 import jaxring._native as _native
 from jaxring.errors import JoinError
-from jaxring.plan import dtypes, tuner, user
-from jaxring.plan.collectives import CALLS, COLLECTIVES
+from jaxring.plan import tuner, user
 from jaxring.plan.schedule import Schedule, Spec
 from jaxring.plan.selection import EVERYTHING
 from jaxring.runtime import programs, schedules, survivors
 from jaxring.runtime.agreement import Use
+from jaxring.runtime.call import CallSpec
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.placement import RankPlace, device_owners, exchange_devices, known_devices
 from jaxring.runtime.plan_spec import PlanSpec
@@ -48,32 +47,27 @@ class Planner:
 
     def asks_peers(self, request: _native.PlanRequest) -> bool:
         """Whether planning waits for other processes to reach the same call."""
-        return jax.process_count() > 1 and (known_devices(request, json.loads(request.spec), request.arrived()) is None)
+        spec = CallSpec.from_json(request.spec)
+        return jax.process_count() > 1 and known_devices(request, spec, request.arrived()) is None
 
     def plan(self, request: _native.PlanRequest) -> _native.PlanBuilder:
         """A native plan for the request. Raises JoinError, PlanError, or ValueError for what cannot be done."""
-        spec = json.loads(request.spec)
+        spec = CallSpec.from_json(request.spec)
         process = jax.process_index()
         membership = self._job.membership()
         placement = self._placement(request, spec, process, membership)
         ranks = survivors.present(spec, placement, membership)
         placement = [placement[rank] for rank in ranks]
-        root = ranks.index(spec["root"]) if spec["root"] in ranks else 0
+        root = ranks.index(spec.root) if spec.root in ranks else 0
         world = self._job.join(membership) if any(p.process != process for p in placement) else None
-        facts = CALLS[spec["collective"]]
-        collective = facts.plays
+        collective = spec.facts.plays
         hosts = self._hosts(placement, world)
         interfaces = 1 if world is None else min(world.info(place.process).interfaces() for place in placement)
-        element = dtypes.element_bytes(spec["dtype"])
-        nbytes = spec["block"] * element * COLLECTIVES[collective].in_blocks(len(placement))
-        ragged = spec["collective"] == "ragged_all_to_all"
-        half = spec["half"]
+        nbytes = spec.operand_bytes(len(placement))
+        ragged, half = spec.facts.ragged, spec.half
         # Halves of a point-to-point message run apart from each other, so they cannot read each other's memory.
         apart = half != "both"
         domains = tuple(range(len(placement))) if apart else schedules.normalise([p.process for p in placement])
-        if ragged:
-            # The sizes of blocks are known only at run time: here `block` is the size of the whole operand.
-            nbytes = spec["block"] * element
         # PXN cannot gather messages whose sizes only their senders know.
         no_pxn = ("pxn",) if settings().pxn_disable or ragged else ()
         processors = self._processors(placement, hosts, world)
@@ -84,7 +78,7 @@ class Planner:
                 domains,
                 hosts,
                 nbytes,
-                spec["dtype"],
+                spec.dtype,
                 ll_bytes=_native.ll_payload_bytes(),
                 channels=(settings().min_nchannels, settings().max_nchannels),
                 unwanted=(*unwanted, *no_pxn),
@@ -97,8 +91,8 @@ class Planner:
             pick,
             EVERYTHING if ragged else settings().algo,
             settings().proto,
-            spec["algorithm"],
-            spec["protocol"] or ("simple" if ragged and len(set(domains)) > 1 else None),
+            spec.algorithm,
+            spec.protocol or ("simple" if ragged and len(set(domains)) > 1 else None),
         )
         if apart and choice.protocol == "memory":  # a message of a lone rank to itself
             choice = dataclasses.replace(choice, protocol="simple")
@@ -111,10 +105,10 @@ class Planner:
             channels=channels,
             domains=domains,
             root=root,
-            perm=tuple((s, t) for s, t in spec["perm"]),
-            dtype=spec["dtype"],
-            op=spec["op"],
-            block=0 if ragged else spec["block"],
+            perm=spec.perm,
+            dtype=spec.dtype,
+            op=spec.op,
+            block=0 if ragged else spec.block,
         )
         schedule = plan_spec.schedule()
         local = [rank for rank, place in enumerate(placement) if place.process == process]
@@ -124,14 +118,14 @@ class Planner:
             most = max(interfaces, settings().nsocks)
             links, transports, linked = self._connect(schedule, placement, local, world, most)
         except JoinError as error:
-            self._job.agreement().failed(key, f"{schedules.describe(spec)}: {error}")
+            self._job.agreement().failed(key, f"{spec.describe()}: {error}")
             raise
         self._job.agreement().planned(key)
 
         plan = _native.PlanBuilder()
-        what = schedules.describe(spec)
-        check = schedules.number(f"{spec['dtype']}{spec['shape']}", 4)
-        plan.set_identity(what, key, check, _HALVES[half], spec["timeout"], process, membership.epoch)
+        what = spec.describe()
+        check = schedules.number(spec.message, 4)
+        plan.set_identity(what, key, check, _HALVES[half], spec.timeout, process, membership.epoch)
         plan_spec.shape(plan, links, across=len(set(hosts)) > 1 or settings().shm_disable)
         names: dict[int, str] = {}
         everybody: list[str] = []
@@ -146,14 +140,14 @@ class Planner:
             plan.set_spec(plan_spec.to_json(everybody))
         if linked and not apart:
             use = Use(key, what, programs.of_call(request.spec), names)
-            self._job.agreement().begin(use, linked, plan.set_latch if facts.needs_all else None)
+            self._job.agreement().begin(use, linked, plan.set_latch if spec.facts.needs_all else None)
         decision = Decision(
-            collective=spec["collective"],
-            op=spec["op"],
-            dtype=spec["dtype"],
+            collective=spec.collective,
+            op=spec.op,
+            dtype=spec.dtype,
             nbytes=nbytes,
-            axes=spec["axes"],
-            site=spec["site"],
+            axes=spec.axes,
+            site=spec.site,
             ranks=len(placement),
             processes=len({p.process for p in placement}),
             algorithm=choice.algorithm,
@@ -169,7 +163,7 @@ class Planner:
         return plan
 
     def _placement(
-        self, request: _native.PlanRequest, spec: dict[str, Any], process: int, membership: Membership
+        self, request: _native.PlanRequest, spec: CallSpec, process: int, membership: Membership
     ) -> list[RankPlace]:
         """Process and device of each rank, in rank order, lost ones included."""
         partitions = request.partitions
@@ -237,23 +231,23 @@ class Planner:
         return channels, tuple(sorted(transports)) or ("none",), linked
 
 
-def _users_choice(collective: str, domains: tuple[int, ...], spec: dict[str, Any], root: int) -> tuner.Choice | None:
+def _users_choice(collective: str, domains: tuple[int, ...], spec: CallSpec, root: int) -> tuner.Choice | None:
     """The choice where the caller asked for an algorithm of their own: nothing is left to choose but the protocol."""
-    if user.find(spec["algorithm"]) is None:
+    if spec.algorithm is None or user.find(spec.algorithm) is None:
         return None
-    schedule = user.build_user(Spec(collective, len(domains), spec["algorithm"], root=root, placement=domains))
+    schedule = user.build_user(Spec(collective, len(domains), spec.algorithm, root=root, placement=domains))
     messages = any(any(schedule.message_peers(rank)) for rank in range(len(domains)))
-    protocol = spec["protocol"] or ("simple" if messages else "memory")
+    protocol = spec.protocol or ("simple" if messages else "memory")
     if messages and protocol == "memory":
-        raise ValueError(f"algorithm {spec['algorithm']!r} sends messages, which protocol 'memory' does not carry")
-    return tuner.Choice(spec["algorithm"], protocol, 1, f"algorithm {spec['algorithm']!r} of your own", [])
+        raise ValueError(f"algorithm {spec.algorithm!r} sends messages, which protocol 'memory' does not carry")
+    return tuner.Choice(spec.algorithm, protocol, 1, f"algorithm {spec.algorithm!r} of your own", [])
 
 
-def _key(request: _native.PlanRequest, spec: dict[str, Any], placement: list[RankPlace], epoch: int) -> int:
+def _key(request: _native.PlanRequest, spec: CallSpec, placement: list[RankPlace], epoch: int) -> int:
     """The same number in all processes of the group for one call site, and for both halves of a message queue."""
     devices = [place.device for place in placement]
-    if spec["half"] == "both":
+    if spec.half == "both":
         identity = f"{request.spec}/{request.ordinal}/{devices}"
     else:
-        identity = f"p2p/{spec['tag']}/{spec['perm']}/{devices}"
+        identity = f"p2p/{spec.tag}/{spec.perm}/{devices}"
     return schedules.number(f"{epoch}/{identity}", 8)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jaxring import _compat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from jaxring.runtime.call import CallSpec
 
 # How many programs may be lowered at a time: one within another, by several threads.
 _MOST_OPEN = 64
@@ -22,8 +22,6 @@ _MOST_OPEN = 64
 _MOST_LOWERED = 64
 # How many collectives of all programs are kept. Older programs are dropped.
 _MOST_ENTRIES = 1 << 16
-# Beyond what every call has; where it is not this.
-_OPTIONS: Mapping[str, Any] = {"root": 0, "perm": [], "tag": 0, "half": "both", "algorithm": None, "protocol": None}
 
 
 class Listing:
@@ -72,18 +70,10 @@ _by_call: dict[bytes, list[Listing]] = {}
 _entries = 0
 
 
-def describe(spec: Mapping[str, Any]) -> str:
-    """A call as messages name it: the collective, its axes, and the place in the source."""
-    what = f"{spec['collective']} {spec['op']}" if spec["op"] else spec["collective"]
-    shape = ",".join(str(n) for n in spec["shape"])
-    return f"jaxring.{what} of {spec['dtype']}[{shape}] over {spec['axes']} at {spec['site']}"
-
-
-def note(module_context: Any, spec: Mapping[str, Any], text: str) -> None:
+def note(module_context: Any, spec: CallSpec, text: str) -> None:
     """Records a collective that is being lowered: ``spec``, which its call carries as ``text``."""
     global _entries
-    options = [f"{name} {spec[name]}" for name, usual in _OPTIONS.items() if spec[name] != usual]
-    entry = ", ".join([describe(spec), *options])
+    entry = ", ".join([spec.describe(), *spec.options()])
     token = _compat.lowering_token(module_context)
     call = _of(text)
     with _lock:

@@ -12,7 +12,6 @@ from jaxring.plan import user
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.algorithms.halves import build_half
 from jaxring.plan.schedule import Schedule, Spec
-from jaxring.runtime.programs import describe as describe
 
 
 @functools.lru_cache(maxsize=256)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from jaxring.plan.schedule import Schedule
     from jaxring.plan.tuner import Choice
+    from jaxring.runtime.call import CallSpec
 
 # Inputs up to this size use the one-shot kernel, which pushes them to every rank.
 ONE_SHOT_BYTES = 64 * 1024
@@ -25,7 +26,7 @@ _ONE_SHOT, _NOT_FUSED = 0, -1
 
 def build(
     native: Any,
-    spec: dict[str, Any],
+    spec: CallSpec,
     schedule: Schedule,
     choice: Choice,
     local: Sequence[int],
@@ -34,15 +35,14 @@ def build(
 ) -> Any:
     """The native plan builder, filled: ``local`` are the ranks of this process, ``threads`` those of a block where the
     settings do not say."""
-    ranks, op = schedule.spec.nranks, spec["op"]
+    ranks, op = schedule.spec.nranks, spec.op
     plan = native.PlanBuilder()
-    plan.set_identity(schedules.describe(spec), spec["timeout"], spec["root"])
+    plan.set_identity(spec.describe(), spec.timeout, spec.root)
     plan.set_range(
-        f"{spec['collective']}{' ' + op if op else ''} {nbytes}B over {spec['axes']}: "
-        f"{choice.algorithm}/{choice.protocol}"
+        f"{spec.collective}{' ' + op if op else ''} {nbytes}B over {spec.axes}: {choice.algorithm}/{choice.protocol}"
     )
     code = -1 if op is None else dtypes.REDUCE_OPS[op]
-    plan.set_data(dtypes.dtype_code(spec["dtype"]), code, ranks if op == "mean" else 0, spec["block"])
+    plan.set_data(dtypes.dtype_code(spec.dtype), code, ranks if op == "mean" else 0, spec.block)
     configured = settings()
     if choice.algorithm == copy_engine.NAME:
         cuda_copies.fill(plan, schedule, local, configured.cuda_trap)
@@ -51,8 +51,8 @@ def build(
     if choice.algorithm == nvls.NAME:
         cuda_nvls.fill(plan, schedule, local, choice.channels, threads, configured.cuda_trap)
         return plan
-    in_blocks = 0 if spec["half"] == "recv" else schedule.in_blocks
-    out_blocks = 0 if spec["half"] == "send" else schedule.out_blocks
+    in_blocks = 0 if spec.half == "recv" else schedule.in_blocks
+    out_blocks = 0 if spec.half == "send" else schedule.out_blocks
     plan.set_shape(in_blocks, out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes)
     fused = _NOT_FUSED
     if choice.protocol == "memory" and ranks > 1 and schedule.spec.facts.gpu_fused is not None:

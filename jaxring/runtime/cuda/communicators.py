@@ -11,6 +11,7 @@ import jax
 from jaxring import _compat
 from jaxring.errors import JoinError
 from jaxring.runtime import schedules
+from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import builder as cuda_builder
 from jaxring.runtime.cuda import messages as cuda_messages
 from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of
@@ -78,7 +79,7 @@ class Communicators:
         self,
         devices: list[int],
         owners: list[int],
-        spec: dict[str, Any],
+        spec: CallSpec,
         purpose: str = "",
         shape: Shape | None = None,
     ) -> Group:
@@ -97,14 +98,14 @@ class Communicators:
                 self._groups[name] = self._make(name, shape, devices, owners, domains, world, spec)
             return self._groups[name]
 
-    def queue(self, devices: list[int], owners: list[int], spec: dict[str, Any], lanes: int) -> tuple[Group, Group]:
+    def queue(self, devices: list[int], owners: list[int], spec: CallSpec, lanes: int) -> tuple[Group, Group]:
         """The communicators of a message's shape and of its queue, connected. All ranks call this for either half."""
         queue, of_shape = cuda_messages.names(spec, devices)
         shape = cuda_messages.queue_shape(cuda_messages.nbytes(spec), lanes, settings().slot_bytes)
         header_ring = self.get(devices, owners, spec, queue, cuda_messages.header_ring_shape())
         data = self.get(devices, owners, spec, of_shape, shape)
         for group in (header_ring, data):
-            cuda_messages.connect(group, spec["perm"])
+            cuda_messages.connect(group, spec.perm)
         return data, header_ring
 
     def _own_info(self) -> GpuInfo:
@@ -129,7 +130,7 @@ class Communicators:
         owners: list[int],
         domains: list[int],
         world: World | None,
-        spec: dict[str, Any],
+        spec: CallSpec,
     ) -> Group:
         ranks = []
         for rank, (device, process, domain) in enumerate(zip(devices, owners, domains, strict=True)):
@@ -152,7 +153,7 @@ class Communicators:
                 self._native.attach_region_directory(process, directory, memory_path(peer, info.pid, info.bell_fd))
                 self._attached.add(process)
         store = self.store if world is not None else None
-        timeout = min(settings().join_timeout, spec["timeout"])
+        timeout = min(settings().join_timeout, spec.timeout)
         return Group(self._native, name, ranks, shape, store, timeout)
 
     def _join(self) -> World:

@@ -6,15 +6,15 @@ has connections of its own, whose slots hold several whole messages, and the que
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from jaxring.plan import dtypes
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda.groups import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxring.runtime.call import CallSpec
     from jaxring.runtime.cuda.groups import Group
 
 # Messages that a rank may send before the first is received: as many as fit QUEUE_BYTES, within these bounds.
@@ -49,15 +49,15 @@ def queue_shape(nbytes: int, lanes: int, slot_bytes: int) -> Shape:
     return Shape(lanes, ((depth(nbytes) * slots, each),) * 3, 0)
 
 
-def names(spec: dict[str, Any], devices: Sequence[int]) -> tuple[str, str]:
+def names(spec: CallSpec, devices: Sequence[int]) -> tuple[str, str]:
     """The queue's name, and that of its messages of this call's shape; the same for both halves, in all processes."""
-    queue = f"mail/{spec['tag']}/{spec['perm']}/{list(devices)}"
-    return queue, f"{queue}/{spec['dtype']}{spec['shape']}"
+    queue = f"mail/{spec.tag}/{spec.perm}/{list(devices)}"
+    return queue, f"{queue}/{spec.message}"
 
 
-def check(spec: dict[str, Any]) -> int:
+def check(spec: CallSpec) -> int:
     """A number for a message's dtype and shape."""
-    return schedules.number(f"{spec['dtype']}{spec['shape']}", 8)
+    return schedules.number(spec.message, 8)
 
 
 def connect(group: Group, perm: Sequence[Sequence[int]]) -> None:
@@ -71,7 +71,6 @@ def connect(group: Group, perm: Sequence[Sequence[int]]) -> None:
         group.connect(peers, "simple", to_self=True)
 
 
-def nbytes(spec: dict[str, Any]) -> int:
+def nbytes(spec: CallSpec) -> int:
     """The shape of one message."""
-    size: int = spec["block"] * dtypes.element_bytes(spec["dtype"])
-    return size
+    return spec.block_bytes

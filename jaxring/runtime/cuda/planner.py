@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import math
 import time
 from typing import Any
 
 from jaxring.errors import JoinError
-from jaxring.plan import dtypes, tuner
-from jaxring.plan.collectives import CALLS, COLLECTIVES
+from jaxring.plan import tuner
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu import tuner as cuda_tuner
 from jaxring.plan.schedule import Spec
 from jaxring.runtime import schedules
+from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import (
     builder as cuda_builder,
 )
@@ -46,33 +45,32 @@ class CudaPlanner:
 
     def identify(self, request: Any) -> None:
         """The partition of a device that is captured into a graph before its partition id can be read."""
-        spec = json.loads(request.spec)
+        spec = CallSpec.from_json(request.spec)
         device = self._devices.global_ids.get(request.device)
-        if spec["devices"] is None or device not in spec["devices"]:
+        if spec.devices is None or device not in spec.devices:
             raise ValueError(
-                f"{schedules.describe(spec)} was captured into a CUDA graph on its first run, and its mesh does not "
+                f"{spec.describe()} was captured into a CUDA graph on its first run, and its mesh does not "
                 "name the devices: call it once with XLA_FLAGS=--xla_gpu_enable_command_buffer= or use a concrete mesh"
             )
-        request.identify(spec["devices"].index(device))
+        request.identify(spec.devices.index(device))
 
     def plan(self, request: Any) -> tuple[Any, Any]:
         """The communicator and native plan for a request. Raises JoinError, PlanError or ValueError."""
-        spec = json.loads(request.spec)
+        spec = CallSpec.from_json(request.spec)
         devices = self._ranks(request, spec)
         owner = device_owners(self._devices.platform)
         owners = [owner[d] for d in devices]
         # Launches on a communicator have one order on each device, so started collectives have their own communicators.
-        group = self._communicators.get(devices, owners, spec, "beside" if spec.get("started") else "")
-        collective = CALLS[spec["collective"]].plays
-        half, ragged = spec["half"], spec["collective"] == "ragged_all_to_all"
-        blocks = 1 if ragged else COLLECTIVES[collective].in_blocks(len(devices))
-        nbytes = spec["block"] * dtypes.element_bytes(spec["dtype"]) * blocks
+        group = self._communicators.get(devices, owners, spec, "beside" if spec.started else "")
+        collective = spec.facts.plays
+        half, ragged = spec.half, spec.facts.ragged
+        nbytes = spec.operand_bytes(len(devices))
         domains, most = schedules.normalise(group.domains), self._most_lanes(devices, owners)
         transports = self._transports(domains, owners)
         if ragged or half != "both":
             # No rank knows where the other one's data is, so none addresses another's memory.
             domains = tuple(range(len(devices)))
-            choice = cuda_tuner.by_messages(nbytes, most, f"{spec['collective']} goes by messages")
+            choice = cuda_tuner.by_messages(nbytes, most, f"{spec.collective} goes by messages")
         else:
             infos = [self._communicators.gpu_info(process) for process in owners]
             gpus = {uuid_of(d, info) for d, info in zip(devices, infos, strict=True)}
@@ -81,16 +79,16 @@ class CudaPlanner:
                 collective,
                 domains,
                 nbytes,
-                spec["dtype"],
+                spec.dtype,
                 most,
                 whole_lines=len(gpus) == 1,
                 copies_from=cuda_tuner.COPY_BYTES if len(gpus) == len(devices) else None,
                 fewest_lanes=settings().min_nchannels,
-                no_nvls=cuda_nvls.why_not(self._native, collective, spec["op"], spec["dtype"], domains, devices, infos),
+                no_nvls=cuda_nvls.why_not(self._native, collective, spec.op, spec.dtype, domains, devices, infos),
                 take_nvls=settings().nvls_enable == nvls.CHOSEN,
-                nvls_widening=cuda_nvls.widening(self._native, spec["op"], spec["dtype"]),
+                nvls_widening=cuda_nvls.widening(self._native, spec.op, spec.dtype),
             )
-            asked = (spec["algorithm"], spec["protocol"])
+            asked = (spec.algorithm, spec.protocol)
             choice = tuner.choose_among(pick, settings().algo, settings().proto, *asked)
         schedule = schedules.schedule(
             half,
@@ -98,10 +96,10 @@ class CudaPlanner:
                 collective,
                 len(devices),
                 "direct" if choice.algorithm in (copy_engine.NAME, nvls.NAME) else choice.algorithm,
-                root=spec["root"],
+                root=spec.root,
                 channels=choice.channels,
                 placement=domains,
-                perm=tuple((s, t) for s, t in spec["perm"]),
+                perm=spec.perm,
             ),
         )
         with group.lock:
@@ -119,16 +117,16 @@ class CudaPlanner:
             group, header_ring = self._communicators.queue(devices, owners, spec, choice.channels)
         plan = cuda_builder.build(self._native, spec, schedule, choice, group.local, nbytes, self._threads)
         if ragged:
-            plan.set_ragged(math.prod(spec["shape"][1:]))
+            plan.set_ragged(math.prod(spec.shape[1:]))
         if header_ring is not None:
             plan.set_mail(header_ring.communicator, half == "send", cuda_messages.check(spec))
         decision = Decision(
-            collective=spec["collective"],
-            op=spec["op"],
-            dtype=spec["dtype"],
+            collective=spec.collective,
+            op=spec.op,
+            dtype=spec.dtype,
             nbytes=nbytes,
-            axes=spec["axes"],
-            site=spec["site"],
+            axes=spec.axes,
+            site=spec.site,
             ranks=len(devices),
             processes=len(set(owners)),
             algorithm=choice.algorithm,
@@ -142,7 +140,7 @@ class CudaPlanner:
         logger.info("%s", decision)
         return group.communicator, plan
 
-    def _ranks(self, request: Any, spec: dict[str, Any]) -> list[int]:
+    def _ranks(self, request: Any, spec: CallSpec) -> list[int]:
         """The device id of each rank, in rank order."""
 
         def arrived() -> list[tuple[int, int]]:
@@ -153,12 +151,10 @@ class CudaPlanner:
             return devices
         if self._communicators.store is not None:
             return exchange_devices(self._communicators.store, request, spec, arrived)
-        deadline = time.monotonic() + spec["timeout"]
+        deadline = time.monotonic() + spec.timeout
         while len(found := dict(arrived())) < len(request.partitions):
             if time.monotonic() > deadline:
-                raise JoinError(
-                    f"only ranks {sorted(found)} reached {schedules.describe(spec)} in {spec['timeout']:g} s"
-                )
+                raise JoinError(f"only ranks {sorted(found)} reached {spec.describe()} in {spec.timeout:g} s")
             time.sleep(0.001)
         return [found[rank] for rank in range(len(request.partitions))]
 

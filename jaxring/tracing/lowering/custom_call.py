@@ -6,7 +6,6 @@ engine works on contiguous memory.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from jaxring.plan.collectives import CALLS
 from jaxring.runtime import programs
+from jaxring.runtime.call import CallSpec
 from jaxring.tracing.lowering import fusion
 from jaxring.tracing.lowering.fingerprint import fingerprint
 from jaxring.tracing.lowering.op_names import traced_as
@@ -47,29 +47,28 @@ def custom_call(
     """
     partitions = axes.partitions()
     mesh = getattr(ctx.module_context.axis_context, "mesh", None)
-    devices = [int(d.id) for d in mesh.devices.flat] if isinstance(mesh, jax.sharding.Mesh) else None
+    devices = tuple(int(d.id) for d in mesh.devices.flat) if isinstance(mesh, jax.sharding.Mesh) else None
     facts = CALLS[collective]
-    spec = {
-        "collective": collective,
-        "op": options.op,
-        "dtype": data.dtype.name,
-        "shape": list(data.shape),
-        "block": int(np.prod(facts.block_shape(data.shape), dtype=np.int64)),
-        "axes": str(axes),
-        "root": options.root,
-        "perm": [list(pair) for pair in options.perm],
-        "tag": options.tag,
-        "half": facts.half,
-        "algorithm": options.algorithm,
-        "protocol": options.protocol,
-        "timeout": options.timeout,
-        "site": options.site,
-        # Tells the collectives of one program apart; the same number in every process that lowers the program.
-        "call": ctx.module_context.new_channel(),
-        "devices": devices,
-        "program": fingerprint(ctx.module_context, operands),
-    }
-    text = json.dumps(spec, separators=(",", ":"), sort_keys=True)
+    spec = CallSpec(
+        collective=collective,
+        op=options.op,
+        dtype=data.dtype.name,
+        shape=tuple(data.shape),
+        block=math.prod(facts.block_shape(data.shape)),
+        axes=str(axes),
+        root=options.root,
+        perm=options.perm,
+        tag=options.tag,
+        algorithm=options.algorithm,
+        protocol=options.protocol,
+        timeout=options.timeout,
+        site=options.site,
+        # The same number in every process that lowers the program.
+        call=ctx.module_context.new_channel(),
+        devices=devices,
+        program=fingerprint(ctx.module_context, operands),
+    )
+    text = spec.to_json()
     programs.note(ctx.module_context, spec, text)
     nbytes = math.prod(data.shape) * data.dtype.itemsize
 

@@ -85,7 +85,7 @@ def matrix(native, counts, blocks, dtypes, threads):
                     check(ranks, collective, "direct", "memory", dtype, block, fused=number)
                     if collective == "all_reduce" and block <= ONE_SHOT:
                         check(ranks, collective, "direct", "memory", dtype, block, fused=0)
-        for collective in sorted(copy_engine.COLLECTIVES - {"permute"}):
+        for collective in sorted(copy_engine.SERVED - {"permute"}):
             for block in blocks:
                 for dtype in dtypes:
                     check(ranks, collective, "direct", "memory", dtype, block, copies=True)

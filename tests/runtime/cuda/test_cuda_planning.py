@@ -178,7 +178,7 @@ def test_on_cpus_there_are_no_copy_engines():
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_moves_are_the_sources_of_all_outputs(n):
     perm = tuple((r, (r + 2) % n) for r in range(n - 1))
-    for collective in copy_engine.COLLECTIVES:
+    for collective in copy_engine.SERVED:
         spec = Spec(collective, n, "direct", root=n - 1, perm=perm if collective == "permute" else ())
         arrived = {r: set() for r in range(n)}
         outputs = {}

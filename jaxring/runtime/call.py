@@ -1,0 +1,87 @@
+"""What a call of a collective is, as the lowering writes it into a program and the planner reads it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from jaxring.plan import dtypes
+from jaxring.plan.collectives import CALLS, Collective, Pairs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CallSpec:
+    """One call: everything that all its processes must agree on. Its JSON text is its identity.
+
+    ``collective``: a name of `CALLS`. ``shape``: the operand's; of a recv the result's. ``block``: elements of a block,
+    and of a ragged call those of the whole operand. ``axes``: of the mesh, for people. ``timeout``: in seconds.
+    ``site``: where the user called it. ``call``: tells the calls of one program apart. ``devices``: the device id of
+    each partition, or None where the program does not know them. ``program``: tells programs apart. ``started``: it
+    runs on a stream of its own.
+    """
+
+    collective: str
+    op: str | None
+    dtype: str
+    shape: tuple[int, ...]
+    axes: str
+    timeout: float
+    site: str
+    call: int
+    devices: tuple[int, ...] | None
+    program: str
+    block: int
+    root: int = 0
+    perm: Pairs = ()
+    tag: int = 0
+    algorithm: str | None = None
+    protocol: str | None = None
+    started: bool = False
+
+    @property
+    def facts(self) -> Collective:
+        """The collective's record."""
+        return CALLS[self.collective]
+
+    @property
+    def half(self) -> str:
+        """The half of a message that it is: "both", "send" or "recv"."""
+        return self.facts.half
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block; of a ragged call those of the whole operand."""
+        return self.block * dtypes.element_bytes(self.dtype)
+
+    @property
+    def message(self) -> str:
+        """The dtype and shape, on which the two sides of a message must agree."""
+        return f"{self.dtype}{list(self.shape)}"
+
+    def operand_bytes(self, ranks: int) -> int:
+        """Bytes of a rank's operand."""
+        return self.block_bytes if self.facts.ragged else self.block_bytes * self.facts.in_blocks(ranks)
+
+    def describe(self) -> str:
+        """The call as messages name it: the collective, its axes, and the place in the source."""
+        what = f"{self.collective} {self.op}" if self.op else self.collective
+        shape = ",".join(map(str, self.shape))
+        return f"jaxring.{what} of {self.dtype}[{shape}] over {self.axes} at {self.site}"
+
+    def options(self) -> list[str]:
+        """What it has beyond that, where it is not the usual."""
+        usual = {"root": 0, "perm": (), "tag": 0, "algorithm": None, "protocol": None}
+        return [f"{name} {getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value]
+
+    def to_json(self) -> str:
+        """Its text, the same in all processes. The engine reads ``collective`` and ``site`` in it."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> CallSpec:
+        """The call of a text that `to_json` made. ValueError or TypeError for another text."""
+        raw = json.loads(text)
+        for name in ("shape", "devices"):
+            raw[name] = None if raw[name] is None else tuple(raw[name])
+        raw["perm"] = tuple((source, target) for source, target in raw["perm"])
+        return cls(**raw)
