@@ -80,6 +80,7 @@ def _names(
     algorithm: str | None,
     protocol: str | None,
     unwanted: Sequence[str],
+    also: Sequence[str],
 ) -> list[str]:
     """The algorithms to compare: the requested one, or those that may be chosen without a request.
 
@@ -97,7 +98,9 @@ def _names(
     able = [
         name
         for name in serving(collective)
-        if "CPU" in ALGORITHMS[name].unasked and ALGORITHMS[name].differs(where) and name not in unwanted
+        if ("CPU" in ALGORITHMS[name].unasked or name in also)
+        and ALGORITHMS[name].differs(where)
+        and name not in unwanted
     ]
     if topology.domains == 1:
         if protocol in ("ll", "simple"):
@@ -123,7 +126,9 @@ def choose_among(
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> Choice:
-    """The choice of ``pick(algorithm=, protocol=, unwanted=, unwanted_protocols=)`` among what the settings allow.
+    """The choice of ``pick`` among what the settings allow.
+
+    It takes ``algorithm``, ``protocol``, ``unwanted``, ``unwanted_protocols`` and ``also``, as `choose` does.
 
     A setting holds for every collective of a job. A collective that none of the allowed algorithms can run therefore
     runs with another one, and the reason says so. A setting never overrules a call's own ``algorithm`` or ``protocol``.
@@ -150,6 +155,7 @@ def choose_among(
                     protocol=kind,
                     unwanted=from_algorithms.but,
                     unwanted_protocols=from_protocols.but,
+                    also=from_algorithms.also,
                 )
             except ValueError as error:
                 refusal = refusal or str(error)
@@ -178,15 +184,16 @@ def choose(
     interfaces: int = 1,
     processors: int = 0,
     unwanted_protocols: Sequence[str] = (),
+    also: Sequence[str] = (),
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
     ``placement`` and ``hosts`` are the domain and host ids of the ranks. ``ll_bytes``: the longest message that the ll
     protocol carries (0: ll is not there). ``channels``: the fewest and the most of an algorithm that sends messages.
-    ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for. ``interfaces``: of every host, over which
-    channels between hosts are spread. ``processors``: what the processes of a host share (0: enough). ``algorithm`` and
-    ``protocol`` restrict the choice; ValueError says why they cannot serve and what would. Same arguments give the same
-    choice on every rank.
+    ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for. ``also``: algorithms that may be taken
+    though they are not taken unasked. ``interfaces``: of every host, over which channels between hosts are spread.
+    ``processors``: what the processes of a host share (0: enough). ``algorithm`` and ``protocol`` restrict the choice;
+    ValueError says why they cannot serve and what would. Same arguments give the same choice on every rank.
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"unknown collective {collective!r}; there are {', '.join(COLLECTIVES)}")
@@ -197,7 +204,7 @@ def choose(
     found: list[tuple[float, int, str, str, int]] = []
     refused = ""
     unwanted_protocols = [kind for kind in unwanted_protocols if kind != protocol]
-    for name in _names(collective, where, topology, algorithm, protocol, unwanted):
+    for name in _names(collective, where, topology, algorithm, protocol, unwanted, also):
         silent = (topology.domains == 1 and ALGORITHMS[name].memory) or topology.nranks == 1
         if silent and protocol not in (None, "memory"):
             raise ValueError(

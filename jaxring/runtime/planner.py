@@ -69,7 +69,7 @@ class Planner:
         apart = half != "both"
         domains = tuple(range(len(placement))) if apart else schedules.normalise([p.process for p in placement])
         # PXN cannot gather messages whose sizes only their senders know.
-        no_pxn = ("pxn",) if settings().pxn_disable or ragged else ()
+        no_pxn = ("pxn",) if ragged else ()
         processors = self._processors(placement, hosts, world)
 
         def pick(unwanted: Sequence[str] = (), **wishes: Any) -> tuner.Choice:

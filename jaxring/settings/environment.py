@@ -7,6 +7,7 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import SettingsError
+from jaxring.plan.selection import Selection
 from jaxring.settings.retired import RETIRED, Retired
 from jaxring.settings.row import PREFIX, Variable
 from jaxring.settings.variables import VARIABLES, shown
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NCCL = "NCCL_"
+_AND = " and "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,14 +113,26 @@ def _translated(old: Retired, prefix: str, text: str, current: Origin) -> Origin
         return current
     variable = next(v for v in VARIABLES if v.name == old.setting)
     value = variable.parse(becomes)
-    if not current.name or (prefix == PREFIX and current.name.startswith(NCCL)):
+    if not current.name:
         return dataclasses.replace(current, value=value, name=name)
-    if prefix == PREFIX and current.name == PREFIX + old.setting and current.value != value:
+    first, second = current.value, value
+    if prefix == PREFIX and current.name.startswith(NCCL):
+        first, second = second, first
+    both = _filled(first, second, variable)
+    decided = current.name.split(_AND)[0] == PREFIX + old.setting
+    if prefix == PREFIX and decided and both != _filled(second, first, variable):
         raise SettingsError(
             f"{name}={text[:300]} means {PREFIX}{old.setting}={becomes}, and {current.name} is {shown(current.value)}: "
             f"unset {name}, which goes with the next release."
         )
-    return current
+    names = {current.value: current.name, value: name}
+    return dataclasses.replace(current, value=both, name=names.get(both) or current.name + _AND + name)
+
+
+def _filled(first: Any, second: Any, variable: Variable) -> Any:
+    """The first value, with what the second says where the first says nothing, if it is a value of that kind."""
+    # As from one text, so that the order of names is the same on all processes.
+    return variable.parse(shown(first.filled(second))) if isinstance(first, Selection) else first
 
 
 def _wrong(name: str, text: str, error: ValueError) -> SettingsError:

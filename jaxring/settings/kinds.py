@@ -67,15 +67,31 @@ def names(text: str) -> str:
     return text
 
 
-def some_of(*all_names: str) -> Callable[[str], Selection]:
-    """A list of some of the names, or with a leading ^ of those to leave out, in the order of their declaration."""
+def some_of(*all_names: str, more: bool = False) -> Callable[[str], Selection]:
+    """A list of some of the names, or with a leading ^ of those to leave out, in the order of their declaration.
+
+    ``more``: a list after a + has names that may be chosen as well; it may follow those to leave out.
+    """
+    rule = f"a comma list of {', '.join(all_names)}, or ^ and those to leave out"
+    rule += ", or + and those that may be chosen, too" if more else ""
+
+    def listed(text: str) -> tuple[str, ...]:
+        given = {word.strip().lower() for word in text.split(",")}
+        if not given <= set(all_names):
+            raise ValueError(rule)
+        return tuple(n for n in all_names if n in given)
 
     def parse(text: str) -> Selection:
-        given = {word.strip().lower() for word in text.removeprefix("^").split(",")}
-        named = tuple(n for n in all_names if n in given)
-        if not given <= set(all_names) or (text.startswith("^") and len(named) == len(all_names)):
-            raise ValueError(f"a comma list of {', '.join(all_names)}, or ^ and those to leave out")
-        return Selection(but=named) if text.startswith("^") else Selection(only=named)
+        text, plus, added = text.partition("+")
+        also = listed(added) if plus else ()
+        if not text or text.startswith("^"):
+            but = listed(text[1:]) if text else ()
+            if len(but) == len(all_names) or set(but) & set(also) or (plus and not more):
+                raise ValueError(rule)
+            return Selection(but=but, also=also)
+        if plus:
+            raise ValueError(rule)
+        return Selection(only=listed(text))
 
     return parse
 

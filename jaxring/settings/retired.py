@@ -38,6 +38,15 @@ RETIRED: tuple[Retired, ...] = (
         "NET_PLUGIN", "NET=plugin:NAME", kinds.plugin, "NET", lambda name: f"plugin:{name}" if name else "", nccl=True
     ),
     Retired("IB_DISABLE", "NET=Socket", kinds.flag, "NET", lambda off: "Socket" if off else "", nccl=True),
+    Retired("PXN_DISABLE", "ALGO=^pxn", kinds.flag, "ALGO", lambda off: "^pxn" if off else "", nccl=True),
+    Retired(
+        "NVLS_ENABLE",
+        "0: ALGO=^nvls; 1: ALGO=+nvls",
+        kinds.integer(0, 2),
+        "ALGO",
+        ("^nvls", "+nvls", "").__getitem__,
+        nccl=True,
+    ),
 )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from jaxring.cli import main
 from jaxring.errors import SettingsError
+from jaxring.plan.selection import Selection
 from jaxring.settings import VARIABLES, announce, examine, load
 from jaxring.settings.retired import RETIRED, told
 
@@ -27,6 +28,10 @@ def change(**environ: str) -> dict[str, object]:
         ("NET_PLUGIN", "none", {}),
         ("IB_DISABLE", "1", {"net": "socket"}),
         ("IB_DISABLE", "0", {}),
+        ("PXN_DISABLE", "1", {"algo": Selection(but=("pxn",))}),
+        ("NVLS_ENABLE", "0", {"algo": Selection(but=("nvls",))}),
+        ("NVLS_ENABLE", "1", {"algo": Selection(also=("nvls",))}),
+        ("NVLS_ENABLE", "2", {}),
     ],
 )
 def test_a_retired_name_is_translated(name, text, now):
@@ -91,6 +96,26 @@ def test_who_comes_first():
     assert load({"JAXRING_NET": "IB", "NCCL_IB_DISABLE": "1", "NCCL_NET_PLUGIN": "x"}).net == "ib"
     # And as in NCCL the transport's name before the plugin's file.
     assert load({"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "x"}).net == "socket"
+
+
+def test_what_a_list_leaves_open_is_added():
+    def algo(**environ):
+        return str(load(environ).algo)
+
+    assert algo(JAXRING_PXN_DISABLE="1", JAXRING_NVLS_ENABLE="1") == "^pxn+nvls"
+    assert algo(JAXRING_ALGO="^ring", NCCL_PXN_DISABLE="1") == algo(JAXRING_ALGO="^ring,pxn")
+    assert algo(JAXRING_ALGO="^tree", JAXRING_PXN_DISABLE="1") == algo(JAXRING_ALGO="^tree,pxn")
+    found, wrong = examine({"JAXRING_ALGO": "^tree", "NCCL_NVLS_ENABLE": "1"})
+    assert (str(found["ALGO"].value), wrong) == ("^tree+nvls", [])
+    assert found["ALGO"].name == "JAXRING_ALGO and NCCL_NVLS_ENABLE"
+    # What it says stands against NCCL's, and a retired name of ours must not contradict it.
+    assert algo(JAXRING_ALGO="+nvls", NCCL_NVLS_ENABLE="0") == "+nvls"
+    assert algo(JAXRING_ALGO="ring,pxn", NCCL_PXN_DISABLE="1") == "ring,pxn"
+    assert algo(JAXRING_ALGO="ring", JAXRING_PXN_DISABLE="1") == "ring"
+    for name, text, setting in (("PXN", "1", "ring,pxn"), ("PXN", "1", "pxn"), ("NVLS", "0", "^tree+nvls")):
+        old = f"JAXRING_{name}_{'DISABLE' if name == 'PXN' else 'ENABLE'}"
+        with pytest.raises(SettingsError, match=f"{old}={text} means JAXRING_ALGO=.*: unset {old}"):
+            algo(**{"JAXRING_ALGO": setting, "JAXRING_IB_DISABLE": "1", old: text})
 
 
 def test_doctor_finds_them(monkeypatch, capsys):

@@ -41,7 +41,6 @@ READ = {
     "TOPO_DUMP_FILE": ("/b.xml", "/b.xml"),
     "ALGO": ("ring", Selection(("ring",))),
     "PROTO": ("^LL", Selection(but=("ll",))),
-    "PXN_DISABLE": ("1", True),
     "MIN_NCHANNELS": ("2", 2),
     "MAX_NCHANNELS": ("8", 8),
     "FUSION_BYTES": ("1024", 1024),
@@ -51,7 +50,6 @@ READ = {
     "HUGE_PAGES": ("0", False),
     "P2P_DISABLE": ("1", True),
     "LOCAL_REGISTER": ("0", False),
-    "NVLS_ENABLE": ("1", 1),
     "NTHREADS": ("256", 256),
     "CUDA_TRAP": ("0", False),
     "CUDA_BULK_BYTES": ("65536", 65536),
@@ -69,6 +67,19 @@ def test_every_variable_is_read():
     assert values == Settings(**{name.lower(): value for name, (_, value) in READ.items()})
     assert all(getattr(values, v.name.lower()) != v.default for v in VARIABLES)
     assert values.worker_threads == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "selection"),
+    [
+        ("+nvls", Selection(also=("nvls",))),
+        ("^pxn, tree+copy_engine,NVLS", Selection(but=("tree", "pxn"), also=("copy_engine", "nvls"))),
+    ],
+)
+def test_a_list_may_add_to_what_is_chosen_from(text, selection):
+    algo = load({"JAXRING_ALGO": text}).algo
+    assert algo == selection
+    assert load({"JAXRING_ALGO": str(algo)}).algo == algo
 
 
 def test_an_empty_variable_is_unset():
@@ -95,6 +106,10 @@ def test_an_unknown_name_is_an_error_with_the_nearest_one():
         ("BUFFSIZE", "5000"),
         ("ALGO", "ring tree"),
         ("ALGO", "star"),
+        ("ALGO", "ring+nvls"),
+        ("ALGO", "^nvls+nvls"),
+        ("ALGO", "+"),
+        ("PROTO", "+ll128"),
         ("PROTO", "^ll,memory,simple,ll128"),
         ("HOSTID", "x" * 300),
         ("FAULTS", "drop"),

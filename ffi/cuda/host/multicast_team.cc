@@ -27,7 +27,7 @@ void MulticastTeam::Step(int rank, const char* what, const std::function<void()>
   } catch (const std::exception& error) {
     throw std::runtime_error(spec_.ranks[rank].name + " cannot " + what + ": " + error.what() +
                              ". NVLS needs GPUs behind NVLink switches and a running fabric manager; "
-                             "JAXRING_NVLS_ENABLE=0, or another algorithm, does without it.");
+                             "JAXRING_ALGO=^nvls, or another algorithm in the call, does without it.");
   }
 }
 

@@ -11,5 +11,3 @@ from jaxring.plan.collectives import COLLECTIVES
 NAME = "nvls"
 # The collectives that it serves.
 SERVED = tuple(name for name, collective in COLLECTIVES.items() if collective.gpu_multicast is not None)
-# Values of the setting NVLS_ENABLE.
-NEVER, CHOSEN, ASKED = 0, 1, 2

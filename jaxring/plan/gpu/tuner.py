@@ -55,10 +55,10 @@ def choose(
     copies_from: int | None = None,
     fewest_lanes: int = 1,
     no_nvls: str = "it was not looked for",
-    take_nvls: bool = False,
     nvls_widening: int = 1,
     unwanted: Sequence[str] = (),
     unwanted_protocols: Sequence[str] = (),
+    also: Sequence[str] = (),
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
@@ -66,9 +66,10 @@ def choose(
     ``whole_lines``: 128-byte stores arrive whole between all ranks, so ll128 may be chosen without being asked for.
     ``copies_from``: bytes of a rank's larger buffer from which on copy_engine is chosen unasked, if ever.
     ``fewest_lanes``: where so many fit.
-    ``no_nvls``: why the switch cannot do it, or ""; ``take_nvls``: where it can, it may be chosen unasked.
+    ``no_nvls``: why the switch cannot do it, or "".
     ``nvls_widening``: for each byte of data, how many go through the switch.
     ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for.
+    ``also``: algorithms that may be taken though they are not taken unasked.
     ValueError says why ``algorithm`` and ``protocol`` cannot serve and what would.
     """
     protocols.check(protocol, "GPU")
@@ -91,20 +92,22 @@ def choose(
     where = tuple(domains)
     topology = cost.Topology.of(where, where)
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
-    may_choose = [name for name in serve if name not in ALGORITHMS or "GPU" in ALGORITHMS[name].unasked]
+    may_choose = [name for name in serve if name not in ALGORITHMS or name in also or "GPU" in ALGORITHMS[name].unasked]
     names = [algorithm] if algorithm else [name for name in may_choose if name not in unwanted]
     excluded = [kind for kind in unwanted_protocols if kind != protocol]
     larger = COLLECTIVES[collective].total(topology.nranks, nbytes)
+    # Copies so large are not made by the engines for their speed.
+    spares = copies_from is not None and larger >= copies_from
     found: list[tuple[float, int, str, str, int]] = []
     for name in names:
         if name == copy_engine.NAME:
-            wanted = algorithm is not None or (copies_from is not None and larger >= copies_from)
+            wanted = algorithm is not None or name in also or spares
             fits = topology.domains == 1 and topology.nranks > 1 and protocol in (None, "memory")
             if wanted and fits and "memory" not in excluded:
                 found.append((_copy_price(collective, topology, nbytes), len(found), name, "memory", 1))
             continue
         if name == nvls.NAME:
-            wanted = take_nvls or algorithm is not None
+            wanted = name in also or algorithm is not None
             if not no_nvls and wanted and protocol in (None, "memory") and "memory" not in excluded:
                 total = COLLECTIVES[collective].total(topology.nranks, nbytes)
                 lanes = lanes_for(total, most_lanes, fewest_lanes)
@@ -129,16 +132,15 @@ def choose(
             "domain"
         )
     found.sort()
-    # Where it is a candidate it is not for its speed.
-    price, _, name, kind, lanes = next((each for each in found if each[2] == copy_engine.NAME), found[0])
+    price, _, name, kind, lanes = next((each for each in found if spares and each[2] == copy_engine.NAME), found[0])
     why = (
         "leaves the multiprocessors free" if name == copy_engine.NAME else f"is the cheapest of {len(found)} candidates"
     )
     reason = f"{name} by {kind} {why}, estimated {price:g} us"
     if name == nvls.NAME and nvls_widening > 1:
         reason += f"; its elements go through the switch {nvls_widening} times as wide"
-    if not no_nvls and not take_nvls and algorithm is None:
-        reason += "; nvls could do it, and is not chosen unasked since no hardware has run it (JAXRING_NVLS_ENABLE=1)"
+    if not no_nvls and nvls.NAME not in (*also, *unwanted) and algorithm is None:
+        reason += "; nvls could do it, and is not chosen unasked since no hardware has run it (JAXRING_ALGO=+nvls)"
     return Choice(
         name,
         kind,

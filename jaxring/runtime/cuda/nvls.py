@@ -9,7 +9,6 @@ import numpy as np
 from jaxring.plan import dtypes, protocols
 from jaxring.plan.gpu import nvls
 from jaxring.runtime.cuda.gpu_info import uuid_of
-from jaxring.settings import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,8 +43,6 @@ def why_not(
     infos: Sequence[GpuInfo],
 ) -> str:
     """Why the ranks cannot use multicast memory, or "". ``devices`` and ``infos`` have an entry for each rank."""
-    if settings().nvls_enable == nvls.NEVER:
-        return "JAXRING_NVLS_ENABLE is 0"
     if collective not in nvls.SERVED:
         return f"it serves {', '.join(nvls.SERVED)}"
     if len(domains) < 2 or len(set(domains)) > 1:

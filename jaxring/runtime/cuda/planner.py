@@ -85,7 +85,6 @@ class CudaPlanner:
                 copies_from=cuda_tuner.COPY_BYTES if len(gpus) == len(devices) else None,
                 fewest_lanes=settings().min_nchannels,
                 no_nvls=cuda_nvls.why_not(self._native, collective, spec.op, spec.dtype, domains, devices, infos),
-                take_nvls=settings().nvls_enable == nvls.CHOSEN,
                 nvls_widening=cuda_nvls.widening(self._native, spec.op, spec.dtype),
             )
             asked = (spec.algorithm, spec.protocol)

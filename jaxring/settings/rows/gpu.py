@@ -28,16 +28,6 @@ class Gpu:
         kinds.flag,
         engines="GPU",
     )
-    nvls_enable: int = row(
-        "integer",
-        2,
-        "Algorithm `nvls`, the NVLink switch: 0: never, also where a call asks for it; 1: the tuner may choose it "
-        "where the GPUs have it; 2: only where a call asks for it.",
-        kinds.integer(0, 2),
-        shared=True,
-        nccl=True,
-        engines="GPU",
-    )
     nthreads: int = row(
         "integer", 0, "Threads of a lane on a GPU; 0: chosen.", kinds.integer(0, 384, 32), shared=True, engines="GPU"
     )

@@ -6,6 +6,7 @@ import dataclasses
 import os
 
 from jaxring.plan.algorithms import ALGORITHMS
+from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.protocols import PROTOCOLS
 from jaxring.plan.selection import EVERYTHING, Selection
 from jaxring.settings import kinds
@@ -19,8 +20,9 @@ class Tuning:
     algo: Selection = row(
         "list",
         EVERYTHING,
-        "Algorithms to choose from, where they are possible; a leading ^ excludes; empty: the tuner's choice.",
-        kinds.some_of(*ALGORITHMS),
+        "Algorithms to choose from, where they are possible; a leading ^ excludes, a leading + adds some that the "
+        "tuner takes only where a call asks for them, such as `nvls`; ^pxn+nvls does both; empty: the tuner's choice.",
+        kinds.some_of(*ALGORITHMS, copy_engine.NAME, nvls.NAME, more=True),
         shared=True,
     )
     proto: Selection = row(
@@ -29,16 +31,6 @@ class Tuning:
         "Protocols to choose from, where they are possible; a leading ^ excludes; empty: the tuner's choice.",
         kinds.some_of(*PROTOCOLS),
         shared=True,
-    )
-    pxn_disable: bool = row(
-        "flag",
-        False,
-        "1: the tuner does not choose algorithm `pxn`, in which the rank on the receiver's rail sends a message that "
-        "leaves the host.",
-        kinds.flag,
-        shared=True,
-        nccl=True,
-        engines="CPU",
     )
     min_nchannels: int = row(
         "integer",

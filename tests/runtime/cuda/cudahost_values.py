@@ -71,7 +71,7 @@ def switched():
         groups = [list(range(start, RANKS, devices)) for start in range(devices)]
         rows = np.ones((RANKS, 4), np.float32)
         told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", axis_index_groups=groups, **options), rows))
-        for part in ("rank 1 (process 1 on", "cannot bind memory to the multicast object", "JAXRING_NVLS_ENABLE=0"):
+        for part in ("rank 1 (process 1 on", "cannot bind memory to the multicast object", "JAXRING_ALGO=^nvls"):
             assert part in told, told
         engine.native.fake_options(devices=RANKS)
     before = len(jaxring.plans())
@@ -86,7 +86,7 @@ def switched():
     assert {(plan.algorithm, plan.transports) for plan in jaxring.plans()[before:]} == {("nvls", ("nvls",))}
     assert any("2 times as wide" in plan.reason for plan in jaxring.plans()[before:]), jaxring.explain()
     check(lambda v: jaxring.all_reduce(v, "d"), rows, np.broadcast_to(rows.sum(0), rows.shape))
-    assert "since no hardware has run it (JAXRING_NVLS_ENABLE=1)" in jaxring.plans()[-1].reason, jaxring.explain()
+    assert "since no hardware has run it (JAXRING_ALGO=+nvls)" in jaxring.plans()[-1].reason, jaxring.explain()
     told = error_of(lambda: over(lambda v: jaxring.all_reduce(v, "d", "prod", **options), rows))
     assert "switches have no prod of float32" in told, told
 

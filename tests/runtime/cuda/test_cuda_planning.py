@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from jaxring.errors import JoinError
@@ -91,17 +93,17 @@ def test_the_switch_is_taken_where_it_is_asked_for_or_allowed(collective):
     assert chosen(algorithm="nvls", no_nvls="").algorithm == "nvls"
     default = chosen(no_nvls="")
     assert default.algorithm != "nvls"
-    assert "JAXRING_NVLS_ENABLE=1" in default.reason
-    assert "nvls" not in chosen(no_nvls="there is no switch", take_nvls=True).reason
-    assert "nvls/memory" in dict(chosen(no_nvls="", take_nvls=True).candidates)
-    assert "nvls/memory" not in dict(chosen(no_nvls="", take_nvls=True, algorithm="direct").candidates)
+    assert "JAXRING_ALGO=+nvls" in default.reason
+    assert "nvls" not in chosen(no_nvls="there is no switch", also=("nvls",)).reason
+    assert "nvls/memory" in dict(chosen(no_nvls="", also=("nvls",)).candidates)
+    assert "nvls/memory" not in dict(chosen(no_nvls="", also=("nvls",), algorithm="direct").candidates)
     with pytest.raises(ValueError, match=f"'nvls' cannot do this {collective}: there is no switch"):
         chosen(algorithm="nvls", no_nvls="there is no switch")
 
 
 def test_large_sums_go_by_the_switch_where_it_is_allowed_and_deterministic_ones_never():
     def chosen(nbytes, **options):
-        return cuda_tuner.choose("all_reduce", (0,) * 8, nbytes, "float32", 16, no_nvls="", take_nvls=True, **options)
+        return cuda_tuner.choose("all_reduce", (0,) * 8, nbytes, "float32", 16, no_nvls="", also=("nvls",), **options)
 
     assert chosen(1 << 28).algorithm == "nvls"
     assert chosen(1024).algorithm == "direct"
@@ -114,7 +116,7 @@ def test_elements_that_are_widened_for_the_switch_cost_as_many_bytes():
             "all_reduce", (0,) * 8, nbytes, "bfloat16", 16, no_nvls="", nvls_widening=widening, **options
         )
 
-    prices = [dict(chosen(n, w, take_nvls=True).candidates)["nvls/memory"] for n, w in ((1 << 28, 2), (1 << 29, 1))]
+    prices = [dict(chosen(n, w, also=("nvls",)).candidates)["nvls/memory"] for n, w in ((1 << 28, 2), (1 << 29, 1))]
     assert prices[0] == prices[1]
     assert "2 times as wide" in chosen(1 << 20, 2, algorithm="nvls").reason
     assert "as wide" not in chosen(1 << 20, 1, algorithm="nvls").reason
@@ -158,11 +160,20 @@ def test_why_ranks_cannot_go_through_the_switch(change, reason):
     assert reason in given if reason else given == ""
 
 
-def test_a_job_may_do_without_the_switch(monkeypatch):
-    monkeypatch.setattr(cuda_nvls, "settings", lambda: load({"JAXRING_NVLS_ENABLE": "0"}))
-    infos = [GpuInfo(1, 3, 4, {0: "a", 1: "b"}, {}, 132, ("a", "b"))] * 2
-    reason = cuda_nvls.why_not(Switches(), "all_reduce", "sum", "float32", (0, 0), (0, 1), infos)
-    assert reason == "JAXRING_NVLS_ENABLE is 0"
+def test_a_setting_allows_the_switch_or_rules_it_out():
+    pick = functools.partial(cuda_tuner.choose, "all_reduce", (0,) * 8, 1 << 28, "float32", 16, no_nvls="")
+
+    def chosen(setting, **asked):
+        return tuner.choose_among(pick, load({"JAXRING_ALGO": setting}).algo, **asked)
+
+    assert chosen("+nvls").algorithm == "nvls"
+    assert chosen("+nvls").reason.startswith("with JAXRING_ALGO=+nvls, nvls by memory is the cheapest")
+    assert chosen("+nvls", algorithm="direct").algorithm == "direct"
+    without = chosen("^nvls")
+    assert without.algorithm == pick().algorithm != "nvls"
+    assert "could do it" not in without.reason
+    # A call's own request comes before the setting.
+    assert chosen("^nvls", algorithm="nvls").algorithm == "nvls"
 
 
 def test_on_cpus_there_are_no_switches():

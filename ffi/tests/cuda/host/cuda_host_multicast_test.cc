@@ -56,7 +56,7 @@ void Failures(Processes& here) {
   Refused([&] { team.Bind(0); }, "rank 0 (process 0) cannot bind memory to the multicast object: cuMulticastBindMem");
   for (int r : {1, 2, 3}) team.Join(r, object);
   cuda::fake::options().no_bind = true;
-  Refused([&] { team.Bind(2); }, "JAXRING_NVLS_ENABLE=0");
+  Refused([&] { team.Bind(2); }, "JAXRING_ALGO=^nvls");
   cuda::fake::options().no_bind = false;
   team.Bind(0);
   Refused([&] { team.Map(0); }, "rank 0 (process 0) cannot map the multicast object");
