@@ -214,16 +214,23 @@ def _ragged_sum_transpose(ct: Any, x: Any, *vectors: Any, rows: int, axes: Axes,
     return [forth, *[None] * len(vectors)]
 
 
+_ONE_WAY = (
+    ", since what is sent one way would have to come back the other; use jaxring.permute, or jax.lax.stop_gradient on "
+    "what is sent."
+)
+_REFUSED = {"send": _ONE_WAY, "recv": _ONE_WAY}
+_NO_RULE = ": it has no rule for that; use jax.lax.stop_gradient on its operand."
+
+
 def _refuse(what: str, *args: Any, **params: Any) -> NoReturn:
     del args, params
-    raise NotImplementedError(
-        f"jaxring.{what} cannot be differentiated, since what is sent one way would have to come back the other; "
-        "use jaxring.permute, or jax.lax.stop_gradient on what is sent."
-    )
+    raise NotImplementedError(f"jaxring.{what} cannot be differentiated{_REFUSED.get(what, _NO_RULE)}")
 
 
-for _name in TRANSPOSES:
-    _primitive = PRIMITIVES[_name]
+for _name, _primitive in PRIMITIVES.items():
+    if _name not in TRANSPOSES:
+        ad.primitive_jvps[_primitive] = functools.partial(_refuse, _name)
+        continue
     ad.deflinear2(_primitive, functools.partial(_transpose, _name))  # type: ignore[no-untyped-call]
     ad.primitive_jvps[_primitive] = functools.partial(_jvp, _name)
 ad.deflinear2(cast_p, _transpose_cast)  # type: ignore[no-untyped-call]
