@@ -9,12 +9,14 @@ Run it where the job will run: in its container, under its service. Exits with 1
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import os
 from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import tables
 from jaxring.errors import SettingsError
+from jaxring.plan.gpu import experimental
 from jaxring.settings import examine, of, retired
 from jaxring.settings.page import markdown
 from jaxring.settings.sizes import shown as size_shown
@@ -98,6 +100,8 @@ def _host(here: Host) -> Iterator[tuple[object, ...]]:
     yield "transparent huge pages", here.huge_pages
     yield "TCP", f"congestion control {here.congestion}, send buffer up to {size_shown(here.socket_bytes)}"
     yield "runs in", "Kubernetes" if here.kubernetes else "a container" if here.container else "no container"
+    built = importlib.util.find_spec("jaxring._native_cuda") is not None
+    yield "CUDA engine", f"built{experimental.mark('cuda', '; ')}" if built else "not built"
     if here.gpus:
         yield "nvidia-peermem", "loaded" if here.peermem else "not loaded"
         yield "GPU memory as dma-buf", here.dmabuf or "possible"

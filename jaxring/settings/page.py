@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxring.plan.gpu import experimental
 from jaxring.settings.retired import RETIRED
 from jaxring.settings.variables import VARIABLES, shown
 
@@ -20,9 +21,10 @@ Where the setting in its place is set, too, and says something else, the start f
 
 def markdown() -> str:
     """The table of settings, and from there to the end of the page."""
+    engines = {"GPU": "GPU (experimental)" if experimental.EXPERIMENTAL["cuda"] else "GPU"}
     rows = [
-        f"| {v.name}{'*' if v.shared else ''}{'°' if v.nccl else ''} | {v.kind} | {shown(v.default)} | {v.engines} | "
-        f"{v.meaning} |\n"
+        f"| {v.name}{'*' if v.shared else ''}{'°' if v.nccl else ''} | {v.kind} | {shown(v.default)} | "
+        f"{engines.get(v.engines, v.engines)} | {v.meaning} |\n"
         for v in VARIABLES
     ]
     gone = [f"| {old.name}{'°' if old.nccl else ''} | {old.instead} |\n" for old in RETIRED]

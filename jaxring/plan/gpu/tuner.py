@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jaxring.plan import cost, dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS, serving
 from jaxring.plan.collectives import COLLECTIVES, Root
-from jaxring.plan.gpu import copy_engine, nvls
+from jaxring.plan.gpu import copy_engine, experimental, nvls
 from jaxring.plan.schedule import Spec
 from jaxring.plan.tuner import Choice, asked_for
 
@@ -140,12 +140,13 @@ def choose(
     if name == nvls.NAME and nvls_widening > 1:
         reason += f"; its elements go through the switch {nvls_widening} times as wide"
     if not no_nvls and nvls.NAME not in (*also, *unwanted) and algorithm is None:
-        reason += "; nvls could do it, and is not chosen unasked since no hardware has run it (JAXRING_ALGO=+nvls)"
+        why_not = experimental.mark("nvls", ", since it is ")
+        reason += f"; nvls could do it, and is not chosen unasked{why_not} (JAXRING_ALGO=+nvls)"
     return Choice(
         name,
         kind,
         lanes,
-        reason,
+        reason + experimental.of_choice(name),
         [(f"{candidate}/{how}", us) for us, _, candidate, how, _ in found],
         asked_for(algorithm, protocol),
     )
@@ -153,7 +154,7 @@ def choose(
 
 def by_messages(nbytes: int, most_lanes: int, why: str) -> Choice:
     """How a call travels that has no other way than direct messages, for the reason ``why``."""
-    return Choice("direct", "simple", lanes_for(nbytes, most_lanes), why, [])
+    return Choice("direct", "simple", lanes_for(nbytes, most_lanes), why + experimental.of_choice("direct"), [])
 
 
 def _lanes(collective: str, name: str, where: tuple[int, ...], nbytes: int, most: int, fewest: int) -> int:

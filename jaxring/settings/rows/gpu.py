@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from jaxring.plan.gpu import experimental
 from jaxring.settings import kinds
 from jaxring.settings.row import row
 
@@ -42,7 +43,7 @@ class Gpu:
         "bytes",
         0,
         "Slices of at least this size that are only moved use bulk copies (cp.async.bulk), on GPUs of compute "
-        "capability 9.0 and later; 0: never. They have not run on hardware yet.",
+        "capability 9.0 and later; 0: never." + experimental.mark("bulk_copies", " This is ", "."),
         kinds.integer(0, 1 << 40),
         engines="GPU",
     )

@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from jaxring.plan.algorithms import ALGORITHMS
-from jaxring.plan.gpu import copy_engine, nvls
+from jaxring.plan.gpu import copy_engine, experimental, nvls
 from jaxring.plan.protocols import PROTOCOLS
 from jaxring.plan.selection import EVERYTHING, Selection
 from jaxring.settings import kinds
@@ -21,7 +21,8 @@ class Tuning:
         "list",
         EVERYTHING,
         "Algorithms to choose from, where they are possible; a leading ^ excludes, a leading + adds some that the "
-        "tuner takes only where a call asks for them, such as `nvls`; ^pxn+nvls does both; empty: the tuner's choice.",
+        f"tuner takes only where a call asks for them, such as `nvls`{experimental.mark('nvls', ' (', ')')}; ^pxn+nvls "
+        "does both; empty: the tuner's choice.",
         kinds.some_of(*ALGORITHMS, copy_engine.NAME, nvls.NAME, more=True),
         shared=True,
     )
