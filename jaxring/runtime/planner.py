@@ -80,7 +80,7 @@ class Planner:
                 nbytes,
                 spec.dtype,
                 ll_bytes=_native.ll_payload_bytes(),
-                channels=(settings().min_nchannels, settings().max_nchannels),
+                channels=settings().channels,
                 unwanted=(*unwanted, *no_pxn),
                 interfaces=interfaces,
                 processors=processors,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import SettingsError
 from jaxring.plan.selection import Selection
+from jaxring.settings.ranges import Range
 from jaxring.settings.retired import RETIRED, Retired
 from jaxring.settings.row import PREFIX, Variable
 from jaxring.settings.variables import VARIABLES, shown
@@ -54,11 +55,7 @@ def examine(environ: Mapping[str, str]) -> tuple[dict[str, Origin], list[str]]:
                     found[old.setting] = _translated(old, prefix, text, found[old.setting])
                 except SettingsError as error:
                     wrong.append(str(error))
-    low, high = found["MIN_NCHANNELS"], found["MAX_NCHANNELS"]
-    if low.value > high.value:
-        low_name, high_name = low.name or PREFIX + "MIN_NCHANNELS", high.name or PREFIX + "MAX_NCHANNELS"
-        wrong.append(f"{low_name} is {low.value}, which is more than {high_name}: {high.value}.")
-        found |= {v.name: Origin(v.default) for v in VARIABLES if v.name in ("MIN_NCHANNELS", "MAX_NCHANNELS")}
+                    found[old.setting] = Origin(_variable(old.setting).default)
     if found["SAVE_OPERANDS"].value and not found["TRACE_DIR"].value:
         wrong.append("JAXRING_SAVE_OPERANDS saves in JAXRING_TRACE_DIR, which is not set: name a folder.")
         found["SAVE_OPERANDS"] = Origin(0)
@@ -111,14 +108,22 @@ def _translated(old: Retired, prefix: str, text: str, current: Origin) -> Origin
         return dataclasses.replace(current, ignored=_not_taken(name, text, old.setting, error))
     if not becomes:
         return current
-    variable = next(v for v in VARIABLES if v.name == old.setting)
+    variable = _variable(old.setting)
     value = variable.parse(becomes)
     if not current.name:
         return dataclasses.replace(current, value=value, name=name)
     first, second = current.value, value
     if prefix == PREFIX and current.name.startswith(NCCL):
         first, second = second, first
-    both = _filled(first, second, variable)
+    try:
+        both = _filled(first, second, variable)
+    except ValueError:  # the ends of a range that cross
+        if prefix == PREFIX:
+            raise SettingsError(
+                f"{name}={text[:300]} leaves nothing of {current.name}, by which {PREFIX}{old.setting} is "
+                f"{shown(current.value)}: unset one of them."
+            ) from None
+        return dataclasses.replace(current, ignored=f"{name}={text[:300]} is not taken: it contradicts {current.name}")
     decided = current.name.split(_AND)[0] == PREFIX + old.setting
     if prefix == PREFIX and decided and both != _filled(second, first, variable):
         raise SettingsError(
@@ -132,7 +137,11 @@ def _translated(old: Retired, prefix: str, text: str, current: Origin) -> Origin
 def _filled(first: Any, second: Any, variable: Variable) -> Any:
     """The first value, with what the second says where the first says nothing, if it is a value of that kind."""
     # As from one text, so that the order of names is the same on all processes.
-    return variable.parse(shown(first.filled(second))) if isinstance(first, Selection) else first
+    return variable.parse(shown(first.filled(second))) if isinstance(first, (Selection, Range)) else first
+
+
+def _variable(name: str) -> Variable:
+    return next(variable for variable in VARIABLES if variable.name == name)
 
 
 def _wrong(name: str, text: str, error: ValueError) -> SettingsError:

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from jaxring.plan.selection import Selection
+from jaxring.settings.ranges import Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,24 @@ def integer(low: int, high: int, multiple: int = 1) -> Callable[[str], int]:
         if not re.fullmatch(r"[0-9]{1,12}", text) or not low <= int(text) <= high or int(text) % multiple:
             raise ValueError(rule)
         return int(text)
+
+    return parse
+
+
+def between(low: int, high: int) -> Callable[[str], Range]:
+    """A range of numbers within `low` and `high`, or one number."""
+    rule = f"a number from {low} to {high}, a range of them such as 2-8, or 2- or -8 with an open end"
+
+    def parse(text: str) -> Range:
+        first, dash, last = text.partition("-")
+        words = (first.strip(), (last if dash else first).strip())
+        if not all(re.fullmatch(r"[0-9]{0,12}", word) for word in words):
+            raise ValueError(rule)
+        found = Range(*(int(word) if word else None for word in words))
+        given = [end for end in (found.low, found.high) if end is not None]
+        if not given or not low <= given[0] <= given[-1] <= high:
+            raise ValueError(rule)
+        return found
 
     return parse
 

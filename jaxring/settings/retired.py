@@ -47,6 +47,8 @@ RETIRED: tuple[Retired, ...] = (
         ("^nvls", "+nvls", "").__getitem__,
         nccl=True,
     ),
+    Retired("MIN_NCHANNELS", "NCHANNELS=2-, for 2", kinds.integer(1, 64), "NCHANNELS", "{}-".format, nccl=True),
+    Retired("MAX_NCHANNELS", "NCHANNELS=-8, for 8", kinds.integer(1, 64), "NCHANNELS", "-{}".format, nccl=True),
 )
 
 

@@ -70,7 +70,7 @@ def test_all_that_is_wrong_is_found_and_has_its_default():
     assert [sentence.split()[:5] for sentence in wrong] == [
         ["There", "is", "no", "variable", "JAXRING_ALGOO;"],
         ["JAXRING_TIMEOUT", "must", "be", "a", "number"],
-        ["JAXRING_MIN_NCHANNELS", "is", "9,", "which", "is"],
+        ["JAXRING_MAX_NCHANNELS=4", "leaves", "nothing", "of", "JAXRING_MIN_NCHANNELS,"],
         ["JAXRING_SAVE_OPERANDS", "saves", "in", "JAXRING_TRACE_DIR,", "which"],
     ]
     assert settings.of(found) == settings.load({"JAXRING_THREADS": "3"})

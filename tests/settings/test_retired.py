@@ -10,6 +10,7 @@ from jaxring.cli import main
 from jaxring.errors import SettingsError
 from jaxring.plan.selection import Selection
 from jaxring.settings import VARIABLES, announce, examine, load
+from jaxring.settings.ranges import Range
 from jaxring.settings.retired import RETIRED, told
 
 
@@ -32,6 +33,8 @@ def change(**environ: str) -> dict[str, object]:
         ("NVLS_ENABLE", "0", {"algo": Selection(but=("nvls",))}),
         ("NVLS_ENABLE", "1", {"algo": Selection(also=("nvls",))}),
         ("NVLS_ENABLE", "2", {}),
+        ("MIN_NCHANNELS", "2", {"nchannels": Range(2)}),
+        ("MAX_NCHANNELS", "8", {"nchannels": Range(None, 8)}),
     ],
 )
 def test_a_retired_name_is_translated(name, text, now):
@@ -116,6 +119,21 @@ def test_what_a_list_leaves_open_is_added():
         old = f"JAXRING_{name}_{'DISABLE' if name == 'PXN' else 'ENABLE'}"
         with pytest.raises(SettingsError, match=f"{old}={text} means JAXRING_ALGO=.*: unset {old}"):
             algo(**{"JAXRING_ALGO": setting, "JAXRING_IB_DISABLE": "1", old: text})
+
+
+def test_the_ends_of_a_range_are_put_together():
+    assert load({"JAXRING_MIN_NCHANNELS": "32", "NCCL_MAX_NCHANNELS": "64"}).channels == (32, 64)
+    assert load({"JAXRING_NCHANNELS": "4-32", "NCCL_MAX_NCHANNELS": "8"}).channels == (4, 32)
+    with pytest.raises(SettingsError, match="JAXRING_MAX_NCHANNELS=4 leaves nothing of JAXRING_MIN_NCHANNELS"):
+        load({"JAXRING_MIN_NCHANNELS": "9", "JAXRING_MAX_NCHANNELS": "4"})
+    with pytest.raises(
+        SettingsError, match=r"JAXRING_MAX_NCHANNELS=8 means JAXRING_NCHANNELS=-8, and .* is 2-4: unset"
+    ):
+        load({"JAXRING_NCHANNELS": "2-4", "JAXRING_MAX_NCHANNELS": "8"})
+    # It was written for NCCL, so it is no error.
+    found, wrong = examine({"NCCL_MIN_NCHANNELS": "9", "JAXRING_MAX_NCHANNELS": "4"})
+    assert (wrong, str(found["NCHANNELS"].value)) == ([], "-4")
+    assert found["NCHANNELS"].ignored == "NCCL_MIN_NCHANNELS=9 is not taken: it contradicts JAXRING_MAX_NCHANNELS"
 
 
 def test_doctor_finds_them(monkeypatch, capsys):

@@ -10,6 +10,7 @@ from jaxring.errors import JaxringError, SettingsError
 from jaxring.plan.selection import Selection
 from jaxring.settings import LEVELS, VARIABLES, Settings, announce, load
 from jaxring.settings.page import markdown
+from jaxring.settings.ranges import Range
 from tests import ROOT
 
 
@@ -41,8 +42,7 @@ READ = {
     "TOPO_DUMP_FILE": ("/b.xml", "/b.xml"),
     "ALGO": ("ring", Selection(("ring",))),
     "PROTO": ("^LL", Selection(but=("ll",))),
-    "MIN_NCHANNELS": ("2", 2),
-    "MAX_NCHANNELS": ("8", 8),
+    "NCHANNELS": ("2-8", Range(2, 8)),
     "FUSION_BYTES": ("1024", 1024),
     "THREADS": ("3", 3),
     "PATIENCE": ("2000", 2000),
@@ -82,6 +82,16 @@ def test_a_list_may_add_to_what_is_chosen_from(text, selection):
     assert load({"JAXRING_ALGO": str(algo)}).algo == algo
 
 
+@pytest.mark.parametrize(
+    ("text", "channels"),
+    [("", (1, 16)), ("4", (4, 4)), ("2-8", (2, 8)), ("2-", (2, 16)), ("-8", (1, 8)), ("32-", (32, 32))],
+)
+def test_a_range_may_be_open(text, channels):
+    values = load({"JAXRING_NCHANNELS": text})
+    assert values.channels == channels
+    assert load({"JAXRING_NCHANNELS": str(values.nchannels)}) == values
+
+
 def test_an_empty_variable_is_unset():
     assert load({"JAXRING_NSOCKS": " "}).nsocks == 2
 
@@ -110,6 +120,11 @@ def test_an_unknown_name_is_an_error_with_the_nearest_one():
         ("ALGO", "^nvls+nvls"),
         ("ALGO", "+"),
         ("PROTO", "+ll128"),
+        ("NCHANNELS", "0-4"),
+        ("NCHANNELS", "9-4"),
+        ("NCHANNELS", "-65"),
+        ("NCHANNELS", "-"),
+        ("NCHANNELS", "two"),
         ("PROTO", "^ll,memory,simple,ll128"),
         ("HOSTID", "x" * 300),
         ("FAULTS", "drop"),
@@ -162,9 +177,7 @@ def test_what_nccl_calls_the_same_is_read_where_ours_is_not_set(caplog):
     assert "SOCKET_IFNAME" not in caplog.text
 
 
-def test_limits_that_cross_are_an_error():
-    with pytest.raises(SettingsError, match="NCCL_MIN_NCHANNELS is 9, which is more than JAXRING_MAX_NCHANNELS: 4"):
-        load({"NCCL_MIN_NCHANNELS": "9", "JAXRING_MAX_NCHANNELS": "4"})
+def test_operands_are_saved_only_where_a_folder_is_named():
     with pytest.raises(SettingsError, match="JAXRING_SAVE_OPERANDS saves in JAXRING_TRACE_DIR, which is not set"):
         load({"JAXRING_SAVE_OPERANDS": "9"})
 

@@ -51,7 +51,7 @@ class Communicators:
         self.store: JaxStore | None = None
         configured = settings()
         self.shape = Shape(
-            configured.max_nchannels,
+            configured.channels[1],
             tuple((_SLOTS, min(size, configured.slot_bytes)) for size in _SLOT_BYTES),
             2 * cuda_builder.ONE_SHOT_BYTES,
         )

@@ -83,7 +83,7 @@ class CudaPlanner:
                 most,
                 whole_lines=len(gpus) == 1,
                 copies_from=cuda_tuner.COPY_BYTES if len(gpus) == len(devices) else None,
-                fewest_lanes=settings().min_nchannels,
+                fewest_lanes=settings().channels[0],
                 no_nvls=cuda_nvls.why_not(self._native, collective, spec.op, spec.dtype, domains, devices, infos),
                 nvls_widening=cuda_nvls.widening(self._native, spec.op, spec.dtype),
             )

@@ -10,6 +10,7 @@ from jaxring.plan.gpu import copy_engine, experimental, nvls
 from jaxring.plan.protocols import PROTOCOLS
 from jaxring.plan.selection import EVERYTHING, Selection
 from jaxring.settings import kinds
+from jaxring.settings.ranges import Range
 from jaxring.settings.row import row
 
 
@@ -33,21 +34,13 @@ class Tuning:
         kinds.some_of(*PROTOCOLS),
         shared=True,
     )
-    min_nchannels: int = row(
-        "integer",
-        1,
-        "Fewest channels of a collective that sends messages, where its algorithm can use that many.",
-        kinds.integer(1, 64),
+    nchannels: Range = row(
+        "range",
+        Range(1, 16),
+        "How many channels a collective that sends messages has, where its algorithm can use that many: 2-8, 4, or 2- "
+        "and -8 with an open end. On a GPU the upper end bounds the lanes (thread blocks) of any collective.",
+        kinds.between(1, 64),
         shared=True,
-        nccl=True,
-    )
-    max_nchannels: int = row(
-        "integer",
-        16,
-        "Most channels of a collective that sends messages; on a GPU, most lanes (thread blocks) of any.",
-        kinds.integer(1, 64),
-        shared=True,
-        nccl=True,
     )
     fusion_bytes: int = row(
         "bytes",
@@ -88,3 +81,9 @@ class Tuning:
     def worker_threads(self) -> int:
         """Number of engine workers: THREADS, or one per core that this process may use, at most four."""
         return self.threads or max(1, min(4, len(os.sched_getaffinity(0))))
+
+    @property
+    def channels(self) -> tuple[int, int]:
+        """The fewest and the most of NCHANNELS; an open end is the default's, as far as the other end allows."""
+        low = self.nchannels.low or 1
+        return low, self.nchannels.high or max(low, 16)
