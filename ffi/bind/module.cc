@@ -139,8 +139,6 @@ NB_MODULE(_native, m) {
       "an "
       "empty prefix SIGUSR1 has no effect.");
   m.def("dump_now", &DumpNow, nb::call_guard<nb::gil_scoped_release>(), "Does what SIGUSR1 does.");
-  m.def("allow_huge_pages", &AllowHugePages, nb::arg("allow"),
-        "Whether large results in untouched memory ask the kernel for huge pages.");
   m.def("keep_freed_blocks", &KeepFreedBlocks, nb::arg("bytes"),
         "Makes malloc keep freed blocks of up to so many bytes. False if the C library cannot do it.");
   m.def(

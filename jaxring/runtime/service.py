@@ -80,7 +80,6 @@ def ensure_started() -> None:
             return
         configured = settings()
         announce(os.environ, version())
-        _native.allow_huge_pages(configured.huge_pages)
         if configured.faults:
             logger.warning("JAXRING_FAULTS is set: faults are injected into messages")
         folder = configured.trace_dir

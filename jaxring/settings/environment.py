@@ -50,12 +50,14 @@ def examine(environ: Mapping[str, str]) -> tuple[dict[str, Origin], list[str]]:
             found[variable.name] = Origin(variable.default)
     for prefix in (PREFIX, NCCL):
         for old in RETIRED:
-            if text := _text(environ, prefix + old.name) if prefix == PREFIX or old.nccl else "":
-                try:
-                    found[old.setting] = _translated(old, prefix, text, found[old.setting])
-                except SettingsError as error:
-                    wrong.append(str(error))
-                    found[old.setting] = Origin(_variable(old.setting).default)
+            text = _text(environ, prefix + old.name)
+            if not text or not old.setting or (prefix == NCCL and not old.nccl):
+                continue
+            try:
+                found[old.setting] = _translated(old, prefix, text, found[old.setting])
+            except SettingsError as error:
+                wrong.append(str(error))
+                found[old.setting] = Origin(_variable(old.setting).default)
     if found["SAVE_OPERANDS"].value and not found["TRACE_DIR"].value:
         wrong.append("JAXRING_SAVE_OPERANDS saves in JAXRING_TRACE_DIR, which is not set: name a folder.")
         found["SAVE_OPERANDS"] = Origin(0)
@@ -130,7 +132,7 @@ def _translated(old: Retired, prefix: str, text: str, current: Origin) -> Origin
             f"{name}={text[:300]} means {PREFIX}{old.setting}={becomes}, and {current.name} is {shown(current.value)}: "
             f"unset {name}, which goes with the next release."
         )
-    names = {current.value: current.name, value: name}
+    names = {value: name, current.value: current.name}
     return dataclasses.replace(current, value=both, name=names.get(both) or current.name + _AND + name)
 
 

@@ -11,8 +11,8 @@ _RETIRED = """
 ## Retired names
 
 They are read in this release, and gone in the next. A process that finds one set warns and says what to set instead.
-Where the setting in its place is set, too, and says something else, the start fails. Of NCCL's variables those marked
-`°` go on being read where ours is not set.
+Where the setting in its place is set, too, and contradicts it, the start fails; a list or a range takes what it leaves
+open from the retired name. Of NCCL's variables those marked `°` go on being read where ours is not set.
 
 | JAXRING_ | now |
 |---|---|

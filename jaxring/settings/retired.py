@@ -1,4 +1,4 @@
-"""Names of settings that go with the next release. What they say is translated into the setting that replaces them.
+"""Names of settings that go with the next release. What they say is translated into the setting in their place.
 
 NCCL's variables of these names stay: they are read, and translated, in the absence of ours.
 """
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Retired:
-    """A name, how its value is parsed, and the setting in its place.
+    """A name, and the ``setting`` in its place. ``instead`` is what the page says of it.
 
-    ``becomes`` makes a parsed value that setting's text, "" where the setting's default says the same. ``instead`` is
-    what the page says. ``nccl``: NCCL_<name> is read too.
+    ``parse`` reads the name's value, ``becomes`` makes it that setting's text, "" where the setting's default says the
+    same. Without a setting the name has no effect. ``nccl``: NCCL_<name> is read too.
     """
 
     name: str
     instead: str
-    parse: Callable[[str], Any]
-    setting: str
-    becomes: Callable[[Any], str]
+    parse: Callable[[str], Any] = str
+    setting: str = ""
+    becomes: Callable[[Any], str] = str
     nccl: bool = False
 
 
@@ -49,6 +49,9 @@ RETIRED: tuple[Retired, ...] = (
     ),
     Retired("MIN_NCHANNELS", "NCHANNELS=2-, for 2", kinds.integer(1, 64), "NCHANNELS", "{}-".format, nccl=True),
     Retired("MAX_NCHANNELS", "NCHANNELS=-8, for 8", kinds.integer(1, 64), "NCHANNELS", "-{}".format, nccl=True),
+    Retired("TOPO_DUMP_FILE", "no effect: `jaxring topo --xml > FILE` writes the topology"),
+    Retired("HUGE_PAGES", "no effect: /sys/kernel/mm/transparent_hugepage/enabled says what programs get"),
+    Retired("NTHREADS", "no effect: a lane has as many threads as its kernel is compiled for"),
 )
 
 
@@ -64,5 +67,5 @@ def told(environ: Mapping[str, str]) -> list[str]:
         except ValueError:
             continue  # `examine` says what is wrong with it
         mend = f"set {PREFIX}{old.setting}={becomes} instead" if becomes else "unset it, it says what is the default"
-        found.append(f"{PREFIX}{old.name} goes with the next release: {mend}.")
+        found.append(f"{PREFIX}{old.name} goes with the next release: {mend if old.setting else old.instead}.")
     return found

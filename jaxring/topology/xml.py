@@ -1,4 +1,4 @@
-"""NCCL's topology XML: read for JAXRING_TOPO_FILE, written for JAXRING_TOPO_DUMP_FILE."""
+"""NCCL's topology XML: read for JAXRING_TOPO_FILE, written by `jaxring topo --xml`."""
 
 from __future__ import annotations
 
@@ -115,11 +115,3 @@ def text(machine: Machine) -> str:
         ET.SubElement(nic, "net", attributes | {"guid": net.guid or "0x0", "gdr": str(int(net.gdr))})
     ET.indent(system)
     return ET.tostring(system, encoding="unicode") + "\n"
-
-
-def write(machine: Machine, path: str) -> None:
-    """Write it for JAXRING_TOPO_DUMP_FILE. Raises SettingsError where that is not possible."""
-    try:
-        pathlib.Path(path).write_text(text(machine), encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"The topology cannot be written to {path}: {error.strerror}.") from None

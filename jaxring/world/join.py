@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from jaxring.errors import JaxringError, JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
-from jaxring.topology import detect, interfaces, rdma, xml
+from jaxring.topology import interfaces, rdma
 from jaxring.world import congestion, identity, links
 from jaxring.world.claims import CONTROL, Claims
 from jaxring.world.closable import ClosableNative
@@ -102,8 +102,6 @@ class World:
                 self._waits,
             )
             self._published.publish()
-            if process == self.members[0] and self._settings.topo_dump_file:
-                xml.write(detect.machine(self._settings), self._settings.topo_dump_file)
             if serving:
                 self.serve()
         except BaseException:

@@ -8,7 +8,7 @@ import pytest
 
 from jaxring.errors import JoinError, SettingsError
 from jaxring.settings import load
-from jaxring.topology import rdma, xml
+from jaxring.topology import rdma
 from tests.world.world_fakes import FakeNative
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
@@ -158,10 +158,3 @@ def test_the_ports_beside_a_process_come_first(tmp_path):
 def mask(cpu):
     words = f"{1 << cpu:x}".zfill((cpu // 32 + 1) * 8)
     return ",".join(words[i : i + 8] for i in range(0, len(words), 8))
-
-
-def test_process_0_dumps_its_topology(make_world, tmp_path):
-    for process in range(2):
-        make_world(process, TOPO_DUMP_FILE=str(tmp_path / f"of{process}.xml"))
-    assert xml.read(str(tmp_path / "of0.xml")).cpus
-    assert not (tmp_path / "of1.xml").exists()

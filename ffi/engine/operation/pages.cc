@@ -24,7 +24,7 @@ constexpr size_t kHugeBytes = 2 * 1024 * 1024;
 // One call of mincore checks up to so many pages. Of longer results so many single pages are checked.
 constexpr size_t kCheckedPages = 256, kSampledPages = 16;
 
-std::atomic<bool> huge_allowed{true}, populate_works{true};
+std::atomic<bool> populate_works{true};
 
 size_t PageBytes() {
   static const size_t bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -70,7 +70,7 @@ Pages PreparePages(void* data, size_t bytes) {
   }
   if (!missing) return Pages::kPresent;
   const Range huge(data, bytes, kHugeBytes);
-  if (huge.bytes() < bytes / 2 || !huge_allowed.load(std::memory_order_relaxed) || !HugePagesThere() ||
+  if (huge.bytes() < bytes / 2 || !HugePagesThere() ||
       madvise(reinterpret_cast<void*>(huge.begin), huge.bytes(), MADV_HUGEPAGE) != 0) {
     return Pages::kFresh;
   }
@@ -104,7 +104,5 @@ bool KeepFreedBlocks(size_t bytes) {
 #endif
   return false;
 }
-
-void AllowHugePages(bool allow) { huge_allowed.store(allow, std::memory_order_relaxed); }
 
 }  // namespace jaxring

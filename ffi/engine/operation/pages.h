@@ -31,7 +31,4 @@ void PopulatePages(void* data, size_t bytes);
 // the C library cannot do it.
 bool KeepFreedBlocks(size_t bytes);
 
-// Whether PreparePages asks for huge pages (JAXRING_HUGE_PAGES); before the engine is used.
-void AllowHugePages(bool allow);
-
 }  // namespace jaxring

@@ -60,9 +60,6 @@ CASE("untouched memory is found and not touched") {
   // No whole huge page within.
   Mapping small(kMiB);
   CHECK(PreparePages(small.base() + 64, kMiB - 64) == Pages::kFresh);
-  AllowHugePages(false);
-  CHECK(PreparePages(memory.base() + 64, 16 * kMiB - 64) == Pages::kFresh);
-  AllowHugePages(true);
   CHECK_EQ(memory.Present(0, 16 * kMiB), 0u);
 }
 

@@ -47,7 +47,6 @@ def build(
     if choice.algorithm == copy_engine.NAME:
         cuda_copies.fill(plan, schedule, local, configured.cuda_trap)
         return plan
-    threads = configured.nthreads or threads
     if choice.algorithm == nvls.NAME:
         cuda_nvls.fill(plan, schedule, local, choice.channels, threads, configured.cuda_trap)
         return plan

@@ -29,9 +29,6 @@ class Gpu:
         kinds.flag,
         engines="GPU",
     )
-    nthreads: int = row(
-        "integer", 0, "Threads of a lane on a GPU; 0: chosen.", kinds.integer(0, 384, 32), shared=True, engines="GPU"
-    )
     cuda_trap: bool = row(
         "flag",
         True,

@@ -61,9 +61,3 @@ class Rdma:
         kinds.text_line,
         nccl=True,
     )
-    topo_dump_file: str = row(
-        "path",
-        "",
-        "Process 0 writes its topology to this file, in NCCL's XML, when it joins the others.",
-        kinds.text_line,
-    )

@@ -69,13 +69,6 @@ class Tuning:
         kinds.integer(0, 1 << 29),
         engines="CPU",
     )
-    huge_pages: bool = row(
-        "flag",
-        True,
-        "0: the kernel is not asked (madvise) for huge pages for large results in untouched memory.",
-        kinds.flag,
-        engines="CPU",
-    )
 
     @property
     def worker_threads(self) -> int:
