@@ -73,6 +73,9 @@ struct PlanBuilder {
 void BindPlans(nb::module_& m) {
   nb::class_<PlanRequest>(m, "PlanRequest", "A call site's request for the plan of one of its groups.")
       .def_prop_ro("spec", [](const PlanRequest& r) { return r.spec(); })
+      .def_prop_ro(
+          "shown", [](const PlanRequest& r) { return r.shown(); },
+          "The call's place in the program for people; empty where the spec has it.")
       .def_prop_ro("ordinal", [](const PlanRequest& r) { return r.ordinal; })
       .def_prop_ro("site", [](const PlanRequest& r) { return r.site->id(); })
       .def_prop_ro("group", [](const PlanRequest& r) { return r.group; })

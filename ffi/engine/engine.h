@@ -67,6 +67,7 @@ struct PlanRequest {
   uint64_t ordinal = 0, epoch = 0;  // of the collective and the site, when it asked
 
   const std::string& spec() const;
+  std::string shown() const;
   // See Site.
   void Resolve(std::shared_ptr<const Plan> plan) const;
   void Identify(uint64_t key, Half half, int process) const;

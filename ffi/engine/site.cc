@@ -13,6 +13,11 @@ std::atomic<uint64_t> sites_made{0};
 
 const std::string& PlanRequest::spec() const { return site->spec().specs[collective]; }
 
+std::string PlanRequest::shown() const {
+  const std::vector<std::string>& shown = site->spec().shown;
+  return collective < shown.size() ? shown[collective] : "";
+}
+
 void PlanRequest::Resolve(std::shared_ptr<const Plan> plan) const { site->Resolve(group, collective, std::move(plan)); }
 
 void PlanRequest::Identify(uint64_t key, Half half, int process) const {

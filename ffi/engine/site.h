@@ -31,7 +31,8 @@ struct SiteSpec {
   std::vector<int32_t> groups;     // partition ids, group after group
   int group_size = 1;
   double timeout_s = 300;
-  std::vector<uint64_t> ordinals;  // of each collective, among those with equal specs (site_names.h)
+  std::vector<uint64_t> ordinals;    // of each collective, among those with equal specs (site_names.h)
+  std::vector<std::string> shown{};  // of each collective, its place in the program for people; empty: as in its spec
 };
 
 struct Arrival {

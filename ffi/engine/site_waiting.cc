@@ -10,15 +10,16 @@
 namespace jaxring {
 namespace {
 
-// The name of a call that has no plan yet, for messages: from the planner's JSON, else the whole text.
-std::string Named(const std::string& spec) {
+// The name of a call that has no plan yet, for messages: from the planner's JSON, else the whole text. `shown` is its
+// place in the program where the JSON does not hold it.
+std::string Named(const std::string& spec, const std::string& shown) {
   auto field = [&spec](const std::string& name) {
     const std::string begins = "\"" + name + "\":\"";
     const size_t at = spec.find(begins);
     return at == spec.npos ? ""
                            : spec.substr(at + begins.size(), spec.find('"', at + begins.size()) - at - begins.size());
   };
-  const std::string collective = field("collective"), site = field("site");
+  const std::string collective = field("collective"), site = shown.empty() ? field("site") : shown;
   return collective.empty() ? spec : "jaxring." + collective + " at " + site;
 }
 
@@ -27,7 +28,9 @@ constexpr size_t kFailedInstances = 64;
 
 }  // namespace
 
-std::string Site::CallName(size_t collective) const { return Named(spec_.specs[collective]); }
+std::string Site::CallName(size_t collective) const {
+  return Named(spec_.specs[collective], collective < spec_.shown.size() ? spec_.shown[collective] : "");
+}
 
 std::string Site::WaitsFor() const {
   const std::string words = engine_->PlanningWaitsFor();

@@ -49,6 +49,17 @@ struct SiteState {
 };
 ffi::TypeId SiteState::id = {};
 
+// Of an attribute that has a line for each collective.
+std::vector<std::string> Lines(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(end == text.npos ? text.size() : end + 1);
+  }
+  return lines;
+}
+
 ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes) {
   auto spec = attributes.get<std::string_view>("spec");
   auto groups = attributes.get<ffi::Span<const int32_t>>("groups");
@@ -66,13 +77,8 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
     return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition,
                                       "jaxring's engine is not running: import jaxring before this program is loaded"));
   }
-  SiteSpec site{{}, {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, {}};
-  // The spec has a line for each collective.
-  for (std::string_view rest = *spec; !rest.empty();) {
-    const size_t end = rest.find('\n');
-    site.specs.emplace_back(rest.substr(0, end));
-    rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
-  }
+  SiteSpec site{Lines(*spec), {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, {}};
+  if (auto shown = attributes.get<std::string_view>("shown")) site.shown = Lines(*shown);
   site.ordinals = OrdinalsOfCall(std::string(*spec), site.specs);
   return std::make_unique<SiteState>(
       SiteState{std::make_shared<Site>(engine, std::move(site)), *has_input, *has_output, *row_elements});

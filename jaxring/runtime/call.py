@@ -1,12 +1,22 @@
-"""What a call of a collective is, as the lowering writes it into a program and the planner reads it back."""
+"""What a call of a collective is, as it is written into a program and the planner reads it back.
+
+Both ways in which a collective becomes a custom call use it: the lowering of a call in the program
+(`tracing/lowering/`), and the rewriting of one that XLA's partitioner has inserted (`dropin/whole_program/`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from jaxring.plan import dtypes
 from jaxring.plan.collectives import CALLS, Collective, Pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,11 +72,11 @@ class CallSpec:
         """Bytes of a rank's operand."""
         return self.block_bytes if self.facts.ragged else self.block_bytes * self.facts.in_blocks(ranks)
 
-    def describe(self) -> str:
-        """The call as messages name it: the collective, its axes, and the place in the source."""
+    def describe(self, shown: str = "") -> str:
+        """The call as messages name it: the collective, its axes, and the place in the source, or ``shown`` for it."""
         what = f"{self.collective} {self.op}" if self.op else self.collective
         shape = ",".join(map(str, self.shape))
-        return f"jaxring.{what} of {self.dtype}[{shape}] over {self.axes} at {self.site}"
+        return f"jaxring.{what} of {self.dtype}[{shape}] over {self.axes} at {shown or self.site}"
 
     def options(self) -> list[str]:
         """What it has beyond that, where it is not the usual."""
@@ -85,3 +95,33 @@ class CallSpec:
             raw[name] = None if raw[name] is None else tuple(raw[name])
         raw["perm"] = tuple((source, target) for source, target in raw["perm"])
         return cls(**raw)
+
+
+def attributes(
+    facts: Collective,
+    specs: Sequence[str],
+    partitions: np.ndarray,
+    timeout: float,
+    *,
+    row_elements: int = 0,
+    started: bool = False,
+    shown: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The attributes of a custom call, typed as the handlers read them (``ffi/xla/cpu_handlers.cc``).
+
+    ``specs``: the texts of the call's collectives. ``partitions``: partition ids, one row per group. ``timeout``: in
+    seconds. ``shown``: the place of each collective in the program for people, where its spec does not hold it because
+    processes may differ in it.
+    """
+    return {
+        # The engine makes an operation of each line.
+        "spec": "\n".join(specs),
+        "groups": partitions.reshape(-1).astype(np.int32),
+        "group_size": np.int64(partitions.shape[1]),
+        "timeout_s": np.float64(timeout),
+        "has_input": facts.half != "recv",
+        "has_output": facts.half != "send",
+        "row_elements": np.int64(row_elements),
+        "started": started,
+        **({"shown": "\n".join(shown)} if shown else {}),
+    }

@@ -53,6 +53,8 @@ class Planner:
     def plan(self, request: _native.PlanRequest) -> _native.PlanBuilder:
         """A native plan for the request. Raises JoinError, PlanError, or ValueError for what cannot be done."""
         spec = CallSpec.from_json(request.spec)
+        if request.shown:
+            spec = dataclasses.replace(spec, site=request.shown)
         process = jax.process_index()
         membership = self._job.membership()
         placement = self._placement(request, spec, process, membership)

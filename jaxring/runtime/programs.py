@@ -9,9 +9,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import threading
-from typing import TYPE_CHECKING, Any
-
-from jaxring import _compat
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jaxring.runtime.call import CallSpec
@@ -38,9 +36,10 @@ class Listing:
         """Equal for programs with the same collectives, whatever their data."""
         return self._hash.hexdigest()
 
-    def add(self, entry: str) -> None:
+    def add(self, entry: str, same: str = "") -> None:
+        """Adds a line for people, and what of it is the same in every process where that is not all."""
         self.entries.append(entry)
-        self._hash.update(entry.encode() + b"\n")
+        self._hash.update((same or entry).encode() + b"\n")
 
 
 class _Here(threading.local):
@@ -65,22 +64,32 @@ class _Here(threading.local):
 _here = _Here()
 _lock = threading.Lock()
 _open: collections.OrderedDict[int, tuple[object, Listing]] = collections.OrderedDict()
+# Programs that one of XLA's threads has noted, until the thread that compiles them says so, by their names' letters.
+_compiling: collections.OrderedDict[str, Listing] = collections.OrderedDict()
 _listings: collections.OrderedDict[int, Listing] = collections.OrderedDict()
 _by_call: dict[bytes, list[Listing]] = {}
 _entries = 0
 
 
-def note(module_context: Any, spec: CallSpec, text: str) -> None:
-    """Records a collective that is being lowered: ``spec``, which its call carries as ``text``."""
+def note(token: object, program: str, spec: CallSpec, text: str, shown: str = "", here: bool = True) -> None:
+    """Records a collective of the program that is being lowered: ``spec``, which its call carries as ``text``.
+
+    ``token`` is an object that all calls of one lowering share, and ``program`` the program's name. ``shown`` is the
+    call's place for people, where the spec's is not; processes may differ in it. ``here``: whether this thread is the
+    one that lowers and compiles the program, and not one of XLA's; if not, `compiled` says it later.
+    """
     global _entries
-    entry = ", ".join([spec.describe(), *spec.options()])
-    token = _compat.lowering_token(module_context)
+    same = ", ".join([spec.describe(), *spec.options()])
+    entry = ", ".join([spec.describe(shown), *spec.options()])
     call = _of(text)
     with _lock:
         found = _open.get(id(token))
         if found is None:
-            name = str(module_context.module.operation.attributes["sym_name"]).strip('"')
-            listing = Listing(name, threading.current_thread() is threading.main_thread())
+            listing = Listing(program, here and threading.current_thread() is threading.main_thread())
+            if not here:
+                _compiling[_letters(program)] = listing
+                if len(_compiling) > _MOST_OPEN:
+                    _compiling.popitem(last=False)
             _open[id(token)] = (token, listing)
             _listings[id(listing)] = listing
             if len(_open) > _MOST_OPEN:
@@ -88,13 +97,25 @@ def note(module_context: Any, spec: CallSpec, text: str) -> None:
         else:
             listing = found[1]
             _open.move_to_end(id(token))
-        listing.add(entry)
+        listing.add(entry, same)
         listing.calls.append(call)
         _by_call.setdefault(call, []).append(listing)
         _entries += 1
         while _entries > _MOST_ENTRIES and len(_listings) > 1:
             _forget(_listings.popitem(last=False)[1])
-    _here.lowered(listing, text)
+    if here:
+        _here.lowered(listing, text)
+
+
+def compiled(name: str) -> list[str]:
+    """This thread has compiled a program of this name. Returns the texts of the calls that it had lowered for it."""
+    letters = _letters(name)
+    with _lock:
+        listing = _compiling.pop(letters, None)
+        if listing is not None:
+            listing.on_main_thread = threading.current_thread() is threading.main_thread()
+    found = _here.programs.get(letters)
+    return sorted(found[1]) if found is not None else []
 
 
 def _forget(listing: Listing) -> None:
@@ -120,12 +141,6 @@ def known(digests: frozenset[str]) -> bool:
     """Whether this process has lowered one of these."""
     with _lock:
         return any(listing.digest in digests for listing in _listings.values())
-
-
-def lowered_here(name: str) -> list[str]:
-    """The texts of the calls of the last program of this name that this thread lowered."""
-    found = _here.programs.get(_letters(name))
-    return sorted(found[1]) if found is not None else []
 
 
 def _letters(name: str) -> str:

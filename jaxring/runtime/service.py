@@ -110,7 +110,7 @@ def _compiled(event: str, duration_secs: float, **about: str | float) -> None:
     """JAX calls this on the thread that has compiled a program or found it in its cache."""
     del duration_secs
     if event == _COMPILED:
-        _native.end_program(programs.lowered_here(str(about.get("fun_name", ""))))
+        _native.end_program(programs.compiled(str(about.get("fun_name", ""))))
 
 
 def _start(configured: Settings, trace_file: str) -> None:

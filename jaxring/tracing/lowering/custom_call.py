@@ -13,9 +13,10 @@ import jax
 import numpy as np
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from jaxring import _compat
 from jaxring.plan.collectives import CALLS
 from jaxring.runtime import programs
-from jaxring.runtime.call import CallSpec
+from jaxring.runtime.call import CallSpec, attributes
 from jaxring.tracing.lowering import fusion
 from jaxring.tracing.lowering.fingerprint import fingerprint
 from jaxring.tracing.lowering.op_names import traced_as
@@ -69,29 +70,28 @@ def custom_call(
         program=fingerprint(ctx.module_context, operands),
     )
     text = spec.to_json()
-    programs.note(ctx.module_context, spec, text)
+    program = str(ctx.module_context.module.operation.attributes["sym_name"]).strip('"')
+    programs.note(_compat.lowering_token(ctx.module_context), program, spec, text)
     nbytes = math.prod(data.shape) * data.dtype.itemsize
 
-    def emit(
-        operands: Sequence[Any], avals_in: Any, avals_out: Any, text: str, nbytes: int, pairs: Any, count: int = 1
-    ) -> Any:
+    def emit(operands: Sequence[Any], avals_in: Any, avals_out: Any, specs: list[str], nbytes: int, pairs: Any) -> Any:
         partition_id = jax.core.ShapedArray((), np.dtype(np.uint32))
         inner = ctx.replace(avals_in=[*avals_in, partition_id], avals_out=avals_out)
         rule = jax.ffi.ffi_lowering(facts.target, operand_output_aliases=pairs, has_side_effect=facts.side_effect)
         partition = hlo.partition_id()
-        with traced_as(ctx, collective, options.op, nbytes, [str(name) for name in axes.names], count):
+        with traced_as(ctx, collective, options.op, nbytes, [str(name) for name in axes.names], len(specs)):
             results: Any = rule(
                 inner,
                 *operands,
                 partition,
-                spec=text,
-                groups=partitions.reshape(-1),
-                group_size=np.int64(axes.size),
-                timeout_s=np.float64(options.timeout),
-                has_input=facts.half != "recv",
-                has_output=facts.half != "send",
-                row_elements=np.int64(row_elements),
-                started=bool(options.started),
+                **attributes(
+                    facts,
+                    specs,
+                    partitions,
+                    options.timeout,
+                    row_elements=row_elements,
+                    started=bool(options.started),
+                ),
             )
         call: Any = results[0].owner
         call.attributes["jaxring_call"] = replica_groups(collective, axes, ctx.module_context.module)
@@ -99,14 +99,12 @@ def custom_call(
 
     def build(leaves: Sequence[fusion.Leaf]) -> Any:
         whole = sum(leaf.nbytes for leaf in leaves)
-        # The engine makes a site of each line.
-        lines = "\n".join(leaf.spec for leaf in leaves)
         operands, avals_in, avals_out = ([leaf[i] for leaf in leaves] for i in range(3))
         pairs = {i: i for i, leaf in enumerate(leaves) if leaf.aliased}
-        return emit(operands, avals_in, avals_out, lines, whole, pairs, len(leaves))
+        return emit(operands, avals_in, avals_out, [leaf.spec for leaf in leaves], whole, pairs)
 
     if not joins:
-        return emit(operands, ctx.avals_in, ctx.avals_out, text, nbytes, aliases)
+        return emit(operands, ctx.avals_in, ctx.avals_out, [text], nbytes, aliases)
     leaf = fusion.Leaf(operands[0], ctx.avals_in[0], ctx.avals_out[0], text, nbytes, bool(aliases))
     key = (collective, axes, options.op, options.timeout)
     return [fusion.emit(ctx.module_context.module, key, leaf, build)]

@@ -10,14 +10,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def traced_as(ctx: Any, collective: str, op: str | None, nbytes: int, axes: Sequence[str], count: int = 1) -> Any:
-    """A context in which emitted ops are named ``jaxring_all_reduce_sum_4096B_over_data`` in profiles.
+def op_name(collective: str, op: str | None, nbytes: int, axes: Sequence[str], count: int = 1) -> str:
+    """``jaxring_all_reduce_sum_4096B_over_data``.
 
-    ``nbytes``: the operands' bytes per rank, of all ``count`` collectives in the call. XLA makes "_" of characters
-    other than letters, digits, ".", "-".
+    ``nbytes``: the operands' bytes per rank, of all ``count`` collectives in the call.
     """
     size = [f"{nbytes}B", *([f"in_{count}"] if count > 1 else [])]
-    words = ["jaxring", collective, *([op] if op else []), *size, "over", *axes]
+    return "_".join(["jaxring", collective, *([op] if op else []), *size, "over", *axes])
+
+
+def traced_as(ctx: Any, collective: str, op: str | None, nbytes: int, axes: Sequence[str], count: int = 1) -> Any:
+    """A context in which emitted ops have that name in profiles.
+
+    XLA makes "_" of characters other than letters, digits, ".", "-".
+    """
     scope = str(ctx.name_stack)
-    name = "/".join([*([scope] if scope else []), "_".join(words)])
+    name = "/".join([*([scope] if scope else []), op_name(collective, op, nbytes, axes, count)])
     return ir.Location.name(name, childLoc=ir.Location.current)
