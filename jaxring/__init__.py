@@ -43,6 +43,9 @@ if not _source_tree.replaced_by_installed():
 
     __version__ = _version()
 
+    if _settings().install and not _command.this_process():
+        install(whole_program=_settings().install == "whole")
+
 __all__ = [
     "Communicator",
     "Handle",

@@ -222,3 +222,53 @@ def substituting(copies: Mapping[Any, Any]) -> Iterator[None]:
 
     with core.set_current_trace(_substitution()(core.trace_ctx.trace, copies)):  # type: ignore[no-untyped-call]
         yield
+
+
+def register_cpu_transformation(name: str, transform: Callable[[bytes], bytes | None]) -> Callable[[], None]:
+    """Has XLA hand each module that it compiles for CPUs to ``transform``, as a serialized HloModuleProto.
+
+    Returns what undoes it. RuntimeError where jaxlib has no such door. It does what
+    `jax.extend.xla.register_hlo_module_transformation` does for CPUs; that starts all backends besides, after which
+    `jax.distributed.initialize` is refused.
+    """
+    from jaxlib import version
+
+    try:
+        from jaxlib import _xla
+    except ImportError:
+        raise RuntimeError(f"jaxlib {version.__version__} does not let XLA's modules be transformed") from None
+    before_the_scheduler = 0
+    _xla.register_xla_transform(name, before_the_scheduler, transform)
+
+    def undo() -> None:
+        _xla.clear_xla_transform(name, before_the_scheduler)
+
+    return undo
+
+
+def transformed_modules_lose_donation() -> bool:
+    """Whether a transformed module forgets which arguments its caller has donated."""
+    from jaxlib import version
+
+    return tuple(map(int, version.__version__.split(".")[:2])) < (0, 11)
+
+
+def extend_cache_key(text: str) -> Callable[[], None]:
+    """From now on programs in the persistent compilation cache are found by ``text``, too. Returns what undoes it."""
+    from jax._src import cache_key
+
+    former = cache_key.custom_hook
+
+    def hook() -> str:
+        return former() + text
+
+    cache_key.custom_hook = hook
+
+    def undo() -> None:
+        # Another one that was set since calls ours, which then adds nothing.
+        nonlocal text
+        text = ""
+        if cache_key.custom_hook is hook:
+            cache_key.custom_hook = former
+
+    return undo

@@ -67,6 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restart-delay", type=float, default=1.0, metavar="SECONDS", help="wait before that (default: 1)"
     )
+    parser.add_argument(
+        "--install",
+        choices=("lax", "whole"),
+        help="have the script's collectives run on jaxring, which it need not import. lax: those of jax.lax, as by "
+        "jaxring.install(); whole: also those that XLA's partitioner inserts, as by "
+        "jaxring.install(whole_program=True) (JAXRING_INSTALL)",
+    )
     parser.add_argument("-m", "--module", action="store_true", help="SCRIPT is the name of a module")
     parser.add_argument("script", metavar="SCRIPT", help="Python file to run in each process")
     parser.add_argument("arguments", nargs="...", metavar="ARGUMENT", help="passed on to the script")
@@ -88,6 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
         commands = []
         for process in range(arguments.processes):
             env = environment(os.environ, address, arguments.processes, process, arguments.devices_per_process)
+            if arguments.install:
+                env["JAXRING_INSTALL"] = arguments.install
             last: list[str] = []
             if restart is not None:
                 env["JAX_ENABLE_RECOVERABILITY"] = "1"

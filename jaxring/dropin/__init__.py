@@ -1,4 +1,4 @@
-"""`install`: unchanged `jax.lax` code runs on jaxring, with JAX's own rules for AD, batching and types."""
+"""`install`: unchanged programs run on jaxring, with JAX's own rules for AD, batching and types."""
 
 from __future__ import annotations
 
@@ -10,70 +10,89 @@ import jax
 from jax.interpreters import mlir
 
 from jaxring import _compat
+from jaxring.dropin import whole_program as whole
 from jaxring.dropin.lowerings import PLATFORMS, rule, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _lock = threading.RLock()
-_installed = False  # by install()
-_open = 0  # with-blocks of installed()
-_undo: list[Callable[[], None]] = []  # what brings JAX's rules back; empty while they are in place
+# What is wanted: by install(), and how many with-blocks of installed() are open. Both by `whole_program`.
+_installed: set[bool] = set()
+_open = {False: 0, True: 0}
+# What brings JAX's rules back, and what ends the transformation of modules; empty while they are not in force.
+_undo_rules: list[Callable[[], None]] = []
+_undo_whole: list[Callable[[], None]] = []
 
 
-def install() -> None:
+def install(*, whole_program: bool = False) -> None:
     """Lowers JAX's own collective primitives to jaxring, on the platforms that it serves, until `uninstall`.
 
-    It holds for the whole process and all its threads; a second call changes nothing. JAX's caches are cleared, so
-    functions that were compiled before are compiled again; what `.lower()` or `.compile()` have returned stays as it
-    is. Calls that jaxring cannot carry keep JAX's lowering, with a warning and a line in `jaxring.explain`. To export a
-    program with `jax.export` while it holds, pass `jaxring.export_checks`.
+    With ``whole_program`` also the collectives that XLA's partitioner inserts into programs for CPUs run on jaxring:
+    those of plain `jax.jit` over sharded arrays. RuntimeError where this jaxlib does not allow that.
+
+    It holds for the whole process and all its threads; a second call changes nothing, but that one may ask for more
+    than the first. JAX's caches are cleared, so functions that were compiled before are compiled again; what
+    `.lower()` or `.compile()` have returned stays as it is. Calls that jaxring cannot carry keep JAX's lowering, with a
+    warning and a line in `jaxring.explain`. To export a program with `jax.export` while it holds, pass
+    `jaxring.export_checks`.
     """
-    global _installed
     with _lock:
-        _installed = True
-        _update()
+        _want(_installed | {whole_program}, _open)
 
 
 def uninstall() -> None:
-    """Brings back the rules that `install` replaced, and clears JAX's caches. Open `installed` blocks stay in force."""
-    global _installed
+    """Brings back what `install` replaced, and clears JAX's caches. Open `installed` blocks stay in force."""
     with _lock:
-        _installed = False
-        _update()
+        _want(set(), _open)
 
 
 @contextlib.contextmanager
-def installed() -> Iterator[None]:
+def installed(*, whole_program: bool = False) -> Iterator[None]:
     """`install` for a with-block. Blocks may be nested, and open in several threads: the last one to end uninstalls."""
-    global _open
     with _lock:
-        _open += 1
-        _update()
+        _want(_installed, {**_open, whole_program: _open[whole_program] + 1})
     try:
         yield
     finally:
         with _lock:
-            _open -= 1
-            _update()
+            _want(_installed, {**_open, whole_program: _open[whole_program] - 1})
 
 
-def _update() -> None:
-    """Brings JAX's rules in line with what is wanted. Holds the lock."""
-    if bool(_installed or _open) == bool(_undo):
-        return
-    if _undo:
-        while _undo:
-            _undo.pop()()
+def _want(installed: set[bool], opened: dict[bool, int]) -> None:
+    """Brings JAX in line with what is wanted from now on. Holds the lock. Changes nothing where it raises."""
+    global _installed, _open
+    wanted = installed | {each for each, count in opened.items() if count}
+    changed = False
+    if (True in wanted) != bool(_undo_whole):
+        _switch(_undo_whole, whole.start)
+        changed = True
+    if bool(wanted) != bool(_undo_rules):
+        _switch(_undo_rules, _replace_rules)
+        changed = True
+    _installed, _open = installed, opened
+    if changed:
+        # Both compiled functions and lowered jaxprs are cached by what was traced, which is the same as before.
+        jax.clear_caches()  # type: ignore[no-untyped-call]
+
+
+def _switch(undo: list[Callable[[], None]], start: Callable[[], list[Callable[[], None]]]) -> None:
+    if undo:
+        while undo:
+            undo.pop()()
     else:
-        for name, primitive in served().items():
-            for platform in PLATFORMS:
-                _undo.append(_restorer(primitive, platform))
-                # Lowerings are cached by parameters otherwise, and two calls would become one site.
-                mlir.register_lowering(primitive, rule(name, platform), platform=platform, cacheable=False)
-        _undo.append(_compat.futures_as_values())
-    # Both compiled functions and lowered jaxprs are cached by what was traced, which is the same as before.
-    jax.clear_caches()  # type: ignore[no-untyped-call]
+        undo += start()
+
+
+def _replace_rules() -> list[Callable[[], None]]:
+    undo = []
+    for name, primitive in served().items():
+        for platform in PLATFORMS:
+            undo.append(_restorer(primitive, platform))
+            # Lowerings are cached by parameters otherwise, and two calls would become one site.
+            mlir.register_lowering(primitive, rule(name, platform), platform=platform, cacheable=False)
+    undo.append(_compat.futures_as_values())
+    return undo
 
 
 def _restorer(primitive: Any, platform: str) -> Callable[[], None]:

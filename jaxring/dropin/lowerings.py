@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import pathlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -13,6 +12,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from jaxring import _compat, collectives, p2p
+from jaxring.dropin.sites import traced_at
 from jaxring.plan import dtypes
 from jaxring.runtime.explain import note
 from jaxring.tracing.axes import called_at, resolve
@@ -244,14 +244,3 @@ def _unserved_permutation(axis_name: Any, perm: Sequence[tuple[int, int]]) -> st
         if len({number % ranks for number in numbers}) != len(numbers):
             return f"a {side} is listed twice"
     return None
-
-
-_OWN = tuple(f"{folder}/" for folder in (pathlib.Path(jax.__file__).parent, pathlib.Path(__file__).parents[1]))
-
-
-def traced_at(traceback: Any) -> str:
-    """``file.py:line`` of the user's innermost frame in a JAX traceback."""
-    for frame in traceback.frames if traceback is not None else ():
-        if not frame.file_name.startswith((*_OWN, "<")):
-            return f"{frame.file_name.rsplit('/', 1)[-1]}:{frame.line_num}"
-    return "?"

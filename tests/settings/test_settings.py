@@ -22,6 +22,7 @@ def test_defaults_match_the_table():
 
 READ = {
     "HOSTID": ("h", "h"),
+    "INSTALL": ("Whole", "whole"),
     "TIMEOUT": ("2.5", 2.5),
     "JOIN_TIMEOUT": ("7", 7.0),
     "STALL_WARNING": ("4", 4.0),

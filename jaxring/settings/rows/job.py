@@ -1,4 +1,4 @@
-"""Who a process is, and how long it waits for others."""
+"""Who a process is, what it installs, and how long it waits for others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxring.settings.row import row
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """An identity, and deadlines in seconds."""
+    """An identity, what is installed, and deadlines in seconds."""
 
     hostid: str = row("text", "", "This host's identity, instead of the detected one.", kinds.text_line, nccl=True)
     timeout: float = row(
@@ -36,6 +36,15 @@ class Job:
         "How long another host may acknowledge nothing before it counts as unreachable (TCP_USER_TIMEOUT and keepalive "
         "of the control connections).",
         kinds.seconds,
+    )
+    install: str = row(
+        "name",
+        "",
+        "What `import jaxring` installs, for unchanged scripts: lax: `jaxring.install()`; whole: "
+        "`jaxring.install(whole_program=True)`; empty: nothing.",
+        kinds.one_of("lax", "whole"),
+        shared=True,
+        engines="CPU",
     )
 
     @property

@@ -1,0 +1,30 @@
+"""Every collective of every program: also those that XLA's partitioner inserts run on the engine.
+
+XLA hands each module that it compiles for CPUs, after partitioning and fusion, to the transformations that are
+registered with it. Ours replaces the collectives by the custom calls to which calls of the user's are lowered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxring import _compat
+from jaxring.dropin.whole_program.transformation import transform
+from jaxring.settings import settings
+from jaxring.world.identity import version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NAME = "jaxring"
+
+
+def start() -> list[Callable[[], None]]:
+    """From now on modules are transformed. Returns what undoes it. RuntimeError where this JAX has no such door.
+
+    The persistent compilation cache keeps programs that were compiled with us apart from others: the former hold our
+    calls, and the latter do not.
+    """
+    undo = [_compat.register_cpu_transformation(_NAME, transform)]
+    undo.append(_compat.extend_cache_key(f"jaxring {version()} whole program, timeout {settings().timeout}"))
+    return undo

@@ -1,0 +1,97 @@
+"""A computation that is being rewritten: where new instructions get their ids, and the partition's number from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxring.dropin.whole_program.hlo import Instruction
+from jaxring.dropin.whole_program.unserved import UnservedError
+from jaxring.dropin.whole_program.wire import Message, packed
+
+if TYPE_CHECKING:
+    from jaxring.dropin.whole_program.hlo import Computation, Module
+
+_U32, _LOCAL = 8, (1 << 32) - 1
+_SCALAR_U32 = bytes(Message.of((2, _U32), (5, b"")))
+
+
+class Body:
+    """The new instructions of a computation, in order."""
+
+    def __init__(self, module: Module, computation: Computation) -> None:
+        self.module, self._computation = module, computation
+        self.instructions: list[Instruction] = []
+        self.shapes: dict[int, bytes] = {}
+        ids = [each.id for each in computation.instructions]
+        self._high, self._last = ids[0] & ~_LOCAL, max(n & _LOCAL for n in ids)
+        if any(n & ~_LOCAL != self._high for n in ids):
+            raise ValueError("the ids of a computation's instructions are not as XLA makes them")
+        self._partition: int | None = None
+
+    def keep(self, instruction: Instruction) -> None:
+        """Takes an instruction as it is."""
+        self.instructions.append(instruction)
+        self.shapes[instruction.id] = instruction.shape
+
+    def shape(self, identifier: int) -> bytes:
+        """The ShapeProto of an instruction that stands before."""
+        return self.shapes[identifier]
+
+    def make(
+        self, opcode: str, shape: bytes, operands: list[int], *fields: tuple[int, int | bytes | str | Message]
+    ) -> int:
+        """Appends a new instruction with these fields besides, and returns its id."""
+        self._last += 1
+        identifier = self._high | self._last
+        name = f"jaxring_{opcode.replace('-', '_')}.{identifier >> 32}.{self._last}"
+        self._append(name, opcode, shape, operands, identifier, fields)
+        return identifier
+
+    def replace(
+        self,
+        instruction: Instruction,
+        opcode: str,
+        operands: list[int],
+        *fields: tuple[int, int | bytes | str | Message],
+        name: str = "",
+    ) -> None:
+        """Appends an instruction that takes the place of another one, and its id, result and place in the program."""
+        kept = [f for f in instruction.message.fields if f[0] in _KEPT]
+        name = f"{name}.{instruction.name}" if name else instruction.name
+        self._append(name, opcode, instruction.shape, operands, instruction.id, fields)
+        self.instructions[-1].message.fields += kept
+
+    def partition_id(self) -> int:
+        """The id of the instruction by which each rank knows who it is."""
+        if self._partition is None:
+            self._partition = self.make("partition-id", _SCALAR_U32, [])
+        return self._partition
+
+    def finish(self) -> bytes:
+        """The computation's new text."""
+        return self._computation.replaced(self.instructions)
+
+    def reduction(self, instruction: Instruction) -> str:
+        """The operation of a reduction by its opcode. Raises UnservedError where it is more than one operation."""
+        root = self.module.by_id[instruction.called[0]].root()
+        if len(root.operands) != 2:
+            raise UnservedError("its reduction is not a single operation")
+        return root.opcode
+
+    def _append(
+        self,
+        name: str,
+        opcode: str,
+        shape: bytes,
+        operands: list[int],
+        identifier: int,
+        fields: tuple[tuple[int, int | bytes | str | Message], ...],
+    ) -> None:
+        message = Message.of((1, name), (2, opcode), (3, shape), *fields, (35, identifier))
+        if operands:
+            message.add(36, packed(operands))
+        self.keep(Instruction(message))
+
+
+# Metadata, control predecessors, sharding and frontend attributes.
+_KEPT = frozenset({7, 37, 40, 68})

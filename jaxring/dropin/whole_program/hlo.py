@@ -1,0 +1,240 @@
+"""A typed view of a serialized HLO module: what the rewriting of collectives reads of it."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+from jaxring.dropin.sites import is_users
+from jaxring.dropin.whole_program.wire import Message, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# xla.PrimitiveType
+_DTYPES = {
+    1: "bool",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "uint8",
+    7: "uint16",
+    8: "uint32",
+    9: "uint64",
+    10: "float16",
+    11: "float32",
+    12: "float64",
+    15: "complex64",
+    16: "bfloat16",
+    18: "complex128",
+    19: "float8_e5m2",
+    20: "float8_e4m3fn",
+    21: "int4",
+    22: "uint4",
+    23: "float8_e4m3b11fnuz",
+    24: "float8_e5m2fnuz",
+    25: "float8_e4m3fnuz",
+    26: "int2",
+    27: "uint2",
+    28: "float8_e4m3",
+    29: "float8_e3m4",
+    32: "float4_e2m1fn",
+    33: "float8_e8m0fnu",
+}
+_NUMBERS = {name: number for number, name in _DTYPES.items()}
+_TUPLE = 13
+
+
+class Shape(NamedTuple):
+    """An array in memory. ``order`` has the dimensions from the outermost to the innermost."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    order: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, data: bytes) -> Shape:
+        """From a ShapeProto of an array."""
+        message = Message(data)
+        dims = tuple(message.numbers(3))
+        inner = message.message(5).numbers(1)
+        number = message.number(2)
+        order = tuple(inner[::-1]) if len(inner) == len(dims) else tuple(range(len(dims)))
+        return cls(_DTYPES.get(number, f"of XLA's type {number}"), dims, order)
+
+    def serialized(self) -> bytes:
+        """As a ShapeProto."""
+        layout = Message.of((1, packed(self.order[::-1])))
+        return bytes(
+            Message.of(
+                (2, _NUMBERS[self.dtype]), (3, packed(self.dims)), (5, layout), (6, packed([0] * len(self.dims)))
+            )
+        )
+
+    def split(self, dimension: int, parts: int) -> Shape:
+        """One of so many equal parts along a dimension."""
+        dims = tuple(n // parts if i == dimension else n for i, n in enumerate(self.dims))
+        return self._replace(dims=dims)
+
+    def joined(self, dimension: int, parts: int) -> Shape:
+        """So many of these along a dimension."""
+        return self._replace(dims=tuple(n * parts if i == dimension else n for i, n in enumerate(self.dims)))
+
+    def in_whole_blocks(self, dimension: int) -> bool:
+        """Whether parts along a dimension are contiguous: all dimensions outside of it are of size 1."""
+        return all(self.dims[outer] == 1 for outer in self.order[: self.order.index(dimension)])
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
+
+def shapes(data: bytes) -> list[Shape]:
+    """The arrays of a ShapeProto: itself, or those of a tuple."""
+    message = Message(data)
+    if message.number(2) != _TUPLE:
+        return [Shape.parse(data)]
+    return [Shape.parse(each) for each in message.all(4)]
+
+
+def is_tuple(data: bytes) -> bool:
+    """Whether a ShapeProto is that of a tuple."""
+    return Message(data).number(2) == _TUPLE
+
+
+class Instruction:
+    """One instruction; ``message`` is its HloInstructionProto."""
+
+    __slots__ = ("message",)
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+
+    @property
+    def name(self) -> str:
+        return self.message.text(1)
+
+    @property
+    def opcode(self) -> str:
+        return self.message.text(2)
+
+    @property
+    def shape(self) -> bytes:
+        return self.message.data(3)
+
+    @property
+    def dimensions(self) -> list[int]:
+        return self.message.numbers(14)
+
+    @property
+    def channel(self) -> int:
+        return self.message.number(26)
+
+    @property
+    def id(self) -> int:
+        return self.message.number(35)
+
+    @property
+    def operands(self) -> list[int]:
+        return self.message.numbers(36)
+
+    @property
+    def called(self) -> list[int]:
+        return self.message.numbers(38)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Sources and targets of a collective-permute."""
+        return tuple((pair.number(1), pair.number(2)) for pair in self.message.messages(52))
+
+    @property
+    def uses_global_ids(self) -> bool:
+        return bool(self.message.number(71))
+
+
+class Computation:
+    """One computation; ``message`` is its HloComputationProto."""
+
+    def __init__(self, data: bytes) -> None:
+        self.message = Message(data)
+        self.id = self.message.number(5)
+
+    @functools.cached_property
+    def instructions(self) -> list[Instruction]:
+        """In the module's order, in which operands come before their users."""
+        return [Instruction(message) for message in self.message.messages(2)]
+
+    def root(self) -> Instruction:
+        """What the computation returns."""
+        wanted = self.message.number(6)
+        return next(each for each in self.instructions if each.id == wanted)
+
+    def replaced(self, instructions: list[Instruction]) -> bytes:
+        """The computation with other instructions."""
+        fields = self.message.fields
+        made = Message()
+        made.fields = [f for f in fields if f[0] < 2]
+        for each in instructions:
+            made.add(2, each.message)
+        made.fields += [f for f in fields if f[0] > 2]
+        return bytes(made)
+
+
+class Module:
+    """A partitioned module; ``message`` is its HloModuleProto."""
+
+    def __init__(self, data: bytes) -> None:
+        self.message = Message(data)
+        self.name = self.message.text(1)
+        assignment = self.message.message(15)
+        self.replicas, self.partitions = assignment.number(1, 1), assignment.number(2, 1)
+        # Device ids by partition. A number 0 is left out in the format.
+        self.devices = tuple((each.numbers(1) or [0])[0] for each in assignment.messages(3))
+
+    @functools.cached_property
+    def computations(self) -> list[tuple[int, Computation]]:
+        """With the index of each among the message's fields."""
+        fields = enumerate(self.message.fields)
+        return [(i, Computation(value)) for i, (number, _, value) in fields if number == 3 and isinstance(value, bytes)]
+
+    @functools.cached_property
+    def by_id(self) -> dict[int, Computation]:
+        return {each.id: each for _, each in self.computations}
+
+    @property
+    def donates(self) -> bool:
+        """Whether a parameter's memory may become a result's."""
+        return self.message.message(8).has(1) or self.message.message(18).has(1)
+
+    def site(self, instruction: Instruction) -> str:
+        """Where the program says so: ``file.py:line (op name)``, "" without metadata."""
+        metadata = instruction.message.message(7)
+        name = metadata.text(2)
+        place = next(self._frames(metadata.number(15)), "")
+        if not place and metadata.text(3):
+            place = f"{_base(metadata.text(3))}:{metadata.number(4)}"
+        return f"{place} ({name})" if place and name else place or name
+
+    def _frames(self, frame: int) -> Iterator[str]:
+        """The user's places, the innermost first."""
+        files, locations, frames = self._stack
+        seen = set()
+        while 0 < frame <= len(frames) and frame not in seen:
+            seen.add(frame)
+            location, frame = frames[frame - 1]
+            if 0 < location <= len(locations):
+                file, line = locations[location - 1]
+                if 0 < file <= len(files) and is_users(files[file - 1]):
+                    yield f"{_base(files[file - 1])}:{line}"
+
+    @functools.cached_property
+    def _stack(self) -> tuple[list[str], list[tuple[int, int]], list[tuple[int, int]]]:
+        """File names; file and line of each location; location and parent of each frame. All are counted from 1."""
+        index = self.message.message(17)
+        files = [name.decode(errors="replace") for name in index.all(1)]
+        locations = [(each.number(1), each.number(3)) for each in index.messages(3)]
+        return files, locations, [(each.number(1), each.number(2)) for each in index.messages(4)]
+
+
+def _base(file: str) -> str:
+    return file.rsplit("/", 1)[-1]

@@ -1,0 +1,116 @@
+"""From one serialized module to the next: every collective that the engine can carry becomes a custom call."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import TYPE_CHECKING
+
+from jaxring import _compat
+from jaxring.dropin.whole_program.body import Body
+from jaxring.dropin.whole_program.calls import Calls
+from jaxring.dropin.whole_program.hlo import Computation, Instruction, Module, shapes
+from jaxring.dropin.whole_program.rewrite import OPCODES, rewrite
+from jaxring.dropin.whole_program.unserved import UnservedError
+from jaxring.runtime.explain import note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger("jaxring.install")
+
+_SEARCHED = tuple(opcode.encode() for opcode in sorted(OPCODES))
+# What tells a collective apart, beside its opcode: result, dimensions, groups, pairs. Not ids nor metadata, which may
+# differ between processes.
+_IDENTITY = frozenset({3, 14, 49, 52, 71, 87, 92, 93})
+_warned: set[str] = set()
+
+
+def transform(data: bytes) -> bytes | None:
+    """What XLA calls with each module that it compiles: the module to go on with, None for the same one.
+
+    An exception would fail the user's compilation. The module stays as it is instead, which is warned of once.
+    """
+    if not any(opcode in data for opcode in _SEARCHED):
+        return None
+    try:
+        return _transformed(Module(data))
+    except Exception:
+        _warn_once(
+            "jaxring.install(whole_program=True) failed on a module, which keeps XLA's collectives; please report it",
+            trace=True,
+        )
+        return None
+
+
+def _transformed(module: Module) -> bytes | None:
+    if module.partitions == 1:
+        return None
+    holding = list(_holding(module))
+    found = [each for _, computation in holding for each in computation.instructions if each.opcode in OPCODES]
+    if not found:
+        return None
+    if module.replicas != 1:
+        for instruction in found:
+            _say(module, instruction, "the program has replicas")
+        return None
+    calls = Calls(module, _fingerprint(module, found))
+    for index, computation in holding:
+        body = Body(module, computation)
+        for instruction in computation.instructions:
+            if instruction.opcode in OPCODES:
+                try:
+                    rewrite(body, calls, instruction)
+                    continue
+                except UnservedError as why:
+                    _say(module, instruction, str(why))
+            body.keep(instruction)
+        number, wire, _ = module.message.fields[index]
+        module.message.fields[index] = (number, wire, body.finish())
+    if not calls.pending:
+        return None
+    if module.donates and _compat.transformed_modules_lose_donation():
+        _warn_once(
+            "this jaxlib forgets what a program donates when jaxring.install(whole_program=True) has changed the "
+            "program: results are right, and donated arrays stay alive. From jaxlib 0.11 on they do not."
+        )
+    calls.done()
+    return bytes(module.message)
+
+
+def _holding(module: Module) -> Iterator[tuple[int, Computation]]:
+    """The computations in which a collective may be."""
+    for index, computation in module.computations:
+        _, _, data = module.message.fields[index]
+        assert isinstance(data, bytes)
+        if any(opcode in data for opcode in _SEARCHED):
+            yield index, computation
+
+
+def _fingerprint(module: Module, found: list[Instruction]) -> str:
+    """A hash of the module's name and its collectives in their order, the same in every process.
+
+    Nothing else goes in: fusions depend on the host's processor, and callbacks on what the process did before.
+    """
+    digest = hashlib.blake2b(module.name.encode(), digest_size=8)
+    for instruction in found:
+        digest.update(instruction.opcode.encode())
+        for number, _, value in instruction.message.fields:
+            if number in _IDENTITY:
+                digest.update(f"{number}:{value!r};".encode())
+        for called in instruction.called:
+            digest.update(module.by_id[called].root().opcode.encode())
+    return digest.hexdigest()
+
+
+def _say(module: Module, instruction: Instruction, why: str) -> None:
+    what = ", ".join(map(str, shapes(instruction.shape)))
+    text = f"{instruction.opcode} {what} at {module.site(instruction)} in {module.name}: XLA's own collective: {why}"
+    if note(text):
+        log.warning("jaxring: %s", text)
+
+
+def _warn_once(text: str, trace: bool = False) -> None:
+    if text not in _warned:
+        _warned.add(text)
+        log.warning(text, exc_info=trace)

@@ -1,0 +1,160 @@
+"""The wire format of protocol buffers, as far as editing a message needs it.
+
+XLA hands its modules over as serialized ``HloModuleProto``s. JAX does not depend on Python's protobuf package, whose
+messages would need XLA's schema besides, of every version. Editing needs less: a message is the list of its fields, in
+order, and those that nothing here knows stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MASK64 = (1 << 64) - 1
+
+Value = int | bytes
+
+
+class Message:
+    """A parsed message. ``fields`` has (number, wire type, value) of each field; change it in place."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.fields = _parse(data)
+
+    @classmethod
+    def of(cls, *fields: tuple[int, Value | str | Message]) -> Message:
+        """A message of these fields. A text becomes UTF-8."""
+        made = cls()
+        for number, value in fields:
+            made.add(number, value)
+        return made
+
+    def add(self, number: int, value: Value | str | Message) -> None:
+        """Appends a field."""
+        if isinstance(value, int):
+            self.fields.append((number, _VARINT, value & _MASK64))
+        else:
+            data = bytes(value) if isinstance(value, Message) else value.encode() if isinstance(value, str) else value
+            self.fields.append((number, _BYTES, data))
+
+    def has(self, number: int) -> bool:
+        """Whether the field is there, be it empty."""
+        return any(field[0] == number for field in self.fields)
+
+    def number(self, number: int, default: int = 0) -> int:
+        """An integer field, taken as signed."""
+        for found, wire, value in self.fields:
+            if found == number and wire == _VARINT:
+                assert isinstance(value, int)
+                return value - (1 << 64) if value >> 63 else value
+        return default
+
+    def data(self, number: int) -> bytes:
+        """The first field of that number: a text or a message in its serialized form. Empty if there is none."""
+        return next(self.all(number), b"")
+
+    def all(self, number: int) -> Iterator[bytes]:
+        """Every field of that number."""
+        for found, _, value in self.fields:
+            if found == number and isinstance(value, bytes):
+                yield value
+
+    def text(self, number: int) -> str:
+        """A text field."""
+        return self.data(number).decode(errors="replace")
+
+    def message(self, number: int) -> Message:
+        """A field that is a message; an empty one if there is none."""
+        return Message(self.data(number))
+
+    def messages(self, number: int) -> Iterator[Message]:
+        """Every field of that number, as messages."""
+        return map(Message, self.all(number))
+
+    def numbers(self, number: int) -> list[int]:
+        """A repeated integer field, packed or not, taken as signed."""
+        found: list[int] = []
+        for field, wire, value in self.fields:
+            if field != number:
+                continue
+            if isinstance(value, int):
+                found.append(value)
+            elif wire == _BYTES:
+                at = 0
+                while at < len(value):
+                    one, at = _varint(value, at)
+                    found.append(one)
+        return [n - (1 << 64) if n >> 63 else n for n in found]
+
+    def __bytes__(self) -> bytes:
+        parts: list[bytes] = []
+        for number, wire, value in self.fields:
+            parts.append(_encode(number << 3 | wire))
+            if isinstance(value, int):
+                parts.append(_encode(value))
+                continue
+            if wire == _BYTES:
+                parts.append(_encode(len(value)))
+            parts.append(value)
+        return b"".join(parts)
+
+
+def packed(numbers: Iterable[int]) -> bytes:
+    """The value of a packed repeated integer field."""
+    return b"".join(_encode(n & _MASK64) for n in numbers)
+
+
+def _parse(data: bytes) -> list[tuple[int, int, Value]]:
+    """Raises ValueError or IndexError for what is no message."""
+    fields: list[tuple[int, int, Value]] = []
+    at, end = 0, len(data)
+    while at < end:
+        key, at = _varint(data, at)
+        wire = key & 7
+        value: Value
+        if wire == _VARINT:
+            value, at = _varint(data, at)
+        else:
+            if wire == _BYTES:
+                size, at = _varint(data, at)
+            elif wire in (_FIXED64, _FIXED32):
+                size = 8 if wire == _FIXED64 else 4
+            else:
+                raise ValueError(f"wire type {wire}")
+            if at + size > end:
+                raise ValueError("a field reaches past the end of its message")
+            value = data[at : at + size]
+            at += size
+        fields.append((key >> 3, wire, value))
+    return fields
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at that place, and the place after it."""
+    byte = data[at]
+    at += 1
+    if byte < 128:
+        return byte, at
+    number, shift = byte & 127, 7
+    while byte >= 128:
+        byte = data[at]
+        at += 1
+        number |= (byte & 127) << shift
+        shift += 7
+    return number, at
+
+
+def _encode(number: int) -> bytes:
+    if number < 128:
+        return bytes((number,))
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

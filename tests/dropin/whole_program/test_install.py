@@ -1,0 +1,187 @@
+"""`install(whole_program=True)`: what it changes, brings back, and what happens where it fails."""
+
+from __future__ import annotations
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxring
+from jaxring import _compat
+from jaxring.dropin.whole_program import transformation
+from tests.dropin.whole_program.wp_programs import left, matrix, mesh
+
+
+@pytest.fixture(autouse=True)
+def _uninstalled():
+    """No test leaves the transformation in force for the next."""
+    yield
+    jaxring.uninstall()
+
+
+def program():
+    """A new jitted function with an all-reduce of the partitioner's, and its operand."""
+    return jax.jit(lambda x: x.sum(0)), matrix(mesh((4, 2)), "x", "y")
+
+
+def ours(f, x) -> bool:
+    compiled = f.lower(x).compile()
+    return not left(compiled) and "jaxring_all_reduce" in compiled.as_text()
+
+
+def test_compiled_functions_follow():
+    f, x = program()
+    expected = f(x)
+    jaxring.install()
+    assert not ours(f, x)
+    jaxring.install(whole_program=True)
+    assert ours(f, x)
+    operations = jaxring.counters()["operations"]
+    np.testing.assert_array_equal(f(x), expected)
+    assert jaxring.counters()["operations"] > operations
+    jaxring.install()
+    assert ours(f, x)
+    jaxring.uninstall()
+    assert not ours(f, x)
+    operations = jaxring.counters()["operations"]
+    np.testing.assert_array_equal(f(x), expected)
+    assert jaxring.counters()["operations"] == operations
+
+
+def test_blocks_nest_and_install_outlives_them():
+    f, x = program()
+    with jaxring.installed(whole_program=True):
+        with jaxring.installed():
+            assert ours(f, x)
+        with jaxring.installed(whole_program=True):
+            assert ours(f, x)
+        assert ours(f, x)
+        jaxring.uninstall()
+        assert ours(f, x)
+    assert not ours(f, x)
+    with jaxring.installed(), jaxring.installed(whole_program=True):
+        jaxring.install(whole_program=True)
+    assert ours(f, x)
+
+
+def test_what_was_compiled_stays_as_it_is():
+    f, x = program()
+    with jaxring.installed(whole_program=True):
+        compiled = f.lower(x).compile()
+    operations = jaxring.counters()["operations"]
+    np.testing.assert_array_equal(compiled(x), np.asarray(x).sum(0))
+    assert jaxring.counters()["operations"] > operations
+
+
+def test_a_failure_leaves_the_module_alone_and_is_warned_of_once(monkeypatch, caplog):
+    def fails(module):
+        raise ZeroDivisionError(module.name)
+
+    monkeypatch.setattr(transformation, "_transformed", fails)
+    monkeypatch.setattr(transformation, "_warned", set())
+    f, x = program()
+    expected = f(x)
+    with jaxring.installed(whole_program=True), caplog.at_level(logging.WARNING, logger="jaxring.install"):
+        np.testing.assert_array_equal(f(x), expected)
+        np.testing.assert_array_equal(jax.jit(lambda x: x.sum(1))(x), np.asarray(x).sum(1))
+        assert not ours(f, x)
+    assert caplog.text.count("which keeps XLA's collectives; please report it") == 1
+    assert "ZeroDivisionError: jit" in caplog.text
+
+
+def test_modules_without_collectives_are_not_parsed(monkeypatch):
+    def parsed(data):
+        raise AssertionError(data)
+
+    monkeypatch.setattr(transformation, "Module", parsed)
+    assert transformation.transform(b"\x0a\x05jit_f reduce and gather") is None
+
+
+def test_a_jaxlib_without_the_door_is_an_error_and_changes_nothing(monkeypatch):
+    def refused(name, transform):
+        raise RuntimeError("jaxlib 0.0 does not let XLA's modules be transformed")
+
+    monkeypatch.setattr(_compat, "register_cpu_transformation", refused)
+    with pytest.raises(RuntimeError, match="does not let XLA's modules"):
+        jaxring.install(whole_program=True)
+    with pytest.raises(RuntimeError, match="does not let XLA's modules"), jaxring.installed(whole_program=True):
+        pass
+    monkeypatch.undo()
+    f, x = program()
+    assert not ours(f, x)
+    with jaxring.installed(whole_program=True):
+        assert ours(f, x)
+    assert not ours(f, x)
+
+
+def test_donation_is_kept_or_its_loss_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(transformation, "_warned", set())
+    x = matrix(mesh((4, 2)), "x", "y")
+    expected = np.asarray(x) + np.asarray(x).sum(0)
+    f = jax.jit(lambda x: x + x.sum(0), donate_argnums=0)
+    with jaxring.installed(whole_program=True), caplog.at_level(logging.WARNING, logger="jaxring.install"):
+        np.testing.assert_array_equal(f(x), expected)
+    lost = _compat.transformed_modules_lose_donation()
+    assert x.is_deleted() is not lost
+    assert ("forgets what a program donates" in caplog.text) is lost
+
+
+def test_the_persistent_cache_keeps_both_kinds_apart(tmp_path):
+    from jax._src import compilation_cache
+
+    def compiled(f, x):
+        jax.clear_caches()
+        return f.lower(x).compile()
+
+    f, x = program()
+    names = (
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    )
+    former = [getattr(jax.config, name) for name in names]
+    try:
+        for name, value in zip(names, (str(tmp_path), 0, -1), strict=True):
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        assert left(compiled(f, x))
+        entries = len(list(tmp_path.glob("jit__lambda*-cache")))
+        with jaxring.installed(whole_program=True):
+            assert not left(compiled(f, x))
+            assert len(list(tmp_path.glob("jit__lambda*-cache"))) == entries + 1
+            # The second time from the cache, without a transformation.
+            again = compiled(f, x)
+            assert not left(again)
+            np.testing.assert_array_equal(again(x), np.asarray(x).sum(0))
+        assert left(compiled(f, x))
+        assert len(list(tmp_path.glob("jit__lambda*-cache"))) == entries + 1
+    finally:
+        for name, value in zip(names, former, strict=True):
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+def test_the_cache_key_of_others_is_kept(monkeypatch):
+    from jax._src import cache_key
+
+    monkeypatch.setattr(cache_key, "custom_hook", lambda: "theirs")
+    former = cache_key.custom_hook
+    jaxring.install(whole_program=True)
+    ours = cache_key.custom_hook
+    assert ours().startswith("theirsjaxring ")
+    monkeypatch.setattr(cache_key, "custom_hook", lambda: ours() + "later")
+    jaxring.uninstall()
+    assert cache_key.custom_hook() == "theirslater"
+    monkeypatch.setattr(cache_key, "custom_hook", former)
+
+
+def test_sites_are_where_the_program_says_so():
+    f, x = jax.jit(lambda x: jnp.abs(x).sum(0)), matrix(mesh((4, 2)), "x", "y")
+    with jaxring.installed(whole_program=True):
+        np.testing.assert_array_equal(f(x), np.asarray(x).sum(0))
+    line = test_sites_are_where_the_program_says_so.__code__.co_firstlineno + 1
+    place = f"over 4 of 8 devices at test_install.py:{line} (jit(<lambda>)/reduce_sum)"
+    assert place in jaxring.explain()

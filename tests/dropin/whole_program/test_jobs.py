@@ -1,0 +1,66 @@
+"""Whole programs between processes, in scripts that do not import jaxring."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
+HERE = pathlib.Path(__file__).parent
+
+MISMATCH = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.make_array_from_callback((8, 8), NamedSharding(mesh, P("x")), lambda i: np.ones((8, 8), np.float32)[i])
+@jax.jit
+def step(x):
+    if jax.process_index() == 0:
+        return x.sum(0)  # zero's
+    return x.max(0)  # one's
+print(step(x))
+"""
+
+
+def run(script, *options, **environment):
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("JAXRING_", "JAX_", "XLA_", "PJRT_"))}
+    command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "2", *options]
+    done = subprocess.run(
+        [*command, str(script)], env=base | environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_job():
+    code, out, err = run(HERE / "wp_job.py", "--install", "whole")
+    assert code == 0, out + err
+    assert out.count("right") == 2
+
+
+def test_programs_that_differ_are_an_error_that_names_the_users_lines(tmp_path):
+    script = tmp_path / "differs.py"
+    script.write_text(MISMATCH)
+    code, out, err = run(script, "--install", "whole", TMPDIR=str(tmp_path))  # where the flight records go
+    assert code != 0
+    assert "the processes run different programs" in err, out + err
+    lines = {text: number for number, text in enumerate(MISMATCH.splitlines(), 1)}
+    places = [f"differs.py:{lines[text]}" for text in lines if text.endswith(("# zero's", "# one's"))]
+    assert all(place in err for place in places), err
+
+
+@pytest.mark.parametrize(("install", "whole", "lax"), [("lax", False, True), ("whole", True, True)])
+def test_the_variable_installs_at_the_import(install, whole, lax):
+    """Without a start of JAX's backends, after which `jax.distributed.initialize` would be refused."""
+    script = (
+        "import jax, jaxring; from jaxring import dropin; from jax._src import xla_bridge;"
+        "print(bool(dropin._undo_whole), bool(dropin._undo_rules), xla_bridge.backends_are_initialized())"
+    )
+    environment = {**os.environ, "JAXRING_INSTALL": install}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == [str(whole), str(lax), "False"], done.stderr
