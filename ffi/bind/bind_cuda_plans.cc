@@ -41,7 +41,7 @@ void PlanBuilder::AddLocal(int rank, const nb::bytes& steps, const nb::bytes& la
 std::shared_ptr<LaunchPlan> PlanBuilder::Finish(std::shared_ptr<Communicator> communicator) const {
   for (const auto& [table, members] : locals) {
     if (members && communicator->Members(table.rank).size() > kMaxStepPeers) {
-      throw std::invalid_argument("more than 65 ranks that share memory: set JAXRING_P2P_DISABLE=1 or use fewer");
+      throw std::invalid_argument("more than 65 ranks that share memory: set JAXRING_P2P=none or use fewer");
     }
   }
   auto plan = std::make_shared<LaunchPlan>(std::move(communicator), spec);

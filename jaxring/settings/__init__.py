@@ -1,7 +1,8 @@
 """This process's settings: the JAXRING_* environment variables, read once.
 
 A name that is neither in the table (`jaxring.settings.variables`) nor retired (`jaxring.settings.retired`) is an error,
-because a misspelt variable that is quietly ignored costs hours. Where NCCL's variable of the same name means the same, it is read in our variable's absence.
+because a misspelt variable that is quietly ignored costs hours. Where NCCL's variable of the same name means the same,
+it is read in our variable's absence.
 """
 
 from __future__ import annotations

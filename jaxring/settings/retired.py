@@ -32,7 +32,8 @@ class Retired:
 
 
 RETIRED: tuple[Retired, ...] = (
-    # Where several of one setting are set the first decides: a job that asks for encryption gets it.
+    # Where several of one setting are set the first decides, unless they go together: a job that asks for encryption
+    # gets it.
     Retired("TLS", "NET=TLS", kinds.flag, "NET", lambda on: "TLS" if on else ""),
     Retired(
         "NET_PLUGIN", "NET=plugin:NAME", kinds.plugin, "NET", lambda name: f"plugin:{name}" if name else "", nccl=True
@@ -49,6 +50,8 @@ RETIRED: tuple[Retired, ...] = (
     ),
     Retired("MIN_NCHANNELS", "NCHANNELS=2-, for 2", kinds.integer(1, 64), "NCHANNELS", "{}-".format, nccl=True),
     Retired("MAX_NCHANNELS", "NCHANNELS=-8, for 8", kinds.integer(1, 64), "NCHANNELS", "-{}".format, nccl=True),
+    Retired("P2P_DISABLE", "P2P=none", kinds.flag, "P2P", lambda off: "none" if off else "", nccl=True),
+    Retired("LOCAL_REGISTER", "0: P2P=staged", kinds.flag, "P2P", lambda on: "" if on else "staged"),
     Retired("TOPO_DUMP_FILE", "no effect: `jaxring topo --xml > FILE` writes the topology"),
     Retired("HUGE_PAGES", "no effect: /sys/kernel/mm/transparent_hugepage/enabled says what programs get"),
     Retired("NTHREADS", "no effect: a lane has as many threads as its kernel is compiled for"),

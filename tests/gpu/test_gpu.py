@@ -76,12 +76,12 @@ def test_replays():
 
 @needs_gpu
 def test_processes_that_share_a_gpu_by_tcp():
-    run_job("network", 2, 1, JAXRING_P2P_DISABLE="1", JAXRING_SHM_DISABLE="1")
+    run_job("network", 2, 1, JAXRING_P2P="none", JAXRING_SHM_DISABLE="1")
 
 
 @needs_gpu
 def test_staged_buffers():
-    run_job("shared", 2, 1, JAXRING_LOCAL_REGISTER="0")
+    run_job("shared", 2, 1, JAXRING_P2P="staged")
 
 
 @needs_gpu
@@ -96,7 +96,7 @@ def test_a_process_that_ends_fails_the_others():
 
 
 @needs_gpu
-@pytest.mark.parametrize("environment", [{}, {"JAXRING_P2P_DISABLE": "1"}])
+@pytest.mark.parametrize("environment", [{}, {"JAXRING_P2P": "none"}])
 def test_messages_and_ragged_parts(environment):
     run_job("messages", 2, 1, **environment)
 

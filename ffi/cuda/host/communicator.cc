@@ -17,7 +17,7 @@ uint64_t Hash(const std::string& text) {  // FNV-1a
 const char* const kMend =
     "Writes between the two GPUs do not arrive. PCIe access control (ACS) or an IOMMU that redirects them is a known "
     "cause: turn ACS off on the bridges between them, boot with iommu=pt or intel_iommu=off, or use GPUs that NVLink "
-    "connects. JAXRING_P2P_DISABLE=1 carries their data over the network instead.";
+    "connects. JAXRING_P2P=none carries their data over the network instead.";
 
 }  // namespace
 
@@ -99,7 +99,7 @@ Location Communicator::Offer(int rank, const char* memory, uint64_t bytes) {
   if (!regions_.Publish(memory, bytes, processes_, After(spec_.timeout_s), &location)) {
     throw std::runtime_error("device memory of " + spec_.ranks[rank].name +
                              " cannot be shared with other processes: CUDA IPC does not export it (a container without "
-                             "--ipc=host, a MIG slice or Windows). JAXRING_P2P_DISABLE=1 uses the network instead.");
+                             "--ipc=host, a MIG slice or Windows). JAXRING_P2P=none uses the network instead.");
   }
   return location;
 }

@@ -58,7 +58,8 @@ def build(
         fused = schedule.spec.facts.gpu_fused
         if schedule.spec.collective == "all_reduce" and nbytes <= ONE_SHOT_BYTES:
             fused = _ONE_SHOT
-    plan.set_kernel(protocols.GPU[choice.protocol], fused, threads, configured.cuda_trap, configured.local_register)
+    in_place = configured.p2p != "staged"
+    plan.set_kernel(protocols.GPU[choice.protocol], fused, threads, configured.cuda_trap, in_place)
     plan.set_bulk(configured.cuda_bulk_bytes)
     for rank in local:
         plan.add_local(rank, *schedules.table(schedule, rank), schedule.uses_memory(rank))

@@ -89,7 +89,7 @@ class Communicators:
         world = self._join() if others else None
         infos = {process: self.gpu_info(process) for process in set(owners)}
         hosts: list[Any] = [world.info(p).host_id if world is not None else 0 for p in owners]
-        if settings().p2p_disable:
+        if settings().p2p == "none":
             hosts = list(range(len(owners)))
         domains = domains_of(devices, owners, infos, hosts)
         name = f"{schedules.number(f'{devices}{domains}{shape}{purpose}', 8):016x}"

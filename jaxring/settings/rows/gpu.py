@@ -13,20 +13,14 @@ from jaxring.settings.row import row
 class Gpu:
     """Of the CUDA engine alone."""
 
-    p2p_disable: bool = row(
-        "flag",
-        False,
-        "1: GPUs do not address each other's memory; their data goes over the network transports.",
-        kinds.flag,
+    p2p: str = row(
+        "name",
+        "direct",
+        "How GPUs reach each other's memory: direct: in place, also XLA's buffers; staged: XLA's buffers are not "
+        "shared with GPUs of other processes but copied to and from jaxring's own memory; none: not at all, their data "
+        "goes over the network transports.",
+        kinds.one_of("direct", "staged", "none"),
         shared=True,
-        nccl=True,
-        engines="GPU",
-    )
-    local_register: bool = row(
-        "flag",
-        True,
-        "0: XLA's buffers are not shared with GPUs of other processes but copied to and from jaxring's own memory.",
-        kinds.flag,
         engines="GPU",
     )
     cuda_trap: bool = row(

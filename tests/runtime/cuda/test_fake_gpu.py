@@ -21,14 +21,15 @@ needs_fake = pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _
         ("ring", 1, 4, {"JAXRING_CUDA_BULK_BYTES": "16"}),
         ("matrix", 1, 1, {}),
         ("shared", 2, 2, {}),
+        ("shared", 2, 2, {"JAXRING_P2P": "staged"}),
         ("replays", 2, 2, {"JAXRING_CUDA_BULK_BYTES": "16"}),
         ("copied_switched", 2, 2, {}),
-        ("network", 2, 2, {"JAXRING_P2P_DISABLE": "1"}),
+        ("network", 2, 2, {"JAXRING_P2P": "none"}),
         ("beside", 1, 2, {}),
         ("beside", 2, 1, {}),
         ("messages", 1, 4, {}),
         ("messages", 2, 2, {"JAXRING_CUDA_BULK_BYTES": "64"}),
-        ("messages", 2, 1, {"JAXRING_P2P_DISABLE": "1"}),
+        ("messages", 2, 1, {"JAXRING_P2P": "none"}),
     ],
 )
 def test_collectives_give_what_numpy_gives(case, processes, devices, environment):
@@ -50,7 +51,7 @@ def test_memory_that_cannot_be_shared_is_an_error_that_names_the_pair(case):
 def test_damaged_messages_are_an_error_on_both_sides(only):
     # A process that is told of damage before its own call has begun does not begin it: the other is told, too.
     faults = {"JAXRING_CHECKSUM": "1", "JAXRING_FAULTS": f"corrupt=1,seed=1,data_only={only}"}
-    outputs = run_job("damaged", 2, 1, JAXRING_P2P_DISABLE="1", **faults)
+    outputs = run_job("damaged", 2, 1, JAXRING_P2P="none", **faults)
     if only:
         assert all("arrived damaged at rank" in output for output in outputs), outputs
 
