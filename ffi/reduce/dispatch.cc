@@ -65,12 +65,6 @@ const Kernels* FindKernels(DType dtype, ReduceOp op) {
   return kernels.element_bytes ? &kernels : nullptr;
 }
 
-size_t ElementBytes(DType dtype) {
-  static constexpr size_t kBytes[kDTypeCount] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 1, 1, 2, 2, 4, 8, 8, 16};
-  const auto row = static_cast<size_t>(dtype);
-  return row < kDTypeCount ? kBytes[row] : 0;
-}
-
 const char* InstructionSet() { return Chosen().load(std::memory_order_relaxed)->name; }
 
 bool ForceInstructionSet(const char* name) {

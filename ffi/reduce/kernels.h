@@ -4,30 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "reduce/dtypes.h"
+
 namespace jaxring {
 
 // The numbers are those of jaxring/plan/dtypes.py.
-enum class DType : uint8_t {
-  kBool = 0,
-  kInt8,
-  kInt16,
-  kInt32,
-  kInt64,
-  kUInt8,
-  kUInt16,
-  kUInt32,
-  kUInt64,
-  kF8E4M3FN,
-  kF8E5M2,
-  kF16,
-  kBF16,
-  kF32,
-  kF64,
-  kC64,
-  kC128,
-};
-inline constexpr int kDTypeCount = 17;
-
 // A mean is kSum with a divisor: `store` and `fold_many` divide by the number of ranks.
 enum class ReduceOp : uint8_t { kSum = 0, kProd, kMin, kMax, kAnd, kOr, kXor };
 inline constexpr int kReduceOpCount = 7;
@@ -57,7 +38,6 @@ struct Kernels {
 // The functions for (dtype, op), or nullptr where the operation has no meaning for the dtype: and/or/xor need bool or
 // integers; min/max exclude complex; sum and prod exclude bool.
 const Kernels* FindKernels(DType dtype, ReduceOp op);
-size_t ElementBytes(DType dtype);
 
 // Copies `src` to several destinations and reads it once; `stream` as above.
 void CopyMany(void* const* dsts, size_t dst_count, const void* src, size_t bytes, bool stream);

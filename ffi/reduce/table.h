@@ -48,5 +48,18 @@ constexpr KernelTable kTable = {
 #undef JAXRING_COMPLEX
 };
 
+// Whether each row is of the dtype that its place says.
+constexpr bool RowsAreOfTheirDtypes() {
+  for (int dtype = 0; dtype < kDTypeCount; ++dtype) {
+    for (const Kernels& kernels : kTable[dtype]) {
+      if (kernels.element_bytes == 0) continue;
+      if (kernels.element_bytes != kDTypes[dtype].bytes) return false;
+      if (kernels.accumulator_bytes != kDTypes[dtype].accumulator_bytes) return false;
+    }
+  }
+  return true;
+}
+static_assert(RowsAreOfTheirDtypes(), "a row for each dtype, in the order of DType");
+
 }  // namespace
 }  // namespace jaxring::JAXRING_ISA

@@ -43,7 +43,7 @@ def dtype(text: str) -> str:
     """A dtype that there are collectives for."""
     short = re.fullmatch(r"(f|fp|bf|i|s|u|c)([0-9]+)", text.lower())
     meant = {text.lower(): _SHORT[short[1]] + short[2]} if short else _DTYPES
-    return one_of("dtype", DTYPES, meant)(text)
+    return one_of("dtype", tuple(DTYPES), meant)(text)
 
 
 def nbytes(text: str) -> int:

@@ -117,19 +117,19 @@ def _start(configured: Settings, trace_file: str) -> None:
     global _hint
     _hint = hint(trace_file)
     _native.start(
-        configured.worker_threads,
-        configured.slot_bytes,
-        _SPIN_US,
-        configured.patience,
-        trace_file,
-        configured.checksum,
-        kinds.fault_plan(configured.faults),
-        configured.nan_check,
-        configured.link_timeout,
-        _hint,
-        trace_file.removesuffix(".trace") + "-",
-        configured.save_operands if trace_file else 0,
-        configured.stall_warning,
+        threads=configured.worker_threads,
+        slot_bytes=configured.slot_bytes,
+        spin_us=_SPIN_US,
+        patience_us=configured.patience,
+        trace_file=trace_file,
+        checksums=configured.checksum,
+        faults=kinds.fault_plan(configured.faults),
+        non_finite=configured.nan_check,
+        link_timeout_s=configured.link_timeout,
+        record_hint=_hint,
+        operand_files=trace_file.removesuffix(".trace") + "-",
+        operand_bytes=configured.save_operands if trace_file else 0,
+        stall_warning_s=configured.stall_warning,
     )
 
 

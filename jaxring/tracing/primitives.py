@@ -15,7 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from jaxring import _compat
-from jaxring.plan import protocols
+from jaxring.plan import dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.plan.collectives import CALLS, COLLECTIVES
 from jaxring.plan.gpu import copy_engine, nvls
@@ -107,6 +107,12 @@ def _check_for_cpus(what: str, options: Options) -> None:
         )
 
 
+def _check_for_gpus(what: str, dtype: Any) -> None:
+    """TypeError for a reduction of a dtype that the CUDA engine's kernels do not know."""
+    if not dtypes.find(dtype).on_gpus:
+        raise TypeError(f"jaxring.{what}: {dtype} is reduced on CPUs only; convert it to float32 first, for example.")
+
+
 def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
     """Registers how a primitive is lowered, on CPUs and on NVIDIA GPUs."""
     rule = functools.partial(_all_manual, primitive, rule)
@@ -118,6 +124,9 @@ def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
         return rule(ctx, *operands, **params)
 
     def for_gpus(ctx: Any, *operands: Any, **params: Any) -> Any:
+        options = params.get("options")
+        if options is not None and options.op is not None:
+            _check_for_gpus(primitive.name.removeprefix("jaxring_"), ctx.avals_in[0].dtype)
         prepare_lowering()
         return rule(ctx, *operands, **params)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import pytest
 
-from tests.collectives.coll_ranks import Ranks
+from tests.collectives.cases.coll_ranks import Ranks
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import jaxring
 from jaxring.plan import dtypes
 from jaxring.plan.algorithms import ALGORITHMS, serving
-from tests.collectives.coll_oracle import OPS, served
+from tests.collectives.cases.coll_oracle import OPS, served
 
 N = 4
 X = np.arange(N * N * 3.0, dtype=np.float32).reshape(N, N, 3)

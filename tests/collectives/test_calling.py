@@ -9,9 +9,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from tests.collectives.coll_calls import MOVING, REDUCING, call, has_blocks, moved, shift
-from tests.collectives.coll_meshes import check_lines, line_data, line_program, members
-from tests.collectives.coll_ranks import Report
+from tests.collectives.cases.coll_calls import MOVING, REDUCING, call, has_blocks, moved, shift
+from tests.collectives.cases.coll_meshes import check_lines, line_data, line_program, members
+from tests.collectives.cases.coll_ranks import Report
 
 
 def test_without_jit(ranks):

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from tests.collectives.coll_ranks import Ranks
+from tests.collectives.cases.coll_ranks import Ranks
 
 N = 4
 ALIASED = "output_operand_aliases = [#"

@@ -13,8 +13,8 @@ import pytest
 import jaxring
 from jaxring.plan import protocols, tuner
 from jaxring.plan.algorithms import serving
-from tests.collectives.coll_jobs import run_job
-from tests.collectives.coll_messages import ragged_case, ragged_expected
+from tests.collectives.cases.coll_jobs import run_job
+from tests.collectives.cases.coll_messages import ragged_case, ragged_expected
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -125,7 +125,7 @@ def script(tmp_path, text):
     head = """
         import sys, time
         import jax, jax.numpy as jnp, numpy as np
-        from tests.collectives.coll_ranks import Ranks
+        from tests.collectives.cases.coll_ranks import Ranks
         import jaxring
         me = jax.process_index()
         r = Ranks(sorted(jax.devices(), key=lambda d: (d.process_index, d.id)))
@@ -306,7 +306,7 @@ def test_ragged_sizes_that_disagree_between_processes(tmp_path):
     path = script(
         tmp_path,
         """
-        from tests.collectives.coll_messages import ragged_case, ragged_expected
+        from tests.collectives.cases.coll_messages import ragged_case, ragged_expected
         from functools import partial
         case = ragged_case(np.random.default_rng(0), r.n, 5)
         bad = {name: value.copy() for name, value in case.items()}

@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from tests.collectives.coll_ranks import Ranks
+from tests.collectives.cases.coll_ranks import Ranks
 
 # Made and checked a block after the other: XLA would keep the indices of all, in four bytes each.
 BLOCKS, BLOCK = 174, 12_345_679

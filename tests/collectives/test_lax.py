@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from jaxring.plan import dtypes
-from tests.collectives.coll_oracle import served, wrong
-from tests.collectives.coll_ranks import Ranks
+from tests.collectives.cases.coll_oracle import served, wrong
+from tests.collectives.cases.coll_ranks import Ranks
 
 INTEGERS = [name for name in dtypes.DTYPES if name.startswith(("int", "uint"))]
 FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]

@@ -11,9 +11,9 @@ from jax.lax import psum
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from tests.collectives.coll_calls import call
-from tests.collectives.coll_meshes import TABLES, check_lines, line_data, line_program, members
-from tests.collectives.coll_ranks import Ranks, Report
+from tests.collectives.cases.coll_calls import call
+from tests.collectives.cases.coll_meshes import TABLES, check_lines, line_data, line_program, members
+from tests.collectives.cases.coll_ranks import Ranks, Report
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.collectives.coll_jobs import run_job
+from tests.collectives.cases.coll_jobs import run_job
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
@@ -35,7 +35,7 @@ def test_links_and_scratch_without_memory(tmp_path, transport):
 
 PROGRAM = """
 import jax, numpy as np
-from tests.collectives.coll_ranks import Ranks
+from tests.collectives.cases.coll_ranks import Ranks
 import jaxring
 r = Ranks(jax.devices())
 for value in r.run(lambda v: {"y": jaxring.all_reduce(v, "x")}, np.ones((2, 3), np.float32))["y"].values():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.collectives.coll_ranks import Report
-from tests.collectives.coll_tables import TABLES
+from tests.collectives.cases.coll_ranks import Report
+from tests.collectives.cases.coll_tables import TABLES
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.collectives.coll_algorithms import algorithms
-from tests.collectives.coll_jobs import merged, once, tables
-from tests.collectives.coll_meshes import TABLES as MESH_TABLES
-from tests.collectives.coll_ranks import Report
-from tests.collectives.coll_tables import TABLES
+from tests.collectives.cases.coll_algorithms import algorithms
+from tests.collectives.cases.coll_jobs import merged, once, tables
+from tests.collectives.cases.coll_meshes import TABLES as MESH_TABLES
+from tests.collectives.cases.coll_ranks import Report
+from tests.collectives.cases.coll_tables import TABLES
 
 pytestmark = pytest.mark.multiprocess
 

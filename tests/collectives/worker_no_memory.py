@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 import jaxring
-from tests.collectives.coll_ranks import Ranks
+from tests.collectives.cases.coll_ranks import Ranks
 
 ME = jax.process_index()
 SHARED = sys.argv[1] == "shm"

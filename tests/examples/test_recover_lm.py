@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.collectives.coll_jobs import run_job
+from tests.collectives.cases.coll_jobs import run_job
 from tests.compiling import QUICK
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "recover_lm.py"

@@ -42,6 +42,7 @@ int main() {
   VALUE("op", "sum", ReduceOp::kSum) VALUE("op", "prod", ReduceOp::kProd) VALUE("op", "min", ReduceOp::kMin)
   VALUE("op", "max", ReduceOp::kMax) VALUE("op", "and", ReduceOp::kAnd) VALUE("op", "or", ReduceOp::kOr)
   VALUE("op", "xor", ReduceOp::kXor)
+  for (int i = 0; i < kDTypeCount; ++i) printf("facts %d %d %d\n", i, kDTypes[i].bytes, kDTypes[i].accumulator_bytes);
   VALUE("size", "dtypes", kDTypeCount) VALUE("size", "ops", kReduceOpCount)
 }
 """
@@ -78,5 +79,7 @@ def test_the_enumerations_are_the_same(native: dict[str, dict[str, tuple[int, ..
     assert {flag.name: (flag.value,) for flag in Flag} == native["flag"]
     assert {name: (code,) for name, code in dtypes.DTYPE_CODES.items()} == native["dtype"]
     assert {name: (code,) for name, code in dtypes.REDUCE_OPS.items() if name != "mean"} == native["op"]
+    facts = [(each.bytes, each.accumulator_bytes) for each in dtypes.DTYPES.values()]
+    assert {str(code): numbers for code, numbers in enumerate(facts)} == native["facts"]
     assert native["size"]["dtypes"] == (len(dtypes.DTYPES),)
     assert native["size"]["ops"] == (len(native["op"]),)

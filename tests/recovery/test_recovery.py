@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tests.collectives.coll_jobs import run_job
+from tests.collectives.cases.coll_jobs import run_job
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 

@@ -172,20 +172,28 @@ struct Args {
   bool spread_faults;
 };
 
-// The constant below has room for the dtypes before kC128 alone.
-static_assert(static_cast<int>(DType::kC128) == 16, "a new dtype needs a place in BytesOf()");
-
-constexpr uint32_t BytesOf(DType dtype) {
-  if (dtype == DType::kC128) return 16;
-  // The binary logarithm of each dtype's size, four bits each, the first dtype in the lowest bits.
-  return 1u << (0x3321100321032100ull >> 4 * static_cast<int>(dtype) & 15);
+// The binary logarithms of what `bytes` says of each dtype, three bits each, the first dtype in the lowest bits: device
+// code looks them up in a constant, not in memory.
+template <class Bytes>
+constexpr uint64_t PackedLogarithms(Bytes bytes) {
+  static_assert(3 * kDTypeCount <= 64, "the logarithms of all dtypes have to fit one constant");
+  uint64_t packed = 0;
+  for (int i = kDTypeCount - 1; i >= 0; --i) {
+    uint64_t logarithm = 0;
+    while (1u << logarithm < bytes(kDTypes[i])) ++logarithm;
+    packed = packed << 3 | logarithm;
+  }
+  return packed;
 }
+inline constexpr uint64_t kLogBytes = PackedLogarithms([](const DTypeFacts& facts) { return uint32_t{facts.bytes}; });
+inline constexpr uint64_t kLogWidening =
+    PackedLogarithms([](const DTypeFacts& facts) { return uint32_t{facts.accumulator_bytes} / uint32_t{facts.bytes}; });
+
+constexpr uint32_t BytesOf(DType dtype) { return 1u << (kLogBytes >> 3 * static_cast<int>(dtype) & 7); }
 
 // Accumulator elements take this many times the bytes of the dtype's own.
 constexpr uint32_t Widening(DType dtype, bool reduces) {
-  if (!reduces) return 1;
-  if (dtype == DType::kF8E4M3FN || dtype == DType::kF8E5M2) return 4;
-  return dtype == DType::kF16 || dtype == DType::kBF16 ? 2 : 1;
+  return reduces ? 1u << (kLogWidening >> 3 * static_cast<int>(dtype) & 7) : 1;
 }
 
 // Data moves in packs: 16 bytes of elements as they are in memory, and `widening` times that as accumulators.

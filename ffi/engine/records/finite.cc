@@ -6,9 +6,10 @@
 namespace jaxring {
 namespace {
 
-// An element is not finite if all bits of `exponent` are set, and NaN if any bit of `mantissa` is set, too.
+// The first part that is not finite.
 template <class Bits>
-std::optional<NonFinite> First(const void* data, uint64_t elements, Bits exponent, Bits mantissa) {
+std::optional<NonFinite> First(const void* data, uint64_t elements, const DTypeFacts& facts) {
+  const auto exponent = static_cast<Bits>(facts.not_finite), mantissa = static_cast<Bits>(facts.nan);
   constexpr uint64_t kBlock = 512;
   const char* from = static_cast<const char*>(data);
   auto at = [from](uint64_t i) {
@@ -36,30 +37,24 @@ std::string Describe(const Operation& op, const char* which, int rank, uint64_t 
 }  // namespace
 
 std::optional<NonFinite> FirstNonFinite(DType dtype, const void* data, uint64_t elements) {
+  const DTypeFacts& facts = FactsOf(dtype);
+  if (facts.not_finite == 0) return std::nullopt;
   std::optional<NonFinite> found;
-  switch (dtype) {
-    case DType::kF8E4M3FN:  // has no infinity, and one NaN
-      return First<uint8_t>(data, elements, 0x7F, 0x7F);
-    case DType::kF8E5M2:
-      return First<uint8_t>(data, elements, 0x7C, 0x03);
-    case DType::kF16:
-      return First<uint16_t>(data, elements, 0x7C00, 0x03FF);
-    case DType::kBF16:
-      return First<uint16_t>(data, elements, 0x7F80, 0x007F);
-    case DType::kF32:
-      return First<uint32_t>(data, elements, 0x7F800000, 0x007FFFFF);
-    case DType::kF64:
-      return First<uint64_t>(data, elements, 0x7FF0000000000000, 0x000FFFFFFFFFFFFF);
-    case DType::kC64:
-      found = FirstNonFinite(DType::kF32, data, 2 * elements);
+  const uint64_t parts = elements * facts.parts;
+  switch (facts.bytes / facts.parts) {
+    case 1:
+      found = First<uint8_t>(data, parts, facts);
       break;
-    case DType::kC128:
-      found = FirstNonFinite(DType::kF64, data, 2 * elements);
+    case 2:
+      found = First<uint16_t>(data, parts, facts);
+      break;
+    case 4:
+      found = First<uint32_t>(data, parts, facts);
       break;
     default:
-      return std::nullopt;
+      found = First<uint64_t>(data, parts, facts);
   }
-  if (found) found->element /= 2;
+  if (found) found->element /= facts.parts;
   return found;
 }
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxring
-from tests.collectives.coll_messages import point_to_point, ragged_case, ragged_expected
-from tests.collectives.coll_ranks import Ranks, Report
+from tests.collectives.cases.coll_messages import point_to_point, ragged_case, ragged_expected
+from tests.collectives.cases.coll_ranks import Ranks, Report
 
 
 def call_ragged(t, timeout=None):

@@ -19,7 +19,7 @@ import coll_meshes  # noqa: E402
 import coll_tables  # noqa: E402
 
 import jaxring  # noqa: E402
-from tests.collectives.coll_ranks import Ranks, Report  # noqa: E402
+from tests.collectives.cases.coll_ranks import Ranks, Report  # noqa: E402
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxring.plan import dtypes
-from tests.collectives.coll_algorithms import algorithms, choices
-from tests.collectives.coll_calls import (
+from tests.collectives.cases.coll_algorithms import algorithms, choices
+from tests.collectives.cases.coll_calls import (
     COLUMNS,
     EVERYWHERE,
     MOVING,
@@ -25,13 +25,13 @@ from tests.collectives.coll_calls import (
     reduction_data,
     shift,
 )
-from tests.collectives.coll_messages import barriers, point_to_point, ragged
-from tests.collectives.coll_oracle import Case, case, random_bits, served_pairs
+from tests.collectives.cases.coll_messages import barriers, point_to_point, ragged
+from tests.collectives.cases.coll_oracle import Case, case, random_bits, served_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.collectives.coll_ranks import Ranks, Report
+    from tests.collectives.cases.coll_ranks import Ranks, Report
 
 
 def reductions(ranks: Ranks, report: Report) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxring.plan import protocols, tuner
 from jaxring.plan.algorithms import serving
-from tests.collectives.coll_calls import (
+from tests.collectives.cases.coll_calls import (
     MOVING,
     REDUCING,
     blocks,
@@ -19,10 +19,10 @@ from tests.collectives.coll_calls import (
     reduction_data,
     shift,
 )
-from tests.collectives.coll_oracle import random_bits
+from tests.collectives.cases.coll_oracle import random_bits
 
 if TYPE_CHECKING:
-    from tests.collectives.coll_ranks import Ranks, Report
+    from tests.collectives.cases.coll_ranks import Ranks, Report
 
 
 def choices(ranks: Ranks, collective: str, nbytes: int, dtype: str) -> list[tuple[str | None, str | None]]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from tests.collectives.coll_calls import MOVING, REDUCING, call, has_blocks, moved, shift
-from tests.collectives.coll_ranks import Ranks, Report
+from tests.collectives.cases.coll_calls import MOVING, REDUCING, call, has_blocks, moved, shift
+from tests.collectives.cases.coll_ranks import Ranks, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,7 +11,7 @@ import numpy as np
 import jaxring
 
 if TYPE_CHECKING:
-    from tests.collectives.coll_ranks import Ranks, Report
+    from tests.collectives.cases.coll_ranks import Ranks, Report
 
 
 def point_to_point(ranks: Ranks, report: Report) -> None:

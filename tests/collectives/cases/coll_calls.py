@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import jaxring
-from tests.collectives.coll_oracle import Case, bounds, case, wrong
+from tests.collectives.cases.coll_oracle import Case, bounds, case, wrong
 
 if TYPE_CHECKING:
-    from tests.collectives.coll_ranks import Report
+    from tests.collectives.cases.coll_ranks import Report
 
 COLUMNS = 96
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
