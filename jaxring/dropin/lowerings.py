@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -187,6 +188,25 @@ def _lower(name: str, platform: str, ctx: Any, *operands: Any, **params: Any) ->
     avals_in = [_compat.untyped(aval) for aval in ctx.avals_in]
     ctx = ctx.replace(avals_in=avals_in, avals_out=[_compat.untyped(_compat.awaited(aval)) for aval in ctx.avals_out])
     site = traced_at(ctx.traceback)
+    with _mesh_of(ctx.module_context):
+        return _lower_at(site, name, platform, ctx, *operands, **params)
+
+
+def _mesh_of(module_context: Any) -> Any:
+    """A context in which JAX knows the mesh of the program that is being lowered.
+
+    It knows it except in a partition function of `jax.experimental.custom_partitioning`, which it traces, and lowers,
+    while XLA compiles: there axes are bound without a mesh.
+    """
+    mesh = getattr(module_context.axis_context, "mesh", None)
+    if mesh is None or not jax.sharding.get_abstract_mesh().empty:
+        return contextlib.nullcontext()
+    manual = dict.fromkeys(module_context.axis_context.manual_axes, jax.sharding.AxisType.Manual)
+    return jax.sharding.use_abstract_mesh(getattr(mesh, "abstract_mesh", mesh).update_axis_types(manual))
+
+
+def _lower_at(site: str, name: str, platform: str, ctx: Any, *operands: Any, **params: Any) -> Any:
+    avals_in = ctx.avals_in
     call = f"{name} {avals_in[0].str_short()} over {params.get('axes', params.get('axis_name'))!r} at {site}"
     why = _unserved(name, avals_in, params)
     if why is None:

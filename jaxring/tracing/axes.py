@@ -56,6 +56,16 @@ class Axes:
         """The axes ``names``, some of these, without groups."""
         return Axes(tuple(names), self.mesh, vmapped=tuple(pair for pair in self.vmapped if pair[0] in names))
 
+    def on(self, mesh: Any) -> Axes:
+        """These axes where a program is lowered, over ``mesh``. Batching is over, so all of them are the mesh's.
+
+        In a partition function of `jax.experimental.custom_partitioning` axes are bound without their mesh, and so were
+        taken for axes of `jax.vmap`.
+        """
+        if not self.vmapped:
+            return self
+        return dataclasses.replace(self, mesh=tuple(mesh.shape.items()), vmapped=())
+
     def partitions(self) -> np.ndarray:
         """Partition ids, one row per group, in rank order."""
         sizes = [size for _, size in self.mesh]

@@ -144,6 +144,8 @@ def _all_manual(primitive: Primitive, rule: Callable[..., Any], ctx: Any, *opera
     launchers.warn_if_alone()  # a lone rank's call may leave nothing to plan later
     context = ctx.module_context.axis_context
     mesh = getattr(context, "mesh", None)
+    if mesh is not None:
+        params["axes"] = params["axes"].on(mesh)
     if mesh is None or set(mesh.axis_names) == set(context.manual_axes):
         return rule(ctx, *operands, **params)
     loose = set(mesh.axis_names) - set(context.manual_axes)

@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import threading
-from typing import Any
+from typing import Any, NamedTuple
+
+from jaxring.tracing.lowering.per_thread import PerThread
 
 # Names of functions and of other symbols in an operation's text. A string that matches by chance does no harm.
 _SYMBOL = re.compile(r'@("(?:[^"\\]|\\.)*"|[\w$.-]+)')
@@ -25,21 +26,21 @@ _RESOURCE = re.compile(r'dense_resource<("(?:[^"\\]|\\.)*"|[\w$.-]+)>')
 _DATA = re.compile(r'^ *("(?:[^"\\]|\\.)*"|[\w$.-]+): ("0x[0-9A-F]*")', re.MULTILINE)
 
 
-class _Program(threading.local):
-    """The program that this thread lowers, and the digests of its values and functions: many calls depend on most."""
+class _Program(NamedTuple):
+    """The program that a thread lowers, and the digests of its values and functions: many calls depend on most."""
 
-    module: Any = None
-    known: dict[Any, bytes] = {}  # noqa: RUF012
+    module: Any
+    known: dict[Any, bytes]
 
 
-_program = _Program()
+_program = PerThread(_Program(None, {}))
 
 
 def fingerprint(module_context: Any, operands: list[Any]) -> str:
     """A hash of all operations behind the operands."""
-    if _program.module is not module_context.module:
-        _program.module, _program.known = module_context.module, {}
-    known = _program.known
+    if _program.get().module is not module_context.module:
+        _program.set(_Program(module_context.module, {}))
+    known = _program.get().known
     # Depth first without recursion: chains of operations are longer than Python's stack.
     pending = list(operands)
     while pending:
@@ -70,7 +71,7 @@ def _digest(value: Any, behind: list[bytes], functions: Any) -> bytes:
     if _is_block(owner):
         return _hash(b"argument", owner.owner.operation.name.encode(), str(value.arg_number).encode(), *behind)
     operation = owner.operation
-    known = _program.known
+    known = _program.get().known
     if operation not in known:
         known[operation] = _hash(operation.name.encode(), *behind, _whole(operation, _text(operation), functions))
     return _hash(known[operation], str(value.result_number).encode(), str(value.type).encode())
@@ -87,7 +88,7 @@ def _text(operation: Any) -> str:
 
 def _whole(operation: Any, text: str, functions: Any) -> bytes:
     """A digest of an operation's text, of all functions that it names, and of the data that it refers to."""
-    known = _program.known
+    known = _program.get().known
     named = []
     for name in dict.fromkeys(match[1].strip('"') for match in _SYMBOL.finditer(text)):
         if name not in known and name in functions:

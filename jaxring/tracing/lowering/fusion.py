@@ -19,6 +19,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from jaxring.settings import settings
+from jaxring.tracing.lowering.per_thread import PerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -58,11 +59,11 @@ class _FusedCall(NamedTuple):
 
 
 class _Thread(threading.local):
-    last: _FusedCall | None = None
     apart: bool = False
 
 
 _thread = _Thread()
+_last: PerThread[_FusedCall | None] = PerThread(None)
 
 
 @contextlib.contextmanager
@@ -82,7 +83,7 @@ def emit(module: Any, key: Hashable, leaf: Leaf, build: Callable[[Sequence[Leaf]
     """
     if _thread.apart or leaf.nbytes > settings().fusion_bytes:
         return build([leaf])[0]
-    last = _thread.last
+    last = _last.get()
     behind = _what_follows(last, module, key, leaf) if last is not None else None
     if last is None or behind is None:
         last, behind = _FusedCall(module, key, None, (), ()), []
@@ -99,7 +100,7 @@ def emit(module: Any, key: Hashable, leaf: Leaf, build: Callable[[Sequence[Leaf]
         partition.erase()
     # A reshape to the same shape is nothing to XLA. Values cannot be exchanged once JAX has them, operands can.
     stand_in = hlo.reshape(result.type, result)
-    _thread.last = _FusedCall(module, key, call, leaves, (*last.stand_ins, stand_in.owner.operation))
+    _last.set(_FusedCall(module, key, call, leaves, (*last.stand_ins, stand_in.owner.operation)))
     return stand_in
 
 
