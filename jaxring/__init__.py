@@ -23,6 +23,7 @@ if not _source_tree.replaced_by_installed():
     )
     from jaxring.communicator import Communicator
     from jaxring.dropin import install, installed, uninstall
+    from jaxring.dropin.explaining import explain
     from jaxring.errors import JaxringError, JoinError, PlanError, ReplicatedOperandWarning, SettingsError
     from jaxring.exporting import export_checks
     from jaxring.overlap import (
@@ -37,7 +38,7 @@ if not _source_tree.replaced_by_installed():
     from jaxring.p2p import new_token, ragged_all_to_all, recv, send
     from jaxring.plan.user import register_algorithm
     from jaxring.recovery import abort, rebuild, shrink
-    from jaxring.runtime import build_info, counters, explain, plans
+    from jaxring.runtime import build_info, counters, plans
     from jaxring.tracing.casting import pcast
     from jaxring.world.identity import version as _version
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
 import jaxring._native as _native
 from jaxring.errors import JoinError
-from jaxring.plan import tuner, user
-from jaxring.plan.schedule import Schedule, Spec
-from jaxring.plan.selection import EVERYTHING
+from jaxring.plan.schedule import Schedule
 from jaxring.runtime import programs, schedules, survivors
 from jaxring.runtime.agreement import Use
 from jaxring.runtime.call import CallSpec
+from jaxring.runtime.choice import choose
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.placement import RankPlace, device_owners, exchange_devices, known_devices
 from jaxring.runtime.plan_spec import PlanSpec
@@ -24,8 +23,6 @@ from jaxring.settings import settings
 from jaxring.world import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jaxring.runtime.job import Job
     from jaxring.world.join import World
     from jaxring.world.membership import Membership
@@ -70,41 +67,14 @@ class Planner:
         # Halves of a point-to-point message run apart from each other, so they cannot read each other's memory.
         apart = half != "both"
         domains = tuple(range(len(placement))) if apart else schedules.normalise([p.process for p in placement])
-        # PXN cannot gather messages whose sizes only their senders know.
-        no_pxn = ("pxn",) if ragged else ()
         processors = self._processors(placement, hosts, world)
-
-        def pick(unwanted: Sequence[str] = (), **wishes: Any) -> tuner.Choice:
-            return tuner.choose(
-                collective,
-                domains,
-                hosts,
-                nbytes,
-                spec.dtype,
-                ll_bytes=_native.ll_payload_bytes(),
-                channels=settings().channels,
-                unwanted=(*unwanted, *no_pxn),
-                interfaces=interfaces,
-                processors=processors,
-                **wishes,
-            )
-
-        choice = _users_choice(collective, domains, spec, root) or tuner.choose_among(
-            pick,
-            EVERYTHING if ragged else settings().algo,
-            settings().proto,
-            spec.algorithm,
-            spec.protocol or ("simple" if ragged and len(set(domains)) > 1 else None),
-        )
-        if apart and choice.protocol == "memory":  # a message of a lone rank to itself
-            choice = dataclasses.replace(choice, protocol="simple")
-        channels = 1 if ragged or apart else choice.channels
+        choice = choose(spec, domains, hosts, root=root, interfaces=interfaces, processors=processors)
         plan_spec = PlanSpec(
             collective=collective,
             half=half,
             algorithm=choice.algorithm,
             protocol=choice.protocol,
-            channels=channels,
+            channels=choice.channels,
             domains=domains,
             root=root,
             perm=spec.perm,
@@ -154,7 +124,7 @@ class Planner:
             processes=len({p.process for p in placement}),
             algorithm=choice.algorithm,
             protocol=choice.protocol,
-            channels=channels,
+            channels=choice.channels,
             transports=transports,
             reason=choice.reason,
             candidates=tuple(choice.candidates),
@@ -231,18 +201,6 @@ class Planner:
                         for channel in range(channels):
                             world.link(target, channel)
         return channels, tuple(sorted(transports)) or ("none",), linked
-
-
-def _users_choice(collective: str, domains: tuple[int, ...], spec: CallSpec, root: int) -> tuner.Choice | None:
-    """The choice where the caller asked for an algorithm of their own: nothing is left to choose but the protocol."""
-    if spec.algorithm is None or user.find(spec.algorithm) is None:
-        return None
-    schedule = user.build_user(Spec(collective, len(domains), spec.algorithm, root=root, placement=domains))
-    messages = any(any(schedule.message_peers(rank)) for rank in range(len(domains)))
-    protocol = spec.protocol or ("simple" if messages else "memory")
-    if messages and protocol == "memory":
-        raise ValueError(f"algorithm {spec.algorithm!r} sends messages, which protocol 'memory' does not carry")
-    return tuner.Choice(spec.algorithm, protocol, 1, f"algorithm {spec.algorithm!r} of your own", [])
 
 
 def _key(request: _native.PlanRequest, spec: CallSpec, placement: list[RankPlace], epoch: int) -> int:

@@ -91,6 +91,39 @@ def run(first: int, count: int, at_once: int, say: bool) -> int:
     return failed
 
 
+def run_partitioned(first: int, count: int, say: bool) -> int:
+    """Checks programs of plain `jit` under whole_program, and returns how many failed."""
+    import jax
+
+    import jaxring
+    from tests.random.rnd_partitioned import generate_partitioned
+    from tests.random.rnd_partitioned_check import check_partitioned
+
+    failed = refused = operations = 0
+    kept: collections.Counter[str] = collections.Counter()
+    began = time.monotonic()
+    for seed in range(first, first + count):
+        if say:
+            print(f"seeds {seed} to {seed}", flush=True)
+        program = generate_partitioned(seed, len(jax.devices()))
+        result = check_partitioned(program)
+        refused += bool(result.refused)
+        operations += result.operations
+        kept.update(text.partition(": XLA's own collective: ")[2] for text in result.kept)
+        if result.refused and say:
+            print(f"  JAX refuses seed {seed}: {result.refused.splitlines()[0][:200]}", flush=True)
+        if result.faults:
+            failed += 1
+            print(f"FAILED {program.describe()}\n" + "\n".join(result.faults), flush=True)
+    if say:
+        print(
+            f"{count} programs of seeds {first} to {first + count - 1} on {len(jax.devices())} devices: {failed} "
+            f"failed, {refused} that JAX refuses, {operations} operations of the engine, left to XLA: {dict(kept)}; "
+            f"{time.monotonic() - began:.0f} s, jax {jax.__version__}, jaxring {jaxring.__version__}"
+        )
+    return failed
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -99,6 +132,9 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=8, help="of this process")
     parser.add_argument("--at-once", type=int, default=8, help="groups of programs for each jaxring.install()")
     parser.add_argument("--reference-only", action="store_true", help="run them by jax.lax, and compare nothing")
+    parser.add_argument(
+        "--whole-program", action="store_true", help="programs of plain jit, whose collectives the partitioner inserts"
+    )
     options = parser.parse_args()
     start(options.devices)
     import jax
@@ -106,6 +142,8 @@ def main() -> None:
     if options.reference_only:
         run_reference(options.seed, options.count)
         return
+    if options.whole_program:
+        sys.exit(1 if run_partitioned(options.seed, options.count, jax.process_index() == 0) else 0)
     failed = run(options.seed, options.count, options.at_once, jax.process_index() == 0)
     sys.exit(1 if failed else 0)
 

@@ -38,8 +38,8 @@ if "--reference-only" not in sys.argv:
 """
 
 
-def check(command, seed, count, devices, script=RUN):
-    arguments = ["--seed", str(seed), "--count", str(count), "--devices", str(devices)]
+def check(command, seed, count, devices, script=RUN, options=()):
+    arguments = ["--seed", str(seed), "--count", str(count), "--devices", str(devices), *options]
     environment = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
     done = subprocess.run(
         [*command, str(script), *arguments],
@@ -52,6 +52,7 @@ def check(command, seed, count, devices, script=RUN):
     print(done.stdout[-20000:])
     assert done.returncode == 0, f"{done.stdout[-20000:]}\n{done.stderr[-4000:]}"
     assert f"{count} programs of seeds {seed} to {seed + count - 1}" in done.stdout
+    return done.stdout
 
 
 def test_fixed_seeds():
@@ -63,6 +64,28 @@ def test_fixed_seeds():
 def test_fixed_seeds_between_processes(processes, devices):
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", str(processes), "--devices-per-process", str(devices)]
     check(command, 2000, 8, devices)
+
+
+def test_whole_programs():
+    """Of plain `jit`: what the partitioner inserts is right on the engine, and none of it is left to XLA."""
+    said = check([sys.executable], 3000, 16, 8, options=("--whole-program",))
+    assert "left to XLA: {}" in said
+
+
+@pytest.mark.multiprocess
+def test_whole_programs_between_processes():
+    command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "2"]
+    said = check(command, 4000, 6, 2, options=("--whole-program",))
+    assert "left to XLA: {}" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S + 60)
+def test_whole_programs_of_the_day(capsys):
+    seed = 100_000 + A_DAY * (dt.datetime.now(dt.UTC).date() - dt.date(2026, 1, 1)).days
+    with capsys.disabled():
+        print(f"\nwhole programs of the day: python -m tests.random.run --whole-program --seed {seed}", flush=True)
+    assert "left to XLA: {}" in check([sys.executable], seed, 200, 8, options=("--whole-program",))
 
 
 @pytest.mark.slow

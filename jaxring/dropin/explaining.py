@@ -1,0 +1,103 @@
+"""`jaxring.explain`: what has run so far, or every collective of a compiled program."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from jaxring.dropin.whole_program.hlo import Instruction, Module, shapes
+from jaxring.dropin.whole_program.rewrite import OPCODES
+from jaxring.runtime.call import CallSpec
+from jaxring.runtime.choice import choose
+from jaxring.runtime.explain import explain as so_far
+from jaxring.runtime.placement import device_owners
+from jaxring.runtime.schedules import normalise
+from jaxring.settings.sizes import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TEXT = re.compile(r'\b(spec|shown) = "((?:[^"\\]|\\.)*)"', re.DOTALL)
+_GROUPS = re.compile(r"\bgroups = dense<\[([0-9, ]*)\]>")
+_SIZE = re.compile(r"\bgroup_size = ([0-9]+) : i64")
+_ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")
+
+
+def explain(compiled: jax.stages.Compiled | None = None) -> str:
+    """A line for each kind of decision so far: what ran where, by which algorithm, protocol and transport, and why.
+
+    Then a line for each call that `jaxring.install` left to JAX's or XLA's own collectives, or replicated, and why.
+
+    With ``compiled``, what ``jax.jit(f).lower(...).compile()`` has returned: a line for each collective of that
+    program, in the program's order: whether the program called it or XLA inserted it, bytes per rank, groups, the
+    choice among the ranks of the first group, and what it is predicted to take, on one host. ValueError for an
+    executable whose program XLA does not tell.
+    """
+    if compiled is None:
+        return so_far()
+    lines: list[str] = []
+    executable: Any = compiled.runtime_executable()
+    try:
+        modules = executable.hlo_modules()
+    except (AttributeError, jax.errors.JaxRuntimeError) as error:
+        raise ValueError(f"jaxring.explain: XLA does not tell the program of this executable: {error}") from None
+    for module in modules:
+        lines += _listed(Module(module.as_serialized_hlo_module_proto()))
+    return "\n".join(lines) or "jaxring: there is no collective in this program."
+
+
+def _listed(module: Module) -> Iterator[str]:
+    for _, computation in module.computations:
+        for instruction in computation.instructions:
+            if instruction.opcode in OPCODES:
+                what = ", ".join(map(str, shapes(instruction.shape)))
+                yield f"{instruction.opcode} {what} at {module.site(instruction) or '?'}: XLA's own collective"
+            elif instruction.opcode == "custom-call" and instruction.message.text(28).startswith("jaxring_"):
+                yield from _calls(module, instruction)
+
+
+def _calls(module: Module, instruction: Instruction) -> Iterator[str]:
+    """The collectives of one custom call of ours."""
+    config = instruction.message.text(43)
+    texts = {name: _ESCAPE.sub(_character, text) for name, text in _TEXT.findall(config)}
+    if not texts.get("spec"):
+        return  # it only waits for one
+    sites = texts.get("shown", "").splitlines()
+    size = int(match[1]) if (match := _SIZE.search(config)) else 1
+    listed = [int(n) for n in match[1].split(",")] if (match := _GROUPS.search(config)) else list(range(size))
+    for i, text in enumerate(texts["spec"].splitlines()):
+        spec = CallSpec.from_json(text)
+        site = sites[i] if i < len(sites) else spec.site
+        yield f"{_described(spec, size, module.partitions)} at {site}: {_origin(sites)}; {_chosen(spec, listed[:size])}"
+
+
+def _described(spec: CallSpec, size: int, partitions: int) -> str:
+    what = f"{spec.collective}({spec.op})" if spec.op else spec.collective
+    shape = ",".join(map(str, spec.shape))
+    nbytes = shown(spec.operand_bytes(size))
+    return f"{what} {spec.dtype}[{shape}] {nbytes} in {partitions // size} group(s) of {size} over {spec.axes}"
+
+
+def _origin(sites: list[str]) -> str:
+    return "inserted by XLA" if sites else "called by the program"
+
+
+def _chosen(spec: CallSpec, group: list[int]) -> str:
+    owners = device_owners("cpu")
+    devices = [spec.devices[partition] for partition in group] if spec.devices is not None else group
+    processes = normalise([owners.get(device, 0) for device in devices])
+    domains = tuple(range(len(group))) if spec.half != "both" else processes
+    try:
+        choice = choose(spec, domains, (0,) * len(domains), root=spec.root)
+    except ValueError as error:
+        return str(error)
+    cost = dict(choice.candidates).get(f"{choice.algorithm}/{choice.protocol}")
+    about = f", about {cost:.3g} us" if cost is not None else ""
+    return f"{choice.algorithm}, protocol {choice.protocol}, {choice.channels} channel(s){about}: {choice.reason}"
+
+
+def _character(escaped: re.Match[str]) -> str:
+    """Of MLIR's text: two hexadecimal digits, or the character itself."""
+    return chr(int(escaped[1], 16)) if len(escaped[1]) == 2 else escaped[1]

@@ -1,0 +1,74 @@
+"""The choice of algorithm and protocol for a call: what the call asks for, what the settings say, then the tuner's."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jaxring._native as _native
+from jaxring.plan import tuner, user
+from jaxring.plan.schedule import Spec
+from jaxring.plan.selection import EVERYTHING
+from jaxring.settings import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.runtime.call import CallSpec
+
+
+def choose(
+    spec: CallSpec,
+    domains: tuple[int, ...],
+    hosts: tuple[int, ...],
+    *,
+    root: int = 0,
+    interfaces: int = 1,
+    processors: int = 0,
+) -> tuner.Choice:
+    """The choice for a call among ranks with these memory domains and hosts. Raises ValueError for what cannot be done.
+
+    ``interfaces``: of the host that has the fewest, between hosts. ``processors``: what the processes share if one host
+    has them all, else 0.
+    """
+    collective, ragged, apart = spec.facts.plays, spec.facts.ragged, spec.half != "both"
+    # PXN cannot gather messages whose sizes only their senders know.
+    no_pxn = ("pxn",) if ragged else ()
+
+    def pick(unwanted: Sequence[str] = (), **wishes: Any) -> tuner.Choice:
+        return tuner.choose(
+            collective,
+            domains,
+            hosts,
+            spec.operand_bytes(len(domains)),
+            spec.dtype,
+            ll_bytes=_native.ll_payload_bytes(),
+            channels=settings().channels,
+            unwanted=(*unwanted, *no_pxn),
+            interfaces=interfaces,
+            processors=processors,
+            **wishes,
+        )
+
+    choice = _users_choice(collective, domains, spec, root) or tuner.choose_among(
+        pick,
+        EVERYTHING if ragged else settings().algo,
+        settings().proto,
+        spec.algorithm,
+        spec.protocol or ("simple" if ragged and len(set(domains)) > 1 else None),
+    )
+    if apart and choice.protocol == "memory":  # a message of a lone rank to itself
+        choice = dataclasses.replace(choice, protocol="simple")
+    return dataclasses.replace(choice, channels=1) if ragged or apart else choice
+
+
+def _users_choice(collective: str, domains: tuple[int, ...], spec: CallSpec, root: int) -> tuner.Choice | None:
+    """The choice where the caller asked for an algorithm of their own: nothing is left to choose but the protocol."""
+    if spec.algorithm is None or user.find(spec.algorithm) is None:
+        return None
+    schedule = user.build_user(Spec(collective, len(domains), spec.algorithm, root=root, placement=domains))
+    messages = any(any(schedule.message_peers(rank)) for rank in range(len(domains)))
+    protocol = spec.protocol or ("simple" if messages else "memory")
+    if messages and protocol == "memory":
+        raise ValueError(f"algorithm {spec.algorithm!r} sends messages, which protocol 'memory' does not carry")
+    return tuner.Choice(spec.algorithm, protocol, 1, f"algorithm {spec.algorithm!r} of your own", [])

@@ -1,0 +1,50 @@
+"""`jaxring.explain(compiled)`: every collective of a program, with where it comes from and what it will take."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import numpy as np
+from jax import lax
+
+import jaxring
+from tests.dropin.whole_program.wp_programs import exported, matrix, mesh, over
+
+FLAT = mesh((8,))
+GRID = mesh((4, 2))
+
+
+def test_a_program_with_collectives_of_all_origins():
+    groups = [[0, 1], [2, 3, 4, 5, 6, 7]]
+    left = exported(over(FLAT, lambda x: lax.psum(x, "x", axis_index_groups=groups)), matrix(FLAT, "x", n=8))
+    called = over(FLAT, lambda x: jaxring.all_gather(x, "x"))
+    f = jax.jit(lambda x: (left(x), called(x), x.sum(0), (x * 2).sum(0)))
+    with jaxring.installed(whole_program=True):
+        compiled = f.lower(matrix(FLAT, "x", n=8)).compile()
+    lines = jaxring.explain(compiled).splitlines()
+    here = rf"test_explain.py:{test_a_program_with_collectives_of_all_origins.__code__.co_firstlineno}"
+    number = int(here.rpartition(":")[2])
+    inserted = [line for line in lines if "inserted by XLA" in line]
+    assert len(inserted) == 2
+    for line in inserted:
+        assert line.startswith("all_reduce(sum) float32[8] 32 B in 1 group(s) of 8 over 8 of 8 devices at ")
+        assert f"test_explain.py:{number + 4} (jit(<lambda>)/reduce_sum)" in line
+        assert re.search(r"; direct, protocol memory, 1 channel\(s\)(, about [0-9.e+]+ us)?: ", line)
+    (own,) = [line for line in lines if "called by the program" in line]
+    assert own.startswith("all_gather float32[1,8] 32 B in 1 group(s) of 8 over 'x' at test_explain.py:")
+    (kept,) = [line for line in lines if line.endswith("XLA's own collective")]
+    assert kept.startswith("all-reduce float32[1,8] at ")
+    assert len(lines) == 4
+
+
+def test_without_install_all_are_xlas():
+    x = matrix(GRID, "x", "y")
+    lines = jaxring.explain(jax.jit(lambda x: x.sum(0)).lower(x).compile()).splitlines()
+    assert len(lines) == 1
+    assert lines[0].endswith("XLA's own collective")
+
+
+def test_a_program_without_collectives():
+    compiled = jax.jit(lambda x: x + 1).lower(np.float32(1)).compile()
+    assert jaxring.explain(compiled) == "jaxring: there is no collective in this program."
