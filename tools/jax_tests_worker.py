@@ -1,6 +1,6 @@
 """One process of `jax_tests.py`: runs a JAX test file as a script and writes a JSON line for each test.
 
-python jax_tests_worker.py RESULTS TEST_FILE [--install] [flags for the test file...]
+python jax_tests_worker.py RESULTS TEST_FILE [--install=lax|whole] [flags for the test file...]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def reasons() -> dict[str, int]:
     """The number of calls that kept JAX's own lowering, by primitive and reason."""
     counts: dict[str, int] = {}
     for text, count in notes().items():
-        call, _, why = text.partition(": JAX's own collective: ")
+        call, _, why = text.replace(": XLA's own", ": JAX's own").partition(": JAX's own collective: ")
         if not why:
             continue
         primitive = call.split(" ", 1)[0]
@@ -61,7 +61,7 @@ def count_lowered() -> list[str]:
 
 def main() -> None:
     results, test, *flags = sys.argv[1:]
-    install = "--install" in flags
+    install = next((flag.partition("=")[2] for flag in flags if flag.startswith("--install=")), "")
     output = pathlib.Path(results)
     original = unittest.TestCase.run
 
@@ -90,8 +90,8 @@ def main() -> None:
     # Many of JAX's tests have axes of one device.
     primitives.lone_ranks_call = True
     if install:
-        jaxring.install()
-    sys.argv = [test, *(flag for flag in flags if flag != "--install")]
+        jaxring.install(whole_program=install == "whole")
+    sys.argv = [test, *(flag for flag in flags if not flag.startswith("--install="))]
     try:
         runpy.run_path(test, run_name="__main__")
     finally:
