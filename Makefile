@@ -46,7 +46,7 @@ SCHEDULES := build/schedules.bin
 export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma lint format types pytest native-test counts tsan asan ubsan cuda cuda-all package-test clean
+.PHONY: help demo fuzz test test-all test-rdma lint tidy format types pytest native-test counts tsan asan ubsan cuda cuda-all package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,13 @@ lint: $(ENVIRONMENT) ## ruff, clang-format and spelling, without changing files
 	@ruff format --check .
 	@if [ -n "$(CXX_FILES)" ]; then clang-format --dry-run -Werror $(CXX_FILES); fi
 	@codespell $$(git ls-files -co --exclude-standard -- '*.py' '*.pyi' '*.h' '*.cc' '*.cu' '*.md' '*.sh' '*.toml' '*.yml' '*.yaml' Makefile)
+
+tidy: $(ENVIRONMENT) ## clang-tidy on the C++ code, with the checks of .clang-tidy
+	$(SAY) "clang-tidy"
+	@headers=$$(python tools/ffi_headers.py $(VENV)/headers); \
+	cmake -S . -B build/tidy -G Ninja -DPython_EXECUTABLE="$(abspath $(BIN))/python" -DJAXRING_BUILD_TESTS=ON \
+	  -DJAXRING_UNITY=OFF -DJAXRING_CUDA=OFF -DJAXRING_FFI_INCLUDE="$$headers" --log-level=WARNING >/dev/null
+	@run-clang-tidy.py -p build/tidy -j $(JOBS) -quiet -hide-progress '$(CURDIR)/ffi/'
 
 format: $(ENVIRONMENT) ## rewrite all sources in the project's format, and the table of docs/settings.md
 	@python tools/settings_page.py

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bind/bind_links.h"
@@ -68,7 +69,7 @@ bool RaiseSignalsFirst([[maybe_unused]] unsigned long main_thread, [[maybe_unuse
 // Ends this process by a signal's default action after `seconds`, or `more` later if all `others` have ended or are
 // about to. Needs no Python, whose interpreter may be gone by then.
 void EndLater(int number, double seconds, double more, std::vector<int> others) {
-  std::thread([=] {
+  std::thread([number, seconds, more, others = std::move(others)] {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     const std::vector<int> gone = RunningEngine() == nullptr ? std::vector<int>{} : RunningEngine()->Gone();
     const bool together = std::all_of(others.begin(), others.end(), [&](int process) {

@@ -71,7 +71,7 @@ struct PlanRequest {
   // See Site.
   void Resolve(std::shared_ptr<const Plan> plan) const;
   void Identify(uint64_t key, Half half, int process) const;
-  void Reject(Status status) const;
+  void Reject(const Status& status) const;
 };
 
 class Engine {
@@ -357,7 +357,7 @@ class Engine {
   std::vector<std::thread> workers_;
   std::string Enlist(int process, int channel, bool sending, JoinedLink joined);
   // Registers the goodbye that a link sends when this process ends; sends it at once if it is already ending.
-  void AddGoodbye(std::function<void()> say);
+  void AddGoodbye(const std::function<void()>& say);
 
   BusyPollers busy_pollers_;
   VerbsJoin verbs_;

@@ -67,7 +67,7 @@ void Engine::ControlEnded(int process, const std::string& why, Ending ending) {
 
 Engine::Crash Engine::RecordCrash(int process, const std::string& reason, Ending ending, int witness) {
   RecordTrouble();
-  const Crash crash{reason, ending, Clock::now(), witness};
+  Crash crash{reason, ending, Clock::now(), witness};
   {
     std::lock_guard lock(mutex_);
     const auto [it, news] = crashes_.try_emplace(process, crash);
@@ -192,7 +192,7 @@ OnEnd Engine::LinkEnded(int process, bool by_socket) {
   };
 }
 
-void Engine::AddGoodbye(std::function<void()> say) {
+void Engine::AddGoodbye(const std::function<void()>& say) {
   {
     std::lock_guard lock(mutex_);
     goodbyes_.push_back(say);
@@ -202,7 +202,7 @@ void Engine::AddGoodbye(std::function<void()> say) {
 }
 
 std::string Engine::Enlist(int process, int channel, bool sending, JoinedLink joined) {
-  AddGoodbye(std::move(joined.say_goodbye));
+  AddGoodbye(joined.say_goodbye);
   if (sending) {
     links_.AddSend(process, channel, std::move(joined.send));
   } else {

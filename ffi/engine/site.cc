@@ -24,7 +24,7 @@ void PlanRequest::Identify(uint64_t key, Half half, int process) const {
   site->Identify(group, collective, key, half, process, epoch);
 }
 
-void PlanRequest::Reject(Status status) const { site->Reject(group, collective, std::move(status), epoch); }
+void PlanRequest::Reject(const Status& status) const { site->Reject(group, collective, status, epoch); }
 
 Site::Site(Engine* engine, SiteSpec spec) : engine_(engine), id_(sites_made++), spec_(std::move(spec)) {
   epoch_ = engine_->Register(this);
@@ -192,7 +192,7 @@ void Site::Identified(Group& group, Part& part, const Part::Identity& identity) 
   }
 }
 
-void Site::Reject(int group_index, size_t collective, Status status, uint64_t epoch) {
+void Site::Reject(int group_index, size_t collective, const Status& status, uint64_t epoch) {
   std::lock_guard lock(mutex_);
   if (epoch != epoch_) return;
   if (status.code == Code::kUnavailable) engine_->RecordTrouble();  // a peer cannot be reached

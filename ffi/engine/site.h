@@ -73,7 +73,7 @@ class Site : public std::enable_shared_from_this<Site> {
   // Sets the key of a collective's operations, and this process's number, before there is a plan. If planning fails,
   // the other processes are told of it under this key.
   void Identify(int group, size_t collective, uint64_t key, Half half, int process, uint64_t epoch);
-  void Reject(int group, size_t collective, Status status, uint64_t epoch);
+  void Reject(int group, size_t collective, const Status& status, uint64_t epoch);
   // Moves the site to another epoch of the job: fails waiting executions, and drops plans and counts.
   void Renew(uint64_t epoch, const Status& status);
   // Fails executions that have waited too long for participants or a plan; with a reason to abort, all that wait. False

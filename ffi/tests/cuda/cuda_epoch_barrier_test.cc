@@ -10,7 +10,7 @@ using cuda::simt::Faults;
 constexpr char kCanary = 0x3C;
 
 // A kernel of one thread that waits for that time of the machine's clock and then calls `what`.
-cuda::simt::Kernel At(uint64_t time, std::function<void()> what) {
+cuda::simt::Kernel At(uint64_t time, const std::function<void()>& what) {
   return {1,
           1,
           [=] {

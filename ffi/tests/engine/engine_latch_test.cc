@@ -18,7 +18,7 @@ namespace {
 using Latches = std::array<std::shared_ptr<ProgramLatch>, 2>;
 
 // Answers the site's requests for a plan in each process with one that has that process's latch.
-void AnswerWith(Job* job, Site4* site, Latches latches) {
+void AnswerWith(Job* job, Site4* site, const Latches& latches) {
   job->Answer(site->call.site(0)->spec().specs[0], [=](int process, const PlanRequest& request) {
     auto plan = MakePlan(site->call.schedule(), site->call.settings(), process, job->channels());
     plan->latch = latches[process];

@@ -22,7 +22,7 @@ Status ForkedCall::Run() {
   arrival.participant.out = out.data();
   arrival.participant.done = ends.Expect();
   site_->Arrive(std::move(arrival));
-  const Status status = ends.Wait()[0];
+  Status status = ends.Wait()[0];
   if (!status.ok()) return status;
   const int32_t sum = ranks * (ranks + 1) / 2;
   for (int32_t value : out) {

@@ -262,8 +262,9 @@ inline bool UsesMemory(const Schedule& schedule, const std::vector<int>& domain,
   return false;
 }
 
-inline std::shared_ptr<cuda::LaunchPlan> PlanOf(std::shared_ptr<cuda::Communicator> group, const GroupShape& shape,
-                                                const Schedule& schedule, DType dtype, uint64_t block,
+inline std::shared_ptr<cuda::LaunchPlan> PlanOf(const std::shared_ptr<cuda::Communicator>& group,
+                                                const GroupShape& shape, const Schedule& schedule, DType dtype,
+                                                uint64_t block,
                                                 const std::function<void(cuda::LaunchPlanSpec&)>& change = {}) {
   cuda::LaunchPlanSpec spec;
   spec.what = schedule.name;
