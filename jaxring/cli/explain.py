@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
-from jaxring.plan import protocols, tuner
+from jaxring.plan import cost, protocols, tuner
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.schedule import Spec
@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="hosts that share the processes equally (default: 1)",
     )
+    help_ = "what joins hosts, for the prices: tcp or rdma (default: tcp)"
+    add("--network", choices=cost.NETWORKS, default="tcp", help=help_)
     help_ = "input bytes of a rank, with K, M or G (default: 1M)"
     add("-b", dest="nbytes", type=types.nbytes, default="1M", metavar="SIZE", help=help_)
     add("-d", dest="dtype", type=types.dtype, default="float32", metavar="TYPE", help="data type (default: float32)")
@@ -64,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.dtype,
             algorithm=arguments.algorithm,
             protocol=arguments.protocol,
+            network=arguments.network,
         )
     except ValueError as error:
         raise JaxringError(f"{error}.") from None

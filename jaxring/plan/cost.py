@@ -32,7 +32,12 @@ LINKS: dict[str, Link] = {
     "memory": Link(1.0, 0.2, 0.0001),  # 10 GB/s for each rank
     "shm": Link(2.0, 0.5, 0.0002),
     "tcp": Link(30.0, 4.0, 0.001),
+    # A hop of a ring by NCCL's LL, which costs half of alpha here, takes 2.7 us on a network with RDMA (its tuning.cc);
+    # 100 Gbit/s, and a work request and a completion for each message.
+    "rdma": Link(5.4, 1.0, 0.00008),
 }
+# Between hosts.
+NETWORKS = ("tcp", "rdma")
 # ll's first cache line holds flag, header and payload: one line less to wait for. The bytes are the same.
 LL_ALPHA, LL_BETA = 0.5, 1.0
 # Where processes outnumber processors, a message costs a context switch to its receiver, and the processes take turns
@@ -65,6 +70,7 @@ class Topology:
     ranks_per_host: int  # of the largest host
     domains_per_host: int
     processors: int = 0  # of a host; 0: as many as its processes want
+    network: str = "tcp"  # of NETWORKS: how messages between hosts travel
 
     @property
     def crowded(self) -> bool:
@@ -72,7 +78,7 @@ class Topology:
         return self.hosts == 1 < self.domains and 0 < self.processors < self.domains_per_host
 
     @classmethod
-    def of(cls, placement: Sequence[int], hosts: Sequence[int], processors: int = 0) -> Topology:
+    def of(cls, placement: Sequence[int], hosts: Sequence[int], processors: int = 0, network: str = "tcp") -> Topology:
         host_of_domain = dict(zip(placement, hosts, strict=True))
         if any(host_of_domain[domain] != host for domain, host in zip(placement, hosts, strict=True)):
             raise ValueError("ranks that share memory must be on one host, but a domain of the placement is on several")
@@ -84,6 +90,7 @@ class Topology:
             ranks_per_host=max(Counter(hosts).values()),
             domains_per_host=max(Counter(host_of_domain.values()).values()),
             processors=processors,
+            network=network,
         )
 
 
@@ -186,7 +193,7 @@ def log2(n: int) -> int:
 
 def cost_us(shape: Shape, topology: Topology, protocol: str) -> float:
     """Microseconds, rounded to whole nanoseconds, so that comparisons agree everywhere."""
-    link = LINKS["tcp" if topology.hosts > 1 else "shm"]
+    link = LINKS[topology.network if topology.hosts > 1 else "shm"]
     memory = LINKS["memory"]
     ll = protocol == "ll"
     switch, turns = (SWITCH_US, topology.domains_per_host / topology.processors) if topology.crowded else (0.0, 1.0)

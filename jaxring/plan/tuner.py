@@ -185,6 +185,7 @@ def choose(
     processors: int = 0,
     unwanted_protocols: Sequence[str] = (),
     also: Sequence[str] = (),
+    network: str = "tcp",
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
@@ -192,14 +193,15 @@ def choose(
     protocol carries (0: ll is not there). ``channels``: the fewest and the most of an algorithm that sends messages.
     ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for. ``also``: algorithms that may be taken
     though they are not taken unasked. ``interfaces``: of every host, over which channels between hosts are spread.
-    ``processors``: what the processes of a host share (0: enough). ``algorithm`` and ``protocol`` restrict the choice;
+    ``processors``: what the processes of a host share (0: enough). ``network``: "tcp" or "rdma", by which messages
+    between hosts are priced. ``algorithm`` and ``protocol`` restrict the choice;
     ValueError says why they cannot serve and what would. Same arguments give the same choice on every rank.
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"unknown collective {collective!r}; there are {', '.join(COLLECTIVES)}")
     protocols.check(protocol, "CPU")
     where = tuple(placement)
-    topology = cost.Topology.of(where, tuple(hosts), processors)
+    topology = cost.Topology.of(where, tuple(hosts), processors, network)
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
     found: list[tuple[float, int, str, str, int]] = []
     refused = ""

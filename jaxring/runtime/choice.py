@@ -25,11 +25,12 @@ def choose(
     root: int = 0,
     interfaces: int = 1,
     processors: int = 0,
+    network: str = "tcp",
 ) -> tuner.Choice:
     """The choice for a call among ranks with these memory domains and hosts. Raises ValueError for what cannot be done.
 
     ``interfaces``: of the host that has the fewest, between hosts. ``processors``: what the processes share if one host
-    has them all, else 0.
+    has them all, else 0. ``network``: how messages between hosts travel, for their price.
     """
     collective, ragged, apart = spec.facts.plays, spec.facts.ragged, spec.half != "both"
     # PXN cannot gather messages whose sizes only their senders know.
@@ -47,6 +48,7 @@ def choose(
             unwanted=(*unwanted, *no_pxn),
             interfaces=interfaces,
             processors=processors,
+            network=network,
             **wishes,
         )
 

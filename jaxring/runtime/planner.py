@@ -23,6 +23,8 @@ from jaxring.settings import settings
 from jaxring.world import identity
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxring.runtime.job import Job
     from jaxring.world.join import World
     from jaxring.world.membership import Membership
@@ -68,7 +70,15 @@ class Planner:
         apart = half != "both"
         domains = tuple(range(len(placement))) if apart else schedules.normalise([p.process for p in placement])
         processors = self._processors(placement, hosts, world)
-        choice = choose(spec, domains, hosts, root=root, interfaces=interfaces, processors=processors)
+        choice = choose(
+            spec,
+            domains,
+            hosts,
+            root=root,
+            interfaces=interfaces,
+            processors=processors,
+            network=_network(placement, world),
+        )
         plan_spec = PlanSpec(
             collective=collective,
             half=half,
@@ -201,6 +211,17 @@ class Planner:
                         for channel in range(channels):
                             world.link(target, channel)
         return channels, tuple(sorted(transports)) or ("none",), linked
+
+
+def _network(placement: Sequence[RankPlace], world: World | None) -> str:
+    """How messages between the hosts of these ranks travel, as the tuner prices it; the same in all processes.
+
+    RDMA where all processes have a kind of port in common, which they have published.
+    """
+    if world is None:
+        return "tcp"
+    kinds = [set(world.info(process).rdma) for process in {place.process for place in placement}]
+    return "rdma" if set.intersection(*kinds) else "tcp"
 
 
 def _key(request: _native.PlanRequest, spec: CallSpec, placement: list[RankPlace], epoch: int) -> int:

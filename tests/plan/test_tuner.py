@@ -212,3 +212,18 @@ def test_an_exclusion_is_a_filter_and_no_request() -> None:
     )
     # A call that asks for what a setting excludes gets it.
     assert choose_among(near, Selection(but=("ring",)), algorithm="ring").algorithm == "ring"
+
+
+def test_rdma_between_hosts_has_a_price_of_its_own() -> None:
+    hosts = tuple(range(16))
+    other = 0
+    for nbytes in (64, 4 << 10, 256 << 10, 16 << 20):
+        slow, fast = (choose("all_reduce", hosts, hosts, nbytes, "float32", network=each) for each in cost.NETWORKS)
+        assert fast.candidates[0][1] < slow.candidates[0][1]
+        other += (fast.algorithm, fast.protocol) != (slow.algorithm, slow.protocol)
+    assert other
+    # Within a host nothing travels by it.
+    one = (0,) * 16
+    assert choose("all_reduce", hosts, one, 64, "float32", network="rdma") == choose(
+        "all_reduce", hosts, one, 64, "float32"
+    )
