@@ -6,7 +6,7 @@
 #   FUZZ_SECONDS  how long each fuzz target runs (600)
 #   RDMA_ARGS  --short, --flow or --measure, for test-rdma
 #   UNITY   OFF: compile every source by itself, for work on the C++ code (ON)
-#   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for machines with a GPU
+#   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for this machine's GPUs; AUTO: where there are some
 PYTHON ?= python3
 VENV ?= .venv
 JAX ?=
@@ -140,7 +140,7 @@ cuda: $(ENVIRONMENT) ## compile the CUDA engine for sm_90 and check its kernels'
 	@$(call cuda,cuda,90)
 
 cuda-all: $(ENVIRONMENT) ## the same for sm_80, sm_90, sm_100 and sm_120
-	@$(call cuda,cuda-all,80;90;100;120)
+	@$(call cuda,cuda-all,all)
 
 package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, run README's commands with it
 	$(SAY) "package"

@@ -1,46 +1,9 @@
-# Finds nvcc. JAXRING_CUDA=AUTO builds without CUDA if there is none, ON stops the build then, OFF does not look for it.
-# Sets JAXRING_NVCC and JAXRING_CUDA_VERSION (empty without CUDA), and defines jaxring_cuda, a library with the kernels of
-# ffi/cuda and a static cudart. It is only built if another target links it or if it is named.
+# The CUDA engine's kernels, where they are built (JaxringCudaChoice.cmake). Defines jaxring_cuda, a library with the
+# kernels of ffi/cuda and a static cudart. It is only built if another target links it or if it is named.
 #
 # nvcc is called directly, not as one of CMake's languages: a wheel's nvcc has no layout that CMake would recognise.
-set(JAXRING_CUDA_VERSION "")
-if(NOT JAXRING_CUDA MATCHES "^(AUTO|ON|OFF)$")
-  message(FATAL_ERROR "JAXRING_CUDA is '${JAXRING_CUDA}': choose AUTO, ON or OFF")
-endif()
-
-if(NOT JAXRING_CUDA STREQUAL "OFF")
-  # The nvidia-cuda-nvcc wheels keep nvcc under site-packages/nvidia/<cuNN or cuda_nvcc>/bin.
-  find_program(_python NAMES python3 python HINTS "$ENV{VIRTUAL_ENV}/bin" NO_CACHE)
-  if(DEFINED Python_EXECUTABLE)
-    set(_python "${Python_EXECUTABLE}")
-  endif()
-  set(_wheel_dirs "")
-  if(_python)
-    execute_process(
-      COMMAND ${_python} -c "import glob, site, sysconfig
-roots = {sysconfig.get_path('purelib'), *site.getsitepackages()}
-print(';'.join(sorted(d for r in roots for d in glob.glob(r + '/nvidia/*/bin'))))"
-      OUTPUT_VARIABLE _wheel_dirs OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-  endif()
-  find_program(JAXRING_NVCC NAMES nvcc HINTS "$ENV{CUDA_HOME}/bin" PATHS ${_wheel_dirs} /usr/local/cuda/bin)
-  mark_as_advanced(JAXRING_NVCC)
-  if(JAXRING_NVCC)
-    execute_process(COMMAND ${JAXRING_NVCC} --version OUTPUT_VARIABLE _nvcc_says ERROR_QUIET RESULT_VARIABLE _nvcc_rc)
-    if(_nvcc_rc EQUAL 0 AND _nvcc_says MATCHES "release ([0-9]+\\.[0-9]+)")
-      set(JAXRING_CUDA_VERSION "${CMAKE_MATCH_1}")
-    endif()
-  endif()
-endif()
-
-if(JAXRING_CUDA_VERSION)
-  message(STATUS "jaxring: CUDA ${JAXRING_CUDA_VERSION} (${JAXRING_NVCC}) for sm_${JAXRING_CUDA_ARCHITECTURES}")
-elseif(JAXRING_CUDA STREQUAL "ON")
-  message(FATAL_ERROR "JAXRING_CUDA=ON, but no working nvcc in PATH, CUDA_HOME or the nvidia-cuda-nvcc wheel")
-elseif(JAXRING_CUDA STREQUAL "AUTO")
-  message(STATUS "jaxring: no nvcc found, CPU engine only")
-else()
-  message(STATUS "jaxring: CUDA is off, CPU engine only")
-endif()
+include(JaxringCudaChoice)
+mark_as_advanced(JAXRING_NVCC)
 
 # jaxring_add_cuda_library(NAME SOURCES...): machine code for each architecture, and PTX for the last, so that later
 # devices run it, too. ptxas's report on every kernel's resources goes to <source>.ptxas, for tools/cuda_resources.py.
@@ -59,12 +22,12 @@ function(jaxring_add_cuda_library name)
     return()
   endif()
   set(targets "")
-  foreach(arch IN LISTS JAXRING_CUDA_ARCHITECTURES)
+  foreach(arch IN LISTS JAXRING_CUDA_BUILT_FOR)
     list(APPEND targets -gencode=arch=compute_${arch},code=sm_${arch})
   endforeach()
-  list(GET JAXRING_CUDA_ARCHITECTURES -1 last)
+  list(GET JAXRING_CUDA_BUILT_FOR -1 last)
   list(APPEND targets -gencode=arch=compute_${last},code=compute_${last})
-  list(JOIN JAXRING_CUDA_ARCHITECTURES " sm_" names)
+  list(JOIN JAXRING_CUDA_BUILT_FOR " sm_" names)
   # No contraction: results must be those of the CPU engine. Warnings are errors where they are for the other sources.
   set(flags -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xcompiler=-fPIC,-fvisibility=hidden,-Wall
       "-DJAXRING_CUDA_TARGETS=\"sm_${names} compute_${last}\"" -I${CMAKE_SOURCE_DIR}/ffi)
