@@ -85,7 +85,7 @@ class CallSpec:
 
     def to_json(self) -> str:
         """Its text, the same in all processes. The engine reads ``collective`` and ``site`` in it."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"), sort_keys=True)
+        return json.dumps(vars(self), separators=(",", ":"), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> CallSpec:

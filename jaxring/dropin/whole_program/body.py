@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxring.dropin.whole_program.aliasing import Uses
 from jaxring.dropin.whole_program.hlo import Instruction
 from jaxring.dropin.whole_program.unserved import UnservedError
 from jaxring.dropin.whole_program.wire import Message, packed
@@ -27,6 +28,7 @@ class Body:
         if any(n & ~_LOCAL != self._high for n in ids):
             raise ValueError("the ids of a computation's instructions are not as XLA makes them")
         self._partition: int | None = None
+        self._uses: Uses | None = None
 
     def keep(self, instruction: Instruction) -> None:
         """Takes an instruction as it is."""
@@ -66,6 +68,13 @@ class Body:
         if self._partition is None:
             self._partition = self.make("partition-id", _SCALAR_U32, [])
         return self._partition
+
+    @property
+    def uses(self) -> Uses:
+        """Who uses what in the computation as it was."""
+        if self._uses is None:
+            self._uses = Uses(self.module, self._computation)
+        return self._uses
 
     def finish(self) -> bytes:
         """The computation's new text."""

@@ -128,7 +128,7 @@ def _mlir(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return '"' + "".join(_CHARACTERS.get(c, c) for c in value) + '"'
+        return f'"{value.translate(_CHARACTERS)}"'
     if isinstance(value, np.int64):
         return f"{value} : i64"
     if isinstance(value, np.float64):
@@ -138,4 +138,4 @@ def _mlir(value: Any) -> str:
     raise TypeError(f"no MLIR text for {value!r}")
 
 
-_CHARACTERS = {"\\": "\\5C", '"': "\\22"} | {chr(c): f"\\{c:02X}" for c in (*range(32), 127)}
+_CHARACTERS = {ord("\\"): "\\5C", ord('"'): "\\22"} | {c: f"\\{c:02X}" for c in (*range(32), 127)}

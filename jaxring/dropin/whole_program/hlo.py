@@ -156,7 +156,7 @@ class Computation:
     """One computation; ``message`` is its HloComputationProto."""
 
     def __init__(self, data: bytes) -> None:
-        self.message = Message(data)
+        self.data, self.message = data, Message(data)
         self.id = self.message.number(5)
 
     @functools.cached_property

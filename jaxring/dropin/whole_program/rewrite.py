@@ -94,7 +94,10 @@ def _one_call(
 
 def _all_reduce(body: Body, calls: Calls, instruction: Instruction) -> None:
     data, groups = _operands(body, instruction), _groups(body, instruction)
-    _one_call(body, calls, instruction, "all_reduce", data, groups, op=_op(body, instruction, data[0]))
+    op = _op(body, instruction, data[0])
+    given = enumerate(instruction.operands)
+    aliases = {i: i for i, operand in given if body.uses.may_alias(instruction, operand)}
+    _one_call(body, calls, instruction, "all_reduce", data, groups, op=op, aliases=aliases)
 
 
 def _all_gather(body: Body, calls: Calls, instruction: Instruction) -> None:

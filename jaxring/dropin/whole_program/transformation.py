@@ -81,9 +81,7 @@ def _transformed(module: Module) -> bytes | None:
 def _holding(module: Module) -> Iterator[tuple[int, Computation]]:
     """The computations in which a collective may be."""
     for index, computation in module.computations:
-        _, _, data = module.message.fields[index]
-        assert isinstance(data, bytes)
-        if any(opcode in data for opcode in _SEARCHED):
+        if any(opcode in computation.data for opcode in _SEARCHED):
             yield index, computation
 
 

@@ -1,0 +1,67 @@
+"""Whether a call may write its result over its operand.
+
+XLA inserts no more copies after the transformation, and makes one buffer of operand and result where they are aliased.
+That is right where nothing else can come to share this buffer: the operand is computed for this call alone, and the
+result is consumed by computations. A result that goes out of a loop's body, or of a program that aliases results with
+parameters, shares its buffer with what comes in, which may be read until the result is there, but not until the operand
+is. An update in place hands a buffer on in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxring.dropin.whole_program.hlo import Computation, Instruction, Module
+
+# What makes a new value in memory of its own; fusions where nothing in them updates in place.
+_MAKES = frozenset({"fusion", "dot", "reduce", "copy", "convolution", "concatenate"})
+# What hands a buffer on instead of computing something from it.
+_PASSES = frozenset(
+    {
+        *("tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "custom-call", "async-start"),
+        *("dynamic-update-slice", "scatter", "copy-start", "optimization-barrier", "opt-barrier", "add-dependency"),
+    }
+)
+_IN_PLACE = (b"dynamic-update-slice", b"scatter")
+
+
+class Uses:
+    """Who uses the values of a computation."""
+
+    def __init__(self, module: Module, computation: Computation) -> None:
+        self._module = module
+        self._root = computation.message.number(6)
+        self._by_id = {each.id: each for each in computation.instructions}
+        self._users: dict[int, list[Instruction]] = {}
+        for each in computation.instructions:
+            for operand in each.operands:
+                self._users.setdefault(operand, []).append(each)
+
+    def may_alias(self, call: Instruction, operand: int) -> bool:
+        """Whether the result of an all-reduce, one of its results where it has several, may lie in an operand."""
+        made = self._by_id[operand]
+        if made.opcode not in _MAKES or operand == self._root or len(self._users[operand]) != 1:
+            return False
+        if not self._computes(made) or call.operands.count(operand) != 1:
+            return False
+        results = [call.id]
+        if len(call.operands) > 1:
+            index = call.operands.index(operand)
+            users = self._users.get(call.id, [])
+            if call.id == self._root or any(user.opcode != "get-tuple-element" for user in users):
+                return False
+            results = [user.id for user in users if user.message.number(13) == index]
+        return all(self._is_consumed(result) for result in results)
+
+    def _is_consumed(self, value: int) -> bool:
+        """Whether a value is used by computations only."""
+        users = self._users.get(value, [])
+        return value != self._root and all(user.opcode not in _PASSES and self._computes(user) for user in users)
+
+    def _computes(self, instruction: Instruction) -> bool:
+        """Whether an instruction leaves the memory of its operands as it is."""
+        if instruction.opcode != "fusion":
+            return True
+        inside = [self._module.by_id[called].data for called in instruction.called]
+        return not any(opcode in data for data in inside for opcode in _IN_PLACE)
