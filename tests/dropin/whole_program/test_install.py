@@ -185,3 +185,43 @@ def test_sites_are_where_the_program_says_so():
     line = test_sites_are_where_the_program_says_so.__code__.co_firstlineno + 1
     place = f"over 4 of 8 devices at test_install.py:{line} (jit(<lambda>)/reduce_sum)"
     assert place in jaxring.explain()
+
+
+def test_transformations_of_others_stay():
+    from jaxlib import _xla
+
+    seen = []
+    _xla.register_xla_transform("theirs", 0, lambda module: seen.append(b"custom-call" in module))
+    try:
+        f, x = program()
+        with jaxring.installed(whole_program=True):
+            assert ours(f, x)
+        assert seen == [False]  # it came first
+        assert not ours(f, x)
+        assert seen == [False, False]
+    finally:
+        assert _xla.clear_xla_transform("theirs", 0)
+
+
+def test_serialized_executables_keep_what_they_hold():
+    from jax.experimental.serialize_executable import deserialize_and_load, serialize
+
+    f, x = program()
+    expected = np.asarray(x).sum(0)
+    with jaxring.installed(whole_program=True):
+        inside = serialize(f.lower(x).compile())
+    outside = serialize(f.lower(x).compile())
+    before = jaxring.counters()["operations"]
+    np.testing.assert_array_equal(deserialize_and_load(*inside)(x), expected)
+    assert (between := jaxring.counters()["operations"]) > before
+    with jaxring.installed(whole_program=True):
+        np.testing.assert_array_equal(deserialize_and_load(*outside)(x), expected)
+    assert jaxring.counters()["operations"] == between
+
+
+def test_exported_programs_hold_no_call_of_ours():
+    """They are partitioned where they are called."""
+    f, x = program()
+    with jaxring.installed(whole_program=True):
+        exported = jax.export.export(f)(x)
+    assert "@jaxring_" not in exported.mlir_module()
