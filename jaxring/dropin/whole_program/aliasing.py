@@ -20,7 +20,16 @@ _MAKES = frozenset({"fusion", "dot", "reduce", "copy", "convolution", "concatena
 _PASSES = frozenset(
     {
         *("tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "custom-call", "async-start"),
-        *("dynamic-update-slice", "scatter", "copy-start", "optimization-barrier", "opt-barrier", "add-dependency"),
+        *(
+            "dynamic-update-slice",
+            "scatter",
+            "ragged-all-to-all",
+            "set-dimension-size",
+            "copy-start",
+            "optimization-barrier",
+            "opt-barrier",
+            "add-dependency",
+        ),
     }
 )
 _IN_PLACE = (b"dynamic-update-slice", b"scatter")

@@ -44,7 +44,7 @@ def transform(data: bytes) -> bytes | None:
 
 
 def _transformed(module: Module) -> bytes | None:
-    if module.partitions == 1:
+    if module.partitions == module.replicas == 1:
         return None
     holding = list(_holding(module))
     found = [each for _, computation in holding for each in computation.instructions if each.opcode in OPCODES]
