@@ -38,10 +38,15 @@ MULTIPLE = tuple(
 )
 WHOLE_SINGLE = ("pjit_test.py", "array_test.py")
 WHOLE_MULTIPLE = tuple(f"multiprocess/{name}_test.py" for name in ("pjit", "array", "multihost_utils"))
-# Tests that cannot pass with whole programs, by file and the beginning of their names, with the reason.
+# Tests that cannot pass with whole programs, by file and a part of their names, with the reason.
 _COUNTS = "it counts XLA's collectives in the compiled text"
 _DONATES = "jaxlib 0.10 loses donation in a module that is transformed"
-WHOLE_DIFFERS = {}
+WHOLE_DIFFERS = {
+    ("pjit_test.py", "PJitTest.testBufferDonationDifferentIOShapes:"): _DONATES,
+    ("pjit_test.py", "PJitTest.testBufferDonationWithOutputShardingInference:"): _DONATES,
+    ("pjit_test.py", "ShardingInTypesTest.test_minibatch_scan_unreduced_"): _COUNTS,
+    ("pjit_test.py", "ShardingInTypesTest.test_scan_over_layers_minibatch_unreduced_"): _COUNTS,
+}
 # The number of tests that must reach jaxring at least.
 WANTED = {"pmap_test.py": 113, "shard_map_test.py": 72, "ragged_collective_test.py": 1}
 DEVICES = 8

@@ -273,6 +273,27 @@ void CheckLeftBefore(bool raised) {
   }
 }
 
+// A call that gets no plan is named by its place in the program: that of its spec, or the one that is shown for it.
+CASE("a call without a plan is named by its place") {
+  const std::string spec = R"({"collective":"all_reduce","site":"jit_step"})";
+  Job job(1, Wire::kShared);
+  job.Answer(spec, [](int, const PlanRequest&) {});  // never
+  for (const char* place : {"", "train.py:3 (jit(step)/reduce_sum)"}) {
+    SiteSpec made{{spec}, {0, 1}, 2, 0.2, {0}};
+    if (*place != 0) made.shown = {place};
+    auto site = std::make_shared<Site>(&job.engine(0), made);
+    std::vector<int32_t> data(100, 5);
+    Ends ends("unplanned");
+    Arrival arrival{0, 0, 1, {}, 400, 400};
+    arrival.participant.in = arrival.participant.out = data.data();
+    arrival.participant.done = ends.Expect();
+    site->Arrive(std::move(arrival));
+    const std::string at = *place != 0 ? place : "jit_step";
+    for (const Status& status : ends.Wait())
+      CHECK(Says(status, "no plan within the deadline for jaxring.all_reduce at " + at));
+  }
+}
+
 // The buffers of one rank do not fit the plan: all ranks of the process fail.
 CASE("operands that do not fit") {
   Job job(1, Wire::kShared);
