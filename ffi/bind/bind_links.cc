@@ -1,5 +1,6 @@
 #include "bind/bind_links.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +13,7 @@
 
 #include "transport/shm/shm_link.h"
 #include "transport/tcp/tls.h"
+#include "transport/verbs/verbs_device.h"
 
 namespace jaxring {
 namespace {
@@ -97,53 +99,33 @@ void BindLinks(nanobind::module_& m) {
       "This host's RDMA ports: (device, port, state, layer, MTU, Mbit/s, LID, interface, PCI path), a list of GIDs "
       "(index, type, address, interface) for each, and a description of what is wrong, or \"\".");
   m.def(
-      "verbs_offer",
-      [](int peer, int channel, bool sending, const std::string& device, int port, int gid_index,
-         const std::string& address, int queue_pairs, int timeout, int retry_count) {
-        return Running().verbs().Offer(peer, channel, sending,
-                                       {device, port, gid_index, address, queue_pairs, timeout, retry_count});
-      },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("device"), nb::arg("port"), nb::arg("gid_index"),
-      nb::arg("address"), nb::arg("queue_pairs"), nb::arg("timeout"), nb::arg("retry_count"),
-      nb::call_guard<nb::gil_scoped_release>(), "Makes this end of an RDMA link; returns the offer for the peer.");
+      "offered_load",
+      [](const std::string& transport, const std::string& what) { return Running().transport(transport).Load(what); },
+      nb::arg("transport"), nb::arg("what"), nb::call_guard<nb::gil_scoped_release>(),
+      "Loads what a transport needs, once; returns a description of it.");
   m.def(
-      "verbs_prepare",
-      [](int peer, int channel, bool sending, const std::string& offer) {
-        Running().verbs().Prepare(peer, channel, sending, offer);
+      "offered_offer",
+      [](const std::string& transport, int peer, int channel, bool sending, const OfferedTransport::Place& place) {
+        return Running().transport(transport).Offer(peer, channel, sending, place);
       },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
-      nb::call_guard<nb::gil_scoped_release>(), "Gives this end of an RDMA link the peer's offer.");
-  m.def(
-      "verbs_finish",
-      [](int peer, int channel, bool sending, int fd, double timeout_s) {
-        return Running().AddVerbs(peer, channel, sending, fd, timeout_s);
-      },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"), nb::arg("timeout_s"),
+      nb::arg("transport"), nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("place"),
       nb::call_guard<nb::gil_scoped_release>(),
-      "Puts an RDMA link into service and takes over its socket; returns a description of the link.");
+      "Makes this end of a link at a place of the transport's; returns the offer for the peer.");
   m.def(
-      "plugin_load", [](const std::string& name) { return Running().plugins().Load(name); }, nb::arg("name"),
-      nb::call_guard<nb::gil_scoped_release>(), "Loads a network plugin, once; returns a description of it.");
-  m.def(
-      "plugin_offer",
-      [](int peer, int channel, bool sending) { return Running().plugins().Offer(peer, channel, sending); },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::call_guard<nb::gil_scoped_release>(),
-      "Makes this end of a link by the plugin; returns the offer for the peer.");
-  m.def(
-      "plugin_prepare",
-      [](int peer, int channel, bool sending, const std::string& offer) {
-        Running().plugins().Prepare(peer, channel, sending, offer);
+      "offered_prepare",
+      [](const std::string& transport, int peer, int channel, bool sending, const std::string& offer) {
+        Running().transport(transport).Prepare(peer, channel, sending, offer);
       },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
-      nb::call_guard<nb::gil_scoped_release>(), "Gives this end of a link by the plugin the peer's offer.");
+      nb::arg("transport"), nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("offer"),
+      nb::call_guard<nb::gil_scoped_release>(), "Gives this end of a link the peer's offer.");
   m.def(
-      "plugin_finish",
-      [](int peer, int channel, bool sending, int fd, double timeout_s) {
-        return Running().AddPlugin(peer, channel, sending, fd, timeout_s);
+      "offered_finish",
+      [](const std::string& transport, int peer, int channel, bool sending, int fd, double timeout_s) {
+        return Running().AddOffered(transport, peer, channel, sending, fd, timeout_s);
       },
-      nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"), nb::arg("timeout_s"),
-      nb::call_guard<nb::gil_scoped_release>(),
-      "Puts a link by the plugin into service and takes over its socket; returns a description of the link.");
+      nb::arg("transport"), nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"),
+      nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
+      "Puts a link into service and takes over its socket; returns a description of the link.");
   m.def(
       "control",
       [](int peer, int fd, bool dialled, const nb::bytes& key, double timeout_s) {

@@ -31,8 +31,7 @@ Engine::Engine(EngineOptions options)
       saver_(options_.operand_bytes == 0
                  ? nullptr
                  : std::make_unique<OperandSaver>(options_.operand_files, options_.operand_bytes)),
-      verbs_(options_.slot_bytes, doorbell_.get(), &busy_pollers_),
-      plugins_(options_.slot_bytes, doorbell_.get()) {
+      offered_(MakeOfferedTransports({options_.slot_bytes, doorbell_.get(), &busy_pollers_})) {
   poller_ = std::make_unique<Poller>([this] { Tick(); });
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
 }
@@ -138,7 +137,7 @@ void Engine::Tick() {
   SendHeartbeats(now);
   WarnOfStalls(now);
   if (late) doorbell_->NotifyAll();
-  verbs_.CheckPorts();
+  for (const auto& [name, transport] : offered_) transport->CheckPorts();
   std::vector<std::weak_ptr<Site>> watched;
   {
     std::lock_guard lock(mutex_);

@@ -23,13 +23,12 @@
 #include "engine/records/operands.h"
 #include "engine/records/recorder.h"
 #include "network/control.h"
+#include "network/transports.h"
 #include "transport/core/doorbell.h"
 #include "transport/core/faults.h"
 #include "transport/core/links.h"
 #include "transport/core/poller.h"
-#include "transport/plugin/plugin_link.h"
 #include "transport/tcp/tcp.h"
-#include "transport/verbs/verbs.h"
 
 namespace jaxring {
 
@@ -133,14 +132,13 @@ class Engine {
   bool Crashed(int process);
   // Makes a link of a connected socket and takes ownership of it.
   void AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending);
-  // AddVerbs completes an RDMA link that `verbs` has prepared, and puts it into service. Takes ownership of `fd`.
-  // Returns a description of the connection.
-  VerbsJoin& verbs() { return verbs_; }
+  // The transport of that name (ffi/network/transports.cc). Throws std::runtime_error if there is none.
+  OfferedTransport& transport(const std::string& name);
+  // Completes a link that the transport has prepared, and puts it into service. Takes ownership of `fd`. Returns a
+  // description of the connection.
+  std::string AddOffered(const std::string& transport, int process, int channel, bool sending, int fd,
+                         double timeout_s);
   BusyPollers& busy_pollers() { return busy_pollers_; }
-  std::string AddVerbs(int process, int channel, bool sending, int fd, double timeout_s);
-  // The same by a network plugin.
-  PluginLinks& plugins() { return plugins_; }
-  std::string AddPlugin(int process, int channel, bool sending, int fd, double timeout_s);
   // Adds a control connection with a process. If it ends without a goodbye, the process counts as crashed.
   void AddControl(int process, std::unique_ptr<Stream> stream);
   // An operation failed in this process, `own`. The other processes are told and fail it with the same message.
@@ -360,8 +358,7 @@ class Engine {
   void AddGoodbye(const std::function<void()>& say);
 
   BusyPollers busy_pollers_;
-  VerbsJoin verbs_;
-  PluginLinks plugins_;
+  OfferedTransports offered_;
   std::unique_ptr<Poller> poller_;  // the last member: its thread uses everything above
 };
 

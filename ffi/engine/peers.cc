@@ -211,14 +211,23 @@ std::string Engine::Enlist(int process, int channel, bool sending, JoinedLink jo
   return joined.description;
 }
 
-std::string Engine::AddVerbs(int process, int channel, bool sending, int fd, double timeout_s) {
-  return Enlist(process, channel, sending,
-                verbs_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, LinkEnded(process, false)));
+OfferedTransport& Engine::transport(const std::string& name) {
+  const auto it = offered_.find(name);
+  if (it == offered_.end()) throw std::runtime_error("there is no transport " + name + " whose links are offered");
+  return *it->second;
 }
 
-std::string Engine::AddPlugin(int process, int channel, bool sending, int fd, double timeout_s) {
+std::string Engine::AddOffered(const std::string& name, int process, int channel, bool sending, int fd,
+                               double timeout_s) {
+  OfferedTransport* made = nullptr;
+  try {
+    made = &transport(name);
+  } catch (...) {
+    close(fd);
+    throw;
+  }
   return Enlist(process, channel, sending,
-                plugins_.Finish(poller_.get(), process, channel, sending, fd, timeout_s, LinkEnded(process, false)));
+                made->Finish(poller_.get(), process, channel, sending, fd, timeout_s, LinkEnded(process, false)));
 }
 
 }  // namespace jaxring

@@ -22,7 +22,8 @@ from jaxring.world.handshake import Acceptance, Session
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.listener import Listener
 from jaxring.world.published import Published
-from jaxring.world.transports import Transports
+from jaxring.world.transports import OFFERED, Transports
+from jaxring.world.transports.record import Offering
 from jaxring.world.waits import Waits
 
 if TYPE_CHECKING:
@@ -185,10 +186,8 @@ class World:
         peer = self.info(p)
         deadline = time.monotonic() + self._timeout_s
         transport = self.transport(p)
-        how: int | links.Offering | None = None
-        if transport in links.NAMES:
-            how = self._transports.offering(self.own, transport, rdma.common(self.own.rdma, peer.rdma), channel)
-        elif transport == "shm":
+        how: int | Offering | None = self._transports.offering(self.own, peer, transport, channel)
+        if transport == "shm":
             how = self._rings.get((p, channel))
             if how is None:  # a second try uses the first one's ring
                 with links.memory(self.own, peer, channel):
@@ -204,7 +203,7 @@ class World:
             except (OSError, ValueError) as error:
                 raise JoinError(f"The link to {peer} on channel {channel} failed: {error}.") from error
         if words:
-            logger.info("%s link to %s, channel %d: %s", links.NAMES[transport], peer, channel, words)
+            logger.info("%s link to %s, channel %d: %s", OFFERED[transport].words, peer, channel, words)
         logger.debug("sending link to %s, channel %d: %s", peer, channel, transport)
         return transport
 
@@ -262,11 +261,11 @@ class World:
         deadline = time.monotonic() + _REQUEST_S
         with self._claims.making(claim, deadline):
             peer = self.info(session.peer)
-            how = self._transports.offering(self.own, request.transport, request.kind, request.channel)
+            how = self._transports.accepting(request.transport, request.kind, request.channel)
             words = links.accept(
                 sock, session, request, self.own, peer, self._native, how, deadline, self._settings.tls
             )
         if words:
-            name = links.NAMES[request.transport]
+            name = OFFERED[request.transport].words
             logger.info("%s link from %s, channel %d: %s", name, peer, request.channel, words)
         logger.debug("receiving link from %s, channel %d: %s", peer, request.channel, request.transport)

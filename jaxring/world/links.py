@@ -7,23 +7,21 @@ import os
 import pathlib
 import socket
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import JoinError, MemoryLimitError
 from jaxring.world import wire
 from jaxring.world.identity import ProcessInfo, namespace
+from jaxring.world.transports import OFFERED
+from jaxring.world.transports.record import Offering
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from jaxring.settings import Settings
-    from jaxring.topology.rdma import Rail
     from jaxring.world.handshake import Session
     from jaxring.world.native import Native
 
 MAX_CHANNELS = 4096
-# The names in logs and errors of the transports that are made by offerings.
-NAMES = {"verbs": "RDMA", "plugin": "network plugin"}
 _MAX_FD = 1 << 30
 _MAX_OFFER = 4096
 _MEMORY = (
@@ -31,45 +29,6 @@ _MEMORY = (
     "JAXRING_NSOCKS say how much is taken."
 )
 _REMEDY = "Run all processes of a host as the same user in one pid namespace, or set JAXRING_SHM_DISABLE=1 on all."
-
-
-class Finish(Protocol):
-    """Puts a link into service, takes ownership of the socket `fd`, and returns a description of the link."""
-
-    def __call__(self, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float) -> str: ...
-
-
-class Offering(NamedTuple):
-    """A transport whose two ends exchange addresses, each a text, over an authenticated connection.
-
-    That connection stays open as long as the link: its end means that the peer is gone. ``kind`` must be the same on
-    both ends. The functions raise RuntimeError; ``mend`` says what the user can do then.
-    """
-
-    transport: str
-    kind: str
-    offer: Callable[[int, int, bool], str]
-    prepare: Callable[[int, int, bool, str], None]
-    finish: Finish
-    mend: str
-
-
-def by_verbs(native: Native, rail: Rail, settings: Settings) -> Offering:
-    """RDMA through `rail`."""
-    tuning = (settings.ib_qps_per_connection, settings.ib_timeout, settings.ib_retry_cnt)
-
-    def offer(peer: int, channel: int, sending: bool) -> str:
-        port = (rail.device, rail.port, rail.gid_index, rail.address)
-        return native.verbs_offer(peer, channel, sending, *port, *tuning)
-
-    mend = "JAXRING_NET=Socket takes TCP instead."
-    return Offering("verbs", rail.kind, offer, native.verbs_prepare, native.verbs_finish, mend)
-
-
-def by_plugin(native: Native) -> Offering:
-    """The network plugin that this process has loaded."""
-    mend = "JAXRING_NET=Socket takes TCP instead."
-    return Offering("plugin", "", native.plugin_offer, native.plugin_prepare, native.plugin_finish, mend)
 
 
 def dial(
@@ -92,7 +51,11 @@ def dial(
     request: dict[str, Any] = {"from": own.index, "token": own.token, "channel": channel, "transport": "tcp"}
     if isinstance(how, Offering):
         with _errors(how, peer, channel):
-            request |= {"transport": how.transport, "kind": how.kind, "offer": how.offer(peer.index, channel, True)}
+            request |= {
+                "transport": how.transport.name,
+                "kind": how.kind,
+                "offer": how.offer(peer.index, channel, True),
+            }
             answer = _ask(sock, session, request, peer, channel, deadline)
             how.prepare(peer.index, channel, True, wire.text(answer.get("offer"), "offer", _MAX_OFFER))
             left = max(0.0, deadline - time.monotonic())
@@ -161,8 +124,10 @@ def _errors(how: Offering, peer: ProcessInfo, channel: int) -> Iterator[None]:
     except JoinError:
         raise
     except RuntimeError as error:
-        name = NAMES[how.transport]
-        raise JoinError(f"The {name} link with {peer} on channel {channel} failed: {error}. {how.mend}") from error
+        which = how.transport
+        raise JoinError(
+            f"The {which.words} link with {peer} on channel {channel} failed: {error}. {which.mend}"
+        ) from error
 
 
 def _ask(
@@ -185,8 +150,9 @@ class Request:
         self.token = wire.text(message.get("token"), "token", 64)
         self.channel = wire.integer(message.get("channel"), "channel", 0, MAX_CHANNELS - 1)
         self.transport = wire.text(message.get("transport"), "transport", 64)
-        if self.transport not in ("shm", "tcp", "verbs", "plugin", "control"):
-            raise ValueError("transport is none of shm, tcp, verbs, plugin and control")
+        known = ("shm", "tcp", "control", *OFFERED)
+        if self.transport not in known:
+            raise ValueError(f"transport is none of {', '.join(known)}")
         self.kind = wire.text(message.get("kind", ""), "kind", 64)
         self.offer = wire.text(message.get("offer", ""), "offer", _MAX_OFFER)
         names = ("pid", "ring_fd", "blocks_fd", "bell_fd")

@@ -47,35 +47,16 @@ class Native(Verbs, Protocol):
         `key` as for `tcp_attach`.
         """
 
-    def plugin_load(self, name: str) -> str:
-        """Load a network plugin, once; returns a description. This and the functions below raise RuntimeError."""
+    def offered_load(self, transport: str, what: str) -> str:
+        """Load what a transport needs, once; returns a description. This and the functions below raise RuntimeError."""
 
-    def plugin_offer(self, peer: int, channel: int, sending: bool) -> str:
-        """Make this end of a link by the plugin; returns the address that the peer needs."""
+    def offered_offer(self, transport: str, peer: int, channel: int, sending: bool, place: dict[str, str]) -> str:
+        """Make this end of a link; returns the address that the peer needs."""
 
-    def plugin_prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
-        """Give this end the other end's address."""
+    def offered_prepare(self, transport: str, peer: int, channel: int, sending: bool, offer: str) -> None:
+        """Give this end the other end's address: from now on it can receive."""
 
-    def plugin_finish(self, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float) -> str:
-        """Connect and put the link into service; returns a description. `fd` is the socket that set it up."""
-
-    def verbs_offer(
-        self,
-        peer: int,
-        channel: int,
-        sending: bool,
-        device: str,
-        port: int,
-        gid_index: int,
-        address: str,
-        queue_pairs: int,
-        timeout: int,
-        retry_count: int,
+    def offered_finish(
+        self, transport: str, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float
     ) -> str:
-        """Make this end of an RDMA link; returns the address that the peer needs."""
-
-    def verbs_prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
-        """Give this end the other end's address: from now on it can receive (iWARP: accept a connection)."""
-
-    def verbs_finish(self, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float) -> str:
         """Connect and put the link into service; returns a description. `fd` is the socket that set it up."""

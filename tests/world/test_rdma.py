@@ -101,8 +101,10 @@ def test_two_hosts_with_rdma_are_linked_by_it(make_world):
     (zero, native0) = make_world(0, HOSTID="a", rdma=HOST, IB_QPS_PER_CONNECTION="2", IB_TIMEOUT="9")
     (_, native1) = make_world(1, HOSTID="b", rdma=HOST, IB_QPS_PER_CONNECTION="2", IB_RETRY_CNT="3")
     assert [zero.link(1, 0), zero.link(1, 1), zero.transport(1)] == ["verbs"] * 3
-    assert native0.named("verbs_offer")[1] == ("verbs_offer", 1, 1, True, "rxe1", 1, 3, "", 2, 9, 7)
-    assert native1.wait_for("verbs_offer", 2)[1] == ("verbs_offer", 0, 1, False, "rxe1", 1, 3, "", 2, 20, 3)
+    place = {"device": "rxe1", "port": "1", "gid_index": "3", "address": "", "queue_pairs": "2"}
+    tuned = [place | {"timeout": "9", "retry_count": "7"}, place | {"timeout": "20", "retry_count": "3"}]
+    assert native0.named("verbs_offer")[1] == ("verbs_offer", 1, 1, True, tuned[0])
+    assert native1.wait_for("verbs_offer", 2)[1] == ("verbs_offer", 0, 1, False, tuned[1])
     assert native0.named("verbs_prepare")[1] == ("verbs_prepare", 1, 1, True, "offer of rxe1")
     assert native1.wait_for("verbs_finish", 2)[0] == ("verbs_finish", 0, 0, False)
     # The connection stays open beside the link.

@@ -161,22 +161,25 @@ class FakeNative:
     def verbs_ports(self):
         return self.ports, self.gids, "" if self.ports else "there is no device"
 
-    def verbs_offer(self, peer, channel, sending, device, port, gid_index, address, queue_pairs, timeout, retry_count):
+    def offered_load(self, transport, what):
+        self._record("offered_load", transport, what)
+        return what
+
+    def offered_offer(self, transport, peer, channel, sending, place):
         if self.fail_verbs:
             raise RuntimeError(self.fail_verbs)
-        tuning = (queue_pairs, timeout, retry_count)
-        self._record("verbs_offer", peer, channel, sending, device, port, gid_index, address, *tuning)
-        return f"offer of {device}"
+        self._record(f"{transport}_offer", peer, channel, sending, place)
+        return f"offer of {place.get('device', transport)}"
 
-    def verbs_prepare(self, peer, channel, sending, offer):
-        self._record("verbs_prepare", peer, channel, sending, offer)
+    def offered_prepare(self, transport, peer, channel, sending, offer):
+        self._record(f"{transport}_prepare", peer, channel, sending, offer)
 
-    def verbs_finish(self, peer, channel, sending, *, fd, timeout_s):
+    def offered_finish(self, transport, peer, channel, sending, *, fd, timeout_s):
         assert not os.get_blocking(fd)
         sock = socket.socket(fileno=fd)
         sock.settimeout(60)
         self._keep((peer, channel, sending), sock)
-        self._record("verbs_finish", peer, channel, sending)
+        self._record(f"{transport}_finish", peer, channel, sending)
         return "in words"
 
     def _keep(self, key: tuple[int, int, bool], sock: socket.socket) -> None:

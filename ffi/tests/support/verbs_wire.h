@@ -11,6 +11,7 @@
 
 #include "engine/engine.h"
 #include "tests/support/check.h"
+#include "transport/verbs/verbs_endpoint.h"
 
 namespace jaxring::test {
 
@@ -40,6 +41,16 @@ inline std::vector<verbs::EndpointOptions> VerbsDevices() {
   return devices;
 }
 
+inline OfferedTransport::Place PlaceOf(const verbs::EndpointOptions& options) {
+  return {{"device", options.device},
+          {"port", std::to_string(options.port)},
+          {"gid_index", std::to_string(options.gid_index)},
+          {"address", options.address},
+          {"queue_pairs", std::to_string(options.queue_pairs)},
+          {"timeout", std::to_string(options.timeout)},
+          {"retry_count", std::to_string(options.retry_count)}};
+}
+
 // Makes a link from process `from` to process `to` as jaxring/world/links.py does. Returns the sender's socket, for
 // tests that cut it.
 inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int channel) {
@@ -47,12 +58,13 @@ inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int 
   int fds[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
   const int cut = dup(fds[0]);
-  const std::string ours = sender.verbs().Offer(to, channel, true, devices[from % devices.size()]);
-  const std::string theirs = receiver.verbs().Offer(from, channel, false, devices[to % devices.size()]);
-  receiver.verbs().Prepare(from, channel, false, ours);
-  sender.verbs().Prepare(to, channel, true, theirs);
-  std::thread answering([&] { receiver.AddVerbs(from, channel, false, fds[1], 30); });
-  sender.AddVerbs(to, channel, true, fds[0], 30);
+  const std::string ours = sender.transport("verbs").Offer(to, channel, true, PlaceOf(devices[from % devices.size()]));
+  const std::string theirs =
+      receiver.transport("verbs").Offer(from, channel, false, PlaceOf(devices[to % devices.size()]));
+  receiver.transport("verbs").Prepare(from, channel, false, ours);
+  sender.transport("verbs").Prepare(to, channel, true, theirs);
+  std::thread answering([&] { receiver.AddOffered("verbs", from, channel, false, fds[1], 30); });
+  sender.AddOffered("verbs", to, channel, true, fds[0], 30);
   answering.join();
   return cut;
 }
@@ -65,15 +77,15 @@ void LinkByVerbs(Engine& engine, int process, const std::vector<int>& peers, Fd 
   const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
   for (int p : peers) {
     for (bool sending : {true, false}) {
-      put(p, sending, engine.verbs().Offer(p, 0, sending, devices[process % devices.size()]));
+      put(p, sending, engine.transport("verbs").Offer(p, 0, sending, PlaceOf(devices[process % devices.size()])));
     }
   }
   // Each end waits for the other's offer, so all links are made concurrently.
   std::vector<std::thread> joining;
   for (int p : peers) {
     for (bool sending : {true, false}) {
-      engine.verbs().Prepare(p, 0, sending, get(p, sending));
-      joining.emplace_back([=, &engine, own = fd(p, sending)] { engine.AddVerbs(p, 0, sending, own, 30); });
+      engine.transport("verbs").Prepare(p, 0, sending, get(p, sending));
+      joining.emplace_back([=, &engine, own = fd(p, sending)] { engine.AddOffered("verbs", p, 0, sending, own, 30); });
     }
   }
   for (auto& each : joining) each.join();

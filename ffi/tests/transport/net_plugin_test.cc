@@ -41,12 +41,12 @@ struct Ended {
 struct Pair {
   explicit Pair(int version) {
     for (PluginLinks* links : {&sender, &receiver}) {
-      CHECK_EQ(links->Load(TEST_NET_PLUGIN, version),
+      CHECK_EQ(links->LoadVersion(TEST_NET_PLUGIN, version),
                "Test TCP (ABI v" + std::to_string(version) + ", 2 device(s): tcp0 tcp1)");
     }
     int fds[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
-    const std::string from = sender.Offer(1, 3, true), to = receiver.Offer(0, 3, false);
+    const std::string from = sender.Offer(1, 3, true, {}), to = receiver.Offer(0, 3, false, {});
     sender.Prepare(1, 3, true, to);
     receiver.Prepare(0, 3, false, from);
     std::thread accepting([&] { there = receiver.Finish(&poller, 0, 3, false, fds[1], 60, received.Callback()); });
@@ -56,8 +56,8 @@ struct Pair {
 
   std::unique_ptr<Doorbell> doorbell = Doorbell::Create();
   Ended sent, received;
-  PluginLinks sender{kSlot, doorbell.get()}, receiver{kSlot, doorbell.get()};
-  PluginLinks::Joined here, there;
+  PluginLinks sender{{kSlot, doorbell.get(), nullptr}}, receiver{{kSlot, doorbell.get(), nullptr}};
+  JoinedLink here, there;
   Poller poller{[] {}};
 };
 
@@ -128,10 +128,10 @@ CASE("plugins that are refused") {
   Says([] { NetPlugin::Load("/nowhere/at/all.so"); }, "cannot be loaded: /nowhere/at/all.so");
   Says([] { NetPlugin::Load("libm.so.6"); }, "exports none of ncclNetPlugin_v6 to ncclNetPlugin_v12");
   auto doorbell = Doorbell::Create();
-  PluginLinks links(kSlot, doorbell.get());
-  Says([&] { links.Offer(0, 0, true); }, "no network plugin is loaded");
+  PluginLinks links({kSlot, doorbell.get(), nullptr});
+  Says([&] { links.Offer(0, 0, true, {}); }, "no network plugin is loaded");
   links.Load(TEST_NET_PLUGIN);
-  links.Offer(0, 0, true);
+  links.Offer(0, 0, true, {});
   Says([&] { links.Prepare(0, 0, true, "00 Another"); }, "the network plugins differ: Test TCP here, Another there");
   Says([&] { links.Prepare(0, 0, true, "00 Test TCP"); }, "address cannot be read");
 }

@@ -43,13 +43,13 @@ PluginLinks::~PluginLinks() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::string PluginLinks::Load(const std::string& name, int only) {
+std::string PluginLinks::LoadVersion(const std::string& name, int only) {
   std::lock_guard lock(mutex_);
   if (plugin_ == nullptr) plugin_ = NetPlugin::Load(name, only);
   return plugin_->Describe();
 }
 
-std::string PluginLinks::Offer(int peer, int channel, bool sending) {
+std::string PluginLinks::Offer(int peer, int channel, bool sending, const Place&) {
   auto pending = std::make_shared<Pending>();
   {
     std::lock_guard lock(mutex_);
@@ -111,9 +111,9 @@ void* PluginLinks::Join(Pending& pending, bool sending, double timeout_s) {
   }
 }
 
-PluginLinks::Joined PluginLinks::Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s,
-                                        OnEnd on_end) {
-  Joined joined;
+JoinedLink PluginLinks::Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s,
+                               OnEnd on_end) {
+  JoinedLink joined;
   std::shared_ptr<PluginPump> pump;
   auto notifier = std::make_unique<WakeNotifier>(this);
   try {

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "transport/core/link.h"
+#include "transport/core/offered.h"
 #include "transport/core/poller.h"
 #include "transport/plugin/net_plugin.h"
 
@@ -29,19 +30,19 @@ namespace jaxring {
 
 class PluginPump;
 
-class PluginLinks {
+class PluginLinks final : public OfferedTransport {
  public:
-  PluginLinks(uint32_t slot_bytes, Notifier* own_doorbell) : slot_bytes_(slot_bytes), own_doorbell_(own_doorbell) {}
-  ~PluginLinks();
+  explicit PluginLinks(const OfferedOptions& options)
+      : slot_bytes_(options.slot_bytes), own_doorbell_(options.own_doorbell) {}
+  ~PluginLinks() override;
 
-  // Loads the plugin once and returns its description. All of these throw std::runtime_error.
-  std::string Load(const std::string& name, int only = 0);
-  // As VerbsJoin's: see jaxring/world/links.py for the order.
-  std::string Offer(int peer, int channel, bool sending);
-  void Prepare(int peer, int channel, bool sending, const std::string& peer_offer);
-  using Joined = JoinedLink;
-  // Owns `fd`, even if it throws.
-  Joined Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end);
+  std::string Load(const std::string& name) override { return LoadVersion(name, 0); }
+  // The same with one version of the interface; 0: the newest that the plugin has.
+  std::string LoadVersion(const std::string& name, int only);
+  std::string Offer(int peer, int channel, bool sending, const Place& place) override;
+  void Prepare(int peer, int channel, bool sending, const std::string& peer_offer) override;
+  JoinedLink Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s,
+                    OnEnd on_end) override;
   // Wakes the thread, since there is something for it to do.
   void Wake();
 

@@ -29,6 +29,7 @@
 
 #include "transport/core/busy_pollers.h"
 #include "transport/core/link.h"
+#include "transport/core/offered.h"
 #include "transport/core/poller.h"
 #include "transport/verbs/verbs_endpoint.h"
 
@@ -165,21 +166,20 @@ class VerbsRecvPump final : public VerbsPump, public DirectMemory {
 };
 
 // Sets RDMA links up, from the offer to a peer to the finished link.
-class VerbsJoin {
+class VerbsJoin final : public OfferedTransport {
  public:
-  VerbsJoin(uint32_t slot_bytes, Notifier* own_doorbell, BusyPollers* busy_pollers)
-      : slot_bytes_(slot_bytes), own_doorbell_(own_doorbell), busy_pollers_(busy_pollers) {}
-  // Each throws std::runtime_error and then drops the link. See jaxring/world/links.py for the order of calls.
-  std::string Offer(int peer, int channel, bool sending, verbs::EndpointOptions options);
-  void Prepare(int peer, int channel, bool sending, const std::string& peer_offer);
-  // Owns `fd`, even if it throws.
-  using Joined = JoinedLink;
-  Joined Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s, OnEnd on_end);
+  explicit VerbsJoin(const OfferedOptions& options)
+      : slot_bytes_(options.slot_bytes), own_doorbell_(options.own_doorbell), busy_pollers_(options.busy_pollers) {}
+  // `place` has the fields of verbs::EndpointOptions.
+  std::string Offer(int peer, int channel, bool sending, const Place& place) override;
+  void Prepare(int peer, int channel, bool sending, const std::string& peer_offer) override;
+  JoinedLink Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s,
+                    OnEnd on_end) override;
   // Calls CheckPort for every link in service.
-  void CheckPorts();
-  void Forget(int peer, int channel, bool sending);
+  void CheckPorts() override;
 
  private:
+  void Forget(int peer, int channel, bool sending);
   struct Pending {
     std::shared_ptr<SendLink> send;
     std::shared_ptr<RecvLink> recv;

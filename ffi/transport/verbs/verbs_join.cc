@@ -21,9 +21,27 @@ class VerbsNotifier final : public Notifier {
   std::weak_ptr<VerbsPump> pump_;
 };
 
+int Number(const OfferedTransport::Place& place, const std::string& name, int otherwise) {
+  const auto it = place.find(name);
+  return it == place.end() ? otherwise : std::stoi(it->second);
+}
+
+verbs::EndpointOptions OptionsOf(const OfferedTransport::Place& place) {
+  verbs::EndpointOptions options;
+  if (const auto it = place.find("device"); it != place.end()) options.device = it->second;
+  if (const auto it = place.find("address"); it != place.end()) options.address = it->second;
+  options.port = Number(place, "port", options.port);
+  options.gid_index = Number(place, "gid_index", options.gid_index);
+  options.queue_pairs = Number(place, "queue_pairs", options.queue_pairs);
+  options.timeout = Number(place, "timeout", options.timeout);
+  options.retry_count = Number(place, "retry_count", options.retry_count);
+  return options;
+}
+
 }  // namespace
 
-std::string VerbsJoin::Offer(int peer, int channel, bool sending, verbs::EndpointOptions options) {
+std::string VerbsJoin::Offer(int peer, int channel, bool sending, const Place& place) {
+  verbs::EndpointOptions options = OptionsOf(place);
   Forget(peer, channel, sending);
   auto pending = std::make_shared<Pending>();
   auto notifier = std::make_unique<VerbsNotifier>();
@@ -74,8 +92,8 @@ void VerbsJoin::CheckPorts() {
   for (const auto& pump : live) pump->CheckPort();
 }
 
-VerbsJoin::Joined VerbsJoin::Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s,
-                                    OnEnd on_end) {
+JoinedLink VerbsJoin::Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s,
+                             OnEnd on_end) {
   std::shared_ptr<Pending> pending;
   try {
     pending = Find({peer, channel, sending});
@@ -85,7 +103,7 @@ VerbsJoin::Joined VerbsJoin::Finish(Poller* poller, int peer, int channel, bool 
     close(fd);
     throw;
   }
-  Joined joined{pending->send, pending->recv, pending->endpoint->Describe(), nullptr};
+  JoinedLink joined{pending->send, pending->recv, pending->endpoint->Describe(), nullptr};
   std::shared_ptr<VerbsPump> pump;
   if (sending) {
     auto made = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller, joined.send, own_doorbell_,

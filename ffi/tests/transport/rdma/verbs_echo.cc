@@ -46,15 +46,15 @@ void Report(const char* which, const LinkEnd& end, bool* said) {
 
 void Run(uint32_t slot_bytes, int recv_fd, int send_fd) {
   Engine engine(EngineOptions{1, slot_bytes, 20});
-  const verbs::EndpointOptions device = VerbsDevices().at(0);
-  std::cout << "recv " << engine.verbs().Offer(1, 0, false, device) << std::endl;
-  std::cout << "send " << engine.verbs().Offer(1, 0, true, device) << std::endl;
+  const OfferedTransport::Place device = PlaceOf(VerbsDevices().at(0));
+  std::cout << "recv " << engine.transport("verbs").Offer(1, 0, false, device) << std::endl;
+  std::cout << "send " << engine.transport("verbs").Offer(1, 0, true, device) << std::endl;
   std::string sender, receiver;
   CHECK(std::getline(std::cin, sender) && std::getline(std::cin, receiver));
-  engine.verbs().Prepare(1, 0, false, sender);
-  engine.verbs().Prepare(1, 0, true, receiver);
-  engine.AddVerbs(1, 0, false, recv_fd, 30);
-  engine.AddVerbs(1, 0, true, send_fd, 30);
+  engine.transport("verbs").Prepare(1, 0, false, sender);
+  engine.transport("verbs").Prepare(1, 0, true, receiver);
+  engine.AddOffered("verbs", 1, 0, false, recv_fd, 30);
+  engine.AddOffered("verbs", 1, 0, true, send_fd, 30);
   std::cout << "ready" << std::endl;
   const auto recv = engine.links().Recv(1, 0);
   const auto send = engine.links().Send(1, 0);

@@ -1,0 +1,27 @@
+"""An NCCL network plugin that the process has loaded; JAXRING_NET=plugin:NAME asks for one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxring.world.transports.record import Offered, Own, load
+
+if TYPE_CHECKING:
+    from jaxring.settings import Settings
+    from jaxring.world.identity import ProcessInfo
+
+
+class Plugin(Offered):
+    name = "plugin"
+    words = "network plugin"
+
+    def load(self, own: Own) -> str:
+        name = own.settings.plugin
+        return load(own.native, self.name, name, f"JAXRING_NET=plugin:{name}") if name else ""
+
+    def joins(self, settings: Settings, own: ProcessInfo, peer: ProcessInfo) -> bool:
+        del own, peer
+        return bool(settings.plugin)
+
+
+TRANSPORT = Plugin()

@@ -1,0 +1,96 @@
+"""What a transport is whose links are set up by offers: one record for each, exported by the transport's module."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING
+
+from jaxring.errors import JoinError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jaxring.settings import Settings
+    from jaxring.topology.rdma import Rail
+    from jaxring.world.identity import ProcessInfo
+    from jaxring.world.native import Native
+
+SOCKETS_INSTEAD = "JAXRING_NET=Socket takes TCP instead."
+
+
+@dataclasses.dataclass(frozen=True)
+class Own:
+    """What a process's side of a link may depend on: its engine, its settings, and its RDMA ports, nearest first."""
+
+    native: Native
+    settings: Settings
+    rails: tuple[Rail, ...] = ()
+
+
+class Offered(abc.ABC):
+    """A transport whose two ends exchange addresses, each a text, over an authenticated connection.
+
+    That connection stays open as long as the link: its end means that the peer is gone. ``name`` is the engine's
+    (``ffi/network/transports.cc``), ``words`` is what logs and errors say. ``mend``: what the user can do where a link
+    fails.
+    """
+
+    name: str
+    words: str
+    mend: str = SOCKETS_INSTEAD
+
+    def load(self, own: Own) -> str:
+        """Loads what the settings ask for, and describes it; "" where there is nothing. Raises JoinError."""
+        del own
+        return ""
+
+    @abc.abstractmethod
+    def joins(self, settings: Settings, own: ProcessInfo, peer: ProcessInfo) -> bool:
+        """Whether messages between these two processes of different hosts travel by it; the same seen from both.
+
+        Raises JoinError where the settings ask for it and the two cannot.
+        """
+
+    def kind(self, own: ProcessInfo, peer: ProcessInfo) -> str:
+        """What must be the same on both ends of a link."""
+        del own, peer
+        return ""
+
+    def place(self, own: Own, kind: str, channel: int) -> Mapping[str, str]:
+        """Where this process's end of a link is to be, as the engine's half of the transport reads it.
+
+        Raises JoinError where there is no place.
+        """
+        del own, kind, channel
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Offering:
+    """This process's end of one link. ``kind`` must be the same on both ends. The methods raise RuntimeError."""
+
+    transport: Offered
+    kind: str
+    place: Mapping[str, str]
+    native: Native
+
+    def offer(self, peer: int, channel: int, sending: bool) -> str:
+        """Makes this end; returns what the peer needs to know."""
+        return self.native.offered_offer(self.transport.name, peer, channel, sending, dict(self.place))
+
+    def prepare(self, peer: int, channel: int, sending: bool, offer: str) -> None:
+        """Gives this end the peer's offer."""
+        self.native.offered_prepare(self.transport.name, peer, channel, sending, offer)
+
+    def finish(self, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float) -> str:
+        """Puts the link into service, takes ownership of the socket `fd`, and describes the link."""
+        return self.native.offered_finish(self.transport.name, peer, channel, sending, fd=fd, timeout_s=timeout_s)
+
+
+def load(native: Native, transport: str, what: str, asked: str) -> str:
+    """Has the engine's half load ``what``. JoinError, with the setting that ``asked`` for it, where it cannot."""
+    try:
+        return native.offered_load(transport, what)
+    except RuntimeError as error:
+        raise JoinError(f"{asked}: {error}.") from error
