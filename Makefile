@@ -5,6 +5,7 @@
 #   JOBS    compilers and native tests that run side by side (2); Python's tests, which wait more than they work, one more
 #   FUZZ_SECONDS  how long each fuzz target runs (600)
 #   RDMA_ARGS  --short, --flow or --measure, for test-rdma
+#   COVERAGE  ON: `make pytest` and `make asan` count executed lines, for `make coverage-report` (OFF)
 #   UNITY   OFF: compile every source by itself, for work on the C++ code (ON)
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for this machine's GPUs; AUTO: where there are some
 PYTHON ?= python3
@@ -17,6 +18,7 @@ RDMA_ARGS ?=
 JOBS ?= 2
 FUZZ_SECONDS ?= 600
 UNITY ?= ON
+COVERAGE ?= OFF
 CXX ?= g++
 
 SHELL := bash
@@ -46,7 +48,7 @@ SCHEDULES := build/schedules.bin
 export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma lint tidy format types pytest native-test counts tsan asan ubsan cuda cuda-all package-test clean
+.PHONY: help demo fuzz test test-all test-rdma lint tidy format types pytest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -94,7 +96,8 @@ pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 	@cmake --build $(BUILD) --target _native_cuda_fake net_plugin
 	@TEST_NET_PLUGIN="$(abspath $(BUILD))/libnet_plugin.so" \
 	  TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
-	  pytest -n $$(($(JOBS) + 1)) --dist worksteal $(PYTEST_MARKS) $(PYTEST_ARGS)
+	  pytest -n $$(($(JOBS) + 1)) --dist worksteal $(if $(filter ON,$(COVERAGE)),--cov --cov-report=) \
+	  $(PYTEST_MARKS) $(PYTEST_ARGS)
 
 native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"
@@ -126,6 +129,17 @@ asan: $(ENVIRONMENT) $(SCHEDULES) ## the same under AddressSanitizer and LeakSan
 
 ubsan: $(ENVIRONMENT) $(SCHEDULES) ## the same under UndefinedBehaviorSanitizer
 	@$(call sanitized,ubsan,undefined)
+
+coverage: ## lines that the Python tests (not the slow ones) and the native tests execute; needs Python 3.12 or later
+	@$(MAKE) pytest COVERAGE=ON PYTEST_ARGS='-m "not slow" $(PYTEST_ARGS)'
+	@$(MAKE) asan COVERAGE=ON
+	@$(MAKE) coverage-report
+
+coverage-report: $(ENVIRONMENT) ## percentages and pages (build/coverage) of what COVERAGE=ON has counted
+	$(SAY) "coverage"
+	@mkdir -p build/coverage/cxx
+	@gcovr -j $(JOBS) --json-summary build/coverage/cxx.json --html-details build/coverage/cxx/index.html build/asan
+	@python tools/coverage_report.py
 
 fuzz: $(BUILT) ## every reader of what others write against inputs made to break it (needs clang; FUZZ_SECONDS each)
 	$(SAY) "fuzz targets, $(FUZZ_SECONDS) s each"
@@ -162,7 +176,9 @@ clean: ## remove environments, builds and outputs
 define sanitized
 printf '\n\033[1m== %s\033[0m\n' "native tests, $(2) sanitizer"; \
 cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON \
-  -DJAXRING_UNITY=$(UNITY) -DJAXRING_SANITIZE=$(2) -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null; \
+  -DJAXRING_UNITY=$(UNITY) -DJAXRING_SANITIZE=$(2) -DJAXRING_COVERAGE=$(if $(filter asan,$(1)),$(COVERAGE),OFF) \
+  -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null; \
+find build/$(1) -name '*.gcda' -delete; \
 cmake --build build/$(1) --target native_tests; \
 $(FIXED_ADDRESSES) ctest -j $(JOBS) --test-dir build/$(1) --output-on-failure --no-tests=error
 endef

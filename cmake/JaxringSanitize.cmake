@@ -15,5 +15,12 @@ endif()
 if(NOT JAXRING_SANITIZE STREQUAL "thread")
   list(APPEND _sanitize -fno-sanitize-recover=undefined)
 endif()
+# The same run counts which lines it executes (make coverage-report): --coverage, and a dump at _Exit, by which the tests'
+# processes end.
+if(JAXRING_COVERAGE)
+  list(APPEND _sanitize --coverage)
+  target_compile_definitions(jaxring_flags INTERFACE JAXRING_COVERAGE)
+  target_link_options(jaxring_flags INTERFACE -Wl,--wrap=_Exit)
+endif()
 target_compile_options(jaxring_flags INTERFACE ${_sanitize})
 target_link_options(jaxring_flags INTERFACE ${_sanitize})
