@@ -31,6 +31,7 @@ def test_the_suite_and_its_page(tmp_path, monkeypatch):
 
 
 @pytest.mark.netns
+@pytest.mark.slow
 def test_a_row_between_hosts_says_what_joins_them(tmp_path, monkeypatch):
     network = cpu.Network(2, "200mbit", links=2)
     row = cpu.Row("apart", "Apart", 2, 1, ("all_reduce",), ("4", "64K"), ("gloo",), network=network)

@@ -145,7 +145,7 @@ def test_one_failure_ends_all_with_its_exit_code(start, tmp_path):
     wait_until(lambda: not any(map(alive, found)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_all(start, tmp_path, number):
     child = start(STUBBORN, "-n", "2", "--no-init")
     found = pids(tmp_path, 2)

@@ -44,6 +44,7 @@ def test_four_hosts_take_tcp(tmp_path):
             assert not {"shm", "memory", "shm+tcp"} & logged(result), str(result)
 
 
+@pytest.mark.slow
 def test_four_processes_of_one_host_take_shared_memory(tmp_path):
     with hosts(1) as made, Job(tmp_path) as job:
         made.start(job, [WORKER, "core", "messages", "messages_of_one"], [0, 0, 0, 0])
@@ -67,6 +68,7 @@ def test_two_hosts_of_two_processes_take_both(tmp_path):
             assert transports(result)[0] == ["shm", "tcp"], str(result)
 
 
+@pytest.mark.slow
 def test_interleaved_processes_of_several_devices_take_both(tmp_path):
     with hosts(2) as made, Job(tmp_path) as job:
         made.start(job, [WORKER, "core", "pxn"], [0, 1, 0, 1], devices=2)

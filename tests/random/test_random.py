@@ -60,7 +60,7 @@ def test_fixed_seeds():
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
 def test_fixed_seeds_between_processes(processes, devices):
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", str(processes), "--devices-per-process", str(devices)]
     check(command, 2000, 8, devices)
@@ -98,6 +98,7 @@ def test_seeds_of_the_day(capsys):
     check([sys.executable], seed, 200, 8, SUPERVISE)
 
 
+@pytest.mark.slow
 def test_an_abort_of_xla_is_not_taken_for_ours():
     """XLA's AlgebraicSimplifier aborts at jax.lax's own program of this seed (jaxlib 0.10.2 and 0.12.0.1)."""
     check([sys.executable], 7262, 1, 8, SUPERVISE)

@@ -15,7 +15,9 @@ def run(tmp_path, case, devices):
     assert run_job(tmp_path, [WORKER, case], devices=devices) == ["checked\n"]
 
 
-@pytest.mark.parametrize("devices", [8, 16, 32])
+@pytest.mark.parametrize(
+    "devices", [8, pytest.param(16, marks=pytest.mark.slow), pytest.param(32, marks=pytest.mark.slow)]
+)
 def test_64_independent_collectives_in_one_program(tmp_path, devices):
     run(tmp_path, "independent", devices)
 

@@ -18,7 +18,9 @@ def run(tmp_path, cases, processes, devices):
         assert out.splitlines()[-1] == "checked"  # after what Gloo has to say
 
 
-layouts = pytest.mark.parametrize(("processes", "devices"), [(2, 4), (4, 1)], ids=["2x4", "4x1"])
+layouts = pytest.mark.parametrize(
+    ("processes", "devices"), [pytest.param(2, 4, marks=pytest.mark.slow), (4, 1)], ids=["2x4", "4x1"]
+)
 
 
 @layouts
