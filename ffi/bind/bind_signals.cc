@@ -1,5 +1,6 @@
 #include "bind/bind_signals.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -21,8 +22,10 @@ namespace {
 // Tells whether the main thread has been back in the interpreter: counts the calls that were requested of it and made.
 struct MainThread {
   std::atomic<uintptr_t> asked{0}, did{0};
-  // Requests a call. Needs no GIL. The main thread runs signal handlers before it.
-  void Ask() {
+  // Requests a call, and returns whether the one before has been made. Needs no GIL. The main thread runs signal
+  // handlers before it.
+  bool Ask() {
+    const bool was_back = IsBack();
     const uintptr_t number = asked.fetch_add(1) + 1;
     const int full = Py_AddPendingCall(
         [](void* argument) {
@@ -31,6 +34,7 @@ struct MainThread {
         },
         reinterpret_cast<void*>(number));
     if (full != 0) did.store(number);  // CPython's queue is full: another pending call has the same effect
+    return was_back;
   }
   bool IsBack() const { return did.load() == asked.load(); }
   static MainThread& Instance() {
@@ -91,11 +95,11 @@ void BindSignals(nanobind::module_& m) {
       [](double timeout_s) {
         nb::gil_scoped_release release;
         const int number = AwaitSignal(timeout_s);
-        if (number != 0) MainThread::Instance().Ask();
-        return number;
+        return std::pair(number, number != 0 ? MainThread::Instance().Ask() : MainThread::Instance().IsBack());
       },
       nb::arg("timeout_s"),
-      "Waits for a signal and returns its number, or 0 after timeout_s seconds; negative: no limit.");
+      "Waits for a signal and returns its number, or 0 after timeout_s seconds (negative: no limit), and whether the "
+      "main thread has been in the interpreter since the signal before.");
   m.def(
       "main_thread_is_back", [] { return MainThread::Instance().IsBack(); },
       "Whether the main thread has been in the interpreter since `await_signal` last returned a signal.");

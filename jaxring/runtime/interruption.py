@@ -77,10 +77,13 @@ class Watcher:
     def _watch(self) -> None:
         came: dict[int, _Signal] = {}
         while True:
-            number = _native.await_signal(_LOOK_S if came else -1.0)
+            number, was_back = _native.await_signal(_LOOK_S if came else -1.0)
             if self._stopped.is_set():
                 return
             now = time.monotonic()
+            # A signal may arrive before this thread has looked whether the main thread came back after the last one.
+            for each in came.values():
+                each.was_back |= was_back
             if number in came:
                 # What the main thread has handled is not what this one insists on.
                 came[number].times = 1 if came[number].was_back else came[number].times + 1

@@ -11,18 +11,21 @@ from jaxring.runtime import interruption
 
 
 class Native:
-    """What the native part says at each look: (signal, whether the main thread has been back since the last one)."""
+    """What the native part says at each look.
+
+    (signal, whether the main thread had been back before it, whether it is back after it, the signal's handler).
+    """
 
     def __init__(self, looks):
         self.looks, self.watcher, self.back, self.interrupted = iter(looks), None, False, []
 
     def await_signal(self, _timeout):
-        number, self.back, handler = next(self.looks, (0, True, None))
+        number, before, self.back, handler = next(self.looks, (0, True, True, None))
         if handler is None:
             self.watcher._stopped.set()
         else:
             signal.signal(signal.SIGINT, handler)
-        return number
+        return number, before
 
     def main_thread_is_back(self):
         return self.back
@@ -39,14 +42,21 @@ def own(*_):
 
 
 @pytest.mark.parametrize(
-    ("back", "first", "interrupts"),
+    ("back", "before_next", "first", "interrupts"),
     [
-        (True, signal.default_int_handler, False),  # handled, and something else is in flight now
-        (False, own, True),
+        (True, False, signal.default_int_handler, False),  # handled, and something else is in flight now
+        (False, True, own, False),  # the same, but the next one came before this thread had looked
+        (False, False, own, True),
     ],
 )
-def test_a_signal_after_one_that_was_handled_is_a_first_one(monkeypatch, back, first, interrupts):
-    native = Native([(signal.SIGINT, back, first), (signal.SIGINT, False, own), (0, False, own)])
+def test_a_signal_after_one_that_was_handled_is_a_first_one(monkeypatch, back, before_next, first, interrupts):
+    native = Native(
+        [
+            (signal.SIGINT, False, back, first),
+            (signal.SIGINT, before_next, False, own),
+            (0, False, False, own),
+        ]
+    )
     native.watcher = interruption.Watcher(types.SimpleNamespace(waits=types.SimpleNamespace(end=lambda why: None)))
     monkeypatch.setattr(interruption, "_native", native)
     monkeypatch.setattr(interruption, "GRACE_S", 0.0)
