@@ -1,6 +1,7 @@
 """Eight CPU devices for the tests that use JAX in pytest's own process; set before JAX starts its backend."""
 
 import os
+import signal
 
 from tests import ROOT
 
@@ -12,6 +13,10 @@ if int(os.environ.get("PJRT_NPROC") or 0) < 8 * DEVICES:
 
 # A hang of the engine ends well before pytest's own timeout, which cannot interrupt native code.
 os.environ.setdefault("JAXRING_TIMEOUT", "60")
+
+# Tests that a shell has started in the background ignore SIGINT, and so would the processes that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

@@ -117,10 +117,7 @@ LONG = ["-e", "64M", "-f", str(1 << 20), "--iters", "1000"]
 @pytest.mark.multiprocess
 def test_after_ctrl_c_there_is_what_was_measured_until_then(tmp_path):
     saved = tmp_path / "out.json"
-    # Started by a shell in the background, these tests and what they start would ignore SIGINT.
-    heeding = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    command = [sys.executable, "-c", f"{heeding}; from jaxring.cli import main; sys.exit(main(sys.argv[1:]))"]
-    child = start(*command, *BENCH, *LONG, "--json", str(saved))
+    child = start(SCRIPT, *BENCH, *LONG, "--json", str(saved))
     lines = []
     try:
         for line in child.stdout:

@@ -28,8 +28,7 @@ MODULES = {"command": ["jaxring.cli", "explain", "all_reduce"], "worker": ["jaxr
 
 def interrupted(folder, line, arguments):
     """Runs a module with ``folder`` in its path and interrupts it at a line; returns its exit code and outputs."""
-    # Tests that a shell started in the background ignore SIGINT, and what they start would, too.
-    argv = ["env", "--default-signal=INT", sys.executable, "-P", "-m", *arguments]
+    argv = [sys.executable, "-P", "-m", *arguments]
     env = os.environ | {"PYTHONPATH": str(folder)}
     child = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
