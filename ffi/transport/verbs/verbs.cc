@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kMaxHeard = 4096;
 constexpr int kLastWordMs = 500;
 constexpr auto kCheckPort = std::chrono::milliseconds(250);
+// How long messages that a goodbye has overtaken are waited for.
+constexpr auto kOvertaken = std::chrono::seconds(5);
 
 class PeerEar final : public Poller::Handler {
  public:
@@ -90,6 +92,7 @@ bool VerbsPump::PumpLocked() {
     if (events_.empty()) break;
     any = true;
   }
+  if (good) CompleteLocked();
   if (good && !armed_ && MustHear()) EnableEventsLocked();
   if (good || closed()) return any;
   // When a peer ends, its queue pairs end, too, and an iWARP device reports this at once. The peer's last message on
@@ -129,7 +132,18 @@ void VerbsPump::Hear() {
   if (closed() || !Listen()) return;
   // Messages that the peer wrote before it closed the link are still valid.
   PumpLocked();
-  End(LastWord(), false);
+  if (closed()) return;
+  if (!goodbye_ || AllHere()) return End(LastWord(), false);
+  // The goodbye has overtaken messages: soft-iWARP completes a write when TCP has its bytes. CheckPort ends the wait.
+  closed_by_peer_ = true;
+  closed_since_ = std::chrono::steady_clock::now();
+  poller_->Remove(fd_);
+}
+
+void VerbsPump::CompleteLocked() {
+  if (!goodbye_ || closed() || !AllHere()) return;
+  end_->complete.store(true, std::memory_order_release);
+  if (closed_by_peer_) End(LastWord(), false);
 }
 
 bool VerbsPump::Listen() {
@@ -138,9 +152,10 @@ bool VerbsPump::Listen() {
     const ssize_t n = recv(fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n > 0) {
       heard_.append(buffer.data(), std::min(static_cast<size_t>(n), kMaxHeard - heard_.size()));
-      if (heard_ == "b") {
+      if (!goodbye_ && heard_[0] == 'b' && heard_.find('\n') != std::string::npos) {
         goodbye_ = true;
-        end_->complete.store(true, std::memory_order_release);
+        Farewell(heard_.substr(1, heard_.find('\n') - 1));
+        CompleteLocked();
       }
       continue;
     }
@@ -156,6 +171,7 @@ std::string VerbsPump::LastWord() const {
 void VerbsPump::CheckPort() {
   std::unique_lock lock(mutex_, std::try_to_lock);
   const auto now = std::chrono::steady_clock::now();
+  if (lock && !closed() && closed_by_peer_ && now - closed_since_ > kOvertaken) return End(LastWord(), false);
   if (!lock || closed() || !Waiting() || now - checked_ < kCheckPort) return;
   const bool seen = checked_ != decltype(checked_){} && now - checked_ < 3 * kCheckPort;
   checked_ = now;
@@ -168,9 +184,11 @@ void VerbsPump::CheckPort() {
   End(endpoint_->error(), true);
 }
 
-void VerbsPump::SayGoodbye() {
-  const char byte = 'b';
-  [[maybe_unused]] ssize_t n = send(fd_, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+void VerbsPump::SayGoodbye() { SendGoodbye(""); }
+
+void VerbsPump::SendGoodbye(const std::string& words) {
+  const std::string line = "b" + words + "\n";
+  [[maybe_unused]] ssize_t n = send(fd_, line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 }  // namespace jaxring

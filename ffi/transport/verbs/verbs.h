@@ -65,6 +65,10 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   virtual bool Advance() = 0;
   // Whether something was sent and has not completed.
   virtual bool Waiting() const = 0;
+  // The peer has said goodbye, with these words.
+  virtual void Farewell(const std::string&) {}
+  // Whether everything has arrived that the peer had sent when it said goodbye.
+  virtual bool AllHere() const { return true; }
   // Whether a message waits for a credit. No thread polls for the credit once the message's operation has ended here.
   virtual bool MustHear() const = 0;
   // Returns whether anything was complete.
@@ -73,6 +77,10 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   void End(const std::string& why, bool tell);
   // Reads the control connection. Returns true if the peer has closed it.
   bool Listen();
+  // After a goodbye: completes the link when everything is here, and ends it if the peer has closed the connection.
+  void CompleteLocked();
+  // Tells the peer that this process ends in good order; `words` are for its Farewell.
+  void SendGoodbye(const std::string& words);
   std::string LastWord() const;
   bool Misbehaved();
   bool closed() const { return end_->closed.load(std::memory_order_acquire); }
@@ -93,9 +101,10 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   BusyPollers* const busy_pollers_;
   bool armed_ = true;
   bool goodbye_ = false;
+  bool closed_by_peer_ = false;  // the control connection, after a goodbye
   std::string heard_;
   std::vector<Event> events_;
-  std::chrono::steady_clock::time_point checked_{}, down_since_{};
+  std::chrono::steady_clock::time_point checked_{}, down_since_{}, closed_since_{};
 };
 
 class VerbsSendPump final : public VerbsPump, public DirectSend {
@@ -159,9 +168,12 @@ class VerbsRecvPump final : public VerbsPump, public DirectMemory {
   bool Handle(const Event& event) override;
   bool Advance() override;
   bool Waiting() const override { return credits_under_way_ > 0; }
+  void Farewell(const std::string& words) override;
+  bool AllHere() const override;
   bool MustHear() const override { return false; }
 
   std::array<Ring, 2> rings_;
+  std::array<uint64_t, 2> sent_{};  // messages of each ring, as the sender said when it left
   int credits_under_way_ = 0;
 };
 

@@ -2,6 +2,8 @@
 // reports how far these were read.
 #include <algorithm>
 #include <chrono>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -121,7 +123,8 @@ void VerbsSendPump::SayGoodbye() {
     if (std::chrono::steady_clock::now() > until) return;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
-  VerbsPump::SayGoodbye();
+  std::lock_guard lock(mutex_);
+  SendGoodbye(std::to_string(rings_[0].next) + " " + std::to_string(rings_[1].next));
 }
 
 VerbsRecvPump::VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
@@ -150,6 +153,10 @@ bool VerbsRecvPump::Handle(const Event& event) {
   own_doorbell_->Notify();
   return true;
 }
+
+void VerbsRecvPump::Farewell(const std::string& words) { std::istringstream(words) >> sent_[0] >> sent_[1]; }
+
+bool VerbsRecvPump::AllHere() const { return rings_[0].received >= sent_[0] && rings_[1].received >= sent_[1]; }
 
 bool VerbsRecvPump::Advance() {
   for (uint32_t protocol : {0, 1}) {

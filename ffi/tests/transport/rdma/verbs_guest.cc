@@ -211,6 +211,10 @@ void CheckDelay() {
   Shell("tc qdisc add dev " + Interface(0) + " root netem delay 5ms");
   CheckFlow(5);
   Shell("tc qdisc delete dev " + Interface(0) + " root");
+  // The goodbye goes by another connection, which is not delayed: it must not end the link before its messages.
+  Shell("tc qdisc add dev " + Interface(0) + " root netem delay 50ms");
+  CheckGoodbye();
+  Shell("tc qdisc delete dev " + Interface(0) + " root");
 }
 
 void CheckRefusals() {
