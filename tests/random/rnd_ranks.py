@@ -11,20 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tests.collectives.cases.coll_oracle import UFUNCS
 from tests.random.rnd_dual import Dual, jointly, linear, mul, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-UFUNCS = {
-    "sum": np.add,
-    "prod": np.multiply,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
 
 
 class Ranks:

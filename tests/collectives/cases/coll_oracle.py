@@ -10,7 +10,7 @@ import numpy as np
 from jaxring.plan import dtypes
 
 OPS = tuple(dtypes.REDUCE_OPS)
-_UFUNCS = {
+UFUNCS = {
     "sum": np.add,
     "prod": np.multiply,
     "min": np.minimum,
@@ -158,7 +158,7 @@ def bounds(op: str, data: Case) -> tuple[np.ndarray, np.ndarray]:
         if np.issubdtype(x.dtype, np.complexfloating):
             return _complex_bounds(op, x, rounded)
         if x.dtype == np.bool_ or np.issubdtype(x.dtype, np.integer):
-            total = _UFUNCS[op].reduce(x, axis=0, dtype=x.dtype)
+            total = UFUNCS[op].reduce(x, axis=0, dtype=x.dtype)
             return total, total
         return _float_bounds(op, x, rounded)
 
@@ -166,7 +166,7 @@ def bounds(op: str, data: Case) -> tuple[np.ndarray, np.ndarray]:
 def _float_bounds(op: str, x: np.ndarray, rounded: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     ranks = len(x)
     wide = np.dtype(np.float32) if x.dtype.itemsize <= 2 else x.dtype
-    fold = _UFUNCS["sum" if op == "mean" else op]
+    fold = UFUNCS["sum" if op == "mean" else op]
     plain = fold.reduce(x.astype(wide), axis=0, dtype=wide)
     if op == "mean":
         plain = plain / wide.type(ranks)
