@@ -40,8 +40,8 @@ class Job:
     install: str = row(
         "name",
         "",
-        "What `import jaxring` installs, for unchanged scripts: lax: `jaxring.install()`; whole: "
-        "`jaxring.install(whole_program=True)`; empty: nothing.",
+        "What is installed when JAX starts its backends, or when jaxring is imported before, for unchanged scripts: "
+        "lax: `jaxring.install()`; whole: `jaxring.install(whole_program=True)`; empty: nothing.",
         kinds.one_of("lax", "whole"),
         shared=True,
         engines="CPU",
