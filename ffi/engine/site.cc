@@ -61,7 +61,10 @@ void Site::Arrive(Arrival arrival) {
   }
   auto [group_index, rank] = place->second;
   arrival.participant.rank = rank;
-  if (arrival.participant.out != arrival.participant.in) {
+  if (arrival.participant.blocks) {
+    const std::span results(arrival.participant.blocks.get() + spec_.group_size, spec_.group_size);
+    arrival.participant.pages = PrepareBlocks(results, arrival.out_bytes / spec_.group_size);
+  } else if (arrival.participant.out != arrival.participant.in) {
     arrival.participant.pages = PreparePages(arrival.participant.out, arrival.out_bytes);
   }
   for (size_t i = 1; i < spec_.specs.size(); ++i) {

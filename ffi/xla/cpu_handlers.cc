@@ -45,7 +45,8 @@ struct SiteState {
   static ffi::TypeId id;
   std::shared_ptr<Site> site;
   bool has_input, has_output;
-  int64_t row_elements;  // ragged only
+  int64_t row_elements;   // ragged only
+  bool buffer_per_block;  // operands and results are a buffer for each rank
 };
 ffi::TypeId SiteState::id = {};
 
@@ -80,8 +81,9 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   SiteSpec site{Lines(*spec), {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, {}};
   if (auto shown = attributes.get<std::string_view>("shown")) site.shown = Lines(*shown);
   site.ordinals = OrdinalsOfCall(std::string(*spec), site.specs);
-  return std::make_unique<SiteState>(
-      SiteState{std::make_shared<Site>(engine, std::move(site)), *has_input, *has_output, *row_elements});
+  auto buffer_per_block = attributes.get<bool>("buffer_per_block");
+  return std::make_unique<SiteState>(SiteState{std::make_shared<Site>(engine, std::move(site)), *has_input, *has_output,
+                                               *row_elements, buffer_per_block.has_value() && *buffer_per_block});
 }
 
 ffi::ErrorCode ToXla(Code code) { return static_cast<ffi::ErrorCode>(static_cast<int>(code)); }
@@ -141,12 +143,44 @@ Arrival MakeArrival(ffi::RunId run, int32_t device, const ffi::AnyBuffer& partit
   return arrival;
 }
 
+// Takes a buffer for each block of the operand and of the result. Of buffers that do not fit each other no byte counts,
+// so that none is touched: the site checks the lengths against the plan.
+void TakeBlocks(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, size_t blocks, Arrival* arrival) {
+  if (args.size() != blocks + 1 || rets.size() != blocks) return;
+  arrival->participant.blocks = std::make_unique<char*[]>(2 * blocks);
+  bool fit = true;
+  size_t bytes = 0;
+  for (size_t i = 0; i < blocks; ++i) {
+    const ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(i);
+    ffi::Result<ffi::AnyBuffer> out = *rets.get<ffi::AnyBuffer>(i);
+    if (i == 0) bytes = in.size_bytes();
+    fit = fit && in.size_bytes() == bytes && out->size_bytes() == bytes;
+    arrival->participant.blocks[i] = static_cast<char*>(in.untyped_data());
+    arrival->participant.blocks[blocks + i] = static_cast<char*>(out->untyped_data());
+  }
+  arrival->participant.in = arrival->participant.blocks[0];
+  arrival->participant.out = arrival->participant.blocks[blocks];
+  if (fit) arrival->in_bytes = arrival->out_bytes = blocks * bytes;
+}
+
+CallOutcome Call(SiteState* state, Arrival arrival) {
+  auto* end = new CallEnd;
+  arrival.participant.done = end->completion();
+  state->site->Arrive(std::move(arrival));
+  return end->Take();
+}
+
 // Operands: the data (absent for a pure receive), an optional token, and the partition id. Results: the data (absent
 // for a pure send) and the optional token, whose buffer is the operand's. In a fused call operand and result i are
-// those of collective i, and there is no token.
+// those of collective i, and there is no token. With a buffer for each block the call holds one collective, operand i
+// is block i of its data, and so is result i.
 [[gnu::hot]] CallOutcome Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
                                     ffi::RemainingRets rets, ffi::Dictionary) {
   Arrival arrival = MakeArrival(run, device, *args.get<ffi::AnyBuffer>(args.size() - 1));
+  if (state->buffer_per_block) {
+    TakeBlocks(args, rets, static_cast<size_t>(state->site->spec().group_size), &arrival);
+    return Call(state, std::move(arrival));
+  }
   const size_t collectives = state->site->spec().specs.size();
   if (state->has_input) {
     ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(0);
@@ -164,10 +198,7 @@ Arrival MakeArrival(ffi::RunId run, int32_t device, const ffi::AnyBuffer& partit
     ffi::Result<ffi::AnyBuffer> out = *rets.get<ffi::AnyBuffer>(i);
     arrival.further[i - 1] = {in.untyped_data(), out->untyped_data(), in.size_bytes(), out->size_bytes()};
   }
-  auto* end = new CallEnd;
-  arrival.participant.done = end->completion();
-  state->site->Arrive(std::move(arrival));
-  return end->Take();
+  return Call(state, std::move(arrival));
 }
 
 std::vector<uint64_t> Numbers(const ffi::AnyBuffer& buffer, uint64_t scale, bool* negative) {
@@ -213,10 +244,7 @@ CallOutcome Ragged(SiteState* state, ffi::RunId run, int32_t device, ffi::AnyBuf
   arrival.participant.in = in.untyped_data();
   arrival.participant.out = out->untyped_data();
   arrival.participant.extents = std::move(extents);
-  auto* end = new CallEnd;
-  arrival.participant.done = end->completion();
-  state->site->Arrive(std::move(arrival));
-  return end->Take();
+  return Call(state, std::move(arrival));
 }
 
 // JAX cannot register a type together with a stateful target before the backend starts. So the type is registered with

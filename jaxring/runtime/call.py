@@ -105,13 +105,15 @@ def attributes(
     *,
     row_elements: int = 0,
     started: bool = False,
+    buffer_per_block: bool = False,
     shown: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The attributes of a custom call, typed as the handlers read them (``ffi/xla/cpu_handlers.cc``).
 
     ``specs``: the texts of the call's collectives. ``partitions``: partition ids, one row per group. ``timeout``: in
-    seconds. ``shown``: the place of each collective in the program for people, where its spec does not hold it because
-    processes may differ in it.
+    seconds. ``buffer_per_block``: the operand and the result are an array for each block, instead of one of all blocks.
+    ``shown``: the place of each collective in the program for people, where its spec does not hold it because processes
+    may differ in it.
     """
     return {
         # The engine makes an operation of each line.
@@ -123,5 +125,6 @@ def attributes(
         "has_output": facts.half != "send",
         "row_elements": np.int64(row_elements),
         "started": started,
+        **({"buffer_per_block": True} if buffer_per_block else {}),
         **({"shown": "\n".join(shown)} if shown else {}),
     }

@@ -180,8 +180,13 @@ Operation::Span Operation::Tile(uint32_t local, Buffer buffer, int32_t chunk, ui
     length = lengths[chunk];
   } else {
     const int32_t block = chunk / plan.pieces, piece = chunk % plan.pieces;
-    begin = static_cast<uint64_t>(block) * plan.block_elements + plan.bounds[piece];
+    begin = plan.bounds[piece];
     length = plan.bounds[piece + 1] - plan.bounds[piece];
+    if (p.blocks) {
+      base = p.blocks[buffer == Buffer::kInput ? block : plan.in_blocks + block];
+    } else {
+      begin += static_cast<uint64_t>(block) * plan.block_elements;
+    }
   }
   uint64_t skip = tile * plan.tile_elements;
   if (skip >= length) return {base, 0};

@@ -62,6 +62,9 @@ struct Participant {
   void* out = nullptr;
   Pages pages = Pages::kPresent;  // of `out`
   std::unique_ptr<Extents> extents;
+  // If each block is a buffer of its own: the operand's blocks, then the result's; `in` and `out` are the first of
+  // each. Null where blocks follow each other in memory.
+  std::unique_ptr<char*[]> blocks;
   Completion done;
   bool done_is_quick = false;        // the thread that ends the operation may call `done` directly
   bool waits = false;                // the thread that brought it does nothing else until the end

@@ -77,6 +77,15 @@ Pages PreparePages(void* data, size_t bytes) {
   return Pages::kHuge;
 }
 
+Pages PrepareBlocks(std::span<char* const> blocks, size_t bytes) {
+  Pages all = Pages::kPresent;
+  for (char* block : blocks) {
+    const Pages pages = PreparePages(block, bytes);
+    if (all == Pages::kPresent || pages == Pages::kFresh) all = pages;
+  }
+  return all;
+}
+
 void PopulatePages(void* data, size_t bytes) {
   if (!populate_works.load(std::memory_order_relaxed)) return;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(data) / PageBytes() * PageBytes();

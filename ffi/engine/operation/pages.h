@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace jaxring {
 
@@ -21,6 +22,8 @@ enum class Pages : uint8_t {
 // Checks a few pages of [data, data + bytes), and requests huge ones if any is not populated. Never fails: if the
 // kernel refuses, pages are populated one by one, as without this call.
 [[gnu::hot]] Pages PreparePages(void* data, size_t bytes);
+// Does so for each block of a result, of `bytes` each. The state is the same for all: fresh if any block is.
+Pages PrepareBlocks(std::span<char* const> blocks, size_t bytes);
 
 // Populates the pages of [data, data + bytes), all of which is about to be written.
 void PopulatePages(void* data, size_t bytes);

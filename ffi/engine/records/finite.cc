@@ -62,11 +62,20 @@ std::string NonFiniteOperand(Operation& op) {
   const Plan& plan = op.plan();
   if (plan.half == Half::kRecv) return "";
   for (const Participant& participant : op.participants()) {
-    auto check = [&](uint64_t begin, uint64_t elements) -> std::string {
-      const char* data = static_cast<const char*>(participant.in) + begin * plan.element_bytes;
+    auto check_at = [&](const char* data, uint64_t begin, uint64_t elements) -> std::string {
       const auto found = FirstNonFinite(plan.dtype, data, elements);
       return found ? Describe(op, "operand", participant.rank, begin + found->element, found->nan) + "." : "";
     };
+    auto check = [&](uint64_t begin, uint64_t elements) {
+      return check_at(static_cast<const char*>(participant.in) + begin * plan.element_bytes, begin, elements);
+    };
+    if (participant.blocks) {
+      for (int block = 0; block < plan.in_blocks; ++block) {
+        std::string text = check_at(participant.blocks[block], block * plan.block_elements, plan.block_elements);
+        if (!text.empty()) return text;
+      }
+      continue;
+    }
     if (!participant.extents) {
       if (std::string text = check(0, plan.in_blocks * plan.block_elements); !text.empty()) return text;
       continue;

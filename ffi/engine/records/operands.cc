@@ -116,8 +116,15 @@ std::string OperandSaver::Save(Operation& op, const std::string& why) {
     good = good && WriteAll(fd, text->data(), text->size());
   }
   for (size_t i = 0; i < op.kept.size(); ++i) {
-    const void* from = op.kept[i].empty() ? op.participants()[i].in : op.kept[i].data();
-    good = good && WriteAll(fd, from, OperandBytes(plan, op.participants()[i]));
+    const Participant& participant = op.participants()[i];
+    const uint64_t operand_bytes = OperandBytes(plan, participant);
+    const int parts = participant.blocks ? plan.in_blocks : 1;
+    for (int block = 0; block < parts; ++block) {
+      const void* from = participant.blocks   ? participant.blocks[block]
+                         : op.kept[i].empty() ? participant.in
+                                              : op.kept[i].data();
+      good = good && WriteAll(fd, from, operand_bytes / parts);
+    }
   }
   const int error = errno;
   close(fd);

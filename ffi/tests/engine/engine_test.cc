@@ -44,8 +44,33 @@ std::vector<Buffer> Play(Call& call, const std::vector<Buffer>& inputs, bool in_
   return outputs;
 }
 
-// Executes twice, the second time in place if that is allowed: the bits are equal both times, and on all ranks if the
-// schedule says so.
+// With a buffer for each block of a rank's operand and result.
+std::vector<Buffer> PlayApart(Call& call, const std::vector<Buffer>& inputs) {
+  const int n = call.schedule().ranks();
+  const size_t bytes = inputs[0].size() / n;
+  std::vector<std::vector<Buffer>> in(n), out(n);
+  Ends ends(call.Describe());
+  for (int rank = 0; rank < n; ++rank) {
+    auto blocks = std::make_unique<char*[]>(2 * n);
+    for (int block = 0; block < n; ++block) {
+      std::memcpy(in[rank].emplace_back(bytes).data(), inputs[rank].data() + block * bytes, bytes);
+      blocks[block] = in[rank][block].data();
+      blocks[n + block] = out[rank].emplace_back(bytes).data();
+    }
+    call.Arrive(rank, 1, std::move(blocks), ends.Expect());
+  }
+  ends.WaitOk();
+  std::vector<Buffer> outputs = Outputs(call);
+  for (int rank = 0; rank < n; ++rank) {
+    for (int block = 0; block < n; ++block) {
+      std::memcpy(outputs[rank].data() + block * bytes, out[rank][block].data(), bytes);
+    }
+  }
+  return outputs;
+}
+
+// Executes twice, the second time in place or with a buffer for each block if that is allowed: the bits are equal both
+// times, and on all ranks if the schedule says so.
 void Check(Job& job, const Schedule& schedule, const Sample& sample, Protocol protocol, uint64_t tile) {
   // A gathered message holds a tile of each rank of a memory domain.
   if (schedule.name.find(" pxn ") != std::string::npos) {
@@ -61,7 +86,9 @@ void Check(Job& job, const Schedule& schedule, const Sample& sample, Protocol pr
   Call call(&job, schedule, settings);
   const std::vector<Buffer> inputs = Inputs(call, sample.tiles);
   const bool same = schedule.collective == "all_reduce";
-  std::vector<Buffer> first = Play(call, inputs, false, 0), second = Play(call, inputs, same, 1);
+  const bool apart = schedule.collective == "all_to_all";
+  std::vector<Buffer> first = Play(call, inputs, false, 0);
+  std::vector<Buffer> second = apart ? PlayApart(call, inputs) : Play(call, inputs, same, 1);
   Reference reference(call, inputs);
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     if (rank == 0 || !same) reference.Check(rank, first[rank]);
@@ -118,7 +145,8 @@ CASE("all collectives and algorithms") {
 // Results larger than the caches are written with non-temporal stores.
 CASE("large operands") {
   Job job(1, Wire::kShared);
-  for (const char* name : {"all_reduce direct 1x4 x1", "broadcast direct 1x4 x1", "all_gather direct 1x4 x1"}) {
+  for (const char* name : {"all_reduce direct 1x4 x1", "broadcast direct 1x4 x1", "all_gather direct 1x4 x1",
+                           "all_to_all direct 1x4 x1"}) {
     Check(job, Find(name), {(2 << 20) + 5, 0, DType::kF32, ReduceOp::kSum, false}, Protocol::kMemory, 64 * 1024);
   }
 }

@@ -97,5 +97,26 @@ CASE("ranks and calls are named") {
   for (const Status& status : Play(NonFinite::kFail, 1.0f).ends) CHECK(status.ok());
 }
 
+CASE("operands of a buffer for each block") {
+  EngineOptions options{2, 256, 20, 20};
+  options.non_finite = EngineOptions::NonFinite::kFail;
+  Job job(1, Wire::kShared, options, 2);
+  Settings settings;
+  settings.dtype = DType::kF32;
+  settings.block = 10;
+  Call call(&job, Find("all_to_all direct 1x4 x1"), settings);
+  std::vector<std::vector<float>> buffers(4 * 8, std::vector<float>(10, 1.0f));
+  buffers[1 * 8 + 2][3] = std::numeric_limits<float>::infinity();
+  Ends ends;
+  for (int rank = 0; rank < 4; ++rank) {
+    auto blocks = std::make_unique<char*[]>(8);
+    for (int i = 0; i < 8; ++i) blocks[i] = reinterpret_cast<char*>(buffers[rank * 8 + i].data());
+    call.Arrive(rank, 1, std::move(blocks), ends.Expect());
+  }
+  for (const Status& status : ends.Wait()) {
+    CHECK(Says(status.message, "the operand of rank 1 (process 0) holds infinity, first at element 23."));
+  }
+}
+
 }  // namespace
 }  // namespace jaxring::test

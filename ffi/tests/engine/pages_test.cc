@@ -47,6 +47,18 @@ CASE("touched memory is left alone") {
   CHECK(PreparePages(memory.base() + 64, 8 * kMiB - 64) == Pages::kPresent);
 }
 
+CASE("blocks are fresh if one of them is") {
+  Mapping memory(16 * kMiB);
+  std::memset(memory.base(), 1, kMiB);
+  char* const known[] = {memory.base(), memory.base() + kMiB / 2};
+  CHECK(PrepareBlocks(known, kMiB / 2) == Pages::kPresent);
+  for (int i : {0, 1}) {
+    char* blocks[] = {known[0], known[1]};
+    blocks[i] = memory.base() + 8 * kMiB;  // beyond a huge page that the others may be in
+    CHECK(PrepareBlocks(blocks, kMiB / 2) == Pages::kFresh);
+  }
+}
+
 CASE("small memory is left alone") {
   Mapping memory(kMiB);
   CHECK(PreparePages(memory.base(), 64 * 1024) == Pages::kPresent);

@@ -249,12 +249,25 @@ Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_ti
   });
 }
 
-void Call::Arrive(int rank, int64_t run, const void* in, void* out, Completion done, std::unique_ptr<Extents> extents) {
+Arrival Call::ArrivalOf(int rank, int64_t run, Completion done) const {
   const uint64_t block = settings_.block * ElementBytes(settings_.dtype);
   Arrival arrival{rank, rank, run, {}, schedule_.in_blocks * block, schedule_.out_blocks * block};
+  arrival.participant.done = std::move(done);
+  return arrival;
+}
+
+void Call::Arrive(int rank, int64_t run, std::unique_ptr<char*[]> blocks, Completion done) {
+  Arrival arrival = ArrivalOf(rank, run, std::move(done));
+  arrival.participant.in = blocks[0];
+  arrival.participant.out = blocks[schedule_.in_blocks];
+  arrival.participant.blocks = std::move(blocks);
+  site(rank)->Arrive(std::move(arrival));
+}
+
+void Call::Arrive(int rank, int64_t run, const void* in, void* out, Completion done, std::unique_ptr<Extents> extents) {
+  Arrival arrival = ArrivalOf(rank, run, std::move(done));
   arrival.participant.in = in;
   arrival.participant.out = out;
-  arrival.participant.done = std::move(done);
   arrival.participant.extents = std::move(extents);
   site(rank)->Arrive(std::move(arrival));
 }

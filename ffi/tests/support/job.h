@@ -101,6 +101,8 @@ class Call {
   Call(Job* job, const Schedule& schedule, Settings settings, double site_timeout_s);
   void Arrive(int rank, int64_t run, const void* in, void* out, Completion done,
               std::unique_ptr<Extents> extents = nullptr);
+  // With a buffer for each block: the operand's, then the result's.
+  void Arrive(int rank, int64_t run, std::unique_ptr<char*[]> blocks, Completion done);
   // Gives a process a new site for the call, as if it had compiled its program again.
   void MakeAgain(int process);
   std::shared_ptr<Site> site(int rank) { return sites_[schedule_.placement[rank]]; }
@@ -109,6 +111,8 @@ class Call {
   const Settings& settings() const { return settings_; }
 
  private:
+  Arrival ArrivalOf(int rank, int64_t run, Completion done) const;
+
   Job* job_;
   const Schedule& schedule_;
   Settings settings_;

@@ -57,11 +57,13 @@ class Calls:
         op: str | None = None,
         perm: tuple[tuple[int, int], ...] = (),
         row_elements: int = 0,
+        buffer_per_block: bool = False,
         aliases: dict[int, int] | None = None,
     ) -> tuple[str, list[int], list[tuple[int, int | bytes | str | Message]]]:
         """A call for ``site``: its name, its operands, and its fields but for those that every instruction has.
 
         ``data``: for each of its collectives a rank's operand, or a block of it where it has one for each rank.
+        ``buffer_per_block``: each block is an operand of its own, and a result.
         """
         size, shown = groups.shape[1], self._module.site(site)
         facts = CALLS[collective]
@@ -97,6 +99,7 @@ class Calls:
             groups,
             settings().timeout,
             row_elements=row_elements,
+            buffer_per_block=buffer_per_block,
             shown=[shown.replace("\n", " ")] * len(data) if shown else (),
         )
         all_operands = [*operands, body.partition_id()]

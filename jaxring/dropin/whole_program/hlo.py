@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxring.dropin.sites import is_users
-from jaxring.dropin.whole_program.wire import Message, packed
+from jaxring.dropin.whole_program.wire import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,6 @@ _DTYPES = {
     32: "float4_e2m1fn",
     33: "float8_e8m0fnu",
 }
-_NUMBERS = {name: number for number, name in _DTYPES.items()}
 _TUPLE = 13
 
 
@@ -63,23 +62,10 @@ class Shape(NamedTuple):
         order = tuple(inner[::-1]) if len(inner) == len(dims) else tuple(range(len(dims)))
         return cls(_DTYPES.get(number, f"of XLA's type {number}"), dims, order)
 
-    def serialized(self) -> bytes:
-        """As a ShapeProto."""
-        layout = Message.of((1, packed(self.order[::-1])))
-        return bytes(
-            Message.of(
-                (2, _NUMBERS[self.dtype]), (3, packed(self.dims)), (5, layout), (6, packed([0] * len(self.dims)))
-            )
-        )
-
     def split(self, dimension: int, parts: int) -> Shape:
         """One of so many equal parts along a dimension."""
         dims = tuple(n // parts if i == dimension else n for i, n in enumerate(self.dims))
         return self._replace(dims=dims)
-
-    def joined(self, dimension: int, parts: int) -> Shape:
-        """So many of these along a dimension."""
-        return self._replace(dims=tuple(n * parts if i == dimension else n for i, n in enumerate(self.dims)))
 
     def in_whole_blocks(self, dimension: int) -> bool:
         """Whether parts along a dimension are contiguous: all dimensions outside of it are of size 1."""

@@ -127,26 +127,12 @@ def _all_to_all(body: Body, calls: Calls, instruction: Instruction) -> None:
         _one_call(body, calls, instruction, "all_to_all", blocks, groups)
         return
     block = data[0]
-    if len(data) != ranks or any(shape != block for shape in data):
-        raise UnservedError("its operands are not one alike for each rank")
-    if not block.dims:
-        raise UnservedError("its operands are scalars")
-    calls.checked(None, block)
-    # An operand for each rank and a result from each: joined, and cut again.
-    outermost = block.order[0]
-    whole = block.joined(outermost, ranks).serialized()
-    joined = body.make("concatenate", whole, instruction.operands, (14, outermost))
-    _, operands, fields = calls.target(body, instruction, "all_to_all", [block], groups, [joined])
-    fields += [(7, metadata) for metadata in instruction.message.all(7)]
-    moved = body.make("custom-call", whole, operands, *fields)
-    parts = []
-    for rank in range(ranks):
-        cut = []
-        for dimension, n in enumerate(block.dims):
-            begin = rank * n if dimension == outermost else 0
-            cut.append((17, Message.of((1, begin), (2, begin + n), (3, 1))))
-        parts.append(body.make("slice", block.serialized(), [moved], *cut))
-    body.replace(instruction, "tuple", parts)
+    if len(data) != ranks or any(shape != block for shape in (*data, *shapes(instruction.shape))):
+        raise UnservedError("its operands and results are not one alike for each rank")
+    name, operands, fields = calls.target(
+        body, instruction, "all_to_all", [block], groups, instruction.operands, buffer_per_block=True
+    )
+    body.replace(instruction, "custom-call", operands, *fields, name=name)
 
 
 def _permute(body: Body, calls: Calls, instruction: Instruction) -> None:

@@ -101,4 +101,3 @@ def test_blocks_are_whole_where_nothing_lies_outside_of_them():
     assert not rows.in_whole_blocks(1)
     assert Shape("float32", (4, 6), (1, 0)).in_whole_blocks(1)
     assert Shape("float32", (1, 6), (0, 1)).in_whole_blocks(1)
-    assert Shape.parse(rows.serialized()) == rows

@@ -7,7 +7,10 @@ import pathlib
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from jaxring.trace import operands
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 HERE = pathlib.Path(__file__).parent
@@ -35,8 +38,9 @@ def run(script, *options, **environment):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_job():
-    code, out, err = run(HERE / "wp_job.py", "--install", "whole")
+@pytest.mark.parametrize("transport", ["shared memory", "TCP"])
+def test_a_job(transport):
+    code, out, err = run(HERE / "wp_job.py", "--install", "whole", JAXRING_SHM_DISABLE=str(int(transport == "TCP")))
     assert code == 0, out + err
     assert out.count("right") == 2
 
@@ -50,6 +54,34 @@ def test_programs_that_differ_are_an_error_that_names_the_users_lines(tmp_path):
     lines = {text: number for number, text in enumerate(MISMATCH.splitlines(), 1)}
     places = [f"differs.py:{lines[text]}" for text in lines if text.endswith(("# zero's", "# one's"))]
     assert all(place in err for place in places), err
+
+
+NAN = """
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+whole = np.arange(96, dtype=np.float32).reshape(8, 12)
+whole[5, 4] = np.nan
+x = jax.make_array_from_callback((8, 12), NamedSharding(mesh, P("x")), lambda index: whole[index])
+jax.block_until_ready(jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, P(None, "x")))(x))
+"""
+
+
+def test_the_operands_of_an_all_to_all_that_fails_are_saved(tmp_path):
+    """Each is several buffers in the program, and one in the file."""
+    script, traces = tmp_path / "nan.py", tmp_path / "traces"
+    script.write_text(NAN)
+    settings = {"NAN_CHECK": "error", "SAVE_OPERANDS": "1000000", "TRACE_DIR": str(traces)}
+    code, out, err = run(script, "--install", "whole", **{f"JAXRING_{name}": value for name, value in settings.items()})
+    assert code != 0
+    assert "the operand of rank 2 (process 1" in err, out + err
+    assert "holds NaN, first at element 10" in err
+    (failure,) = operands.failures(traces)
+    whole = np.arange(96, dtype=np.float32).reshape(8, 12)
+    whole[5, 4] = np.nan
+    for rank, data in failure.operands.items():
+        blocks = np.stack(np.split(whole[2 * rank : 2 * rank + 2], 4, axis=1))
+        np.testing.assert_array_equal(np.frombuffer(data, np.float32), blocks.ravel())
 
 
 @pytest.mark.parametrize(("install", "whole", "lax"), [("lax", False, True), ("whole", True, True)])

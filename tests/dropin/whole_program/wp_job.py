@@ -51,6 +51,14 @@ for _ in range(3):
     for got, want in zip(results[:-1], expected[:-1], strict=True):
         check(got, want)
     check(results[-1].astype(jnp.float32), jnp.asarray(expected[-1]).astype(jnp.bfloat16).astype(np.float32))
+# All-to-alls among all, and among pairs within a process and between two; of odd sizes.
+tall = np.arange(28 * 12).reshape(28, 12) % 7
+for dtype in (np.float32, jnp.bfloat16, np.bool_, jnp.int4):
+    odd = tall.astype(dtype)
+    for axes in (("x", "y"), "x", "y"):
+        sharded = jax.make_array_from_callback(odd.shape, place(axes, None), lambda index, odd=odd: odd[index])
+        swap = jax.jit(lambda x: x, out_shardings=place(None, axes))
+        check(swap(sharded).astype(jnp.float32), odd.astype(np.float32))
 gradient = jax.jit(jax.grad(lambda w, x: ((x @ w) ** 2).sum()))
 check(gradient(x, x), 2 * whole.T @ (whole @ whole))
 if jax.process_index() == 0:
