@@ -15,7 +15,7 @@ import threading
 import jax
 
 import jaxring._native as _native
-from jaxring import _compat
+from jaxring import _command, _compat
 from jaxring.errors import JaxringError
 from jaxring.plan.collectives import CALLS, COLLECTIVES
 from jaxring.runtime import ending, programs
@@ -82,7 +82,8 @@ def ensure_started() -> None:
         announce(os.environ, version())
         if configured.faults:
             logger.warning("JAXRING_FAULTS is set: faults are injected into messages")
-        folder = configured.trace_dir
+        # The command `jaxring` takes part in no job, and `trace diff` would find it behind all others.
+        folder = "" if _command.this_process() else configured.trace_dir
         try:
             _start(configured, new_file(folder))
         except (OSError, RuntimeError) as error:
