@@ -52,8 +52,13 @@ def test_programs_that_differ_are_an_error_that_names_the_users_lines(tmp_path):
     assert code != 0
     assert "the processes run different programs" in err, out + err
     lines = {text: number for number, text in enumerate(MISMATCH.splitlines(), 1)}
-    places = [f"differs.py:{lines[text]}" for text in lines if text.endswith(("# zero's", "# one's"))]
-    assert all(place in err for place in places), err
+    for op, end in (("sum", "# zero's"), ("max", "# one's")):
+        (line,) = [number for text, number in lines.items() if text.endswith(end)]
+        where = (
+            f"jaxring.all_reduce {op} of float32[8] over 4 of 4 devices at differs.py:{line} (jit(step)/reduce_{op})"
+        )
+        assert where in err, err
+    assert all(f"rank {2 * process} (process {process} on " in err for process in (0, 1)), err
 
 
 NAN = """
