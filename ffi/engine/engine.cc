@@ -177,7 +177,7 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
   if (!idle || !goodbye) {
     ControlFrame leaving;
     leaving.kind = ControlFrame::Kind::kLeaving;
-    leaving.ending = Ending::kReportedError;
+    leaving.ending = idle ? Ending::kReportedErrorIdle : Ending::kReportedError;
     leaving.text = std::string(idle ? "it is ending" : "it is ending with operations in flight") + how;
     TellAll(leaving, -1);
   }
@@ -187,17 +187,19 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   // A process that abandons operations does not end in good order: its peers still need its part.
-  if (!idle || !goodbye) return;
+  if (!idle) return;
   // Sent before the links' goodbyes, which only say that no more data comes. This frame says how the process ended.
-  ControlFrame goodbye_frame;
-  goodbye_frame.kind = ControlFrame::Kind::kGoodbye;
-  goodbye_frame.text = "it has ended" + (how.empty() ? " in good order" : how);
-  TellAll(goodbye_frame, -1);
+  if (goodbye) {
+    ControlFrame goodbye_frame;
+    goodbye_frame.kind = ControlFrame::Kind::kGoodbye;
+    goodbye_frame.text = "it has ended" + (how.empty() ? " in good order" : how);
+    TellAll(goodbye_frame, -1);
+  }
   std::vector<std::function<void()>> goodbyes;
   {
     std::lock_guard lock(mutex_);
     said_goodbye_ = true;
-    goodbyes = goodbyes_;
+    goodbyes.swap(goodbyes_);  // a copy would need memory, which this process may have run out of
   }
   for (auto& say : goodbyes) say();
 }

@@ -252,6 +252,9 @@ class Engine {
   std::set<int> CloseLeft(Clock::time_point now);
   // Fails an operation that waits for one of these processes, from which nothing more can arrive.
   void FailLeft(Operation& op, const std::set<int>& left);
+  // Whether an operation may end well though a process sends nothing more: what it waits for comes from others, or is
+  // on its way.
+  bool MayDoWithout(Operation& op, int process) const;
   // Whether a process has ended in good order.
   bool HasLeft(int process);
   // The callback for a link's end: a process whose connection ends without a goodbye counts as crashed.

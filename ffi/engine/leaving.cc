@@ -1,5 +1,6 @@
 // Processes that have ended in good order. Messages that they sent are still received; operations that wait for more of
 // them fail.
+#include <algorithm>
 #include <utility>
 
 #include "engine/engine.h"
@@ -76,6 +77,13 @@ void Engine::FailLeft(Operation& op, const std::set<int>& left) {
     op.Fail(Loss(op, wait.self, wait.peer, {}));
     return;
   }
+}
+
+bool Engine::MayDoWithout(Operation& op, int process) const {
+  if (links_.MayBring(process)) return true;
+  const std::vector<Operation::Wait> waits = op.Waits();
+  return std::none_of(waits.begin(), waits.end(),
+                      [&](const Operation::Wait& wait) { return op.plan().ranks[wait.peer].process == process; });
 }
 
 }  // namespace jaxring

@@ -10,6 +10,9 @@ namespace {
 
 // What a process sent before it died may suffice: operations get this time to receive it.
 constexpr auto kCrashGrace = std::chrono::milliseconds(100);
+// Links say when they have brought everything of a process that reported an error between operations, unless it dies
+// before it has told them to.
+constexpr auto kIdleGrace = std::chrono::seconds(2);
 
 // Stands for the control connection where a data connection has its channel.
 constexpr int kControl = 0xFFFF;
@@ -145,6 +148,10 @@ void Engine::FailCrashed(Operation& op, Clock::time_point now) {
     for (const RankPlace& rank : op.plan().ranks) {
       auto it = crashes_.find(rank.process);
       if (it == crashes_.end() || now - it->second.seen < kCrashGrace) continue;
+      if (it->second.ending == Ending::kReportedErrorIdle && now - it->second.seen < kIdleGrace &&
+          MayDoWithout(op, rank.process)) {
+        continue;
+      }
       auto known = std::find_if(lost.begin(), lost.end(), [&](const Lost& l) { return l.process == rank.process; });
       if (known == lost.end()) {
         lost.push_back({rank.process, rank.name, it->second});

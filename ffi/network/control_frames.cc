@@ -73,6 +73,7 @@ bool KnownLoss(uint32_t ending) {
     case Ending::kUnreachable:
     case Ending::kDamaged:
     case Ending::kReportedError:
+    case Ending::kReportedErrorIdle:
       return true;
     case Ending::kGoodbye:
       return false;

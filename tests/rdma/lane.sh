@@ -66,6 +66,10 @@ for devices in "$roce" "$iwarp"; do
   say "faults_test, $devices"
   on "$devices" "$native/faults_test" 0 200
 done
+say "messages that the end of their sender overtakes"
+for link in jxs0 jxs1; do tc qdisc add dev "$link" root netem delay 150ms; done
+on "$iwarp" "$native/memory_matrix_test" 1 8 "full disk, finalising"
+for link in jxs0 jxs1; do tc qdisc delete dev "$link" root; done
 say "native, three queue pairs"
 JAXRING_TEST_VERBS_QPS=3 on "$roce" "$native/verbs_guest" flow goodbye loss
 say "JAX jobs"

@@ -14,7 +14,7 @@ const char* LostHint(Ending ending) {
     return "Both processes may be well: memory, a device, a driver or an attacker on the way has changed the data. "
            "Check both hosts' kernel logs; jaxring.rebuild() goes on with new connections.";
   }
-  if (ending == Ending::kReportedError) {
+  if (ending == Ending::kReportedError || ending == Ending::kReportedErrorIdle) {
     return "Its log says more. Restart the job, or go on without that process: jaxring.shrink().";
   }
   if (ending == Ending::kGoodbye) {

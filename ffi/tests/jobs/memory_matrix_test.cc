@@ -1,7 +1,8 @@
 // One process of four cannot allocate memory or disk space, at every time: the errors of all name that process and the
 // allocation, or the operation succeeds if it needs none; and the job goes on.
 //
-//   memory_matrix_test [STRIDE [AT_ONCE]]     every STRIDEth case, AT_ONCE at a time; default: all, 8
+//   memory_matrix_test [STRIDE [AT_ONCE [WORDS]]]     every STRIDEth case that WORDS describe, AT_ONCE at a time;
+//                                                     default: all, 8
 //
 // With JAXRING_TEST_VERBS set (ffi/tests/support/verbs_wire.h) they are the cases of RDMA.
 #include <sys/resource.h>

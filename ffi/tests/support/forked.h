@@ -75,13 +75,19 @@ std::vector<pid_t> ForkMembers(ForkedJob& job, const std::function<int(int proce
 // Waits for a process and returns whether it exited with 0. Reports on stderr if a signal ended it.
 bool EndedWell(pid_t pid, const std::string& what);
 // Runs each case in a process of its own, and prints how many passed; returns main's exit status. A program's arguments
-// are STRIDE (every STRIDEth case) and AT_ONCE (the number of concurrent cases); the defaults are given here.
+// are STRIDE (every STRIDEth case), AT_ONCE (the number of concurrent cases), and WORDS (only cases whose description
+// has them); the defaults are given here.
 int RunCases(int argc, char** argv, size_t count, const std::function<int(size_t index)>& run, size_t stride,
              int at_once);
 template <class Case>
 int RunCases(int argc, char** argv, const std::vector<Case>& cases, int (*run)(const Case&), size_t stride,
              int at_once) {
-  return RunCases(argc, argv, cases.size(), [&](size_t i) { return run(cases[i]); }, stride, at_once);
+  std::vector<const Case*> wanted;
+  for (const Case& c : cases) {
+    if (argc <= 3 || c.Describe().find(argv[3]) != std::string::npos) wanted.push_back(&c);
+  }
+  CHECK(!wanted.empty());
+  return RunCases(argc, argv, wanted.size(), [&](size_t i) { return run(*wanted[i]); }, stride, at_once);
 }
 
 }  // namespace jaxring::test

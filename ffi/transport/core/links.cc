@@ -168,8 +168,8 @@ bool Links::MayBring(int peer) const {
   std::lock_guard lock(mutex_);
   return std::any_of(recv_.begin(), recv_.end(), [peer](const auto& entry) {
     const LinkEnd& end = entry.second->end;
-    return entry.first.first == peer && !end.closed.load(std::memory_order_acquire) &&
-           !end.complete.load(std::memory_order_acquire);
+    return entry.first.first == peer && entry.second->transport != "shm" &&
+           !end.closed.load(std::memory_order_acquire) && !end.complete.load(std::memory_order_acquire);
   });
 }
 

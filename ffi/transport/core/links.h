@@ -49,7 +49,7 @@ class Links {
   // A peer has ended in good order: closes the links to it and the complete links from it. The pumps of RDMA and plugin
   // links close those themselves.
   void CloseLeft(int peer, const std::string& reason);
-  // Whether a link may still deliver messages from a peer that has ended in good order.
+  // Whether a link may still deliver messages from a peer that sends no more. Shared memory has delivered them.
   bool MayBring(int peer) const;
   // Closes and drops all links.
   void Clear(const std::string& reason);

@@ -13,8 +13,15 @@ namespace jaxring {
 
 // How a connection with a peer ended: without a goodbye (the peer crashed), with a goodbye, because the network
 // delivers nothing any more, because received bytes are not the ones that were sent, or after the peer has reported an
-// error.
-enum class Ending : uint32_t { kNoGoodbye = 0, kGoodbye = 1, kUnreachable = 2, kDamaged = 3, kReportedError = 4 };
+// error: within operations, or between them, and then all that it had to send is on its way.
+enum class Ending : uint32_t {
+  kNoGoodbye = 0,
+  kGoodbye = 1,
+  kUnreachable = 2,
+  kDamaged = 3,
+  kReportedError = 4,
+  kReportedErrorIdle = 5
+};
 // The ending of a connection that failed with this errno.
 Ending EndingOf(int error);
 // Part of the reason of an ended connection whose ends disagree about the bytes sent on it.

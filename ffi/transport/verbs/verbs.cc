@@ -13,6 +13,9 @@
 namespace jaxring {
 namespace {
 
+// What the two ends say on the control connection: that everything arrived which a goodbye told of; a goodbye, with
+// words up to the line's end; an error, with its text up to the connection's end.
+constexpr char kAllHere = 'a', kFarewell = 'b', kGaveUp = 'e';
 constexpr size_t kMaxHeard = 4096;
 constexpr int kLastWordMs = 500;
 constexpr auto kCheckPort = std::chrono::milliseconds(250);
@@ -99,8 +102,8 @@ bool VerbsPump::PumpLocked() {
   // the control connection, or the end of it, may still be on its way.
   pollfd word{fd_, POLLIN, 0};
   const bool leaving = endpoint_->closed_by_peer();
-  if (leaving && heard_.empty()) poll(&word, 1, kLastWordMs);
-  if (Listen() || (leaving && !heard_.empty())) {
+  if (leaving && !HasSpoken()) poll(&word, 1, kLastWordMs);
+  if (Listen() || (leaving && HasSpoken())) {
     End(LastWord(), false);
   } else {
     End(endpoint_->error(), true);
@@ -117,7 +120,7 @@ void VerbsPump::End(const std::string& why, bool tell) {
   if (closed()) return;
   end_->Close(why, goodbye_ ? Ending::kGoodbye : Ending::kNoGoodbye);
   if (tell) {
-    const std::string word = "e" + why;
+    const std::string word = kGaveUp + why;
     [[maybe_unused]] ssize_t n = send(fd_, word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(fd_, SHUT_WR);
   }
@@ -142,7 +145,9 @@ void VerbsPump::Hear() {
 
 void VerbsPump::CompleteLocked() {
   if (!goodbye_ || closed() || !AllHere()) return;
-  end_->complete.store(true, std::memory_order_release);
+  if (!end_->complete.exchange(true, std::memory_order_acq_rel)) {
+    [[maybe_unused]] ssize_t n = send(fd_, &kAllHere, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
   if (closed_by_peer_) End(LastWord(), false);
 }
 
@@ -152,11 +157,7 @@ bool VerbsPump::Listen() {
     const ssize_t n = recv(fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n > 0) {
       heard_.append(buffer.data(), std::min(static_cast<size_t>(n), kMaxHeard - heard_.size()));
-      if (!goodbye_ && heard_[0] == 'b' && heard_.find('\n') != std::string::npos) {
-        goodbye_ = true;
-        Farewell(heard_.substr(1, heard_.find('\n') - 1));
-        CompleteLocked();
-      }
+      TakeWords();
       continue;
     }
     if (n < 0 && errno == EINTR) continue;
@@ -164,8 +165,25 @@ bool VerbsPump::Listen() {
   }
 }
 
+void VerbsPump::TakeWords() {
+  while (!heard_.empty()) {
+    const size_t end = heard_.find('\n');
+    if (heard_[0] == kAllHere) {
+      acknowledged_ = true;
+      heard_.erase(0, 1);
+    } else if (heard_[0] == kFarewell && end != std::string::npos) {
+      goodbye_ = true;
+      Farewell(heard_.substr(1, end - 1));
+      heard_.erase(0, end + 1);
+      CompleteLocked();
+    } else {
+      return;
+    }
+  }
+}
+
 std::string VerbsPump::LastWord() const {
-  return heard_.size() > 1 && heard_[0] == 'e' ? "it gave up: " + heard_.substr(1) : "its process ended";
+  return heard_.size() > 1 && heard_[0] == kGaveUp ? "it gave up: " + heard_.substr(1) : "its process ended";
 }
 
 void VerbsPump::CheckPort() {
@@ -187,7 +205,7 @@ void VerbsPump::CheckPort() {
 void VerbsPump::SayGoodbye() { SendGoodbye(""); }
 
 void VerbsPump::SendGoodbye(const std::string& words) {
-  const std::string line = "b" + words + "\n";
+  const std::string line = kFarewell + words + "\n";
   [[maybe_unused]] ssize_t n = send(fd_, line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

@@ -77,12 +77,17 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   void End(const std::string& why, bool tell);
   // Reads the control connection. Returns true if the peer has closed it.
   bool Listen();
+  // Takes what was said out of `heard_`, but for an error, which is the last word.
+  void TakeWords();
+  bool HasSpoken() const { return goodbye_ || !heard_.empty(); }
   // After a goodbye: completes the link when everything is here, and ends it if the peer has closed the connection.
   void CompleteLocked();
   // Tells the peer that this process ends in good order; `words` are for its Farewell.
   void SendGoodbye(const std::string& words);
   std::string LastWord() const;
   bool Misbehaved();
+  // Whether the peer has everything that this end's goodbye told of.
+  bool acknowledged() const { return acknowledged_; }
   bool closed() const { return end_->closed.load(std::memory_order_acquire); }
 
  private:
@@ -100,7 +105,7 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   OnEnd on_end_;
   BusyPollers* const busy_pollers_;
   bool armed_ = true;
-  bool goodbye_ = false;
+  bool goodbye_ = false, acknowledged_ = false;
   bool closed_by_peer_ = false;  // the control connection, after a goodbye
   std::string heard_;
   std::vector<Event> events_;

@@ -20,6 +20,7 @@ constexpr uint32_t kPositionMask = (uint32_t{1} << kProtocolShift) - 1;
 // slot is always about to be freed.
 constexpr int kSignalEvery = 8;
 constexpr auto kDrain = std::chrono::seconds(5);
+constexpr auto kAcknowledged = std::chrono::seconds(1);
 
 // The position with the notice's low bits that is not below `from`.
 uint64_t Expand(uint32_t notice, uint64_t from) {
@@ -123,8 +124,20 @@ void VerbsSendPump::SayGoodbye() {
     if (std::chrono::steady_clock::now() > until) return;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
-  std::lock_guard lock(mutex_);
-  SendGoodbye(std::to_string(rings_[0].next) + " " + std::to_string(rings_[1].next));
+  {
+    std::lock_guard lock(mutex_);
+    SendGoodbye(std::to_string(rings_[0].next) + " " + std::to_string(rings_[1].next));
+  }
+  // soft-iWARP completes writes that are still in the socket's queue, which the end of this process may discard.
+  const auto heard = std::chrono::steady_clock::now() + kAcknowledged;
+  while (std::chrono::steady_clock::now() < heard) {
+    {
+      std::lock_guard lock(mutex_);
+      PumpLocked();
+      if (closed() || Listen() || acknowledged()) return;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
 }
 
 VerbsRecvPump::VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,

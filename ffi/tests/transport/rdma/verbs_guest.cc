@@ -191,18 +191,25 @@ void CheckLinkDown() {
   }));
 }
 
-// When the peer ends in good order, everything that it sent before is there, and it does not count as crashed.
-void CheckGoodbye() {
+// When the peer ends in good order, or after an error between operations, everything that it sent before is there when
+// it goes, and the link does not count as broken.
+void CheckGoodbye(bool in_good_order) {
   Pair pair;
   constexpr uint64_t kCount = 30;
   for (uint64_t i = 0; i < kCount; ++i) Send(*pair.send, Protocol::kLL, i, i % 2 == 0 ? 100 : 4096);
-  pair.engines[0]->Abort("the test ends", 1, true);
+  pair.engines[0]->Abort("the test ends", 1, in_good_order);
+  CHECK(pair.recv->end.complete);
   pair.engines[0].reset();
   close(std::exchange(pair.cut, -1));  // the other copy of the connection that ends with the process
   for (uint64_t i = 0; i < kCount; ++i) Receive(*pair.recv, Protocol::kLL, i, i % 2 == 0 ? 100 : 4096);
   CHECK(Within(60, [&] { return pair.recv->end.closed.load(); }));
   Says(pair.recv->end.reason, {"its process ended"});
   CHECK(!pair.engines[1]->Crashed(0));
+}
+
+void CheckGoodbyes() {
+  CheckGoodbye(true);
+  CheckGoodbye(false);
 }
 
 // On a cable with a long delay some devices report a write as complete while it is still in flight, and the sender then
@@ -213,7 +220,7 @@ void CheckDelay() {
   Shell("tc qdisc delete dev " + Interface(0) + " root");
   // The goodbye goes by another connection, which is not delayed: it must not end the link before its messages.
   Shell("tc qdisc add dev " + Interface(0) + " root netem delay 50ms");
-  CheckGoodbye();
+  CheckGoodbyes();
   Shell("tc qdisc delete dev " + Interface(0) + " root");
 }
 
@@ -279,7 +286,7 @@ int main(int argc, char** argv) {
   CHECK_EQ(VerbsDevices().size(), 2u);
   const std::vector<std::pair<std::string, std::function<void()>>> checks = {
       {"memlock", CheckMemlock},    {"refusals", CheckRefusals}, {"flow", [] { CheckFlow(10); }},
-      {"held", CheckHeld},          {"direct", CheckDirect},     {"goodbye", CheckGoodbye},
+      {"held", CheckHeld},          {"direct", CheckDirect},     {"goodbye", CheckGoodbyes},
       {"delay", CheckDelay},        {"loss", CheckLoss},         {"down from the start", CheckDownFromTheStart},
       {"link down", CheckLinkDown},
   };
