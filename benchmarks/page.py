@@ -72,7 +72,7 @@ def page(rows: Sequence[Row], folder: pathlib.Path, beside: pathlib.Path) -> Ite
         if wire := data[row.name]["machine"].get("wire"):
             yield from (f"{wire}. `bus` is our bus bandwidth, as nccl-tests count it.", "")
         for collective in row.collectives:
-            own = [r for r in results[row.name] if r.case.collective == collective]
+            own = [r for r in results[row.name] if r.case.name == collective]
             copy = data[row.name]["machine"]["copy_gbs"]
             yield from _table(row, collective, own, copy)
             lost += losses(row, own)
@@ -137,7 +137,7 @@ def losses(row: Row, results: Sequence[Result]) -> Iterator[str]:
         if is_ours(peer.peer) or not peer.times_us or ours is None or peer.median_us >= ours.median_us:
             continue
         yield (
-            f"* {row.title}, {peer.case.collective} of {shown(peer.case.nbytes)}: {find(peer.peer).title} takes "
+            f"* {row.title}, {peer.case.name} of {shown(peer.case.nbytes)}: {find(peer.peer).title} takes "
             f"{peer.median_us / ours.median_us:.2f} of our time."
         )
 

@@ -45,6 +45,11 @@ class Peer:
         """Its name in `PEERS`."""
         return self.name.partition(":")[0]
 
+    @property
+    def runs_programs(self) -> bool:
+        """Whether it can carry the collectives of a whole program of JAX."""
+        return self.backend == "jax_programs"
+
 
 def _module(name: str) -> str:
     return "" if importlib.util.find_spec(name) else f"the Python package {name} is not installed"

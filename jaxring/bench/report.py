@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import textwrap
@@ -14,6 +15,7 @@ import jax
 
 from jaxring.bench import table
 from jaxring.bench.peers import find
+from jaxring.bench.programs import Program
 from jaxring.bench.run import Result, as_json
 from jaxring.bench.work import Case
 from jaxring.settings.sizes import shown
@@ -29,6 +31,8 @@ _MOST_TICKS = 7
 # What a row has to say, by worth. Between the first columns and the last one, which is text, stand numbers.
 _NUMBERS = (("time us", 10, 100), ("busbw GB/s", 8, 70), ("ratio", 6, 80), ("#wrong", 6, 75), ("quartiles", 17, 40))
 _MORE = (("algbw GB/s", 8, 30), ("light", 5, 20), ("count", 10, 10))
+# What a whole program has not.
+_OF_COLLECTIVES = frozenset({"busbw GB/s", "algbw GB/s", "light", "count"})
 _CHOICE = table.Column("choice", 16, 60, text=True)
 _LEGEND = {
     "time us": "time: median of the slowest rank",
@@ -38,11 +42,13 @@ _LEGEND = {
 }
 
 
-def rows(cases: Sequence[Case], peers: Sequence[str], width: int) -> table.Table:
+def rows(cases: Sequence[Case | Program], peers: Sequence[str], width: int) -> table.Table:
     """A table for these peers on these cases, in lines of ``width`` characters (0: any); `row` makes its lines."""
     longest = "1.001 KiB in place" if any(case.inplace for case in cases) else "1.001 KiB"
     size, peer = table.Column("size", len(longest), text=True), table.Column("peer", max(map(len, peers)), text=True)
     numbers = [table.Column(name, wide, worth) for name, wide, worth in _NUMBERS + _MORE]
+    if all(isinstance(case, Program) for case in cases):
+        numbers = [column for column in numbers if column.name not in _OF_COLLECTIVES]
     return table.Table([size, peer, *numbers, _CHOICE], width)
 
 
@@ -69,16 +75,19 @@ def row(made: table.Table, results: Sequence[Result], result: Result, copy_gbs: 
     if result.refused:
         return made.note(cells, result.refused)
     low, high = result.spread
-    base = next((r for r in results if r.peer == find(result.peer).ours and r.case == case and r.times_us), None)
+    ratio = _to_ours(result, results)
+    if isinstance(case, Case):
+        cells |= {
+            "count": str(case.count(result.ranks)),
+            "algbw GB/s": f"{result.algbw:.3f}",
+            "busbw GB/s": f"{result.busbw:.3f}",
+            "light": f"{100 * result.light(copy_gbs):.0f}%",
+        }
     cells |= {
-        "count": str(case.count(result.ranks)),
         "time us": f"{result.median_us:.1f}",
         "quartiles": f"{low:.1f}..{high:.1f}",
-        "algbw GB/s": f"{result.algbw:.3f}",
-        "busbw GB/s": f"{result.busbw:.3f}",
         "#wrong": str(result.wrong) if case.chain == 1 else "",
-        "ratio": f"{result.median_us / base.median_us:.2f}" if base else "",
-        "light": f"{100 * result.light(copy_gbs):.0f}%",
+        "ratio": "" if math.isnan(ratio) else f"{ratio:.2f}",
         "choice": result.choice,
     }
     return made.row(cells)
@@ -121,9 +130,13 @@ def save(
 def load(path: pathlib.Path) -> list[Result]:
     """The results of a saved run. ValueError where the file is none."""
     try:
-        return [Result(**entry | {"case": Case(**entry["case"])}) for entry in json.loads(path.read_text())["results"]]
+        return [Result(**entry | {"case": _case(entry["case"])}) for entry in json.loads(path.read_text())["results"]]
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is not a file of jaxring bench --json: {error!r}") from None
+
+
+def _case(fields: dict[str, Any]) -> Case | Program:
+    return Program(**fields) if "program" in fields else Case(**fields)
 
 
 def compare(old: Sequence[Result], new: Sequence[Result], width: int = 0) -> list[str]:
@@ -147,7 +160,7 @@ def compare(old: Sequence[Result], new: Sequence[Result], width: int = 0) -> lis
 def plot(path: pathlib.Path, results: Sequence[Result]) -> None:
     """busbw and time over size, a curve for each peer; a row of both for each collective on each layout.
 
-    The format is the suffix's.
+    Of whole programs the ratio to ours takes the place of busbw. The format is the suffix's.
     """
     import matplotlib as mpl
 
@@ -176,18 +189,28 @@ def _draw(results: Sequence[Result], left: Any, right: Any) -> None:
         own = [r for r in results if (r.peer, r.case.inplace) == (peer, inplace)]
         own.sort(key=lambda r: r.case.moved(r.ranks))  # with -r sizes come again
         x = [r.case.moved(r.ranks) for r in own]
+        of_programs = isinstance(own[0].case, Program)
+        y = [_to_ours(r, results) if of_programs else r.busbw for r in own]
         name, style = (f"{peer}, in place", "--") if inplace else (peer, "-")
-        left.plot(x, [r.busbw for r in own], style, marker="o", markersize=3, label=name)
+        left.plot(x, y, style, marker="o", markersize=3, label=name)
         line = right.plot(x, [r.median_us for r in own], style, marker="o", markersize=3, label=name)[0]
         low, high = zip(*(r.spread for r in own), strict=True)
         right.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
     sizes = sorted({r.case.moved(r.ranks) for r in results})
     sizes = sizes[:: -(-len(sizes) // _MOST_TICKS)]
-    for axes, label in ((left, "busbw [GB/s]"), (right, "time [us], with quartiles")):
+    figure = "time / ours" if isinstance(results[0].case, Program) else "busbw [GB/s]"
+    for axes, label in ((left, figure), (right, "time [us], with quartiles")):
         axes.set(xscale="log", yscale="log", xlabel="size", ylabel=label)
         axes.set_xticks(sizes, [shown(size) for size in sizes])
         axes.xaxis.minorticks_off()  # the other axis may span less than a decade
         axes.grid(True, which="major", alpha=0.3)
+
+
+def _to_ours(result: Result, results: Sequence[Result]) -> float:
+    """A result's time over ours of the same case; not a number where ours has none."""
+    ours = find(result.peer).ours
+    base = next((r.median_us for r in results if r.peer == ours and r.case == result.case and r.times_us), math.nan)
+    return result.median_us / base
 
 
 def _ratios(results: Sequence[Result]) -> dict[tuple[str, str], float]:

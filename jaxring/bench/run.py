@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jaxring.bench import limits
 from jaxring.bench.fleet import Crew
 from jaxring.bench.peers import find, is_ours
+from jaxring.bench.work import Case
 from jaxring.errors import JaxringError
 from jaxring.settings.sizes import shown
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from jaxring.bench.hosts import Hosts
-    from jaxring.bench.work import Case
+    from jaxring.bench.programs import Program
 
 # Iterations of a turn last about this long, so that the machine's moods meet all peers alike.
 TURN_S = 0.1
@@ -47,7 +48,7 @@ class Result:
     """One peer on one case. ``times_us``: an iteration's, of every batch of them, by the slowest process's time."""
 
     peer: str
-    case: Case
+    case: Case | Program
     processes: int
     devices: int
     ranks: int
@@ -71,17 +72,19 @@ class Result:
 
     @property
     def algbw(self) -> float:
-        """GB/s: the size over the time of one collective."""
-        return self.case.moved(self.ranks) * self.case.chain / self.median_us / 1e3 if self.times_us else 0.0
+        """GB/s: the size over the time of one collective; 0 of a whole program, which has no such size."""
+        if not self.times_us or not isinstance(self.case, Case):
+            return 0.0
+        return self.case.moved(self.ranks) * self.case.chain / self.median_us / 1e3
 
     @property
     def busbw(self) -> float:
-        """GB/s, as nccl-tests has it."""
-        return self.algbw * self.case.bus_factor(self.ranks)
+        """GB/s, as nccl-tests has it; 0 of a whole program."""
+        return self.algbw * self.case.bus_factor(self.ranks) if isinstance(self.case, Case) else 0.0
 
     def light(self, copy_gbs: float) -> float:
-        """The share that the memory's bound has of the time: 1 is the speed of light."""
-        if not self.times_us or copy_gbs <= 0:
+        """The share that the memory's bound has of a collective's time: 1 is the speed of light."""
+        if not self.times_us or copy_gbs <= 0 or not isinstance(self.case, Case):
             return 0.0
         return self.case.memory_traffic(self.ranks) * self.case.chain / (copy_gbs * 1e3) / self.median_us
 
@@ -105,7 +108,7 @@ def installed(job: Job) -> tuple[list[str], dict[str, str]]:
 
 def measure(
     job: Job,
-    cases: Sequence[Case],
+    cases: Sequence[Case | Program],
     iterations: int,
     warmup: int,
     check: bool,
@@ -125,7 +128,7 @@ def measure(
             say(f"starting {name}")
             crews.append(stack.enter_context(Crew(find(name), job.processes, job.devices, job.environment, job.hosts)))
         for number, case in enumerate(cases, 1):
-            what = f"{number} of {len(cases)}: {case.collective}, {shown(case.nbytes)}: "
+            what = f"{number} of {len(cases)}: {case.name}, {shown(case.nbytes)}: "
             results = _one(job, crews, case, iterations, warmup, check, functools.partial(_tell, say, what), seconds)
             yield list(results), limits.copy_bandwidth()
 
@@ -137,7 +140,7 @@ def _tell(say: Callable[[str], object], what: str, text: str) -> None:
 def _one(
     job: Job,
     crews: Sequence[Crew],
-    case: Case,
+    case: Case | Program,
     iterations: int,
     warmup: int,
     check: bool,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TextIO
 
+    from jaxring.bench.programs import Program
     from jaxring.bench.run import Result
     from jaxring.bench.work import Case
 
@@ -51,14 +52,14 @@ class Status:
 def run(
     out: TextIO,
     job: Job,
-    cases: Sequence[Case],
+    cases: Sequence[Case | Program],
     iterations: int,
     warmup: int,
     check: bool,
     record: Callable[[tuple[list[Result], float]], object],
     seconds: float = math.inf,
 ) -> None:
-    """Measures the cases of one collective, as `measure` does, and prints each when it is done.
+    """Measures the cases of one collective or program, as `measure` does, and prints each when it is done.
 
     ``record`` is called with a case's results, and the machine's copy bandwidth in GB/s, before they are printed: what
     has been seen when Ctrl-C ends the run has been recorded.

@@ -37,6 +37,11 @@ class Case:
         return collectives.COLLECTIVES[self.collective]
 
     @property
+    def name(self) -> str:
+        """The collective's name."""
+        return self.collective
+
+    @property
     def what(self) -> str:
         """The collective, with the operation where it reduces, and the data type."""
         return " ".join([self.collective, *[self.op] * self.reduces, self.dtype])

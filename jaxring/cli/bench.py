@@ -14,19 +14,26 @@ compares two algorithms: behind a peer's name may stand a variable that its proc
     jaxring bench all_reduce -n 4x1 --hosts 4 --rate 1gbit -b 4 -e 64M --peers gloo,mpi
 
 the same over TCP, between hosts that are network namespaces with shaped links; iperf3 tells what a link carries.
+
+    jaxring bench --program fsdp,fft -n 2x2 -b 64K -e 4M -f 64 --peers gloo
+
+times whole programs, plain `jax.jit` over sharded arrays, under `jaxring.install(whole_program=True)` and without: XLA
+inserts the collectives. The choice says how many of them are whose. --program alone measures all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import importlib.util
 import pathlib
 import statistics
 import sys
 from typing import TYPE_CHECKING
 
-from jaxring.bench import work
+from jaxring.bench import peers, work
+from jaxring.bench.programs import PROGRAMS, Program
 from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
 from jaxring.plan import dtypes
@@ -34,10 +41,11 @@ from jaxring.plan.collectives import COLLECTIVES
 from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from typing import TextIO
 
     from jaxring.bench.hosts import Hosts
-    from jaxring.bench.run import Result
+    from jaxring.bench.run import Job, Result
 
 _STDOUT = pathlib.Path("-")
 _PLOTS = (".png", ".svg", ".pdf")
@@ -50,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     collective = types.one_of("collective", work.COLLECTIVES)
     add("collectives", nargs="*", type=collective, metavar="COLLECTIVE", help=", ".join(work.COLLECTIVES))
+    help_ = f"whole programs, whose collectives XLA inserts (default: all): {', '.join(PROGRAMS)}"
+    add("--program", dest="programs", nargs="?", default="", const=",".join(PROGRAMS), metavar="LIST", help=help_)
     add("-n", dest="jobs", type=types.layout, action="append", metavar="PxD", help="processes x devices (default: 1x8)")
     help_ = "smallest size in bytes, with K, M or G (default: 4)"
     add("-b", dest="begin", type=types.nbytes, default="4", metavar="SIZE", help=help_)
@@ -102,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and report. Raises JaxringError for what cannot be measured; at Ctrl-C what there is yet is reported."""
-    from jaxring.bench import peers, report
+    from jaxring.bench import report
     from jaxring.bench.table import width_of
 
     if any((arguments.suite, arguments.out, arguments.limit, arguments.stages)):
@@ -110,8 +120,8 @@ def run(arguments: argparse.Namespace) -> int:
             "The suites are part of jaxring's repository and no longer of the package: in a checkout, run "
             "`python -m benchmarks.cpu --out DIR` or `python -m benchmarks.gpu --out DIR`."
         )
-    if not arguments.collectives:
-        raise JaxringError("Name a collective, such as all_reduce.")
+    if not arguments.collectives and not arguments.programs:
+        raise JaxringError("Name a collective, such as all_reduce, or --program.")
     _check(arguments)
     try:
         older = report.load(arguments.compare) if arguments.compare else []
@@ -142,6 +152,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """JaxringError for what would fail in the middle of the measurements, or after them."""
+    for name in _programs(arguments):
+        if name not in PROGRAMS:
+            raise JaxringError(f"--program {name}: use {', '.join(PROGRAMS)}.")
     if any(COLLECTIVES[name].reduces for name in arguments.collectives):
         try:
             dtypes.check(arguments.op, arguments.dtype)
@@ -158,14 +171,13 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _measure(arguments: argparse.Namespace, out: TextIO, measured: list[tuple[list[Result], float]]) -> None:
     """Adds a case's results, and the machine's copy bandwidth, to ``measured`` as soon as they are made."""
-    from jaxring.bench import peers, show
+    from jaxring.bench import show
     from jaxring.bench.run import Job
 
     names = peers.with_ours(name for name in arguments.peers.split(",") if name)
     environment = dict(arguments.env)
     if dtypes.element_bytes(arguments.dtype) >= 8 and arguments.dtype != "complex64":
         environment.setdefault("JAX_ENABLE_X64", "1")  # JAX would measure the type of half the size
-    inplace = {"no": (False,), "yes": (True,), "both": (False, True)}[arguments.in_place]
     sizes = work.sizes(arguments.begin, arguments.end, arguments.factor)
     with _hosts(arguments, environment) or contextlib.nullcontext() as made:
         if made is not None:
@@ -173,14 +185,37 @@ def _measure(arguments: argparse.Namespace, out: TextIO, measured: list[tuple[li
         for processes, devices in arguments.jobs or [_LAYOUT]:
             job = Job(processes, devices, names, environment, made)
             show.left_out(out, job)
-            for collective in arguments.collectives * arguments.repeat:
-                cases = [
-                    work.Case(collective, arguments.op, arguments.dtype, nbytes, place, arguments.chain)
-                    for nbytes in sizes
-                    for place in inplace
-                    if not place or collective not in ("all_gather", "reduce_scatter")
-                ]
-                show.run(out, job, cases, arguments.iters, arguments.warmup, bool(arguments.check), measured.append)
+            for served, cases in _work(arguments, job, sizes, out):
+                show.run(out, served, cases, arguments.iters, arguments.warmup, bool(arguments.check), measured.append)
+
+
+def _work(
+    arguments: argparse.Namespace, job: Job, sizes: Sequence[int], out: TextIO
+) -> Iterator[tuple[Job, list[work.Case | Program]]]:
+    """The cases of each collective and program, and the job with the peers that run them."""
+    inplace = {"no": (False,), "yes": (True,), "both": (False, True)}[arguments.in_place]
+    for collective in arguments.collectives * arguments.repeat:
+        yield (
+            job,
+            [
+                work.Case(collective, arguments.op, arguments.dtype, nbytes, place, arguments.chain)
+                for nbytes in sizes
+                for place in inplace
+                if not place or collective not in ("all_gather", "reduce_scatter")
+            ],
+        )
+    if not arguments.programs:
+        return
+    others = [name for name in job.peers if not peers.find(name).runs_programs]
+    for name in others:
+        print(f"{name}: left out of --program, which are programs of JAX", file=out)
+    served = dataclasses.replace(job, peers=tuple(name for name in job.peers if name not in others))
+    for program in _programs(arguments) * arguments.repeat:
+        yield served, [Program(program, nbytes) for nbytes in sizes]
+
+
+def _programs(arguments: argparse.Namespace) -> list[str]:
+    return [name for name in arguments.programs.split(",") if name]
 
 
 def _hosts(arguments: argparse.Namespace, environment: dict[str, str]) -> Hosts | None:
