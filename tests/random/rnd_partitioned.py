@@ -10,8 +10,8 @@ import random
 from typing import NamedTuple
 
 _MESHES: dict[int, list[tuple[int, ...]]] = {
-    8: [(8,), (4, 2), (2, 4), (2, 2, 2), (8, 1)],
-    4: [(4,), (2, 2), (1, 4)],
+    8: [(8,), (4, 2), (2, 4), (2, 2, 2), (1, 4, 2), (8, 1)],
+    4: [(4,), (2, 2), (1, 4), (2, 1, 2)],
     2: [(2,), (1, 2)],
 }
 _SIZES = (8, 16, 24, 12, 5)
@@ -118,6 +118,11 @@ class _Maker:
             ]
         )
         scanned = f"lambda s, row: ((s + row.{reduction}()).astype(s.dtype), s * row)"
+        loose = [*self.spec(shape)]  # but for one dimension, which is whole on each device
+        loose[axis] = ()
+        along = f"put({name}, {tuple(loose)})"
+        rows = f"put({name}, {((), self.spec(shape)[1])})"
+        at = f"({x}.real.reshape(-1)[:3].astype(jnp.int32) % {n})"
         simple: list[tuple[str, tuple[int, int]]] = [
             (f"jnp.tanh({name} - {name}.{reduction}({axis}, keepdims=True))", shape),
             (f"jnp.tanh({name} * {name}.{reduction}())", shape),
@@ -128,6 +133,12 @@ class _Maker:
             (f"jax.lax.fori_loop(0, {self.rng.randint(1, 3)}, lambda i, c: {body}, {name})", shape),
             (f"jax.lax.while_loop(lambda c: jnp.abs(c).sum() > 2, lambda c: c * 0.5, {name})", shape),
             (f"jax.lax.cond({x}.sum() > 3, lambda c: {body}, lambda c: c * 2, {name})", shape),
+            (f"jnp.tanh(einsum('ij,ij->j', {name}, {name}, {self.spec((m, 1))[:1]})) * {name}", shape),
+            (f"jnp.tanh(einsum('ij,kj->ki', {name}, {name}, {self.spec((n, n))}))", (n, n)),
+            (f"jnp.sort({along}, {axis})", shape),
+            (f"jnp.cumsum({along}, {axis}) / 9", shape),
+            (f"jax.lax.scan({scanned}, jnp.sum({name}) * 0, {rows})[1]", shape),
+            (f"jax.vmap(jax.grad(lambda w: jnp.tanh(w * w).sum()), {axis}, {axis})({along})", shape),
             (f"jax.grad({loss})({name})", shape),
             (f"jax.grad(jax.checkpoint({loss}))({name})", shape),
         ]
@@ -139,6 +150,9 @@ class _Maker:
             (f"{name} + ({x}.real > 3).any() - ({x}.real >= -9).all()", shape),
             (f"jnp.take({name}, jnp.array([{n - 1}, 0, {k % n}]), axis=0)", (3, m)),
             (f"{name}.at[jnp.array([0, {k % n}])].add(1.5)", shape),
+            (f"jnp.take({name}, {at}, axis=0)", (3, m)),
+            (f"{name}.at[{at}].add({name}[:3] / 2)", shape),
+            (f"jnp.take_along_axis({name}, jnp.resize(jnp.argsort({x}, None), {m})[None] % {n}, 0) + {name}", shape),
             (f"jnp.concatenate([{name}[1:], {name}[:1]])", shape),
             (f"jnp.pad({name}, ((1, 2), (0, 3)))", (n + 3, m + 3)),
             (f"jnp.tanh({name}.reshape(-1)[::-1].reshape({n}, {m}))", shape),

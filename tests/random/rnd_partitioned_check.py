@@ -14,6 +14,8 @@ import jaxring
 from jaxring.runtime.explain import notes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.random.rnd_partitioned import Partitioned
 
 # Results are near one; sums in another order differ by some roundings, in bfloat16 more.
@@ -22,7 +24,10 @@ _TOLERANCE, _COARSE = 1e-4, 0.1
 
 @dataclasses.dataclass
 class Result:
-    """What is wrong with a program, why JAX itself refuses it, how many operations the engine ran, what XLA kept."""
+    """What is wrong with a program, why JAX itself refuses it, how many operations the engine ran, what XLA kept.
+
+    What XLA kept is a fault: the engine can carry all that these programs need.
+    """
 
     faults: list[str] = dataclasses.field(default_factory=list)
     refused: str = ""
@@ -30,42 +35,70 @@ class Result:
     kept: list[str] = dataclasses.field(default_factory=list)
 
 
-def check_partitioned(program: Partitioned) -> Result:
-    """Compares one program."""
-    result = Result()
-    kind = AxisType.Explicit if program.explicit else AxisType.Auto
-    shape = tuple(size for _, size in program.axes)
-    devices = np.array(jax.devices())[list(program.order)].reshape(shape)
-    mesh = Mesh(devices, tuple(name for name, _ in program.axes), axis_types=(kind,) * len(shape))
-    function = _function(program, mesh)
-    with jax.set_mesh(mesh):
-        inputs = [_input(program, i, mesh) for i in range(len(program.inputs))]
+def check_partitioned(programs: Sequence[Partitioned]) -> list[Result]:
+    """Compares programs, with one installation: that empties JAX's caches."""
+    runs = [_Run(program) for program in programs]
+    for run in runs:
+        run.by_xla()
+    with jaxring.installed(whole_program=True):
+        for run in runs:
+            run.by_jaxring()
+    for run in runs:
+        run.compare()
+    return [run.result for run in runs]
+
+
+class _Run:
+    """A program in both ways."""
+
+    def __init__(self, program: Partitioned) -> None:
+        self.program, self.result = program, Result()
+        kind = AxisType.Explicit if program.explicit else AxisType.Auto
+        shape = tuple(size for _, size in program.axes)
+        devices = np.array(jax.devices())[list(program.order)].reshape(shape)
+        self.mesh = Mesh(devices, tuple(name for name, _ in program.axes), axis_types=(kind,) * len(shape))
+        self.function = _function(program, self.mesh)
+        with jax.set_mesh(self.mesh):
+            self.inputs = [_input(program, i, self.mesh) for i in range(len(program.inputs))]
+        self.expected: list[dict[str, Any]] = []
+        self.got: list[list[dict[str, Any]]] = []
+
+    def launch(self) -> list[dict[str, Any]]:
+        with jax.set_mesh(self.mesh):
+            return _parts(jax.jit(self.function)(*self.inputs))
+
+    def by_xla(self) -> None:
         try:
-            expected = _parts(jax.jit(function)(*inputs))
+            self.expected = self.launch()
         except Exception as error:  # what JAX cannot shard
-            result.refused = f"{type(error).__name__}: {error}"
-            return result
+            self.result.refused = f"{type(error).__name__}: {error}"
+
+    def by_jaxring(self) -> None:
+        """Twice: the second time with plans."""
+        if self.result.refused:
+            return
         before, kept = jaxring.counters()["operations"], notes()
-        with jaxring.installed(whole_program=True):
-            try:
-                # Twice: the second time with plans.
-                again = [_parts(jax.jit(function)(*inputs)) for _ in range(2)]
-            except Exception as error:
-                result.faults.append(f"{type(error).__name__}: {error}")
-                return result
-        result.operations = jaxring.counters()["operations"] - before
-    result.kept = [text for text in notes() if text not in kept]
-    rough = "bfloat16" in program.describe()
-    for i, (want, *got) in enumerate(zip(expected, *again, strict=True)):
-        for where, part in want.items():
-            for other in got:
-                if not np.allclose(
-                    other[where], part, _COARSE if rough else _TOLERANCE, _COARSE if rough else 1e-5, True
-                ):
-                    result.faults.append(f"result {i} at {where}:\n{other[where]}\nis not\n{part}")
-            if not np.array_equal(got[0][where], got[1][where], equal_nan=True):
-                result.faults.append(f"result {i} at {where} differs from run to run")
-    return result
+        try:
+            self.got = [self.launch() for _ in range(2)]
+        except Exception as error:
+            self.result.faults.append(f"{type(error).__name__}: {error}")
+        self.result.operations = jaxring.counters()["operations"] - before
+        self.result.kept = [text for text, count in notes().items() if count > kept.get(text, 0)]
+
+    def compare(self) -> None:
+        faults = self.result.faults
+        faults += [f"left to XLA: {text}" for text in self.result.kept]
+        rough = "bfloat16" in self.program.describe()
+        near = {"rtol": _COARSE, "atol": _COARSE} if rough else {"rtol": _TOLERANCE, "atol": 1e-5}
+        for other in self.got:
+            for i, (want, parts) in enumerate(zip(self.expected, other, strict=True)):
+                for where, part in want.items():
+                    if not np.allclose(parts[where], part, equal_nan=True, **near):
+                        faults.append(f"result {i} at {where}:\n{parts[where]}\nis not\n{part}")
+        for i, (first, second) in enumerate(zip(*self.got, strict=True) if self.got else ()):
+            for where, part in first.items():
+                if not np.array_equal(part, second[where], equal_nan=True):
+                    faults.append(f"result {i} at {where} differs from run to run")
 
 
 def _function(program: Partitioned, mesh: Mesh) -> Any:
@@ -89,7 +122,12 @@ def _function(program: Partitioned, mesh: Mesh) -> Any:
             return jnp.einsum("ij,jk->ik", x, y, out_sharding=NamedSharding(mesh, PartitionSpec(first[0], None)))
         return x @ y
 
-    names = {"jax": jax, "jnp": jnp, "put": put, "start": start, "roll": roll, "product": product}
+    def einsum(text: str, x: Any, y: Any, spec: Any) -> Any:
+        if program.explicit:
+            return jnp.einsum(text, x, y, out_sharding=place(spec))
+        return put(jnp.einsum(text, x, y), spec)
+
+    names = {"jax": jax, "jnp": jnp, "put": put, "start": start, "roll": roll, "product": product, "einsum": einsum}
     exec(program.text, names)
     return names["program"]
 

@@ -91,7 +91,7 @@ def run(first: int, count: int, at_once: int, say: bool) -> int:
     return failed
 
 
-def run_partitioned(first: int, count: int, say: bool) -> int:
+def run_partitioned(first: int, count: int, at_once: int, say: bool) -> int:
     """Checks programs of plain `jit` under whole_program, and returns how many failed."""
     import jax
 
@@ -101,25 +101,27 @@ def run_partitioned(first: int, count: int, say: bool) -> int:
 
     failed = refused = operations = 0
     kept: collections.Counter[str] = collections.Counter()
-    began = time.monotonic()
-    for seed in range(first, first + count):
+    began, cpu = time.monotonic(), time.process_time()
+    for begin in range(first, first + count, at_once):
+        end = min(begin + at_once, first + count)
         if say:
-            print(f"seeds {seed} to {seed}", flush=True)
-        program = generate_partitioned(seed, len(jax.devices()))
-        result = check_partitioned(program)
-        refused += bool(result.refused)
-        operations += result.operations
-        kept.update(text.partition(": XLA's own collective: ")[2] for text in result.kept)
-        if result.refused and say:
-            print(f"  JAX refuses seed {seed}: {result.refused.splitlines()[0][:200]}", flush=True)
-        if result.faults:
-            failed += 1
-            print(f"FAILED {program.describe()}\n" + "\n".join(result.faults), flush=True)
+            print(f"seeds {begin} to {end - 1}", flush=True)
+        programs = [generate_partitioned(seed, len(jax.devices())) for seed in range(begin, end)]
+        for program, result in zip(programs, check_partitioned(programs), strict=True):
+            refused += bool(result.refused)
+            operations += result.operations
+            kept.update(text.partition(": XLA's own collective: ")[2] for text in result.kept)
+            if result.refused and say:
+                print(f"  JAX refuses seed {program.seed}: {result.refused.splitlines()[0][:200]}", flush=True)
+            if result.faults:
+                failed += 1
+                print(f"FAILED {program.describe()}\n" + "\n".join(result.faults), flush=True)
     if say:
         print(
             f"{count} programs of seeds {first} to {first + count - 1} on {len(jax.devices())} devices: {failed} "
             f"failed, {refused} that JAX refuses, {operations} operations of the engine, left to XLA: {dict(kept)}; "
-            f"{time.monotonic() - began:.0f} s, jax {jax.__version__}, jaxring {jaxring.__version__}"
+            f"{time.monotonic() - began:.0f} s, {(time.process_time() - cpu) / count:.2f} s of CPU each, "
+            f"jax {jax.__version__}, jaxring {jaxring.__version__}"
         )
     return failed
 
@@ -130,7 +132,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first program's")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--devices", type=int, default=8, help="of this process")
-    parser.add_argument("--at-once", type=int, default=8, help="groups of programs for each jaxring.install()")
+    parser.add_argument(
+        "--at-once", type=int, default=8, help="groups of programs, or whole programs, for each install"
+    )
     parser.add_argument("--reference-only", action="store_true", help="run them by jax.lax, and compare nothing")
     parser.add_argument(
         "--whole-program", action="store_true", help="programs of plain jit, whose collectives the partitioner inserts"
@@ -143,7 +147,7 @@ def main() -> None:
         run_reference(options.seed, options.count)
         return
     if options.whole_program:
-        sys.exit(1 if run_partitioned(options.seed, options.count, jax.process_index() == 0) else 0)
+        sys.exit(1 if run_partitioned(options.seed, options.count, options.at_once, jax.process_index() == 0) else 0)
     failed = run(options.seed, options.count, options.at_once, jax.process_index() == 0)
     sys.exit(1 if failed else 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,19 @@ if "--reference-only" not in sys.argv:
     run.check = run.replay = None
     run.check_many = check_many
     sys.modules["tests.random.rnd_check"] = run
+"""
+# Every all-reduce is refused, as one is that the engine cannot carry.
+REFUSES = """
+import sys
+
+if "--whole-program" in sys.argv:
+    from jaxring.dropin.whole_program import rewrite
+    from jaxring.dropin.whole_program.unserved import UnservedError
+
+    def refuse(body, calls, instruction):
+        raise UnservedError("a test refuses it")
+
+    rewrite._RULES["all-reduce"] = refuse
 """
 
 
@@ -70,6 +84,19 @@ def test_whole_programs():
     """Of plain `jit`: what the partitioner inserts is right on the engine, and none of it is left to XLA."""
     said = check([sys.executable], 3000, 16, 8, options=("--whole-program",))
     assert "left to XLA: {}" in said
+
+
+def test_what_is_left_to_xla_has_failed(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(REFUSES)
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    command = [sys.executable, str(RUN), "--whole-program", "--seed", "3000", "--count", "4"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=LIMIT_S, check=False, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert done.returncode == 1, done.stdout
+    assert "FAILED # seed 300" in done.stdout
+    assert "XLA's own collective: a test refuses it" in done.stdout
+    assert re.search(r"left to XLA: \{'a test refuses it': [1-9]", done.stdout)
 
 
 @pytest.mark.multiprocess
