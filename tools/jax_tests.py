@@ -206,7 +206,7 @@ def main() -> int:
     parser.add_argument("--logs", type=pathlib.Path, help="keeps the processes' output in this folder")
     parser.add_argument("--reuse", action="store_true", help="takes results that a former run left in --logs")
     parser.add_argument("--timeout", type=float, default=3000.0, help="seconds per file (default: %(default)s)")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
 
     rows, worse, known, kept = [], [], [], collections.Counter[str]()
     with tempfile.TemporaryDirectory(prefix="jax-tests-") as temporary:
