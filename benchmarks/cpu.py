@@ -9,24 +9,10 @@ where a result of ours is wrong, or a row cannot be measured.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import dataclasses
-import pathlib
-import statistics
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from jaxring.bench import peers, report, show
+from benchmarks.rows import Network, Row, main
 from jaxring.bench.hosts import Hosts
-from jaxring.bench.run import Job, Result
-from jaxring.bench.work import Case
-from jaxring.errors import JaxringError
-from jaxring.settings.sizes import size
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SMALL = ("4", "64", "1K")
 MIDDLE = ("4K", "16K", "64K", "256K", "1M")
@@ -37,51 +23,6 @@ HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 KEPT = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={65 << 20}:glibc.malloc.trim_threshold={260 << 20}"}
 # Threads of one process, as XLA has for its devices, keep less memory than that in heaps of their own.
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
-# Of a case and a peer: iterations, or seconds if these are over first. With glibc it takes up to seven large results of
-# a size until the first one's memory serves again (`jaxring.runtime.memory`).
-ITERATIONS, SECONDS, WARMUP = 240, 1.5, 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Network:
-    """What joins a row's hosts, as `jaxring bench --hosts` makes it."""
-
-    hosts: int
-    rate: str
-    links: int = 1
-    # The usual one of hosts that nobody has tuned is cubic; bbr, where it is the default, takes much of a core.
-    congestion: str = "reno"
-
-    def made(self) -> Hosts:
-        """To be entered."""
-        return Hosts(self.hosts, self.links, self.rate, self.congestion)
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A plot and a table of the page."""
-
-    name: str
-    title: str
-    processes: int
-    devices: int
-    collectives: tuple[str, ...]
-    sizes: tuple[str, ...]
-    peers: tuple[str, ...]
-    dtype: str = "float32"
-    inplace: bool = False
-    chain: int = 1
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    network: Network | None = None
-
-    def cases(self, collective: str) -> list[Case]:
-        """Of one collective."""
-        return [
-            Case(collective, "sum", self.dtype, size(text), self.inplace, self.chain)
-            for text in self.sizes
-            if not self.inplace or collective not in ("all_gather", "reduce_scatter")
-        ]
-
 
 OTHERS = ("all_gather", "reduce_scatter", "all_to_all", "permute")
 ROWS = tuple(
@@ -183,55 +124,5 @@ ROWS = tuple(
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.cpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=pathlib.Path, required=True, metavar="DIR", help="folder for the rows' files")
-    parser.add_argument("--rows", default="", metavar="LIST", help="only these rows, such as 1x8,2x1")
-    given = parser.parse_args(argv)
-    try:
-        return suite(given.out, [name for name in given.rows.split(",") if name])
-    except JaxringError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
-
-
-def suite(folder: pathlib.Path, names: Sequence[str]) -> int:
-    """Measures the rows of these names, or all where there are none, and saves each in ``folder``.
-
-    Returns 1 where a result of ours is wrong. JaxringError for a name that no row has, and where a row's hosts cannot
-    be made or a job of ours breaks.
-    """
-    wanted = list(names) or [row.name for row in ROWS]
-    if unknown := set(wanted) - {row.name for row in ROWS}:
-        raise JaxringError(f"No such row: {', '.join(sorted(unknown))}. Rows: {', '.join(row.name for row in ROWS)}.")
-    wrong = 0
-    for row in ROWS:
-        if row.name in wanted:
-            print(f"\n{row.name}: {row.title} ({wanted.index(row.name) + 1} of {len(wanted)})")
-            wrong += _measure(row, folder)
-    return int(wrong > 0)
-
-
-def _measure(row: Row, folder: pathlib.Path) -> int:
-    """Elements of our results that are wrong."""
-    measured: list[tuple[list[Result], float]] = []
-    wire = ""
-    with row.network.made() if row.network else contextlib.nullcontext() as hosts:
-        job = Job(row.processes, row.devices, peers.with_ours(row.peers), dict(row.environment), hosts)
-        show.left_out(sys.stdout, job)
-        for collective in row.collectives:
-            show.run(sys.stdout, job, row.cases(collective), ITERATIONS, WARMUP, True, measured.append, seconds=SECONDS)
-        if hosts is not None:
-            wire = hosts.describe()
-    results = [result for found, _ in measured for result in found]
-    command = ["python", "-m", "benchmarks.cpu", "--rows", row.name]
-    copy_gbs = statistics.median(copy_gbs for _, copy_gbs in measured)
-    report.save(folder / f"{row.name}.json", results, copy_gbs, command, wire)
-    return sum(result.wrong for result in results if peers.is_ours(result.peer))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("benchmarks.cpu", __doc__, ROWS))

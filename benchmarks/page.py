@@ -1,9 +1,10 @@
 """Writes the benchmark page of what `python -m benchmarks.cpu` measured.
 
     python -m benchmarks.page docs/benchmarks/cpu docs/benchmarks.md
+    python -m benchmarks.page docs/benchmarks/programs docs/benchmarks/programs.md
 
-The page's tables, plots and list of losses come from the JSON files alone; what DIR/notes.md says of them by hand is
-put below. Plots go beside the files.
+The same of `python -m benchmarks.programs`. The page's tables, plots and list of losses come from the JSON files alone;
+what DIR/notes.md says of them by hand is put below. Plots go beside the files.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.cpu import ROWS, Row
+from benchmarks import bars, cpu, programs
 from jaxring.bench import report
 from jaxring.bench.peers import find, is_ours
+from jaxring.bench.programs import PROGRAMS
 from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from benchmarks.rows import Row
     from jaxring.bench.run import Result
 
 METHOD = """\
@@ -38,6 +41,14 @@ operand and result; what one rank has for another in an all-to-all of n ranks is
 program uses them; nothing is donated where the title does not say so. Absolute times depend on the machine and its
 day: compare ratios.
 """
+OF_PROGRAMS = """\
+Plain `jax.jit` over sharded arrays: XLA inserts the collectives. Ours run under `jaxring.install(whole_program=True)`,
+the peers' as JAX does it alone. Times are of whole programs, so a ratio has their compute on both sides; `gather`,
+`sum`, `transpose` and `roll` do little else than communicate. What a program's size counts:
+"""
+# Of pages, by the module that measured them.
+TITLES = {"benchmarks.cpu": "Benchmarks of the CPU engine", "benchmarks.programs": "Benchmarks of whole programs"}
+ROWS = (*cpu.ROWS, *programs.ROWS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     rows = [row for row in ROWS if (given.folder / f"{row.name}.json").exists()]
     if not rows:
-        print(f"{given.folder} has no files of python -m benchmarks.cpu.", file=sys.stderr)
+        print(f"{given.folder} has no files of python -m {' or '.join(TITLES)}.", file=sys.stderr)
         return 1
     given.page.write_text("\n".join(page(rows, given.folder, given.page.parent)).rstrip() + "\n")
     return 0
@@ -60,10 +71,14 @@ def page(rows: Sequence[Row], folder: pathlib.Path, beside: pathlib.Path) -> Ite
     files = {row.name: folder / f"{row.name}.json" for row in rows}
     data = {name: json.loads(file.read_text()) for name, file in files.items()}
     results = {name: report.load(file) for name, file in files.items()}
-    yield from ("# Benchmarks of the CPU engine", "")
+    module = data[rows[0].name]["command"][2]
+    yield from (f"# {TITLES[module]}", "")
     yield from ("Written by `python -m benchmarks.page`; do not edit.", "", METHOD)
+    if rows[0].programs:
+        yield OF_PROGRAMS
+        yield from (*(f"* `{name}`: {what}" for name, what in PROGRAMS.items()), "")
     yield from _machine(data[rows[0].name])
-    yield from ("```", f"python -m benchmarks.cpu --out {folder.as_posix()}", "```", "")
+    yield from ("```", f"python -m {module} --out {folder.as_posix()}", "```", "")
     lost: list[str] = []
     for row in rows:
         yield from (f"## {row.title}", "")
@@ -71,12 +86,15 @@ def page(rows: Sequence[Row], folder: pathlib.Path, beside: pathlib.Path) -> Ite
             yield from _machine(data[row.name])
         if wire := data[row.name]["machine"].get("wire"):
             yield from (f"{wire}. `bus` is our bus bandwidth, as nccl-tests count it.", "")
+        if row.programs:
+            bars.plot(folder / f"{row.name}.png", row.title, results[row.name])
+            yield from (f"![{row.title}]({path}/{row.name}.png)", "")
         for collective in row.collectives:
             own = [r for r in results[row.name] if r.case.name == collective]
             copy = data[row.name]["machine"]["copy_gbs"]
             yield from _table(row, collective, own, copy)
             lost += losses(row, own)
-            if len({r.case.nbytes for r in own}) > 2:
+            if not row.programs and len({r.case.nbytes for r in own}) > 2:
                 plot = f"{row.name}-{collective}.png"
                 report.plot(folder / plot, own)
                 yield from (f"![{row.title}: {collective}]({path}/{plot})", "")
@@ -110,14 +128,17 @@ def _table(row: Row, collective: str, results: Sequence[Result], copy_gbs: float
     yield f"`{collective}`, {', '.join([how, *filter(None, more)])}. Ours: {find(base).title}."
     yield ""
     titles = [f"{find(name).title} / ours" for name in peers]
-    yield "| " + " | ".join(["size", "ours us", *titles, "bus Gbit/s" if row.network else "light", "choice"]) + " |"
-    yield "|" + "---|" * (4 + len(titles))
+    shares = [] if row.programs else ["bus Gbit/s" if row.network else "light"]
+    columns = ["size", "ours us", *titles, *shares, "collectives" if row.programs else "choice"]
+    yield f"| {' | '.join(columns)} |"
+    yield "|" + "---|" * len(columns)
     for ours in (r for r in results if r.peer == base and r.times_us):
         low, high = ours.spread
         cells = [shown(ours.case.moved(ours.ranks)), f"{ours.median_us:,.1f} ({low:,.1f}..{high:,.1f})"]
         cells += [_ratio(ours, next(r for r in results if r.peer == name and r.case == ours.case)) for name in peers]
-        share = f"{8 * ours.busbw:.3f}" if row.network else f"{ours.light(copy_gbs):.0%}"
-        yield "| " + " | ".join([*cells, share, ours.choice]) + " |"
+        if shares:
+            cells.append(f"{8 * ours.busbw:.3f}" if row.network else f"{ours.light(copy_gbs):.0%}")
+        yield "| " + " | ".join([*cells, ours.choice]) + " |"
     yield ""
 
 

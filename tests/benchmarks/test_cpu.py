@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from benchmarks import cpu, page
+from benchmarks import cpu, page, programs, rows
 from jaxring.bench import work
 from jaxring.bench.run import Result
 
@@ -15,12 +17,11 @@ def result(peer, times, nbytes):
 
 @pytest.mark.multiprocess
 def test_the_suite_and_its_page(tmp_path, monkeypatch):
-    row = cpu.Row("tiny", "A tiny row", 1, 2, ("all_reduce", "permute"), ("4", "64", "1K"), ("xla", "gloo"))
-    monkeypatch.setattr(cpu, "ROWS", (row,))
-    monkeypatch.setattr(cpu, "ITERATIONS", 2)
+    row = rows.Row("tiny", "A tiny row", 1, 2, ("all_reduce", "permute"), ("4", "64", "1K"), ("xla", "gloo"))
+    monkeypatch.setattr(rows, "ITERATIONS", 2)
     monkeypatch.setattr(page, "ROWS", (row,))
     saved, written = tmp_path / "cpu", tmp_path / "page.md"
-    assert cpu.main(["--out", str(saved)]) == 0
+    assert rows.main("benchmarks.cpu", "", (row,), ["--out", str(saved)]) == 0
     (saved / "notes.md").write_text("What a person says of it.")
     assert page.main([str(saved), str(written)]) == 0
     text = written.read_text()
@@ -30,16 +31,30 @@ def test_the_suite_and_its_page(tmp_path, monkeypatch):
     assert (saved / "tiny-permute.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.multiprocess
+def test_a_page_of_whole_programs(tmp_path, monkeypatch):
+    row = dataclasses.replace(programs.ROWS[0], name="tiny", devices=2, collectives=("sum", "roll"), sizes=("4", "4K"))
+    monkeypatch.setattr(rows, "ITERATIONS", 2)
+    monkeypatch.setattr(page, "ROWS", (row,))
+    saved, written = tmp_path / "programs", tmp_path / "page.md"
+    assert rows.main("benchmarks.programs", "", (row,), ["--out", str(saved)]) == 0
+    assert page.main([str(saved), str(written)]) == 0
+    text = written.read_text()
+    wanted = "# Benchmarks of whole programs", "](programs/tiny.png)", "* `roll`: ", "| collectives |", "1 jaxring's |"
+    for each in wanted:
+        assert each in text, text
+    assert (saved / "tiny.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.netns
 @pytest.mark.slow
 def test_a_row_between_hosts_says_what_joins_them(tmp_path, monkeypatch):
-    network = cpu.Network(2, "200mbit", links=2)
-    row = cpu.Row("apart", "Apart", 2, 1, ("all_reduce",), ("4", "64K"), ("gloo",), network=network)
-    monkeypatch.setattr(cpu, "ROWS", (row,))
-    monkeypatch.setattr(cpu, "ITERATIONS", 2)
+    network = rows.Network(2, "200mbit", links=2)
+    row = rows.Row("apart", "Apart", 2, 1, ("all_reduce",), ("4", "64K"), ("gloo",), network=network)
+    monkeypatch.setattr(rows, "ITERATIONS", 2)
     monkeypatch.setattr(page, "ROWS", (row,))
     saved, written = tmp_path / "cpu", tmp_path / "page.md"
-    assert cpu.main(["--out", str(saved)]) == 0
+    assert rows.main("benchmarks.cpu", "", (row,), ["--out", str(saved)]) == 0
     assert page.main([str(saved), str(written)]) == 0
     text = written.read_text()
     assert "2 hosts, 2 link(s) of 200mbit each" in text, text
@@ -48,7 +63,7 @@ def test_a_row_between_hosts_says_what_joins_them(tmp_path, monkeypatch):
 
 
 def test_a_loss_is_listed():
-    row = cpu.Row("tiny", "A tiny row", 1, 4, ("all_reduce",), ("4", "64"), ("xla",))
+    row = rows.Row("tiny", "A tiny row", 1, 4, ("all_reduce",), ("4", "64"), ("xla",))
     won = [result("jaxring", [10.0], 4), result("xla", [20.0], 4)]
     lost = [result("jaxring", [10.0], 64), result("xla", [5.0], 64)]
     assert list(page.losses(row, won + lost)) == [
@@ -57,11 +72,11 @@ def test_a_loss_is_listed():
 
 
 def test_a_setting_of_ours_that_is_faster_is_no_loss():
-    row = cpu.Row("tiny", "A tiny row", 1, 4, ("all_reduce",), ("4",), ("jaxring:JAXRING_ALGO=direct",))
+    row = rows.Row("tiny", "A tiny row", 1, 4, ("all_reduce",), ("4",), ("jaxring:JAXRING_ALGO=direct",))
     found = [result("jaxring", [10.0], 4), result(row.peers[0], [5.0], 4)]
     assert list(page.losses(row, found)) == []
 
 
 def test_a_row_that_does_not_exist_is_named(tmp_path, capsys):
-    assert cpu.main(["--out", str(tmp_path), "--rows", "1x8,9x9"]) == 1
+    assert rows.main("benchmarks.cpu", "", cpu.ROWS, ["--out", str(tmp_path), "--rows", "1x8,9x9"]) == 1
     assert "No such row: 9x9. Rows: 1x8, 1x2," in capsys.readouterr().err
