@@ -53,7 +53,8 @@ def _listed(module: Module) -> Iterator[str]:
         for instruction in computation.instructions:
             if instruction.opcode in OPCODES:
                 what = ", ".join(map(str, shapes(instruction.shape)))
-                yield f"{instruction.opcode} {what} at {module.site(instruction) or '?'}: XLA's own collective"
+                place = module.places.site(instruction.metadata) or "?"
+                yield f"{instruction.opcode} {what} at {place}: XLA's own collective"
             elif instruction.opcode == "custom-call" and instruction.message.text(28).startswith("jaxring_"):
                 yield from _calls(module, instruction)
 

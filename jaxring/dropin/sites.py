@@ -15,6 +15,11 @@ def is_users(file: str) -> bool:
     return not file.startswith((*_OWN, "<"))
 
 
+def is_installed(file: str) -> bool:
+    """Whether a file is an installed library's, such as a framework's that the user's program is built on."""
+    return "/site-packages/" in file or "/dist-packages/" in file
+
+
 def traced_at(traceback: Any) -> str:
     """``file.py:line`` of the user's innermost frame in a JAX traceback."""
     for frame in traceback.frames if traceback is not None else ():

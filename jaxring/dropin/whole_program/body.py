@@ -22,7 +22,7 @@ class Body:
     def __init__(self, module: Module, computation: Computation) -> None:
         self.module, self._computation = module, computation
         self.instructions: list[Instruction] = []
-        self.shapes: dict[int, bytes] = {}
+        self._made: dict[int, Instruction] = {}
         ids = [each.id for each in computation.instructions]
         self._high, self._last = ids[0] & ~_LOCAL, max(n & _LOCAL for n in ids)
         if any(n & ~_LOCAL != self._high for n in ids):
@@ -33,11 +33,15 @@ class Body:
     def keep(self, instruction: Instruction) -> None:
         """Takes an instruction as it is."""
         self.instructions.append(instruction)
-        self.shapes[instruction.id] = instruction.shape
+        self._made[instruction.id] = instruction
+
+    def made(self, identifier: int) -> Instruction:
+        """An instruction that stands before."""
+        return self._made[identifier]
 
     def shape(self, identifier: int) -> bytes:
-        """The ShapeProto of an instruction that stands before."""
-        return self.shapes[identifier]
+        """Its ShapeProto."""
+        return self._made[identifier].shape
 
     def make(
         self, opcode: str, shape: bytes, operands: list[int], *fields: tuple[int, int | bytes | str | Message]

@@ -65,13 +65,13 @@ class Calls:
         ``data``: for each of its collectives a rank's operand, or a block of it where it has one for each rank.
         ``buffer_per_block``: each block is an operand of its own, and a result.
         """
-        size, shown = groups.shape[1], self._module.site(site)
+        size, shown = groups.shape[1], self._shown(body, site, len(data))
         facts = CALLS[collective]
         blocks = (size,) if facts.blocks_in and not facts.ragged else ()
         specs = []
         for shape in data:
             self.checked(op, shape)
-        for shape in data:
+        for shape, place in zip(data, shown, strict=True):
             spec = CallSpec(
                 collective=collective,
                 op=op,
@@ -89,7 +89,7 @@ class Calls:
             )
             text = spec.to_json()
             self._specs.append(text)
-            self.pending.append((spec, text, shown))
+            self.pending.append((spec, text, place))
             specs.append(text)
         nbytes = sum(math.prod((*blocks, *each.dims)) * dtypes.element_bytes(each.dtype) for each in data)
         name = op_name(collective, op, nbytes, [f"{size}_of_{self._module.partitions}"], len(data))
@@ -100,7 +100,7 @@ class Calls:
             settings().timeout,
             row_elements=row_elements,
             buffer_per_block=buffer_per_block,
-            shown=[shown.replace("\n", " ")] * len(data) if shown else (),
+            shown=shown if any(shown) else (),
         )
         all_operands = [*operands, body.partition_id()]
         fields: list[tuple[int, int | bytes | str | Message]] = [
@@ -113,6 +113,13 @@ class Calls:
         for operand, result in (aliases or {}).items():
             fields.append((74, Message.of((1, packed([result] if len(data) > 1 else [])), (2, operand))))
         return name, all_operands, fields
+
+    def _shown(self, body: Body, site: Instruction, count: int) -> list[str]:
+        """The place of each of ``count`` collectives in the program, a line each."""
+        found = [self._module.places.site(site.metadata)] * count
+        if len(site.operands) == count > 1:
+            found = self._module.places.sites(site.metadata, [body.made(each).metadata for each in site.operands])
+        return [" ".join(each.split("\n")) for each in found]
 
     def done(self) -> None:
         """Says to the runtime that the module has these calls, which are instantiated next."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from jaxring.dropin.sites import is_users
+from jaxring.dropin.whole_program.places import Places
 from jaxring.dropin.whole_program.wire import Message
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # xla.PrimitiveType
 _DTYPES = {
@@ -109,6 +106,10 @@ class Instruction:
         return self.message.data(3)
 
     @property
+    def metadata(self) -> Message:
+        return self.message.message(7)
+
+    @property
     def dimensions(self) -> list[int]:
         return self.message.numbers(14)
 
@@ -192,35 +193,7 @@ class Module:
         """Whether a parameter's memory may become a result's."""
         return self.message.message(8).has(1) or self.message.message(18).has(1)
 
-    def site(self, instruction: Instruction) -> str:
-        """Where the program says so: ``file.py:line (op name)``, "" without metadata."""
-        metadata = instruction.message.message(7)
-        name = metadata.text(2)
-        place = next(self._frames(metadata.number(15)), "")
-        if not place and metadata.text(3):
-            place = f"{_base(metadata.text(3))}:{metadata.number(4)}"
-        return f"{place} ({name})" if place and name else place or name
-
-    def _frames(self, frame: int) -> Iterator[str]:
-        """The user's places, the innermost first."""
-        files, locations, frames = self._stack
-        seen = set()
-        while 0 < frame <= len(frames) and frame not in seen:
-            seen.add(frame)
-            location, frame = frames[frame - 1]
-            if 0 < location <= len(locations):
-                file, line = locations[location - 1]
-                if 0 < file <= len(files) and is_users(files[file - 1]):
-                    yield f"{_base(files[file - 1])}:{line}"
-
     @functools.cached_property
-    def _stack(self) -> tuple[list[str], list[tuple[int, int]], list[tuple[int, int]]]:
-        """File names; file and line of each location; location and parent of each frame. All are counted from 1."""
-        index = self.message.message(17)
-        files = [name.decode(errors="replace") for name in index.all(1)]
-        locations = [(each.number(1), each.number(3)) for each in index.messages(3)]
-        return files, locations, [(each.number(1), each.number(2)) for each in index.messages(4)]
-
-
-def _base(file: str) -> str:
-    return file.rsplit("/", 1)[-1]
+    def places(self) -> Places:
+        """Where its instructions stand in the user's program."""
+        return Places(self.message.message(17))

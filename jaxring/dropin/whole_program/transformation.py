@@ -103,7 +103,8 @@ def _fingerprint(module: Module, found: list[Instruction]) -> str:
 
 def _say(module: Module, instruction: Instruction, why: str) -> None:
     what = ", ".join(map(str, shapes(instruction.shape)))
-    text = f"{instruction.opcode} {what} at {module.site(instruction)} in {module.name}: XLA's own collective: {why}"
+    place = module.places.site(instruction.metadata)
+    text = f"{instruction.opcode} {what} at {place} in {module.name}: XLA's own collective: {why}"
     if note(text):
         log.warning("jaxring: %s", text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 
 import jax
@@ -186,6 +187,37 @@ def test_sites_are_where_the_program_says_so():
     line = test_sites_are_where_the_program_says_so.__code__.co_firstlineno + 1
     place = f"over 4 of 8 devices at test_install.py:{line} (jit(<lambda>)/reduce_sum)"
     assert place in jaxring.explain()
+
+
+def test_collectives_that_xla_combines_keep_their_places():
+    first = test_collectives_that_xla_combines_keep_their_places.__code__.co_firstlineno + 4
+
+    def step(x):
+        low = jnp.sin(x).sum(0)
+        high = jnp.cos(x).sum(0)
+        return low, high
+
+    with jaxring.installed(whole_program=True):
+        compiled = jax.jit(step).lower(matrix(mesh((4, 2)), "x", "y")).compile()
+    assert compiled.as_text().count('custom_call_target="jaxring_all_reduce"') == 1
+    lines = jaxring.explain(compiled).splitlines()
+    assert len(lines) == 2
+    for line, place in zip(lines, (first, first + 1), strict=True):
+        assert f" at test_install.py:{place} (jit(step)/reduce_sum): inserted by XLA" in line
+
+
+def test_a_library_s_collective_is_where_the_program_calls_the_library(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "wp_library.py").write_text("def total(x):\n    return x.sum(0)\n")
+    monkeypatch.syspath_prepend(folder)
+    library = importlib.import_module("wp_library")
+
+    line = test_a_library_s_collective_is_where_the_program_calls_the_library.__code__.co_firstlineno + 8
+    f = jax.jit(lambda x: library.total(x) + 1)
+    with jaxring.installed(whole_program=True):
+        compiled = f.lower(matrix(mesh((4, 2)), "x", "y")).compile()
+    assert f" at test_install.py:{line} (jit(<lambda>)/reduce_sum): inserted by XLA" in jaxring.explain(compiled)
 
 
 def test_transformations_of_others_stay():
