@@ -1,5 +1,9 @@
 """Collectives for JAX that one can see into, steer and trust."""
 
+from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
+from typing import TYPE_CHECKING
+
 from jaxring import _command, _source_tree
 
 _command.end_at_interrupt()
@@ -8,90 +12,17 @@ if not _source_tree.replaced_by_installed():
 
     _settings()  # what is wrong with them is said before the traceback is deep
 
-    from jaxring import data_parallel, lax, profiler, recovery, sharded
-    from jaxring.collectives import (
-        all_gather,
-        all_reduce,
-        all_to_all,
-        barrier,
-        broadcast,
-        gather,
-        permute,
-        reduce,
-        reduce_scatter,
-        scatter,
-    )
-    from jaxring.communicator import Communicator
-    from jaxring.dropin import install, installed, uninstall
-    from jaxring.dropin.explaining import explain
-    from jaxring.errors import JaxringError, JoinError, PlanError, ReplicatedOperandWarning, SettingsError
-    from jaxring.exporting import export_checks
-    from jaxring.overlap import (
-        Handle,
-        all_gather_start,
-        all_reduce_start,
-        all_to_all_start,
-        broadcast_start,
-        permute_start,
-        reduce_scatter_start,
-    )
-    from jaxring.p2p import new_token, ragged_all_to_all, recv, send
-    from jaxring.plan.user import register_algorithm
-    from jaxring.recovery import abort, rebuild, shrink
-    from jaxring.runtime import build_info, counters, plans
-    from jaxring.tracing.casting import pcast
-    from jaxring.world.identity import version as _version
+    if TYPE_CHECKING or not _command.this_process():
+        from jaxring._public import *  # noqa: F403
+        from jaxring._public import __all__ as __all__
 
-    __version__ = _version()
+        if _settings().install:
+            install(whole_program=_settings().install == "whole")  # noqa: F405
+    else:
+        # Importing JAX takes more than a second of CPU time, and most subcommands do not need it.
+        def __getattr__(name: str) -> object:
+            if _find_spec(f"jaxring.{name}") is not None:  # `from jaxring import NAME` asks for the attribute first
+                return _import_module(f"jaxring.{name}")
+            from jaxring import _public
 
-    if _settings().install and not _command.this_process():
-        install(whole_program=_settings().install == "whole")
-
-__all__ = [
-    "Communicator",
-    "Handle",
-    "JaxringError",
-    "JoinError",
-    "PlanError",
-    "ReplicatedOperandWarning",
-    "SettingsError",
-    "__version__",
-    "abort",
-    "all_gather",
-    "all_gather_start",
-    "all_reduce",
-    "all_reduce_start",
-    "all_to_all",
-    "all_to_all_start",
-    "barrier",
-    "broadcast",
-    "broadcast_start",
-    "build_info",
-    "counters",
-    "data_parallel",
-    "explain",
-    "export_checks",
-    "gather",
-    "install",
-    "installed",
-    "lax",
-    "new_token",
-    "pcast",
-    "permute",
-    "permute_start",
-    "plans",
-    "profiler",
-    "ragged_all_to_all",
-    "rebuild",
-    "recovery",
-    "recv",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_start",
-    "register_algorithm",
-    "scatter",
-    "send",
-    "sharded",
-    "shrink",
-    "uninstall",
-]
+            return getattr(_public, name)

@@ -15,6 +15,7 @@ import termios
 
 import pytest
 
+import jaxring
 from jaxring import _command as command
 from jaxring import settings
 from jaxring.cli import main
@@ -62,6 +63,25 @@ def test_wrong_settings_are_what_doctor_shows_and_what_all_else_is_refused_for()
     assert (code, out) == (1, "")
     assert err.splitlines()[-1] == f"jaxring.errors.SettingsError: {told}"
     assert len(re.findall("  File ", err)) <= 3, err
+
+
+# A program that is taken for the command, by its name.
+NAMED_SO = """
+import sys
+import jaxring
+from jaxring import cli
+
+cli._parser()
+assert not {"jax", "jaxring._native"} & set(sys.modules), "the command has imported what it does not need"
+assert jaxring.lax.psum and callable(jaxring.all_reduce) and set(jaxring.__all__) <= set(dir(jaxring._public))
+print(jaxring.__version__, hasattr(jaxring, "nothing_of_the_kind"))
+"""
+
+
+def test_the_command_imports_jax_where_something_asks_for_it(tmp_path):
+    script = tmp_path / "jaxring"
+    script.write_text(NAMED_SO)
+    assert finish(start(sys.executable, script)) == (0, f"{jaxring.__version__} False\n", "")
 
 
 def test_all_that_is_wrong_is_found_and_has_its_default():

@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-# In place of JAX: what takes long to be imported, with a callback in which an exception is lost, as JAX has one.
+# In place of NumPy, which both import: what takes long to be imported, with a callback in which an exception is lost,
+# as JAX has one.
 SLOW = """
 import time
 
@@ -42,8 +43,8 @@ def interrupted(folder, line, arguments):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_ctrl_c_while_the_command_or_a_worker_imports(tmp_path, module):
-    (tmp_path / "jax").mkdir()
-    (tmp_path / "jax" / "__init__.py").write_text(SLOW)
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").write_text(SLOW)
     arguments = [*MODULES[module], str(os.getpid()), "script.py"] if module == "worker" else MODULES[module]
     assert interrupted(tmp_path, "importing", arguments) == (-signal.SIGINT, "", "")
 

@@ -1,0 +1,86 @@
+"""What `import jaxring` offers: one place that gathers the public names."""
+
+from jaxring import data_parallel, lax, profiler, recovery, sharded
+from jaxring.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    barrier,
+    broadcast,
+    gather,
+    permute,
+    reduce,
+    reduce_scatter,
+    scatter,
+)
+from jaxring.communicator import Communicator
+from jaxring.dropin import install, installed, uninstall
+from jaxring.dropin.explaining import explain
+from jaxring.errors import JaxringError, JoinError, PlanError, ReplicatedOperandWarning, SettingsError
+from jaxring.exporting import export_checks
+from jaxring.overlap import (
+    Handle,
+    all_gather_start,
+    all_reduce_start,
+    all_to_all_start,
+    broadcast_start,
+    permute_start,
+    reduce_scatter_start,
+)
+from jaxring.p2p import new_token, ragged_all_to_all, recv, send
+from jaxring.plan.user import register_algorithm
+from jaxring.recovery import abort, rebuild, shrink
+from jaxring.runtime import build_info, counters, plans
+from jaxring.tracing.casting import pcast
+from jaxring.world.identity import version as _version
+
+__version__ = _version()
+
+__all__ = [
+    "Communicator",
+    "Handle",
+    "JaxringError",
+    "JoinError",
+    "PlanError",
+    "ReplicatedOperandWarning",
+    "SettingsError",
+    "__version__",
+    "abort",
+    "all_gather",
+    "all_gather_start",
+    "all_reduce",
+    "all_reduce_start",
+    "all_to_all",
+    "all_to_all_start",
+    "barrier",
+    "broadcast",
+    "broadcast_start",
+    "build_info",
+    "counters",
+    "data_parallel",
+    "explain",
+    "export_checks",
+    "gather",
+    "install",
+    "installed",
+    "lax",
+    "new_token",
+    "pcast",
+    "permute",
+    "permute_start",
+    "plans",
+    "profiler",
+    "ragged_all_to_all",
+    "rebuild",
+    "recovery",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_start",
+    "register_algorithm",
+    "scatter",
+    "send",
+    "sharded",
+    "shrink",
+    "uninstall",
+]
