@@ -30,6 +30,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HERE = pathlib.Path(__file__).resolve().parent
 SINGLE = ("pmap_test.py", "shard_map_test.py", "ragged_collective_test.py")
@@ -61,6 +65,7 @@ class Outcome:
     ran: set[str] = dataclasses.field(default_factory=set)
     kept: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     crashed: str = ""
+    complete: bool = True  # whether all tests of the file were to run
 
     def count(self, what: str) -> int:
         return sum(result == what for result in self.results.values())
@@ -72,8 +77,18 @@ def stems(test: pathlib.Path, processes: int, install: str, folder: pathlib.Path
     return [str(folder / f"{name}-{index}") for index in range(processes)]
 
 
-def run(test: pathlib.Path, processes: int, install: str, folder: pathlib.Path, timeout: float) -> Outcome:
-    """Runs a test file in ``processes`` processes, each of which writes its results to ``folder``."""
+def run(
+    test: pathlib.Path,
+    processes: int,
+    install: str,
+    folder: pathlib.Path,
+    timeout: float,
+    only: Sequence[str] = (),
+) -> Outcome:
+    """Runs a test file in ``processes`` processes, each of which writes its results to ``folder``.
+
+    ``only``: of these tests, by class and method; of all of them where there are none.
+    """
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -84,6 +99,7 @@ def run(test: pathlib.Path, processes: int, install: str, folder: pathlib.Path, 
     for index, stem in enumerate(stems(test, processes, install, folder)):
         arguments = [sys.executable, str(HERE / "jax_tests_worker.py"), stem + ".jsonl", str(test)]
         arguments += [f"--install={install}"] if install else []
+        arguments += only
         if processes > 1:
             arguments += [
                 f"--num_processes={processes}",
@@ -167,7 +183,7 @@ def table(rows: list[tuple[str, int, Outcome, Outcome]]) -> str:
     head = ("file", "processes", "without: passed", *counted[1:], "with: passed", *counted[1:], "reached", "ran")
     lines = [head]
     for name, processes, before, after in rows:
-        counts = [o.count(what) for o in (before, after) for what in counted]
+        counts = [o.count(what) if o.complete else "-" for o in (before, after) for what in counted]
         lines.append((name, *map(str, (processes, *counts, len(after.reached), len(after.ran)))))
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     cells = [[cell.rjust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
@@ -205,6 +221,7 @@ def main() -> int:
     parser.add_argument("--report", type=pathlib.Path, help="writes the results to this Markdown file")
     parser.add_argument("--logs", type=pathlib.Path, help="keeps the processes' output in this folder")
     parser.add_argument("--reuse", action="store_true", help="takes results that a former run left in --logs")
+    parser.add_argument("--quick", action="store_true", help="runs without jaxring only what fails with it")
     parser.add_argument("--timeout", type=float, default=3000.0, help="seconds per file (default: %(default)s)")
     given = parser.parse_intermixed_args()
 
@@ -219,13 +236,20 @@ def main() -> int:
             shutil.copy(given.tree / "tests" / name, test)
             many = name.startswith("multiprocess/")
             for processes in map(int, given.processes.split(",")) if many else (1,):
-                outcomes = []
-                for install in ("", given.install):
-                    outcome = read(stems(test, processes, install, folder)) if given.reuse else Outcome()
-                    if not outcome.results:
-                        outcome = run(test, processes, install, folder, given.timeout)
-                    outcomes.append(outcome)
-                before, after = outcomes
+
+                def outcome(
+                    install: str, only: Sequence[str] = (), *, at: tuple[pathlib.Path, int] = (test, processes)
+                ):
+                    found = read(stems(*at, install, folder)) if given.reuse and not only else Outcome()
+                    return found if found.results else run(*at, install, folder, given.timeout, only)
+
+                if given.quick:
+                    after = outcome(given.install)
+                    failed = [name for name, result in after.results.items() if result == "failed"]
+                    before = outcome("", failed) if failed else Outcome()
+                    before.complete = False
+                else:
+                    before, after = outcome(""), outcome(given.install)
                 rows.append((name, processes, before, after))
                 for text in compare(before, after):
                     reason = differs(name, text) if given.install == "whole" else ""
