@@ -163,7 +163,7 @@ void TakeBlocks(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, 
   if (fit) arrival->in_bytes = arrival->out_bytes = blocks * bytes;
 }
 
-CallOutcome Call(SiteState* state, Arrival arrival) {
+CallOutcome Call(SiteState* state, Arrival&& arrival) {
   auto* end = new CallEnd;
   arrival.participant.done = end->completion();
   state->site->Arrive(std::move(arrival));

@@ -40,12 +40,8 @@ class Uses:
 
     def __init__(self, module: Module, computation: Computation) -> None:
         self._module = module
-        self._root = computation.message.number(6)
-        self._by_id = {each.id: each for each in computation.instructions}
-        self._users: dict[int, list[Instruction]] = {}
-        for each in computation.instructions:
-            for operand in each.operands:
-                self._users.setdefault(operand, []).append(each)
+        self._root = computation.root_id
+        self._by_id, self._users = computation.by_id, computation.users
 
     def may_alias(self, call: Instruction, operand: int) -> bool:
         """Whether the result of an all-reduce, one of its results where it has several, may lie in an operand."""

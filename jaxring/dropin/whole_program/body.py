@@ -20,7 +20,7 @@ class Body:
     """The new instructions of a computation, in order."""
 
     def __init__(self, module: Module, computation: Computation) -> None:
-        self.module, self._computation = module, computation
+        self.module, self.computation = module, computation
         self.instructions: list[Instruction] = []
         self._made: dict[int, Instruction] = {}
         ids = [each.id for each in computation.instructions]
@@ -29,11 +29,14 @@ class Body:
             raise ValueError("the ids of a computation's instructions are not as XLA makes them")
         self._partition: int | None = None
         self._uses: Uses | None = None
+        self._following: dict[int, Instruction] = {}
 
     def keep(self, instruction: Instruction) -> None:
         """Takes an instruction as it is."""
         self.instructions.append(instruction)
         self._made[instruction.id] = instruction
+        if instruction.id in self._following:
+            self.keep(self._following.pop(instruction.id))
 
     def made(self, identifier: int) -> Instruction:
         """An instruction that stands before."""
@@ -47,11 +50,17 @@ class Body:
         self, opcode: str, shape: bytes, operands: list[int], *fields: tuple[int, int | bytes | str | Message]
     ) -> int:
         """Appends a new instruction with these fields besides, and returns its id."""
-        self._last += 1
-        identifier = self._high | self._last
-        name = f"jaxring_{opcode.replace('-', '_')}.{identifier >> 32}.{self._last}"
+        identifier, name = self._new(opcode)
         self._append(name, opcode, shape, operands, identifier, fields)
         return identifier
+
+    def widen_after(self, instruction: Instruction, shape: bytes) -> None:
+        """Has an instruction that is kept or replaced later followed by a conversion, which its users get instead."""
+        wide = instruction.id
+        identifier, name = self._new("convert")
+        instruction.message.put(35, identifier)
+        fields = ((1, name), (2, "convert"), (3, shape), (35, wide), (36, packed([identifier])))
+        self._following[identifier] = Instruction(Message.of(*fields))
 
     def replace(
         self,
@@ -77,12 +86,12 @@ class Body:
     def uses(self) -> Uses:
         """Who uses what in the computation as it was."""
         if self._uses is None:
-            self._uses = Uses(self.module, self._computation)
+            self._uses = Uses(self.module, self.computation)
         return self._uses
 
     def finish(self) -> bytes:
         """The computation's new text."""
-        return self._computation.replaced(self.instructions)
+        return self.computation.replaced(self.instructions)
 
     def reduction(self, instruction: Instruction) -> str:
         """The operation of a reduction by its opcode. Raises UnservedError where it is more than one operation."""
@@ -90,6 +99,11 @@ class Body:
         if len(root.operands) != 2:
             raise UnservedError("its reduction is not a single operation")
         return root.opcode
+
+    def _new(self, opcode: str) -> tuple[int, str]:
+        self._last += 1
+        identifier = self._high | self._last
+        return identifier, f"jaxring_{opcode.replace('-', '_')}.{identifier >> 32}.{self._last}"
 
     def _append(
         self,

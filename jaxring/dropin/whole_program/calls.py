@@ -45,6 +45,15 @@ class Calls:
         except TypeError as error:
             raise UnservedError(str(error)) from None
 
+    def serves(self, op: str | None, data: Sequence[Shape]) -> bool:
+        """Whether the engine has all these types, and such a reduction of them."""
+        try:
+            for shape in data:
+                self.checked(op, shape)
+        except UnservedError:
+            return False
+        return True
+
     def target(
         self,
         body: Body,

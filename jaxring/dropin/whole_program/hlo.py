@@ -39,7 +39,8 @@ _DTYPES = {
     32: "float4_e2m1fn",
     33: "float8_e8m0fnu",
 }
-_TUPLE = 13
+_NUMBERS = {name: number for number, name in _DTYPES.items()}
+_TUPLE, _LOCAL = 13, (1 << 32) - 1
 
 
 class Shape(NamedTuple):
@@ -78,6 +79,18 @@ def shapes(data: bytes) -> list[Shape]:
     if message.number(2) != _TUPLE:
         return [Shape.parse(data)]
     return [Shape.parse(each) for each in message.all(4)]
+
+
+def of_dtype(data: bytes, *dtypes: str | None) -> bytes:
+    """The ShapeProto of the same array, or arrays, of other types, whose elements are whole bytes; None: of its own."""
+    message = Message(data)
+    if message.number(2) == _TUPLE:
+        rest = [field for field in message.fields if field[0] != 4]
+        parts = [of_dtype(part, dtype) for part, dtype in zip(message.all(4), dtypes, strict=True)]
+        message.fields = [*rest, *((4, 2, part) for part in parts)]
+    elif dtypes[0] is not None:
+        message.put(2, _NUMBERS[dtypes[0]])
+    return bytes(message)
 
 
 def is_tuple(data: bytes) -> bool:
@@ -151,10 +164,36 @@ class Computation:
         """In the module's order, in which operands come before their users."""
         return [Instruction(message) for message in self.message.messages(2)]
 
+    @property
+    def root_id(self) -> int:
+        return self.message.number(6)
+
     def root(self) -> Instruction:
         """What the computation returns."""
-        wanted = self.message.number(6)
+        wanted = self.root_id
         return next(each for each in self.instructions if each.id == wanted)
+
+    def parameter(self, index: int) -> Instruction:
+        """Its parameter of that number."""
+        return next(p for p in self.instructions if p.opcode == "parameter" and p.message.number(9) == index)
+
+    @functools.cached_property
+    def by_id(self) -> dict[int, Instruction]:
+        return {each.id: each for each in self.instructions}
+
+    @functools.cached_property
+    def users(self) -> dict[int, list[Instruction]]:
+        """Of each value that has any; one that uses it twice stands there twice."""
+        found: dict[int, list[Instruction]] = {}
+        for each in self.instructions:
+            for operand in each.operands:
+                found.setdefault(operand, []).append(each)
+        return found
+
+    def new_id(self) -> int:
+        """For one more instruction."""
+        ids = [each.id for each in self.instructions]
+        return ids[0] & ~_LOCAL | max(n & _LOCAL for n in ids) + 1
 
     def replaced(self, instructions: list[Instruction]) -> bytes:
         """The computation with other instructions."""
@@ -173,6 +212,8 @@ class Module:
     def __init__(self, data: bytes) -> None:
         self.message = Message(data)
         self.name = self.message.text(1)
+        self.converts = b"convert" in data
+        self._changed: set[int] = set()
         assignment = self.message.message(15)
         self.replicas, self.partitions = assignment.number(1, 1), assignment.number(2, 1)
         # Device ids by partition. A number 0 is left out in the format.
@@ -192,6 +233,18 @@ class Module:
     def donates(self) -> bool:
         """Whether a parameter's memory may become a result's."""
         return self.message.message(8).has(1) or self.message.message(18).has(1)
+
+    def change(self, computation: Computation) -> None:
+        """Takes note that instructions of a computation have been changed, added or removed."""
+        for name in ("by_id", "users"):
+            computation.__dict__.pop(name, None)
+        self._changed.add(computation.id)
+
+    def write_changed(self) -> None:
+        """Writes what `change` was told of to the message."""
+        for index, computation in self.computations:
+            if computation.id in self._changed:
+                self.message.fields[index] = (3, 2, computation.replaced(computation.instructions))
 
     @functools.cached_property
     def places(self) -> Places:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxring.dropin.whole_program import groups as replica_groups
 from jaxring.dropin.whole_program.hlo import is_tuple, shapes
+from jaxring.dropin.whole_program.narrow import narrow_dtypes, narrow_operands, narrow_results
 from jaxring.dropin.whole_program.unserved import UnservedError
 from jaxring.dropin.whole_program.wire import Message
 
@@ -75,19 +76,39 @@ def _one_call(
     collective: str,
     data: list[Shape],
     groups: np.ndarray,
-    **options: object,
+    **options: Any,
 ) -> None:
     """One custom call in place of the instruction, with the same operands and results."""
     if not data or len(shapes(instruction.shape)) != len(data) or is_tuple(instruction.shape) != (len(data) > 1):
         raise UnservedError("its results do not match its operands")
+    _emit(body, calls, instruction, collective, data, groups, **options)
+
+
+def _emit(
+    body: Body,
+    calls: Calls,
+    instruction: Instruction,
+    collective: str,
+    data: list[Shape],
+    groups: np.ndarray,
+    *,
+    op: str | None = None,
+    aliases: dict[int, int] | None = None,
+    **options: Any,
+) -> None:
+    """The custom call, in the narrow type of the values where XLA has widened them."""
+    given, aliases = instruction.operands, aliases or {}
+    dtypes = narrow_dtypes(body, instruction, op)
+    narrow = [shape._replace(dtype=dtype or shape.dtype) for shape, dtype in zip(data, dtypes, strict=False)]
+    # A shape that stands for several operands is that of them all.
+    if any(dtypes) and (len(data) == len(given) or len(set(dtypes)) == 1) and calls.serves(op, narrow):
+        data, operands = narrow, narrow_operands(body, instruction, dtypes)
+        handed_on = narrow_results(body, instruction, dtypes)
+        aliases = {i: j for i, j in aliases.items() if operands[i] == given[i] and j not in handed_on}
+    else:
+        operands = given
     name, operands, fields = calls.target(
-        body,
-        instruction,
-        collective,
-        data,
-        groups,
-        instruction.operands,
-        **options,  # type: ignore[arg-type]
+        body, instruction, collective, data, groups, operands, op=op, aliases=aliases, **options
     )
     body.replace(instruction, "custom-call", operands, *fields, name=name)
 
@@ -129,10 +150,7 @@ def _all_to_all(body: Body, calls: Calls, instruction: Instruction) -> None:
     block = data[0]
     if len(data) != ranks or any(shape != block for shape in (*data, *shapes(instruction.shape))):
         raise UnservedError("its operands and results are not one alike for each rank")
-    name, operands, fields = calls.target(
-        body, instruction, "all_to_all", [block], groups, instruction.operands, buffer_per_block=True
-    )
-    body.replace(instruction, "custom-call", operands, *fields, name=name)
+    _emit(body, calls, instruction, "all_to_all", [block], groups, buffer_per_block=True)
 
 
 def _permute(body: Body, calls: Calls, instruction: Instruction) -> None:

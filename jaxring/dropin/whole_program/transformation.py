@@ -74,6 +74,7 @@ def _transformed(module: Module) -> bytes | None:
             "this jaxlib forgets what a program donates when jaxring.install(whole_program=True) has changed the "
             "program: results are right, and donated arrays stay alive. From jaxlib 0.11 on they do not."
         )
+    module.write_changed()
     calls.done()
     return bytes(module.message)
 

@@ -42,6 +42,12 @@ class Message:
             data = bytes(value) if isinstance(value, Message) else value.encode() if isinstance(value, str) else value
             self.fields.append((number, _BYTES, data))
 
+    def put(self, number: int, value: Value | str | Message) -> None:
+        """Sets a field that occurs once, in its place where it is there."""
+        at = next((i for i, field in enumerate(self.fields) if field[0] == number), len(self.fields))
+        self.add(number, value)
+        self.fields[at : at + 1] = [self.fields.pop()]
+
     def has(self, number: int) -> bool:
         """Whether the field is there, be it empty."""
         return any(field[0] == number for field in self.fields)
