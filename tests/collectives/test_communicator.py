@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import preloaded
+from tests.stress.stress_jobs import coordinator_port, environment, member
 
 pytestmark = pytest.mark.multiprocess
 
@@ -33,15 +37,11 @@ def test_a_failure_is_told_before_the_end_of_its_process():
     Without that, 9 of 20 seeds failed: "rank 0 waits for rank 1: it has ended (exit code 0)".
     """
     worker = WORKER.with_name("worker_fails_and_ends.py")
-    command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "3", str(worker)]
-    jobs = []
-    for seed in range(1, 7):
-        slow = {"JAXRING_NAN_CHECK": "error", "JAXRING_FAULTS": f"seed={seed},delay=0.5,delay_us=3000"}
-        jobs.append(
-            subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | slow
-            )
-        )
-    for job in jobs:
-        said, _ = job.communicate(timeout=240)
-        assert job.returncode == 0, said
+    processes = []
+    with contextlib.ExitStack() as ports:
+        for seed in range(1, 7):
+            slow = {"JAXRING_NAN_CHECK": "error", "JAXRING_FAULTS": f"seed={seed},delay=0.5,delay_us=3000"}
+            coordinator = f"127.0.0.1:{ports.enter_context(coordinator_port())}"
+            processes += [member(slow, coordinator, 3, process) for process in range(3)]
+        said = preloaded.run(worker, processes, environment())
+    assert said.count("told\n") == len(processes), said
