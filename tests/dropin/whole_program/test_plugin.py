@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.stress.stress_jobs import Job, coordinator_port, environment
+from tests.stress.stress_jobs import Job, environment, run_job
 
 WORKER = str(pathlib.Path(__file__).parent / "wp_unchanged.py")
 LOADED = "print('jaxring_plugin' in sys.modules, 'jaxring' in sys.modules)"
@@ -46,12 +46,8 @@ def test_backends_that_another_thread_starts(tmp_path):
 @pytest.mark.multiprocess
 def test_two_processes(tmp_path):
     """By JAX's own means, without `jaxring run`."""
-    with coordinator_port() as port, Job(tmp_path) as job:
-        for process in range(2):
-            command = [sys.executable, "-W", "error", WORKER, f"127.0.0.1:{port}", "2", str(process)]
-            job.start(command, environment(2, JAXRING_INSTALL="whole"))
-        results = job.wait(100)
-    assert [(result.code, result.out.split()) for result in results] == [(0, ["right", "whole"])] * 2, str(job)
+    outputs = run_job(tmp_path, ["-W", "error", WORKER], 2, 2, JAXRING_INSTALL="whole")
+    assert [out.split() for out in outputs] == [["right", "whole"]] * 2
 
 
 @pytest.mark.parametrize(

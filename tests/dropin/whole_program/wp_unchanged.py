@@ -1,8 +1,6 @@
-"""A script that imports jax alone: a sum of the partitioner's and a psum of its own, on all devices.
+"""A script that imports jax alone: a sum of the partitioner's and a psum of its own, on all devices."""
 
-usage: wp_unchanged.py [COORDINATOR PROCESSES PROCESS]
-"""
-
+import os
 import sys
 
 import jax
@@ -10,8 +8,10 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-if len(sys.argv) > 1:
-    jax.distributed.initialize(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+if "JAX_NUM_PROCESSES" in os.environ:
+    jax.distributed.initialize(
+        num_processes=int(os.environ["JAX_NUM_PROCESSES"]), process_id=int(os.environ["JAX_PROCESS_ID"])
+    )
 n = jax.device_count()
 mesh = jax.make_mesh((n,), ("x",), axis_types=(AxisType.Auto,))
 values = np.arange(n * 3, dtype=np.float32).reshape(n, 3)
