@@ -24,6 +24,7 @@ import time
 from typing import TYPE_CHECKING
 
 from benchmarks import unauthenticated
+from benchmarks.turns import spread
 from jaxring.bench.fleet import Crew
 from jaxring.bench.peers import PEERS
 from jaxring.bench.work import Case
@@ -100,16 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     times = measure(args.processes, args.bytes, args.rate, args.turns, args.seconds, args.share)
     for kind, found in times.items():
-        print(f"{kind:8} {_spread([1e6 * each for each in found])} us")
+        print(f"{kind:8} {spread([1e6 * each for each in found])} us")
     for kind, other in (("beside", "quiet"), ("flooded", "quiet"), ("flooded", "beside")):
         ratios = [a / b for a, b in zip(times[kind], times[other], strict=True)]
-        print(f"{kind} / {other}: {_spread(ratios)}")
+        print(f"{kind} / {other}: {spread(ratios)}")
     return 0
-
-
-def _spread(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-    return f"{middle:.4g} (quartiles {low:.4g} .. {high:.4g})"
 
 
 if __name__ == "__main__":

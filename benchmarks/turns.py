@@ -44,6 +44,12 @@ def medians(times: Times) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
+def spread(values: list[float]) -> str:
+    """The median and the quartiles in words, in the unit of the values."""
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    return f"{middle:.4g} (quartiles {low:.4g} .. {high:.4g})"
+
+
 def report(times: Times, title: str, conclusion: str) -> None:
     """Prints a table of medians and quartiles, and a line below it."""
     columns = [table.Column("program", 0, text=True), table.Column("median ms", 0), table.Column("quartiles ms", 0)]
