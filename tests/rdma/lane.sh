@@ -52,7 +52,9 @@ for devices in "$roce" "$iwarp"; do
   names=(engine_order_test cuda_host_messages_test cuda_host_test)
   # These have several engines in one process: a second one makes no queue pair on a device of soft-iWARP's (Invalid
   # argument). No job does that; jobs of four processes are below, on both.
-  if [ "$devices" = "$roce" ]; then names+=(engine_failure_test engine_p2p_test engine_test); fi
+  if [ "$devices" = "$roce" ]; then
+    names+=(engine_failure_test engine_leaving_test engine_refusal_test engine_p2p_test engine_test)
+  fi
   for name in "${names[@]}"; do
     say "$name, $devices"
     on "$devices" "$native/$name"

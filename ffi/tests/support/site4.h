@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/job.h"
@@ -46,6 +47,20 @@ inline Settings Sized(uint64_t block, double timeout_s = 60, Protocol protocol =
   settings.timeout_s = timeout_s;
   settings.protocol = protocol;
   return settings;
+}
+
+// The arrival of a rank at a site with operands of its own, which live until `done` is called. Its device is its rank.
+template <typename Data>
+Arrival Arriving(int rank, int64_t run, Data& in, Data& out, Completion done) {
+  Arrival arrival;
+  arrival.partition = arrival.device = rank;
+  arrival.run_id = run;
+  arrival.participant.in = in.data();
+  arrival.participant.out = out.data();
+  arrival.participant.done = std::move(done);
+  arrival.in_bytes = in.size() * sizeof *in.data();
+  arrival.out_bytes = out.size() * sizeof *out.data();
+  return arrival;
 }
 
 }  // namespace jaxring::test
