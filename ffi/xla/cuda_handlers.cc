@@ -4,6 +4,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "cuda/host/gpu_runtime.h"
 #include "xla/ffi/api/ffi.h"
@@ -16,10 +19,11 @@ namespace {
 
 namespace ffi = xla::ffi;
 
-// The state that INSTANTIATE attaches to the executable. It identifies the call site.
+// The state that INSTANTIATE attaches to the executable. It identifies the call site: a Site for each collective of the
+// call.
 struct SiteState {
   static ffi::TypeId id;
-  std::shared_ptr<Site> site;
+  std::vector<std::shared_ptr<Site>> sites;
   bool has_input, has_output;
 };
 ffi::TypeId SiteState::id = {};
@@ -44,38 +48,49 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   // Sites with equal specs are numbered in the order of their instantiation, as on the CPU.
   static std::mutex mutex;
   static auto* made = new std::map<std::string, uint64_t>;
-  SiteSpec site{std::string(*spec), {groups->begin(), groups->end()}, static_cast<int>(*group_size), *timeout_s, 0};
-  {
-    std::lock_guard lock(mutex);
-    site.ordinal = (*made)[site.spec]++;
+  auto state = std::make_unique<SiteState>(SiteState{{}, *has_input, *has_output});
+  for (std::string_view rest = *spec; !rest.empty();) {
+    const size_t end = rest.find('\n');
+    SiteSpec site{std::string(rest.substr(0, end)),
+                  {groups->begin(), groups->end()},
+                  static_cast<int>(*group_size),
+                  *timeout_s,
+                  0};
+    rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
+    {
+      std::lock_guard lock(mutex);
+      site.ordinal = (*made)[site.spec]++;
+    }
+    state->sites.push_back(std::make_shared<Site>(runtime, std::move(site)));
   }
-  auto state = std::make_unique<SiteState>(SiteState{nullptr, *has_input, *has_output});
-  state->site = std::make_shared<Site>(runtime, std::move(site));
   return state;
 }
 
 // Operands: the data (absent for a pure receive), an optional token, and the partition id. Results: the data (absent
-// for a pure send) and the optional token, whose buffer is the operand's.
+// for a pure send) and the optional token, whose buffer is the operand's. In a fused call operand and result i are
+// those of collective i, there is no token, and the collectives are enqueued one after another.
 ffi::Error Run(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
                const RaggedVectors* vectors = nullptr, bool on_side_stream = false) {
-  const void* in = nullptr;
-  void* out = nullptr;
-  uint64_t in_bytes = 0, out_bytes = 0;
-  if (state->has_input) {
-    ffi::AnyBuffer buffer = *args.get<ffi::AnyBuffer>(0);
-    in = buffer.untyped_data();
-    in_bytes = buffer.size_bytes();
-  }
-  if (state->has_output) {
-    ffi::Result<ffi::AnyBuffer> buffer = *rets.get<ffi::AnyBuffer>(0);
-    out = buffer->untyped_data();
-    out_bytes = buffer->size_bytes();
-  }
   const void* partition = args.get<ffi::AnyBuffer>(args.size() - 1)->untyped_data();
-  const jaxring::Status status =
-      state->site->Run(device, partition, in, out, in_bytes, out_bytes, stream, vectors, on_side_stream);
-  if (status.ok()) return ffi::Error::Success();
-  return ffi::Error(static_cast<ffi::ErrorCode>(static_cast<int>(status.code)), status.message);
+  for (size_t i = 0; i < state->sites.size(); ++i) {
+    const void* in = nullptr;
+    void* out = nullptr;
+    uint64_t in_bytes = 0, out_bytes = 0;
+    if (state->has_input) {
+      ffi::AnyBuffer buffer = *args.get<ffi::AnyBuffer>(i);
+      in = buffer.untyped_data();
+      in_bytes = buffer.size_bytes();
+    }
+    if (state->has_output) {
+      ffi::Result<ffi::AnyBuffer> buffer = *rets.get<ffi::AnyBuffer>(i);
+      out = buffer->untyped_data();
+      out_bytes = buffer->size_bytes();
+    }
+    const jaxring::Status status =
+        state->sites[i]->Run(device, partition, in, out, in_bytes, out_bytes, stream, vectors, on_side_stream);
+    if (!status.ok()) return ffi::Error(static_cast<ffi::ErrorCode>(static_cast<int>(status.code)), status.message);
+  }
+  return ffi::Error::Success();
 }
 
 // Operands: data, output (aliased with the result), input offsets, send sizes, receive offsets, receive sizes, the

@@ -43,6 +43,19 @@ def collectives(**options):
     check(lambda v: jaxring.all_reduce(v, "d", "mean"), half, np.broadcast_to(mean, half.shape))
 
 
+def joined():
+    """Two sums that XLA's partitioner inserts, in one call: each is an operation of its own."""
+    rows = np.arange(RANKS * 96, dtype=np.float32).reshape(RANKS, 96) % 17
+    sharding = jax.sharding.NamedSharding(mesh, P("d"))
+    x = jax.make_array_from_callback(rows.shape, sharding, lambda at: rows[at])
+    with jaxring.installed(whole_program=True):
+        compiled = jax.jit(lambda x: (x.sum(0), (x * 3)[:, :7].sum(0))).lower(x).compile()
+    assert compiled.as_text().count('custom_call_target="jaxring_all_reduce"') == 1
+    for result, expected in zip(compiled(x), (rows.sum(0), (rows * 3)[:, :7].sum(0)), strict=True):
+        np.testing.assert_array_equal(result.addressable_data(0), expected)
+    assert [plan.nbytes for plan in jaxring.plans()] == [96 * 4, 7 * 4], jaxring.explain()
+
+
 def copied():
     """What copy engines do, and that they did it."""
     options = {"algorithm": "copy_engine"}

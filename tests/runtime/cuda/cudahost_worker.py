@@ -20,6 +20,7 @@ from tests.runtime.cuda.cudahost_values import (
     collectives,
     copied,
     explained,
+    joined,
     loop,
     not_switched,
     over_rdma,
@@ -73,6 +74,7 @@ def beside():
 CASES = {}
 CASES["matrix"] = matrix
 CASES["collectives"] = lambda: (engine.start(), collectives(), loop(), not_switched())
+CASES["joined"] = lambda: (engine.start(), joined())
 CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol="ll"))
 CASES["network"] = lambda: (engine.start(), collectives(), explained("network"))
 CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), loop())
