@@ -246,6 +246,53 @@ def register_cpu_transformation(name: str, transform: Callable[[bytes], bytes | 
     return undo
 
 
+def register_cuda_transformation(
+    name: str, transform: Callable[[bytes], bytes | None], refused: Callable[[str], None]
+) -> Callable[[], None]:
+    """The same for modules that JAX's CUDA plugin compiles, from when the plugin is loaded. Returns what undoes it.
+
+    It does nothing where there is no such plugin, and calls ``refused`` with the reason where the plugin does not let
+    modules be transformed. JAX loads its plugins before it starts a backend; nothing here makes it do so.
+    """
+    from jax._src import xla_bridge
+    from jaxlib import _jax, _xla
+
+    before_the_scheduler = 0
+    registered: list[Any] = []
+    wanted = True
+
+    def register(plugin: Any) -> None:
+        if not wanted or registered:
+            return
+        try:
+            _xla.register_xla_transform_c_api(plugin, name, before_the_scheduler, transform)
+        except RuntimeError as error:  # an exception would keep JAX from starting
+            refused(str(error))
+            return
+        registered.append(plugin)
+
+    def with_plugins(c_api: Any = None) -> None:
+        del c_api  # of any platform
+        if _jax.pjrt_plugin_loaded("cuda"):
+            register(_jax.get_pjrt_plugin("cuda"))
+
+    def with_client(client: Any) -> None:
+        if client.platform in ("cuda", "gpu") and client.platform_version.startswith("cuda"):
+            register(client)
+
+    def undo() -> None:
+        nonlocal wanted
+        wanted = False
+        while registered:
+            _xla.clear_xla_transform_c_api(registered.pop(), name, before_the_scheduler)
+
+    if hasattr(_jax, "get_pjrt_plugin"):
+        xla_bridge.register_plugin_callbacks(with_plugins)  # type: ignore[no-untyped-call]
+    else:  # jaxlib 0.10 takes a client
+        xla_bridge.register_backend_initialization_hook(with_client)
+    return undo
+
+
 def transformed_modules_lose_donation() -> bool:
     """Whether a transformed module forgets which arguments its caller has donated."""
     from jaxlib import version

@@ -14,6 +14,7 @@ from jaxring.runtime.choice import choose
 from jaxring.runtime.explain import explain as so_far
 from jaxring.runtime.placement import device_owners
 from jaxring.runtime.schedules import normalise
+from jaxring.runtime.service import STARTS
 from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def explain(compiled: jax.stages.Compiled | None = None) -> str:
 
     With ``compiled``, what ``jax.jit(f).lower(...).compile()`` has returned: a line for each collective of that
     program, in the program's order: whether the program called it or XLA inserted it, bytes per rank, groups, the
-    choice among the ranks of the first group, and what it is predicted to take, on one host. ValueError for an
-    executable whose program XLA does not tell.
+    choice among the ranks of the first group, and what it is predicted to take, on one host. On GPUs the choice is made
+    when the program first runs, by what the GPUs are. ValueError for an executable whose program XLA does not tell.
     """
     if compiled is None:
         return so_far()
@@ -43,9 +44,15 @@ def explain(compiled: jax.stages.Compiled | None = None) -> str:
         modules = executable.hlo_modules()
     except (AttributeError, jax.errors.JaxRuntimeError) as error:
         raise ValueError(f"jaxring.explain: XLA does not tell the program of this executable: {error}") from None
+    on_gpus = _on_gpus(compiled)
     for module in modules:
-        lines += _listed(Module(module.as_serialized_hlo_module_proto()))
+        lines += _listed(Module(module.as_serialized_hlo_module_proto(), on_gpus))
     return "\n".join(lines) or "jaxring: there is no collective in this program."
+
+
+def _on_gpus(compiled: jax.stages.Compiled) -> bool:
+    shardings = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
+    return any(device.platform in ("gpu", "cuda") for each in shardings for device in each.device_set)
 
 
 def _listed(module: Module) -> Iterator[str]:
@@ -65,13 +72,15 @@ def _calls(module: Module, instruction: Instruction) -> Iterator[str]:
     texts = {name: _ESCAPE.sub(_character, text) for name, text in _TEXT.findall(config)}
     if not texts.get("spec"):
         return  # it only waits for one
+    started = ", started and joined later" if instruction.message.text(28) in STARTS.values() else ""
     sites = texts.get("shown", "").splitlines()
     size = int(match[1]) if (match := _SIZE.search(config)) else 1
     listed = [int(n) for n in match[1].split(",")] if (match := _GROUPS.search(config)) else list(range(size))
     for i, text in enumerate(texts["spec"].splitlines()):
         spec = CallSpec.from_json(text)
         site = sites[i] if i < len(sites) else spec.site
-        yield f"{_described(spec, size, module.partitions)} at {site}: {_origin(sites)}; {_chosen(spec, listed[:size])}"
+        chosen = "chosen when it first runs" if module.on_gpus else _chosen(spec, listed[:size])
+        yield f"{_described(spec, size, module.partitions)} at {site}: {_origin(sites)}{started}; {chosen}"
 
 
 def _described(spec: CallSpec, size: int, partitions: int) -> str:

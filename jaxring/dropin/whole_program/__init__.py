@@ -1,11 +1,13 @@
 """Every collective of every program: also those that XLA's partitioner inserts run on the engine.
 
-XLA hands each module that it compiles for CPUs, after partitioning and fusion, to the transformations that are
-registered with it. Ours replaces the collectives by the custom calls to which calls of the user's are lowered.
+XLA hands each module that it compiles, after partitioning, to the transformations that are registered with it. Ours
+replaces the collectives by the custom calls to which calls of the user's are lowered.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 from typing import TYPE_CHECKING
 
 from jaxring import _compat
@@ -15,6 +17,8 @@ from jaxring.world.identity import version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+log = logging.getLogger("jaxring.install")
 
 _NAME = "jaxring"
 
@@ -26,5 +30,10 @@ def start() -> list[Callable[[], None]]:
     calls, and the latter do not.
     """
     undo = [_compat.register_cpu_transformation(_NAME, transform)]
+    undo.append(_compat.register_cuda_transformation(_NAME, functools.partial(transform, on_gpus=True), _refused))
     undo.append(_compat.extend_cache_key(f"jaxring {version()} whole program, timeout {settings().timeout}"))
     return undo
+
+
+def _refused(why: str) -> None:
+    log.warning("jaxring.install(whole_program=True): programs for GPUs keep XLA's collectives: %s", why)

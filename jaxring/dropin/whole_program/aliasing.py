@@ -32,6 +32,8 @@ _PASSES = frozenset(
         ),
     }
 )
+# What comes from elsewhere, or from what has other results.
+_GIVEN = frozenset({"parameter", "constant", "get-tuple-element"})
 _IN_PLACE = (b"dynamic-update-slice", b"scatter")
 
 
@@ -58,6 +60,11 @@ class Uses:
                 return False
             results = [user.id for user in users if user.message.number(13) == index]
         return all(self._is_consumed(result) for result in results)
+
+    def alone(self, call: Instruction, operand: int) -> bool:
+        """Whether an operand is computed for this call alone."""
+        made = self._by_id[operand]
+        return made.opcode not in _GIVEN and operand != self._root and self._users[operand] == [call]
 
     def _is_consumed(self, value: int) -> bool:
         """Whether a value is used by computations only."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxring.dropin.whole_program.aliasing import Uses
-from jaxring.dropin.whole_program.hlo import Instruction
+from jaxring.dropin.whole_program.hlo import Instruction, row_major
 from jaxring.dropin.whole_program.unserved import UnservedError
 from jaxring.dropin.whole_program.wire import Message, packed
 
@@ -43,21 +43,30 @@ class Body:
         return self._made[identifier]
 
     def shape(self, identifier: int) -> bytes:
-        """Its ShapeProto."""
-        return self._made[identifier].shape
+        """Its ShapeProto; in row-major order where XLA has yet to lay it out."""
+        return self._laid_out(self._made[identifier].shape)
+
+    def shape_of(self, instruction: Instruction) -> bytes:
+        """The ShapeProto of an instruction that is replaced, in the same sense."""
+        return self._laid_out(instruction.shape)
 
     def make(
-        self, opcode: str, shape: bytes, operands: list[int], *fields: tuple[int, int | bytes | str | Message]
+        self,
+        opcode: str,
+        shape: bytes,
+        operands: list[int],
+        *fields: tuple[int, int | bytes | str | Message],
+        name: str = "",
     ) -> int:
         """Appends a new instruction with these fields besides, and returns its id."""
-        identifier, name = self._new(opcode)
+        identifier, name = self._new(name or "jaxring_" + opcode.replace("-", "_"))
         self._append(name, opcode, shape, operands, identifier, fields)
         return identifier
 
     def widen_after(self, instruction: Instruction, shape: bytes) -> None:
         """Has an instruction that is kept or replaced later followed by a conversion, which its users get instead."""
         wide = instruction.id
-        identifier, name = self._new("convert")
+        identifier, name = self._new("jaxring_convert")
         instruction.message.put(35, identifier)
         fields = ((1, name), (2, "convert"), (3, shape), (35, wide), (36, packed([identifier])))
         self._following[identifier] = Instruction(Message.of(*fields))
@@ -69,11 +78,15 @@ class Body:
         operands: list[int],
         *fields: tuple[int, int | bytes | str | Message],
         name: str = "",
+        like: Instruction | None = None,
     ) -> None:
-        """Appends an instruction that takes the place of another one, and its id, result and place in the program."""
-        kept = [f for f in instruction.message.fields if f[0] in _KEPT]
+        """Appends an instruction that takes the place of another one, and its id, result and place in the program.
+
+        ``like``: the one whose place in the source it has.
+        """
+        kept = [f for f in (like or instruction).message.fields if f[0] in _KEPT]
         name = f"{name}.{instruction.name}" if name else instruction.name
-        self._append(name, opcode, instruction.shape, operands, instruction.id, fields)
+        self._append(name, opcode, self.shape_of(instruction), operands, instruction.id, fields)
         self.instructions[-1].message.fields += kept
 
     def partition_id(self) -> int:
@@ -100,10 +113,13 @@ class Body:
             raise UnservedError("its reduction is not a single operation")
         return root.opcode
 
-    def _new(self, opcode: str) -> tuple[int, str]:
+    def _new(self, name: str) -> tuple[int, str]:
         self._last += 1
         identifier = self._high | self._last
-        return identifier, f"jaxring_{opcode.replace('-', '_')}.{identifier >> 32}.{self._last}"
+        return identifier, f"{name}.{identifier >> 32}.{self._last}"
+
+    def _laid_out(self, shape: bytes) -> bytes:
+        return row_major(shape) if self.module.on_gpus else shape
 
     def _append(
         self,

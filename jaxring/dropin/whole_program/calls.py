@@ -15,6 +15,7 @@ from jaxring.plan import dtypes
 from jaxring.plan.collectives import CALLS
 from jaxring.runtime import programs
 from jaxring.runtime.call import CallSpec, attributes
+from jaxring.runtime.service import JOIN, STARTS
 from jaxring.settings import settings
 from jaxring.tracing.lowering.op_names import op_name
 
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from jaxring.dropin.whole_program.hlo import Instruction, Module, Shape
 
 _TYPED_FFI = 4
+# What XLA must neither merge nor leave out; and where its scheduler places it (xla.CustomCallSchedule).
+_SIDE_EFFECT, _SCHEDULE = 65, 76
+_LATEST, _EARLIEST = 1, 2
+
+
+Fields = list[tuple[int, "int | bytes | str | Message"]]
 
 
 class Calls:
@@ -32,6 +39,8 @@ class Calls:
 
     def __init__(self, module: Module, program: str) -> None:
         self._module, self._program = module, program
+        # The ids of the collectives that are started, and joined later.
+        self.started: frozenset[int] = frozenset()
         self._specs: list[str] = []
         self.pending: list[tuple[CallSpec, str, str]] = []
 
@@ -42,6 +51,8 @@ class Calls:
                 dtypes.dtype_code(shape.dtype)
             else:
                 dtypes.check(op, shape.dtype)
+                if self._module.on_gpus and not dtypes.find(shape.dtype).on_gpus:
+                    raise UnservedError(f"{shape.dtype} is reduced on CPUs only")
         except TypeError as error:
             raise UnservedError(str(error)) from None
 
@@ -67,12 +78,14 @@ class Calls:
         perm: tuple[tuple[int, int], ...] = (),
         row_elements: int = 0,
         buffer_per_block: bool = False,
+        started: bool = False,
         aliases: dict[int, int] | None = None,
-    ) -> tuple[str, list[int], list[tuple[int, int | bytes | str | Message]]]:
+    ) -> tuple[str, list[int], Fields]:
         """A call for ``site``: its name, its operands, and its fields but for those that every instruction has.
 
         ``data``: for each of its collectives a rank's operand, or a block of it where it has one for each rank.
-        ``buffer_per_block``: each block is an operand of its own, and a result.
+        ``buffer_per_block``: each block is an operand of its own, and a result. ``started``: it runs on a stream of its
+        own until it is joined (`join`).
         """
         size, shown = groups.shape[1], self._shown(body, site, len(data))
         facts = CALLS[collective]
@@ -95,6 +108,7 @@ class Calls:
                 devices=self._module.devices,
                 program=self._program,
                 perm=perm,
+                started=started,
             )
             text = spec.to_json()
             self._specs.append(text)
@@ -109,33 +123,55 @@ class Calls:
             settings().timeout,
             row_elements=row_elements,
             buffer_per_block=buffer_per_block,
+            started=started,
             shown=shown if any(shown) else (),
         )
         all_operands = [*operands, body.partition_id()]
-        fields: list[tuple[int, int | bytes | str | Message]] = [
-            (28, facts.target),
-            (43, mlir_dictionary(given)),
-            (56, 1),
-            *((57, body.shape(each)) for each in all_operands),
-            (77, _TYPED_FFI),
+        fields: Fields = [
+            *_target(body, STARTS[facts.target] if started else facts.target, given, all_operands),
+            *((_SIDE_EFFECT, 1), (_SCHEDULE, _EARLIEST)) * started,
+            # What is started needs its operand until the join.
+            *_aliased({} if started else aliases or {}, len(data)),
         ]
-        for operand, result in (aliases or {}).items():
-            fields.append((74, Message.of((1, packed([result] if len(data) > 1 else [])), (2, operand))))
         return name, all_operands, fields
 
     def _shown(self, body: Body, site: Instruction, count: int) -> list[str]:
         """The place of each of ``count`` collectives in the program, a line each."""
-        found = [self._module.places.site(site.metadata)] * count
-        if len(site.operands) == count > 1:
-            found = self._module.places.sites(site.metadata, [body.made(each).metadata for each in site.operands])
+        places = self._module.places
+        found = [places.site(each) for each in self._module.joined.get(site.id, [site.metadata] * count)]
+        if len(site.operands) == count > 1 and site.id not in self._module.joined:
+            found = places.sites(site.metadata, [body.made(each).metadata for each in site.operands])
         return [" ".join(each.split("\n")) for each in found]
+
+    def join(self, body: Body, operands: list[int], results: int) -> Fields:
+        """The fields of a call that waits for what was started. The first so many operands are its results."""
+        return [
+            *_target(body, JOIN, {"started": np.arange(results)}, operands),
+            (_SIDE_EFFECT, 1),
+            (_SCHEDULE, _LATEST),
+            *_aliased({i: i for i in range(results)}, results),
+        ]
 
     def done(self) -> None:
         """Says to the runtime that the module has these calls, which are instantiated next."""
         token = object()
         for spec, text, shown in self.pending:
             programs.note(token, self._module.name, spec, text, shown, here=False)
-        _native.end_program(sorted(self._specs))
+        if not self._module.on_gpus:  # the CUDA engine tells sites apart by their spec
+            _native.end_program(sorted(self._specs))
+
+
+def _target(body: Body, target: str, given: dict[str, Any], operands: list[int]) -> Fields:
+    layouts: Fields = [(57, body.shape(each)) for each in operands]
+    return [(28, target), (43, mlir_dictionary(given)), (56, 1), *layouts, (77, _TYPED_FFI)]
+
+
+def _aliased(results: dict[int, int], count: int) -> Fields:
+    """By operand, of a call with so many results."""
+    return [
+        (74, Message.of((1, packed([result] if count > 1 else [])), (2, operand)))
+        for operand, result in results.items()
+    ]
 
 
 def mlir_dictionary(values: dict[str, Any]) -> str:
@@ -152,8 +188,8 @@ def _mlir(value: Any) -> str:
         return f"{value} : i64"
     if isinstance(value, np.float64):
         return f"{float(value):.17e} : f64"
-    if isinstance(value, np.ndarray) and value.dtype == np.int32:
-        return f"dense<{json.dumps(value.tolist())}> : tensor<{value.size}xi32>"
+    if isinstance(value, np.ndarray) and value.dtype in (np.int32, np.int64):
+        return f"dense<{json.dumps(value.tolist())}> : tensor<{value.size}xi{8 * value.itemsize}>"
     raise TypeError(f"no MLIR text for {value!r}")
 
 

@@ -6,7 +6,7 @@ import functools
 from typing import NamedTuple
 
 from jaxring.dropin.whole_program.places import Places
-from jaxring.dropin.whole_program.wire import Message
+from jaxring.dropin.whole_program.wire import Message, packed
 
 # xla.PrimitiveType
 _DTYPES = {
@@ -60,10 +60,20 @@ class Shape(NamedTuple):
         order = tuple(inner[::-1]) if len(inner) == len(dims) else tuple(range(len(dims)))
         return cls(_DTYPES.get(number, f"of XLA's type {number}"), dims, order)
 
+    def serialized(self) -> bytes:
+        """As a ShapeProto."""
+        layout = Message.of((1, packed(self.order[::-1])))
+        static = packed([0] * len(self.dims))
+        return bytes(Message.of((2, _NUMBERS[self.dtype]), (3, packed(self.dims)), (5, layout), (6, static)))
+
     def split(self, dimension: int, parts: int) -> Shape:
         """One of so many equal parts along a dimension."""
         dims = tuple(n // parts if i == dimension else n for i, n in enumerate(self.dims))
         return self._replace(dims=dims)
+
+    def row_major(self) -> Shape:
+        """The same array, its last dimension innermost."""
+        return self._replace(order=tuple(range(len(self.dims))))
 
     def in_whole_blocks(self, dimension: int) -> bool:
         """Whether parts along a dimension are contiguous: all dimensions outside of it are of size 1."""
@@ -91,6 +101,15 @@ def of_dtype(data: bytes, *dtypes: str | None) -> bytes:
     elif dtypes[0] is not None:
         message.put(2, _NUMBERS[dtypes[0]])
     return bytes(message)
+
+
+def row_major(data: bytes) -> bytes:
+    """A ShapeProto with all arrays in row-major order. Tuples in tuples, and what is no array, stay as they are."""
+    message = Message(data)
+    if message.number(2) == _TUPLE:
+        return bytes(Message.of((2, _TUPLE), *((4, row_major(part)) for part in message.all(4))))
+    shape = Shape.parse(data)
+    return shape.row_major().serialized() if shape.dtype in _NUMBERS and shape != shape.row_major() else data
 
 
 def is_tuple(data: bytes) -> bool:
@@ -190,6 +209,12 @@ class Computation:
                 found.setdefault(operand, []).append(each)
         return found
 
+    def take(self, instructions: list[Instruction]) -> None:
+        """Has these instructions from now on."""
+        self.instructions = instructions
+        for name in ("by_id", "users"):
+            self.__dict__.pop(name, None)
+
     def new_id(self) -> int:
         """For one more instruction."""
         ids = [each.id for each in self.instructions]
@@ -207,12 +232,19 @@ class Computation:
 
 
 class Module:
-    """A partitioned module; ``message`` is its HloModuleProto."""
+    """A partitioned module; ``message`` is its HloModuleProto.
 
-    def __init__(self, data: bytes) -> None:
+    ``on_gpus``: it is compiled for GPUs, for which XLA lays arrays out, inserts copies and fuses only afterwards.
+    """
+
+    def __init__(self, data: bytes, on_gpus: bool = False) -> None:
+        self.on_gpus = on_gpus
+        # The metadata of what a collective with several operands was made of, by its id.
+        self.joined: dict[int, list[Message]] = {}
         self.message = Message(data)
         self.name = self.message.text(1)
-        self.converts = b"convert" in data
+        # Whether XLA may have widened the type of a collective, which it does on CPUs.
+        self.converts = not on_gpus and b"convert" in data
         self._changed: set[int] = set()
         assignment = self.message.message(15)
         self.replicas, self.partitions = assignment.number(1, 1), assignment.number(2, 1)

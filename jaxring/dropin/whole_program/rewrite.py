@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from jaxring.dropin.whole_program.body import Body
     from jaxring.dropin.whole_program.calls import Calls
-    from jaxring.dropin.whole_program.hlo import Instruction, Shape
+    from jaxring.dropin.whole_program.hlo import Instruction, Module, Shape
 
 _REDUCTIONS = {
     "add": "sum",
@@ -48,8 +48,9 @@ def _operands(body: Body, instruction: Instruction) -> list[Shape]:
     return found
 
 
-def _groups(body: Body, instruction: Instruction) -> np.ndarray:
-    partitions = body.module.partitions
+def groups_of(module: Module, instruction: Instruction) -> np.ndarray:
+    """Partition ids in rank order, one row per group. Raises UnservedError where the engine cannot have such groups."""
+    partitions = module.partitions
     if instruction.opcode in _GLOBAL_IDS and not instruction.uses_global_ids:
         # The ids are those of replicas, of which there is one: all of its partitions take part.
         return np.arange(partitions).reshape(1, partitions)
@@ -107,29 +108,42 @@ def _emit(
         aliases = {i: j for i, j in aliases.items() if operands[i] == given[i] and j not in handed_on}
     else:
         operands = given
+    started = instruction.id in calls.started
     name, operands, fields = calls.target(
-        body, instruction, collective, data, groups, operands, op=op, aliases=aliases, **options
+        body, instruction, collective, data, groups, operands, op=op, aliases=aliases, started=started, **options
     )
-    body.replace(instruction, "custom-call", operands, *fields, name=name)
+    if not started:
+        body.replace(instruction, "custom-call", operands, *fields, name=name)
+        return
+    kept = [(number, value) for number, _, value in instruction.message.fields if number in (7, 37, 68)]
+    start = body.make("custom-call", body.shape_of(instruction), operands, *fields, *kept, name=name)
+    results = [start]
+    if len(data) > 1:
+        parts = list(Message(body.shape_of(instruction)).all(4))
+        results = [body.make("get-tuple-element", part, [start], (13, i)) for i, part in enumerate(parts)]
+    # The operands stay in memory until then, and nothing but the join touches the results.
+    joined = [*results, *instruction.operands]
+    body.replace(instruction, "custom-call", joined, *calls.join(body, joined, len(results)), name="jaxring_join")
 
 
 def _all_reduce(body: Body, calls: Calls, instruction: Instruction) -> None:
-    data, groups = _operands(body, instruction), _groups(body, instruction)
+    data, groups = _operands(body, instruction), groups_of(body.module, instruction)
     op = _op(body, instruction, data[0])
-    given = enumerate(instruction.operands)
-    aliases = {i: i for i, operand in given if body.uses.may_alias(instruction, operand)}
+    # On GPUs XLA inserts copies later, where a result must not take its operand's memory.
+    may_alias = body.uses.alone if body.module.on_gpus else body.uses.may_alias
+    aliases = {i: i for i, operand in enumerate(instruction.operands) if may_alias(instruction, operand)}
     _one_call(body, calls, instruction, "all_reduce", data, groups, op=op, aliases=aliases)
 
 
 def _all_gather(body: Body, calls: Calls, instruction: Instruction) -> None:
-    data, groups = _operands(body, instruction), _groups(body, instruction)
+    data, groups = _operands(body, instruction), groups_of(body.module, instruction)
     for shape in data:
         _whole_blocks(shape, instruction.dimensions[0])
     _one_call(body, calls, instruction, "all_gather", data, groups)
 
 
 def _reduce_scatter(body: Body, calls: Calls, instruction: Instruction) -> None:
-    data, groups = _operands(body, instruction), _groups(body, instruction)
+    data, groups = _operands(body, instruction), groups_of(body.module, instruction)
     dimension = instruction.dimensions[0]
     for shape in data:
         _whole_blocks(shape, dimension)
@@ -139,7 +153,7 @@ def _reduce_scatter(body: Body, calls: Calls, instruction: Instruction) -> None:
 
 
 def _all_to_all(body: Body, calls: Calls, instruction: Instruction) -> None:
-    data, groups = _operands(body, instruction), _groups(body, instruction)
+    data, groups = _operands(body, instruction), groups_of(body.module, instruction)
     ranks = groups.shape[1]
     if not is_tuple(instruction.shape):
         dimension = instruction.dimensions[0]
@@ -161,13 +175,13 @@ def _permute(body: Body, calls: Calls, instruction: Instruction) -> None:
 
 def _broadcast(body: Body, calls: Calls, instruction: Instruction) -> None:
     """From the first rank of each group."""
-    data, groups = _operands(body, instruction), _groups(body, instruction)
+    data, groups = _operands(body, instruction), groups_of(body.module, instruction)
     _one_call(body, calls, instruction, "broadcast", data, groups)
 
 
 def _ragged(body: Body, calls: Calls, instruction: Instruction) -> None:
     """The receiver has to know where rows land and how many come, which HLO says to the sender: two all-to-alls."""
-    data, groups = _operands(body, instruction), _groups(body, instruction)
+    data, groups = _operands(body, instruction), groups_of(body.module, instruction)
     operand, output, *vectors = data
     ranks = groups.shape[1]
     if any(vector.dims != (ranks,) or vector.dtype not in ("int32", "int64") for vector in vectors):
@@ -202,5 +216,7 @@ _RULES: dict[str, Callable[[Body, Calls, Instruction], None]] = {
     "ragged-all-to-all": _ragged,
 }
 OPCODES = frozenset(_RULES)
+# Those that have a call that only starts them.
+STARTABLE = OPCODES - {"ragged-all-to-all"}
 # Of the others the ids are partition ids always.
 _GLOBAL_IDS = frozenset({"all-reduce", "all-gather", "reduce-scatter"})

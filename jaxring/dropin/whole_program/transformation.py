@@ -7,11 +7,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from jaxring import _compat
+from jaxring.dropin.whole_program import gpu
 from jaxring.dropin.whole_program.body import Body
 from jaxring.dropin.whole_program.calls import Calls
 from jaxring.dropin.whole_program.hlo import Computation, Instruction, Module, shapes
 from jaxring.dropin.whole_program.rewrite import OPCODES, rewrite
 from jaxring.dropin.whole_program.unserved import UnservedError
+from jaxring.runtime.cuda.service import prepare_lowering
 from jaxring.runtime.explain import note
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ _IDENTITY = frozenset({3, 14, 49, 52, 71, 87, 92, 93})
 _warned: set[str] = set()
 
 
-def transform(data: bytes) -> bytes | None:
+def transform(data: bytes, on_gpus: bool = False) -> bytes | None:
     """What XLA calls with each module that it compiles: the module to go on with, None for the same one.
 
     An exception would fail the user's compilation. The module stays as it is instead, which is warned of once.
@@ -34,7 +36,7 @@ def transform(data: bytes) -> bytes | None:
     if not any(opcode in data for opcode in _SEARCHED):
         return None
     try:
-        return _transformed(Module(data))
+        return _transformed(Module(data, on_gpus))
     except Exception:
         _warn_once(
             "jaxring.install(whole_program=True) failed on a module, which keeps XLA's collectives; please report it",
@@ -54,8 +56,17 @@ def _transformed(module: Module) -> bytes | None:
         for instruction in found:
             _say(module, instruction, "the program has replicas")
         return None
+    if module.on_gpus:
+        try:
+            prepare_lowering()
+        except RuntimeError as error:  # jaxring was built without CUDA
+            for instruction in found:
+                _say(module, instruction, str(error))
+            return None
     calls = Calls(module, _fingerprint(module, found))
     for index, computation in holding:
+        if module.on_gpus:
+            calls.started = gpu.prepare(module, computation)
         body = Body(module, computation)
         for instruction in computation.instructions:
             if instruction.opcode in OPCODES:
@@ -65,6 +76,10 @@ def _transformed(module: Module) -> bytes | None:
                 except UnservedError as why:
                     _say(module, instruction, str(why))
             body.keep(instruction)
+        if module.on_gpus:
+            computation.take(body.instructions)
+            gpu.chain(module, computation)
+            body.instructions = computation.instructions
         number, wire, _ = module.message.fields[index]
         module.message.fields[index] = (number, wire, body.finish())
     if not calls.pending:
