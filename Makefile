@@ -7,6 +7,7 @@
 #   RDMA_ARGS  --short, --flow or --measure, for test-rdma
 #   COVERAGE  ON: `make pytest` and `make asan` count executed lines, for `make coverage-report` (OFF)
 #   UNITY   OFF: compile every source by itself, for work on the C++ code (ON)
+#   GPU_JAX  the jax whose CUDA plugin compiles programs in gpu-programs (0.12.0.1)
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for this machine's GPUs; AUTO: where there are some
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,6 +20,7 @@ JOBS ?= 2
 FUZZ_SECONDS ?= 600
 UNITY ?= ON
 COVERAGE ?= OFF
+GPU_JAX ?= 0.12.0.1
 CXX ?= g++
 
 SHELL := bash
@@ -48,7 +50,7 @@ SCHEDULES := build/schedules.bin
 export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma lint tidy format types pytest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all package-test clean
+.PHONY: help demo fuzz test test-all test-rdma gpu-programs lint tidy format types pytest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -115,6 +117,21 @@ test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iW
 	@TEST_TCP_BITS="$(abspath build/rdma/bits.json)" TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
 	  GUEST_TIMEOUT=3600 tests/rdma/guest/run.sh build/rdma \
 	  tests/rdma/lane.sh $(abspath $(BUILD))/native_tests $(abspath build/rdma/pyverbs) $(RDMA_ARGS)
+
+gpu-programs: $(BUILT) ## compile whole programs by JAX's CUDA plugin for four H100s, without any (gets 400 MB; Python 3.12 or later)
+	$(SAY) "programs for GPUs, by the CUDA plugin of jax $(GPU_JAX)"
+	@case "$$(uname -sm)" in "Linux x86_64" | "Linux aarch64") ;; \
+	  *) echo "JAX has no CUDA plugin for $$(uname -sm): no program is compiled for GPUs"; exit 0 ;; esac; \
+	cmake --build $(BUILD) --target _native_cuda_fake; \
+	plugin=build/gpu-programs/jax-$(GPU_JAX); \
+	if [ ! -e $$plugin/.complete ]; then \
+	  rm -rf $$plugin; \
+	  python -m pip install -q --no-deps --only-binary :all: --target $$plugin \
+	    $(foreach name,jax jaxlib jax-cuda13-plugin jax-cuda13-pjrt,$(name)==$(GPU_JAX)); \
+	  touch $$plugin/.complete; \
+	fi; \
+	TEST_CUDA_PLUGIN="$$PWD/$$plugin" TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
+	  pytest -q tests/dropin/whole_program/gpu/gpu_jobs.py $(PYTEST_ARGS)
 
 counts: $(BUILT) $(SCHEDULES) ## instructions, accesses to memory and system calls of an all-reduce (needs valgrind, strace)
 	$(SAY) "counts"
