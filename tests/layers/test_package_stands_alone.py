@@ -11,7 +11,8 @@ from tests import ROOT
 
 PACKAGE = ROOT / "jaxring"
 # What Python can import from the root of a checkout and from examples/, which are on the path of its tests.
-OUTSIDE = {path.stem for folder in (ROOT, ROOT / "examples") for path in folder.iterdir()} - {"jaxring"}
+INSTALLED = {"jaxring", "jaxring_plugin"}
+OUTSIDE = {path.stem for folder in (ROOT, ROOT / "examples") for path in folder.iterdir()} - INSTALLED
 
 
 def reaches(text: str, depth: int) -> list[str]:
