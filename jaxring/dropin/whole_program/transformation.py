@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("jaxring.install")
 
 _SEARCHED = tuple(opcode.encode() for opcode in sorted(OPCODES))
+_CALL = b"jaxring_"
 # What tells a collective apart, beside its opcode: result, dimensions, groups, pairs. Not ids nor metadata, which may
 # differ between processes.
 _IDENTITY = frozenset({3, 14, 49, 52, 71, 87, 92, 93})
@@ -33,7 +34,7 @@ def transform(data: bytes, on_gpus: bool = False) -> bytes | None:
 
     An exception would fail the user's compilation. The module stays as it is instead, which is warned of once.
     """
-    if not any(opcode in data for opcode in _SEARCHED):
+    if not any(text in data for text in _searched(on_gpus)):
         return None
     try:
         return _transformed(Module(data, on_gpus))
@@ -50,7 +51,7 @@ def _transformed(module: Module) -> bytes | None:
         return None
     holding = list(_holding(module))
     found = [each for _, computation in holding for each in computation.instructions if each.opcode in OPCODES]
-    if not found:
+    if not holding or not (found or module.on_gpus):
         return None
     if module.replicas != 1:
         for instruction in found:
@@ -64,6 +65,7 @@ def _transformed(module: Module) -> bytes | None:
                 _say(module, instruction, str(error))
             return None
     calls = Calls(module, _fingerprint(module, found))
+    ordered = False
     for index, computation in holding:
         if module.on_gpus:
             calls.started = gpu.prepare(module, computation)
@@ -78,11 +80,11 @@ def _transformed(module: Module) -> bytes | None:
             body.keep(instruction)
         if module.on_gpus:
             computation.take(body.instructions)
-            gpu.chain(module, computation)
+            ordered |= gpu.chain(module, computation)
             body.instructions = computation.instructions
         number, wire, _ = module.message.fields[index]
         module.message.fields[index] = (number, wire, body.finish())
-    if not calls.pending:
+    if not calls.pending and not ordered:
         return None
     if module.donates and _compat.transformed_modules_lose_donation():
         _warn_once(
@@ -95,10 +97,14 @@ def _transformed(module: Module) -> bytes | None:
 
 
 def _holding(module: Module) -> Iterator[tuple[int, Computation]]:
-    """The computations in which a collective may be."""
+    """The computations in which a collective may be; on GPUs also a call of the program's own, which has an order."""
     for index, computation in module.computations:
-        if any(opcode in computation.data for opcode in _SEARCHED):
+        if any(text in computation.data for text in _searched(module.on_gpus)):
             yield index, computation
+
+
+def _searched(on_gpus: bool) -> tuple[bytes, ...]:
+    return (*_SEARCHED, _CALL) if on_gpus else _SEARCHED
 
 
 def _fingerprint(module: Module, found: list[Instruction]) -> str:

@@ -35,10 +35,10 @@ def arrange(computation: Computation) -> None:
     computation.take(list(in_order(computation.instructions, needed)))
 
 
-def chain(module: Module, computation: Computation) -> None:
-    """Makes each call need the one before it."""
+def chain(module: Module, computation: Computation) -> bool:
+    """Makes each call need the one before it. Returns whether there are two or more."""
     if sum(map(_is_call, computation.instructions)) < 2:
-        return
+        return False
     body = Body(module, computation)
     link: int | None = None
     for each in computation.instructions:
@@ -48,6 +48,7 @@ def chain(module: Module, computation: Computation) -> None:
         *operands, partition = each.operands
         link = _linked(body, each, operands, partition if link is None else link)
     computation.take(body.instructions)
+    return True
 
 
 def _is_call(instruction: Instruction) -> bool:

@@ -34,6 +34,7 @@ CALLS = {
     ],
     "experts": [("start_all_to_all", 1), ("join", 0), ("start_all_to_all", 1), ("join", 0)],
     "apart": [("all_reduce", 1)] * 3,
+    "called": [("all_reduce", 1)] * 2,
 }
 
 
@@ -116,10 +117,10 @@ def test_explain_lists_each_collective_with_its_place(programs, name):
     lines = (programs / f"{name}.explain").read_text().splitlines()
     assert len(lines) == sum(count for _, count in CALLS[name])
     for line in lines:
-        assert "inserted by XLA" in line
+        assert ("called by the program" if name == "called" else "inserted by XLA") in line
         assert line.endswith("; chosen when it first runs")
         assert ", started and joined later;" in line or name != "experts"
-        assert re.search(r" at (gpu_programs\.py:\d+ \(jit\(|weights\[\d\]:)", line), line
+        assert re.search(r" at (gpu_programs\.py:\d+( \(jit\(|:)|weights\[\d\]:)", line), line
 
 
 def test_the_modules_compute_what_xla_computes(programs):

@@ -1,4 +1,4 @@
-"""Programs of plain `jax.jit` over four devices, whose collectives XLA's partitioner inserts."""
+"""Programs over four devices, of plain `jax.jit` but for one, whose collectives XLA's partitioner inserts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+import jaxring
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 RANKS = 4
 # `n` of what is compiled, and of what is run as well.
 LARGE, SMALL = 512, 16
-PROGRAMS = ("data_parallel", "fully_sharded", "tensor_parallel", "reshards", "experts", "apart")
+PROGRAMS = ("data_parallel", "fully_sharded", "tensor_parallel", "reshards", "experts", "apart", "called")
 # Also run, and not compiled to the end.
 PLAYED = (*PROGRAMS, "prefetch")
 
@@ -92,6 +94,18 @@ class Programs:
         return Program(
             sums, (self._flat((n, n), "x"), self._flat((n, n), "x", dtype=jnp.int32), self._flat((n, n), "x"))
         )
+
+    def called(self) -> Program:
+        """Two calls of the program's own that do not need each other."""
+
+        def both(x, y):
+            return jaxring.all_reduce(x, "x"), jaxring.all_reduce(jnp.abs(y), "x", "max")
+
+        whole = PartitionSpec()
+        inside = jax.shard_map(
+            both, mesh=self.flat, in_specs=PartitionSpec("x"), out_specs=(whole, whole), check_vma=False
+        )
+        return Program(inside, (self._flat((self.n, 8), "x"), self._flat((self.n, 4), "x")))
 
     def prefetch(self) -> Program:
         """The weights of two layers are gathered while another one is computed."""
