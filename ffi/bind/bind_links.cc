@@ -1,14 +1,14 @@
 #include "bind/bind_links.h"
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "transport/shm/shm_link.h"
@@ -24,6 +24,27 @@ std::unique_ptr<Stream> MakeStream(int fd, const nanobind::bytes& key, bool dial
   const std::string secret(key.c_str(), key.size());
   nanobind::gil_scoped_release release;
   return MakeTlsStream(fd, secret, dialled, timeout_s);
+}
+
+void BindPorts(nanobind::module_& m) {
+  namespace nb = nanobind;
+  using verbs::GidEntry, verbs::PortInfo;
+  nb::class_<GidEntry>(m, "RdmaGid", "An entry of an RDMA port's GID table: see jaxring.topology.rdma.Gid.")
+      .def_ro("index", &GidEntry::index)
+      .def_ro("type", &GidEntry::type)
+      .def_ro("address", &GidEntry::address)
+      .def_ro("interface", &GidEntry::netdev);
+  nb::class_<PortInfo>(m, "RdmaPort", "A port of an RDMA device: see jaxring.topology.rdma.Port.")
+      .def_ro("device", &PortInfo::device)
+      .def_ro("port", &PortInfo::port)
+      .def_ro("state", &PortInfo::state)
+      .def_ro("layer", &PortInfo::layer)
+      .def_ro("mtu", &PortInfo::mtu)
+      .def_ro("mbps", &PortInfo::mbps)
+      .def_ro("lid", &PortInfo::lid)
+      .def_ro("interface", &PortInfo::netdev)
+      .def_ro("pci", &PortInfo::pci)
+      .def_ro("gids", &PortInfo::gids);
 }
 
 }  // namespace
@@ -79,25 +100,15 @@ void BindLinks(nanobind::module_& m) {
       nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), nb::arg("key"), nb::arg("timeout_s"),
       "Makes a link of a connected socket, which it takes over. With a key it uses TLS.");
   m.def("tls_load", &LoadTls, "Opens OpenSSL's library, once; returns its version.");
+  BindPorts(m);
   m.def(
       "verbs_ports",
       [] {
         std::string why;
-        std::vector<std::tuple<std::string, int, std::string, std::string, int, int, int, std::string, std::string>>
-            ports;
-        std::vector<std::vector<std::tuple<int, std::string, std::string, std::string>>> gids;
-        {
-          nb::gil_scoped_release release;
-          for (const verbs::PortInfo& p : verbs::ListPorts(&why)) {
-            ports.emplace_back(p.device, p.port, p.state, p.layer, p.mtu, p.mbps, p.lid, p.netdev, p.pci);
-            auto& table = gids.emplace_back();
-            for (const verbs::GidEntry& g : p.gids) table.emplace_back(g.index, g.type, g.address, g.netdev);
-          }
-        }
-        return std::make_tuple(ports, gids, why);
+        std::vector<verbs::PortInfo> ports = verbs::ListPorts(&why);
+        return std::make_pair(std::move(ports), std::move(why));
       },
-      "This host's RDMA ports: (device, port, state, layer, MTU, Mbit/s, LID, interface, PCI path), a list of GIDs "
-      "(index, type, address, interface) for each, and a description of what is wrong, or \"\".");
+      nb::call_guard<nb::gil_scoped_release>(), "This host's RDMA ports, and a description of what is wrong, or \"\".");
   m.def(
       "offered_load",
       [](const std::string& transport, const std::string& what) { return Running().transport(transport).Load(what); },

@@ -55,17 +55,36 @@ int64_t Nanoseconds(OperationRecord::Time time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-using RecordTuple = std::tuple<uint64_t, uint64_t, std::string, int64_t, int64_t, int64_t, int>;
-
-std::vector<RecordTuple> Records(uint64_t after) {
-  std::vector<RecordTuple> result;
+std::vector<OperationRecord> Records(uint64_t after) {
   Engine* engine = RunningEngine();
-  if (engine == nullptr) return result;
-  for (const OperationRecord& r : engine->recorder().After(after)) {
-    result.emplace_back(r.number, r.sequence, r.label, Nanoseconds(r.arrived), Nanoseconds(r.launched),
-                        Nanoseconds(r.ended), static_cast<int>(r.state));
+  return engine == nullptr ? std::vector<OperationRecord>{} : engine->recorder().After(after);
+}
+
+const char* Word(OperationState state) {
+  switch (state) {
+    case OperationState::kRunning:
+      return "running";
+    case OperationState::kDone:
+      return "done";
+    case OperationState::kFailed:
+      return "failed";
   }
-  return result;
+  return "unknown";
+}
+
+void BindRecords(nb::module_& m) {
+  nb::class_<OperationRecord>(m, "OperationRecord",
+                              "One operation. Times are ns of `clock`; `ended` is 0 while it runs.")
+      .def_ro("number", &OperationRecord::number)
+      .def_ro("sequence", &OperationRecord::sequence)
+      .def_ro("label", &OperationRecord::label)
+      .def_prop_ro("arrived", [](const OperationRecord& r) { return Nanoseconds(r.arrived); })
+      .def_prop_ro("launched", [](const OperationRecord& r) { return Nanoseconds(r.launched); })
+      .def_prop_ro("ended", [](const OperationRecord& r) { return Nanoseconds(r.ended); })
+      .def_prop_ro(
+          "state", [](const OperationRecord& r) { return Word(r.state); }, "\"running\", \"done\" or \"failed\".");
+  m.def("records", &Records, nb::arg("after"), nb::call_guard<nb::gil_scoped_release>(),
+        "The recorded operations numbered above `after`, oldest first.");
 }
 
 }  // namespace
@@ -177,9 +196,7 @@ NB_MODULE(_native, m) {
   m.def("end_program", &EndProgram, nb::arg("specs"),
         "Says that a program with these specs has been compiled: calls that are instantiated later belong to others.");
   m.def("counters", &Counters, "What the engine has counted so far.");
-  m.def("records", &Records, nb::arg("after"), nb::call_guard<nb::gil_scoped_release>(),
-        "The recorded operations numbered above `after`, oldest first: (number, sequence, label, arrived, launched, "
-        "ended, state); times in ns of `clock`, 0 while not ended; state 0 running, 1 done, 2 failed.");
+  BindRecords(m);
   m.def(
       "take_warnings",
       [] { return RunningEngine() == nullptr ? std::vector<std::string>{} : Running().TakeWarnings(); },

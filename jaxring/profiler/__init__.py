@@ -63,7 +63,7 @@ def trace(log_dir: str | os.PathLike[str], **options: Any) -> Iterator[None]:
         try:
             taken.close()
             written = [path for path in _files(folder) if path not in before]
-            _extend(written, spans(fetcher.records, fetcher.ended))
+            _extend(written, spans(fetcher.records.values(), fetcher.ended))
         except Exception as error:
             # The work in the block is done, and worth more than its profile.
             logger.warning("the profile in %s is not complete: %s: %s", folder, type(error).__name__, error)
@@ -77,14 +77,14 @@ class _Fetcher:
     """Collects the engine's records from here on."""
 
     def __init__(self) -> None:
-        self.records: dict[int, tuple[Any, ...]] = {}
+        self.records: dict[int, _native.OperationRecord] = {}
         self.ended = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jaxring-profiler", daemon=True)
 
     def __enter__(self) -> None:
         old = _native.records(0)
-        self._seen = old[-1][0] if old else 0
+        self._seen = old[-1].number if old else 0
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -99,13 +99,13 @@ class _Fetcher:
 
     def _fetch(self) -> None:
         # Those that still ran are looked at again.
-        running = [number for number, record in self.records.items() if record[-1] == 0]
+        running = [number for number, record in self.records.items() if record.state == "running"]
         new = _native.records(min(running, default=self._seen + 1) - 1)
         for record in new:
-            if record[0] > self._seen + 1:
-                logger.warning("%d operations are missing from the profile", record[0] - self._seen - 1)
-            self._seen = max(self._seen, record[0])
-            self.records[record[0]] = record
+            if record.number > self._seen + 1:
+                logger.warning("%d operations are missing from the profile", record.number - self._seen - 1)
+            self._seen = max(self._seen, record.number)
+            self.records[record.number] = record
 
 
 def _files(folder: pathlib.Path) -> list[pathlib.Path]:

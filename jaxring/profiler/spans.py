@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-_STATES = ("running", "done", "failed")
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 # What `Decision.label` writes, besides "op", which may be none.
 _KINDS: dict[str, type] = dict.fromkeys(("collective", "dtype", "axes", "site", "algorithm", "protocol"), str)
 _KINDS |= dict.fromkeys(("nbytes", "ranks", "processes", "channels"), int) | {"transports": list}
@@ -21,19 +23,37 @@ class Span(NamedTuple):
     arguments: dict[str, str | int]
 
 
-def spans(records: dict[int, tuple[Any, ...]], now_ns: int) -> list[Span]:
-    """Spans in order of their beginning; those still running end ``now_ns``. ``records``: by number, see `_native`."""
+class Recorded(Protocol):
+    """What a span is made of, as the engine and flight records have it: times in ns, state "running" or another."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def arrived(self) -> int: ...
+    @property
+    def launched(self) -> int: ...
+    @property
+    def ended(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+
+
+def spans(records: Iterable[Recorded], now_ns: int) -> list[Span]:
+    """Spans in order of their beginning; those still running end ``now_ns``."""
     result: list[Span] = []
     free: list[int] = []  # when each line's last span ends
-    for number, record in sorted(records.items(), key=lambda item: item[1][4]):
-        _, sequence, label, arrived, launched, ended, state = record
-        end = ended if state else max(launched, now_ns)
-        line = next((i for i, until in enumerate(free) if until <= launched), len(free))
+    for record in sorted(records, key=lambda record: record.launched):
+        end = max(record.launched, now_ns) if record.state == "running" else record.ended
+        line = next((i for i, until in enumerate(free) if until <= record.launched), len(free))
         free[line:] = [end, *free[line + 1 :]]
-        name, arguments = _describe(plan(label))
-        arguments |= {"execution": sequence, "operation": number, "state": _STATES[state]}
-        arguments["waited_us"] = (launched - arrived) // 1000
-        result.append(Span(name, launched, end, line, arguments))
+        name, arguments = _describe(plan(record.label))
+        arguments |= {"execution": record.sequence, "operation": record.number, "state": record.state}
+        arguments["waited_us"] = (record.launched - record.arrived) // 1000
+        result.append(Span(name, record.launched, end, line, arguments))
     return result
 
 

@@ -20,6 +20,7 @@ from jaxring.topology import detect, interfaces, paths
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxring._native import RdmaPort
     from jaxring.settings import Settings
 
 _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
@@ -68,10 +69,8 @@ class Port:
 class Verbs(Protocol):
     """The native engine's functions for this host's RDMA devices."""
 
-    def verbs_ports(
-        self,
-    ) -> tuple[list[tuple[str, int, str, str, int, int, int, str, str]], list[list[tuple[int, str, str, str]]], str]:
-        """This host's RDMA ports, a list of GIDs for each, and what is wrong: see `jaxring.topology.rdma`."""
+    def verbs_ports(self) -> tuple[list[RdmaPort], str]:
+        """This host's RDMA ports, and what is wrong, or ""."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +86,12 @@ class Rail:
 
 def ports(native: Verbs) -> tuple[list[Port], str]:
     """This host's RDMA ports, and what is wrong where there is none or one cannot be opened."""
-    listed, tables, why = native.verbs_ports()
-    found = [Port(*entry, tuple(Gid(*gid) for gid in table)) for entry, table in zip(listed, tables, strict=True)]
+    listed, why = native.verbs_ports()
+    names = [field.name for field in dataclasses.fields(Port) if field.name != "gids"]
+    found = []
+    for one in listed:
+        gids = tuple(Gid(gid.index, gid.type, gid.address, gid.interface) for gid in one.gids)
+        found.append(Port(**{name: getattr(one, name) for name in names}, gids=gids))
     return found, why
 
 

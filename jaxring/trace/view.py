@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.profiler.perfetto import events
 from jaxring.profiler.spans import spans
-from jaxring.trace.flight import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,10 +23,7 @@ def timeline(flights: Sequence[Flight]) -> dict[str, Any]:
     first, last = min(moments, default=0), max(moments, default=0)
     found: list[dict[str, Any]] = []
     for pid, flight in enumerate(flights):
-        records = {
-            r.number: (r.number, r.sequence, r.label, r.arrived, r.launched, r.ended, STATES.index(r.state))
-            for r in flight.records
-        }
-        moved = [s._replace(begin_ns=s.begin_ns - first, end_ns=s.end_ns - first) for s in spans(records, last)]
+        found_here = spans(flight.records, last)
+        moved = [s._replace(begin_ns=s.begin_ns - first, end_ns=s.end_ns - first) for s in found_here]
         found += events(pid, str(flight), moved, f" of {flight.name()}")
     return {"traceEvents": found}

@@ -22,6 +22,7 @@ import jaxring
 from jaxring import profiler
 from jaxring.profiler import perfetto
 from jaxring.profiler.spans import Span, spans
+from jaxring.trace.flight import Record
 
 X = np.arange(4096, dtype=np.float32)
 HERE = pathlib.Path(__file__).parent
@@ -192,12 +193,12 @@ def test_overlapping_operations_are_on_lines_of_their_own():
     plan = dict.fromkeys(("dtype", "site", "algorithm", "protocol"), "?")
     plan |= dict.fromkeys(("ranks", "processes", "channels"), 1)
     label = json.dumps(json.loads(label) | plan)
-    records = {
-        1: (1, 0, label, 0, 10_000, 30_000, 1),
-        2: (2, 5, label, 15_000, 20_000, 40_000, 2),
-        3: (3, 1, label, 30_000, 30_000, 0, 0),
-        4: (4, 0, "", 41_000, 41_000, 42_000, 1),
-    }
+    records = [
+        Record(1, 0, 0, "", label, 0, 10_000, 30_000, "done"),
+        Record(2, 5, 0, "", label, 15_000, 20_000, 40_000, "failed"),
+        Record(3, 1, 0, "", label, 30_000, 30_000, 0, "running"),
+        Record(4, 0, 0, "", "", 41_000, 41_000, 42_000, "done"),
+    ]
     found = spans(records, now_ns=50_000)
     assert [(s.begin_ns, s.end_ns, s.line) for s in found] == [
         (10_000, 30_000, 0),

@@ -18,12 +18,12 @@ from tests.world.world_fakes import DirStore, FakeNative  # noqa: E402
 def make_world(tmp_path):
     """make_world(process, count=2, timeout_s=60, **variables) -> (World, FakeNative), all closed afterwards.
 
-    `rdma`: the RDMA ports of its host and their GIDs, as the native module lists them.
+    `rdma`: the RDMA ports of its host.
     """
     made = []
 
-    def make(process, count=2, timeout_s=60.0, coordinator="", rdma=((), ()), **variables):
-        native = FakeNative(*rdma)
+    def make(process, count=2, timeout_s=60.0, coordinator="", rdma=(), **variables):
+        native = FakeNative(rdma)
         settings = load({"JAXRING_" + name: value for name, value in variables.items()})
         try:
             world = World(

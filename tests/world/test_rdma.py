@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import pytest
@@ -12,21 +13,20 @@ from jaxring.topology import rdma
 from tests.world.world_fakes import FakeNative
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
-TABLE = [
-    (0, V1, "fe80::1", "eth0"),
-    (1, V2, "fe80::1", "eth0"),
-    (2, V1, "::ffff:10.0.0.1", "eth0"),
-    (3, V2, "::ffff:10.0.0.1", "eth0"),
-    (4, V2, "2001:db8::1", "eth0"),
-]
+TABLE = tuple(
+    rdma.Gid(index, kind, address, "eth0")
+    for index, (kind, address) in enumerate(
+        [(V1, "fe80::1"), (V2, "fe80::1"), (V1, "::ffff:10.0.0.1"), (V2, "::ffff:10.0.0.1"), (V2, "2001:db8::1")]
+    )
+)
 
 
-def port(device, layer="RoCE", number=1, state="active", interface="eth0"):
-    return (device, number, state, layer, 4096, 100000, 7, interface, "")
+def port(device, layer="RoCE", number=1, state="active", interface="eth0", gids=TABLE):
+    return rdma.Port(device, number, state, layer, 4096, 100000, 7, interface, "", gids)
 
 
-def rails(ports, tables=None, gpus=(), **variables):
-    native = FakeNative(ports, tables or [TABLE] * len(ports))
+def rails(ports, gpus=(), **variables):
+    native = FakeNative(ports)
     try:
         return rdma.rails(native, load({"JAXRING_" + name: value for name, value in variables.items()}), gpus)
     finally:
@@ -48,7 +48,7 @@ def names(chosen):
     ],
 )
 def test_the_best_gid_of_a_roce_port(left, index, kind):
-    assert rails([port("rxe0")], [[TABLE[i] for i in left]]) == [rdma.Rail("rxe0", 1, kind, index)]
+    assert rails([port("rxe0", gids=tuple(TABLE[i] for i in left))]) == [rdma.Rail("rxe0", 1, kind, index)]
 
 
 def test_the_gid_can_be_chosen():
@@ -94,7 +94,7 @@ def test_it_can_be_turned_off():
     assert rails([port("rxe0")], NET="TLS") == []
 
 
-HOST = ([port("rxe0"), port("rxe1")], [TABLE, TABLE])
+HOST = [port("rxe0"), port("rxe1")]
 
 
 def test_two_hosts_with_rdma_are_linked_by_it(make_world):
@@ -121,7 +121,7 @@ def test_one_host_and_hosts_without_a_common_kind_take_something_else(make_world
 @pytest.mark.parametrize("variables", [{}, {"NET": "IB"}])
 def test_other_kinds_are_tcp_or_an_error_where_rdma_is_asked_for(make_world, variables):
     zero, _ = make_world(0, HOSTID="a", rdma=HOST, **variables)
-    make_world(1, HOSTID="b", rdma=([port("mlx5_0", "InfiniBand")], [[]]), **variables)
+    make_world(1, HOSTID="b", rdma=[port("mlx5_0", "InfiniBand", gids=())], **variables)
     if variables:
         with pytest.raises(JoinError, match=r"no kind of it in common: RoCE v2 IPv4 here, InfiniBand there"):
             zero.link(1, 0)
@@ -149,7 +149,7 @@ def test_the_ports_beside_a_process_come_first(tmp_path):
     )
     file = tmp_path / "topology.xml"
     file.write_text(f'<system version="1">{cpus}</system>')
-    have = [(*port(f"mlx5_{i}")[:8], f"/sys/devices/pci0000:00/0000:0{i}:00.0") for i in range(2)]
+    have = [dataclasses.replace(port(f"mlx5_{i}"), pci=f"/sys/devices/pci0000:00/0000:0{i}:00.0") for i in range(2)]
     assert names(rails(have, TOPO_FILE=str(file))) == [("mlx5_1", 1), ("mlx5_0", 1)]
     # For a GPU's data, those beside the GPU.
     assert names(rails(have, gpus=["0000:00:01.0"], TOPO_FILE=str(file))) == [("mlx5_0", 1), ("mlx5_1", 1)]

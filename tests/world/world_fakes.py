@@ -56,7 +56,7 @@ class FakeNative:
 
     fail_tls = ""  # why TLS cannot be had
 
-    def __init__(self, ports=(), gids=()) -> None:
+    def __init__(self, ports=()) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.sockets: dict[tuple[int, int, bool], socket.socket] = {}
         self.controls: list[socket.socket] = []
@@ -66,8 +66,8 @@ class FakeNative:
         self.fail_handshakes = 0
         self.hold = threading.Event()
         self.hold.set()
-        # As jaxring._native lists RDMA ports; a link by them cannot be made where `fail_verbs` says why.
-        self.ports, self.gids = list(ports), list(gids)
+        # RDMA ports; a link by them cannot be made where `fail_verbs` says why.
+        self.ports = list(ports)
         self.fail_verbs = ""
         self._fds: list[int] = []
         self._closed = False
@@ -159,7 +159,7 @@ class FakeNative:
         self._record("control", peer)
 
     def verbs_ports(self):
-        return self.ports, self.gids, "" if self.ports else "there is no device"
+        return self.ports, "" if self.ports else "there is no device"
 
     def offered_load(self, transport, what):
         self._record("offered_load", transport, what)
