@@ -169,6 +169,11 @@ def awaited(aval: Any) -> Any:
     return aval.inner_aval if isinstance(aval, core.AbstractFuture) else aval
 
 
+def done_by_copies(aval: Any, copies: Mapping[Any, Any]) -> Any:
+    """The future ``aval`` with the copy, in ``copies``, of the primitive that its `done()` binds."""
+    return aval.update(done_fun=copies[aval.done_fun.__self__].bind)
+
+
 def futures_as_values() -> Callable[[], None]:
     """Makes futures lower to the type of their value, as newer versions of JAX do. Returns what undoes it."""
     from jax._src import core

@@ -35,11 +35,22 @@ def _exchanged(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _future_of_copies(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        future, effects = evaluate(*args, **kwargs)
+        return _compat.done_by_copies(future, _copies), effects
+
+    return call
+
+
 def _copy(name: str, original: Any) -> Primitive:
     copy = Primitive(f"jaxring_{name}")
     copy.multiple_results = original.multiple_results
     copy.def_impl(original.impl)  # type: ignore[no-untyped-call]
-    copy.def_effectful_abstract_eval(original.abstract_eval)  # type: ignore[no-untyped-call]
+    evaluate = original.abstract_eval
+    if name.endswith("_start"):
+        evaluate = _future_of_copies(evaluate)
+    copy.def_effectful_abstract_eval(evaluate)  # type: ignore[no-untyped-call]
     for rules in (ad.primitive_jvps, ad.primitive_transposes, batching.fancy_primitive_batchers):
         if original in rules:
             rules[copy] = _exchanged(rules[original])
@@ -57,9 +68,13 @@ def _function(name: str) -> Any:
     return call
 
 
+# Starts are private before jax 0.12, and their futures do not say what ends them.
+_STARTS = hasattr(_jax_lax, "psum_scatter_start")
+
+
 def _make_copies() -> None:
     for name, primitive in _compat.collective_primitives().items():
-        if name in CASTS or (name in served() and not name.endswith(("_start", "_done"))):
+        if name in CASTS or (name in served() and (_STARTS or not name.endswith(("_start", "_done")))):
             _copies[primitive] = _copy(name, primitive)
 
 
@@ -78,6 +93,8 @@ pshuffle = _function("pshuffle")
 pswapaxes = _function("pswapaxes")
 pbroadcast = _function("pbroadcast")
 pcast = _function("pcast")
+if _STARTS:
+    psum_scatter_start = _function("psum_scatter_start")
 axis_index = _jax_lax.axis_index
 axis_size = _jax_lax.axis_size
 

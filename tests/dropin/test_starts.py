@@ -10,6 +10,7 @@ from jax._src.lax import parallel
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from jaxring import lax
 from tests.dropin.inst_cases import mesh
 
 STARTS = {
@@ -59,3 +60,24 @@ def test_start_and_done(name, check_vma):
         assert "-start" not in text
         assert "@jaxring_" in text
         np.testing.assert_array_equal(f(x), program(lambda x: sync(x, ("x", "y"), **arguments) + 1)(x))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_lax_has_the_public_one(check_vma):
+    """`jaxring.lax.psum_scatter_start`, where JAX has it, runs without install; others are the same in one step."""
+    x = jnp.arange(64.0).reshape(8, 8)
+    specs = P(("x", "y"))
+
+    def program(call):
+        rank = lambda x: call(x[0] * 2, ("x", "y"), tiled=True).reshape(1, -1) + 1  # noqa: E731
+        return jax.jit(jax.shard_map(rank, mesh=mesh(), in_specs=specs, out_specs=specs, check_vma=check_vma))
+
+    def in_two_halves(*args, **kwargs):
+        return lax.psum_scatter_start(*args, **kwargs).done()
+
+    f = program(in_two_halves if hasattr(jax.lax, "psum_scatter_start") else lax.psum_scatter)
+    text = f.lower(x).as_text()
+    assert "@jaxring_reduce_scatter" in text
+    assert "-start" not in text
+    assert "-done" not in text
+    np.testing.assert_array_equal(f(x), program(jax.lax.psum_scatter)(x))
