@@ -50,7 +50,7 @@ SCHEDULES := build/schedules.bin
 export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma gpu-programs lint tidy format types pytest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all package-test clean
+.PHONY: help demo fuzz test test-all test-rdma gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -100,6 +100,23 @@ pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 	  TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
 	  pytest -n $$(($(JOBS) + 1)) --dist worksteal $(if $(filter ON,$(COVERAGE)),--cov --cov-report=) \
 	  $(PYTEST_MARKS) $(PYTEST_ARGS)
+
+# Tests of what depends neither on Python's nor on jax's version, or only as others do too.
+ONCE := bench benchmarks cli runtime/cuda examples hosts layers package plan stress topology trace world \
+  collectives/test_communicator.py collectives/test_failures.py collectives/test_huge.py \
+  collectives/test_no_memory.py collectives/test_processes.py
+
+pytest-versions: PYTEST_MARKS = -m "not slow" $(ONCE:%=--ignore=tests/%)
+pytest-versions: pytest ## the quicker Python tests of what depends on the versions of Python and jax
+
+# From an empty environment, and then once more by itself: other requirements may hold an older jax.
+newest: ## install the newest jax in .venv-newest, run these tests with it, and say what it has changed
+	$(SAY) "newest jax"
+	@rm -rf .venv-newest build/newest.xml
+	@$(MAKE) .venv-newest/.environment VENV=.venv-newest JAX=
+	@.venv-newest/bin/python -m pip install -q --upgrade jax jaxlib
+	@$(MAKE) pytest-versions VENV=.venv-newest JAX= PYTEST_ARGS="--junitxml=build/newest.xml $(PYTEST_ARGS)" || true
+	@.venv-newest/bin/python tools/newest.py build/newest.xml
 
 native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"
