@@ -93,21 +93,29 @@ types: $(BUILT) ## mypy, strict
 	@sed 's/types\.CapsuleType/object/' $(BUILD)/_native.pyi > jaxring/_native.pyi
 	@mypy
 
+PYTEST = pytest -n $$(($(JOBS) + 1)) --dist worksteal $(if $(filter ON,$(COVERAGE)),--cov --cov-report=) \
+  $(PYTEST_MARKS) $(PYTEST_ARGS)
+VERSIONS = Python tests: $$(python -c 'import sys, jax, jaxlib; print("Python %d.%d," % sys.version_info[:2], "jax", jax.__version__)')
+
 pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
-	$(SAY) "Python tests: $$(python -c 'import sys, jax, jaxlib; print("Python %d.%d," % sys.version_info[:2], "jax", jax.__version__)')"
+	$(SAY) "$(VERSIONS)"
 	@cmake --build $(BUILD) --target _native_cuda_fake net_plugin
 	@TEST_NET_PLUGIN="$(abspath $(BUILD))/libnet_plugin.so" \
 	  TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
-	  pytest -n $$(($(JOBS) + 1)) --dist worksteal $(if $(filter ON,$(COVERAGE)),--cov --cov-report=) \
-	  $(PYTEST_MARKS) $(PYTEST_ARGS)
+	  $(PYTEST)
 
-# Tests of what depends neither on Python's nor on jax's version, or only as others do too.
-ONCE := bench benchmarks cli runtime/cuda examples hosts layers package plan stress topology trace world \
-  collectives/test_communicator.py collectives/test_failures.py collectives/test_huge.py \
-  collectives/test_no_memory.py collectives/test_processes.py
+# Tests of the engine, of what lies beside it, and of the tests themselves: they use few of Python's and jax's names, and
+# all of these are used by other tests, too. What is traced, lowered, differentiated or typed is not among them.
+ONCE := bench benchmarks cli examples gpu hosts layers package plan settings stress topology trace world \
+  runtime/cuda runtime/signals runtime/programs/test_ending.py runtime/programs/test_recompiled.py \
+  $(addprefix collectives/test_,communicator.py failures.py huge.py no_memory.py one_process.py processes.py)
+ONCE_OF_A_FILE := random/test_random.py::test_an_abort_of_ours_has_failed \
+  runtime/programs/test_programs.py::test_a_process_ends
 
-pytest-versions: PYTEST_MARKS = -m "not slow" $(ONCE:%=--ignore=tests/%)
-pytest-versions: pytest ## the quicker Python tests of what depends on the versions of Python and jax
+pytest-versions: PYTEST_MARKS = -m "not slow" $(ONCE:%=--ignore=tests/%) $(ONCE_OF_A_FILE:%=--deselect=tests/%)
+pytest-versions: $(BUILT) ## the quicker Python tests of what depends on the versions of Python and jax
+	$(SAY) "$(VERSIONS)"
+	@$(PYTEST)
 
 # From an empty environment, and then once more by itself: other requirements may hold an older jax.
 newest: ## install the newest jax in .venv-newest, run these tests with it, and say what it has changed
