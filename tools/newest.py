@@ -81,16 +81,37 @@ def _dotted(node: ast.expr) -> list[str]:
     return []
 
 
+def _asked_for(node: ast.AST) -> list[list[str]]:
+    """What the calls of `hasattr` in ``node`` ask for, as lists of names."""
+    return [
+        [*_dotted(each.args[0]), each.args[1].value]
+        for each in ast.walk(node)
+        if isinstance(each, ast.Call) and _dotted(each.func) == ["hasattr"] and isinstance(each.args[1], ast.Constant)
+    ]
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Like `ast.walk`, without the branches of an `if` that asks what this JAX has."""
+    yield node
+    for child in [node.test] if isinstance(node, ast.If) and _asked_for(node.test) else ast.iter_child_nodes(node):
+        yield from _walk(child)
+
+
 def names_of_jax(source: str) -> set[str]:
-    """All names of JAX's that Python source imports, or reaches from what it imports."""
+    """The names of JAX's that Python source imports, or reaches from what it imports.
+
+    Not those that some versions lack: what it asks for by `hasattr`, and what it uses instead.
+    """
     tree = ast.parse(source)
     everywhere = dict(pair for part in tree.body if not _has_scope(part) for pair in _imports(part))
     found = set(everywhere.values())
     for part in tree.body:
         bound = {**everywhere, **dict(_imports(part))}
         found |= set(bound.values())
-        for node in ast.walk(part):
-            if isinstance(node, ast.Attribute) and (names := _dotted(node)) and names[0] in bound:
+        asked_for = _asked_for(part)
+        for node in _walk(part):
+            names = _dotted(node) if isinstance(node, ast.Attribute) else []
+            if names and names[0] in bound and names not in asked_for:
                 found.add(".".join([bound[names[0]], *names[1:]]))
     return found
 

@@ -42,6 +42,27 @@ def g(settings):
     ]
 
 
+def test_names_of_some_versions_may_be_missing():
+    """What the package asks for before it uses it, wherever that is, and what it uses instead."""
+    source = """
+from jax._src import core
+
+def f():
+    def later():
+        return core.newer()
+
+    if hasattr(core, "newer"):
+        return later
+    else:
+        return core.older()
+"""
+    assert newest.missing_names(source) == []
+    assert newest.missing_names(source.replace('hasattr(core, "newer")', "core")) == [
+        "jax._src.core.newer is gone",
+        "jax._src.core.older is gone",
+    ]
+
+
 def test_deprecated_names_are_told(monkeypatch):
     def warned(name):
         import warnings
