@@ -59,6 +59,7 @@ class Row:
     chain: int = 1
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     network: Network | None = None
+    seconds: float = SECONDS
 
     def cases(self, collective: str) -> Sequence[Case | Program]:
         """Of one collective or program."""
@@ -111,7 +112,9 @@ def _measure(module: str, row: Row, folder: pathlib.Path) -> int:
         job = Job(row.processes, row.devices, peers.with_ours(row.peers), dict(row.environment), hosts)
         show.left_out(sys.stdout, job)
         for collective in row.collectives:
-            show.run(sys.stdout, job, row.cases(collective), ITERATIONS, WARMUP, True, measured.append, seconds=SECONDS)
+            show.run(
+                sys.stdout, job, row.cases(collective), ITERATIONS, WARMUP, True, measured.append, seconds=row.seconds
+            )
         if hosts is not None:
             wire = hosts.describe()
     results = [result for found, _ in measured for result in found]
