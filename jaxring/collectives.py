@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-# Two of these for the rules of jax.vmap and jax.grad.
+# batching and differentiation are imported for the rules of jax.vmap and jax.grad that they register.
 from jaxring.tracing import batching, blocks, checks, differentiation, replicated  # noqa: F401
 from jaxring.tracing.axes import call_site, resolve
 from jaxring.tracing.casting import cast_varying

@@ -41,10 +41,13 @@ def custom_call(
     row_elements: int = 0,
     joins: bool = False,
 ) -> Any:
-    """Emits the custom call. ``data`` is the abstract value whose blocks move; operands get the partition id appended.
+    """Emits the custom call and returns its results. The partition id is appended to ``operands``.
 
-    The attributes name everything that all processes must agree on; the engine hands ``spec`` back to the planner.
-    With ``joins`` it may be fused with its neighbours into one call (`fusion.py`).
+    ``data`` is the abstract value whose blocks move. ``aliases`` maps the index of an operand to that of the result
+    that shares its buffer. ``row_elements`` is the unit of the offsets and sizes of a ragged collective, 0 for all
+    others. With ``joins`` the call may be fused with its neighbours into one (`fusion.py`).
+
+    The attributes hold everything that all processes must agree on; the engine hands ``spec`` back to the planner.
     """
     partitions = axes.partitions()
     mesh = getattr(ctx.module_context.axis_context, "mesh", None)
