@@ -100,7 +100,7 @@ def measure(
     for count in counts:
         # All lanes of the ranks that share a GPU must be resident together.
         sharing = -(-count // native.device_count())
-        most = max(1, min(lanes, native.device(0)[3] // sharing))
+        most = max(1, min(lanes, native.device(0).multiprocessors // sharing))
         ranks = Ranks(native, count, lanes=most, threads=threads, slot_bytes=_SLOT_BYTES)
         empty_us, empty_waited_us = native.time_empty(count, launches)
         no_nvls = ranks.why_not_nvls()
@@ -173,8 +173,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     native.start(0, _SLOT_BYTES)
     write = rows.writer(arguments.rows)
-    name, _, capability, multiprocessors, _ = native.device(0)
-    write({"kind": "device", "name": name, "capability": capability, "multiprocessors": multiprocessors})
+    gpu = native.device(0)
+    seen = {name: getattr(gpu, name) for name in ("name", "capability", "multiprocessors")}
+    write({"kind": "device", **seen})
     given = arguments
     bad = measure(native, given.ranks, given.sizes, given.lanes, given.threads, given.launches, write)
     return 1 if bad else 0

@@ -78,14 +78,17 @@ NB_MODULE(JAXRING_MODULE, m) {
     return info;
   });
   m.def("device_count", [] { return ThisGpu().DeviceCount(); }, "GPUs that this process sees; 0 without a driver.");
+  nb::class_<DeviceInfo>(m, "Device", "A GPU as the driver describes it.")
+      .def_ro("name", &DeviceInfo::name)
+      .def_ro("uuid", &DeviceInfo::uuid)
+      .def_prop_ro(
+          "capability", [](const DeviceInfo& info) { return info.major * 10 + info.minor; },
+          "The compute capability: 90 for 9.0.")
+      .def_ro("multiprocessors", &DeviceInfo::multiprocessors)
+      .def_ro("busid", &DeviceInfo::busid, "The PCI bus id as in /sys, or \"\".");
   m.def(
-      "device",
-      [](int device) {
-        const DeviceInfo info = ThisGpu().Info(device);
-        return std::make_tuple(info.name, info.uuid, info.major * 10 + info.minor, info.multiprocessors, info.busid);
-      },
-      nb::arg("device"),
-      "(name, uuid, compute capability as 90 for 9.0, multiprocessors, PCI bus id as in /sys or \"\")");
+      "device", [](int device) { return ThisGpu().Info(device); }, nb::arg("device"),
+      "Describes a GPU that this process sees.");
   m.def(
       "can_access", [](int device, int peer) { return ThisGpu().CanAccess(device, peer); }, nb::arg("device"),
       nb::arg("peer"), "Whether kernels of a device can address another one's memory.");

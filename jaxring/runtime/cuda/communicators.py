@@ -59,7 +59,7 @@ class Communicators:
         self._infos[self._process] = self._own_info()
         machine = detect.machine(configured)
         for gpu in sorted(set(devices.gpus.values())):
-            near = paths.nics_near(machine, native.device(gpu)[4], configured.net_gdr_level)
+            near = paths.nics_near(machine, native.device(gpu).busid, configured.net_gdr_level)
             native.allow_direct(gpu, near)
         if self._processes > 1:
             self.store = JaxStore()
@@ -110,7 +110,7 @@ class Communicators:
 
     def _own_info(self) -> GpuInfo:
         native, count = self._native, self._native.device_count()
-        uuid = {n: native.device(n)[1] for n in range(count)}
+        uuid = {n: native.device(n).uuid for n in range(count)}
         directory, bell = native.region_directory()
         return GpuInfo(
             os.getpid(),
@@ -118,7 +118,7 @@ class Communicators:
             bell,
             {device: uuid[gpu] for device, gpu in self._devices.gpus.items()},
             {uuid[a]: tuple(uuid[b] for b in range(count) if native.can_access(a, b)) for a in range(count)},
-            min(native.device(n)[3] for n in self._devices.gpus.values()),
+            min(native.device(n).multiprocessors for n in self._devices.gpus.values()),
             tuple(uuid[n] for n in range(count) if native.has_multicast(n)),
         )
 
@@ -169,6 +169,6 @@ class Communicators:
                     come_s=settings().come_timeout,
                     coordinator=state.coordinator if state is not None else "",
                     epoch=_EPOCH,
-                    gpus=[self._native.device(n)[4] for n in self._devices.gpus.values()],
+                    gpus=[self._native.device(n).busid for n in self._devices.gpus.values()],
                 )
             return self._world
