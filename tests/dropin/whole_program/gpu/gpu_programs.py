@@ -19,7 +19,7 @@ RANKS = 4
 LARGE, SMALL = 512, 16
 PROGRAMS = ("data_parallel", "fully_sharded", "tensor_parallel", "reshards", "experts", "apart", "called")
 # Also run, and not compiled to the end.
-PLAYED = (*PROGRAMS, "prefetch")
+PLAYED = (*PROGRAMS, "prefetch", "loop", "branches", "shuffled")
 
 
 class Program(NamedTuple):
@@ -118,6 +118,44 @@ class Programs:
         return Program(
             layers, (self._flat((n, n), "x"), self._flat((n, n)), self._flat((n, n), "x"), self._flat((n, n), "x"))
         )
+
+    def loop(self) -> Program:
+        """A step of layers that a loop goes over, with sharded weights."""
+
+        def loss(weights, x):
+            def layer(x, w):
+                return jnp.tanh(x @ self._as(self.flat, w)), (x * x).sum(0)
+
+            x, sums = jax.lax.scan(layer, x, weights)
+            return (x * x).mean() + sums.mean()
+
+        def step(weights, x):
+            gradients = jax.grad(loss)(weights, x)
+            return weights - 0.1 * self._as(self.flat, gradients, None, "x")
+
+        n = self.n
+        return Program(step, (self._flat((3, n, n), None, "x"), self._flat((n, n), "x")))
+
+    def branches(self) -> Program:
+        """Collectives in both branches of a conditional, in its condition and beside it."""
+
+        def f(x):
+            few = x[: self.n // 2]
+            chosen = jax.lax.cond(x.sum() > 0, lambda y: y.sum(0), lambda y: jnp.roll(y, 3, 0).max(0), x)
+            return chosen + few.sum(0), self._as(self.flat, x, None, "x")
+
+        return Program(f, (self._flat((self.n, self.n), "x"),))
+
+    def shuffled(self) -> Program:
+        """Devices in another order, products over one axis and both."""
+        mesh = Mesh(self.grid.devices.reshape(-1)[[2, 0, 3, 1]].reshape(2, 2), ("x", "y"))
+
+        def f(x, w):
+            y = self._as(mesh, x @ w, "y", "x")
+            return jnp.sort(y, axis=0), jnp.cumsum(self._as(mesh, y, ("x", "y")), axis=1), jnp.einsum("ij,ij->", y, y)
+
+        n = self.n
+        return Program(f, (self._shape(mesh, (n, n), "x", "y"), self._shape(mesh, (n, n), "y", None)))
 
     def _step(self, kept: Callable[[Any], Any]) -> Callable[..., Any]:
         def loss(weights, x):
