@@ -13,6 +13,7 @@ from jaxring.dropin.whole_program.body import Body
 from jaxring.dropin.whole_program.gpu import chain
 from jaxring.dropin.whole_program.gpu.blocks import lead_with_blocks
 from jaxring.dropin.whole_program.gpu.constants import Constants
+from jaxring.dropin.whole_program.gpu.dependencies import in_order, needs
 from jaxring.dropin.whole_program.gpu.joining import join
 from jaxring.dropin.whole_program.gpu.order import arrange
 from jaxring.dropin.whole_program.gpu.overlap import to_start
@@ -232,6 +233,20 @@ def test_nothing_is_joined_into_a_circle():
     join(module, computation)
     assert_ordered(computation)
     assert opcodes(computation).count("all-reduce") + opcodes(computation).count("all-gather") == 3
+
+
+def test_a_circle_is_an_error():
+    program = Program()
+    x = program.add("parameter", shape(8))
+    first = program.add("add", shape(8), x)
+    second = program.add("add", shape(8), first)
+    _, computation = program.module()
+
+    def needed(instruction):
+        return [*needs(instruction), *([second] if instruction.id == first else [])]
+
+    with pytest.raises(ValueError, match="needs itself"):
+        list(in_order(computation.instructions, needed))
 
 
 def test_what_is_joined_has_a_limit():

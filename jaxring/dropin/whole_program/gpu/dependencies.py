@@ -72,15 +72,19 @@ def needs(instruction: Instruction) -> list[int]:
 
 
 def in_order(instructions: list[Instruction], needed: Callable[[Instruction], Iterable[int]]) -> Iterator[Instruction]:
-    """The instructions in their order, but what one needs always before it."""
+    """The instructions in their order, but what one needs always before it. ValueError if they need each other."""
     by_id = {each.id: each for each in instructions}
     done: set[int] = set()
+    begun: set[int] = set()
     for instruction in instructions:
         waiting = [instruction]
         while waiting:
             each = waiting[-1]
             missing = [] if each.id in done else [by_id[need] for need in needed(each) if need not in done]
             if missing:
+                if each.id in begun:
+                    raise ValueError(f"{each.name} needs itself")
+                begun.add(each.id)
                 waiting += missing
                 continue
             waiting.pop()
