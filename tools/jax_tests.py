@@ -54,6 +54,7 @@ WHOLE_DIFFERS = {
 # The number of tests that must reach jaxring at least.
 WANTED = {"pmap_test.py": 113, "shard_map_test.py": 72, "ragged_collective_test.py": 1}
 DEVICES = 8
+QUICK = "Without jaxring only the tests ran that fail with it. Those that fail in both ways are not listed.\n\n"
 
 
 @dataclasses.dataclass
@@ -271,7 +272,9 @@ def main() -> int:
     if given.report:
         reasons = "".join(f"* {count}: {line}\n" for line, count in kept.most_common())
         failures = "".join(f"* {line}\n" for line in (*worse, *known)) or "None.\n"
-        body = f"Tests of the source tree {named(given.tree)}.\n\n```\n{text}\n```\n\nWorse with jaxring:\n\n{failures}"
+        body = f"Tests of the source tree {named(given.tree)}.\n\n```\n{text}\n```\n\n"
+        body += QUICK if given.quick else ""
+        body += f"Worse with jaxring:\n\n{failures}"
         body += f"\nCalls that kept JAX's own lowering, and why:\n\n{reasons or 'None.'}"
         report(given.report, versions() + (", whole programs" if given.install == "whole" else ""), body)
     return 1 if worse else 0
