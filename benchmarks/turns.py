@@ -46,7 +46,8 @@ def medians(times: Times) -> dict[str, float]:
 
 def spread(values: list[float]) -> str:
     """The median and the quartiles in words, in the unit of the values."""
-    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    # The other method gives quartiles of two values that lie beyond them.
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     return f"{middle:.4g} (quartiles {low:.4g} .. {high:.4g})"
 
 

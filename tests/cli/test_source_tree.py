@@ -29,7 +29,8 @@ def environment(folder):
 
 
 def install(packages):
-    """What an installation of the wheel leaves: the package, with the native module beside it."""
+    """What an installation of the wheel leaves: the package, with the native module, and what JAX loads beside it."""
+    shutil.copytree(ROOT / "jaxring_plugin", packages / "jaxring_plugin", ignore=shutil.ignore_patterns("__pycache__"))
     copy = packages / "jaxring"
     shutil.copytree(ROOT / "jaxring", copy, ignore=shutil.ignore_patterns("__pycache__"))
     native = pathlib.Path(importlib.util.find_spec("jaxring._native").origin)
