@@ -15,17 +15,23 @@ def result(peer, times, nbytes):
     return Result(peer, work.Case("all_reduce", "sum", "float32", nbytes), 1, 4, 4, times, 0, "")
 
 
+def page_of(row, module, tmp_path, monkeypatch, notes=""):
+    """Measures a row, a few iterations of each case, and returns the text of its page, and the folder of its files."""
+    monkeypatch.setattr(rows, "ITERATIONS", 2)
+    monkeypatch.setattr(page, "ROWS", (row,))
+    saved, written = tmp_path / "measured", tmp_path / "page.md"
+    assert rows.main(module, "", (row,), ["--out", str(saved)]) == 0
+    if notes:
+        (saved / "notes.md").write_text(notes)
+    assert page.main([str(saved), str(written)]) == 0
+    return written.read_text(), saved
+
+
 @pytest.mark.multiprocess
 def test_the_suite_and_its_page(tmp_path, monkeypatch):
     row = rows.Row("tiny", "A tiny row", 1, 2, ("all_reduce", "permute"), ("4", "64", "1K"), ("xla", "gloo"))
-    monkeypatch.setattr(rows, "ITERATIONS", 2)
-    monkeypatch.setattr(page, "ROWS", (row,))
-    saved, written = tmp_path / "cpu", tmp_path / "page.md"
-    assert rows.main("benchmarks.cpu", "", (row,), ["--out", str(saved)]) == 0
-    (saved / "notes.md").write_text("What a person says of it.")
-    assert page.main([str(saved), str(written)]) == 0
-    text = written.read_text()
-    for wanted in ("## A tiny row", "](cpu/tiny-permute.png)", "XLA in one process", "What a person says of it."):
+    text, saved = page_of(row, "benchmarks.cpu", tmp_path, monkeypatch, "What a person says of it.")
+    for wanted in ("## A tiny row", "](measured/tiny-permute.png)", "XLA in one process", "What a person says of it."):
         assert wanted in text, text
     assert text.count("| 1 KiB |") == 2
     assert (saved / "tiny-permute.png").read_bytes().startswith(b"\x89PNG")
@@ -34,13 +40,8 @@ def test_the_suite_and_its_page(tmp_path, monkeypatch):
 @pytest.mark.multiprocess
 def test_a_page_of_whole_programs(tmp_path, monkeypatch):
     row = dataclasses.replace(programs.ROWS[0], name="tiny", devices=2, collectives=("sum", "roll"), sizes=("4", "4K"))
-    monkeypatch.setattr(rows, "ITERATIONS", 2)
-    monkeypatch.setattr(page, "ROWS", (row,))
-    saved, written = tmp_path / "programs", tmp_path / "page.md"
-    assert rows.main("benchmarks.programs", "", (row,), ["--out", str(saved)]) == 0
-    assert page.main([str(saved), str(written)]) == 0
-    text = written.read_text()
-    wanted = "# Benchmarks of whole programs", "](programs/tiny.png)", "* `roll`: ", "| collectives |", "1 jaxring's |"
+    text, saved = page_of(row, "benchmarks.programs", tmp_path, monkeypatch)
+    wanted = "# Benchmarks of whole programs", "](measured/tiny.png)", "* `roll`: ", "| collectives |", "1 jaxring's |"
     for each in wanted:
         assert each in text, text
     assert (saved / "tiny.png").read_bytes().startswith(b"\x89PNG")
@@ -51,12 +52,7 @@ def test_a_page_of_whole_programs(tmp_path, monkeypatch):
 def test_a_row_between_hosts_says_what_joins_them(tmp_path, monkeypatch):
     network = rows.Network(2, "200mbit", links=2)
     row = rows.Row("apart", "Apart", 2, 1, ("all_reduce",), ("4", "64K"), ("gloo",), network=network)
-    monkeypatch.setattr(rows, "ITERATIONS", 2)
-    monkeypatch.setattr(page, "ROWS", (row,))
-    saved, written = tmp_path / "cpu", tmp_path / "page.md"
-    assert rows.main("benchmarks.cpu", "", (row,), ["--out", str(saved)]) == 0
-    assert page.main([str(saved), str(written)]) == 0
-    text = written.read_text()
+    text, _ = page_of(row, "benchmarks.cpu", tmp_path, monkeypatch)
     assert "2 hosts, 2 link(s) of 200mbit each" in text, text
     assert "| bus Gbit/s |" in text, text
     assert "/tcp |" in text, text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -77,27 +77,20 @@ def _one_call(
     collective: str,
     data: list[Shape],
     groups: np.ndarray,
-    **options: Any,
-) -> None:
-    """One custom call in place of the instruction, with the same operands and results."""
-    if not data or len(shapes(instruction.shape)) != len(data) or is_tuple(instruction.shape) != (len(data) > 1):
-        raise UnservedError("its results do not match its operands")
-    _emit(body, calls, instruction, collective, data, groups, **options)
-
-
-def _emit(
-    body: Body,
-    calls: Calls,
-    instruction: Instruction,
-    collective: str,
-    data: list[Shape],
-    groups: np.ndarray,
     *,
     op: str | None = None,
     aliases: dict[int, int] | None = None,
-    **options: Any,
+    buffer_per_block: bool = False,
+    perm: tuple[tuple[int, int], ...] = (),
 ) -> None:
-    """The custom call, in the narrow type of the values where XLA has widened them."""
+    """One custom call in place of the instruction, with the same operands and results.
+
+    It is done in the narrow type of the values where XLA has widened them. With ``buffer_per_block`` ``data`` is one
+    shape, that of each operand and result; else it has a shape for each operand.
+    """
+    matching = len(shapes(instruction.shape)) == len(data) and is_tuple(instruction.shape) == (len(data) > 1)
+    if not data or not (buffer_per_block or matching):
+        raise UnservedError("its results do not match its operands")
     given, aliases = instruction.operands, aliases or {}
     dtypes = narrow_dtypes(body, instruction, op)
     narrow = [shape._replace(dtype=dtype or shape.dtype) for shape, dtype in zip(data, dtypes, strict=False)]
@@ -110,7 +103,17 @@ def _emit(
         operands = given
     started = instruction.id in calls.started
     name, operands, fields = calls.target(
-        body, instruction, collective, data, groups, operands, op=op, aliases=aliases, started=started, **options
+        body,
+        instruction,
+        collective,
+        data,
+        groups,
+        operands,
+        op=op,
+        aliases=aliases,
+        started=started,
+        buffer_per_block=buffer_per_block,
+        perm=perm,
     )
     if not started:
         body.replace(instruction, "custom-call", operands, *fields, name=name)
@@ -164,7 +167,7 @@ def _all_to_all(body: Body, calls: Calls, instruction: Instruction) -> None:
     block = data[0]
     if len(data) != ranks or any(shape != block for shape in (*data, *shapes(instruction.shape))):
         raise UnservedError("its operands and results are not one alike for each rank")
-    _emit(body, calls, instruction, "all_to_all", [block], groups, buffer_per_block=True)
+    _one_call(body, calls, instruction, "all_to_all", [block], groups, buffer_per_block=True)
 
 
 def _permute(body: Body, calls: Calls, instruction: Instruction) -> None:
