@@ -161,6 +161,11 @@ NB_MODULE(JAXRING_MODULE, m) {
           "arrived", [](const Request& r) { return r.site->Arrived(r.group); },
           "(rank, device as XLA numbers it) of this process's participants that have arrived so far.")
       .def(
+          "share_buffers",
+          [](const Request& r, Communicator& communicator) { return r.site->ShareBuffers(r.group, communicator); },
+          nb::arg("communicator"), nb::call_guard<nb::gil_scoped_release>(),
+          "Has other processes map the buffers of the participants that have arrived: (rank, how they are shared).")
+      .def(
           "resolve",
           [](const Request& r, std::shared_ptr<Communicator> communicator, const PlanBuilder& builder) {
             r.site->Resolve(r.group, builder.Finish(std::move(communicator)));
@@ -233,6 +238,14 @@ NB_MODULE(JAXRING_MODULE, m) {
             c.EnterStaging(rank, peer, ToLocation(theirs));
           },
           nb::arg("rank"), nb::arg("peer"), nb::arg("theirs"), nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "offer_replacements",
+          [](Communicator& c, int rank, uint64_t in_bytes, uint64_t out_bytes) {
+            c.OfferReplacement(rank, Communicator::Role::kInput, in_bytes);
+            c.OfferReplacement(rank, Communicator::Role::kOutput, out_bytes);
+          },
+          nb::arg("rank"), nb::arg("in_bytes"), nb::arg("out_bytes"), nb::call_guard<nb::gil_scoped_release>(),
+          "Memory for launches whose own buffers the other processes have not mapped.")
       .def(
           "offer_multicast", [](Communicator& c, uint64_t bytes) { return FromLocation(c.multicast().Offer(bytes)); },
           nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(), "By rank 0: a multicast object for all ranks.")

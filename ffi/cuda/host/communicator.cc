@@ -1,7 +1,9 @@
 #include "cuda/host/communicator.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <tuple>
 
 namespace jaxring::cuda {
 namespace {
@@ -12,6 +14,14 @@ uint64_t Hash(const std::string& text) {  // FNV-1a
   uint64_t hash = 0xcbf29ce484222325ull;
   for (unsigned char c : text) hash = (hash ^ c) * 0x100000001b3ull;
   return hash;
+}
+
+// The size of a buffer that several plans use: at most a quarter more than asked for.
+uint64_t Roomy(uint64_t bytes) {
+  constexpr uint64_t kLeast = uint64_t{1} << 16;
+  uint64_t step = kLeast;
+  while (8 * step <= bytes) step *= 2;
+  return std::max(kLeast, (bytes + step - 1) / step * step);
 }
 
 const char* const kMend =
@@ -39,7 +49,7 @@ Communicator::Communicator(Gpu& gpu, Regions& regions, Proxy* proxy, int process
   }
   for (int r = 0; r < ranks; ++r) {
     if (!local(r)) continue;
-    Local here{spec_.ranks[r].device, nullptr, nullptr, {}, {}, {}, {}};
+    Local here{spec_.ranks[r].device, nullptr, nullptr, {}, {}, {}, {}, {}};
     gpu_.Prepare(here.device);
     regions_.Use(here.device);
     for (int m : Members(r)) {
@@ -96,10 +106,15 @@ const Communicator::Local& Communicator::At(int rank) const { return const_cast<
 Location Communicator::Offer(int rank, const char* memory, uint64_t bytes) {
   if (one_process()) return {0, reinterpret_cast<uint64_t>(memory)};
   Location location;
-  if (!regions_.Publish(memory, bytes, processes_, After(spec_.timeout_s), &location)) {
+  std::string why_not;
+  const auto look = [this] {  // a process that is gone maps nothing any more
+    if (std::string why; Broken(&why)) throw std::runtime_error(why);
+  };
+  if (!regions_.Share(memory, bytes, processes_, After(spec_.timeout_s), &location, &why_not, look)) {
     throw std::runtime_error("device memory of " + spec_.ranks[rank].name +
-                             " cannot be shared with other processes: CUDA IPC does not export it (a container without "
-                             "--ipc=host, a MIG slice or Windows). JAXRING_P2P=none uses the network instead.");
+                             " cannot be shared with other processes: " + why_not +
+                             ". Known causes are a container without --ipc=host, a MIG slice and Windows. "
+                             "JAXRING_P2P=none uses the network instead.");
   }
   return location;
 }
@@ -188,18 +203,53 @@ void Communicator::Fill(int rank, Protocol protocol, bool members, Args* args) c
   args->spread_faults = true;
 }
 
-char* Communicator::Buffer(int rank, int purpose, uint64_t bytes) {
+char* Communicator::Scratch(int rank, uint64_t bytes) {
   std::lock_guard lock(mutex_);
-  auto& buffers = At(rank).buffers[purpose];
+  auto& buffers = At(rank).scratch;
   for (auto& [size, memory] : buffers) {
     if (size >= bytes) return memory;
   }
   // Launches on one device run one after another, so plans share the buffer. Smaller ones are kept, since graphs may
   // use them.
-  uint64_t size = uint64_t{1} << 16;
-  while (size < bytes) size *= 2;
+  const uint64_t size = Roomy(bytes);
   buffers.emplace_back(size, NewMemory(At(rank).device, size));
   return buffers.back().second;
+}
+
+void Communicator::OfferReplacement(int rank, Role role, uint64_t bytes) {
+  if (one_process() || bytes == 0 || FindReplacement(rank, role, bytes) != nullptr) return;
+  const uint64_t size = Roomy(bytes);
+  char* memory = NewMemory(At(rank).device, size);
+  const Location location = Offer(rank, memory, size);
+  std::lock_guard lock(mutex_);
+  At(rank).replacements[static_cast<int>(role)].push_back({size, memory, location});
+}
+
+std::string Communicator::ShareBuffers(int rank, const void* in, uint64_t in_bytes, const void* out,
+                                       uint64_t out_bytes) {
+  const auto look = [this] {
+    if (std::string why; Broken(&why)) throw std::runtime_error(why);
+  };
+  bool descriptor = false;
+  for (auto [what, pointer, bytes] : {std::tuple("input", in, in_bytes), std::tuple("output", out, out_bytes)}) {
+    Location location;
+    std::string why_not;
+    if (bytes == 0) continue;
+    if (!regions_.Share(pointer, bytes, processes_, After(spec_.timeout_s), &location, &why_not, look)) {
+      return "staged: the " + std::string(what) + " of rank " + std::to_string(rank) + " is not shared, since " +
+             why_not;
+    }
+    descriptor |= gpu_.Find(pointer).sharing == Sharing::kDescriptor;
+  }
+  return descriptor ? "shared by file descriptor" : "shared by CUDA IPC";
+}
+
+const Communicator::Replacement* Communicator::FindReplacement(int rank, Role role, uint64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  for (const Replacement& each : At(rank).replacements[static_cast<int>(role)]) {
+    if (each.bytes >= bytes) return &each;
+  }
+  return nullptr;
 }
 
 void Communicator::Break(const std::string& why) {

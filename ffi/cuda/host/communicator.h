@@ -5,7 +5,9 @@
 // Its memory lives until the process ends, since captured graphs may use it at any time.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -91,10 +93,26 @@ class Communicator {
   uint64_t key() const { return ~hash_; }
   std::vector<int> Members(int rank) const;
 
+  // Has the domain's other processes map a rank's buffers, and waits for them; for planning threads. Returns how they
+  // are shared ("shared by file descriptor", "shared by CUDA IPC"), or "staged: " and why they are not.
+  std::string ShareBuffers(int rank, const void* in, uint64_t in_bytes, const void* out, uint64_t out_bytes);
+
   // Fills in the communicator's part of a launch's arguments.
   void Fill(int rank, Protocol protocol, bool members, Args* args) const;
-  // Own memory of at least that many bytes. `purpose`: 0 for scratch, 1 and 2 to replace the input and the output.
-  char* Buffer(int rank, int purpose, uint64_t bytes);
+  // Own memory of at least that many bytes for the schedules' scratch chunks.
+  char* Scratch(int rank, uint64_t bytes);
+
+  // Memory that takes the place of a rank's input or output in launches whose own buffer the peers have not mapped
+  // (yet). Made, shared and mapped by all before any rank of a plan has the plan: launches do not wait for that. Offer
+  // throws std::runtime_error; Find returns nullptr where none of that size was offered.
+  struct Replacement {
+    uint64_t bytes;
+    char* memory;
+    Location location;
+  };
+  enum class Role { kInput = 0, kOutput = 1 };
+  void OfferReplacement(int rank, Role role, uint64_t bytes);
+  const Replacement* FindReplacement(int rank, Role role, uint64_t bytes) const;
 
   // Break records why the communicator cannot be used any more and sets the abort word, which ends its running
   // launches. Only the first reason counts.
@@ -120,8 +138,9 @@ class Communicator {
     char* own;    // connections, members, epochs: only this rank writes them
     std::vector<Member> members;
     std::map<std::pair<int, int>, Wire> wires;  // (peer, protocol)
-    std::map<int, std::vector<std::pair<uint64_t, char*>>> buffers;
-    std::map<int, char*> staging_buffers;  // by owner
+    std::vector<std::pair<uint64_t, char*>> scratch;
+    std::array<std::deque<Replacement>, 2> replacements;  // by role; plans keep pointers to them
+    std::map<int, char*> staging_buffers;                 // by owner
   };
   uint64_t BarrierOffset(int writer) const;
   uint64_t StageOffset(int writer) const;

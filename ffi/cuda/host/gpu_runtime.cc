@@ -22,7 +22,7 @@ Runtime::Runtime(Gpu& gpu, Engine& engine, int process)
     : gpu_(gpu),
       engine_(engine),
       process_(process),
-      regions_(gpu, service_, process),
+      regions_(gpu, process),
       proxy_(gpu, engine),
       side_streams_(gpu, service_),
       monitor_([this] { MonitorLoop(); }) {}
@@ -168,18 +168,23 @@ void Runtime::Abort(const std::string& reason) {
 }
 
 std::map<std::string, uint64_t> Runtime::Counters() {
+  const Regions::Counts regions = regions_.counts();
   std::lock_guard lock(mutex_);
   uint64_t staged = 0;
   for (auto& plan : plans_) staged += plan->staged_launches();
   return {{"plans", plans_.size()},
           {"communicators", communicators_.size()},
           {"staged_launches", staged},
+          {"shared_by_handle", regions.by_handle},
+          {"shared_by_descriptor", regions.by_descriptor},
+          {"unshared", regions.unshared},
+          {"failed_mappings", regions.failed_mappings},
           {"started", side_streams_.count()},
           {"in_flight", side_streams_.open()},
           {"carried_messages", proxy_.messages()},
           {"direct_messages", proxy_.direct_messages()},
           {"gpu_direct_messages", proxy_.gpu_direct_messages()},
-          {"mapped_bytes", regions_.mapped_bytes()}};
+          {"mapped_bytes", regions.mapped_bytes}};
 }
 
 }  // namespace jaxring::cuda

@@ -14,6 +14,19 @@ std::vector<std::pair<int, int>> Site::Arrived(int group) {
   return {groups_[group].devices.begin(), groups_[group].devices.end()};
 }
 
+std::vector<std::pair<int, std::string>> Site::ShareBuffers(int group, Communicator& communicator) {
+  std::map<int, Buffers> buffers;
+  {
+    std::lock_guard lock(mutex_);
+    buffers = groups_[group].buffers;
+  }
+  std::vector<std::pair<int, std::string>> how;
+  for (const auto& [rank, own] : buffers) {
+    how.emplace_back(rank, communicator.ShareBuffers(rank, own.in, own.in_bytes, own.out, own.out_bytes));
+  }
+  return how;
+}
+
 void Site::Resolve(int group, std::shared_ptr<LaunchPlan> plan) {
   runtime_->Watch(plan);
   {
@@ -93,6 +106,7 @@ jaxring::Status Site::Run(int device, const void* partition, const void* in, voi
     std::unique_lock lock(mutex_);
     Group& group = groups_[group_index];
     group.devices[rank] = device;
+    group.buffers.emplace(rank, Buffers{in, out, in_bytes, out_bytes});
     const uint64_t rejections = group.rejections;
     if (!group.plan && !group.asked) {
       group.asked = true;

@@ -46,17 +46,25 @@ class Site : public std::enable_shared_from_this<Site> {
   std::vector<int32_t> GroupPartitions(int group) const;
   // The (rank, device) pairs of this process that have called so far.
   std::vector<std::pair<int, int>> Arrived(int group);
+  // Has the peers map the buffers of this process's ranks that have called so far, before any of them gets its plan.
+  // Returns how each rank's are shared: Communicator::ShareBuffers.
+  std::vector<std::pair<int, std::string>> ShareBuffers(int group, Communicator& communicator);
   void Resolve(int group, std::shared_ptr<LaunchPlan> plan);
   void Reject(int group, jaxring::Status status);
   void Identify(int device, int partition, jaxring::Status status);
 
  private:
+  struct Buffers {
+    const void *in, *out;
+    uint64_t in_bytes, out_bytes;
+  };
   struct Group {
     bool asked = false;
     std::shared_ptr<LaunchPlan> plan;
     uint64_t rejections = 0;
     jaxring::Status rejection;
-    std::map<int, int> devices;  // rank -> device
+    std::map<int, int> devices;      // rank -> device
+    std::map<int, Buffers> buffers;  // of each rank's first call
   };
   jaxring::Status RunOnSideStream(LaunchPlan& plan, int rank, int device, const void* in, void* out, uint64_t in_bytes,
                                   uint64_t out_bytes, void* stream);

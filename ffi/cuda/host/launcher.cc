@@ -108,7 +108,7 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   args.route = Upload(gpu, device, route);
   args.piece_begin = Upload(gpu, device, piece_begin);
   const uint64_t scratch = ScratchBytes(tile_, shape.element_bytes, widening_) * spec_.scratch_chunks * spec_.nlanes;
-  if (scratch != 0) args.scratch = communicator_->Buffer(rank, 0, scratch);
+  if (scratch != 0) args.scratch = communicator_->Scratch(rank, scratch);
   args.block_elements = spec_.block_elements;
   args.tiles = shape.Tiles();
   args.tile_elements = tile_;
@@ -128,6 +128,10 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   local.status = reinterpret_cast<Status*>(gpu.AllocatePinned(sizeof(Status)));
   args.status = local.status;
   local.members = memory;
+  if (memory) {
+    local.replace_in = communicator_->FindReplacement(rank, Communicator::Role::kInput, in_bytes());
+    local.replace_out = communicator_->FindReplacement(rank, Communicator::Role::kOutput, out_bytes());
+  }
   if (spec_.half != Half::kBoth) AddMail(local, table);
   if (spec_.multicast) {
     local.multicast = communicator_->multicast().At(rank, *spec_.multicast);
@@ -165,30 +169,28 @@ void LaunchPlan::SetMoves(int rank, const std::vector<Move>& moves, std::vector<
   local.copies.emplace(*communicator_, rank, moves, std::move(arrivals), block, spec_.in_blocks, spec_.out_blocks);
 }
 
+// Whether all processes of the domain have mapped the buffer, and where it is. Does not wait for them.
 bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint64_t* region, uint64_t* offset) {
-  Gpu& gpu = communicator_->gpu();
-  const Allocation allocation = gpu.Find(pointer);
+  if (bytes == 0) return true;
+  const Allocation allocation = communicator_->gpu().Find(pointer);
   if (allocation.sharing == Sharing::kNone || !Within(allocation, pointer, bytes)) return false;
   *offset = static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base);
-  if (auto known = local.known.find(allocation.id); known != local.known.end()) {
-    *region = known->second;
-    return *region != 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (auto known = local.known.find(allocation.id); known != local.known.end()) {
+      *region = known->second;
+      return true;
+    }
   }
-  Location location;
-  // A process that is gone maps nothing any more, so the wait must end.
-  const auto look = [this] {
-    if (std::string why; communicator_->Broken(&why)) throw std::runtime_error(why);
-  };
-  if (!communicator_->regions().Publish(pointer, bytes, communicator_->processes(), After(spec_.timeout_s), &location,
-                                        look)) {
-    local.known[allocation.id] = 0;
-    return false;
-  }
-  local.known[allocation.id] = *region = location.region;
+  const uint32_t number = communicator_->regions().TryShare(allocation, communicator_->processes());
+  if (number == 0) return false;
+  std::lock_guard lock(mutex_);
+  local.known[allocation.id] = number;
+  *region = number;
   return true;
 }
 
-// Finds the locations of the buffers for peers. Buffers that cannot be shared are replaced by own memory.
+// Finds the locations of the buffers for peers. Buffers that the peers have not mapped are replaced by own memory.
 void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged) {
   args->in = static_cast<const char*>(in);
   args->out = static_cast<char*>(out);
@@ -198,23 +200,30 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* 
     args->out_offset = reinterpret_cast<uint64_t>(out);
     return;
   }
-  if (spec_.zero_copy && Locate(local, in, in_bytes(), &args->in_region, &args->in_offset) &&
-      Locate(local, out, out_bytes(), &args->out_region, &args->out_offset)) {
-    return;
+  if (spec_.zero_copy) {
+    // Both, so that both are listed at the first launch.
+    const bool in_mapped = Locate(local, in, in_bytes(), &args->in_region, &args->in_offset);
+    if (Locate(local, out, out_bytes(), &args->out_region, &args->out_offset) && in_mapped) return;
+  }
+  const auto lacks = [](uint64_t bytes, const auto* replacement) { return bytes != 0 && replacement == nullptr; };
+  if (lacks(in_bytes(), local.replace_in) || lacks(out_bytes(), local.replace_out)) {
+    throw std::runtime_error("the other processes have not mapped the buffers of rank " + std::to_string(rank) +
+                             ", and there was no memory for replacements when the call was planned: leave more of the "
+                             "GPU free (XLA_PYTHON_CLIENT_MEM_FRACTION)");
   }
   *staged = true;
   ++staged_;
-  Gpu& gpu = communicator_->gpu();
-  communicator_->regions().service().Do([&] {
-    args->in = communicator_->Buffer(rank, 1, in_bytes());
-    args->out = communicator_->Buffer(rank, 2, out_bytes());
-  });
-  if (!Locate(local, args->in, in_bytes(), &args->in_region, &args->in_offset) ||
-      !Locate(local, args->out, out_bytes(), &args->out_region, &args->out_offset)) {
-    throw std::runtime_error(spec_.what + ": rank " + std::to_string(rank) +
-                             " cannot export its replacement buffer to the other processes");
+  if (in_bytes() != 0) {
+    args->in = local.replace_in->memory;
+    args->in_region = local.replace_in->location.region;
+    args->in_offset = local.replace_in->location.offset;
   }
-  gpu.CopyAsync(const_cast<char*>(args->in), in, in_bytes(), stream);
+  if (out_bytes() != 0) {
+    args->out = local.replace_out->memory;
+    args->out_region = local.replace_out->location.region;
+    args->out_offset = local.replace_out->location.offset;
+  }
+  communicator_->gpu().CopyAsync(const_cast<char*>(args->in), in, in_bytes(), stream);
 }
 
 jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes,

@@ -1,6 +1,6 @@
 // A plan of the CUDA engine: a schedule bound to dtype, size and communicator, with its tables on every local rank's
-// device. Python makes it once per call site and group. Nothing in it changes except which buffers the peers have
-// mapped.
+// device. Python makes it once per call site and group. Nothing in it changes except which buffers the peers are known
+// to have mapped.
 #pragma once
 
 #include <map>
@@ -65,8 +65,9 @@ class LaunchPlan {
   // the blocks of its output that others send. Throws std::invalid_argument for blocks that do not exist.
   void SetMoves(int rank, const std::vector<Move>& moves, std::vector<int> arrivals);
 
-  // Enqueues one rank's part. It never waits for other ranks' kernels, but the first launch with an allocation waits
-  // until the other processes have mapped it. `vectors`: of a ragged collective, else nullptr.
+  // Enqueues one rank's part. It never waits, neither for other ranks' kernels nor for other processes: as long as
+  // these have not mapped a buffer, its data is copied to and from a replacement (Communicator::OfferReplacement,
+  // before AddLocal). `vectors`: of a ragged collective, else nullptr.
   jaxring::Status Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes, void* stream,
                          const RaggedVectors* vectors = nullptr);
 
@@ -88,7 +89,9 @@ class LaunchPlan {
     uint64_t* extents;
     Status* status;
     bool members;                        // whether other ranks address its buffers
-    std::map<uint64_t, uint64_t> known;  // allocation id -> region that the whole domain has mapped; 0: not shared
+    std::map<uint64_t, uint32_t> known;  // allocation id -> region that the whole domain has mapped; under mutex_
+    const Communicator::Replacement* replace_in;  // nullptr if there is none
+    const Communicator::Replacement* replace_out;
     std::optional<Copies> copies;        // instead of a kernel
     std::optional<Multicast> multicast;  // the multicast memory of such a kernel
   };

@@ -57,6 +57,11 @@ class Group:
             name, ranks, shape.lanes, list(shape.wires), shape.stage_bytes, timeout_s
         )
         self.local = [rank for rank in range(len(ranks)) if self.communicator.local(rank)]
+        owners = [process for process, _, _, _ in ranks]
+        near = {owners[peer] for rank in self.local for peer in self.communicator.members(rank)}
+        self._own = owners[self.local[0]] if self.local else -1
+        # The other processes with which this one shares memory.
+        self.near = sorted(near - {self._own})
 
     def prepare(self) -> None:
         """Exchange memory among the ranks of each domain and test every path. Raises JoinError."""
@@ -109,6 +114,37 @@ class Group:
             for peer in made.members(rank):
                 self._do(made.enter_staging, rank, peer, self._hear(f"staging/{peer}"))
         self._landed = True
+
+    def offer_replacements(self, in_bytes: int, out_bytes: int) -> str:
+        """Make memory for launches whose buffers the other processes have not mapped.
+
+        Returns why there is none for some rank, or "".
+        """
+        for rank in self.local:
+            try:
+                self.communicator.offer_replacements(rank, in_bytes, out_bytes)
+            except RuntimeError as error:
+                return str(error)
+        return ""
+
+    def meet(self, key: str, first: Callable[[], None]) -> None:
+        """Call ``first``, then wait until all processes that share memory have done so for this key.
+
+        Called without `lock`: processes may make their plans in different orders. A process that gets its plan only
+        then runs no kernel of it while another one still waits for a mapping, which a driver may make only when no
+        kernel runs.
+        """
+        if not self.near:
+            first()
+            return
+
+        def told() -> Location:
+            first()
+            return 0, 0
+
+        self._say(f"met/{key}/{self._own}", told)
+        for process in self.near:
+            self._hear(f"met/{key}/{process}")
 
     def multicast(self, nbytes: int) -> None:
         """Make multicast memory for all ranks, once: ``nbytes`` of each. Raises JoinError that names rank and step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import math
 import time
@@ -101,6 +102,8 @@ class CudaPlanner:
                 perm=spec.perm,
             ),
         )
+        moved = choice.algorithm in (copy_engine.NAME, nvls.NAME)  # through memory of the communicator's own
+        shares = bool(group.near) and not moved and any(schedule.uses_memory(rank) for rank in group.local)
         with group.lock:
             group.prepare()
             if choice.algorithm == copy_engine.NAME:
@@ -111,9 +114,21 @@ class CudaPlanner:
             if half == "both":
                 peers = {rank: set().union(*schedule.message_peers(rank)) for rank in group.local}
                 group.connect(peers, choice.protocol)
+            lacks = ""
+            if shares:
+                lacks = group.offer_replacements(nbytes, spec.block_bytes * schedule.out_blocks)
         header_ring = None
         if half != "both":
             group, header_ring = self._communicators.queue(devices, owners, spec, choice.channels)
+        shared: list[tuple[int, str]] = []
+
+        def share() -> None:
+            if shares and settings().p2p != "staged":
+                shared.extend(request.share_buffers(group.communicator))
+
+        # All ranks call both halves of a message, in any order.
+        group.meet("halves" if half != "both" else _identity(request), share)
+        transports, memory = _paths(transports, shares, shared, lacks)
         plan = cuda_builder.build(self._native, spec, schedule, choice, group.local, nbytes, self._threads)
         if ragged:
             plan.set_ragged(math.prod(spec.shape[1:]))
@@ -132,7 +147,7 @@ class CudaPlanner:
             protocol=choice.protocol,
             channels=choice.channels,
             transports=transports,
-            reason=choice.reason,
+            reason=choice.reason + memory,
             candidates=tuple(choice.candidates),
         )
         record(decision)
@@ -174,3 +189,26 @@ class CudaPlanner:
         if len(set(domains)) > 1:
             ways.add("network")
         return tuple(sorted(ways)) or ("none",)
+
+
+def _identity(request: Any) -> str:
+    """A name of the request's call site and group, the same in all processes."""
+    text = f"{request.spec}/{request.ordinal}/{list(request.partitions)}"
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def _paths(
+    transports: tuple[str, ...], shares: bool, shared: list[tuple[int, str]], lacks: str
+) -> tuple[tuple[str, ...], str]:
+    """The transports, and what `explain` says of how ranks reach each other's buffers.
+
+    ``shared``: how the peers have mapped each rank's buffers; empty where JAXRING_P2P=staged says that they shall not.
+    ``lacks``: why there is no memory for those that they have not mapped.
+    """
+    if not shares:
+        return transports, ""
+    staged = not shared or any(how.startswith("staged") for _, how in shared)
+    if lacks:
+        logger.warning("no replacements for buffers that other processes have not mapped: %s", lacks)
+    said = sorted({how for _, how in shared}) or ["staged: JAXRING_P2P=staged asks for it"]
+    return (*transports, "staged") if staged else transports, "; buffers " + ", ".join(said)

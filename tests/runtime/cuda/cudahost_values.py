@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from jaxring.settings import settings
 from tests.runtime.cuda.cudahost_engine import (
     RANKS,
     REAL,
@@ -142,6 +143,22 @@ def replays():
 
 def explained(word):
     assert any(word in d.transports for d in jaxring.plans()), jaxring.explain()
+
+
+def memory():
+    """By which path memory was really shared: what is counted is what the decisions say."""
+    counted, plans = engine.native.counters(), jaxring.plans()
+    reasons = {plan.reason.split("; buffers ")[1] for plan in plans}
+    print("memory:", {name: counted[name] for name in ("staged_launches", "shared_by_descriptor", "unshared")}, reasons)
+    if settings().p2p == "staged":
+        assert reasons == {"staged: JAXRING_P2P=staged asks for it"}, reasons
+    elif REAL:
+        assert reasons == {"shared by file descriptor"}, reasons
+    else:  # buffers of JAX's CPU backend, which the fake GPU does not know
+        assert all("is not shared, since the driver exports no such memory" in reason for reason in reasons), reasons
+    staged = any("staged" in plan.transports for plan in plans)
+    assert staged == (not REAL or settings().p2p == "staged") == (counted["staged_launches"] > 0), counted
+    assert counted["failed_mappings"] == 0, counted
 
 
 def over_rdma():

@@ -22,6 +22,7 @@ from tests.runtime.cuda.cudahost_values import (
     explained,
     joined,
     loop,
+    memory,
     not_switched,
     over_rdma,
     replays,
@@ -77,7 +78,7 @@ CASES["collectives"] = lambda: (engine.start(), collectives(), loop(), not_switc
 CASES["joined"] = lambda: (engine.start(), joined())
 CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol="ll"))
 CASES["network"] = lambda: (engine.start(), collectives(), explained("network"))
-CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), loop())
+CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), loop(), memory())
 CASES["copied"] = lambda: (engine.start(), copied())
 CASES["switched"] = lambda: (start_apart(), switched())
 CASES["copied_switched"] = lambda: (start_apart(), copied(), switched())

@@ -1,5 +1,5 @@
 // A process's region directory: a page of shared memory that its peers map. It lists the process's exported allocations
-// by region number, and each reader writes into it how many of them it has mapped. The memory has no name and is freed
+// by region number, and each reader writes into it which of them it has mapped. The memory has no name and is freed
 // with the last process.
 #pragma once
 
@@ -23,17 +23,21 @@ struct DirectoryRecord {
   char device[64];  // its uuid
 };
 
-// The owner writes `count` last (release), and never changes a record after that. A reader claims its entry once,
-// writes `reason` before it sets `failed`, and stores `mapped` (release) after its tables hold the addresses.
+// What a reader has done with a region.
+enum class Mapping : uint8_t { kNotYet = 0, kMapped, kFailed };
+
+// The owner writes `count` last (release), and never changes a record after that. A reader claims its entry once. It
+// stores kMapped (release) after its tables hold the region's address. `reason` describes its first failure, of region
+// `reason_of`, which is stored (release) before that region's kFailed.
 struct DirectoryPage {
   std::atomic<uint32_t> count;
   DescriptorSource descriptors;  // written before any peer maps the directory
   DirectoryRecord records[kMaxRegions];
   struct Reader {
-    std::atomic<uint32_t> process;  // + 1; 0: free
-    std::atomic<uint32_t> mapped;   // regions below this number
-    std::atomic<uint32_t> failed;
-    char reason[244];
+    std::atomic<uint32_t> process;    // + 1; 0: free
+    std::atomic<uint32_t> reason_of;  // 0: nothing has failed
+    char reason[248];
+    std::atomic<Mapping> mappings[kMaxRegions];
   } readers[kMaxReaders];
 };
 

@@ -5,6 +5,10 @@
 // every device that it uses, enters the address in the table that kernels read, and confirms this in the directory.
 // Only then does the owner launch a kernel that names the region, so a kernel never reads a number that its own table
 // lacks. Entries never change, so graphs can be replayed. A mapping lives until its process ends.
+//
+// A driver may map memory only after the kernels that run on the device, and these may wait for a launch of the
+// memory's owner. So no launch waits for a mapping: TryShare returns at once, and only planning threads call what
+// waits.
 #pragma once
 
 #include <atomic>
@@ -45,7 +49,7 @@ inline bool Within(const Allocation& allocation, const void* pointer, uint64_t b
 class Regions {
  public:
   // `process`: this process's number in the job.
-  Regions(Gpu& gpu, Service& service, int process);
+  Regions(Gpu& gpu, int process);
   ~Regions();
   Regions(const Regions&) = delete;
 
@@ -56,11 +60,13 @@ class Regions {
   // Maps peers' memory for `device`, too, from now on.
   void Use(int device);
 
-  // Finds the location of `bytes` at a pointer and waits until all `processes` have mapped it. Returns false if the
-  // memory cannot be exported or is not a single allocation. Throws std::runtime_error that names the two processes,
-  // also after `deadline`. `look` is called while it waits and may throw to end the wait.
-  bool Publish(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline,
-               Location* location, const std::function<void()>& look = {});
+  // The region of an allocation if all `processes` have mapped it, else 0. Never waits. The first call for an
+  // allocation has it listed, so that a later call may find it mapped.
+  uint32_t TryShare(const Allocation& allocation, const std::set<int>& processes);
+  // Lists the allocation of `bytes` at a pointer and waits until all `processes` have mapped it. Returns false where it
+  // stays unshared, and in `*why_not` for what reason. `look` is called while it waits and may throw to end the wait.
+  bool Share(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline, Location* location,
+             std::string* why_not, const std::function<void()>& look = {});
   // The address of a peer's location for kernels of `device`. Waits until it is mapped.
   char* Resolve(int device, int process, Location location, Deadline deadline);
   // The table of the regions of a process (which may be this one), as kernels of `device` read it.
@@ -71,52 +77,68 @@ class Regions {
   uint32_t HandOut(std::function<int()> make);
   int Fetch(int process, uint32_t number);
 
-  Service& service() { return service_; }
-  uint64_t mapped_bytes() const { return mapped_bytes_; }
+  struct Counts {
+    uint64_t mapped_bytes = 0;     // of peers' memory
+    uint64_t failed_mappings = 0;  // of peers' regions
+    // This process's allocations that peers may map, by the two ways of sharing, and those that cannot be exported.
+    uint64_t by_handle = 0, by_descriptor = 0, unshared = 0;
+  };
+  Counts counts();
 
  private:
   struct Peer {
     int process;
     std::unique_ptr<RegionDirectory> directory;
-    std::unique_ptr<Doorbell> doorbell;
+    std::shared_ptr<Doorbell> doorbell;
     DirectoryPage::Reader* place;
+    uint32_t confirmed = 1;                  // regions below this number have been confirmed or have failed
+    std::map<uint32_t, std::string> failed;  // region -> reason
   };
   struct TableOf {
     uint64_t* entries = nullptr;  // device memory that kernels read
-    std::vector<uint64_t> known;  // a copy in host memory
-    uint32_t mapped = 1;          // regions below this number are mapped
+    std::vector<uint64_t> known;  // a copy in host memory; 0: not mapped
+    uint32_t tried = 1;           // regions below this number are mapped or have failed
   };
   void Watch();
   void MapNews(Peer& peer);
-  void MapOne(int device, TableOf& table, uint32_t number, const DirectoryPage& page);
+  uint64_t MapOne(int device, TableOf& table, uint32_t number, const DirectoryPage& page);
+  void Failed(Peer& peer, uint32_t number, const char* reason);
   int OpenRegion(uint32_t number);
   TableOf& TableLocked(int device, int process);
-  uint32_t ListLocked(const Allocation& allocation);
-  void AwaitMapped(int process, uint32_t number, Deadline deadline, const std::function<void()>& look);
+  TableOf& OwnTable(int device);
+  uint32_t List(const Allocation& allocation);
+  uint32_t NewRegion(const Allocation& allocation);
+  Mapping MappingOf(int process, uint32_t number, std::string* why_not);
 
   Gpu& gpu_;
-  Service& service_;
   const int own_process_;
   std::unique_ptr<RegionDirectory> directory_;
   std::unique_ptr<Doorbell> doorbell_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // not held during a call of the driver that maps memory
   std::condition_variable changed_;
   std::set<int> devices_;
   std::vector<std::string> uuids_;       // of the devices that this process sees
   std::map<std::string, int> ordinals_;  // by uuid
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::map<std::pair<int, int>, TableOf> tables_;  // (device, process)
-  std::map<uint64_t, uint32_t> numbers_;           // allocation id -> region
-  std::set<uint64_t> unshared_;                    // allocation ids that could not be exported
+  std::map<std::pair<int, int>, TableOf> tables_;  // (device, process), of peers
+  std::mutex own_mutex_;                           // for this process's list; never held during a call of the driver
+  std::map<uint64_t, uint32_t> numbers_;           // allocation id -> region; 0: it cannot be exported
+  std::set<uint64_t> posted_;                      // allocation ids that are about to be listed
+  std::map<uint64_t, std::string> unshared_;       // allocation id -> why it cannot be exported
+  std::vector<std::shared_ptr<Doorbell>> bells_;   // of the peers
+  std::map<int, TableOf> own_tables_;              // by device. Only the publisher's thread uses these two
   std::map<uint32_t, uint64_t> own_base_;          // region -> base
   std::mutex descriptors_mutex_;                   // not mutex_: that is held during a request to a peer, which may
                                                    // send a request to this process meanwhile
   std::map<uint32_t, Allocation> descriptors_;     // regions that are shared by descriptor
   std::vector<std::function<int()>> handed_out_;   // numbered from kMaxRegions
-  std::atomic<uint64_t> mapped_bytes_{0};
+  std::atomic<uint64_t> mapped_bytes_{0}, failed_mappings_{0}, by_handle_{0}, by_descriptor_{0};
   std::atomic<bool> stop_{false};
   std::unique_ptr<DescriptorServer> server_;
   std::thread watcher_;
+  // Exports allocations, one after another. A thread of its own, so that launches that use the runtime's service do not
+  // wait behind a driver that exports or copies. The last member, so that its work ends first.
+  Service publisher_;
 };
 
 }  // namespace jaxring::cuda

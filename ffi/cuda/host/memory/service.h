@@ -24,17 +24,22 @@ class Service {
   }
   Service(const Service&) = delete;
 
+  // Has the service's thread run `work`, which must not throw, some time later.
+  void Post(std::function<void()> work) {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(work));
+    }
+    wake_.notify_one();
+  }
+
   // Runs `work` on the service's thread and returns its result or throws its exception. On that thread it runs at once.
   template <class Work>
   auto Do(Work work) -> decltype(work()) {
     if (std::this_thread::get_id() == thread_.get_id()) return work();
     std::packaged_task<decltype(work())()> task(std::move(work));
     auto result = task.get_future();
-    {
-      std::lock_guard lock(mutex_);
-      queue_.push_back([&task] { task(); });
-    }
-    wake_.notify_one();
+    Post([&task] { task(); });
     return result.get();
   }
 

@@ -98,6 +98,7 @@ class FakeGpu final : public Gpu {
     if (options().no_import) throw GpuError("cudaIpcOpenMemHandle: peer access is not supported (217)");
     Handle contents;
     std::memcpy(&contents, handle.bytes.data(), sizeof contents);
+    if (contents.bytes == options().no_import_of) throw GpuError("cudaIpcOpenMemHandle: out of memory (2)");
     const std::string path = "/proc/" + std::to_string(contents.pid) + "/fd/" + std::to_string(contents.fd);
     const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (fd < 0) throw GpuError("cannot open " + path + ": " + std::strerror(errno));
@@ -116,6 +117,7 @@ class FakeGpu final : public Gpu {
   char* ImportDescriptor(int, int descriptor, uint64_t bytes) override {
     CheckNotCapturing();
     if (options().no_import) throw GpuError("cuMemImportFromShareableHandle: not supported (801)");
+    if (bytes == options().no_import_of) throw GpuError("cuMemMap: out of memory (2)");
     return Map(descriptor, bytes);
   }
 
@@ -230,6 +232,7 @@ class FakeGpu final : public Gpu {
     if ((prepared_ >> device & 1) == 0) throw GpuError("a launch on a device whose kernels were not loaded before");
   }
   char* Map(int fd, uint64_t bytes) {
+    if (options().map_behind_kernels) Machine::Get().AwaitNoKernel();
     // Kernels learn by way of the peer's process that it is mapped, which ThreadSanitizer does not see.
     void* memory;
     {
@@ -287,6 +290,8 @@ void Replay(const Graph& graph) {
     Machine::Get().Push(stream, task);
   }
 }
+
+int RunningKernels() { return Machine::Get().RunningKernels(); }
 
 void* StreamOf(int device) {
   static std::mutex mutex;

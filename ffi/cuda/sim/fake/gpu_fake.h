@@ -28,6 +28,9 @@ struct Options {
   // What is mapped of one reaches no other device's memory.
   bool lose_multicast = false;
   bool no_direct = false;  // NICs do not address its memory
+  // A peer's memory is mapped only while none of this process's kernels runs.
+  bool map_behind_kernels = false;
+  uint64_t no_import_of = 0;  // allocations of that many bytes cannot be mapped by peers
 };
 Options& options();
 
@@ -56,6 +59,9 @@ void BeginCapture(void* stream);
 // Throws GpuError if another stream became part of the capture and was not joined again.
 Graph EndCapture(void* stream);
 void Replay(const Graph& graph);
+
+// The kernels of this process that have begun and have not ended.
+int RunningKernels();
 
 // The stream that stands for that device of XLA's in tests on JAX's CPU backend.
 void* StreamOf(int device);

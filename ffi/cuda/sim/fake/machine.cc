@@ -174,6 +174,16 @@ bool Machine::HasKernel(int stream) {
   return false;
 }
 
+int Machine::RunningKernels() {
+  std::lock_guard lock(mutex_);
+  return running_;
+}
+
+void Machine::AwaitNoKernel() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return running_ == 0; });
+}
+
 simt::Kernel Machine::Idle(int stream) {
   return {1, 1,
           [this, stream] {
@@ -189,6 +199,7 @@ simt::Kernel Machine::Idle(int stream) {
 
 void Machine::FeedLocked(int stream) {
   simt::Kernel kernel = KernelOf(stream, queues_[stream].tasks.front());
+  ++running_;
   for (simt::Kernel& past : streams_[stream]) past.body = nullptr;
   streams_[stream].push_back(std::move(kernel));
   streams_[stream].push_back(Idle(stream));
@@ -209,6 +220,7 @@ simt::Kernel Machine::KernelOf(int stream, const Task& task) {
     queues_[stream].tasks.pop_front();
     ++queues_[stream].done;
     --waiting_;
+    --running_;
     changed_.notify_all();
   };
   return {task.ragged ? 1 : task.args.lanes, static_cast<uint32_t>(task.threads), body, done};

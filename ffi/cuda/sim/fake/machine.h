@@ -39,6 +39,8 @@ class Machine {
   void BeginCapture(int stream);
   Graph EndCapture(int stream);
   bool Capturing(int stream);
+  int RunningKernels();
+  void AwaitNoKernel();
   // The capture in which an event was recorded, or -1.
   int Recorded(int stream, const Mark& mark);
   void Await(int stream, const Mark& mark, int capture);
@@ -64,6 +66,7 @@ class Machine {
   std::map<int, Graph> graphs_;
   std::array<bool, kStreams> taken_{};
   uint64_t waiting_ = 0;  // tasks that are not done
+  int running_ = 0;       // kernels
   std::vector<simt::Stream> streams_;
   simt::Machine machine_;
   std::thread thread_;

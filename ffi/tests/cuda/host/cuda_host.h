@@ -262,7 +262,14 @@ inline bool UsesMemory(const Schedule& schedule, const std::vector<int>& domain,
   return false;
 }
 
-inline std::shared_ptr<cuda::LaunchPlan> PlanOf(const std::shared_ptr<cuda::Communicator>& group,
+// Returns when all processes have called it; `key` is new.
+inline void Meet(Processes& here, const std::string& key) {
+  here.store->Set(key + "/" + std::to_string(here.own), "");
+  for (int p = 0; p < here.count; ++p) here.store->Get(key + "/" + std::to_string(p));
+}
+
+// All processes make the plan together, since they map each other's memory meanwhile.
+inline std::shared_ptr<cuda::LaunchPlan> PlanOf(Processes& here, const std::shared_ptr<cuda::Communicator>& group,
                                                 const GroupShape& shape, const Schedule& schedule, DType dtype,
                                                 uint64_t block,
                                                 const std::function<void(cuda::LaunchPlanSpec&)>& change = {}) {
@@ -282,6 +289,15 @@ inline std::shared_ptr<cuda::LaunchPlan> PlanOf(const std::shared_ptr<cuda::Comm
   spec.threads = kThreads;
   spec.timeout_s = 60;
   if (change) change(spec);
+  static int number = 0;  // the same in all processes
+  ++number;
+  for (int r = 0; r < schedule.ranks() && !spec.multicast; ++r) {
+    if (!group->local(r) || !UsesMemory(schedule, shape.domain, r)) continue;
+    const uint64_t bytes = block * ElementBytes(dtype);
+    group->OfferReplacement(r, cuda::Communicator::Role::kInput, schedule.in_blocks * bytes);
+    group->OfferReplacement(r, cuda::Communicator::Role::kOutput, schedule.out_blocks * bytes);
+  }
+  Meet(here, "planned " + std::to_string(number));
   auto plan = std::make_shared<cuda::LaunchPlan>(group, spec);
   for (const RankTable& table : schedule.tables) {
     if (group->local(table.rank)) plan->AddLocal(table, UsesMemory(schedule, shape.domain, table.rank));

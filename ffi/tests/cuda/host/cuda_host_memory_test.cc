@@ -37,6 +37,89 @@ void Unexportable(Processes& here) {
   Play(here, ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple), schedule, 1000, {}, &staged);
   CHECK_EQ(staged, 6u);
 }
+
+// One rank for each process, and its buffers, which the peers have not mapped.
+struct Unmapped {
+  Unmapped(Processes& processes, uint64_t block)
+      : here(processes), schedule(Find("all_reduce direct 1x2 x1")), elements(block) {
+    const GroupShape shape = ShapeOf(schedule, {0, 1}, {0, 0}, cuda::Protocol::kSimple);
+    group = Join(here, shape);
+    plan = PlanOf(here, group, shape, schedule, DType::kInt32, elements,
+                  [](cuda::LaunchPlanSpec& spec) { spec.timeout_s = kSlow ? 60 : 5; });
+    buffers = std::make_unique<Buffers>(here.own, schedule, elements, true);
+  }
+  void Launch(int round) {
+    buffers->Fill(round);
+    const Status status =
+        plan->Launch(here.own, buffers->in, buffers->out, plan->in_bytes(), plan->out_bytes(), StreamOf(here.own));
+    if (!status.ok()) std::cerr << status.message << std::endl;
+    CHECK(status.ok());
+  }
+  void Check(int round) {
+    cuda::ThisGpu().Synchronize(DeviceOf(here.own), StreamOf(here.own));
+    buffers->Check(round);
+  }
+  // Launches until this process copies its buffers no more, and so does the other.
+  void UntilInPlace(const std::string& key) {
+    for (int round = 1;; ++round) {
+      CHECK(round < 400);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      const uint64_t before = plan->staged_launches();
+      Launch(round);
+      Check(round);
+      const std::string name = key + std::to_string(round) + "/";
+      here.store->Set(name + std::to_string(here.own), plan->staged_launches() == before ? "in place" : "staged");
+      if (here.store->Get(name + "0") == "in place" && here.store->Get(name + "1") == "in place") return;
+    }
+  }
+  Processes& here;
+  const Schedule& schedule;
+  uint64_t elements;
+  std::shared_ptr<cuda::Communicator> group;
+  std::shared_ptr<cuda::LaunchPlan> plan;
+  std::unique_ptr<Buffers> buffers;
+};
+
+// The driver maps memory behind running kernels: rank 0's runs and waits for rank 1, whose launch therefore must not
+// wait until process 0 has mapped its buffers. Later launches use these in place.
+void MapsBehindKernels(Processes& here) {
+  cuda::fake::options().map_behind_kernels = true;
+  Unmapped ranks(here, 1000);
+  if (here.own == 1) here.store->Get("rank 0's kernel runs");
+  ranks.Launch(0);
+  if (here.own == 0) {
+    while (cuda::fake::RunningKernels() == 0) std::this_thread::yield();
+    here.store->Set("rank 0's kernel runs", "");
+  }
+  ranks.Check(0);
+  CHECK_EQ(ranks.plan->staged_launches(), 1u);
+  ranks.UntilInPlace("mapped ");
+}
+
+// One allocation that a peer cannot map is copied to a replacement, and others are used in place all the same.
+void OneFailedMapping(Processes& here) {
+  cuda::fake::options().no_import_of = BytesOf(Find("all_reduce direct 1x2 x1"), 50'000);
+  Unmapped large(here, 50'000);
+  const std::string how = large.group->ShareBuffers(here.own, large.buffers->in, large.plan->in_bytes(),
+                                                    large.buffers->out, large.plan->out_bytes());
+  const std::string peer = std::to_string(1 - here.own), own = std::to_string(here.own);
+  CHECK_EQ(how, "staged: the input of rank " + own + " is not shared, since process " + peer +
+                    " cannot map device memory of process " + own + ": cuMemMap: out of memory (2)");
+  for (int round = 0; round < 3; ++round) {
+    large.Launch(round);
+    large.Check(round);
+  }
+  CHECK_EQ(large.plan->staged_launches(), 3u);
+  CHECK_EQ(here.runtime->Counters()["failed_mappings"], 1u);
+  Unmapped small(here, 1000);
+  const std::string shared = small.group->ShareBuffers(here.own, small.buffers->in, small.plan->in_bytes(),
+                                                       small.buffers->out, small.plan->out_bytes());
+  CHECK_EQ(shared, "shared by file descriptor");
+  Meet(here, "shared");
+  small.Launch(0);
+  small.Check(0);
+  CHECK_EQ(small.plan->staged_launches(), 0u);
+}
 #endif
 
 // XLA may capture a site's first call, when the peers have not mapped the buffers yet. Another thread then makes the
@@ -46,7 +129,7 @@ void CapturedFirst(Processes& here) {
   for (bool zero_copy : {true, false}) {
     const GroupShape shape = ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple);
     auto group = Join(here, shape);
-    auto plan = PlanOf(group, shape, schedule, DType::kInt32, 1000,
+    auto plan = PlanOf(here, group, shape, schedule, DType::kInt32, 1000,
                        [&](cuda::LaunchPlanSpec& spec) { spec.zero_copy = zero_copy; });
     std::map<int, Buffers> buffers;
     std::vector<std::function<void()>> graphs;
@@ -90,6 +173,10 @@ CASE("staged") { PlayIn(2, Staged); }
 
 #if !defined(JAXRING_REAL_GPU)
 CASE("unexportable") { PlayIn(2, Unexportable); }
+
+CASE("maps_behind_kernels") { PlayIn(2, MapsBehindKernels); }
+
+CASE("one_failed_mapping") { PlayIn(2, OneFailedMapping); }
 #endif
 
 CASE("virtual_memory") { PlayIn(2, VirtualMemory); }

@@ -46,7 +46,7 @@ void Mail(Processes& here, const std::vector<int>& process, const std::vector<in
   Connect(here, *group, data, both);
   Connect(here, *header_ring, headers, both);
   const auto plan = [&](const char* name, Half half, bool last) {
-    auto made = PlanOf(group, data, Find(name), DType::kInt32, kElements, [&](cuda::LaunchPlanSpec& spec) {
+    auto made = PlanOf(here, group, data, Find(name), DType::kInt32, kElements, [&](cuda::LaunchPlanSpec& spec) {
       spec.half = half;
       spec.header_ring = header_ring;
       spec.check = 12345;
@@ -99,7 +99,7 @@ void Ragged(Processes& here, const std::vector<int>& process, const std::vector<
   const GroupShape shape = Shape("ragged", process, domain, 4, 512);
   auto group = Join(here, shape);
   Connect(here, *group, shape, schedule);
-  auto plan = PlanOf(group, shape, schedule, DType::kInt32, kRow * kRows,
+  auto plan = PlanOf(here, group, shape, schedule, DType::kInt32, kRow * kRows,
                      [](cuda::LaunchPlanSpec& spec) { spec.ragged_row = kRow; });
   here.runtime->Watch(plan);
   struct Buffers {

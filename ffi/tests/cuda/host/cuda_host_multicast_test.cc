@@ -48,7 +48,7 @@ void Failures(Processes& here) {
   const GroupShape shape = ShapeOf(schedule, all, all, cuda::Protocol::kSimple);
   auto group = Join(here, shape);
   const auto multicast = [](cuda::LaunchPlanSpec& spec) { spec.multicast = cuda::MulticastKind::kAllReduce; };
-  Refused([&] { PlanOf(group, shape, schedule, DType::kInt32, 100, multicast); }, "was not mapped");
+  Refused([&] { PlanOf(here, group, shape, schedule, DType::kInt32, 100, multicast); }, "was not mapped");
   cuda::MulticastTeam& team = group->multicast();
   const cuda::Location object = team.Offer(4096);
   CHECK_EQ(team.Offer(4096).region, object.region);
@@ -62,14 +62,14 @@ void Failures(Processes& here) {
   Refused([&] { team.Map(0); }, "rank 0 (process 0) cannot map the multicast object");
   for (int r : {1, 2, 3}) team.Bind(r);
   for (int r : {0, 1, 2, 3}) team.Map(r);
-  Refused([&] { PlanOf(group, shape, schedule, DType::kInt8, 100, multicast); }, "switches do not reduce");
-  PlanOf(group, shape, schedule, DType::kInt32, 100, multicast);
+  Refused([&] { PlanOf(here, group, shape, schedule, DType::kInt8, 100, multicast); }, "switches do not reduce");
+  PlanOf(here, group, shape, schedule, DType::kInt32, 100, multicast);
   const auto mean = [&](cuda::LaunchPlanSpec& spec) {
     multicast(spec);
     spec.divisor = 4;
   };
-  Refused([&] { PlanOf(group, shape, schedule, DType::kF8E5M2, 100, mean); }, "switches do not reduce");
-  PlanOf(group, shape, schedule, DType::kBF16, 100, mean);
+  Refused([&] { PlanOf(here, group, shape, schedule, DType::kF8E5M2, 100, mean); }, "switches do not reduce");
+  PlanOf(here, group, shape, schedule, DType::kBF16, 100, mean);
 
   cuda::fake::options().devices = 2;
   const GroupShape shared = ShapeOf(schedule, all, all, cuda::Protocol::kSimple);

@@ -36,6 +36,10 @@ inline int Expected(const Schedule& s, int rank, int block, uint64_t i, int roun
   return 0;
 }
 
+inline uint64_t BytesOf(const Schedule& schedule, uint64_t block) {
+  return 4096 + 4 * block * (schedule.in_blocks + schedule.out_blocks);
+}
+
 // A rank's buffers in one allocation, so that one region holds both at offsets.
 class Buffers {
  public:
@@ -44,7 +48,7 @@ class Buffers {
         schedule_(schedule),
         block_(block),
         host_(block * std::max(schedule.in_blocks, schedule.out_blocks)) {
-    const uint64_t bytes = 4096 + 4 * block * (schedule.in_blocks + schedule.out_blocks);
+    const uint64_t bytes = BytesOf(schedule, block);
     in = (is_virtual ? cuda::ThisGpu().AllocateShared(DeviceOf(rank), bytes)
                      : cuda::ThisGpu().Allocate(DeviceOf(rank), bytes)) +
          256;
@@ -150,13 +154,18 @@ inline void Play(Processes& here, const GroupShape& shape, const Schedule& sched
   auto group = Join(here, shape);
   if (multicast != 0) JoinMulticast(here, *group, shape.name, multicast);
   Connect(here, *group, shape, schedule);
-  auto plan = PlanOf(group, shape, schedule, DType::kInt32, block, change);
+  auto plan = PlanOf(here, group, shape, schedule, DType::kInt32, block, change);
   if (staging != 0) CopyInstead(here, *group, shape.name, *plan, schedule, staging);
   here.runtime->Watch(plan);
   std::map<int, Buffers> buffers;
   for (int r = 0; r < schedule.ranks(); ++r) {
-    if (group->local(r)) buffers.emplace(r, Buffers(r, schedule, block, is_virtual));
+    if (!group->local(r)) continue;
+    const Buffers& own = buffers.emplace(r, Buffers(r, schedule, block, is_virtual)).first->second;
+    if (plan->spec().zero_copy && !group->one_process()) {
+      group->ShareBuffers(r, own.in, plan->in_bytes(), own.out, plan->out_bytes());
+    }
   }
+  Meet(here, shape.name + " shared");
   const auto launch = [&](int r, Buffers& buffer) {
     const Status status = plan->Launch(r, buffer.in, buffer.out, plan->in_bytes(), plan->out_bytes(), StreamOf(r));
     if (!status.ok()) std::cerr << status.message << std::endl;
@@ -209,7 +218,7 @@ inline void DeathIn(Processes& here, const char* name, uint64_t staging = 0, uin
   const GroupShape shape = ShapeOf(schedule, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kSimple);
   auto group = Join(here, shape);
   if (multicast != 0) JoinMulticast(here, *group, shape.name, multicast);
-  auto plan = PlanOf(group, shape, schedule, DType::kInt32, 100, [&](cuda::LaunchPlanSpec& spec) {
+  auto plan = PlanOf(here, group, shape, schedule, DType::kInt32, 100, [&](cuda::LaunchPlanSpec& spec) {
     if (multicast != 0) spec.multicast = cuda::MulticastKind::kAllReduce;
   });
   if (staging != 0) CopyInstead(here, *group, shape.name, *plan, schedule, staging);

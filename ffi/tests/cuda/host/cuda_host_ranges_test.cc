@@ -18,7 +18,7 @@ int Count(const std::string& text, const std::string& what) {
 void Play(Processes& here, const Schedule& schedule, const std::string& range) {
   const GroupShape shape{schedule.name, {0, 0, 0, 0}, {0, 0, 0, 0}, cuda::Protocol::kSimple, 1, 8192, 4};
   auto group = Join(here, shape);
-  auto plan = PlanOf(group, shape, schedule, DType::kInt32, 50, [&](auto& spec) { spec.range = range; });
+  auto plan = PlanOf(here, group, shape, schedule, DType::kInt32, 50, [&](auto& spec) { spec.range = range; });
   std::vector<char*> in, out;
   for (int r = 0; r < 4; ++r) {
     for (auto* kind : {&in, &out}) kind->push_back(cuda::ThisGpu().Allocate(DeviceOf(r), 200));

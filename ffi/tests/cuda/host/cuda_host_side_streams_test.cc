@@ -13,7 +13,7 @@ struct Two {
     const Schedule& schedule = Find("all_reduce direct 1x4 x1");
     const GroupShape shape{"beside", {0, 0, 0, 0}, {0, 0, 0, 0}, cuda::Protocol::kSimple, 1, 8192, 4};
     group = Join(here, shape);
-    plan = PlanOf(group, shape, schedule, DType::kInt32, kElements);
+    plan = PlanOf(here, group, shape, schedule, DType::kInt32, kElements);
     for (int r = 0; r < 4; ++r) {
       for (auto* kind : {&in, &out, &other, &copy}) kind->push_back(cuda::ThisGpu().Allocate(DeviceOf(r), kBytes));
       Fill(in[r], r, r + 1);

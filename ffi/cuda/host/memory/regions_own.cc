@@ -1,0 +1,166 @@
+// The owner's half of Regions: exports allocations, lists them in the region directory, and looks which peers have
+// mapped them.
+#include <cstdio>
+
+#include "cuda/host/memory/regions.h"
+
+namespace jaxring::cuda {
+
+// On the publisher's thread.
+Regions::TableOf& Regions::OwnTable(int device) {
+  TableOf& table = own_tables_[device];
+  if (table.entries == nullptr) {
+    table.entries = reinterpret_cast<uint64_t*>(gpu_.Allocate(device, kMaxRegions * sizeof(uint64_t)));
+    table.known.resize(kMaxRegions);
+    for (auto [number, base] : own_base_) table.known[number] = base;
+    gpu_.Copy(device, table.entries, table.known.data(), kMaxRegions * sizeof(uint64_t));
+  }
+  return table;
+}
+
+// On the publisher's thread. Returns 0 for what cannot be exported.
+uint32_t Regions::List(const Allocation& allocation) {
+  {
+    std::lock_guard lock(own_mutex_);
+    if (auto known = numbers_.find(allocation.id); known != numbers_.end()) return known->second;
+  }
+  uint32_t number = 0;
+  std::string why_not;
+  try {
+    number = NewRegion(allocation);
+  } catch (const std::exception& error) {  // the driver may refuse to export what it says can be exported
+    why_not = error.what();
+  }
+  std::lock_guard lock(own_mutex_);
+  numbers_[allocation.id] = number;
+  posted_.erase(allocation.id);
+  if (number == 0) unshared_[allocation.id] = why_not;
+  for (auto& bell : bells_) bell->Notify();
+  return number;
+}
+
+uint32_t Regions::NewRegion(const Allocation& allocation) {
+  DirectoryPage& page = directory_->page();
+  const uint32_t number = page.count.load(std::memory_order_relaxed);
+  if (number == kMaxRegions) {
+    throw std::runtime_error(
+        "more than 2047 device allocations are shared with other processes: let XLA keep its "
+        "memory in few allocations (XLA_PYTHON_CLIENT_PREALLOCATE, XLA_PYTHON_CLIENT_ALLOCATOR)");
+  }
+  DirectoryRecord& record = page.records[number];
+  record.sharing = allocation.sharing;
+  if (allocation.sharing == Sharing::kDescriptor) {
+    std::lock_guard lock(descriptors_mutex_);
+    descriptors_[number] = allocation;
+  } else {
+    record.handle = gpu_.Export(allocation);
+  }
+  record.bytes = allocation.bytes;
+  std::snprintf(record.device, sizeof record.device, "%s", uuids_.at(allocation.device).c_str());
+  const uint64_t base = reinterpret_cast<uint64_t>(allocation.base);
+  own_base_[number] = base;
+  for (auto& [device, own] : own_tables_) {
+    own.known[number] = base;
+    gpu_.Copy(device, own.entries + number, &base, sizeof base);
+  }
+  ++(allocation.sharing == Sharing::kDescriptor ? by_descriptor_ : by_handle_);
+  page.count.store(number + 1, std::memory_order_release);
+  return number;
+}
+
+uint32_t Regions::TryShare(const Allocation& allocation, const std::set<int>& processes) {
+  uint32_t number;
+  {
+    std::lock_guard lock(own_mutex_);
+    const auto known = numbers_.find(allocation.id);
+    if (known == numbers_.end()) {
+      if (posted_.insert(allocation.id).second) publisher_.Post([this, allocation] { List(allocation); });
+      return 0;
+    }
+    number = known->second;
+  }
+  if (number == 0) return 0;
+  for (int process : processes) {
+    if (MappingOf(process, number, nullptr) != Mapping::kMapped) return 0;
+  }
+  return number;
+}
+
+Mapping Regions::MappingOf(int process, uint32_t number, std::string* why_not) {
+  if (process == own_process_) return Mapping::kMapped;
+  const DirectoryPage::Reader* reader = directory_->Place(process, false);
+  if (reader == nullptr) return Mapping::kNotYet;
+  const Mapping mapping = reader->mappings[number].load(std::memory_order_acquire);
+  if (mapping == Mapping::kFailed && why_not != nullptr) {
+    *why_not = "process " + std::to_string(process) + " cannot map device memory of process " +
+               std::to_string(own_process_) + ": ";
+    const bool described = reader->reason_of.load(std::memory_order_acquire) == number;
+    *why_not += described ? reader->reason : std::string("as others before it, of which the first: ") + reader->reason;
+  }
+  return mapping;
+}
+
+bool Regions::Share(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline,
+                    Location* location, std::string* why_not, const std::function<void()>& look) {
+  const Allocation allocation = gpu_.Find(pointer);
+  if (allocation.sharing == Sharing::kNone || !Within(allocation, pointer, bytes)) {
+    *why_not = allocation.sharing == Sharing::kNone ? "the driver exports no such memory"
+                                                    : "it is put together from several allocations";
+    return false;
+  }
+  const uint32_t number = publisher_.Do([&] { return List(allocation); });
+  if (number == 0) {
+    std::lock_guard lock(own_mutex_);
+    *why_not = unshared_[allocation.id];
+    return false;
+  }
+  for (int process : processes) {
+    for (int turn = 0;; ++turn) {
+      const Mapping mapping = MappingOf(process, number, why_not);
+      if (mapping == Mapping::kMapped) break;
+      if (mapping == Mapping::kFailed) return false;
+      if (look) look();
+      if (std::chrono::steady_clock::now() > deadline) {
+        *why_not = "process " + std::to_string(process) + " did not map device memory of process " +
+                   std::to_string(own_process_) + " within the deadline; has it ended?";
+        return false;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(turn < 100 ? 20 : 1000));
+    }
+  }
+  *location = {number, static_cast<uint64_t>(static_cast<const char*>(pointer) - allocation.base)};
+  return true;
+}
+
+// Called for peers on the server's thread.
+int Regions::OpenRegion(uint32_t number) {
+  std::function<int()> make;
+  {
+    std::lock_guard lock(descriptors_mutex_);
+    if (const auto found = descriptors_.find(number); found != descriptors_.end()) {
+      make = [this, allocation = found->second] { return gpu_.ExportDescriptor(allocation); };
+    } else if (number >= kMaxRegions && number - kMaxRegions < handed_out_.size()) {
+      make = handed_out_[number - kMaxRegions];
+    } else {
+      return -1;
+    }
+  }
+  try {
+    return make();
+  } catch (const GpuError&) {
+    return -1;
+  }
+}
+
+uint32_t Regions::HandOut(std::function<int()> make) {
+  std::lock_guard lock(descriptors_mutex_);
+  handed_out_.push_back(std::move(make));
+  return kMaxRegions + static_cast<uint32_t>(handed_out_.size()) - 1;
+}
+
+Regions::Counts Regions::counts() {
+  std::lock_guard lock(own_mutex_);
+  return {mapped_bytes_, failed_mappings_, by_handle_, by_descriptor_, unshared_.size()};
+}
+
+}  // namespace jaxring::cuda
