@@ -96,6 +96,9 @@ NB_MODULE(JAXRING_MODULE, m) {
       "has_multicast", [](int device) { return ThisGpu().HasMulticast(device); }, nb::arg("device"),
       "Whether the driver reports multicast (NVLS) for a device.");
   m.def(
+      "prepare", [](int device) { Cuda().Prepare(device); }, nb::arg("device"),
+      nb::call_guard<nb::gil_scoped_release>(), "Loads the kernels for a GPU of this process; after start.");
+  m.def(
       "handlers",
       [] {
         nb::typed<nb::dict, nb::str, nb::capsule> handlers;

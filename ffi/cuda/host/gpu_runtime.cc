@@ -1,5 +1,7 @@
 #include "cuda/host/gpu_runtime.h"
 
+#include <cstring>
+
 namespace jaxring::cuda {
 namespace {
 
@@ -40,6 +42,42 @@ std::shared_ptr<Communicator> Runtime::GetCommunicator(const CommunicatorSpec& s
     communicator = service_.Do([&] { return std::make_shared<Communicator>(gpu_, regions_, &proxy_, process_, spec); });
   }
   return communicator;
+}
+
+void Runtime::Prepare(int device) {
+  service_.Do([&] {
+    gpu_.Prepare(device);
+    char* word = gpu_.AllocatePinned(kLineBytes);
+    std::lock_guard lock(mutex_);
+    pinned_.push_back(word);
+  });
+}
+
+uint32_t Runtime::ReadBehind(void* stream, const void* word) {
+  char* to = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    if (!pinned_.empty()) {
+      to = pinned_.back();
+      pinned_.pop_back();
+    }
+  }
+  // Several programs read on one device.
+  if (to == nullptr) to = service_.Do([&] { return gpu_.AllocatePinned(kLineBytes); });
+  const auto give_back = [&] {
+    std::lock_guard lock(mutex_);
+    pinned_.push_back(to);
+  };
+  try {
+    gpu_.ReadBehind(stream, to, word, sizeof(uint32_t));
+  } catch (...) {
+    give_back();
+    throw;
+  }
+  uint32_t value;
+  std::memcpy(&value, to, sizeof value);
+  give_back();
+  return value;
 }
 
 void Runtime::Ask(Request request) {

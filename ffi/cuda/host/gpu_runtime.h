@@ -39,6 +39,11 @@ class Runtime {
   // The communicator named in `spec`, made at the first call.
   std::shared_ptr<Communicator> GetCommunicator(const CommunicatorSpec& spec);
 
+  // Loads the kernels for a GPU of this process, before any of them runs.
+  void Prepare(int device);
+  // Waits for the stream's work and returns a word of device memory. The stream must not be under capture.
+  uint32_t ReadBehind(void* stream, const void* word);
+
   void Ask(Request request);
   bool NextRequest(double timeout_s, Request* request);
   bool stopping() const { return stop_; }
@@ -74,6 +79,7 @@ class Runtime {
   std::map<std::string, std::shared_ptr<Communicator>> communicators_;
   std::vector<std::shared_ptr<LaunchPlan>> plans_;
   std::vector<std::string> faults_;
+  std::vector<char*> pinned_;  // words for ReadBehind that are not in use
   std::atomic<bool> stop_{false};
   std::thread monitor_;
 };

@@ -65,12 +65,10 @@ jaxring::Status Site::Partition(int device, const void* partition, void* stream,
     *found = known->second;
     return {};
   }
-  Gpu& gpu = runtime_->gpu();
-  if (!gpu.Capturing(stream)) {
+  if (!runtime_->gpu().Capturing(stream)) {
     lock.unlock();
-    uint32_t value = 0;
     // This stream writes the operand, so it must be waited for. Once per site and device.
-    gpu.ReadBehind(stream, &value, partition, sizeof value);
+    const uint32_t value = runtime_->ReadBehind(stream, partition);
     lock.lock();
     *found = partitions_[device] = static_cast<int>(value);
     return {};

@@ -99,7 +99,10 @@ def ensure_started(native: Any, find_devices: Any = cuda_devices, threads: int =
             configured.checksum,
             kinds.fault_plan(configured.faults),
         )
-        planner = CudaPlanner(native, find_devices(native), threads)
+        devices = find_devices(native)
+        for gpu in sorted(set(devices.gpus.values())):
+            native.prepare(gpu)
+        planner = CudaPlanner(native, devices, threads)
         serve = threading.Thread(target=_serve, args=(native, planner), name="jaxring-cuda-planner", daemon=True)
         watch = threading.Thread(target=_report, args=(native,), name="jaxring-cuda-faults", daemon=True)
         serve.start()

@@ -118,7 +118,9 @@ class Gpu {
   virtual void CopyAsync(void* to, const void* from, uint64_t bytes, void* stream) = 0;
   virtual void ClearAsync(int device, void* memory, uint64_t bytes, void* stream) = 0;  // to zeros
   virtual bool Capturing(void* stream) = 0;
-  // Waits for the stream's work and then copies to the host.
+  // Waits for the stream's work and then copies to pinned memory. A copy to other memory of the host would hold the
+  // driver's lock until the stream gets there: other threads could neither allocate nor launch what the stream's
+  // kernels wait for.
   virtual void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) = 0;
 
   virtual void Launch(int device, const Args& args, int threads, void* stream) = 0;

@@ -25,7 +25,15 @@ struct Handle {
 // Set in a thread that captures: calls that CUDA may refuse there are refused.
 thread_local bool capturing = false;
 
+// What launches, allocations and copies need for a moment, and a copy behind a stream's work to memory that is not
+// pinned as long as that lasts.
+std::mutex driver;
+std::atomic<int> readers{0};
+
+void EnterDriver() { std::lock_guard lock(driver); }
+
 void CheckNotCapturing() {
+  EnterDriver();
   if (capturing) throw GpuError("operation not permitted when stream is capturing");
 }
 
@@ -152,7 +160,12 @@ class FakeGpu final : public Gpu {
   bool Capturing(void* stream) override { return Machine::Get().Capturing(Number(stream)); }
   void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) override {
     if (Capturing(stream)) throw GpuError("operation not permitted when stream is capturing");
+    std::unique_lock held(driver, std::defer_lock);
+    const bool pinned = Find(to).base != nullptr && Find(to).device < 0;
+    if (!pinned) held.lock();
+    ++readers;
     Machine::Get().Synchronize(Number(stream));
+    --readers;
     std::memcpy(to, from, bytes);
   }
 
@@ -229,6 +242,7 @@ class FakeGpu final : public Gpu {
     };
   }
   void CheckPrepared(int device) {
+    EnterDriver();
     if ((prepared_ >> device & 1) == 0) throw GpuError("a launch on a device whose kernels were not loaded before");
   }
   char* Map(int fd, uint64_t bytes) {
@@ -290,6 +304,8 @@ void Replay(const Graph& graph) {
     Machine::Get().Push(stream, task);
   }
 }
+
+int Readers() { return readers; }
 
 int RunningKernels() { return Machine::Get().RunningKernels(); }
 

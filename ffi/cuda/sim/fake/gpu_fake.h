@@ -63,6 +63,9 @@ void Replay(const Graph& graph);
 // The kernels of this process that have begun and have not ended.
 int RunningKernels();
 
+// Threads that wait in ReadBehind.
+int Readers();
+
 // The stream that stands for that device of XLA's in tests on JAX's CPU backend.
 void* StreamOf(int device);
 
