@@ -78,7 +78,7 @@ def on_gpus() -> Iterator[list[Any]]:
         ]:
             found = choice(
                 gpu_tuner.choose, collective, PLACES[place][0], nbytes, dtype, 16, algorithm, protocol,
-                whole_lines=able, copies_from=None if able else 64 << 20, no_nvls="" if able else "no",
+                whole_lines=able, no_nvls="" if able else "no",
                 also=("nvls",) if able else (),
             )  # fmt: skip
             yield ["GPU", collective, place, nbytes, dtype, algorithm, protocol, able, found]

@@ -25,7 +25,7 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 from benchmarks.gpu import rows
 from benchmarks.gpu.standalone import Ranks
 from jaxring.plan.gpu import copy_engine, nvls
-from jaxring.plan.gpu.tuner import lanes_for
+from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Way(NamedTuple):
 
 # The first way of each collective is the planner's for ranks of one domain. Bulk copies come after what they replace.
 WAYS = (
-    Way("all_reduce", "direct", "memory", 0, 1 << 16),
+    Way("all_reduce", "direct", "memory", 0, ONE_SHOT_BYTES),
     Way("all_reduce", "direct", "memory", 1),
     Way("all_reduce", "direct", "memory"),
     Way("all_reduce", "ring", "simple"),
@@ -130,7 +130,8 @@ def measure(
 def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[str, Any] | None:
     copied, switched = way.algorithm == copy_engine.NAME, way.algorithm == nvls.NAME
     algorithm = "direct" if copied or switched else way.algorithm
-    channels = 1 if copied else lanes_for(nbytes, most)
+    path = Path.PUSH if way.fused == 0 else Path.MEMORY if way.protocol == "memory" else Path.MESSAGES
+    channels = 1 if copied else lanes_for(path, nbytes, most)
     schedule = ranks.schedule(way.collective, algorithm, channels)
     while channels > 1 and schedule.nlanes > most:
         channels //= 2

@@ -93,6 +93,9 @@ NB_MODULE(JAXRING_MODULE, m) {
       "can_access", [](int device, int peer) { return ThisGpu().CanAccess(device, peer); }, nb::arg("device"),
       nb::arg("peer"), "Whether kernels of a device can address another one's memory.");
   m.def(
+      "stores_whole_lines", [](int device, int peer) { return ThisGpu().StoresWholeLines(device, peer); },
+      nb::arg("device"), nb::arg("peer"), "Whether 128-byte stores of a device arrive in another one's memory whole.");
+  m.def(
       "has_multicast", [](int device) { return ThisGpu().HasMulticast(device); }, nb::arg("device"),
       "Whether the driver reports multicast (NVLS) for a device.");
   m.def(

@@ -12,6 +12,7 @@ from jaxring.plan import cost, dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS, serving
 from jaxring.plan.collectives import COLLECTIVES, Root
 from jaxring.plan.gpu import copy_engine, experimental, nvls
+from jaxring.plan.gpu.lanes import Path, lanes_for, path
 from jaxring.plan.schedule import Spec
 from jaxring.plan.tuner import Choice, asked_for
 
@@ -28,19 +29,6 @@ NETWORK_BYTES_PER_US = 2_500.0
 # Of a copy within a GPU.
 MEMORY_BYTES_PER_US = 1_500_000.0
 EFFICIENCY = {"memory": 1.0, "simple": 1.0, "ll": 0.5, "ll128": 0.9375}
-# A further lane pays where each still has this many bytes.
-LANE_BYTES = 64 * 1024
-# From so many bytes of a rank's input or output on, copies go by the copy engines: no faster, but they take no
-# multiprocessors from the program's own kernels for long.
-COPY_BYTES = 64 << 20
-
-
-def lanes_for(nbytes: int, most: int, fewest: int = 1) -> int:
-    """A power of two from 1 to ``most``: so many lanes share ``nbytes``, and not fewer than ``fewest`` if that fits."""
-    lanes = 1
-    while lanes * 2 <= most and (lanes < fewest or lanes * 2 * LANE_BYTES <= nbytes):
-        lanes *= 2
-    return lanes
 
 
 def choose(
@@ -52,7 +40,6 @@ def choose(
     algorithm: str | None = None,
     protocol: str | None = None,
     whole_lines: bool = False,
-    copies_from: int | None = None,
     fewest_lanes: int = 1,
     no_nvls: str = "it was not looked for",
     nvls_widening: int = 1,
@@ -63,8 +50,7 @@ def choose(
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
     ``domains``: the domain of each rank; ranks of one address each other's memory, others go by the network.
-    ``whole_lines``: 128-byte stores arrive whole between all ranks, so ll128 may be chosen without being asked for.
-    ``copies_from``: bytes of a rank's larger buffer from which on copy_engine is chosen unasked, if ever.
+    ``whole_lines``: 128-byte stores arrive whole between all ranks of a domain, so ll128 can serve.
     ``fewest_lanes``: where so many fit.
     ``no_nvls``: why the switch cannot do it, or "".
     ``nvls_widening``: for each byte of data, how many go through the switch.
@@ -91,35 +77,40 @@ def choose(
         )
     where = tuple(domains)
     topology = cost.Topology.of(where, where)
+    if protocol == "ll128" and topology.domains == 1 and not whole_lines:
+        raise ValueError(
+            f"protocol 'll128' cannot serve this {collective}: it needs 128-byte stores that arrive whole, as they do "
+            "within one GPU and over NVLink, and some of its ranks have another link between their GPUs, where half a "
+            "line could be taken for a whole one; use 'll' or 'simple'"
+        )
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
     may_choose = [name for name in serve if name not in ALGORITHMS or name in also or "GPU" in ALGORITHMS[name].unasked]
     names = [algorithm] if algorithm else [name for name in may_choose if name not in unwanted]
     excluded = [kind for kind in unwanted_protocols if kind != protocol]
-    larger = COLLECTIVES[collective].total(topology.nranks, nbytes)
-    # Copies so large are not made by the engines for their speed.
-    spares = copies_from is not None and larger >= copies_from
+    total = COLLECTIVES[collective].total(topology.nranks, nbytes)
+    # The switch rounds its sum to the dtype by itself, which is measured to truncate for bfloat16.
+    rounds = COLLECTIVES[collective].reduces and widening > 1 and nvls_widening == 1
     found: list[tuple[float, int, str, str, int]] = []
     for name in names:
         if name == copy_engine.NAME:
-            wanted = algorithm is not None or name in also or spares
+            wanted = algorithm is not None or name in also
             fits = topology.domains == 1 and topology.nranks > 1 and protocol in (None, "memory")
             if wanted and fits and "memory" not in excluded:
                 found.append((_copy_price(collective, topology, nbytes), len(found), name, "memory", 1))
             continue
         if name == nvls.NAME:
-            wanted = name in also or algorithm is not None
+            wanted = (name in also and not rounds) or algorithm is not None
             if not no_nvls and wanted and protocol in (None, "memory") and "memory" not in excluded:
-                total = COLLECTIVES[collective].total(topology.nranks, nbytes)
-                lanes = lanes_for(total, most_lanes, fewest_lanes)
+                lanes = lanes_for(Path.MEMORY, total, most_lanes, fewest_lanes)
                 price = _switch_price(collective, topology, nbytes * nvls_widening, lanes)
                 found.append((price, len(found), name, "memory", lanes))
             continue
-        lanes = _lanes(collective, name, where, nbytes, most_lanes, fewest_lanes)
+        silent = topology.nranks == 1 or (ALGORITHMS[name].memory and topology.domains == 1)
+        lanes = _lanes(collective, name, where, nbytes, silent, most_lanes, fewest_lanes)
         composes = topology.width > 1 and topology.domains > 1
         if lanes == 0 or (ALGORITHMS[name].hierarchical and not composes and not algorithm):
             continue
-        silent = ALGORITHMS[name].memory and topology.domains == 1
-        for kind in _kinds(silent or topology.nranks == 1, topology.domains, protocol, whole_lines):
+        for kind in _kinds(silent, topology.domains, protocol, whole_lines):
             if kind in excluded:
                 continue
             price = _price(collective, name, topology, nbytes, lanes, widening, kind)
@@ -132,14 +123,13 @@ def choose(
             "domain"
         )
     found.sort()
-    price, _, name, kind, lanes = next((each for each in found if spares and each[2] == copy_engine.NAME), found[0])
-    why = (
-        "leaves the multiprocessors free" if name == copy_engine.NAME else f"is the cheapest of {len(found)} candidates"
-    )
-    reason = f"{name} by {kind} {why}, estimated {price:g} us"
+    price, _, name, kind, lanes = found[0]
+    reason = f"{name} by {kind} is the cheapest of {len(found)} candidates, estimated {price:g} us"
     if name == nvls.NAME and nvls_widening > 1:
         reason += f"; its elements go through the switch {nvls_widening} times as wide"
-    if not no_nvls and nvls.NAME not in (*also, *unwanted) and algorithm is None:
+    if not no_nvls and rounds and nvls.NAME in also and algorithm is None:
+        reason += f"; nvls could do it, and would have the switch round to {dtype}, so only a call can ask for it"
+    elif not no_nvls and nvls.NAME not in (*also, *unwanted) and algorithm is None:
         why_not = experimental.mark("nvls", ", since it is ")
         reason += f"; nvls could do it, and is not chosen unasked{why_not} (JAXRING_ALGO=+nvls)"
     return Choice(
@@ -154,15 +144,19 @@ def choose(
 
 def by_messages(nbytes: int, most_lanes: int, why: str) -> Choice:
     """How a call travels that has no other way than direct messages, for the reason ``why``."""
-    return Choice("direct", "simple", lanes_for(nbytes, most_lanes), why + experimental.of_choice("direct"), [])
+    return Choice(
+        "direct", "simple", lanes_for(Path.MESSAGES, nbytes, most_lanes), why + experimental.of_choice("direct"), []
+    )
 
 
-def _lanes(collective: str, name: str, where: tuple[int, ...], nbytes: int, most: int, fewest: int) -> int:
+def _lanes(
+    collective: str, name: str, where: tuple[int, ...], nbytes: int, memory: bool, most: int, fewest: int
+) -> int:
     """Channels of the schedule, whose lanes fit; 0 if even one channel has too many."""
     from jaxring.plan.algorithms import build
 
     total = COLLECTIVES[collective].total(len(where), nbytes)
-    channels = lanes_for(total, most, fewest)
+    channels = lanes_for(path(collective, len(where), nbytes, memory), total, most, fewest)
     while channels and build(Spec(collective, len(where), name, channels=channels, placement=where)).nlanes > most:
         channels //= 2
     return channels
@@ -172,7 +166,7 @@ def _kinds(silent: bool, domains: int, protocol: str | None, whole_lines: bool) 
     if silent:
         return ["memory"] if protocol in (None, "memory") else []
     kinds = ["simple", "ll"]
-    if domains == 1 and (whole_lines or protocol == "ll128"):
+    if domains == 1 and whole_lines:
         kinds.append("ll128")
     return [kind for kind in kinds if protocol in (None, kind)]
 

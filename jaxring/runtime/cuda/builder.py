@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.plan import dtypes, protocols
 from jaxring.plan.gpu import copy_engine, nvls
+from jaxring.plan.gpu.lanes import Path, path
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda import copies as cuda_copies
 from jaxring.runtime.cuda import nvls as cuda_nvls
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from jaxring.plan.tuner import Choice
     from jaxring.runtime.call import CallSpec
 
-# Inputs up to this size use the one-shot kernel, which pushes them to every rank.
-ONE_SHOT_BYTES = 64 * 1024
 # The kernels' number of the one-shot all-reduce, and that of no fused kernel; others are in the collectives' records.
 _ONE_SHOT, _NOT_FUSED = 0, -1
 
@@ -56,7 +55,7 @@ def build(
     fused = _NOT_FUSED
     if choice.protocol == "memory" and ranks > 1 and schedule.spec.facts.gpu_fused is not None:
         fused = schedule.spec.facts.gpu_fused
-        if schedule.spec.collective == "all_reduce" and nbytes <= ONE_SHOT_BYTES:
+        if path(schedule.spec.collective, ranks, nbytes, memory=True) is Path.PUSH:
             fused = _ONE_SHOT
     in_place = configured.p2p != "staged"
     plan.set_kernel(protocols.GPU[choice.protocol], fused, threads, configured.cuda_trap, in_place)

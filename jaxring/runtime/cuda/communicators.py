@@ -10,9 +10,9 @@ import jax
 
 from jaxring import _compat
 from jaxring.errors import JoinError
+from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES
 from jaxring.runtime import schedules
 from jaxring.runtime.call import CallSpec
-from jaxring.runtime.cuda import builder as cuda_builder
 from jaxring.runtime.cuda import messages as cuda_messages
 from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of
 from jaxring.runtime.cuda.groups import Group, Shape
@@ -53,7 +53,7 @@ class Communicators:
         self.shape = Shape(
             configured.channels[1],
             tuple((_SLOTS, min(size, configured.slot_bytes)) for size in _SLOT_BYTES),
-            2 * cuda_builder.ONE_SHOT_BYTES,
+            2 * ONE_SHOT_BYTES,
         )
         self._process, self._processes = jax.process_index(), jax.process_count()
         self._infos[self._process] = self._own_info()
@@ -120,6 +120,7 @@ class Communicators:
             {uuid[a]: tuple(uuid[b] for b in range(count) if native.can_access(a, b)) for a in range(count)},
             min(native.device(n).multiprocessors for n in self._devices.gpus.values()),
             tuple(uuid[n] for n in range(count) if native.has_multicast(n)),
+            {uuid[a]: tuple(uuid[b] for b in range(count) if native.stores_whole_lines(a, b)) for a in range(count)},
         )
 
     def _make(

@@ -18,7 +18,7 @@ class GpuInfo:
 
     ``gpus``: device id -> uuid. ``reaches``: uuid -> the uuids whose memory that GPU can address, itself included, of
     those that the process sees. ``multiprocessors``: of the smallest GPU. ``multicast``: the uuids of those for
-    which the driver reports it.
+    which the driver reports it. ``whole_lines``: uuid -> the uuids in whose memory its 128-byte stores arrive whole.
     """
 
     pid: int
@@ -28,6 +28,7 @@ class GpuInfo:
     reaches: Mapping[str, tuple[str, ...]]
     multiprocessors: int
     multicast: tuple[str, ...] = ()
+    whole_lines: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """The JSON that `from_json` reads."""
@@ -46,6 +47,7 @@ class GpuInfo:
                 reaches={str(k): tuple(str(u) for u in v) for k, v in raw["reaches"].items()},
                 multiprocessors=int(raw["multiprocessors"]),
                 multicast=tuple(str(u) for u in raw["multicast"]),
+                whole_lines={str(k): tuple(str(u) for u in v) for k, v in raw["whole_lines"].items()},
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"a process's description of its GPUs lacks {error}") from error
@@ -76,6 +78,16 @@ def domains_of(
 def _mutual(a: int, b: int, devices: Sequence[int], owners: Sequence[int], infos: Mapping[int, GpuInfo]) -> bool:
     one, other = uuid_of(devices[a], infos[owners[a]]), uuid_of(devices[b], infos[owners[b]])
     return other in infos[owners[a]].reaches.get(one, ()) and one in infos[owners[b]].reaches.get(other, ())
+
+
+def stores_whole_lines(devices: Sequence[int], infos: Sequence[GpuInfo]) -> bool:
+    """Whether 128-byte stores arrive whole between all ranks' GPUs; ``infos`` has an entry for each rank."""
+    uuids = [uuid_of(device, info) for device, info in zip(devices, infos, strict=True)]
+    return all(
+        other == uuid or other in info.whole_lines.get(uuid, ())
+        for uuid, info in zip(uuids, infos, strict=True)
+        for other in uuids
+    )
 
 
 def uuid_of(device: int, info: GpuInfo) -> str:

@@ -29,7 +29,7 @@ from jaxring.runtime.cuda import (
     nvls as cuda_nvls,
 )
 from jaxring.runtime.cuda.communicators import Communicators, Devices
-from jaxring.runtime.cuda.gpu_info import uuid_of
+from jaxring.runtime.cuda.gpu_info import stores_whole_lines, uuid_of
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.placement import device_owners, exchange_devices, known_devices
 from jaxring.settings import settings
@@ -74,7 +74,6 @@ class CudaPlanner:
             choice = cuda_tuner.by_messages(nbytes, most, f"{spec.collective} goes by messages")
         else:
             infos = [self._communicators.gpu_info(process) for process in owners]
-            gpus = {uuid_of(d, info) for d, info in zip(devices, infos, strict=True)}
             pick = functools.partial(
                 cuda_tuner.choose,
                 collective,
@@ -82,8 +81,7 @@ class CudaPlanner:
                 nbytes,
                 spec.dtype,
                 most,
-                whole_lines=len(gpus) == 1,
-                copies_from=cuda_tuner.COPY_BYTES if len(gpus) == len(devices) else None,
+                whole_lines=stores_whole_lines(devices, infos),
                 fewest_lanes=settings().channels[0],
                 no_nvls=cuda_nvls.why_not(self._native, collective, spec.op, spec.dtype, domains, devices, infos),
                 nvls_widening=cuda_nvls.widening(self._native, spec.op, spec.dtype),

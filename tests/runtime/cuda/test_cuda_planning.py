@@ -10,9 +10,10 @@ from jaxring.errors import JoinError
 from jaxring.plan import dtypes, tuner
 from jaxring.plan.gpu import copy_engine
 from jaxring.plan.gpu import tuner as cuda_tuner
+from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for, path
 from jaxring.plan.schedule import Spec
 from jaxring.runtime.cuda import nvls as cuda_nvls
-from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of
+from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, stores_whole_lines
 from jaxring.settings import load
 
 
@@ -23,7 +24,7 @@ def info(gpus, reaches):
 def test_gpu_info_survives_its_journey():
     mine = info({0: "a", 7: "b"}, {"a": ("a", "b"), "b": ("b",)})
     assert GpuInfo.from_json(mine.to_json()) == mine
-    switched = GpuInfo(1, 3, 4, {0: "a"}, {"a": ("a",)}, 132, ("a",))
+    switched = GpuInfo(1, 3, 4, {0: "a"}, {"a": ("a",)}, 132, ("a",), {"a": ("a", "b")})
     assert GpuInfo.from_json(switched.to_json()) == switched
     with pytest.raises(ValueError, match="lacks"):
         GpuInfo.from_json(b"{}")
@@ -57,8 +58,28 @@ def test_an_unknown_device_is_an_error():
 
 
 def test_lanes_grow_with_size_up_to_the_limit():
-    assert [cuda_tuner.lanes_for(n, 16) for n in (1, 128 * 1024, 1 << 20, 1 << 30)] == [1, 2, 16, 16]
-    assert cuda_tuner.lanes_for(1 << 30, 5) == 4
+    assert [lanes_for(Path.MESSAGES, n, 16) for n in (1, 128 << 10, 1 << 20, 1 << 30)] == [1, 2, 16, 16]
+    assert lanes_for(Path.MEMORY, 1 << 30, 5) == 4
+    assert lanes_for(Path.PUSH, 4, 16, fewest=8) == 8
+
+
+@pytest.mark.parametrize("nbytes", [8 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10])
+def test_no_lane_of_a_small_all_reduce_moves_many_bytes(nbytes):
+    choice = cuda_tuner.choose("all_reduce", (0,) * 8, nbytes, "float32", 32)
+    assert choice.algorithm == "direct"
+    if path("all_reduce", 8, nbytes, memory=True) is Path.PUSH:
+        assert nbytes <= ONE_SHOT_BYTES
+        assert 2 * nbytes / choice.channels <= 4 << 10  # bytes of lines, to each peer
+    else:
+        assert nbytes / choice.channels <= 16 << 10  # a share of the vector of each rank, of all ranks together
+
+
+def test_what_goes_by_memory_has_more_lanes_than_what_goes_by_messages():
+    def channels(domains, nbytes, **options):
+        return cuda_tuner.choose("reduce_scatter", domains, nbytes, "float32", 16, **options).channels
+
+    assert channels((0,) * 4, 256 << 10) == 16
+    assert channels((0, 1, 2, 3), 256 << 10, algorithm="direct") == 4
 
 
 @pytest.mark.parametrize("domains", [(0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 2, 3)])
@@ -73,16 +94,55 @@ def test_every_collective_finds_a_way_within_the_lanes(domains, collective, nbyt
     assert choice.protocol == "memory" if len(set(domains)) == 1 else choice.protocol in ("simple", "ll")
 
 
-def test_copy_engines_from_a_size_on():
-    def chosen(collective, nbytes, domains=(0, 0, 0, 0), copies_from=1 << 20):
-        return cuda_tuner.choose(collective, domains, nbytes, "float32", 8, copies_from=copies_from).algorithm
+@pytest.mark.parametrize("collective", sorted(copy_engine.SERVED - {"ragged_all_to_all"}))
+@pytest.mark.parametrize("nbytes", [4, 1 << 20, 1 << 28])
+def test_copy_engines_only_where_they_are_asked_for_or_cheaper_and_allowed(collective, nbytes):
+    def chosen(domains=(0, 0, 0, 0), **options):
+        return cuda_tuner.choose(collective, domains, nbytes, "float32", 8, **options)
 
-    assert chosen("all_gather", 1 << 18) == "copy_engine"  # the output has four times as many
-    assert chosen("all_gather", (1 << 18) - 4) == "direct"
-    assert chosen("all_to_all", 1 << 20) == "copy_engine"
-    assert chosen("all_to_all", 1 << 30, copies_from=None) == "direct"
-    assert chosen("all_to_all", 1 << 30, (0, 0, 1, 1)) != "copy_engine"
-    assert chosen("all_reduce", 1 << 30) == "direct"
+    assert chosen().algorithm != "copy_engine"
+    assert chosen(algorithm="copy_engine").algorithm == "copy_engine"
+    prices = dict(chosen(also=("copy_engine",)).candidates)
+    best = chosen(also=("copy_engine",))
+    assert prices[f"{best.algorithm}/{best.protocol}"] == min(prices.values())
+    assert "copy_engine/memory" in prices
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_switch_does_not_round_sums_unless_a_call_asks_for_it(dtype):
+    def chosen(collective="all_reduce", dtype=dtype, widening=1, **options):
+        options |= {"no_nvls": "", "also": ("nvls",), "nvls_widening": widening}
+        return cuda_tuner.choose(collective, (0,) * 8, 1 << 28, dtype, 16, **options)
+
+    assert chosen().algorithm == chosen("reduce_scatter").algorithm == "direct"
+    assert f"would have the switch round to {dtype}" in chosen().reason
+    assert chosen(algorithm="nvls").algorithm == "nvls"
+    # float32 in the switch is rounded afterwards, and what is only moved is not rounded.
+    assert "nvls/memory" in dict(chosen(widening=2).candidates)
+    assert "nvls/memory" in dict(chosen("all_gather").candidates)
+    assert chosen(dtype="float32").algorithm == "nvls"
+
+
+def test_whole_lines_need_a_link_that_keeps_them():
+    def found(devices, *lines):
+        infos = [GpuInfo(1, 3, 4, {0: "a", 1: "b"}, {}, 132, (), given) for given in lines]
+        return stores_whole_lines(devices, infos)
+
+    both, none = {"a": ("a", "b"), "b": ("a", "b")}, {}
+    assert found((0, 1), both, both)
+    assert found((0, 0), none, none)
+    assert not found((0, 1), both, none)
+    assert not found((0, 1), none, both)
+
+
+def test_whole_lines_are_not_taken_for_granted():
+    def chosen(**options):
+        return cuda_tuner.choose("all_reduce", (0, 0), 1 << 20, "float32", 8, algorithm="ring", **options)
+
+    assert chosen(protocol="ll128", whole_lines=True).protocol == "ll128"
+    with pytest.raises(ValueError, match="'ll128' cannot serve this all_reduce: it needs 128-byte stores"):
+        chosen(protocol="ll128")
+    assert "ring/ll128" not in dict(chosen().candidates)
 
 
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather"])
@@ -116,7 +176,7 @@ def test_elements_that_are_widened_for_the_switch_cost_as_many_bytes():
             "all_reduce", (0,) * 8, nbytes, "bfloat16", 16, no_nvls="", nvls_widening=widening, **options
         )
 
-    prices = [dict(chosen(n, w, also=("nvls",)).candidates)["nvls/memory"] for n, w in ((1 << 28, 2), (1 << 29, 1))]
+    prices = [dict(chosen(n, w, algorithm="nvls").candidates)["nvls/memory"] for n, w in ((1 << 28, 2), (1 << 29, 1))]
     assert prices[0] == prices[1]
     assert "2 times as wide" in chosen(1 << 20, 2, algorithm="nvls").reason
     assert "as wide" not in chosen(1 << 20, 1, algorithm="nvls").reason
@@ -211,7 +271,7 @@ def test_moves_are_the_sources_of_all_outputs(n):
 
 
 def test_what_is_asked_for_is_done_or_refused():
-    assert cuda_tuner.choose("all_reduce", (0, 0), 64, "float32", 8, "ring", "ll128").protocol == "ll128"
+    assert cuda_tuner.choose("all_reduce", (0, 0), 64, "float32", 8, "ring", "ll128", True).protocol == "ll128"
     with pytest.raises(ValueError, match="ll128 needs one domain"):
         cuda_tuner.choose("all_reduce", (0, 1), 64, "float32", 8, "ring", "ll128")
     with pytest.raises(ValueError, match="does not serve"):

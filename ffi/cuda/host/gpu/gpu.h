@@ -77,6 +77,9 @@ class Gpu {
   // Whether kernels of `device` can address memory of `peer`; true for itself. EnableAccess makes it so.
   virtual bool CanAccess(int device, int peer) = 0;
   virtual void EnableAccess(int device, int peer) = 0;
+  // Whether a store of 128 bytes by a warp of `device` arrives in memory of `peer` as a whole; true for itself. NVLink
+  // moves such stores whole, PCIe need not.
+  virtual bool StoresWholeLines(int device, int peer) = 0;
 
   // Loads the kernels. To be called before the device is used.
   virtual void Prepare(int device) = 0;

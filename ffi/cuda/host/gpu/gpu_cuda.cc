@@ -46,6 +46,13 @@ class CudaGpu final : public Gpu {
     JAXRING_CUDA(cudaDeviceCanAccessPeer(&can, device, peer));
     return can != 0;
   }
+  // The driver names no kind of link. Native atomics are what NVLink has and PCIe lacks.
+  bool StoresWholeLines(int device, int peer) override {
+    if (device == peer) return true;
+    int native = 0;
+    JAXRING_CUDA(cudaDeviceGetP2PAttribute(&native, cudaDevP2PAttrNativeAtomicSupported, device, peer));
+    return native != 0;
+  }
   void EnableAccess(int device, int peer) override {
     if (device == peer) return;
     ContextScope scope(device);

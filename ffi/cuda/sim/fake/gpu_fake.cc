@@ -42,6 +42,7 @@ class FakeGpu final : public Gpu {
   int DeviceCount() override { return options().devices; }
   DeviceInfo Info(int device) override { return {"fake", "fake-" + std::to_string(device), 9, 0, 8, ""}; }
   bool CanAccess(int device, int peer) override { return device == peer || !options().no_peer_access; }
+  bool StoresWholeLines(int device, int peer) override { return CanAccess(device, peer); }
   void EnableAccess(int device, int peer) override {
     if (!CanAccess(device, peer)) throw GpuError("no peer access");
   }

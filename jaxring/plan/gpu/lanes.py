@@ -1,0 +1,43 @@
+"""How many lanes share a collective on GPUs: by the bytes that a lane moves, which depend on the kernel."""
+
+from __future__ import annotations
+
+import enum
+
+# Operands up to this size go by the one-shot all-reduce, which pushes them to every rank.
+ONE_SHOT_BYTES = 64 << 10
+# Lines of the protocol LL, in which the one-shot all-reduce pushes, take this many bytes for one of data.
+_LINE_BYTES = 2
+
+
+class Path(enum.Enum):
+    """By what a kernel moves data. The value: a further lane pays where each lane still moves this many bytes of it.
+
+    One multiprocessor stores and reads some 100 bytes a nanosecond, and to start a lane costs next to nothing where all
+    begin at once. So small calls take many lanes: their time is that of one lane.
+    """
+
+    PUSH = 4 << 10  # bytes of lines to each peer
+    MEMORY = 16 << 10  # bytes of the vector, from or to all ranks together
+    MESSAGES = 64 << 10  # bytes of the vector: each message costs a lane more than its bytes
+
+
+def path(collective: str, ranks: int, operand_bytes: int, memory: bool) -> Path:
+    """By what a collective goes. ``memory``: without messages, among ranks that address each other's memory."""
+    if not memory:
+        return Path.MESSAGES
+    if collective == "all_reduce" and ranks > 1 and operand_bytes <= ONE_SHOT_BYTES:
+        return Path.PUSH
+    return Path.MEMORY
+
+
+def lanes_for(way: Path, vector_bytes: int, most: int, fewest: int = 1) -> int:
+    """A power of two from 1 to ``most``, and not fewer than ``fewest`` if that fits.
+
+    ``vector_bytes``: of the larger of a rank's operand and result.
+    """
+    moved = vector_bytes * (_LINE_BYTES if way is Path.PUSH else 1)
+    lanes = 1
+    while lanes * 2 <= most and (lanes < fewest or lanes * 2 * way.value <= moved):
+        lanes *= 2
+    return lanes
