@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.export
 
-from jaxring.runtime.service import TARGETS
+from jaxring.runtime.service import TARGETS, UNCAPTURED
 
 
 def export_checks() -> list[jax.export.DisabledSafetyCheck]:
@@ -12,4 +12,4 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
 
     The process that runs the exported program has to import jaxring before it calls it.
     """
-    return [jax.export.DisabledSafetyCheck.custom_call(target) for target in TARGETS]
+    return [jax.export.DisabledSafetyCheck.custom_call(target) for target in (*TARGETS, *UNCAPTURED)]

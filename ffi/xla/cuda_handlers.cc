@@ -233,12 +233,15 @@ XLA_FFI_Error* Call(XLA_FFI_CallFrame* frame) {
 
 constexpr auto kCaptured = ffi::Traits::kCmdBufferCompatible;
 
-// A start and its join are not compatible with command buffers: XLA captures each call by itself, and a start ends
-// while its work on another stream goes on.
+// The partition id of a program over an abstract mesh has to be read, which a capture forbids: "uncaptured". Also, a
+// start and its join are not compatible with command buffers: XLA captures each call by itself, and a start ends while
+// its work on another stream goes on.
 constexpr Handler kHandlers[] = {
     {"instantiate", InstantiateCall},
     {"collective", Call<[] { return SiteBinding().To(Collective, {kCaptured}); }>},
     {"ragged", Call<[] { return SiteBinding().To(RaggedCollective, {kCaptured}); }>},
+    {"uncaptured_collective", Call<[] { return SiteBinding().To(Collective); }>},
+    {"uncaptured_ragged", Call<[] { return SiteBinding().To(RaggedCollective); }>},
     {"start", Call<[] { return SiteBinding().To(Start); }>},
     {"join", Call<[] { return ValuesBinding().To(Join); }>},
     {"done", Call<[] { return ffi::Ffi::Bind().RemainingArgs().RemainingRets().To(Nothing, {kCaptured}); }>},

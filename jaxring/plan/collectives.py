@@ -113,6 +113,11 @@ class Collective:
         return f"jaxring_{self.name}"
 
     @property
+    def uncaptured_target(self) -> str:
+        """The same on GPUs, where XLA must not capture the call into a CUDA graph."""
+        return f"jaxring_uncaptured_{self.name}"
+
+    @property
     def without_blocks(self) -> bool:
         """Whether its operand and its result are the same for any number of ranks, and name no rank but the root."""
         return not (self.blocks_in or self.blocks_out or self.pairs)

@@ -45,9 +45,11 @@ DONE = "jaxring_done"
 STARTS = {each.target: f"jaxring_start_{each.name}" for each in COLLECTIVES.values()}
 JOIN = "jaxring_join"
 COLLECTIVE_TARGETS = tuple(each.target for each in CALLS.values() if each.has_call)
+# What XLA must not capture on GPUs: collectives over an abstract mesh.
+UNCAPTURED = tuple(each.uncaptured_target for each in CALLS.values() if each.has_call)
 TARGETS = (*COLLECTIVE_TARGETS, DONE)
 # On GPUs the name selects the handler; all names but these last are collectives.
-GPU_TARGETS = (*TARGETS, *STARTS.values(), JOIN)
+GPU_TARGETS = (*TARGETS, *UNCAPTURED, *STARTS.values(), JOIN)
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 _stalls: threading.Thread | None = None

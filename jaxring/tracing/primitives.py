@@ -20,6 +20,7 @@ from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.plan.collectives import CALLS, COLLECTIVES
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.runtime.cuda.service import prepare_lowering
+from jaxring.tracing.lowering import platforms
 from jaxring.tracing.lowering.custom_call import custom_call
 from jaxring.tracing.lowering.donation import stays
 from jaxring.world import launchers
@@ -62,15 +63,10 @@ def apply(name: str, x: Any, axes: Axes, options: Options) -> Any:
     return PRIMITIVES[name].bind(x, axes=axes, options=options)  # type: ignore[no-untyped-call]
 
 
-def _for_cpus(ctx: Any) -> bool:
-    platforms = ctx.platforms or ctx.module_context.platforms
-    return tuple(platforms) == ("cpu",)
-
-
 def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
     facts = CALLS[name]
     (aval,) = ctx.avals_in
-    on_cpus = _for_cpus(ctx)
+    on_cpus = platforms.for_cpus(ctx)
     if axes.size == 1 and not facts.side_effect and not lone_ranks_call:
         alone = functools.partial(_alone, name, options=options)
         return mlir.lower_fun(alone, multiple_results=False)(ctx, x)
@@ -119,7 +115,7 @@ def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
 
     def for_cpus(ctx: Any, *operands: Any, **params: Any) -> Any:
         options = params.get("options")
-        if options is not None and _for_cpus(ctx):
+        if options is not None and platforms.for_cpus(ctx):
             _check_for_cpus(primitive.name.removeprefix("jaxring_"), options)
         return rule(ctx, *operands, **params)
 

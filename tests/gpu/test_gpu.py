@@ -80,6 +80,11 @@ def test_processes_that_share_a_gpu_by_tcp():
 
 
 @needs_gpu
+def test_an_abstract_mesh():
+    run_job("abstract", 2, 1)
+
+
+@needs_gpu
 def test_staged_buffers():
     run_job("shared", 2, 1, JAXRING_P2P="staged")
 

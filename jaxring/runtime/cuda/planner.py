@@ -50,8 +50,8 @@ class CudaPlanner:
         device = self._devices.global_ids.get(request.device)
         if spec.devices is None or device not in spec.devices:
             raise ValueError(
-                f"{spec.describe()} was captured into a CUDA graph on its first run, and its mesh does not "
-                "name the devices: call it once with XLA_FLAGS=--xla_gpu_enable_command_buffer= or use a concrete mesh"
+                f"{spec.describe()} was captured into a CUDA graph on its first run, and its mesh does not name the "
+                "devices, as if another version of jaxring had lowered it: lower it again"
             )
         request.identify(spec.devices.index(device))
 

@@ -44,8 +44,10 @@ def register_targets(native: Any, targets: tuple[str, ...], platform: str = "CUD
     """Registers the custom calls for GPUs with XLA. Needs no backend, no driver and no GPU."""
     handlers = native.handlers()
     for target in targets:
-        kind = target.removeprefix("jaxring_").split("_")[0]
-        execute = handlers[kind if kind in ("done", "join", "start", "ragged") else "collective"]
+        name = target.removeprefix("jaxring_").removeprefix("uncaptured_")
+        kind = name.split("_")[0]
+        kind = kind if kind in ("done", "join", "start", "ragged") else "collective"
+        execute = handlers[("uncaptured_" if target.startswith("jaxring_uncaptured_") else "") + kind]
         sited = kind not in ("done", "join")
         stages = {"instantiate": handlers["instantiate"], "execute": execute} if sited else execute
         jax.ffi.register_ffi_target(target, stages, platform=platform)

@@ -17,7 +17,7 @@ from jaxring import _compat
 from jaxring.plan.collectives import CALLS
 from jaxring.runtime import programs
 from jaxring.runtime.call import CallSpec, attributes
-from jaxring.tracing.lowering import fusion
+from jaxring.tracing.lowering import fusion, platforms
 from jaxring.tracing.lowering.fingerprint import fingerprint
 from jaxring.tracing.lowering.op_names import traced_as
 from jaxring.tracing.lowering.replica_groups import replica_groups
@@ -73,6 +73,9 @@ def custom_call(
         program=fingerprint(ctx.module_context, operands),
     )
     text = spec.to_json()
+    # A capture cannot read the partition id, from which a program over an abstract mesh learns its ranks.
+    captured = devices is not None or platforms.for_cpus(ctx) or bool(options.started)
+    target = facts.target if captured else facts.uncaptured_target
     program = str(ctx.module_context.module.operation.attributes["sym_name"]).strip('"')
     programs.note(_compat.lowering_token(ctx.module_context), program, spec, text)
     nbytes = math.prod(data.shape) * data.dtype.itemsize
@@ -80,7 +83,7 @@ def custom_call(
     def emit(operands: Sequence[Any], avals_in: Any, avals_out: Any, specs: list[str], nbytes: int, pairs: Any) -> Any:
         partition_id = jax.core.ShapedArray((), np.dtype(np.uint32))
         inner = ctx.replace(avals_in=[*avals_in, partition_id], avals_out=avals_out)
-        rule = jax.ffi.ffi_lowering(facts.target, operand_output_aliases=pairs, has_side_effect=facts.side_effect)
+        rule = jax.ffi.ffi_lowering(target, operand_output_aliases=pairs, has_side_effect=facts.side_effect)
         partition = hlo.partition_id()
         with traced_as(ctx, collective, options.op, nbytes, [str(name) for name in axes.names], len(specs)):
             results: Any = rule(

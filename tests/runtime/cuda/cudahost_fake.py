@@ -36,12 +36,12 @@ from jaxring import overlap  # noqa: E402
 from jaxring.runtime import service  # noqa: E402
 from jaxring.runtime.cuda import service as cuda_service  # noqa: E402
 from jaxring.runtime.cuda.communicators import Devices  # noqa: E402
-from jaxring.tracing import primitives  # noqa: E402
+from jaxring.tracing.lowering import platforms  # noqa: E402
 
 jax.ffi.register_ffi_target = _register
 jax.interpreters.mlir.register_lowering(overlap.done_p, overlap.lower_on_gpu, platform="cpu", cacheable=False)
 cuda_service.register_targets(native, service.GPU_TARGETS, platform="cpu")
-primitives._for_cpus = lambda ctx: False
+platforms.for_cpus = lambda ctx: False
 
 
 def _devices(module) -> Devices:

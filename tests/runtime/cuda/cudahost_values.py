@@ -57,6 +57,27 @@ def joined():
     assert [plan.nbytes for plan in jaxring.plans()] == [96 * 4, 7 * 4], jaxring.explain()
 
 
+def abstract():
+    """One program over a mesh without devices, on two orders of them: XLA must not capture it before ranks are read."""
+    rows = np.arange(RANKS * 6, dtype=np.float32).reshape(RANKS, 6)
+    specs = {"in_specs": P("d"), "out_specs": P("d"), "check_vma": False}
+
+    def gather(v):
+        return jaxring.all_gather(v[0], "d").reshape(1, -1)
+
+    run = jax.jit(jax.shard_map(gather, mesh=mesh.abstract_mesh, **specs))
+    for order in (jax.devices(), jax.devices()[::-1]):
+        sharding = jax.sharding.NamedSharding(jax.sharding.Mesh(np.array(order), ("d",)), P("d"))
+        given = jax.make_array_from_callback(rows.shape, sharding, lambda at: rows[at])
+        assert "@jaxring_uncaptured_all_gather(" in run.lower(given).as_text()
+        for shard in run(given).addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), rows.reshape(1, -1))
+        for named in (sharding.mesh, None):  # jax.set_mesh says which devices there are, too
+            with jax.set_mesh(sharding.mesh):
+                text = jax.jit(jax.shard_map(gather, mesh=named, **specs)).lower(given).as_text()
+            assert "@jaxring_all_gather(" in text
+
+
 def copied():
     """What copy engines do, and that they did it."""
     options = {"algorithm": "copy_engine"}

@@ -17,6 +17,7 @@ import numpy as np
 from jaxring import _compat
 from tests.runtime.cuda.cudahost_failures import ahead, damaged, fails, gone, refused
 from tests.runtime.cuda.cudahost_values import (
+    abstract,
     collectives,
     copied,
     explained,
@@ -75,6 +76,7 @@ def beside():
 CASES = {}
 CASES["matrix"] = matrix
 CASES["collectives"] = lambda: (engine.start(), collectives(), loop(), not_switched())
+CASES["abstract"] = lambda: (engine.start(), abstract())
 CASES["joined"] = lambda: (engine.start(), joined())
 CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol="ll"))
 CASES["network"] = lambda: (engine.start(), collectives(), explained("network"))

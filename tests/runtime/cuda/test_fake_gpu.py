@@ -18,6 +18,8 @@ needs_fake = pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _
     ("case", "processes", "devices", "environment"),
     [
         ("collectives", 1, 4, {}),
+        ("abstract", 1, 4, {}),
+        ("abstract", 2, 2, {}),
         ("joined", 1, 4, {}),
         ("joined", 2, 2, {}),
         ("ring", 1, 4, {"JAXRING_CUDA_BULK_BYTES": "16"}),

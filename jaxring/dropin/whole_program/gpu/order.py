@@ -14,12 +14,12 @@ from jaxring.dropin.whole_program.gpu.dependencies import as_ready, in_order, ne
 from jaxring.dropin.whole_program.hlo import is_tuple
 from jaxring.dropin.whole_program.rewrite import OPCODES
 from jaxring.dropin.whole_program.wire import Message, packed
-from jaxring.runtime.service import COLLECTIVE_TARGETS, STARTS
+from jaxring.runtime.service import COLLECTIVE_TARGETS, STARTS, UNCAPTURED
 
 if TYPE_CHECKING:
     from jaxring.dropin.whole_program.hlo import Computation, Instruction, Module
 
-_CALLS = frozenset({*COLLECTIVE_TARGETS, *STARTS.values()})
+_CALLS = frozenset({*COLLECTIVE_TARGETS, *UNCAPTURED, *STARTS.values()})
 _SHAPE, _TARGET, _ID, _OPERANDS, _ALIASING, _INDEX, _NAME = 3, 28, 35, 36, 74, 13, 1
 
 
