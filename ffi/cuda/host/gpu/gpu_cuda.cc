@@ -134,32 +134,9 @@ class CudaGpu final : public Gpu {
     cuda::FlushDirect(device);
   }
 
-  // Legacy IPC exports whole allocations of cudaMalloc and cuMemAlloc. Descriptors export memory that cuMemCreate made
-  // for them. Memory of cudaMallocAsync's pools can be exported by neither.
   Allocation Find(const void* pointer) override {
     ContextScope scope;
-    CUdeviceptr base = 0;
-    size_t bytes = 0;
-    unsigned long long id = 0;
-    int device = -1;
-    unsigned legacy = 0, type = 0;
-    uint64_t handles = 0;
-    CUmemoryPool pool = nullptr;
-    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                                        CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-                                        CU_POINTER_ATTRIBUTE_BUFFER_ID,
-                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-                                        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-                                        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
-                                        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
-    void* values[] = {&base, &bytes, &id, &device, &legacy, &type, &handles, &pool};
-    const CUresult result =
-        TheDriver().cuPointerGetAttributes(8, attributes, values, reinterpret_cast<CUdeviceptr>(pointer));
-    if (result != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE || base == 0) return {};
-    const bool descriptor = (handles & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0 && pool == nullptr && id != 0;
-    const Sharing sharing = legacy != 0 ? Sharing::kHandle : descriptor ? Sharing::kDescriptor : Sharing::kNone;
-    return {reinterpret_cast<char*>(base), bytes, id, device, sharing};
+    return FindAllocation(pointer);
   }
   IpcHandle Export(const Allocation& allocation) override {
     ContextScope scope(allocation.device);
@@ -190,7 +167,8 @@ class CudaGpu final : public Gpu {
   }
 
   bool HasMulticast(int device) override {
-    return MulticastCompiled() && Supports(device, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
+    return MulticastCompiled() && TheDriver().cuMulticastCreate != nullptr &&
+           Supports(device, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
   }
   std::unique_ptr<MulticastObject> NewMulticast(int device, int devices, uint64_t bytes) override {
     ContextScope scope(device);

@@ -26,6 +26,9 @@ bool HostFlushes(int device) {
 }  // namespace
 
 std::string WhyNotDirect(int device) {
+  if (TheDriver().cuMemGetHandleForAddressRange == nullptr || TheDriver().cuFlushGPUDirectRDMAWrites == nullptr) {
+    return "the driver is too old for GPUDirect RDMA";
+  }
   if (Attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) == 0) {
     return "the driver reports no GPUDirect RDMA for GPU " + std::to_string(device);
   }

@@ -8,11 +8,16 @@ namespace jaxring::cuda {
 namespace {
 
 template <class Function>
-Function Find(const char* name) {
+Function Find(const char* name, bool optional) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
   // The version selects the variant of a function that cuda.h declares.
-  JAXRING_CUDA(cudaGetDriverEntryPointByVersion(name, &function, CUDA_VERSION, cudaEnableDefault, &found));
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, CUDA_VERSION, cudaEnableDefault, &found);
+  if (optional && (error != cudaSuccess || found != cudaDriverEntryPointSuccess)) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  Check(error, "cudaGetDriverEntryPointByVersion");
   if (found != cudaDriverEntryPointSuccess) {
     throw GpuError(std::string("the NVIDIA driver has no ") + name + ": it is older than this build's CUDA " +
                    std::to_string(CUDA_VERSION / 1000) + "; update it");
@@ -53,9 +58,12 @@ void Check(CUresult error, const char* what) {
 }
 
 const Driver& TheDriver() {
-#define JAXRING_FIND(name) Find<decltype(&::name)>(#name),
-  static const Driver driver = {JAXRING_DRIVER_FUNCTIONS(JAXRING_FIND)};
+#define JAXRING_FIND(name) Find<decltype(&::name)>(#name, false),
+#define JAXRING_MAYBE(name) Find<decltype(&::name)>(#name, true),
+  static const Driver driver = {JAXRING_DRIVER_FUNCTIONS(JAXRING_FIND)
+                                    JAXRING_OPTIONAL_DRIVER_FUNCTIONS(JAXRING_MAYBE)};
 #undef JAXRING_FIND
+#undef JAXRING_MAYBE
   return driver;
 }
 

@@ -20,35 +20,42 @@ void Check(CUresult error, const char* what);
   F(cuDeviceGet)                    \
   F(cuDeviceGetAttribute)           \
   F(cuDevicePrimaryCtxRetain)       \
-  F(cuFlushGPUDirectRDMAWrites)     \
   F(cuGetErrorString)               \
   F(cuMemAddressFree)               \
   F(cuMemAddressReserve)            \
   F(cuMemCreate)                    \
   F(cuMemExportToShareableHandle)   \
+  F(cuMemGetAccess)                 \
+  F(cuMemGetAddressRange)           \
   F(cuMemGetAllocationGranularity)  \
-  F(cuMemGetHandleForAddressRange)  \
   F(cuMemImportFromShareableHandle) \
   F(cuMemMap)                       \
   F(cuMemRelease)                   \
   F(cuMemRetainAllocationHandle)    \
   F(cuMemSetAccess)                 \
   F(cuMemUnmap)                     \
-  F(cuMulticastAddDevice)           \
-  F(cuMulticastBindMem)             \
-  F(cuMulticastCreate)              \
-  F(cuMulticastGetGranularity)      \
-  F(cuMulticastUnbind)              \
+  F(cuPointerGetAttribute)          \
   F(cuPointerGetAttributes)         \
   F(cuPointerSetAttribute)          \
   F(cuThreadExchangeStreamCaptureMode)
 
+// Of NVLS and GPUDirect RDMA: nullptr where the driver is older.
+#define JAXRING_OPTIONAL_DRIVER_FUNCTIONS(F) \
+  F(cuFlushGPUDirectRDMAWrites)              \
+  F(cuMemGetHandleForAddressRange)           \
+  F(cuMulticastAddDevice)                    \
+  F(cuMulticastBindMem)                      \
+  F(cuMulticastCreate)                       \
+  F(cuMulticastGetGranularity)               \
+  F(cuMulticastUnbind)
+
 struct Driver {
 #define JAXRING_MEMBER(name) decltype(&::name) name;
   JAXRING_DRIVER_FUNCTIONS(JAXRING_MEMBER)
+  JAXRING_OPTIONAL_DRIVER_FUNCTIONS(JAXRING_MEMBER)
 #undef JAXRING_MEMBER
 };
-// Throws GpuError if the driver lacks one of them.
+// Throws GpuError if the driver lacks one that is not optional.
 const Driver& TheDriver();
 
 // Makes a device's primary context, which XLA uses, current for its lifetime, and then restores the thread's. It uses

@@ -66,6 +66,47 @@ void ImportHandle(int descriptor, MemoryHandle* memory) {
         "cuMemImportFromShareableHandle");
 }
 
+// XLA's allocator makes memory by cuMemCreate and maps it into address ranges that it has reserved, one or several
+// mappings to a range. Such memory is exported mapping by mapping, and its identity is that of the physical memory: the
+// attributes of address ranges and of buffers describe reservations. Legacy IPC exports whole allocations of cudaMalloc
+// and cuMemAlloc. Memory of cudaMallocAsync's pools can be exported by neither.
+Allocation FindAllocation(const void* pointer) {
+  constexpr uint64_t kPhysical = uint64_t{1} << 63;  // keeps the two kinds of ids apart
+  const Driver& driver = TheDriver();
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  unsigned long long id = 0;
+  int device = -1;
+  unsigned legacy = 0, type = 0;
+  uint64_t handles = 0;
+  CUmemoryPool pool = nullptr;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                      CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                                      CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  void* values[] = {&id, &device, &legacy, &type, &handles, &pool};
+  const CUresult result = driver.cuPointerGetAttributes(6, attributes, values, address);
+  if (result != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE) return {};
+  if (legacy != 0) {
+    if (driver.cuMemGetAddressRange(&base, &bytes, address) != CUDA_SUCCESS || id == 0) return {};
+    return {reinterpret_cast<char*>(base), bytes, id, device, Sharing::kHandle};
+  }
+  if ((handles & kHandleType) == 0 || pool != nullptr) return {};
+  const auto get = [&](CUpointer_attribute attribute, void* value) {  // the plural call does not know these
+    return driver.cuPointerGetAttribute(value, attribute, address) == CUDA_SUCCESS;
+  };
+  if (!get(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, &base) || !get(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, &bytes)) {
+    if (driver.cuMemGetAddressRange(&base, &bytes, address) != CUDA_SUCCESS) return {};
+  }
+  unsigned long long physical = 0;
+  if (get(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, &physical) && physical != 0) id = physical | kPhysical;
+  if (id == 0) return {};
+  return {reinterpret_cast<char*>(base), bytes, id, device, Sharing::kDescriptor};
+}
+
 int ExportDescriptor(const void* base) {
   MemoryHandle handle;
   Check(TheDriver().cuMemRetainAllocationHandle(&handle.value, const_cast<void*>(base)), "cuMemRetainAllocationHandle");

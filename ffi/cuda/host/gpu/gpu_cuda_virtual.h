@@ -35,6 +35,8 @@ void UnmapMemory(char* memory, uint64_t bytes);
 int ExportHandle(const MemoryHandle& memory);
 void ImportHandle(int descriptor, MemoryHandle* memory);
 
+// The allocation of a pointer: see Gpu::Find. Some context must be current.
+Allocation FindAllocation(const void* pointer);
 // A descriptor of the mapping that begins at `base`; the caller closes it.
 int ExportDescriptor(const void* base);
 // Maps a descriptor's memory for kernels of `device`. The caller keeps the descriptor.

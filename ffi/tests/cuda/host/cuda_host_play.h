@@ -40,10 +40,11 @@ inline uint64_t BytesOf(const Schedule& schedule, uint64_t block) {
   return 4096 + 4 * block * (schedule.in_blocks + schedule.out_blocks);
 }
 
-// A rank's buffers in one allocation, so that one region holds both at offsets.
+// A rank's buffers in one allocation, which is of the driver's virtual memory calls like XLA's or cudaMalloc's, so that
+// one region holds both at offsets.
 class Buffers {
  public:
-  Buffers(int rank, const Schedule& schedule, uint64_t block, bool is_virtual = false)
+  Buffers(int rank, const Schedule& schedule, uint64_t block, bool is_virtual = true)
       : rank_(rank),
         schedule_(schedule),
         block_(block),
@@ -150,7 +151,7 @@ inline void JoinMulticast(Processes& here, cuda::Communicator& group, const std:
 // Three rounds of launches, and then `replays` replays of a graph.
 inline void Play(Processes& here, const GroupShape& shape, const Schedule& schedule, uint64_t block,
                  const std::function<void(cuda::LaunchPlanSpec&)>& change = {}, uint64_t* staged = nullptr,
-                 int replays = 0, uint64_t staging = 0, bool is_virtual = false, uint64_t multicast = 0) {
+                 int replays = 0, uint64_t staging = 0, bool is_virtual = true, uint64_t multicast = 0) {
   auto group = Join(here, shape);
   if (multicast != 0) JoinMulticast(here, *group, shape.name, multicast);
   Connect(here, *group, shape, schedule);
