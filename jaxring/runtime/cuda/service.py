@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import logging
+import os
 import threading
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax
 
 from jaxring.errors import JaxringError
 from jaxring.runtime import ending
+from jaxring.runtime.cuda import xla_settings
 from jaxring.runtime.cuda.communicators import Devices
 from jaxring.runtime.cuda.planner import CudaPlanner
 from jaxring.settings import kinds, settings
@@ -88,12 +90,16 @@ def prepare_lowering() -> None:
 
 
 def ensure_started(native: Any, find_devices: Any = cuda_devices, threads: int = _THREADS) -> None:
-    """Starts the engine and its threads, once. Called while a program is lowered for GPUs, so the backend is there."""
+    """Starts the engine and its threads, once. Called while a program is lowered for GPUs, so the backend is there.
+
+    SettingsError for settings of XLA that it cannot work with.
+    """
     global _started
     with _lock:
         if _started is not None:
             return
         configured = settings()
+        xla_settings.check(os.environ, jax.process_count(), configured.p2p)
         native.start(
             jax.process_index(),
             configured.slot_bytes,

@@ -1,0 +1,55 @@
+"""XLA's settings under which the CUDA engine would give wrong results without an error: they are refused by name."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import TYPE_CHECKING
+
+from jaxring.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SCHEDULING = "xla_gpu_command_buffer_scheduling_mode"
+_UPDATES = "xla_gpu_command_buffer_update_mode"
+_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
+# Under these XLA runs the commands of a CUDA graph one after another.
+_IN_ORDER = ("LHS", "SERIALIZE")
+
+
+def check(environment: Mapping[str, str], processes: int, p2p: str) -> None:
+    """SettingsError for settings of XLA that jaxring's collectives on GPUs cannot work with.
+
+    ``p2p``: the setting JAXRING_P2P. Options that a program gives to the compiler itself are not seen here.
+    """
+    flags = _flags(environment.get("XLA_FLAGS", ""))
+    mode = flags.get(_SCHEDULING, _IN_ORDER[0])
+    if mode.upper() not in _IN_ORDER:
+        raise SettingsError(
+            f"XLA_FLAGS has --{_SCHEDULING}={mode}: XLA would then run collectives of one graph at the same time, and "
+            f"jaxring's need one order on each device. Leave it out, or use {' or '.join(_IN_ORDER)}."
+        )
+    if processes == 1 or p2p != "direct":
+        return  # no other process has mapped XLA's memory
+    remedy = "Leave it out, or set JAXRING_P2P=staged, with which XLA's buffers are not shared."
+    moves = "XLA would then put other memory behind addresses that GPUs of other processes have mapped"
+    updates = flags.get(_UPDATES, "ALWAYS_UPDATE")
+    if updates.upper() != "ALWAYS_UPDATE":
+        raise SettingsError(f"XLA_FLAGS has --{_UPDATES}={updates}: {moves}. {remedy}")
+    if environment.get(_ALLOCATOR, "").lower() == "vmm":
+        raise SettingsError(f"{_ALLOCATOR} is vmm: {moves}. {remedy}")
+
+
+def _flags(text: str) -> dict[str, str]:
+    """XLA_FLAGS as XLA reads it: flags, of which the last of a name counts, or the name of a file with flags."""
+    text = text.strip()
+    if text and not text.startswith("-"):
+        try:
+            text = pathlib.Path(text).read_text()
+        except OSError:
+            return {}  # XLA says so itself
+    found = {}
+    for word in text.split():
+        name, _, value = word.lstrip("-").partition("=")
+        found[name] = value.strip("'\"")
+    return found
