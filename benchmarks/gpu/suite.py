@@ -4,8 +4,9 @@
 
 jaxring itself may not be built yet, and then nothing of it can be imported: this file and `summary.py` need the
 standard library only. Downloads nothing. A stage that fails or takes too long does not stop the others, and what a
-stage says is in the folder at once: raw.txt (all output), rows.jsonl (measurements), stages.json (how each stage
-ended), SUMMARY.md. Exits with 1 where a stage failed, with 2 where there is no GPU.
+stage says is in the folder at once: raw.txt (all output), workers/ (that of each process of JAX's tests), rows.jsonl
+(measurements), stages.json (how each stage ended), SUMMARY.md. Exits with 1 where a stage failed, with 2 where there is
+no GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import importlib.machinery
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -58,8 +60,25 @@ def gpus() -> int:
     return count.value
 
 
+def card() -> str:
+    """A short name of the first GPU, such as h200, for the folder of its results."""
+    name = ctypes.create_string_buffer(100)
+    device = ctypes.c_int()
+    driver = ctypes.CDLL("libcuda.so.1")
+    if driver.cuDeviceGet(ctypes.byref(device), 0) or driver.cuDeviceGetName(name, len(name), device):
+        return "gpu"
+    return short_name(name.value.decode())
+
+
+def short_name(name: str) -> str:
+    """``NVIDIA H100 80GB HBM3`` -> ``h100``; all words where none is a letter with a number."""
+    words = name.lower().replace("nvidia", "").split()
+    models = [word for word in words if re.fullmatch(r"[a-z]+\d+[a-z]*", word)]
+    return models[0] if models else "-".join(re.sub(r"[^a-z0-9]", "", word) for word in words) or "gpu"
+
+
 def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
-    """All stages by importance: kernels and memory without JAX, speed, under JAX, and the checkers last."""
+    """All stages in their order: JAX once, kernels and memory without JAX, speed, all under JAX, deaths, checkers."""
     python = sys.executable
     ends = importlib.machinery.EXTENSION_SUFFIXES  # of modules that this Python can import
     build = ROOT / "build" / "gpu"
@@ -71,7 +90,19 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
     measure = (python, "-m", "benchmarks.gpu.measure")
     peers = (python, "-m", "benchmarks.gpu.peers")
     worker = (python, str(ROOT / "tests" / "runtime" / "cuda" / "cudahost_worker.py"))
-    tests = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / "gpu"), "-m", "gpu", "-k")
+    tests = (
+        python,
+        "-m",
+        "pytest",
+        "-v",
+        "--durations=0",
+        "-p",
+        "no:cacheprovider",
+        str(ROOT / "tests" / "gpu"),
+        "-m",
+        "gpu",
+        "-k",
+    )
     checker = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     unchecked = source or ("" if pathlib.Path(checker).exists() else "there is no compute-sanitizer here")
     schedules = scratch / "schedules.bin"
@@ -84,8 +115,18 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
     def check(tool: str) -> tuple[str, ...]:
         return (checker, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all")
 
+    def job(case: str) -> tuple[str, ...]:
+        return (python, "-m", "benchmarks.gpu.job", case, "2", "1")
+
     small = ("--ranks", "2", "--sizes", "32K", "--lanes", "2", "--launches", "1")
-    cases = ("death", "one_process", "one_node", "network", "four_processes")
+    jobs = {
+        "TEST_OUTPUT": str(out / "workers"),
+        "TEST_JOB_SECONDS": "60",
+        "TEST_JOB_TIMEOUT": "15",
+    }
+    # Deaths and checkers last: they are the least certain, and must not keep anything else from running.
+    quick = ("one_process", "one_node", "four_processes", "network", "graphs")
+    memory = ("virtual_memory", "captured_first", "staged", "legacy_ipc", "copies")
     return [
         Stage("machine", 30, ("bash", "-c", _MACHINE.format(python=shlex.quote(python)))),
         Stage(
@@ -95,15 +136,18 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
             source or _already(built and (build / "cuda_gpu_test").exists()),
         ),
         Stage("info", 30, (python, "-c", "import jaxring; print(jaxring.build_info())")),
-        Stage("native", 100, native("cuda_gpu_test", *cases), source),
-        Stage("memory", 60, native("cuda_gpu_memory_test"), source),
+        Stage("jax_smoke", 60, job("smoke"), source, jobs),
+        Stage("native", 100, native("cuda_gpu_test", "--apart=30", *quick), source),
+        Stage("memory", 60, native("cuda_gpu_memory_test", "--apart=20", *memory), source),
         Stage("matrix", 120, (*worker, "matrix", "0", "1", "1", "0"), source),
         Stage("measure", 120, (*measure, *rows)),
         Stage("jnp", 60, (*peers, "jnp", *rows)),
         Stage("nccl", 45, (*peers, "nccl", *rows)),
-        Stage("jax", 200, (*tests, "not one_process and not replays"), source),
-        Stage("replays", 120, native("cuda_gpu_test", "graphs"), source),
-        Stage("replays_jax", 120, (*tests, "replays"), source),
+        Stage("jax", 200, (*tests, "not one_process and not replays and not ends and not served"), source, jobs),
+        Stage("replays_jax", 120, (*tests, "replays"), source, jobs),
+        Stage("deaths", 60, native("cuda_gpu_test", "--apart=30", "death"), source),
+        Stage("copy_deaths", 60, native("cuda_gpu_memory_test", "--apart=30", "death"), source),
+        Stage("deaths_jax", 120, (*tests, "ends or served"), source, jobs),
         Stage("memcheck", 90, (*check("memcheck"), *measure, *small), unchecked),
         # One rank for each process: a checker may let a process's kernels run one after another only.
         Stage("memcheck_processes", 90, native("cuda_gpu_test", "four_processes", under=check("memcheck")), unchecked),
@@ -228,11 +272,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def suite(out: pathlib.Path | None, limit: float, names: str) -> int:
-    """Run the suite; ``out``: by default a folder with today's date. Returns the exit code."""
+    """Run the suite; ``out``: by default a folder with the card's name and today's date. Returns the exit code."""
     if gpus() == 0:
         print("There is no NVIDIA GPU here, which the suite needs.", file=sys.stderr)
         return 2
-    folder = (out or ROOT / "docs" / "benchmarks" / "h200" / dt.date.today().isoformat()).absolute()
+    folder = (out or ROOT / "docs" / "benchmarks" / card() / dt.date.today().isoformat()).absolute()
     scratch = ROOT / "build" / "gpu"
     for each in (folder, scratch):
         each.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -93,6 +94,26 @@ def test_every_stage_has_what_it_needs(tmp_path):
                 assert pathlib.Path(word).exists()
             elif word.startswith("benchmarks."):
                 assert (ROOT / (word.replace(".", "/") + ".py")).exists()
+
+
+def test_what_is_least_certain_comes_last(tmp_path):
+    names = [stage.name for stage in suite.stages(tmp_path, tmp_path)]
+    assert names[:5] == ["machine", "build", "info", "jax_smoke", "native"]
+    least = [name for name in names if "death" in name or "check" in name]
+    assert names[-len(least) :] == least
+    for stage in suite.stages(tmp_path, tmp_path):
+        assert ("death" in shlex.join(stage.command)) == (stage.name in ("deaths", "copy_deaths"))
+        if "tests/gpu" in shlex.join(stage.command) or stage.name == "jax_smoke":
+            assert stage.environment["TEST_OUTPUT"] == str(tmp_path / "workers")
+            assert float(stage.environment["TEST_JOB_SECONDS"]) <= stage.seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"), ("NVIDIA GeForce RTX 4090", "geforce-rtx-4090")],
+)
+def test_results_go_to_the_cards_folder(name, short):
+    assert suite.short_name(name) == short
 
 
 def row(us, **other):

@@ -1,6 +1,7 @@
 #include "tests/support/cases.h"
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,6 +49,35 @@ void WatchForCrashes() {}
 
 }  // namespace
 
+namespace {
+
+// Returns whether the case passed. Its processes are a group, of which none is left.
+bool PassesApart(const Registered& each, unsigned seconds) {
+  const pid_t child = fork();
+  if (child < 0) Fail(__FILE__, __LINE__, "fork");
+  setpgid(child, child);  // 0 in the child; both do it, since either may be first
+  if (child == 0) {
+    alarm(seconds);
+    each.body();
+    std::cout.flush();
+    std::_Exit(0);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) != child) Fail(__FILE__, __LINE__, "waitpid");
+  kill(-child, SIGKILL);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
+  std::cout << "case \"" << each.name << "\" failed: ";
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) {
+    std::cout << "it took more than " << seconds << " s" << std::endl;
+  } else {
+    std::cout << (WIFSIGNALED(status) ? "signal " : "exit ")
+              << (WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status)) << std::endl;
+  }
+  return false;
+}
+
+}  // namespace
+
 RegisteredCase::RegisteredCase(const char* name, void (*body)()) {
   const auto same = [&](const Registered& other) { return std::strcmp(other.name, name) == 0; };
   if (std::any_of(Cases().begin(), Cases().end(), same)) Fail(name, 0, "every case has a name of its own");
@@ -56,18 +86,28 @@ RegisteredCase::RegisteredCase(const char* name, void (*body)()) {
 
 int RunAllCases(int argc, char** argv) {
   WatchForCrashes();
-  int played = 0;
+  unsigned seconds = 0;
+  if (argc > 1 && std::sscanf(argv[1], "--apart=%u", &seconds) == 1) {
+    ++argv;
+    --argc;
+  }
+  int played = 0, failed = 0;
   for (const Registered& each : Cases()) {
     const auto asked = [&](const char* part) { return std::strstr(each.name, part) != nullptr; };
     if (argc > 1 && std::none_of(argv + 1, argv + argc, asked)) continue;
     // Flushes the name, in case of a signal that cannot be handled.
     std::cout << "case \"" << each.name << '"' << std::endl;
     running_case = each.name;
-    each.body();
+    if (seconds == 0) {
+      each.body();
+    } else {
+      failed += PassesApart(each, seconds) ? 0 : 1;
+    }
     running_case = nullptr;
     ++played;
   }
-  if (played > 0) return 0;
+  if (failed > 0) std::cout << failed << " of " << played << " cases failed" << std::endl;
+  if (played > 0) return failed > 0 ? 1 : 0;
   std::cerr << "No case is called so. There are:" << std::endl;
   for (const Registered& each : Cases()) std::cerr << "  " << each.name << std::endl;
   return 2;

@@ -1,7 +1,8 @@
 // The cases of a test program. CASE("name") { ... } registers a case, anywhere in a namespace of the program's file.
 // The main of cases_main.cc runs all of them in the order of the file. With arguments it runs those cases whose names
-// contain one of the arguments. The name of a case is printed when it begins, when a CHECK in it fails, and when a
-// signal ends the program during it.
+// contain one of the arguments. With the first argument `--apart=SECONDS` each case is a process of its own, which ends
+// after so many seconds with all that it started, and a case that fails does not keep the others from running. The name
+// of a case is printed when it begins, when a CHECK in it fails, and when a signal ends the program during it.
 #pragma once
 
 #include "tests/support/check.h"
@@ -13,8 +14,8 @@ class RegisteredCase {
   RegisteredCase(const char* name, void (*body)());
 };
 
-// The body of that main, for programs with a main of their own. Returns the exit status: 0 if all chosen cases ran, 2
-// if no name matches the arguments.
+// The body of that main, for programs with a main of their own. Returns the exit status: 0 if all chosen cases ran, 1
+// if some failed apart, 2 if no name matches the arguments.
 int RunAllCases(int argc, char** argv);
 
 }  // namespace jaxring::test

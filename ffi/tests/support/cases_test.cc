@@ -23,7 +23,9 @@ struct End {
   std::string errors;
 };
 
-End Played(std::string argument) {
+CASE("waits: apart") { pause(); }
+
+End Played(std::string argument, std::string second = "") {
   int ends[2];
   CHECK(pipe(ends) == 0);
   const pid_t child = fork();
@@ -34,8 +36,8 @@ End Played(std::string argument) {
     dup2(ends[1], STDERR_FILENO);
     close(ends[0]);
     close(ends[1]);
-    char* arguments[] = {nullptr, argument.data()};
-    std::_Exit(RunAllCases(2, arguments));
+    char* arguments[] = {nullptr, argument.data(), second.data()};
+    std::_Exit(RunAllCases(second.empty() ? 2 : 3, arguments));
   }
   close(ends[1]);
   End end{};
@@ -59,6 +61,12 @@ int main() {
   const End failed = Played("fails");
   CHECK(WIFEXITED(failed.status) && WEXITSTATUS(failed.status) == 1);
   CHECK(Has(failed.errors, "2 * 2 = 4") && Has(failed.errors, "in case \"fails where 2 * 2 is 5\""));
+  // "fails", "waits" and "passes" contain the letter; the last comes after neither, but runs, and so does all else.
+  const End apart = Played("--apart=1", "s");
+  CHECK(WIFEXITED(apart.status) && WEXITSTATUS(apart.status) == 1);
+  CHECK(Has(apart.errors, "in case \"fails where 2 * 2 is 5\""));
+  const End fine = Played("--apart=60", "passes");
+  CHECK(WIFEXITED(fine.status) && WEXITSTATUS(fine.status) == 0);
   const End unknown = Played("no such case");
   CHECK(WIFEXITED(unknown.status) && WEXITSTATUS(unknown.status) == 2);
   CHECK(Has(unknown.errors, "passes"));

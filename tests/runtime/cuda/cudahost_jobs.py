@@ -1,12 +1,19 @@
-"""Starts the processes of a case of cudahost_worker.py."""
+"""Starts the processes of a case of cudahost_worker.py.
+
+What each writes is in a file of its own at once, in the folder that TEST_OUTPUT names (a temporary one otherwise).
+TEST_JOB_SECONDS ends a job; TEST_JOB_TIMEOUT is its JAXRING_TIMEOUT.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 
 from tests import ROOT
 
@@ -18,24 +25,31 @@ def run_job(case, processes, devices, expected=None, **environment):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAXRING_TIMEOUT": "100", **environment}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAXRING_TIMEOUT": os.environ.get("TEST_JOB_TIMEOUT", "100")}
+    env |= environment
     command = [sys.executable, str(FOLDER / "cudahost_worker.py"), case]
-    started = [
-        subprocess.Popen(
-            [*command, str(p), str(processes), str(devices), str(port)],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for p in range(processes)
-    ]
-    try:
-        outputs = [process.communicate(timeout=240)[0] for process in started]
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
+    deadline = time.monotonic() + float(os.environ.get("TEST_JOB_SECONDS", "240"))
+    with contextlib.ExitStack() as stack:
+        folder = os.environ.get("TEST_OUTPUT") or stack.enter_context(tempfile.TemporaryDirectory())
+        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+        files = [pathlib.Path(folder) / f"{case}-{port}-{p}.txt" for p in range(processes)]
+        started = []
+        for p, file in enumerate(files):
+            arguments = [*command, str(p), str(processes), str(devices), str(port)]
+            with file.open("w") as out:
+                started.append(subprocess.Popen(arguments, env=env, stdout=out, stderr=subprocess.STDOUT))
+        late = ""
+        try:
+            for process in started:
+                process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            late = "\nThe job was ended, since it took too long."
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+        outputs = [file.read_text(errors="replace") for file in files]
     codes = [process.returncode for process in started]
-    assert codes == (expected or [0] * processes), "\n".join(outputs)
+    assert codes == (expected or [0] * processes), "\n".join(outputs) + late
     return outputs

@@ -44,6 +44,16 @@ def collectives(**options):
     check(lambda v: jaxring.all_reduce(v, "d", "mean"), half, np.broadcast_to(mean, half.shape))
 
 
+def smoke():
+    """The first that a GPU runs under JAX: one small and one large all-reduce, twice each."""
+    for elements in (1 << 10, 1 << 20):
+        rows = np.arange(RANKS * elements, dtype=np.float32).reshape(RANKS, elements) % 17
+        for _ in range(2):
+            check(lambda v: jaxring.all_reduce(v, "d"), rows, np.broadcast_to(rows.sum(0), rows.shape))
+        print(elements * 4, "bytes are right", flush=True)
+    print(jaxring.explain(), flush=True)
+
+
 def joined():
     """Two sums that XLA's partitioner inserts, in one call: each is an operation of its own."""
     rows = np.arange(RANKS * 96, dtype=np.float32).reshape(RANKS, 96) % 17

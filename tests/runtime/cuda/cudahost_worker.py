@@ -27,6 +27,7 @@ from tests.runtime.cuda.cudahost_values import (
     not_switched,
     over_rdma,
     replays,
+    smoke,
     switched,
 )
 
@@ -76,6 +77,7 @@ def beside():
 CASES = {}
 CASES["matrix"] = matrix
 CASES["collectives"] = lambda: (engine.start(), collectives(), loop(), not_switched())
+CASES["smoke"] = lambda: (engine.start(), smoke(), memory())
 CASES["abstract"] = lambda: (engine.start(), abstract())
 CASES["joined"] = lambda: (engine.start(), joined())
 CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol="ll"))

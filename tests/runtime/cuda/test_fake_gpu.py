@@ -18,6 +18,7 @@ needs_fake = pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _
     ("case", "processes", "devices", "environment"),
     [
         ("collectives", 1, 4, {}),
+        ("smoke", 2, 1, {}),
         ("abstract", 1, 4, {}),
         ("abstract", 2, 2, {}),
         ("joined", 1, 4, {}),
