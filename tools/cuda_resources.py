@@ -2,7 +2,8 @@
 
 For every kernel on every architecture ptxas must report no spills and no stack, registers and shared memory within
 limits, and the numbers of the checked-in table. With --sass the machine code for sm_90, read by cuobjdump (with
-nvdisasm), must also have 16-byte loads and stores in the data paths and the protocols' memory-order instructions.
+nvdisasm), must also have 16-byte loads and stores in the data paths and the protocols' memory-order instructions; its
+loops over data must fit an instruction cache, and its size and theirs are in the table, too.
 Prints a table, and exits with 1 if a check fails.
 
 usage: python tools/cuda_resources.py BUILD [--sass CUOBJDUMP] [--table FILE | --write FILE]
@@ -11,6 +12,7 @@ usage: python tools/cuda_resources.py BUILD [--sass CUOBJDUMP] [--table FILE | -
 from __future__ import annotations
 
 import argparse
+import functools
 import re
 import subprocess
 import sys
@@ -21,18 +23,29 @@ from typing import NamedTuple
 REGISTER_LIMITS = {
     "PlayKernel": 168,
     "FusedKernel": 168,
+    "OneShotKernel": 168,
+    "AnyOneShotKernel": 168,
     "MailKernel": 168,
     "ExtentsKernel": 168,
     "MulticastKernel": 168,
 }
 REGISTER_LIMIT_WIDE = 255  # accumulators of four vectors a pack: at most 256 threads
 SHARED_LIMIT = 8 * 1024
+# A multiprocessor's cache of instructions has some 128 KiB, and a loop over data must fit it.
+LOOP_LIMIT = 96 * 1024
+
+# By the number of the enumerator.
+DTYPES = re.findall(
+    r"^  k(\w+?)(?: = 0)?,$", (Path(__file__).parents[1] / "ffi/reduce/dtypes.h").read_text(), re.MULTILINE
+)
 
 ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
 STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 SHARED = re.compile(r"(\d+) bytes smem")
-KERNEL = re.compile(r"(PlayKernel|FusedKernel)I(?:NS\d*_\d+([A-Za-z]\w*?)E)?Li(\d)E")
+KERNEL = re.compile(r"(PlayKernel|FusedKernel|AnyOneShotKernel)I(?:NS\d*_\d+([A-Za-z]\w*?)E)?Li(\d)E")
+# The dtype is the number of an enumerator.
+ONE_SHOT = re.compile(r"OneShotKernelILNS_5DTypeE(\d+)ELi(\d)E")
 # Kernels without template parameters, and their protocols.
 PLAIN = {"MailKernel": "Simple", "ExtentsKernel": "", "MulticastKernel": ""}
 
@@ -69,6 +82,10 @@ BULK = {
 }
 
 
+INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(.*?;)")
+BRANCH = re.compile(r"\bBRA(?:\.\w+)* .*?(0x[0-9a-f]+)")
+
+
 class Kernel(NamedTuple):
     name: str
     arch: str
@@ -84,6 +101,8 @@ def readable(symbol: str) -> tuple[str, str, int]:
     for name, protocol in PLAIN.items():
         if name in symbol:
             return name, protocol, 0
+    if one_shot := ONE_SHOT.search(symbol):
+        return "OneShotKernel", DTYPES[int(one_shot[1])], int(one_shot[2])
     found = KERNEL.search(symbol)
     if found is None:
         raise SystemExit(f"{symbol} is not a kernel that this script knows: add it to the script's tables")
@@ -106,9 +125,10 @@ def resources(build: Path) -> list[Kernel]:
             elif entry is not None and (found := USED.search(line)):
                 shared = SHARED.search(line)
                 kind, protocol, width = readable(entry[0])
+                wide = kind != "OneShotKernel" and width == 4
                 name = f"{kind}<{protocol + ', ' if protocol else ''}{width}>"
                 kernels.append(
-                    Kernel(name, entry[1], int(found[1]), stack, spills, int(shared[1]) if shared else 0, width == 4)
+                    Kernel(name, entry[1], int(found[1]), stack, spills, int(shared[1]) if shared else 0, wide)
                 )
                 entry = None
     return kernels
@@ -141,47 +161,85 @@ def table(kernels: list[Kernel]) -> list[str]:
     ]
 
 
-def check_table(kernels: list[Kernel], build: Path, path: Path) -> list[str]:
+def loop_bytes(code: list[tuple[int, str]]) -> int:
+    """The longest of the innermost loops with 16-byte loads and stores, from its first instruction to its last."""
+    loads = [at for at, what in code if re.search(VECTORS["loads"], what) or "LDG.E.128.STRONG" in what]
+    stores = [at for at, what in code if re.search(VECTORS["stores"], what)]
+    loops = []
+    for at, what in code:
+        if (found := BRANCH.search(what)) and int(found[1], 16) < at:
+            begin = int(found[1], 16)
+            if any(begin <= x <= at for x in loads) and any(begin <= x <= at for x in stores):
+                loops.append((begin, at + 16))
+    inner = [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
+    return max((end - begin for begin, end in inner), default=0)
+
+
+def code_rows(build: Path, cuobjdump: str) -> tuple[list[str], list[str]]:
+    """The table's rows of code sizes for sm_90, and the loops that are too long."""
+    rows, faults = [], []
+    for symbol, text in disassembled(build, cuobjdump):
+        kind, detail, width = readable(symbol)
+        name = f"{kind}<{detail + ', ' if detail else ''}{width}>"
+        code = [(int(at, 16), what) for at, what in INSTRUCTION.findall(text)]
+        # What follows the last exit is padding and never runs.
+        size, loop = code[-1][0] + 16, loop_bytes(code)
+        rows.append(f"sm_90   {name:24} {size:7} bytes of code {loop:6} in a loop over data")
+        if loop > LOOP_LIMIT:
+            faults.append(f"{name} for sm_90 has a loop over data of {loop} bytes, more than {LOOP_LIMIT}")
+    return sorted(rows), faults
+
+
+def check_table(rows_now: list[str], archs: tuple[str, ...], build: Path, path: Path) -> list[str]:
     """Rows that differ from the table's, for the architectures that were built."""
     made_by, *known = path.read_text().splitlines()
     if made_by != compiler(build):
         print(f"{path} was written with {made_by}, this is {compiler(build)}: not compared")
         return []
-    archs = tuple({k.arch for k in kernels})
-    rows = {row for row in known if row.startswith(archs)}
-    changed = sorted(rows.symmetric_difference(table(kernels)))
+    sized = any("bytes of code" in row for row in rows_now)
+    rows = {row for row in known if row.startswith(archs) and (sized or "bytes of code" not in row)}
+    changed = sorted(rows.symmetric_difference(rows_now))
     return [f"not as in {path} (write it anew with --write): {row}" for row in changed]
 
 
-def check_sass(build: Path, cuobjdump: str) -> list[str]:
-    faults = []
-    seen = 0
+@functools.cache
+def disassembled(build: Path, cuobjdump: str) -> list[tuple[str, str]]:
+    """(mangled name, text of its machine code) of each kernel for sm_90."""
+    found = []
     for built in sorted((build / "cuda").glob("*.o")):
         text = subprocess.run([cuobjdump, "--dump-sass", "-arch", "sm_90", built], capture_output=True, text=True)
         if text.returncode:
             raise SystemExit(f"{cuobjdump} cannot read {built}: {text.stderr.strip()}")
-        for part in text.stdout.split("Function : ")[1:]:
-            kind, protocol, width = readable(part.split(None, 1)[0])
-            # The kernel that checks sizes moves no data.
-            wanted = dict(VECTORS) if kind != "ExtentsKernel" else {"release": ORDER["Simple"]["release"]}
-            # Fused collectives wait for epoch barriers as for Simple's counters; those that fold also store LL lines.
-            if protocol:
-                wanted |= ORDER[protocol]
-            if protocol == "Simple" or (kind, width) == ("FusedKernel", 0):
-                wanted |= BULK
-            elif kind == "FusedKernel":
-                wanted |= {key: ORDER["Simple"][key] for key in ("acquire", "release")} | (ORDER["LL"] if width else {})
-            elif kind == "MulticastKernel":
-                wanted |= {key: ORDER["Simple"][key] for key in ("acquire", "release")} | MULTICAST
-            seen += 1
-            for what, pattern in wanted.items():
-                if not re.search(pattern, part):
-                    faults.append(f"{kind}<{protocol}{width}> for sm_90 shows no {what} ({pattern})")
-            if re.search(r"\b(LDL|STL)\b", part):
-                faults.append(f"{kind}<{protocol}{width}> for sm_90 uses local memory")
-    if not seen:
+        found += [(part.split(None, 1)[0], part) for part in text.stdout.split("Function : ")[1:]]
+    if not found:
         raise SystemExit(f"no machine code for sm_90 in {build / 'cuda'}")
-    print(f"machine code of {seen} kernels for sm_90 read")
+    return found
+
+
+def check_sass(build: Path, cuobjdump: str) -> list[str]:
+    faults = []
+    kernels = disassembled(build, cuobjdump)
+    for symbol, part in kernels:
+        kind, protocol, width = readable(symbol)
+        # The kernel that checks sizes moves no data.
+        wanted = dict(VECTORS) if kind != "ExtentsKernel" else {"release": ORDER["Simple"]["release"]}
+        # Fused collectives wait for epoch barriers as for Simple's counters; the one-shot all-reduces store LL lines.
+        if protocol in ORDER:
+            wanted |= ORDER[protocol]
+        if protocol == "Simple" or (kind, width) == ("FusedKernel", 0):
+            wanted |= BULK
+        elif kind == "FusedKernel":
+            wanted |= {key: ORDER["Simple"][key] for key in ("acquire", "release")}
+        elif kind in ("OneShotKernel", "AnyOneShotKernel"):
+            wanted |= ORDER["LL"]
+        elif kind == "MulticastKernel":
+            wanted |= {key: ORDER["Simple"][key] for key in ("acquire", "release")} | MULTICAST
+        for what, pattern in wanted.items():
+            if not re.search(pattern, part):
+                faults.append(f"{kind}<{protocol}{width}> for sm_90 shows no {what} ({pattern})")
+        if re.search(r"\b(LDL|STL)\b", part):
+            faults.append(f"{kind}<{protocol}{width}> for sm_90 uses local memory")
+    print(f"machine code of {len(kernels)} kernels for sm_90 read")
     return faults
 
 
@@ -193,12 +251,17 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the table")
     options = parser.parse_args()
     kernels = resources(options.build)
-    print("\n".join(table(kernels)))
+    rows = table(kernels)
     faults = check_resources(kernels)
+    if options.sass:
+        sizes, too_long = code_rows(options.build, options.sass)
+        rows += sizes
+        faults += too_long
+    print("\n".join(rows))
     if options.write:
-        options.write.write_text("\n".join([compiler(options.build), *table(kernels)]) + "\n")
+        options.write.write_text("\n".join([compiler(options.build), *rows]) + "\n")
     if options.table:
-        faults += check_table(kernels, options.build, options.table)
+        faults += check_table(rows, tuple({k.arch for k in kernels}), options.build, options.table)
     if options.sass:
         faults += check_sass(options.build, options.sass)
     for fault in faults:

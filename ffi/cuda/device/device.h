@@ -80,6 +80,12 @@ template <class T>
 JAXRING_DEVICE void StoreFarElement(char* to, T value) {
   StoreElement<T>(to, value);
 }
+// One or the other, as is known at run time. Both are the same instruction, so nothing is selected here.
+JAXRING_DEVICE void StoreEither(char* to, const Vec& v, bool) { Store(to, v); }
+template <class T>
+JAXRING_DEVICE void StoreEitherElement(char* to, T value, bool) {
+  StoreElement<T>(to, value);
+}
 
 // A line of LL: {data, flag, data, flag}. Each half of it arrives as a whole.
 JAXRING_DEVICE Vec LoadLine(const char* from) { return LoadSlot(from); }

@@ -13,6 +13,8 @@ namespace jaxring::cuda {
 struct LL {
   static constexpr Protocol kProtocol = Protocol::kLL;
   static constexpr bool kCounts = false;
+  static constexpr bool kSlots = true;    // an operand may be a message
+  static constexpr bool kPartial = true;  // an operand may be accumulators
   static constexpr bool kBulk = false;
   static constexpr uint32_t kUnit = 1;
   // Packs that a thread handles at a time, by the width of accumulators; 0: without a reduction.
@@ -72,6 +74,11 @@ struct LL {
       StoreLine(message.at + at, {{0, flag, 0, flag}});
     }
   }
+};
+
+// For kernels whose messages are all elements, and that have no scratch.
+struct ElementLines : LL {
+  static constexpr bool kPartial = false;
 };
 
 }  // namespace jaxring::cuda

@@ -18,6 +18,8 @@ namespace jaxring::cuda {
 struct LL128 {
   static constexpr Protocol kProtocol = Protocol::kLL128;
   static constexpr bool kCounts = false;
+  static constexpr bool kSlots = true;    // an operand may be a message
+  static constexpr bool kPartial = true;  // an operand may be accumulators
   static constexpr bool kBulk = false;
   static constexpr uint32_t kUnit = kRowPacks;
   static constexpr int PacksOf(int widen) { return widen == 0 ? 4 : 2; }

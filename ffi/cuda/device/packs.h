@@ -40,7 +40,7 @@ JAXRING_DEVICE void StoreParts(char* to, const Vec& v, uint32_t bytes, bool far)
   JAXRING_UNROLL
   for (uint32_t at = 0; at < kPackBytes; at += sizeof(T)) {
     const T element = static_cast<T>(v.w[at / 4] >> 8 * (at % 4));
-    if (at < bytes) far ? StoreFarElement<T>(to + at, element) : StoreElement<T>(to + at, element);
+    if (at < bytes) StoreEitherElement<T>(to + at, element, far);
   }
 }
 JAXRING_DEVICE Vec LoadEdge(const char* from, uint32_t bytes, uint32_t log2) {

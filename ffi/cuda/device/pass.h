@@ -34,7 +34,9 @@ struct Access {
   // Loads elements in the dtype's own form.
   JAXRING_DEVICE static bool LoadElements(const Lane& lane, const Work& work, const Operand& from, uint32_t begin,
                                           uint32_t end, Vec (&raw)[kPacks]) {
-    if (from.form == Form::kMessage) return Protocol::template Load<kPacks, 1>(lane, from, begin, end, raw);
+    if constexpr (Protocol::kSlots) {
+      if (from.form == Form::kMessage) return Protocol::template Load<kPacks, 1>(lane, from, begin, end, raw);
+    }
     JAXRING_UNROLL
     for (int u = 0; u < kPacks; ++u) {
       const uint32_t pack = Map::Pack(begin, u);
@@ -51,7 +53,9 @@ struct Access {
 
   JAXRING_DEVICE static void StoreElements(const Work& work, const Operand& to, uint32_t begin, uint32_t end,
                                            const Vec (&raw)[kPacks]) {
-    if (to.form == Form::kMessage) return Protocol::template Store<kPacks, 1>(to, begin, end, raw);
+    if constexpr (Protocol::kSlots) {
+      if (to.form == Form::kMessage) return Protocol::template Store<kPacks, 1>(to, begin, end, raw);
+    }
     const bool far = to.form == Form::kFar;
     JAXRING_UNROLL
     for (int u = 0; u < kPacks; ++u) {
@@ -61,7 +65,7 @@ struct Access {
       if constexpr (kEdge) {
         StoreEdge(at, raw[u], BytesOf(work, pack), work.log2, far);
       } else {
-        far ? StoreFar(at, raw[u]) : Store(at, raw[u]);
+        StoreEither(at, raw[u], far);
       }
     }
   }
@@ -69,16 +73,18 @@ struct Access {
   JAXRING_DEVICE static bool LoadAccumulators(const Lane& lane, const Arithmetic& how, const Work& work,
                                               const Operand& from, uint32_t begin, uint32_t end, Vec (&to)[kVectors]) {
     if constexpr (kWiden > 1) {
-      if (from.form == Form::kPartialMessage) {
-        return Protocol::template Load<kPacks, kWiden>(lane, from, begin, end, to);
-      }
-      if (from.form == Form::kScratch) {
-        JAXRING_UNROLL
-        for (int i = 0; i < kVectors; ++i) {
-          const uint32_t pack = Map::Pack(begin, i / kWiden);
-          if (pack < end) to[i] = Load(from.at + VectorOffset<kWiden>(pack, i % kWiden));
+      if constexpr (Protocol::kPartial) {
+        if (from.form == Form::kPartialMessage) {
+          return Protocol::template Load<kPacks, kWiden>(lane, from, begin, end, to);
         }
-        return true;
+        if (from.form == Form::kScratch) {
+          JAXRING_UNROLL
+          for (int i = 0; i < kVectors; ++i) {
+            const uint32_t pack = Map::Pack(begin, i / kWiden);
+            if (pack < end) to[i] = Load(from.at + VectorOffset<kWiden>(pack, i % kWiden));
+          }
+          return true;
+        }
       }
       Vec raw[kPacks] = {};
       if (!LoadElements(lane, work, from, begin, end, raw)) return false;
@@ -104,7 +110,8 @@ struct Access {
     }
   }
   JAXRING_DEVICE static bool TakesAccumulators(const Operand& operand) {
-    return kWiden > 1 && (operand.form == Form::kPartialMessage || operand.form == Form::kScratch);
+    return kWiden > 1 && Protocol::kPartial &&
+           (operand.form == Form::kPartialMessage || operand.form == Form::kScratch);
   }
 };
 
@@ -121,8 +128,10 @@ JAXRING_DEVICE bool MovePacks(const Lane& lane, const Work& work, uint32_t begin
   return true;
 }
 
-template <class Protocol, int kWiden, int kPacks, bool kEdge>
-JAXRING_DEVICE bool FoldPacks(const Lane& lane, const Arithmetic& how, const Work& work, uint32_t begin, uint32_t end) {
+// `operation`: reduce.h.
+template <class Protocol, int kWiden, int kPacks, bool kEdge, class Operation>
+JAXRING_DEVICE bool FoldPacks(Operation operation, const Lane& lane, const Arithmetic& how, const Work& work,
+                              uint32_t begin, uint32_t end) {
   using Memory = Access<Protocol, kWiden, kPacks, kEdge>;
   constexpr int kVectors = Memory::kVectors;
   const Operand* sources = work.source;
@@ -135,13 +144,13 @@ JAXRING_DEVICE bool FoldPacks(const Lane& lane, const Arithmetic& how, const Wor
       for (; s + 1 < work.sources; s += 2) {  // the loads of two sources are in flight at a time
         if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
         if (!Memory::LoadAccumulators(lane, how, work, sources[s + 1], at, end, other)) return false;
-        Fold<kWiden>(how, value, next);
-        Fold<kWiden>(how, value, other);
+        operation.Fold(value, next);
+        operation.Fold(value, other);
       }
     }
     for (; s < work.sources; ++s) {
       if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
-      Fold<kWiden>(how, value, next);
+      operation.Fold(value, next);
     }
     if (work.divide) Divide<kWiden>(how, value);
     Vec raw[kPacks];
@@ -149,20 +158,37 @@ JAXRING_DEVICE bool FoldPacks(const Lane& lane, const Arithmetic& how, const Wor
     for (int u = 0; u < kPacks; ++u) raw[u] = Narrow<kWiden>(how, &value[u * kWiden]);
     for (uint32_t t = 0; t < work.targets; ++t) {
       const Operand& target = work.target[t];
-      if (Memory::TakesAccumulators(target)) {
-        Memory::StoreAccumulators(target, at, end, value);
-      } else {
-        Memory::StoreElements(work, target, at, end, raw);
+      if constexpr (Protocol::kPartial) {
+        if (Memory::TakesAccumulators(target)) {
+          Memory::StoreAccumulators(target, at, end, value);
+          continue;
+        }
       }
+      Memory::StoreElements(work, target, at, end, raw);
     }
   }
   return true;
 }
 
+// FoldPacks for whole packs, to be called with the operation. So each operation has a loop of its own, and the code
+// that runs over and over is a few kilobytes of a kernel that has every operation.
+template <class Protocol, int kWiden>
+struct WholePacks {
+  const Lane& lane;
+  const Arithmetic& how;
+  const Work& work;
+  uint32_t end;
+
+  template <class Operation>
+  JAXRING_DEVICE bool operator()(Operation operation) const {
+    return FoldPacks<Protocol, kWiden, Protocol::PacksOf(kWiden), false>(operation, lane, how, work, 0, end);
+  }
+};
+
 // kWiden 0: the kernel that only moves data.
 template <class Protocol, int kWiden>
 JAXRING_DEVICE bool Pass(const Lane& lane, const Arithmetic& how, const Work& work) {
-  constexpr int kMoved = Protocol::PacksOf(0), kFolded = Protocol::PacksOf(kWiden);
+  constexpr int kMoved = Protocol::PacksOf(0);
   constexpr int kAtEdge = Protocol::kUnit > 1 ? 2 : 1;
   // Packs that the protocol loads and stores as one unit are not split between the two calls.
   const uint32_t whole = static_cast<uint32_t>(work.bytes / kPackBytes);
@@ -172,9 +198,15 @@ JAXRING_DEVICE bool Pass(const Lane& lane, const Arithmetic& how, const Work& wo
     if (edge != 0) good = MovePacks<Protocol, kMoved, false>(lane, work, 0, edge);
     if (good && edge < work.packs) good = MovePacks<Protocol, kAtEdge, true>(lane, work, edge, work.packs);
   } else if constexpr (kWiden > 0) {
-    if (edge != 0) good = FoldPacks<Protocol, kWiden, kFolded, false>(lane, how, work, 0, edge);
+    const AnyOperation<kWiden> operation{how.code};
+    const WholePacks<Protocol, kWiden> whole_packs{lane, how, work, edge};
+    if constexpr (Protocol::kCounts) {
+      if (edge != 0) good = WithOperation<kWiden>(how.code, whole_packs);
+    } else {  // their loops wait for lines, which takes more code than all operations
+      if (edge != 0) good = whole_packs(operation);
+    }
     if (good && edge < work.packs) {
-      good = FoldPacks<Protocol, kWiden, kAtEdge, true>(lane, how, work, edge, work.packs);
+      good = FoldPacks<Protocol, kWiden, kAtEdge, true>(operation, lane, how, work, edge, work.packs);
     }
   }
   return good;

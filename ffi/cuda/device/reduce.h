@@ -14,24 +14,53 @@ struct Arithmetic {
   uint64_t divisor;  // 0: none
 };
 
-template <int kWiden, int kN>
-JAXRING_DEVICE void Fold(const Arithmetic& how, Vec (&a)[kN], const Vec (&b)[kN]) {
+// Operations: Fold combines vectors of accumulators into the first.
+template <class T, class Op>
+struct Elementwise {
+  template <int kN>
+  JAXRING_DEVICE static void Fold(Vec (&a)[kN], const Vec (&b)[kN]) {
+    Apply<T, Op>(a, b);
+  }
+};
+template <class T>
+struct ComplexProduct {
+  template <int kN>
+  JAXRING_DEVICE static void Fold(Vec (&a)[kN], const Vec (&b)[kN]) {
+    ApplyComplex<T>(a, b);
+  }
+};
+template <Code kCode>
+struct Bitwise {
+  template <int kN>
+  JAXRING_DEVICE static void Fold(Vec (&a)[kN], const Vec (&b)[kN]) {
+    JAXRING_UNROLL
+    for (int i = 0; i < 4 * kN; ++i) {
+      uint32_t& word = a[i / 4].w[i % 4];
+      const uint32_t other = b[i / 4].w[i % 4];
+      word = kCode == Code::kAnd ? word & other : kCode == Code::kOr ? word | other : word ^ other;
+    }
+  }
+};
+
+// Calls `use` with the operation of that code.
+template <int kWiden, class Use>
+JAXRING_DEVICE auto WithOperation(Code code, const Use& use) {
   if constexpr (kWiden > 1) {  // accumulators are float32
-    switch (how.code) {
+    switch (code) {
       case Code::kSumF32:
-        return Apply<float, Sum>(a, b);
+        return use(Elementwise<float, Sum>{});
       case Code::kProdF32:
-        return Apply<float, Prod>(a, b);
+        return use(Elementwise<float, Prod>{});
       case Code::kMinF32:
-        return Apply<float, Min>(a, b);
+        return use(Elementwise<float, Min>{});
       default:
-        return Apply<float, Max>(a, b);
+        return use(Elementwise<float, Max>{});
     }
   } else {
-    switch (how.code) {
+    switch (code) {
 #define JAXRING_CASE(name, Type, Op) \
   case Code::name:                   \
-    return Apply<Type, Op>(a, b);
+    return use(Elementwise<Type, Op>{});
       JAXRING_CASE(kSum8, uint8_t, Sum)
       JAXRING_CASE(kSum16, uint16_t, Sum)
       JAXRING_CASE(kSum32, uint32_t, Sum)
@@ -66,23 +95,41 @@ JAXRING_DEVICE void Fold(const Arithmetic& how, Vec (&a)[kN], const Vec (&b)[kN]
       JAXRING_CASE(kMaxF64, double, Max)
 #undef JAXRING_CASE
       case Code::kProdC64:
-        return ApplyComplex<float>(a, b);
+        return use(ComplexProduct<float>{});
       case Code::kProdC128:
-        return ApplyComplex<double>(a, b);
+        return use(ComplexProduct<double>{});
       case Code::kAnd:
-        JAXRING_UNROLL
-        for (int i = 0; i < 4 * kN; ++i) a[i / 4].w[i % 4] &= b[i / 4].w[i % 4];
-        return;
+        return use(Bitwise<Code::kAnd>{});
       case Code::kOr:
-        JAXRING_UNROLL
-        for (int i = 0; i < 4 * kN; ++i) a[i / 4].w[i % 4] |= b[i / 4].w[i % 4];
-        return;
-      case Code::kXor:
-        JAXRING_UNROLL
-        for (int i = 0; i < 4 * kN; ++i) a[i / 4].w[i % 4] ^= b[i / 4].w[i % 4];
-        return;
+        return use(Bitwise<Code::kOr>{});
+      default:
+        return use(Bitwise<Code::kXor>{});
     }
   }
+}
+
+template <int kN>
+struct FoldOnce {
+  Vec (&a)[kN];
+  const Vec (&b)[kN];
+  template <class Operation>
+  JAXRING_DEVICE void operator()(Operation operation) const {
+    operation.Fold(a, b);
+  }
+};
+
+// Looks the operation up for each fold: less code, for what runs seldom.
+template <int kWiden>
+struct AnyOperation {
+  Code code;
+  template <int kN>
+  JAXRING_DEVICE void Fold(Vec (&a)[kN], const Vec (&b)[kN]) const {
+    WithOperation<kWiden>(code, FoldOnce<kN>{a, b});
+  }
+};
+template <int kWiden, int kN>
+JAXRING_DEVICE void Fold(const Arithmetic& how, Vec (&a)[kN], const Vec (&b)[kN]) {
+  AnyOperation<kWiden>{how.code}.Fold(a, b);
 }
 
 // mean: floats and complex numbers only.

@@ -10,9 +10,11 @@ namespace jaxring::cuda {
 
 struct Simple {
   static constexpr Protocol kProtocol = Protocol::kSimple;
-  static constexpr bool kCounts = true;  // the receiver waits for the counter
-  static constexpr bool kBulk = true;    // slots hold elements as they are
-  static constexpr uint32_t kUnit = 1;   // packs that are loaded and stored together
+  static constexpr bool kCounts = true;   // the receiver waits for the counter
+  static constexpr bool kSlots = true;    // an operand may be a message
+  static constexpr bool kPartial = true;  // an operand may be accumulators
+  static constexpr bool kBulk = true;     // slots hold elements as they are
+  static constexpr uint32_t kUnit = 1;    // packs that are loaded and stored together
   static constexpr int PacksOf(int widen) { return widen < 2 ? 4 : 4 / widen; }
   template <int kPacks>
   using Map = RunsOfPacks<kPacks>;
@@ -44,6 +46,12 @@ struct Simple {
   }
 
   JAXRING_DEVICE static void Clean(const Args&, const Operand&, uint64_t) {}
+};
+
+// For kernels whose operands are all elements in the memory of ranks.
+struct InPlace : Simple {
+  static constexpr bool kSlots = false;
+  static constexpr bool kPartial = false;
 };
 
 }  // namespace jaxring::cuda

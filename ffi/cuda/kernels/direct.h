@@ -4,10 +4,10 @@
 #pragma once
 
 #include "cuda/device/epoch_barrier.h"
-#include "cuda/device/ll.h"
 #include "cuda/device/simple.h"
 #include "cuda/experimental/bulk.h"
 #include "cuda/kernels/kernel_launch.h"
+#include "cuda/kernels/share.h"
 
 namespace jaxring::cuda {
 
@@ -21,9 +21,6 @@ class FusedPlayer {
         block_bytes_(args.block_elements * BytesOf(args.dtype)) {}
 
   JAXRING_DEVICE void Play(Fused fused) {
-    if constexpr (kWiden != 0) {
-      if (fused == Fused::kAllReduceOneShot) return PlayOneShot();
-    }
     if constexpr (kWiden == 0) StartBulk(args_);
     bool good = EnterBarrier(lane_);
     if (good) {
@@ -38,16 +35,6 @@ class FusedPlayer {
   }
 
  private:
-  // Bytes [begin, end) of a block of `bytes`, at whole runs of 32 packs: what share `number` of `of` gets.
-  struct Share {
-    uint64_t begin, end;
-  };
-  JAXRING_DEVICE static Share ShareOf(Share whole, uint64_t number, uint64_t of) {
-    constexpr uint64_t kRun = kWarp * kPackBytes;
-    const uint64_t runs = (whole.end - whole.begin + kRun - 1) / kRun;
-    const uint64_t begin = whole.begin + runs * number / of * kRun, end = whole.begin + runs * (number + 1) / of * kRun;
-    return {begin < whole.end ? begin : whole.end, end < whole.end ? end : whole.end};
-  }
   // This lane's.
   JAXRING_DEVICE Share Mine(Share whole) const { return ShareOf(whole, lane_.number, args_.lanes); }
   JAXRING_DEVICE uint64_t OwnBlock() const { return static_cast<uint64_t>(args_.rank) * block_bytes_; }
@@ -84,9 +71,7 @@ class FusedPlayer {
     work.log2 = addresses & 1 ? 0 : addresses & 2 ? 1 : 2;
     return work;
   }
-  JAXRING_DEVICE static uint64_t AddressOf(const Operand& operand) {
-    return operand.form == Form::kMessage ? 0 : reinterpret_cast<uint64_t>(operand.at);
-  }
+  JAXRING_DEVICE static uint64_t AddressOf(const Operand& operand) { return reinterpret_cast<uint64_t>(operand.at); }
 
   JAXRING_DEVICE bool PlayFold(Fused fused) {
     const uint32_t ranks = args_.ranks;
@@ -98,7 +83,7 @@ class FusedPlayer {
     }
     if (!all && ThreadIndex() == 0) lane_.shared.targets[0] = OutputOf(args_.rank, mine.begin);
     SyncBlock();
-    return Pass<Simple, kWiden>(lane_, how_, WorkOn(mine.end - mine.begin, ranks, all ? ranks : 1, false));
+    return Pass<InPlace, kWiden>(lane_, how_, WorkOn(mine.end - mine.begin, ranks, all ? ranks : 1, false));
   }
 
   JAXRING_DEVICE bool PlayMove(Fused fused) {
@@ -117,73 +102,14 @@ class FusedPlayer {
       lane_.shared.targets[r] = OutputOf(to, mine.begin + (broadcast ? 0 : OwnBlock()));
     }
     SyncBlock();
-    if (!to_each) return PassOrCopy<Simple, 0>(lane_, how_, WorkOn(mine.end - mine.begin, 1, ranks, true));
+    if (!to_each) return PassOrCopy<InPlace, 0>(lane_, how_, WorkOn(mine.end - mine.begin, 1, ranks, true));
     Work work = WorkOn(mine.end - mine.begin, ranks, ranks, true);
     work.sources = work.targets = 1;
     bool good = true;
     for (uint32_t r = 0; good && r < ranks; ++r, ++work.source, ++work.target) {
-      good = PassOrCopy<Simple, 0>(lane_, how_, work);
+      good = PassOrCopy<InPlace, 0>(lane_, how_, work);
     }
     return good;
-  }
-
-  // Every rank writes its input as LL lines into every other rank's stage, whose two halves are used in turn. A rank
-  // that writes half k % 2 in launch k has ended launch k - 1, so it has received what all others sent in that launch.
-  // The others had therefore ended launch k - 2 and read that half. So k must be the same for all lanes, however many
-  // lanes a launch has, and a launch without data has no number.
-  JAXRING_DEVICE void PlayOneShot() {
-    if (block_bytes_ == 0) return;
-    const uint32_t ranks = args_.ranks;
-    const uint64_t number = args_.epochs[2 * lane_.number + 1];
-    const uint64_t half = number % 2 * args_.stage_bytes;
-    const Share mine = Mine({0, block_bytes_});
-    Operand* sources = lane_.shared.sources;
-    Operand* targets = lane_.shared.targets;
-    // Lines take twice the bytes of their data.
-    const uint64_t at = half + 2 * mine.begin;
-    for (uint32_t m = ThreadIndex(); m < args_.member_count; m += Threads()) {
-      const Member& member = args_.members[m];
-      targets[m] = {member.stage_theirs + at, number, Form::kMessage, 0, member.rank};
-      sources[m + (m >= static_cast<uint32_t>(args_.rank))] = {const_cast<char*>(member.stage_ours) + at, number,
-                                                               Form::kMessage, 0, member.rank};
-    }
-    if (ThreadIndex() == 0) {
-      sources[args_.rank] = {const_cast<char*>(args_.in) + mine.begin, 0, Form::kRaw, 0, -1};
-      targets[args_.member_count] = {args_.out + mine.begin, 0, Form::kRaw, 0, -1};
-    }
-    SyncBlock();
-    Work send = WorkOn(mine.end - mine.begin, ranks, args_.member_count + 1, true);
-    Work fold = send;
-    send.source += args_.rank;
-    send.sources = 1;
-    send.targets = args_.member_count;
-    Pass<LL, 0>(lane_, how_, send);
-    if ((number & 0x7fffffffu) < 2) CleanStages(number, half);
-    // If the operation is in place, another thread may still have to send what this one overwrites.
-    SyncBlock();
-    fold.target += args_.member_count;
-    fold.targets = 1;
-    fold.divide = args_.divisor != 0;
-    fold.moves = ranks == 1 && !fold.divide;
-    const bool lost = SyncBlockOr(!Pass<LL, kWiden>(lane_, how_, fold));
-    if (lost || ThreadIndex() != 0) return;
-    // Also the counters of lanes that this launch does not have.
-    for (uint32_t lane = lane_.number; lane < args_.epoch_lanes; lane += args_.lanes) {
-      args_.epochs[2 * lane + 1] = number + 1;
-    }
-  }
-
-  // As LL::Clean for slots: no flag in a stage may be older than 2^31 launches. The lines of this launch are before all
-  // bytes written here; they have the new flag already, or get it from their own lane.
-  JAXRING_DEVICE void CleanStages(uint64_t number, uint64_t half) {
-    const uint32_t flag = LL::Flag(number);
-    const uint64_t used = StageBytes(block_bytes_);
-    const uint64_t step = static_cast<uint64_t>(args_.lanes) * Threads() * 16;
-    for (uint32_t m = 0; m < args_.member_count; ++m) {
-      char* stage = args_.members[m].stage_theirs + half;
-      const uint64_t first = used + (static_cast<uint64_t>(lane_.number) * Threads() + ThreadIndex()) * 16;
-      for (uint64_t at = first; at < args_.stage_bytes; at += step) StoreLine(stage + at, {{0, flag, 0, flag}});
-    }
   }
 
   const Args& args_;

@@ -1,4 +1,5 @@
-// Starts the CUDA engine's kernels. Implemented in lane_kernels.cu and direct.cu; needs no CUDA header to include.
+// Starts the CUDA engine's kernels. Implemented in lane_kernels.cu, direct.cu and one_shot.cu; needs no CUDA header to
+// include.
 #pragma once
 
 #include "cuda/device/tables.h"
@@ -27,10 +28,14 @@ int Launch(const Args& args, int threads, void* stream);
 // The same for a fused collective, by args.lanes blocks.
 int LaunchFused(Fused fused, const Args& args, int threads, void* stream);
 
-// Load all kernels of Launch and of LaunchFused into the current context. A first launch that had to load its kernel
-// could wait for running kernels, which wait for it. Return a cudaError_t.
+// LaunchFused of the one-shot all-reduce, by the kernel for its dtype, operation and ranks.
+int LaunchOneShot(const Args& args, int threads, void* stream);
+
+// Load all kernels of Launch, of LaunchFused and of LaunchOneShot into the current context. A first launch that had to
+// load its kernel could wait for running kernels, which wait for it. Return a cudaError_t.
 int LoadKernels();
 int LoadFusedKernels();
+int LoadOneShotKernels();
 
 // The architectures and PTX version that were compiled in, for example "sm_90 compute_90".
 const char* Architectures();

@@ -80,5 +80,19 @@ CASE("fused collectives") {
   }
 }
 
+// Sums among 2, 4 and 8 ranks have kernels of their own; other operations and numbers of ranks share one.
+CASE("one-shot all-reduces") {
+  Job job(1, Wire::kShared);
+  for (const char* ranks : {"2", "3", "4", "8"}) {
+    const std::string name = std::string("all_reduce direct 1x") + ranks + " x1";
+    for (uint64_t block : {1, 300, 2111}) {
+      if (cuda::simt::kThreadSanitizer && block != 300) continue;
+      for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+        for (bool mean : {false, true}) CheckFused(job, cuda::Fused::kAllReduceOneShot, name, dtype, mean, block);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace jaxring::test

@@ -91,9 +91,11 @@ class CudaPlan {
   std::vector<std::unique_ptr<Memory>> scratch_;
 };
 
-inline cuda::simt::Kernel FusedLaunchOf(cuda::Fused fused, const cuda::Args& args, uint32_t threads) {
+inline cuda::simt::Kernel FusedLaunchOf(cuda::Fused fused, const cuda::Args& args, uint32_t threads,
+                                        std::function<void()> done = {}) {
   auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
-  return {args.lanes, threads, [=] { cuda::shim::PlayFused(fused, args, (*shared)[cuda::BlockIndex()]); }, {}};
+  return {args.lanes, threads, [=] { cuda::shim::PlayFused(fused, args, (*shared)[cuda::BlockIndex()]); },
+          std::move(done)};
 }
 
 // The launch of one rank.

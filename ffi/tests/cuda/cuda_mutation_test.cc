@@ -168,6 +168,62 @@ void CheckMutations() {
   }
 }
 
+// Three one-shot all-reduces of a dtype and number of ranks that have a kernel of their own.
+Outcome PlayOneShot(uint64_t seed, const Faults& faults, int launches) {
+  constexpr uint64_t kBlock = 500, kRanks = 4;
+  ClusterShape shape{kRanks, 2, {0, 0, 0, 0}, Protocol::kLL, 4, 128, cuda::StageBytes(4 * kBlock)};
+  Cluster cluster(shape);
+  std::vector<std::vector<Buffer>> in(launches), out(launches);
+  std::vector<cuda::simt::Stream> streams(kRanks);
+  bool right = true;
+  for (int launch = 0; launch < launches; ++launch) {
+    for (uint64_t rank = 0; rank < kRanks; ++rank) {
+      in[launch].emplace_back(4 * kBlock);
+      out[launch].emplace_back(4 * kBlock);
+      float* values = reinterpret_cast<float*>(in[launch][rank].data());
+      for (uint64_t i = 0; i < kBlock; ++i) values[i] = static_cast<float>((launch + 1) * (i + rank));
+    }
+    for (uint64_t rank = 0; rank < kRanks; ++rank) {
+      cuda::Args args = cluster.Common(rank, in[launch][rank].data(), out[launch][rank].data(), true);
+      args.timeout_ns = 20'000'000;
+      args.block_elements = kBlock;
+      args.lanes = 2;
+      args.dtype = DType::kF32;
+      args.op = ReduceOp::kSum;
+      args.reduces = true;
+      const auto look = [&right, &out, launch, rank] {
+        const float* got = reinterpret_cast<const float*>(out[launch][rank].data());
+        for (uint64_t i = 0; i < kBlock; ++i) right = right && got[i] == static_cast<float>((launch + 1) * (4 * i + 6));
+      };
+      streams[rank].push_back(FusedLaunchOf(cuda::Fused::kAllReduceOneShot, args, 64, look));
+    }
+  }
+  cuda::simt::Machine machine;
+  CHECK(machine.Run(streams, {seed, faults}));
+  bool stuck = false;
+  for (uint64_t rank = 0; rank < kRanks; ++rank) stuck = stuck || cluster.status(rank).fault != 0;
+  return stuck ? Outcome::kStuck : right ? Outcome::kRight : Outcome::kWrong;
+}
+
+CASE("mutations of the one-shot all-reduce") {
+  Faults early, forged, barrier;
+  early.early_flag = true;
+  forged.forged_flag = 1;  // of the first launch
+  barrier.lost_barrier = true;
+  int seen[3] = {};
+  for (uint64_t seed = 0; seed <= 5; ++seed) {
+    CHECK(PlayOneShot(seed, {}, 3) == Outcome::kRight);
+    if (cuda::simt::kThreadSanitizer || seed == 0) continue;
+    seen[0] += PlayOneShot(seed, early, 3) == Outcome::kWrong;
+    seen[1] += PlayOneShot(seed, forged, 1) == Outcome::kWrong;
+    // A thread takes the next launch's number for this one's.
+    seen[2] += PlayOneShot(seed, barrier, 3) != Outcome::kRight;
+  }
+  std::cout << "a flag before its data: seen by " << seen[0] << " of 5 seeds; no wait for lines: " << seen[1]
+            << "; no barrier at the end: " << seen[2] << std::endl;
+  for (int each : seen) CHECK(cuda::simt::kThreadSanitizer || each > 0);
+}
+
 Faults LostAcquire(Cluster&) {
   Faults faults;
   faults.lost_acquire = true;

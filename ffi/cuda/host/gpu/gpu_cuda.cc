@@ -70,6 +70,7 @@ class CudaGpu final : public Gpu {
     ContextScope scope(device);
     Check(static_cast<cudaError_t>(LoadKernels()), "loading the collectives' kernels");
     Check(static_cast<cudaError_t>(LoadFusedKernels()), "loading the fused collectives' kernels");
+    Check(static_cast<cudaError_t>(LoadOneShotKernels()), "loading the kernels of the one-shot all-reduce");
     Check(static_cast<cudaError_t>(LoadMessageKernels()), "loading the kernels of messages");
     Check(static_cast<cudaError_t>(LoadMulticastKernel()), "loading the kernel of multicast memory");
     Check(static_cast<cudaError_t>(LoadGuard()), "loading the collectives' guard");

@@ -1,10 +1,28 @@
 #include "cuda/kernels/direct.h"
 #include "cuda/kernels/lane_kernels.h"
+#include "cuda/kernels/one_shot.h"
 #include "cuda/sim/shim/shim_kernels.h"
 
 namespace jaxring::cuda::shim {
+namespace {
+
+struct PlayOneShot {
+  const Args& args;
+  Shared& shared;
+  template <DType kType, int kRanks>
+  void Sum() const {
+    OneShotSum<kType, kRanks>(args, shared).Play();
+  }
+  template <int kWiden>
+  void Any() const {
+    PlayAnyOneShot<kWiden>(args, shared);
+  }
+};
+
+}  // namespace
 
 void PlayFused(Fused fused, const Args& args, Shared& shared) {
+  if (fused == Fused::kAllReduceOneShot) return OneShotOf<void>(args, PlayOneShot{args, shared});
   switch (WidthOf(args)) {
     case 0:
       return cuda::PlayFused<0>(fused, args, shared);

@@ -21,8 +21,12 @@ inline uint32_t Threads() { return ThisMachine().kernel().threads; }
 inline uint32_t BlockIndex() { return simt::Machine::current->block->index; }
 inline uint32_t Blocks() { return ThisMachine().kernel().blocks; }
 
-inline void SyncBlock() { ThisMachine().Meet(true, false); }
-inline bool SyncBlockOr(bool said) { return ThisMachine().Meet(true, said); }
+inline bool SyncBlockOr(bool said) {
+  if (!ThisMachine().faults().lost_barrier) return ThisMachine().Meet(true, said);
+  ThisMachine().Chance();
+  return said;
+}
+inline void SyncBlock() { SyncBlockOr(false); }
 inline bool WarpAny(bool said) { return ThisMachine().Meet(false, said); }
 
 inline uint64_t Clock() {
@@ -62,6 +66,11 @@ template <class T>
 void StoreFarElement(char* to, T value) {
   ThisMachine().Delay(to, &value, sizeof value, simt::Kind::kBytes);
 }
+inline void StoreEither(char* to, const Vec& v, bool far) { far ? StoreFar(to, v) : Store(to, v); }
+template <class T>
+void StoreEitherElement(char* to, T value, bool far) {
+  far ? StoreFarElement<T>(to, value) : StoreElement<T>(to, value);
+}
 
 inline uint64_t LoadHalf(const char* from) {
   return __atomic_load_n(reinterpret_cast<const uint64_t*>(from), __ATOMIC_RELAXED);
@@ -75,6 +84,7 @@ inline Vec LoadLine(const char* from) {
   const uint64_t high = LoadHalf(from + 8);
   std::memcpy(&v.w[0], &low, 8);
   std::memcpy(&v.w[2], &high, 8);
+  if (const uint32_t flag = ThisMachine().faults().forged_flag; flag != 0) v.w[1] = v.w[3] = flag;
   return v;
 }
 inline void StoreLine(char* to, const Vec& v) {
