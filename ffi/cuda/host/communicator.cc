@@ -217,7 +217,8 @@ char* Communicator::Scratch(int rank, uint64_t bytes) {
 }
 
 void Communicator::OfferReplacement(int rank, Role role, uint64_t bytes) {
-  if (one_process() || bytes == 0 || FindReplacement(rank, role, bytes) != nullptr) return;
+  if (one_process() && OtherDevices(rank).empty()) return;
+  if (bytes == 0 || FindReplacement(rank, role, bytes) != nullptr) return;
   const uint64_t size = Roomy(bytes);
   char* memory = NewMemory(At(rank).device, size);
   const Location location = Offer(rank, memory, size);
@@ -225,11 +226,38 @@ void Communicator::OfferReplacement(int rank, Role role, uint64_t bytes) {
   At(rank).replacements[static_cast<int>(role)].push_back({size, memory, location});
 }
 
+std::vector<int> Communicator::OtherDevices(int rank) const {
+  std::set<int> others;
+  for (int member : Members(rank)) {
+    if (local(member) && spec_.ranks[member].device != At(rank).device) others.insert(spec_.ranks[member].device);
+  }
+  return {others.begin(), others.end()};
+}
+
+std::string Communicator::GrantBuffers(int rank, const void* in, uint64_t in_bytes, const void* out,
+                                       uint64_t out_bytes) {
+  std::string how;
+  for (auto [pointer, bytes] : {std::pair(in, in_bytes), std::pair(out, out_bytes)}) {
+    for (int device : OtherDevices(rank)) {
+      if (bytes == 0 || gpu_.Reaches(device, pointer)) continue;
+      try {
+        gpu_.Grant(device, pointer);
+      } catch (const GpuError& error) {
+        return "staged: device " + std::to_string(device) + " does not reach the memory of rank " +
+               std::to_string(rank) + ", since " + error.what();
+      }
+      how = "granted to the process's other devices, which XLA's allocator had not named";
+    }
+  }
+  return how;
+}
+
 std::string Communicator::ShareBuffers(int rank, const void* in, uint64_t in_bytes, const void* out,
                                        uint64_t out_bytes) {
   const auto look = [this] {
     if (std::string why; Broken(&why)) throw std::runtime_error(why);
   };
+  if (one_process()) return GrantBuffers(rank, in, in_bytes, out, out_bytes);
   bool descriptor = false;
   for (auto [what, pointer, bytes] : {std::tuple("input", in, in_bytes), std::tuple("output", out, out_bytes)}) {
     Location location;

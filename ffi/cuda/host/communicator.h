@@ -92,9 +92,12 @@ class Communicator {
   // The key under which processes report its failure to each other; its messages have other keys.
   uint64_t key() const { return ~hash_; }
   std::vector<int> Members(int rank) const;
+  // The other devices of this process whose kernels address the rank's buffers.
+  std::vector<int> OtherDevices(int rank) const;
 
-  // Has the domain's other processes map a rank's buffers, and waits for them; for planning threads. Returns how they
-  // are shared ("shared by file descriptor", "shared by CUDA IPC"), or "staged: " and why they are not.
+  // For planning threads: has the domain's other processes map a rank's buffers, and waits for them, or lets this
+  // process's other devices address them. Returns "" if they are addressed as they are, "shared by file descriptor",
+  // "shared by CUDA IPC", "granted ...", or "staged: " and why.
   std::string ShareBuffers(int rank, const void* in, uint64_t in_bytes, const void* out, uint64_t out_bytes);
 
   // Fills in the communicator's part of a launch's arguments.
@@ -151,6 +154,7 @@ class Communicator {
   uint64_t ConnectionIndex(Protocol protocol, uint32_t lane, int peer) const;
   uint64_t Pattern(int writer, int reader) const;
   Location Offer(int rank, const char* memory, uint64_t bytes);
+  std::string GrantBuffers(int rank, const void* in, uint64_t in_bytes, const void* out, uint64_t out_bytes);
   Local& At(int rank);
   const Local& At(int rank) const;
 

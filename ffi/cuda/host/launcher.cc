@@ -129,6 +129,7 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   args.status = local.status;
   local.members = memory;
   if (memory) {
+    if (communicator_->one_process()) local.others = communicator_->OtherDevices(rank);
     local.replace_in = communicator_->FindReplacement(rank, Communicator::Role::kInput, in_bytes());
     local.replace_out = communicator_->FindReplacement(rank, Communicator::Role::kOutput, out_bytes());
   }
@@ -190,24 +191,43 @@ bool LaunchPlan::Locate(Local& local, const void* pointer, uint64_t bytes, uint6
   return true;
 }
 
+// Whether the process's other devices can address the buffer. Where they cannot, they will.
+bool LaunchPlan::Reached(Local& local, const void* pointer, uint64_t bytes) {
+  if (bytes == 0) return true;
+  const uint64_t id = communicator_->gpu().Find(pointer).id;
+  {
+    std::lock_guard lock(mutex_);
+    if (id != 0 && local.known.count(id) != 0) return true;
+  }
+  for (int device : local.others) {
+    if (communicator_->gpu().Reaches(device, pointer)) continue;
+    communicator_->regions().PostGrant(local.others, pointer);
+    return false;
+  }
+  std::lock_guard lock(mutex_);
+  if (id != 0) local.known[id] = 0;
+  return true;
+}
+
 // Finds the locations of the buffers for peers. Buffers that the peers have not mapped are replaced by own memory.
 void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged) {
   args->in = static_cast<const char*>(in);
   args->out = static_cast<char*>(out);
-  if (!local.members || communicator_->one_process()) {
+  const bool own = !local.members || communicator_->one_process();
+  if (own && (local.others.empty() || (Reached(local, in, in_bytes()) && Reached(local, out, out_bytes())))) {
     args->in_region = args->out_region = 0;
     args->in_offset = reinterpret_cast<uint64_t>(in);
     args->out_offset = reinterpret_cast<uint64_t>(out);
     return;
   }
-  if (spec_.zero_copy) {
+  if (spec_.zero_copy && !own) {
     // Both, so that both are listed at the first launch.
     const bool in_mapped = Locate(local, in, in_bytes(), &args->in_region, &args->in_offset);
     if (Locate(local, out, out_bytes(), &args->out_region, &args->out_offset) && in_mapped) return;
   }
   const auto lacks = [](uint64_t bytes, const auto* replacement) { return bytes != 0 && replacement == nullptr; };
   if (lacks(in_bytes(), local.replace_in) || lacks(out_bytes(), local.replace_out)) {
-    throw std::runtime_error("the other processes have not mapped the buffers of rank " + std::to_string(rank) +
+    throw std::runtime_error("other processes or devices have not mapped the buffers of rank " + std::to_string(rank) +
                              ", and there was no memory for replacements when the call was planned: leave more of the "
                              "GPU free (XLA_PYTHON_CLIENT_MEM_FRACTION)");
   }

@@ -62,6 +62,8 @@ class Group:
         self._own = owners[self.local[0]] if self.local else -1
         # The other processes with which this one shares memory.
         self.near = sorted(near - {self._own})
+        # Whether this process's ranks have several devices.
+        self.several = len({ranks[rank][1] for rank in self.local}) > 1
 
     def prepare(self) -> None:
         """Exchange memory among the ranks of each domain and test every path. Raises JoinError."""

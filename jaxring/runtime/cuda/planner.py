@@ -101,7 +101,11 @@ class CudaPlanner:
             ),
         )
         moved = choice.algorithm in (copy_engine.NAME, nvls.NAME)  # through memory of the communicator's own
-        shares = bool(group.near) and not moved and any(schedule.uses_memory(rank) for rank in group.local)
+        shares = (
+            (bool(group.near) or group.several)
+            and not moved
+            and any(schedule.uses_memory(rank) for rank in group.local)
+        )
         with group.lock:
             group.prepare()
             if choice.algorithm == copy_engine.NAME:
@@ -113,7 +117,7 @@ class CudaPlanner:
                 peers = {rank: set().union(*schedule.message_peers(rank)) for rank in group.local}
                 group.connect(peers, choice.protocol)
             lacks = ""
-            if shares:
+            if shares and group.near:
                 lacks = group.offer_replacements(nbytes, spec.block_bytes * schedule.out_blocks)
         header_ring = None
         if half != "both":
@@ -121,11 +125,15 @@ class CudaPlanner:
         shared: list[tuple[int, str]] = []
 
         def share() -> None:
-            if shares and settings().p2p != "staged":
+            if shares and (settings().p2p != "staged" or not group.near):
                 shared.extend(request.share_buffers(group.communicator))
 
         # All ranks call both halves of a message, in any order.
         group.meet("halves" if half != "both" else _identity(request), share)
+        if shared and not group.near and any(how for _, how in shared):
+            # So it will be with what XLA allocates later.
+            with group.lock:
+                lacks = group.offer_replacements(nbytes, spec.block_bytes * schedule.out_blocks)
         transports, memory = _paths(transports, shares, shared, lacks)
         plan = cuda_builder.build(self._native, spec, schedule, choice, group.local, nbytes, self._threads)
         if ragged:
@@ -203,7 +211,7 @@ def _paths(
     ``shared``: how the peers have mapped each rank's buffers; empty where JAXRING_P2P=staged says that they shall not.
     ``lacks``: why there is no memory for those that they have not mapped.
     """
-    if not shares:
+    if not shares or (shared and not any(how for _, how in shared)):
         return transports, ""
     staged = not shared or any(how.startswith("staged") for _, how in shared)
     if lacks:

@@ -102,6 +102,11 @@ class Gpu {
   virtual void FlushDirect(int device) = 0;
 
   virtual Allocation Find(const void* pointer) = 0;
+  // Whether kernels of `device` can address the memory, which is of another device of this process. Memory of the
+  // virtual memory calls is only for devices that are named for it; for all other memory EnableAccess is enough.
+  virtual bool Reaches(int device, const void* pointer) = 0;
+  // Names the device for the mapping of that pointer. It may wait for kernels that run, so no launch calls it.
+  virtual void Grant(int device, const void* pointer) = 0;
   virtual IpcHandle Export(const Allocation& allocation) = 0;
   // Maps another process's allocation for kernels of `device`.
   virtual char* Import(int device, const IpcHandle& handle) = 0;

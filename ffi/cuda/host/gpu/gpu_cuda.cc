@@ -139,6 +139,14 @@ class CudaGpu final : public Gpu {
     ContextScope scope;
     return FindAllocation(pointer);
   }
+  bool Reaches(int device, const void* pointer) override {
+    ContextScope scope;
+    return cuda::Reaches(device, pointer);
+  }
+  void Grant(int device, const void* pointer) override {
+    ContextScope scope(device);
+    cuda::Grant(device, pointer);
+  }
   IpcHandle Export(const Allocation& allocation) override {
     ContextScope scope(allocation.device);
     cudaIpcMemHandle_t handle;

@@ -4,6 +4,21 @@
 
 namespace jaxring::cuda {
 
+namespace {
+
+// The plural call does not know these attributes.
+bool GetAttribute(CUpointer_attribute attribute, CUdeviceptr address, void* value) {
+  return TheDriver().cuPointerGetAttribute(value, attribute, address) == CUDA_SUCCESS;
+}
+
+bool FindMapping(CUdeviceptr address, CUdeviceptr* base, size_t* bytes) {
+  return (GetAttribute(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, address, base) &&
+          GetAttribute(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, address, bytes)) ||
+         TheDriver().cuMemGetAddressRange(base, bytes, address) == CUDA_SUCCESS;
+}
+
+}  // namespace
+
 bool Supports(int device, CUdevice_attribute attribute) {
   CUdevice handle;
   int value = 0;
@@ -95,16 +110,32 @@ Allocation FindAllocation(const void* pointer) {
     return {reinterpret_cast<char*>(base), bytes, id, device, Sharing::kHandle};
   }
   if ((handles & kHandleType) == 0 || pool != nullptr) return {};
-  const auto get = [&](CUpointer_attribute attribute, void* value) {  // the plural call does not know these
-    return driver.cuPointerGetAttribute(value, attribute, address) == CUDA_SUCCESS;
-  };
-  if (!get(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, &base) || !get(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, &bytes)) {
-    if (driver.cuMemGetAddressRange(&base, &bytes, address) != CUDA_SUCCESS) return {};
-  }
+  if (!FindMapping(address, &base, &bytes)) return {};
   unsigned long long physical = 0;
-  if (get(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, &physical) && physical != 0) id = physical | kPhysical;
+  if (GetAttribute(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, address, &physical) && physical != 0)
+    id = physical | kPhysical;
   if (id == 0) return {};
   return {reinterpret_cast<char*>(base), bytes, id, device, Sharing::kDescriptor};
+}
+
+bool Reaches(int device, const void* pointer) {
+  const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  unsigned long long flags = 0;
+  // It fails for memory that the virtual memory calls did not make.
+  if (TheDriver().cuMemGetAccess(&flags, &location, reinterpret_cast<CUdeviceptr>(pointer)) != CUDA_SUCCESS)
+    return true;
+  return flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+void Grant(int device, const void* pointer) {
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  if (!FindMapping(reinterpret_cast<CUdeviceptr>(pointer), &base, &bytes)) throw GpuError("the memory has been freed");
+  CUmemAccessDesc access{};
+  access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access.location.id = device;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  Check(TheDriver().cuMemSetAccess(base, bytes, &access, 1), "cuMemSetAccess");
 }
 
 int ExportDescriptor(const void* base) {

@@ -37,6 +37,9 @@ void ImportHandle(int descriptor, MemoryHandle* memory);
 
 // The allocation of a pointer: see Gpu::Find. Some context must be current.
 Allocation FindAllocation(const void* pointer);
+// See Gpu.
+bool Reaches(int device, const void* pointer);
+void Grant(int device, const void* pointer);
 // A descriptor of the mapping that begins at `base`; the caller closes it.
 int ExportDescriptor(const void* base);
 // Maps a descriptor's memory for kernels of `device`. The caller keeps the descriptor.

@@ -67,6 +67,8 @@ class Regions {
   // stays unshared, and in `*why_not` for what reason. `look` is called while it waits and may throw to end the wait.
   bool Share(const void* pointer, uint64_t bytes, const std::set<int>& processes, Deadline deadline, Location* location,
              std::string* why_not, const std::function<void()>& look = {});
+  // Has the process's other devices named for the memory, some time later.
+  void PostGrant(const std::vector<int>& devices, const void* pointer);
   // The address of a peer's location for kernels of `device`. Waits until it is mapped.
   char* Resolve(int device, int process, Location location, Deadline deadline);
   // The table of the regions of a process (which may be this one), as kernels of `device` read it.

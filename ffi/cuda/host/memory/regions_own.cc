@@ -86,6 +86,17 @@ uint32_t Regions::TryShare(const Allocation& allocation, const std::set<int>& pr
   return number;
 }
 
+void Regions::PostGrant(const std::vector<int>& devices, const void* pointer) {
+  publisher_.Post([this, devices, pointer] {
+    try {
+      for (int device : devices) {
+        if (!gpu_.Reaches(device, pointer)) gpu_.Grant(device, pointer);
+      }
+    } catch (const GpuError&) {  // it has been freed, or stays as it is: launches copy its data
+    }
+  });
+}
+
 Mapping Regions::MappingOf(int process, uint32_t number, std::string* why_not) {
   if (process == own_process_) return Mapping::kMapped;
   const DirectoryPage::Reader* reader = directory_->Place(process, false);

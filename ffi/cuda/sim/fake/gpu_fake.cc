@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "cuda/experimental/copy_barrier.h"
 #include "cuda/sim/fake/machine.h"
@@ -92,6 +93,19 @@ class FakeGpu final : public Gpu {
     if (found.device < 0 || options().no_export) found.sharing = Sharing::kNone;
     return found;
   }
+  bool Reaches(int device, const void* pointer) override {
+    const Allocation found = Find(pointer);
+    if (!options().own_device_only || found.sharing != Sharing::kDescriptor || found.device == device) return true;
+    std::lock_guard lock(mutex_);
+    return granted_.count({found.base, device}) != 0;
+  }
+  void Grant(int device, const void* pointer) override {
+    CheckNotCapturing();
+    const Allocation found = Find(pointer);
+    if (found.base == nullptr) throw GpuError("cuMemSetAccess: invalid argument (1)");
+    std::lock_guard lock(mutex_);
+    granted_.insert({found.base, device});
+  }
   IpcHandle Export(const Allocation& allocation) override {
     CheckNotCapturing();
     if (allocation.sharing != Sharing::kHandle || options().no_ipc)
@@ -172,6 +186,11 @@ class FakeGpu final : public Gpu {
 
   void Launch(int device, const Args& args, int threads, void* stream) override {
     CheckPrepared(device);
+    for (int other = 0; other < options().devices && args.member_count != 0 && args.in_region == 0; ++other) {
+      for (uint64_t at : {args.in_offset, args.out_offset}) {
+        if (!Reaches(other, reinterpret_cast<const void*>(at))) throw GpuError("an illegal memory access (700)");
+      }
+    }
     Machine::Get().Push(Number(stream), {{}, args, -1, threads});
   }
   void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
@@ -271,6 +290,7 @@ class FakeGpu final : public Gpu {
   std::atomic<uint32_t> prepared_{0};
   std::map<char*, Mapping> own_;
   std::map<char*, uint64_t> foreign_;
+  std::set<std::pair<char*, int>> granted_;
   uint64_t last_id_ = 0;
 };
 
