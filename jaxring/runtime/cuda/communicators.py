@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from typing import Any, NamedTuple
@@ -14,13 +15,15 @@ from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES
 from jaxring.runtime import schedules
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import messages as cuda_messages
-from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of
+from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, why_apart
 from jaxring.runtime.cuda.groups import Group, Shape
 from jaxring.settings import settings
 from jaxring.topology import detect, paths
 from jaxring.world.join import World
 from jaxring.world.links import memory_path
 from jaxring.world.store import JaxStore
+
+logger = logging.getLogger("jaxring.runtime")
 
 # Keeps the links of the GPU engine apart from those of the CPU engine, which has a World of its own.
 _EPOCH = 1_000_000
@@ -47,6 +50,7 @@ class Communicators:
         self._groups: dict[str, Group] = {}
         self._infos: dict[int, GpuInfo] = {}
         self._attached: set[int] = set()
+        self._said_apart = False
         self._world: World | None = None
         self.store: JaxStore | None = None
         configured = settings()
@@ -92,6 +96,10 @@ class Communicators:
         if settings().p2p == "none":
             hosts = list(range(len(owners)))
         domains = domains_of(devices, owners, infos, hosts)
+        why = why_apart(devices, owners, infos, hosts)
+        if why and not self._said_apart:
+            self._said_apart = True
+            logger.warning("%s", why)
         name = f"{schedules.number(f'{devices}{domains}{shape}{purpose}', 8):016x}"
         with self._lock:
             if name not in self._groups:

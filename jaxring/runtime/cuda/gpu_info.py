@@ -75,6 +75,21 @@ def domains_of(
     return domains
 
 
+def why_apart(devices: Sequence[int], owners: Sequence[int], infos: Mapping[int, GpuInfo], hosts: Sequence[Any]) -> str:
+    """A sentence where processes of one host do not see each other's GPUs, which keeps their ranks apart; or ""."""
+    for rank in range(len(devices)):
+        for other in range(len(devices)):
+            uuid = uuid_of(devices[other], infos[owners[other]])
+            if hosts[rank] == hosts[other] and uuid not in infos[owners[rank]].reaches:
+                return (
+                    f"process {owners[rank]} does not see the GPU of rank {other} (process {owners[other]}, {uuid}) on "
+                    "its host, so their data goes over the network transports instead of the GPUs' memory: make all "
+                    "GPUs of a host visible to each of its processes (CUDA_VISIBLE_DEVICES, Slurm's --gpus-per-task) "
+                    "and choose by local_device_ids of jax.distributed.initialize"
+                )
+    return ""
+
+
 def _mutual(a: int, b: int, devices: Sequence[int], owners: Sequence[int], infos: Mapping[int, GpuInfo]) -> bool:
     one, other = uuid_of(devices[a], infos[owners[a]]), uuid_of(devices[b], infos[owners[b]])
     return other in infos[owners[a]].reaches.get(one, ()) and one in infos[owners[b]].reaches.get(other, ())

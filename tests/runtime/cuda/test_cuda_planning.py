@@ -13,7 +13,7 @@ from jaxring.plan.gpu import tuner as cuda_tuner
 from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for, path
 from jaxring.plan.schedule import Spec
 from jaxring.runtime.cuda import nvls as cuda_nvls
-from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, stores_whole_lines
+from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, stores_whole_lines, why_apart
 from jaxring.settings import load
 
 
@@ -50,6 +50,12 @@ def test_access_must_be_mutual():
 def test_a_process_that_does_not_see_the_others_gpu():
     infos = {0: info({0: "a"}, {"a": ("a",)}), 1: info({1: "b"}, {"b": ("b",)})}
     assert domains_of([0, 1], [0, 1], infos, ["h", "h"]) == [0, 1]
+    told = why_apart([0, 1], [0, 1], infos, ["h", "h"])
+    assert "process 0 does not see the GPU of rank 1 (process 1, b)" in told
+    assert "CUDA_VISIBLE_DEVICES" in told
+    assert not why_apart([0, 1], [0, 1], infos, ["h", "i"])
+    seen = {"a": ("a",), "b": ("b",)}  # both are seen, and neither reaches the other
+    assert not why_apart([0, 1], [0, 1], {0: info({0: "a"}, seen), 1: info({1: "b"}, seen)}, ["h", "h"])
 
 
 def test_an_unknown_device_is_an_error():
