@@ -53,10 +53,6 @@ ControlFrame Failed(uint64_t key, const Status& status) {
   return frame;
 }
 
-uint32_t Milliseconds(Clock::duration time) {
-  return static_cast<uint32_t>(std::max<int64_t>(0, std::chrono::duration_cast<milliseconds>(time).count()));
-}
-
 }  // namespace
 
 void Engine::TellAll(const ControlFrame& frame, int except) {
@@ -164,7 +160,7 @@ std::vector<Activity> Engine::Activities(Clock::time_point now) {
   std::vector<Activity> activities;
   uint64_t version;
   for (auto& op : Active(&version))
-    activities.push_back({op->key(), true, Milliseconds(now - op->begun()), op->What()});
+    activities.push_back({op->key(), true, AgeMs(now - op->begun()), op->What()});
   std::vector<std::weak_ptr<Site>> watched;
   {
     std::lock_guard lock(mutex_);
@@ -180,7 +176,7 @@ std::vector<Activity> Engine::Activities(Clock::time_point now) {
   if (!activities.empty()) return activities;
   if (auto last = recorder_.Last()) {
     const bool running = last->state == OperationState::kRunning;
-    activities.push_back({last->key, running, Milliseconds(now - (running ? last->launched : last->ended)),
+    activities.push_back({last->key, running, AgeMs(now - (running ? last->launched : last->ended)),
                           last->what + ", execution " + std::to_string(last->sequence)});
   }
   return activities;

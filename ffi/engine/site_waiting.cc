@@ -106,8 +106,7 @@ void Site::Describe(Clock::time_point now, std::vector<Activity>* activities) {
         const Plan* plan = group.parts[i].plan.get();
         Activity activity;
         activity.running = true;
-        activity.age_ms =
-            static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now - instance.begun).count());
+        activity.age_ms = AgeMs(now - instance.begun);
         if (plan != nullptr) {
           activity.key = OperationKey(*plan, instance.sequence);
           activity.what = plan->what + ", execution " + std::to_string(instance.sequence) + " (" +

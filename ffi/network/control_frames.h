@@ -2,6 +2,8 @@
 // Python. Sizes, counts and kinds of received frames are checked before they are used.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -19,6 +21,12 @@ struct Activity {
   uint32_t age_ms = 0;  // since it began if it runs, otherwise since it ended
   std::string what;
 };
+
+// An age for Activity, 0 if the caller read its clock before the operation began. UINT32_MAX: 49 days or more.
+inline uint32_t AgeMs(std::chrono::nanoseconds age) {
+  const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(age).count();
+  return static_cast<uint32_t>(std::clamp<int64_t>(ms, 0, UINT32_MAX));
+}
 
 struct ControlFrame {
   enum class Kind : uint32_t {
