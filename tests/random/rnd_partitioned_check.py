@@ -48,6 +48,11 @@ def check_partitioned(programs: Sequence[Partitioned]) -> list[Result]:
     return [run.result for run in runs]
 
 
+def reference_partitioned(program: Partitioned) -> None:
+    """Runs a program by XLA alone."""
+    _Run(program).by_xla()
+
+
 class _Run:
     """A program in both ways."""
 

@@ -34,9 +34,17 @@ def start(devices: int) -> None:
     jax.config.update("jax_enable_x64", True)
 
 
-def run_reference(first: int, count: int) -> None:
+def run_reference(first: int, count: int, whole_program: bool) -> None:
     """Runs programs by jax.lax alone."""
     import jax
+
+    if whole_program:
+        from tests.random.rnd_partitioned import generate_partitioned
+        from tests.random.rnd_partitioned_check import reference_partitioned
+
+        for seed in range(first, first + count):
+            reference_partitioned(generate_partitioned(seed, len(jax.devices())))
+        return
 
     from tests.random.rnd_check import reference
     from tests.random.rnd_generate import generate
@@ -144,7 +152,7 @@ def main() -> None:
     import jax
 
     if options.reference_only:
-        run_reference(options.seed, options.count)
+        run_reference(options.seed, options.count, options.whole_program)
         return
     if options.whole_program:
         sys.exit(1 if run_partitioned(options.seed, options.count, options.at_once, jax.process_index() == 0) else 0)
