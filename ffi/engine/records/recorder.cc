@@ -126,7 +126,9 @@ uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, Oper
   header_->process.store(plan.process, std::memory_order_relaxed);
   const uint64_t number = header_->last.load(std::memory_order_relaxed) + 1;
   Slot& s = slot(number);
-  s.number.store(0, std::memory_order_release);
+  s.number.store(0, std::memory_order_relaxed);
+  // The new fields are not written under the old number: whoever reads the file of this process may find it so.
+  std::atomic_thread_fence(std::memory_order_release);
   s.sequence = sequence;
   s.key = key;
   s.text_at = plan.text_at;
