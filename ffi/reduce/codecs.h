@@ -102,39 +102,54 @@ struct Widened {
   }
 };
 
-#if defined(__F16C__)
-// The CPU's own conversions, which keep the order. They are used with masks of all ones because gcc 12 warns about the
-// unmasked forms in its own headers.
+#if defined(__F16C__) || defined(__aarch64__)
+#if defined(__aarch64__)
+JAXRING_INLINE Vector<float> LoadHalves(const char* from) {
+  uint64_t four;
+  __builtin_memcpy(&four, from, sizeof four);
+  return (Vector<float>)vcvt_f32_f16(vcreate_f16(four));
+}
+
+JAXRING_INLINE Bits ToHalves(Vector<float> low, Vector<float> high) {
+  return (Bits)vcombine_f16(vcvt_f16_f32((float32x4_t)low), vcvt_f16_f32((float32x4_t)high));
+}
+#else
+constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+// Masks of all ones, because gcc 12 warns about the unmasked forms in its own headers.
+JAXRING_INLINE Vector<float> LoadHalves(const char* from) {
+#if JAXRING_VECTOR_BYTES == 64
+  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#else
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#endif
+}
+
+JAXRING_INLINE Bits ToHalves(Vector<float> low, Vector<float> high) {
+#if JAXRING_VECTOR_BYTES == 64
+  return (Bits)__builtin_shufflevector(_mm512_maskz_cvtps_ph(0xffff, low, kNearest),
+                                       _mm512_maskz_cvtps_ph(0xffff, high, kNearest), 0, 1, 2, 3, 4, 5, 6, 7);
+#else
+  return (Bits)__builtin_shufflevector(_mm256_cvtps_ph(low, kNearest), _mm256_cvtps_ph(high, kNearest), 0, 1, 2, 3);
+#endif
+}
+#endif
+
+// The CPU's own conversions, which keep the order.
 struct Hardware16 {
   using Lane = float;
   static constexpr bool kWidens = true;
   static constexpr size_t kElementBytes = 2;
   static constexpr size_t kAccumulatorBytes = 4;
   static constexpr size_t kChunk = kVectors * kLanes<float>;
-  static constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
   JAXRING_INLINE static void Decode(Chunk<float>& chunk, const char* from) {
-    for (int v = 0; v < kVectors; ++v) {
-      const char* place = from + v * kVectorBytes / 2;
-#if JAXRING_VECTOR_BYTES == 64
-      chunk[v] = _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(place)));
-#else
-      chunk[v] = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(place)));
-#endif
-    }
+    for (int v = 0; v < kVectors; ++v) chunk[v] = LoadHalves(from + v * kVectorBytes / 2);
   }
 
   JAXRING_INLINE static void Encode(char* to, const Chunk<float>& chunk, bool stream) {
     for (int v = 0; v < kVectors; v += 2) {
-#if JAXRING_VECTOR_BYTES == 64
-      const __m256i low = _mm512_maskz_cvtps_ph(0xffff, chunk[v], kNearest);
-      const __m256i high = _mm512_maskz_cvtps_ph(0xffff, chunk[v + 1], kNearest);
-      const Bits words = (Bits)__builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-#else
-      const __m128i low = _mm256_cvtps_ph(chunk[v], kNearest);
-      const __m128i high = _mm256_cvtps_ph(chunk[v + 1], kNearest);
-      const Bits words = (Bits)__builtin_shufflevector(low, high, 0, 1, 2, 3);
-#endif
+      const Bits words = ToHalves(chunk[v], chunk[v + 1]);
       char* place = to + v / 2 * kVectorBytes;
       if (stream) {
         StreamVector<uint32_t>(place, words);

@@ -73,9 +73,18 @@ struct Min {
     if constexpr (T(0.5) == T(0)) {
       return a < b ? a : b;
     } else {
+#if defined(__aarch64__)
+      // FMIN treats NaN and zeros of both signs so.
+      if constexpr (sizeof(T) == 4) {
+        return (Vector<T>)vminq_f32((float32x4_t)a, (float32x4_t)b);
+      } else {
+        return (Vector<T>)vminq_f64((float64x2_t)a, (float64x2_t)b);
+      }
+#else
       // The two differ only for zeros of both signs and for NaN, and there the OR of the bits is the result.
       using Int = Vector<typename IntOf<T>::Type>;
       return (Vector<T>)((Int)SelectLess<T>(a, b) | (Int)SelectLess<T>(b, a));
+#endif
     }
   }
 };
