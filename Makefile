@@ -48,9 +48,12 @@ BUILT := $(VENV)/.built$(if $(JAX),-jax-$(JAX))
 # What the native tests play; made by the planner.
 SCHEDULES := build/schedules.bin
 export TEST_SCHEDULES := $(abspath $(SCHEDULES))
+# What an emulated processor does not run: tests of the CUDA kernels' source on fibers, which say nothing of the processor
+# and take long, and failures by deadlines of a second, in which four emulated processes get nowhere on a busy machine.
+NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all package-test clean
+.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -142,6 +145,16 @@ test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iW
 	@TEST_TCP_BITS="$(abspath build/rdma/bits.json)" TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
 	  GUEST_TIMEOUT=3600 tests/rdma/guest/run.sh build/rdma \
 	  tests/rdma/lane.sh $(abspath $(BUILD))/native_tests $(abspath build/rdma/pyverbs) $(RDMA_ARGS)
+
+test-aarch64: $(BUILT) $(SCHEDULES) ## the native tests and a job of JAX on 64-bit Arm, under qemu-user (Debian; needs g++-aarch64-linux-gnu, qemu-user)
+	$(SAY) "64-bit Arm"
+	@tests/aarch64/root.sh build/aarch64
+	@cmake -S . -B build/aarch64/native -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake \
+	  -DJAXRING_AARCH64_ROOT="$(abspath build/aarch64/root)" -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON \
+	  -DJAXRING_UNITY=$(UNITY) -DJAXRING_WERROR=ON -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null
+	@cmake --build build/aarch64/native --target native_tests
+	@ctest -j $(JOBS) --test-dir build/aarch64/native --output-on-failure --no-tests=error -E $(NOT_EMULATED)
+	@tests/aarch64/jobs.sh build/aarch64
 
 gpu-programs: $(BUILT) ## compile whole programs by JAX's CUDA plugin for four H100s, without any (gets 400 MB; Python 3.12 or later)
 	$(SAY) "programs for GPUs, by the CUDA plugin of jax $(GPU_JAX)"

@@ -35,6 +35,9 @@ target_link_libraries(_native PRIVATE jaxring_engine)
 target_include_directories(_native SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include" ${Python_NumPy_INCLUDE_DIRS})
 install(TARGETS _native LIBRARY DESTINATION jaxring COMPONENT python)
 
+# The stub is made by importing the module: where it is cross-compiled, by the target's Python in the emulator.
+set(JAXRING_STUB_PYTHON "${Python_EXECUTABLE}" CACHE STRING "Command of the Python that can import the module")
+set(Python_EXECUTABLE "${JAXRING_STUB_PYTHON}")
 nanobind_add_stub(_native_stub MODULE _native OUTPUT _native.pyi
                   PYTHON_PATH $<TARGET_FILE_DIR:_native> DEPENDS _native)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_native.pyi DESTINATION jaxring COMPONENT python)

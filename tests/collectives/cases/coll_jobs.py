@@ -78,12 +78,14 @@ def once(folder: pathlib.Path, make: Callable[[], Any]) -> Any:
     return _known[folder]
 
 
-def merged(reports: list[dict[str, Any]], table: str) -> tuple[int, list[str], dict[str, dict[str, str]]]:
-    """Checks, failures and digests {name: {rank: digest}} of a table over all processes."""
+def merged(
+    reports: list[dict[str, Any]], table: str, kind: str = "digests"
+) -> tuple[int, list[str], dict[str, dict[str, str]]]:
+    """Checks, failures and digests {name: {rank: digest}} of a table over all processes (`Report`'s kinds)."""
     parts = [report["tables"][table] for report in reports]
     failures = [f"[{process}] {text}" for process, part in enumerate(parts) for text in part["failures"]]
     digests: dict[str, dict[str, str]] = {}
     for part in parts:
-        for name, found in part["digests"].items():
+        for name, found in part[kind].items():
             digests.setdefault(name, {}).update(found)
     return sum(part["checks"] for part in parts), failures, digests

@@ -38,6 +38,7 @@ def main() -> None:
             "checks": report.checks,
             "failures": report.failures,
             "digests": report.digests,
+            "numbers": report.numbers,
             "seconds": time.monotonic() - began,
         }
     transports = sorted({t for plan in jaxring.plans() for t in plan.transports})
