@@ -159,8 +159,7 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
 std::vector<Activity> Engine::Activities(Clock::time_point now) {
   std::vector<Activity> activities;
   uint64_t version;
-  for (auto& op : Active(&version))
-    activities.push_back({op->key(), true, AgeMs(now - op->begun()), op->What()});
+  for (auto& op : Active(&version)) activities.push_back({op->key(), true, AgeMs(now - op->begun()), op->What()});
   std::vector<std::weak_ptr<Site>> watched;
   {
     std::lock_guard lock(mutex_);

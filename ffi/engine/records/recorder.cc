@@ -127,7 +127,7 @@ uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, Oper
   const uint64_t number = header_->last.load(std::memory_order_relaxed) + 1;
   Slot& s = slot(number);
   s.number.store(0, std::memory_order_relaxed);
-  // The new fields are not written under the old number: whoever reads the file of this process may find it so.
+  // The new fields are not written under the old number, as another process that reads the file could see them.
   std::atomic_thread_fence(std::memory_order_release);
   s.sequence = sequence;
   s.key = key;

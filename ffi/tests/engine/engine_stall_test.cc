@@ -79,7 +79,7 @@ CASE("a rank of this process does not arrive") {
   CHECK(SaysAll(job.engine(0).NextStall(60), {"has waited ",
                                               " s in the planning of waits, which waits for process 1 on "
                                               "b to answer (10.0.0.2 port 4: no answer yet). "}));
-  // Whoever asks may have read the clock before the call began.
+  // The caller's clock may be older than the call.
   std::vector<Activity> activities;
   unplanned->Describe(Clock::now() - std::chrono::minutes(10), &activities);
   CHECK(activities.size() == 1 && activities[0].age_ms == 0);
