@@ -178,6 +178,13 @@ JAXRING_DEVICE void BulkAwaitStored() { asm volatile("cp.async.bulk.wait_group 0
 // Orders ordinary accesses to global memory and bulk copies of it.
 JAXRING_DEVICE void FenceBulk() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
+// Counts in own memory, at once with other blocks. Nothing waits for it.
+JAXRING_DEVICE void CountUp(uint64_t* word) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], 1;" ::"l"(word) : "memory");
+}
+// Ends the kernel, and the context with it, by an error.
+JAXRING_DEVICE void Trap() { __trap(); }
+
 // True for the first thread that calls it.
 JAXRING_DEVICE bool Claim(uint32_t* word) { return atomicCAS_system(word, 0u, 1u) == 0; }
 

@@ -98,4 +98,23 @@ JAXRING_DEVICE bool AwaitAtLeast(const Lane& lane, Wait wait, int32_t peer, cons
   return Await(lane, wait, peer, least, [=] { return LoadAcquire(word) >= least; });
 }
 
+// The last that each lane of a launch does; called by all threads with the same value. If a lane has failed, the launch
+// traps, so that the stream's later work does not use incomplete data. That ends the device's context and the other
+// lanes with it. So it waits until these have ended, too: until then they may serve peers, and tell them of the
+// failure. A launch that has not failed reads nothing here and waits for nothing.
+JAXRING_DEVICE void LeaveLaunch(const Args& args, bool good) {
+  if (!args.trap || ThreadIndex() != 0) return;
+  // What a lane has told its peers before is out of its hands when the trap comes.
+  if (!good) FenceAll();
+  CountUp(&args.state->ended);
+  if (good) return;
+  const uint64_t deadline = Clock() + args.timeout_ns;
+  // Launches come one after another, with equally many lanes.
+  for (uint32_t turn = 1; LoadRelaxed(&args.state->ended) % args.lanes != 0; ++turn) {
+    if (turn % kPatience == 0 && Clock() > deadline) break;
+    Pause(turn);
+  }
+  Trap();
+}
+
 }  // namespace jaxring::cuda

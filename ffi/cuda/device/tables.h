@@ -113,6 +113,12 @@ struct Status {
   uint64_t waited_ns;  // since the launch began
 };
 
+// What the launches of one plan on one rank keep in own device memory. Zero before the first.
+struct LaunchState {
+  uint64_t ended;   // lanes that have ended, of all launches so far
+  uint64_t failed;  // nonzero: a barrier of copy_barrier.h has failed
+};
+
 // Where a ragged collective's chunks lie, in elements, one entry per chunk. The arrays are own memory, and earlier work
 // of the same stream may write them. Such schedules move data by messages only.
 struct Extents {
@@ -120,7 +126,8 @@ struct Extents {
   const uint64_t* in_length;
   const uint64_t* out_offset;
   const uint64_t* out_length;
-  const uint64_t* longest;  // one entry: no length is greater
+  const uint64_t* longest;  // one entry: no length is greater; kBadSizes if the sizes cannot be served
+  static constexpr uint64_t kBadSizes = uint64_t{1} << 63;
 };
 
 // One rank's launch. Passed by value. Counts are of elements unless they say bytes.
@@ -153,7 +160,8 @@ struct Args {
   uint64_t stage_bytes;
   const uint32_t* abort;  // own memory, pinned: nonzero ends every wait
   Status* status;
-  uint32_t slots;  // a power of two
+  LaunchState* state;  // given if `trap` is set
+  uint32_t slots;      // a power of two
   uint32_t connections_per_lane;
   uint32_t member_count;
   uint32_t lanes, pieces, scratch_chunks;
@@ -167,6 +175,8 @@ struct Args {
   // Slices of at least that many bytes that are not reduced go by bulk copies (bulk.h); 0: no bulk copies. Needs
   // compute capability 9.0 and BulkBytes() of dynamic shared memory; kernels compiled for lower capabilities ignore it.
   uint64_t bulk_bytes;
+  // If set, a launch that fails traps when all its lanes have ended: see LeaveLaunch.
+  bool trap;
   // If set, a fault is recorded in *abort as well (which must then be writable), so that this process's other launches
   // end at once instead of by their own deadlines.
   bool spread_faults;

@@ -16,12 +16,14 @@ inline constexpr int kCopyBarrierThreads = 64;
 JAXRING_DEVICE void PlayCopyBarrier(bool open, const Args& args, Shared& shared) {
   Lane lane(args, shared);
   if (open) {
-    EnterBarrier(lane);
+    if (!EnterBarrier(lane) && ThreadIndex() == 0) args.state->failed = 1;
     return;
   }
   lane.epoch = args.epochs[2 * lane.number] + 1;
   // If a begin did not arrive, here or in an earlier launch, peers must not take the memory's bytes for this launch's.
-  LeaveBarrier(lane, LoadRelaxed(&args.status->fault) != 0);
+  const bool good = LeaveBarrier(lane, args.state->failed != 0);
+  if (!good && ThreadIndex() == 0) args.state->failed = 1;
+  LeaveLaunch(args, good);
 }
 
 }  // namespace jaxring::cuda

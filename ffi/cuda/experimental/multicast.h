@@ -40,7 +40,7 @@ class MulticastPlayer {
     part_ = 2 * lane_.number * half_;
   }
 
-  JAXRING_DEVICE void Play() {
+  JAXRING_DEVICE bool Play() {
     const bool gathers = memory_.kind == MulticastKind::kAllGather;
     const uint64_t slices = (bytes_ + slice_ - 1) / slice_;
     // Only this rank accesses its replica now: the other ranks' earlier launches have ended, and this one's wait for
@@ -63,6 +63,7 @@ class MulticastPlayer {
     Publish();
     good = LeaveBarrier(lane_, !good);
     if (good && slices != 0 && memory_.kind != MulticastKind::kReduceScatter) Drain(slices - 1);
+    return good;
   }
 
  private:
@@ -259,7 +260,7 @@ JAXRING_DEVICE void Try(const Multicast& memory, const Args& args) {
 
 JAXRING_DEVICE void PlayMulticast(const Multicast& memory, const Args& args, Shared& shared) {
   if (memory.kind >= MulticastKind::kTryStore) return Try(memory, args);
-  MulticastPlayer(memory, args, shared).Play();
+  LeaveLaunch(args, MulticastPlayer(memory, args, shared).Play());
 }
 
 }  // namespace jaxring::cuda

@@ -41,8 +41,11 @@ void Copies::Enqueue(const Args& barriers, const char* in, char* out, void* stre
   for (uint64_t at = 0; at < block_; at += slice_) {
     const uint64_t bytes = std::min(slice_, block_ - at);
     gpu_.LaunchBarrier(device_, true, barriers, stream);
+    // A trap before the last would keep later ones from telling the peers.
+    Args closing = barriers;
+    closing.trap = barriers.trap && bytes == block_ - at;
     for (const Put& put : puts_) gpu_.CopyAsync(put.to, in + put.from * block_ + at, bytes, stream);
-    gpu_.LaunchBarrier(device_, false, barriers, stream);
+    gpu_.LaunchBarrier(device_, false, closing, stream);
     // Adjacent whole blocks are copied at once.
     const bool whole = slice_ == block_;
     for (size_t i = 0; i < arrivals_.size();) {

@@ -127,6 +127,8 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   if (spec_.bulk_bytes != 0 && gpu.Info(device).major >= 9) args.bulk_bytes = spec_.bulk_bytes;
   local.status = reinterpret_cast<Status*>(gpu.AllocatePinned(sizeof(Status)));
   args.status = local.status;
+  args.state = reinterpret_cast<LaunchState*>(gpu.Allocate(device, sizeof(LaunchState)));
+  args.trap = spec_.trap;
   local.members = memory;
   if (memory) {
     if (communicator_->one_process()) local.others = communicator_->OtherDevices(rank);
@@ -282,7 +284,6 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
       Enqueue(local, rank, args, vectors, in_bytes, out_bytes, stream);
     }
     if (staged) gpu.CopyAsync(out, args.out, out_bytes, stream);
-    if (spec_.trap) gpu.Guard(device, local.status, stream);
     return {};
   } catch (const std::exception& error) {
     return jaxring::Status::Error(Code::kInternal, spec_.what + ": " + error.what());

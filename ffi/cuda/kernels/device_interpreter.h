@@ -19,7 +19,8 @@ class Player {
         how_{args.dtype, CodeOf(args.dtype, args.op), args.divisor},
         element_(BytesOf(args.dtype)) {}
 
-  JAXRING_DEVICE void Play() {
+  // Returns the same for all threads: whether it is done.
+  JAXRING_DEVICE bool Play() {
     const uint32_t begin = args_.lane_begin[lane_.number], end = args_.lane_begin[lane_.number + 1];
     if constexpr (Protocol::kBulk) StartBulk(args_);
     bool good = EnterBarrier(lane_);
@@ -34,7 +35,7 @@ class Player {
         good = PlayStep(step, tile);
       }
     }
-    LeaveBarrier(lane_, !good);
+    return LeaveBarrier(lane_, !good) && !SizesAreBad();
   }
 
  private:
@@ -45,8 +46,13 @@ class Player {
     uint64_t elements;
   };
 
+  // Then all chunks are empty, so that no peer waits for this rank.
+  JAXRING_DEVICE bool SizesAreBad() const {
+    return args_.extents.in_offset != nullptr && (*args_.extents.longest & Extents::kBadSizes) != 0;
+  }
   JAXRING_DEVICE uint64_t Tiles() const {
     if (args_.extents.in_offset == nullptr) return args_.tiles;
+    if (SizesAreBad()) return 0;
     return (*args_.extents.longest + args_.tile_elements - 1) / args_.tile_elements;
   }
 

@@ -20,7 +20,8 @@ class FusedPlayer {
         how_{args.dtype, CodeOf(args.dtype, args.op), args.divisor},
         block_bytes_(args.block_elements * BytesOf(args.dtype)) {}
 
-  JAXRING_DEVICE void Play(Fused fused) {
+  // Returns the same for all threads: whether it is done.
+  JAXRING_DEVICE bool Play(Fused fused) {
     if constexpr (kWiden == 0) StartBulk(args_);
     bool good = EnterBarrier(lane_);
     if (good) {
@@ -31,7 +32,7 @@ class FusedPlayer {
         good = PlayFold(fused);
       }
     }
-    LeaveBarrier(lane_, !good);
+    return LeaveBarrier(lane_, !good);
   }
 
  private:
@@ -120,7 +121,7 @@ class FusedPlayer {
 
 template <int kWiden>
 JAXRING_DEVICE void PlayFused(Fused fused, const Args& args, Shared& shared) {
-  FusedPlayer<kWiden>(args, shared).Play(fused);
+  LeaveLaunch(args, FusedPlayer<kWiden>(args, shared).Play(fused));
 }
 
 }  // namespace jaxring::cuda

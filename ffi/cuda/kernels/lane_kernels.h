@@ -16,7 +16,7 @@ constexpr int ThreadsAtMost(uint32_t width) { return width == 4 ? 256 : kMaxThre
 
 template <class Protocol, int kWiden>
 JAXRING_DEVICE void PlayLane(const Args& args, Shared& shared) {
-  Player<Protocol, kWiden>(args, shared).Play();
+  LeaveLaunch(args, Player<Protocol, kWiden>(args, shared).Play());
 }
 
 }  // namespace jaxring::cuda

@@ -34,7 +34,7 @@ JAXRING_DEVICE void PlayMail(const Mail& mail, const Args& args, Shared& shared)
   if (mail.header_ring != nullptr && BlockIndex() == 0) {
     bool failed = false;
     if (ThreadIndex() == 0) failed = !ExchangeHeader(Lane(args, shared), mail);
-    if (SyncBlockOr(failed)) return;
+    if (SyncBlockOr(failed)) return LeaveLaunch(args, false);
   }
   PlayLane<Simple, 0>(args, shared);
 }

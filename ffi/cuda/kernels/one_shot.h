@@ -50,11 +50,13 @@ struct OneShot {
   // Called by all threads at the end. The barrier is also what keeps the number until all have read it.
   JAXRING_DEVICE void Finish(bool lost) const {
     lost = SyncBlockOr(lost);
-    if (lost || ThreadIndex() != 0) return;
-    // Also the counters of lanes that this launch does not have.
-    for (uint32_t other = lane.number; other < args.epoch_lanes; other += args.lanes) {
-      args.epochs[2 * other + 1] = number + 1;
+    if (!lost && ThreadIndex() == 0) {
+      // Also the counters of lanes that this launch does not have.
+      for (uint32_t other = lane.number; other < args.epoch_lanes; other += args.lanes) {
+        args.epochs[2 * other + 1] = number + 1;
+      }
     }
+    LeaveLaunch(args, !lost);
   }
 };
 

@@ -31,7 +31,7 @@ class RaggedCutter {
     SyncBlock();
     if (ThreadIndex() != 0) return;
     for (uint32_t t = 1; t < Threads(); ++t) longest = longest > shared.longest[t] ? longest : shared.longest[t];
-    ragged_.extents[4 * chunks] = longest;
+    ragged_.extents[4 * chunks] = bad ? Extents::kBadSizes : longest;
   }
 
  private:

@@ -89,5 +89,77 @@ CASE("a missing rank") {
   }
 }
 
+// One rank's launch of a fused all-reduce whose peer is launched, or never. When it traps, all its lanes have ended,
+// and the peer's memory says that they have failed.
+struct Trapped {
+  int traps = 0;
+  int early = 0;   // while a lane had not ended
+  int untold = 0;  // before a lane's mark had arrived at the peer
+  uint64_t ended = 0;
+};
+Trapped PlayTrap(bool peer, uint64_t seed, bool lost_fence = false, bool no_wait = false) {
+  // A number that divides what a wait that is left out finds.
+  constexpr uint32_t kLanes = 7;
+  static_assert((~uint64_t{0} >> 1) % kLanes == 0);
+  constexpr uint64_t kBlock = 5000;
+  Cluster cluster({2, kLanes, {0, 0}, cuda::Protocol::kSimple, 4, 128});
+  std::vector<Buffer> in, out;
+  std::vector<cuda::LaunchState> states(2);
+  Trapped found;
+  std::vector<cuda::simt::Stream> streams;
+  for (int rank = 0; rank < 1 + peer; ++rank) {
+    in.emplace_back(4 * kBlock);
+    out.emplace_back(4 * kBlock);
+  }
+  for (int rank = 0; rank < 1 + peer; ++rank) {
+    cuda::Args args = cluster.Common(rank, in[rank].data(), out[rank].data(), true);
+    args.timeout_ns = peer ? 200'000'000 : 20'000;
+    args.block_elements = kBlock;
+    args.lanes = kLanes;
+    args.dtype = DType::kF32;
+    args.op = ReduceOp::kSum;
+    args.reduces = true;
+    args.trap = true;
+    args.state = &states[rank];
+    const auto trapped = [&] {
+      cuda::simt::Unseen unseen;
+      ++found.traps;
+      found.early += __atomic_load_n(&states[0].ended, __ATOMIC_RELAXED) % kLanes != 0;
+      for (uint32_t lane = 0; lane < kLanes; ++lane) {
+        if ((__atomic_load_n(&cluster.barrier(1, lane, 0).end, __ATOMIC_RELAXED) >> 63) == 0) {
+          ++found.untold;
+          break;
+        }
+      }
+    };
+    streams.push_back({FusedLaunchOf(cuda::Fused::kAllReduceTwoShot, args, 64, {}, trapped)});
+  }
+  cuda::simt::Machine machine;
+  cuda::simt::Faults faults;
+  faults.lost_fence = lost_fence;
+  if (no_wait) faults.skipped_wait = [&](const uint64_t* word) { return word == &states[0].ended; };
+  CHECK(machine.Run(streams, {seed, faults}));
+  found.ended = states[0].ended;
+  return found;
+}
+
+CASE("a launch that fails traps when all its lanes have ended") {
+  int early = 0, untold = 0;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const Trapped good = PlayTrap(true, seed);
+    CHECK_EQ(good.traps, 0);
+    CHECK_EQ(good.ended, 7u);
+    const Trapped failed = PlayTrap(false, seed);
+    CHECK_EQ(failed.traps, 7);
+    CHECK_EQ(failed.early, 0);
+    CHECK_EQ(failed.untold, 0);
+    if (cuda::simt::kThreadSanitizer) continue;
+    early += PlayTrap(false, seed, false, true).early;
+    untold += PlayTrap(false, seed, true).untold;
+  }
+  std::cout << "without the wait, early in " << early << "; without the fence, untold in " << untold << std::endl;
+  CHECK(cuda::simt::kThreadSanitizer || (early > 0 && untold > 0));
+}
+
 }  // namespace
 }  // namespace jaxring::test

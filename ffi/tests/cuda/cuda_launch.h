@@ -92,10 +92,10 @@ class CudaPlan {
 };
 
 inline cuda::simt::Kernel FusedLaunchOf(cuda::Fused fused, const cuda::Args& args, uint32_t threads,
-                                        std::function<void()> done = {}) {
+                                        std::function<void()> done = {}, std::function<void()> trapped = {}) {
   auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
   return {args.lanes, threads, [=] { cuda::shim::PlayFused(fused, args, (*shared)[cuda::BlockIndex()]); },
-          std::move(done)};
+          std::move(done), std::move(trapped)};
 }
 
 // The launch of one rank.

@@ -2,7 +2,7 @@
 // cuda/sim/fake/gpu_fake.cc implements it without a GPU: device memory is shared memory, and kernels run on the SIMT
 // shim.
 //
-// Every function throws GpuError. A thread that captures a graph may only call CopyAsync, ClearAsync, Launch*, Guard,
+// Every function throws GpuError. A thread that captures a graph may only call CopyAsync, ClearAsync, Launch*,
 // Record, Follow and Capturing: see Service.
 #pragma once
 
@@ -138,8 +138,8 @@ class Gpu {
   virtual void LaunchMulticast(int device, const Multicast& memory, const Args& args, int threads, void* stream) = 0;
   virtual void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) = 0;
   virtual void LaunchExtents(int device, const Ragged& ragged, const Args& args, void* stream) = 0;
-  // Ends the stream with an error if `status` holds a fault when the stream gets there, before later work runs.
-  virtual void Guard(int device, const Status* status, void* stream) = 0;
+  // A kernel that does nothing, to measure what any launch takes.
+  virtual void LaunchEmpty(int device, void* stream) = 0;
 
   // A stream for work that overlaps XLA's, with a higher priority for multiprocessors.
   virtual void* NewSideStream(int device) = 0;
@@ -150,7 +150,8 @@ class Gpu {
   virtual void Record(void* event, void* stream) = 0;
   virtual void Follow(void* stream, void* event) = 0;
 
-  // Streams that are not XLA's, for tests and for setting up. Synchronize throws the error of a guard.
+  // Streams that are not XLA's, for tests and for setting up. Synchronize throws the error of a kernel that has
+  // trapped.
   virtual void* NewStream(int device) = 0;
   virtual void CloseStream(int device, void* stream) = 0;
   virtual void Synchronize(int device, void* stream) = 0;

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "cuda/experimental/copy_barrier_launch.h"
+#include "cuda/host/gpu/empty_kernel.h"
 #include "cuda/host/gpu/gpu_cuda_direct.h"
 #include "cuda/host/gpu/gpu_cuda_driver.h"
 #include "cuda/host/gpu/gpu_cuda_virtual.h"
-#include "cuda/host/gpu/guard.h"
 
 namespace jaxring::cuda {
 namespace {
@@ -73,7 +73,6 @@ class CudaGpu final : public Gpu {
     Check(static_cast<cudaError_t>(LoadOneShotKernels()), "loading the kernels of the one-shot all-reduce");
     Check(static_cast<cudaError_t>(LoadMessageKernels()), "loading the kernels of messages");
     Check(static_cast<cudaError_t>(LoadMulticastKernel()), "loading the kernel of multicast memory");
-    Check(static_cast<cudaError_t>(LoadGuard()), "loading the collectives' guard");
     Check(static_cast<cudaError_t>(LoadCopyBarrier()), "loading the collectives' barriers");
     CopyStream(device);
   }
@@ -243,9 +242,9 @@ class CudaGpu final : public Gpu {
     Check(static_cast<cudaError_t>(cuda::LaunchExtents(ragged, args, stream)),
           "the launch of the kernel that reads a ragged collective's sizes");
   }
-  void Guard(int device, const Status* status, void* stream) override {
+  void LaunchEmpty(int device, void* stream) override {
     ContextScope scope(device);
-    Check(static_cast<cudaError_t>(LaunchGuard(status, stream)), "the launch of a collective's guard");
+    Check(static_cast<cudaError_t>(cuda::LaunchEmpty(stream)), "the launch of an empty kernel");
   }
 
   void* NewSideStream(int device) override {

@@ -215,15 +215,18 @@ simt::Kernel Machine::KernelOf(int stream, const Task& task) {
     auto shared = std::make_shared<std::vector<Shared>>(task.args.lanes);
     body = [task, shared] { PlayOne(task, (*shared)[BlockIndex()]); };
   }
-  auto done = [this, stream] {
+  auto trapped = std::make_shared<std::atomic<bool>>(false);
+  auto done = [this, stream, trapped] {
     std::lock_guard lock(mutex_);
+    if (*trapped) queues_[stream].error = "unspecified launch failure";
     queues_[stream].tasks.pop_front();
     ++queues_[stream].done;
     --waiting_;
     --running_;
     changed_.notify_all();
   };
-  return {task.ragged ? 1 : task.args.lanes, static_cast<uint32_t>(task.threads), body, done};
+  return {task.ragged ? 1 : task.args.lanes, static_cast<uint32_t>(task.threads), body, done,
+          [trapped] { *trapped = true; }};
 }
 
 }  // namespace jaxring::cuda::fake

@@ -146,6 +146,10 @@ inline uint64_t LoadAcquire(const uint64_t* from) {
 }
 template <class T>
 T LoadRelaxed(const T* from) {
+  if constexpr (sizeof(T) == 8) {
+    const simt::Faults& faults = ThisMachine().faults();
+    if (faults.skipped_wait && faults.skipped_wait(from)) return ~uint64_t{0} >> 1;
+  }
   BeforeWord(from);
   return __atomic_load_n(from, __ATOMIC_RELAXED);
 }
@@ -217,6 +221,12 @@ inline void FenceBulk() {
   ThisMachine().Drain();
   BulkSelf().fenced = true;
 }
+
+inline void CountUp(uint64_t* word) {
+  BeforeWord(word);
+  __atomic_fetch_add(word, 1, __ATOMIC_RELAXED);
+}
+inline void Trap() { ThisMachine().Trap(); }
 
 inline bool Claim(uint32_t* word) {
   BeforeWord(word);

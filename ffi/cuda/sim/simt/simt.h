@@ -55,8 +55,9 @@ struct Options {
 struct Kernel {
   uint32_t blocks;
   uint32_t threads;
-  std::function<void()> body;  // what each thread runs
-  std::function<void()> done;  // after the last one, before the stream's next kernel; may be empty
+  std::function<void()> body;          // what each thread runs
+  std::function<void()> done;          // after the last one, before the stream's next kernel; may be empty
+  std::function<void()> trapped = {};  // called by a thread that traps; may be empty
 };
 using Stream = std::vector<Kernel>;
 
@@ -116,6 +117,11 @@ class Machine {
   uint64_t now() const { return now_; }
   const Faults& faults() const { return options_.faults; }
   bool delays() const { return !kThreadSanitizer && options_.seed != 0; }
+
+  // The running thread's kernel has trapped. The machine goes on.
+  void Trap() const {
+    if (kernel().trapped) kernel().trapped();
+  }
 
   // The running thread yields.
   void Yield();
