@@ -92,6 +92,14 @@ JAXRING_DEVICE Vec LoadLine(const char* from) { return LoadSlot(from); }
 JAXRING_DEVICE void StoreLine(char* to, const Vec& v) {
   asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), JAXRING_FROM(v) : "memory");
 }
+// A line that says that all earlier work of the stream is done. The end of a kernel has made its stores visible to all
+// devices, so no fence is passed here.
+JAXRING_DEVICE void StoreBegun(uint32_t* to, const Vec& v) { StoreLine(reinterpret_cast<char*>(to), v); }
+JAXRING_DEVICE Vec LoadBegun(const uint32_t* from) { return LoadLine(reinterpret_cast<const char*>(from)); }
+// To be called when the line has been seen: what is loaded later is not older than the work that it speaks of.
+JAXRING_DEVICE void AcquireBegun(const uint32_t* line) {
+  asm volatile("{.reg .u64 word; ld.acquire.sys.global.u64 word, [%0];}" ::"l"(line) : "memory");
+}
 // A thread's share of a 128-byte line that 8 neighbouring threads access at once; the second half of the eighth share
 // is the flag. All threads of the warp must call it together, so that a line is loaded and stored as a whole.
 JAXRING_DEVICE Vec LoadShare(const char* from) {
@@ -175,6 +183,10 @@ JAXRING_DEVICE void BulkCommit() { asm volatile("cp.async.bulk.commit_group;" ::
 JAXRING_DEVICE void BulkAwaitRead() { asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory"); }
 // Waits until all groups have stored their bytes and this thread sees them.
 JAXRING_DEVICE void BulkAwaitStored() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// Makes the barriers that this thread has initialised known to the hardware that copies.
+JAXRING_DEVICE void FenceBulkInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+}
 // Orders ordinary accesses to global memory and bulk copies of it.
 JAXRING_DEVICE void FenceBulk() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 

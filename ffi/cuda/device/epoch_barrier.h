@@ -27,14 +27,27 @@ JAXRING_DEVICE bool MemberFailed(const Lane& lane, const EpochBarrier& barrier, 
   return true;
 }
 
-JAXRING_DEVICE bool AwaitBegin(const Lane& lane, const EpochBarrier& barrier, int32_t rank) {
-  for (uint32_t turn = 1; LoadAcquire(&barrier.begin) < lane.epoch; ++turn) {
+JAXRING_DEVICE uint32_t BegunFlag(const Lane& lane) { return static_cast<uint32_t>(lane.epoch); }
+JAXRING_DEVICE bool Begun(const Vec& line, uint32_t flag) { return line.w[1] == flag && line.w[3] == flag; }
+
+// Waits until the member has begun and gives where its buffers are. An acquire in every turn would empty the
+// first-level cache of all that runs on the multiprocessor, so the loop has none, and one follows it.
+JAXRING_DEVICE bool AwaitBegun(const Lane& lane, const EpochBarrier& barrier, int32_t rank, uint64_t (&places)[2]) {
+  const uint32_t flag = BegunFlag(lane);
+  Vec in = LoadBegun(barrier.begun[0]), out = LoadBegun(barrier.begun[1]);
+  for (uint32_t turn = 1; !Begun(in, flag) || !Begun(out, flag); ++turn) {
     if (turn % kPatience == 0) {
       if (MemberFailed(lane, barrier, Wait::kBegin, rank)) return false;
       if (GivesUp(lane, Wait::kBegin, rank, lane.epoch)) return false;
     }
     Pause(turn);
+    in = LoadBegun(barrier.begun[0]);
+    out = LoadBegun(barrier.begun[1]);
   }
+  AcquireBegun(barrier.begun[0]);
+  AcquireBegun(barrier.begun[1]);
+  places[0] = static_cast<uint64_t>(in.w[2]) << 32 | in.w[0];
+  places[1] = static_cast<uint64_t>(out.w[2]) << 32 | out.w[0];
   return !MemberFailed(lane, barrier, Wait::kBegin, rank);
 }
 
@@ -44,28 +57,29 @@ JAXRING_DEVICE bool EnterBarrier(Lane& lane) {
   const Args& args = lane.args;
   if (args.member_count == 0) return true;
   lane.epoch = args.epochs[2 * lane.number] + 1;
+  const uint32_t flag = BegunFlag(lane);
+  const uint64_t in = PackedPlace(args.in_region, args.in_offset);
+  const uint64_t out = PackedPlace(args.out_region, args.out_offset);
   bool failed = false;
   for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
     EpochBarrier& barrier = Theirs(lane, m);
-    StoreRelaxed(&barrier.in_region, args.in_region);
-    StoreRelaxed(&barrier.in_offset, args.in_offset);
-    StoreRelaxed(&barrier.out_region, args.out_region);
-    StoreRelaxed(&barrier.out_offset, args.out_offset);
-    StoreRelease(&barrier.begin, lane.epoch);
-    FenceAll();  // takes no extra time, since the members' words are in flight meanwhile
+    StoreBegun(barrier.begun[0], {{static_cast<uint32_t>(in), flag, static_cast<uint32_t>(in >> 32), flag}});
+    StoreBegun(barrier.begun[1], {{static_cast<uint32_t>(out), flag, static_cast<uint32_t>(out >> 32), flag}});
+    // For the memory that a rank takes back after a failure. A rank that traps takes none back.
+    if (!args.trap) FenceAll();
   }
   for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
     const Member& member = args.members[m];
-    const EpochBarrier& barrier = Ours(lane, m);
-    if (!AwaitBegin(lane, barrier, member.rank)) {
+    uint64_t places[2];
+    if (!AwaitBegun(lane, Ours(lane, m), member.rank, places)) {
       failed = true;
       continue;
     }
-    const uint64_t in = LoadEntry(member.regions + LoadRelaxed(&barrier.in_region)) + LoadRelaxed(&barrier.in_offset);
-    const uint64_t out =
-        LoadEntry(member.regions + LoadRelaxed(&barrier.out_region)) + LoadRelaxed(&barrier.out_offset);
-    lane.shared.member_in[m] = reinterpret_cast<char*>(in);
-    lane.shared.member_out[m] = reinterpret_cast<char*>(out);
+    constexpr uint64_t kOffset = (uint64_t{1} << kOffsetBits) - 1;
+    const uint64_t from = LoadEntry(member.regions + (places[0] >> kOffsetBits)) + (places[0] & kOffset);
+    const uint64_t to = LoadEntry(member.regions + (places[1] >> kOffsetBits)) + (places[1] & kOffset);
+    lane.shared.member_in[m] = reinterpret_cast<char*>(from);
+    lane.shared.member_out[m] = reinterpret_cast<char*>(to);
   }
   return !SyncBlockOr(failed);
 }
@@ -74,7 +88,8 @@ JAXRING_DEVICE bool EnterBarrier(Lane& lane) {
 // write into memory that this rank no longer owns. If a member has begun and does not end, this waits for another
 // timeout.
 JAXRING_DEVICE void AwaitGone(const Lane& lane, const EpochBarrier& barrier) {
-  if (LoadAcquire(&barrier.begin) < lane.epoch) return;
+  const bool met = LoadAcquire(&barrier.met) >= lane.epoch;
+  if (!met && !Begun(LoadBegun(barrier.begun[0]), BegunFlag(lane))) return;
   const uint64_t grace = Clock() + lane.args.timeout_ns;
   for (uint32_t turn = 1; LoadAcquire(&barrier.end) < lane.epoch; ++turn) {
     if (turn % kPatience == 0 && Clock() > grace) return;

@@ -59,19 +59,28 @@ struct alignas(128) Connection {
   int32_t peer;             // its rank, for Status
 };
 
-// One lane's epoch barrier with one memory peer: one side writes it, the other reads it. `begin` and `end` are epochs:
-// the number of this launch from 1, counted per lane in Args::epochs. The addresses are valid once `begin` is reached.
+// One lane's epoch barrier with one memory peer: one side writes it, the other reads it. `met` and `end` are epochs:
+// the number of this launch from 1, counted per lane in Args::epochs.
 //
-// begin: the writer's stream has reached this launch, so peers may read its input and write its output.
-// end: the writer's lane is done. It does not access the reader's buffers any more, and its writes to them are visible.
-// A kernel ends only after all lanes of all its memory peers have reached `end`, so its buffers are valid until then.
-// On both sides the begin of an epoch follows the end of the epoch before, so one record is enough.
+// begun: the writer's stream has reached this launch, so peers may read its input and write its output. Two lines of
+// LL, whose flag is the low half of the epoch and whose data say where the writer's input and output are (PackedPlace).
+// So a reader that sees a line has its address, and the writer needs no fence. met: how far the writer has come in a
+// launch that meets several times (multicast.h). end: the writer's lane is done. It does not access the reader's
+// buffers any more, and its writes to them are visible. A kernel ends only after all lanes of all its memory peers have
+// reached `end`, so its buffers are valid until then. On both sides the begin of an epoch follows the end of the epoch
+// before, so one record is enough.
 struct alignas(128) EpochBarrier {
-  uint64_t begin;
+  alignas(16) uint32_t begun[2][4];
+  uint64_t met;
   uint64_t end;
-  uint64_t in_region, in_offset;  // where the writer's buffers are: see Member::regions
-  uint64_t out_region, out_offset;
 };
+
+// A region and an offset in it (see Member::regions) in one word.
+inline constexpr int kOffsetBits = 48;
+constexpr uint64_t PackedPlace(uint64_t region, uint64_t offset) { return region << kOffsetBits | offset; }
+constexpr bool FitsPlace(uint64_t region, uint64_t offset) {
+  return region >> (64 - kOffsetBits) == 0 && offset >> kOffsetBits == 0;
+}
 
 // Another rank whose memory this one addresses. Sorted by rank where there are several; a domain's ranks all list each
 // other. A buffer of a member is at regions[region] + offset: the host registers each allocation under a region number,

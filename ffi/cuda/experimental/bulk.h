@@ -9,6 +9,9 @@
 //   the barrier come the peer's stores that a wait has acquired, and the accesses of this block's threads to source and
 //   targets. The fence is in the block of the copies and after the last synchronisation, so it counts whichever proxy
 //   the peer has used. Only copies access the stages, and the mbarrier that reports an arrival is of the generic proxy.
+//   Each thread that has stored by ordinary instructions passes the fence, too, before the barrier (FinishBulk).
+// - The mbarriers are initialised by ordinary stores, so a fence for such initialisations and a proxy fence of shared
+//   memory come between these and the first copy (StartBulk).
 // - A load has arrived when its mbarrier's phase has ended (9.7.9.25.1 Completion Mechanisms; 9.7.13.15 mbarrier, whose
 //   try_wait is an acquire). The copies from the stage are then of the same proxy, block and thread.
 // - A stage may be loaded again when the copies from it have read it: wait_group.read (9.7.9.25.1 async-group
@@ -42,13 +45,16 @@ JAXRING_DEVICE void StartBulk(const Args& args) {
     BulkShared& shared = BlockMemory<BulkShared>();
     for (uint64_t& arrived : shared.arrived) BulkInit(&arrived);
     shared.pieces = 0;
+    FenceBulkInit();
   }
 }
 
 // To be called by all threads, before the barrier after which slices are published.
 JAXRING_DEVICE void FinishBulk(const Args& args) {
   if constexpr (kHasBulk) {
-    if (args.bulk_bytes != 0 && ThreadIndex() == 0) BulkAwaitStored();
+    if (args.bulk_bytes == 0) return;
+    if (ThreadIndex() == 0) BulkAwaitStored();
+    FenceBulk();
   }
 }
 

@@ -89,13 +89,24 @@ class MulticastPlayer {
     Publish();
     ++lane_.epoch;
     for (uint32_t m = ThreadIndex(); m < args_.member_count; m += Threads()) {
-      StoreRelease(&Theirs(lane_, m).begin, lane_.epoch);
+      StoreRelease(&Theirs(lane_, m).met, lane_.epoch);
     }
     bool failed = false;
     for (uint32_t m = ThreadIndex(); m < args_.member_count; m += Threads()) {
-      if (!AwaitBegin(lane_, Ours(lane_, m), args_.members[m].rank)) failed = true;
+      if (!AwaitMet(Ours(lane_, m), args_.members[m].rank)) failed = true;
     }
     return !SyncBlockOr(failed);
+  }
+
+  JAXRING_DEVICE bool AwaitMet(const EpochBarrier& barrier, int32_t rank) const {
+    for (uint32_t turn = 1; LoadAcquire(&barrier.met) < lane_.epoch; ++turn) {
+      if (turn % kPatience == 0) {
+        if (MemberFailed(lane_, barrier, Wait::kBegin, rank)) return false;
+        if (GivesUp(lane_, Wait::kBegin, rank, lane_.epoch)) return false;
+      }
+      Pause(turn);
+    }
+    return !MemberFailed(lane_, barrier, Wait::kBegin, rank);
   }
 
   JAXRING_DEVICE void Fill(uint64_t k) {

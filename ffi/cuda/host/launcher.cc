@@ -278,6 +278,9 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
     } else if (!local.copies) {
       Place(local, rank, in, out, stream, &args, &staged);
     }
+    if (!FitsPlace(args.in_region, args.in_offset) || !FitsPlace(args.out_region, args.out_offset)) {
+      throw std::runtime_error("a buffer's region or offset has more bits than a barrier's line");
+    }
     if (local.copies) {
       local.copies->Enqueue(args, static_cast<const char*>(in), static_cast<char*>(out), stream);
     } else {

@@ -113,7 +113,7 @@ Trapped PlayTrap(bool peer, uint64_t seed, bool lost_fence = false, bool no_wait
   }
   for (int rank = 0; rank < 1 + peer; ++rank) {
     cuda::Args args = cluster.Common(rank, in[rank].data(), out[rank].data(), true);
-    args.timeout_ns = peer ? 200'000'000 : 20'000;
+    args.timeout_ns = peer ? 200'000'000 : 2'000'000;
     args.block_elements = kBlock;
     args.lanes = kLanes;
     args.dtype = DType::kF32;

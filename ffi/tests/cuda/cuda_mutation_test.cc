@@ -93,10 +93,19 @@ std::function<Faults(Cluster&)> Skipped(Pick pick) {
 }
 const uint64_t* Arrived(Cluster& cluster, int rank, int peer) { return cluster.connection(rank, 0, peer).arrived; }
 const uint64_t* Credit(Cluster& cluster, int rank, int peer) { return cluster.connection(rank, 0, peer).credit; }
-// Only from the second launch on: during the first launch the addresses are not there before `begin` is.
-const uint64_t* Begin(Cluster& cluster, int rank, int peer) {
-  const uint64_t* begin = &cluster.barrier(rank, 0, peer).begin;
-  return *begin == 0 ? nullptr : begin;
+// Only in the second launch: during the first the addresses are not there before the lines are.
+Faults ForgedBegin(Cluster& cluster) {
+  Faults faults;
+  faults.forged_line = [&cluster](const uint32_t* line) {
+    for (int rank = 0; rank < 4; ++rank) {
+      for (int peer = 0; peer < 4; ++peer) {
+        const auto& begun = cluster.barrier(rank, 0, peer).begun;
+        if (peer != rank && (line == begun[0] || line == begun[1])) return cluster.epoch(rank, 0) == 1 && line[1] == 1;
+      }
+    }
+    return false;
+  };
+  return faults;
 }
 const uint64_t* End(Cluster& cluster, int rank, int peer) { return &cluster.barrier(rank, 0, peer).end; }
 
@@ -119,8 +128,10 @@ const std::vector<Mutation>& Mutations() {
       {"ll128: a flag is seen before the data", kRing, Protocol::kLL128, EarlyFlag, Outcome::kWrong},
       {"ll128: no rank waits for room", kRing, Protocol::kLL128, Skipped(Credit), Outcome::kStuck},
       {"barriers: an end is seen before the data", kDirect, Protocol::kSimple, LostRelease, Outcome::kWrong},
-      {"barriers: no rank waits for begins", kDirect, Protocol::kSimple, Skipped(Begin), Outcome::kWrong},
+      {"barriers: no rank waits for begins", kDirect, Protocol::kSimple, ForgedBegin, Outcome::kWrong},
       {"barriers: no rank waits for ends", kDirect, Protocol::kSimple, Skipped(End), Outcome::kWrong},
+      {"bulk: no fence after the barriers' initialisation", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoInit>,
+       Outcome::kWrong, kBulk},
       {"bulk: no fence before the copies", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoFence>, Outcome::kWrong,
        kBulk},
       {"bulk: no thread waits for loads", kRing, Protocol::kSimple, LostInBulk<BulkFault::kNoArrival>, Outcome::kWrong,
@@ -208,7 +219,7 @@ Outcome PlayOneShot(uint64_t seed, const Faults& faults, int launches) {
 CASE("mutations of the one-shot all-reduce") {
   Faults early, forged, barrier;
   early.early_flag = true;
-  forged.forged_flag = 1;  // of the first launch
+  forged.forged_line = [](const uint32_t* line) { return line[1] == 0; };  // in the first launch
   barrier.lost_barrier = true;
   int seen[3] = {};
   for (uint64_t seed = 0; seed <= 5; ++seed) {

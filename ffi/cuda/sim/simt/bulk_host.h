@@ -16,6 +16,7 @@ namespace jaxring::cuda::simt {
 // The steps that a faulty kernel would omit.
 enum class BulkFault : uint8_t {
   kNone = 0,
+  kNoInit,     // the fence after the initialisation of the barriers
   kNoFence,    // the proxy fence
   kNoArrival,  // the wait for a load
   kNoReuse,    // the wait until a stage has been read
@@ -32,6 +33,8 @@ struct BulkThread {
 // A block's state.
 class BulkQueue {
  public:
+  // Whether the hardware knows the barriers of this launch.
+  bool initialised = false;
   bool empty() const { return copies_.empty(); }
   size_t size() const { return copies_.size(); }
 
@@ -39,7 +42,7 @@ class BulkQueue {
   void Load(char* to, const char* from, uint32_t bytes, uint64_t* arrived, const BulkThread& by) {
     *arrived += uint64_t{bytes} << 32;
     Unseen unseen;
-    copies_.push_back({&by, by.group, to, from, bytes, arrived, !by.fenced, {}});
+    copies_.push_back({&by, by.group, to, from, bytes, arrived, !by.fenced || !initialised, {}});
   }
   void Store(char* to, const char* from, uint32_t bytes, const BulkThread& by) {
     Unseen unseen;

@@ -84,7 +84,8 @@ inline Vec LoadLine(const char* from) {
   const uint64_t high = LoadHalf(from + 8);
   std::memcpy(&v.w[0], &low, 8);
   std::memcpy(&v.w[2], &high, 8);
-  if (const uint32_t flag = ThisMachine().faults().forged_flag; flag != 0) v.w[1] = v.w[3] = flag;
+  const simt::Faults& faults = ThisMachine().faults();
+  if (faults.forged_line && faults.forged_line(reinterpret_cast<const uint32_t*>(from))) v.w[1] = v.w[3] = v.w[1] + 1;
   return v;
 }
 inline void StoreLine(char* to, const Vec& v) {
@@ -97,6 +98,20 @@ inline void StoreLine(char* to, const Vec& v) {
     return;
   }
   ThisMachine().Delay(to, &v, sizeof v, simt::Kind::kLine);
+}
+// ThreadSanitizer does not know that the end of a kernel orders its accesses before what others learn of later ones, so
+// for it the line does.
+inline void StoreBegun(uint32_t* to, const Vec& v) {
+  if (ThisMachine().delays()) return StoreLine(reinterpret_cast<char*>(to), v);
+  ThisMachine().Chance();
+  uint64_t halves[2];
+  std::memcpy(halves, &v, sizeof halves);
+  for (int i : {1, 0}) __atomic_store_n(reinterpret_cast<uint64_t*>(to) + i, halves[i], __ATOMIC_RELEASE);
+}
+inline Vec LoadBegun(const uint32_t* from) { return LoadLine(reinterpret_cast<const char*>(from)); }
+inline void AcquireBegun(const uint32_t* line) {
+  simt::Machine::current->bulk.fenced = false;
+  if (!ThisMachine().faults().lost_acquire) __atomic_load_n(reinterpret_cast<const uint64_t*>(line), __ATOMIC_ACQUIRE);
 }
 // A line arrives as a whole: its flag, which the eighth thread has, is stored last and loaded first.
 inline bool HoldsFlag() { return ThreadIndex() % 8 == 7; }
@@ -190,7 +205,11 @@ inline simt::BulkQueue& Bulk() { return simt::Machine::current->block->bulk; }
 inline simt::BulkThread& BulkSelf() { return simt::Machine::current->bulk; }
 inline bool BulkLacks(simt::BulkFault what) { return ThisMachine().faults().bulk == what; }
 
-inline void BulkInit(uint64_t* barrier) { *barrier = 0; }
+inline void BulkInit(uint64_t* barrier) {
+  *barrier = 0;
+  Bulk().initialised = false;
+}
+inline void FenceBulkInit() { Bulk().initialised = !BulkLacks(simt::BulkFault::kNoInit); }
 inline void BulkLoad(char* to, const char* from, uint32_t bytes, uint64_t* barrier) {
   ThisMachine().Chance();
   Bulk().Load(std::assume_aligned<16>(to), std::assume_aligned<16>(from), bytes, barrier, BulkSelf());

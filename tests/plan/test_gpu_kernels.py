@@ -1,0 +1,47 @@
+"""Which GPU kernel serves what: the page says what the planner's tables say, and the engine has these kernels."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+
+from jaxring.plan import dtypes
+from jaxring.plan.collectives import COLLECTIVES
+from jaxring.plan.gpu import kernels
+from tests import ROOT
+
+COMPILED = set(re.findall(r"\w+Kernel<[\w, ]+>", (ROOT / "docs/cuda-resources.txt").read_text()))
+
+
+def test_the_page_has_the_tables_as_they_are():
+    page = (ROOT / "docs/cuda.md").read_text()
+    for lines in (kernels.table(), kernels.paths_table()):
+        assert "\n" + "\n".join(lines) + "\n\n" in page, "run python tools/gpu_kernels.py --write"
+
+
+def served():
+    for name, facts in COLLECTIVES.items():
+        for dtype, ranks, nbytes in itertools.product(dtypes.DTYPES, (1, 2, 3, 4, 8), (64, 1 << 20)):
+            for op in ("sum", "max") if facts.reduces else (None,):
+                for protocol in ("memory", "simple", "ll", "ll128"):
+                    yield kernels.kernel_of(name, ranks, nbytes, dtype, op, "direct", protocol)
+
+
+def test_each_kernel_serves_something_and_what_serves_is_compiled():
+    others = {"MailKernel<Simple, 0>", "ExtentsKernel<0>", "MulticastKernel<0>"}
+    assert set(served()) | others == COMPILED
+
+
+@pytest.mark.parametrize("nbytes", [8 << 10, 32 << 10, 64 << 10, 128 << 10])
+def test_a_small_all_reduce_has_less_on_its_critical_path_than_before(nbytes):
+    before, now = kernels.critical_path_of_before(8, nbytes), kernels.critical_path(8, nbytes)
+    assert now.stored < before.stored
+    assert now.trips < before.trips
+    assert (now.kernels, now.host_reads) == (1, 0)
+    assert now.fences <= before.fences
+
+
+def test_the_critical_path_of_32_kib_among_8_ranks():
+    assert kernels.critical_path(8, 32 << 10) == (16, 30720, 32768, 4, 0, 1, 0)
