@@ -1,8 +1,9 @@
 """Measure the CUDA engine's kernels among ranks that share the GPUs of one process, without XLA.
 
 A row for each collective, way of doing it, number of ranks and size; a line of JSON each, written as it is measured.
-Beside a collective's time stand those of a copy within the GPU of as many bytes as the collective must read and write
-at least (n inputs read, n outputs written), and of an empty kernel launched on as many streams.
+Beside a collective's time stand those of a copy within the GPU that reads and writes as many bytes as the collective
+must at least (n inputs read, n outputs written: a copy of half the sum), and of an empty kernel launched on as many
+streams. What a program's calls have, a trap where they fail, these have, too.
 
 Run by `suite.py`, or by hand: python -m benchmarks.gpu.measure --rows rows.jsonl
 """
@@ -28,7 +29,7 @@ from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # Of the slots that the ring's messages lie in.
 _SLOT_BYTES = 1 << 20
@@ -90,17 +91,21 @@ def measure(
     native: Any,
     counts: Sequence[int],
     sizes: Sequence[int],
-    lanes: int,
+    lanes: Sequence[int],
     threads: int,
     launches: int,
     write: rows.Write,
 ) -> int:
-    """Measure every way for every number of ranks and size; returns how many results were wrong or failed."""
+    """Measure every way for every number of ranks, of lanes and size; returns how many results were wrong or failed."""
     bad = 0
-    for count in counts:
-        # All lanes of the ranks that share a GPU must be resident together.
-        sharing = -(-count // native.device_count())
-        most = max(1, min(lanes, native.device(0).multiprocessors // sharing))
+    copies: dict[tuple[int, int], float] = {}
+
+    def copy_us(nbytes: int, times: int) -> float:
+        if (nbytes, times) not in copies:
+            copies[nbytes, times] = native.time_copy(0, nbytes, times)
+        return copies[nbytes, times]
+
+    for count, most in numbers_of_lanes(counts, lanes, native.device_count(), native.device(0).multiprocessors):
         ranks = Ranks(native, count, lanes=most, threads=threads, slot_bytes=_SLOT_BYTES)
         empty_us, empty_waited_us = native.time_empty(count, launches)
         no_nvls = ranks.why_not_nvls()
@@ -108,7 +113,6 @@ def measure(
             write({"kind": "nvls", "ranks": count, "left_out": no_nvls})
         for nbytes in sizes:
             times = rows.launches_of(launches, nbytes)
-            copy_us = native.time_copy(0, nbytes * count, times)
             for way in WAYS:
                 if nbytes > way.most or (no_nvls and way.algorithm == nvls.NAME):
                     continue
@@ -122,9 +126,20 @@ def measure(
                     continue
                 if found is None:
                     continue
-                row |= found | {"copy_us": copy_us, "empty_us": empty_us, "empty_waited_us": empty_waited_us}
+                row |= found | {"empty_us": empty_us, "empty_waited_us": empty_waited_us}
+                row["copy_us"] = copy_us(row.pop("moved"), times)
                 write(row)
     return bad
+
+
+def numbers_of_lanes(
+    counts: Sequence[int], lanes: Sequence[int], gpus: int, multiprocessors: int
+) -> Iterator[tuple[int, int]]:
+    """(ranks, lanes) to measure. All lanes of the ranks that share a GPU must be resident together."""
+    for count in counts:
+        fitting = multiprocessors // -(-count // gpus)
+        for most in dict.fromkeys(max(1, min(each, fitting)) for each in lanes):
+            yield count, most
 
 
 def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[str, Any] | None:
@@ -157,14 +172,16 @@ def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[
     expected = ranks.count if op else 1
     if not all((output == expected).all() for output in result.outputs):
         raise ValueError("a wrong result")
-    return {"lanes": schedule.nlanes, "us": result.us, "waited_us": result.waited_us}
+    # Bytes of a copy that reads and writes as many: half of all inputs and outputs.
+    moved = 4 * block * (schedule.in_blocks + schedule.out_blocks) * ranks.count // 2
+    return {"lanes": schedule.nlanes, "us": result.us, "waited_us": result.waited_us, "moved": moved}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns 1 where a result is wrong, 2 without a GPU."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     rows.add_arguments(parser)
-    parser.add_argument("--lanes", type=int, default=16)
+    parser.add_argument("--lanes", type=rows.counts, default="16,32,64", help="of a rank at most, one after another")
     parser.add_argument("--threads", type=int, default=384)
     parser.add_argument("--module", default="", help="a module in place of jaxring._native_cuda")
     arguments = parser.parse_args(argv)

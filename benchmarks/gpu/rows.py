@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that all measurements on a GPU share."""
     import pathlib
 
-    parser.add_argument("--ranks", type=_counts, default="8,2,4", help="numbers of ranks")
+    parser.add_argument("--ranks", type=counts, default="8,2,4", help="numbers of ranks")
     parser.add_argument("--sizes", type=_sizes, default="256M,1K,32K,1M,16M", help="the most important one first")
     parser.add_argument("--launches", type=int, default=100, help="for a time; a tenth above 1 MiB")
     parser.add_argument("--rows", type=pathlib.Path, help="append the rows to this file")
@@ -43,7 +43,8 @@ def writer(path: pathlib.Path | None) -> Write:
     return write
 
 
-def _counts(text: str) -> list[int]:
+def counts(text: str) -> list[int]:
+    """The numbers of an option: "8,2,4"."""
     return [int(n) for n in text.split(",")]
 
 

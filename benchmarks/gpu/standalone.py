@@ -104,10 +104,10 @@ class Ranks:
         plan.set_data(dtypes.dtype_code(element.name), code, self.count if op == "mean" else 0, block)
         if copies:
             self.group.offer_staging(self.staging_bytes)
-            cuda_copies.fill(plan, schedule, range(self.count), False)
+            cuda_copies.fill(plan, schedule, range(self.count), True)
         elif nvls:
             self.group.multicast(self.multicast_bytes)
-            cuda_nvls.fill(plan, schedule, range(self.count), schedule.nlanes, self.threads, False)
+            cuda_nvls.fill(plan, schedule, range(self.count), schedule.nlanes, self.threads, True)
         else:
             self._play(plan, schedule, protocol, fused)
             plan.set_bulk(bulk_bytes)
@@ -121,7 +121,7 @@ class Ranks:
         plan.set_shape(
             schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes
         )
-        plan.set_kernel(protocols.GPU[protocol], fused, self.threads, False, True)
+        plan.set_kernel(protocols.GPU[protocol], fused, self.threads, True, True)
         self.group.connect({r: set().union(*schedule.message_peers(r)) for r in range(self.count)}, protocol)
         for rank in range(self.count):
             plan.add_local(rank, *schedules.table(schedule, rank), schedule.uses_memory(rank))
