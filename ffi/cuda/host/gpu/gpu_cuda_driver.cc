@@ -47,7 +47,13 @@ CUcontext PrimaryContext(int device) {
 void Check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // clears the error, so that no other call reports it
-  throw GpuError(std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
+  std::string text = std::string(what) + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")";
+  if (error == cudaErrorNoKernelImageForDevice) {
+    text +=
+        "; this build has no kernels for this GPU: build with JAXRING_CUDA_ARCHITECTURES=all, or without it on the "
+        "GPU's machine";
+  }
+  throw GpuError(text);
 }
 
 void Check(CUresult error, const char* what) {

@@ -54,6 +54,15 @@ socklen_t Address(const DescriptorSource& source, sockaddr_un* address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
 }
 
+// Abstract sockets have no permissions. Peers open this process's memory under /proc, so they are of its user or root;
+// others must not keep the server waiting for a request.
+bool MayAsk(int connection) {
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
+  return peer.uid == 0 || peer.uid == geteuid();
+}
+
 void Limit(int fd) {
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
@@ -124,7 +133,7 @@ void DescriptorServer::Serve() {
     if (events[1].revents != 0) return;
     if ((events[0].revents & POLLIN) == 0) continue;
     const Closing connection(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC));
-    if (connection.get() >= 0) Answer(connection.get());
+    if (connection.get() >= 0 && MayAsk(connection.get())) Answer(connection.get());
   }
 }
 

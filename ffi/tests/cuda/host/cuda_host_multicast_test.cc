@@ -117,6 +117,11 @@ void Descriptors(Processes& here) {
   cuda::Regions& regions = here.runtime->regions();
   Refused([&] { regions.Fetch(1 - here.own, cuda::kMaxRegions + 7); }, "the memory has been freed");
   Refused([&] { regions.Fetch(5, cuda::kMaxRegions); }, "process 5 is not attached");
+  Meet(here, "asked");
+  if (geteuid() != 0 || here.own == 0) return;  // only root can become another user
+  CHECK(seteuid(65534) == 0);
+  Refused([&] { regions.Fetch(0, cuda::kMaxRegions + 7); }, "the owner");  // hangs up, and does not read the request
+  CHECK(seteuid(0) == 0);
 }
 
 void Death(Processes& here) { DeathIn(here, "all_reduce direct 1x4 x1", 0, 1 << 12); }
