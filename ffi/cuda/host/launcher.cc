@@ -271,7 +271,6 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
     Args args = local.args;
     bool staged = false;
     Gpu& gpu = communicator_->gpu();
-    const int device = communicator_->spec().ranks[rank].device;
     if (local.multicast) {  // no other rank accesses the buffers
       args.in = static_cast<const char*>(in);
       args.out = static_cast<char*>(out);
