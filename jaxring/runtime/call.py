@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CallSpec:
     """One call: everything that all its processes must agree on. Its JSON text is its identity.
@@ -85,7 +88,7 @@ class CallSpec:
 
     def to_json(self) -> str:
         """Its text, the same in all processes. The engine reads ``collective`` and ``site`` in it."""
-        return json.dumps(vars(self), separators=(",", ":"), sort_keys=True)
+        return _ENCODER.encode(vars(self))
 
     @classmethod
     def from_json(cls, text: str) -> CallSpec:

@@ -67,7 +67,7 @@ class Body:
         """Has an instruction that is kept or replaced later followed by a conversion, which its users get instead."""
         wide = instruction.id
         identifier, name = self._new("jaxring_convert")
-        instruction.message.put(35, identifier)
+        instruction.change(instruction.opcode, identifier)
         fields = ((1, name), (2, "convert"), (3, shape), (35, wide), (36, packed([identifier])))
         self._following[identifier] = Instruction(Message.of(*fields))
 
@@ -84,7 +84,7 @@ class Body:
 
         ``like``: the one whose place in the source it has.
         """
-        kept = [f for f in (like or instruction).message.fields if f[0] in _KEPT]
+        kept = [f for f in (like or instruction).message.read() if f[0] in _KEPT]
         name = f"{name}.{instruction.name}" if name else instruction.name
         self._append(name, opcode, self.shape_of(instruction), operands, instruction.id, fields)
         self.instructions[-1].message.fields += kept

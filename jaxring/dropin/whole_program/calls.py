@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -183,7 +184,8 @@ def _mlir(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'"{value.translate(_CHARACTERS)}"'
+        quoted = value.replace("\\", "\\5C").replace('"', "\\22")
+        return '"' + _CONTROL.sub(lambda found: f"\\{ord(found[0]):02X}", quoted) + '"'
     if isinstance(value, np.int64):
         return f"{value} : i64"
     if isinstance(value, np.float64):
@@ -193,4 +195,4 @@ def _mlir(value: Any) -> str:
     raise TypeError(f"no MLIR text for {value!r}")
 
 
-_CHARACTERS = {ord("\\"): "\\5C", ord('"'): "\\22"} | {c: f"\\{c:02X}" for c in (*range(32), 127)}
+_CONTROL = re.compile("[\0-\x1f\x7f]")

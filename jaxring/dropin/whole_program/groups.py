@@ -6,23 +6,31 @@ axes, of a mesh. In a program of one replica the ids are partition ids in all of
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxring.dropin.whole_program.unserved import UnservedError
+from jaxring.dropin.whole_program.wire import Message
 
 if TYPE_CHECKING:
     from jaxring.dropin.whole_program.hlo import Instruction
-    from jaxring.dropin.whole_program.wire import Message
 
-_LEGACY_LISTS, _LISTS, _IOTA, _MESH = 49, 87, 92, 93
+_LEGACY_LISTS, _LISTS, _IOTA, _MESH = _FIELDS = 49, 87, 92, 93
 
 
 def groups(instruction: Instruction, partitions: int) -> np.ndarray:
     """Partition ids in rank order, one row per group. Raises UnservedError where the engine cannot have such groups."""
     message = instruction.message
+    # A program has few kinds of groups and many collectives.
+    return _groups(tuple((n, v) for n in _FIELDS for v in message.all(n)), partitions)
+
+
+@functools.lru_cache(maxsize=256)
+def _groups(fields: tuple[tuple[int, bytes], ...], partitions: int) -> np.ndarray:
+    message = Message.of(*fields)
     if message.has(_MESH):
         found = _by_axes(message.message(_MESH))
     elif message.has(_IOTA):
@@ -31,6 +39,7 @@ def groups(instruction: Instruction, partitions: int) -> np.ndarray:
         found = _by_lists(message, partitions)
     if sorted(found.flat) != list(range(partitions)):
         raise UnservedError("its groups do not hold every partition once")
+    found.flags.writeable = False
     return found
 
 

@@ -83,19 +83,20 @@ class Shape(NamedTuple):
         return f"{self.dtype}[{','.join(map(str, self.dims))}]"
 
 
-def shapes(data: bytes) -> list[Shape]:
+@functools.lru_cache(maxsize=1024)
+def shapes(data: bytes) -> tuple[Shape, ...]:
     """The arrays of a ShapeProto: itself, or those of a tuple."""
     message = Message(data)
     if message.number(2) != _TUPLE:
-        return [Shape.parse(data)]
-    return [Shape.parse(each) for each in message.all(4)]
+        return (Shape.parse(data),)
+    return tuple(Shape.parse(each) for each in message.all(4))
 
 
 def of_dtype(data: bytes, *dtypes: str | None) -> bytes:
     """The ShapeProto of the same array, or arrays, of other types, whose elements are whole bytes; None: of its own."""
     message = Message(data)
     if message.number(2) == _TUPLE:
-        rest = [field for field in message.fields if field[0] != 4]
+        rest = [field for field in message.read() if field[0] != 4]
         parts = [of_dtype(part, dtype) for part, dtype in zip(message.all(4), dtypes, strict=True)]
         message.fields = [*rest, *((4, 2, part) for part in parts)]
     elif dtypes[0] is not None:
@@ -118,20 +119,29 @@ def is_tuple(data: bytes) -> bool:
 
 
 class Instruction:
-    """One instruction; ``message`` is its HloInstructionProto."""
+    """One instruction; ``message`` is its HloInstructionProto. Do not change opcode and id there but by `change`."""
 
-    __slots__ = ("message",)
+    __slots__ = ("id", "message", "opcode")
 
     def __init__(self, message: Message) -> None:
         self.message = message
+        # Of every instruction they are asked for, and often.
+        self.opcode, self.id = "", 0
+        for number, _, value in message.read():
+            if number == 2 and isinstance(value, bytes):
+                self.opcode = value.decode()
+            elif number == 35 and isinstance(value, int):
+                self.id = value
+
+    def change(self, opcode: str, identifier: int) -> None:
+        """Changes its opcode and id."""
+        self.message.put(2, opcode)
+        self.message.put(35, identifier)
+        self.opcode, self.id = opcode, identifier
 
     @property
     def name(self) -> str:
         return self.message.text(1)
-
-    @property
-    def opcode(self) -> str:
-        return self.message.text(2)
 
     @property
     def shape(self) -> bytes:
@@ -148,10 +158,6 @@ class Instruction:
     @property
     def channel(self) -> int:
         return self.message.number(26)
-
-    @property
-    def id(self) -> int:
-        return self.message.number(35)
 
     @property
     def operands(self) -> list[int]:
@@ -222,7 +228,7 @@ class Computation:
 
     def replaced(self, instructions: list[Instruction]) -> bytes:
         """The computation with other instructions."""
-        fields = self.message.fields
+        fields = self.message.read()
         made = Message()
         made.fields = [f for f in fields if f[0] < 2]
         for each in instructions:
@@ -254,7 +260,7 @@ class Module:
     @functools.cached_property
     def computations(self) -> list[tuple[int, Computation]]:
         """With the index of each among the message's fields."""
-        fields = enumerate(self.message.fields)
+        fields = enumerate(self.message.read())
         return [(i, Computation(value)) for i, (number, _, value) in fields if number == 3 and isinstance(value, bytes)]
 
     @functools.cached_property

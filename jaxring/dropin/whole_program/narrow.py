@@ -47,8 +47,9 @@ class _Scope(NamedTuple):
 
 def narrow_dtypes(body: Body, instruction: Instruction, op: str | None) -> list[str | None]:
     """For each operand and its result the type in which they should be, None for the one that they have."""
-    module, results = body.module, _results(body, instruction)
-    if not module.converts or results is None:
+    module = body.module
+    results = _results(body, instruction) if module.converts else None
+    if results is None:
         return [None] * len(instruction.operands)
     scope = _Scope(body.computation)
 
@@ -105,8 +106,9 @@ def narrow_results(body: Body, instruction: Instruction, dtypes: list[str | None
         root = value.id == body.computation.root_id
         if not root and len(uses) == 1 and _is_convert_to(body.module, uses[0], dtype):
             handed_on.add(index)
-            kept = [field for field in uses[0].message.fields if field[0] in _KEPT_OF_CONVERT]
-            uses[0].message.fields = [(2, 2, b"bitcast"), *kept]
+            kept = [field for field in uses[0].message.read() if field[0] in _KEPT_OF_CONVERT]
+            uses[0].message.fields = kept
+            uses[0].change("bitcast", uses[0].id)
         elif not root and all(_editable(body.module, user) for user in uses):
             for user in uses:
                 for number, operand in enumerate(user.operands):
@@ -227,11 +229,11 @@ def _widen_parameter(module: Module, fusion: Instruction, index: int, dtype: str
     shape = of_dtype(wide.shape, dtype)
     narrow.message.put(1, f"jaxring_narrow.{identifier >> 32}.{identifier & 0xFFFFFFFF}")
     narrow.message.put(3, shape)
-    narrow.message.put(35, identifier)
+    narrow.change("parameter", identifier)
     at = inside.instructions.index(wide)
     inside.instructions[at : at + 1] = [narrow, _convert(wide.id, wide.shape, identifier, wide.name)]
     program = inside.message.message(4)
-    parameters = [i for i, field in enumerate(program.fields) if field[0] == 1]
+    parameters = [i for i, field in enumerate(program.read()) if field[0] == 1]
     program.fields[parameters[index]] = (1, 2, shape)
     inside.message.put(4, program)
     module.change(inside)

@@ -7,11 +7,10 @@ import itertools
 from typing import TYPE_CHECKING
 
 from jaxring.dropin.sites import is_installed, is_users
+from jaxring.dropin.whole_program.wire import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from jaxring.dropin.whole_program.wire import Message
 
 
 class Places:
@@ -19,6 +18,7 @@ class Places:
 
     def __init__(self, index: Message) -> None:
         self._index = index
+        self._places: dict[int, str] = {}
 
     def site(self, metadata: Message) -> str:
         """Where the program says so: ``file.py:line (op name)``, "" for an instruction without metadata."""
@@ -36,12 +36,16 @@ class Places:
 
     def _place(self, metadata: Message) -> str:
         """``file.py:line``: the innermost of the user's frames, in a library only where there is no other."""
-        frames = list(self._frames(metadata.number(15)))
-        if not frames and metadata.text(3):
-            frames = [(metadata.text(3), metadata.number(4))]
-        for file, line in sorted(frames, key=lambda frame: is_installed(frame[0])):
-            return f"{_base(file)}:{line}"
-        return ""
+        place = self._place_of_frame(metadata.number(15))
+        if not place and metadata.text(3):
+            place = f"{_base(metadata.text(3))}:{metadata.number(4)}"
+        return place
+
+    def _place_of_frame(self, frame: int) -> str:
+        if frame not in self._places:
+            frames = sorted(self._frames(frame), key=lambda each: is_installed(each[0]))
+            self._places[frame] = f"{_base(frames[0][0])}:{frames[0][1]}" if frames else ""
+        return self._places[frame]
 
     def _frames(self, frame: int) -> Iterator[tuple[str, int]]:
         """The user's places, the innermost first."""
@@ -49,19 +53,18 @@ class Places:
         seen = set()
         while 0 < frame <= len(frames) and frame not in seen:
             seen.add(frame)
-            location, frame = frames[frame - 1]
+            made = Message(frames[frame - 1])
+            location, frame = made.number(1), made.number(2)
             if 0 < location <= len(locations):
-                file, line = locations[location - 1]
-                if 0 < file <= len(files) and is_users(files[file - 1]):
-                    yield files[file - 1], line
+                where = Message(locations[location - 1])
+                file, line = where.number(1), where.number(3)
+                if 0 < file <= len(files) and is_users(name := files[file - 1].decode(errors="replace")):
+                    yield name, line
 
     @functools.cached_property
-    def _stack(self) -> tuple[list[str], list[tuple[int, int]], list[tuple[int, int]]]:
+    def _stack(self) -> tuple[list[bytes], list[bytes], list[bytes]]:
         """File names; file and line of each location; location and parent of each frame. All are counted from 1."""
-        index = self._index
-        files = [name.decode(errors="replace") for name in index.all(1)]
-        locations = [(each.number(1), each.number(3)) for each in index.messages(3)]
-        return files, locations, [(each.number(1), each.number(2)) for each in index.messages(4)]
+        return list(self._index.all(1)), list(self._index.all(3)), list(self._index.all(4))
 
 
 def _site(place: str, name: str) -> str:

@@ -118,7 +118,7 @@ def _one_call(
     if not started:
         body.replace(instruction, "custom-call", operands, *fields, name=name)
         return
-    kept = [(number, value) for number, _, value in instruction.message.fields if number in (7, 37, 68)]
+    kept = [(number, value) for number, _, value in instruction.message.read() if number in (7, 37, 68)]
     start = body.make("custom-call", body.shape_of(instruction), operands, *fields, *kept, name=name)
     results = [start]
     if len(data) > 1:

@@ -82,8 +82,7 @@ def _transformed(module: Module) -> bytes | None:
             computation.take(body.instructions)
             ordered |= gpu.chain(module, computation)
             body.instructions = computation.instructions
-        number, wire, _ = module.message.fields[index]
-        module.message.fields[index] = (number, wire, body.finish())
+        module.message.fields[index] = (3, 2, body.finish())
     if not calls.pending and not ordered:
         return None
     if module.donates and _compat.transformed_modules_lose_donation():
@@ -115,7 +114,7 @@ def _fingerprint(module: Module, found: list[Instruction]) -> str:
     digest = hashlib.blake2b(module.name.encode(), digest_size=8)
     for instruction in found:
         digest.update(instruction.opcode.encode())
-        for number, _, value in instruction.message.fields:
+        for number, _, value in instruction.message.read():
             if number in _IDENTITY:
                 digest.update(f"{number}:{value!r};".encode())
         for called in instruction.called:

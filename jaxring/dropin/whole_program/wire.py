@@ -19,12 +19,30 @@ Value = int | bytes
 
 
 class Message:
-    """A parsed message. ``fields`` has (number, wire type, value) of each field; change it in place."""
+    """A message, parsed when something of it is asked for. What nobody changes is written as it was read."""
 
-    __slots__ = ("fields",)
+    __slots__ = ("_data", "_fields")
 
     def __init__(self, data: bytes = b"") -> None:
-        self.fields = _parse(data)
+        self._data: bytes | None = data
+        self._fields: list[tuple[int, int, Value]] | None = None
+
+    def read(self) -> list[tuple[int, int, Value]]:
+        """(number, wire type, value) of each field. Do not change it."""
+        if self._fields is None:
+            self._fields = _parse(self._data or b"")
+        return self._fields
+
+    @property
+    def fields(self) -> list[tuple[int, int, Value]]:
+        """The same; change it in place, or set it."""
+        found = self.read()
+        self._data = None
+        return found
+
+    @fields.setter
+    def fields(self, fields: list[tuple[int, int, Value]]) -> None:
+        self._data, self._fields = None, fields
 
     @classmethod
     def of(cls, *fields: tuple[int, Value | str | Message]) -> Message:
@@ -50,11 +68,11 @@ class Message:
 
     def has(self, number: int) -> bool:
         """Whether the field is there, be it empty."""
-        return any(field[0] == number for field in self.fields)
+        return any(field[0] == number for field in self.read())
 
     def number(self, number: int, default: int = 0) -> int:
         """An integer field, taken as signed."""
-        for found, wire, value in self.fields:
+        for found, wire, value in self.read():
             if found == number and wire == _VARINT:
                 assert isinstance(value, int)
                 return value - (1 << 64) if value >> 63 else value
@@ -62,11 +80,14 @@ class Message:
 
     def data(self, number: int) -> bytes:
         """The first field of that number: a text or a message in its serialized form. Empty if there is none."""
-        return next(self.all(number), b"")
+        for found, _, value in self.read():
+            if found == number and isinstance(value, bytes):
+                return value
+        return b""
 
     def all(self, number: int) -> Iterator[bytes]:
         """Every field of that number."""
-        for found, _, value in self.fields:
+        for found, _, value in self.read():
             if found == number and isinstance(value, bytes):
                 yield value
 
@@ -85,7 +106,7 @@ class Message:
     def numbers(self, number: int) -> list[int]:
         """A repeated integer field, packed or not, taken as signed."""
         found: list[int] = []
-        for field, wire, value in self.fields:
+        for field, wire, value in self.read():
             if field != number:
                 continue
             if isinstance(value, int):
@@ -98,8 +119,10 @@ class Message:
         return [n - (1 << 64) if n >> 63 else n for n in found]
 
     def __bytes__(self) -> bytes:
+        if self._data is not None:
+            return self._data
         parts: list[bytes] = []
-        for number, wire, value in self.fields:
+        for number, wire, value in self.read():
             parts.append(_encode(number << 3 | wire))
             if isinstance(value, int):
                 parts.append(_encode(value))
@@ -120,23 +143,30 @@ def _parse(data: bytes) -> list[tuple[int, int, Value]]:
     fields: list[tuple[int, int, Value]] = []
     at, end = 0, len(data)
     while at < end:
-        key, at = _varint(data, at)
+        # Most keys and lengths are of one byte, for which no function is called.
+        key = data[at]
+        at += 1
+        if key > 127:
+            key, at = _varint(data, at - 1)
         wire = key & 7
-        value: Value
         if wire == _VARINT:
-            value, at = _varint(data, at)
+            number, at = _varint(data, at)
+            fields.append((key >> 3, wire, number))
+            continue
+        if wire == _BYTES:
+            size = data[at]
+            at += 1
+            if size > 127:
+                size, at = _varint(data, at - 1)
+        elif wire in (_FIXED64, _FIXED32):
+            size = 8 if wire == _FIXED64 else 4
         else:
-            if wire == _BYTES:
-                size, at = _varint(data, at)
-            elif wire in (_FIXED64, _FIXED32):
-                size = 8 if wire == _FIXED64 else 4
-            else:
-                raise ValueError(f"wire type {wire}")
-            if at + size > end:
-                raise ValueError("a field reaches past the end of its message")
-            value = data[at : at + size]
-            at += size
-        fields.append((key >> 3, wire, value))
+            raise ValueError(f"wire type {wire}")
+        stop = at + size
+        if stop > end:
+            raise ValueError("a field reaches past the end of its message")
+        fields.append((key >> 3, wire, data[at:stop]))
+        at = stop
     return fields
 
 
@@ -155,9 +185,12 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return number, at
 
 
+_SHORT = [bytes((number,)) for number in range(128)]
+
+
 def _encode(number: int) -> bytes:
     if number < 128:
-        return bytes((number,))
+        return _SHORT[number]
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)

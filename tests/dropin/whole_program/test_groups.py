@@ -89,10 +89,22 @@ def test_unknown_fields_stay_as_they_are():
     assert message.numbers(1) == [150, 1]
 
 
+def test_what_is_not_changed_is_written_as_it_was_read():
+    """Even where XLA would have written it otherwise: this length has more bytes than it needs."""
+    data = b"\x0a\x83\x00abc\x10\x05"
+    message = Message(data)
+    assert (message.data(1), message.number(2)) == (b"abc", 5)
+    assert bytes(message) == data
+    message.put(2, 6)
+    assert bytes(message) == b"\x0a\x03abc\x10\x06"
+    message.put(3, b"")
+    assert bytes(message) == b"\x0a\x03abc\x10\x06\x1a\x00"
+
+
 @pytest.mark.parametrize("data", [b"\x08", b"\x0a\x05abc", b"\x0b", b"\x11abc"])
 def test_what_is_no_message(data):
     with pytest.raises((ValueError, IndexError)):
-        Message(data)
+        Message(data).read()
 
 
 def test_blocks_are_whole_where_nothing_lies_outside_of_them():

@@ -94,7 +94,7 @@ def _from_buffers(body: Body, instruction: Instruction, ranks: int) -> bool:
 
 def _collective(body: Body, instruction: Instruction, operand: int, result: Shape) -> int:
     """The same collective along the first dimension."""
-    same = [(number, value) for number, _, value in instruction.message.fields if number in _SAME]
+    same = [(number, value) for number, _, value in instruction.message.read() if number in _SAME]
     return body.make(instruction.opcode, result.serialized(), [operand], *same, (14, packed([0])))
 
 

@@ -56,13 +56,13 @@ def _emit(body: Body, members: list[Instruction]) -> None:
     first = members[0]
     module = body.module
     result = Message.of((2, 13), *((4, shapes(each.shape)[0].row_major().serialized()) for each in members))
-    same = [(number, value) for number, _, value in first.message.fields if number in _SAME]
+    same = [(number, value) for number, _, value in first.message.read() if number in _SAME]
     same += [(number, data) for number in (_METADATA, _FRONTEND) for data in first.message.all(number)]
     operands = [operand for each in members for operand in each.operands]
     one = body.make(first.opcode, bytes(result), operands, *same)
     module.joined[one] = [each.metadata for each in members]
     for index, each in enumerate(members):
-        each.message.fields = [f for f in each.message.fields if f[0] != _CONTROL]
+        each.message.fields = [f for f in each.message.read() if f[0] != _CONTROL]
         body.replace(each, "get-tuple-element", [one], (13, index))
 
 

@@ -62,7 +62,7 @@ def _linked(body: Body, call: Instruction, operands: list[int], link: int) -> in
     parts = list(Message(call.shape).all(4)) if several else [call.shape]
     fields = [
         (number, value if several or number != _ALIASING else _in_tuple(value))
-        for number, _, value in call.message.fields
+        for number, _, value in call.message.read()
         if number not in (_NAME, 2, _SHAPE, _ID, _OPERANDS)
     ]
     whole = bytes(Message.of((2, 13), *((4, part) for part in (*parts, scalar))))
@@ -79,4 +79,4 @@ def _linked(body: Body, call: Instruction, operands: list[int], link: int) -> in
 def _in_tuple(aliasing: int | bytes) -> bytes:
     """The aliasing of a call's only result, which becomes the first of several."""
     assert isinstance(aliasing, bytes)
-    return bytes(Message.of((1, packed([0])), *((n, v) for n, _, v in Message(aliasing).fields if n != 1)))
+    return bytes(Message.of((1, packed([0])), *((n, v) for n, _, v in Message(aliasing).read() if n != 1)))

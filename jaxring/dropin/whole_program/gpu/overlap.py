@@ -37,6 +37,6 @@ def to_start(computation: Computation) -> frozenset[int]:
     return frozenset(each for each in large if any(dependencies.independent(each, other) for other in work))
 
 
-def _bytes(sizes: dict[int, list[Shape]], operand: int) -> int:
+def _bytes(sizes: dict[int, tuple[Shape, ...]], operand: int) -> int:
     known = (each for each in sizes[operand] if each.dtype in dtypes.DTYPES)
     return sum(math.prod(each.dims) * dtypes.element_bytes(each.dtype) for each in known)

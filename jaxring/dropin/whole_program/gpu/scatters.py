@@ -59,7 +59,7 @@ def make_scatters(module: Module, computation: Computation) -> None:
         if each.id in found:
             reduce, dimension, groups = found[each.id]
             lists = [(1, Message.of((1, packed(int(n) for n in row)))) for row in groups]
-            fields = [f for f in reduce.message.fields if f[0] in _SAME - {_GLOBAL_IDS}]
+            fields = [f for f in reduce.message.read() if f[0] in _SAME - {_GLOBAL_IDS}]
             body.replace(
                 each,
                 "reduce-scatter",
