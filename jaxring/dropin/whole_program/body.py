@@ -108,10 +108,10 @@ class Body:
 
     def reduction(self, instruction: Instruction) -> str:
         """The operation of a reduction by its opcode. Raises UnservedError where it is more than one operation."""
-        root = self.module.by_id[instruction.called[0]].root()
-        if len(root.operands) != 2:
+        opcode, operands = self.module.reduction(instruction.called[0])
+        if operands != 2:
             raise UnservedError("its reduction is not a single operation")
-        return root.opcode
+        return opcode
 
     def _new(self, name: str) -> tuple[int, str]:
         self._last += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ class Calls:
     """Makes the calls of one module, and numbers them: in the same order in every process."""
 
     def __init__(self, module: Module, program: str) -> None:
-        self._module, self._program = module, program
+        self._module, self._program, self._timeout = module, program, settings().timeout
         # The ids of the collectives that are started, and joined later.
         self.started: frozenset[int] = frozenset()
         self._specs: list[str] = []
@@ -102,7 +101,7 @@ class Calls:
                 shape=(*blocks, *shape.dims),
                 block=math.prod(shape.dims),
                 axes=f"{size} of {self._module.partitions} devices",
-                timeout=settings().timeout,
+                timeout=self._timeout,
                 # Not the place in the source: a process may have traced a function elsewhere than another one.
                 site=self._module.name,
                 call=len(self._specs),
@@ -121,7 +120,7 @@ class Calls:
             facts,
             specs,
             groups,
-            settings().timeout,
+            self._timeout,
             row_elements=row_elements,
             buffer_per_block=buffer_per_block,
             started=started,
@@ -191,7 +190,7 @@ def _mlir(value: Any) -> str:
     if isinstance(value, np.float64):
         return f"{float(value):.17e} : f64"
     if isinstance(value, np.ndarray) and value.dtype in (np.int32, np.int64):
-        return f"dense<{json.dumps(value.tolist())}> : tensor<{value.size}xi{8 * value.itemsize}>"
+        return f"dense<{value.tolist()}> : tensor<{value.size}xi{8 * value.itemsize}>"
     raise TypeError(f"no MLIR text for {value!r}")
 
 

@@ -119,14 +119,18 @@ def is_tuple(data: bytes) -> bool:
 
 
 class Instruction:
-    """One instruction; ``message`` is its HloInstructionProto. Do not change opcode and id there but by `change`."""
+    """One instruction; ``message`` is its HloInstructionProto.
 
-    __slots__ = ("id", "message", "opcode")
+    Do not change opcode and id there but by `change`, nor operands at all.
+    """
+
+    __slots__ = ("_operands", "id", "message", "opcode")
 
     def __init__(self, message: Message) -> None:
         self.message = message
         # Of every instruction they are asked for, and often.
         self.opcode, self.id = "", 0
+        self._operands: list[int] | None = None
         for number, _, value in message.read():
             if number == 2 and isinstance(value, bytes):
                 self.opcode = value.decode()
@@ -161,7 +165,11 @@ class Instruction:
 
     @property
     def operands(self) -> list[int]:
-        return self.message.numbers(36)
+        """The ids of its operands. Do not change the list."""
+        # Of a combined collective with its hundreds of operands they are asked for once for each.
+        if self._operands is None:
+            self._operands = self.message.numbers(36)
+        return self._operands
 
     @property
     def called(self) -> list[int]:
@@ -196,7 +204,11 @@ class Computation:
     def root(self) -> Instruction:
         """What the computation returns."""
         wanted = self.root_id
-        return next(each for each in self.instructions if each.id == wanted)
+        if "instructions" in self.__dict__:
+            return next(each for each in self.instructions if each.id == wanted)
+        # Of a reduction nothing else is read, and the root stands last.
+        every = reversed(list(self.message.messages(2)))
+        return Instruction(next(each for each in every if each.number(35) == wanted))
 
     def parameter(self, index: int) -> Instruction:
         """Its parameter of that number."""
@@ -252,6 +264,7 @@ class Module:
         # Whether XLA may have widened the type of a collective, which it does on CPUs.
         self.converts = not on_gpus and b"convert" in data
         self._changed: set[int] = set()
+        self._reductions: dict[int, tuple[str, int]] = {}
         assignment = self.message.message(15)
         self.replicas, self.partitions = assignment.number(1, 1), assignment.number(2, 1)
         # Device ids by partition. A number 0 is left out in the format.
@@ -271,6 +284,14 @@ class Module:
     def donates(self) -> bool:
         """Whether a parameter's memory may become a result's."""
         return self.message.message(8).has(1) or self.message.message(18).has(1)
+
+    def reduction(self, identifier: int) -> tuple[str, int]:
+        """The opcode of what the computation of a reduction returns, and the number of its operands."""
+        # Each collective has a computation of its own, which is asked for several times.
+        if identifier not in self._reductions:
+            root = self.by_id[identifier].root()
+            self._reductions[identifier] = root.opcode, len(root.operands)
+        return self._reductions[identifier]
 
     def change(self, computation: Computation) -> None:
         """Takes note that instructions of a computation have been changed, added or removed."""

@@ -118,7 +118,7 @@ def _fingerprint(module: Module, found: list[Instruction]) -> str:
             if number in _IDENTITY:
                 digest.update(f"{number}:{value!r};".encode())
         for called in instruction.called:
-            digest.update(module.by_id[called].root().opcode.encode())
+            digest.update(module.reduction(called)[0].encode())
     return digest.hexdigest()
 
 

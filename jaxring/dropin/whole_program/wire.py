@@ -112,10 +112,7 @@ class Message:
             if isinstance(value, int):
                 found.append(value)
             elif wire == _BYTES:
-                at = 0
-                while at < len(value):
-                    one, at = _varint(value, at)
-                    found.append(one)
+                found += _unpacked(value)
         return [n - (1 << 64) if n >> 63 else n for n in found]
 
     def __bytes__(self) -> bytes:
@@ -168,6 +165,21 @@ def _parse(data: bytes) -> list[tuple[int, int, Value]]:
         fields.append((key >> 3, wire, data[at:stop]))
         at = stop
     return fields
+
+
+def _unpacked(data: bytes) -> list[int]:
+    found: list[int] = []
+    number = shift = 0
+    for byte in data:
+        if byte > 127:
+            number |= (byte & 127) << shift
+            shift += 7
+        else:
+            found.append(number | byte << shift)
+            number = shift = 0
+    if shift:
+        raise IndexError("the last number of a field has no end")
+    return found
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -113,8 +113,8 @@ def _kind(module: Module, instruction: Instruction) -> Hashable | None:
         return None
     reduction = ""
     if instruction.called:
-        root = module.by_id[instruction.called[0]].root()
-        reduction = f"{root.opcode} of {len(root.operands)} {shape.dtype}"
+        opcode, operands = module.reduction(instruction.called[0])
+        reduction = f"{opcode} of {operands} {shape.dtype}"
     return instruction.opcode, tuple(instruction.dimensions), reduction, groups.tobytes(), groups.shape
 
 
