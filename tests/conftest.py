@@ -4,6 +4,7 @@ import os
 import signal
 
 from tests import ROOT
+from tests.compiling import QUICK
 
 DEVICES = 8
 
@@ -13,6 +14,9 @@ if int(os.environ.get("PJRT_NPROC") or 0) < 8 * DEVICES:
 
 # A hang of the engine ends well before pytest's own timeout, which cannot interrupt native code.
 os.environ.setdefault("JAXRING_TIMEOUT", "60")
+
+# Read when JAX starts its backend, here and in the processes that tests start.
+os.environ.setdefault("XLA_FLAGS", QUICK)
 
 # Tests that a shell has started in the background ignore SIGINT, and so would the processes that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from benchmarks.training import last_arrivals_and_ends
-from tests.compiling import QUICK
 
 JOB = ["-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "2", "--output", "rank0", "-m"]
 
@@ -27,7 +26,7 @@ def test_a_collective_lasts_from_the_last_arrival_to_the_last_end():
 def test_both_programs_of_a_job_are_measured():
     done = subprocess.run(
         [sys.executable, *JOB, "benchmarks.training", "--turns", "2", "--steps", "2"],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"} | QUICK,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"},
         capture_output=True,
         text=True,
         timeout=240,

@@ -17,7 +17,7 @@ def start(tmp_path):
     def begin(text, *options, arguments=(), env=None):
         script = tmp_path / "script.py"
         script.write_text(text, encoding="utf-8")
-        base = {k: v for k, v in os.environ.items() if not k.startswith(("JAXRING_", "JAX_", "XLA_", "PJRT_"))}
+        base = {k: v for k, v in os.environ.items() if not k.startswith(("JAXRING_", "JAX_", "PJRT_"))}
         child = subprocess.Popen(
             [sys.executable, "-m", "jaxring.cli", "run", *options, str(script), *arguments],
             env=base | {"SCRATCH": str(tmp_path)} | (env or {}),

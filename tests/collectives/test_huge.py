@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import jax
@@ -12,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from tests.collectives.cases.coll_ranks import Ranks
+from tests.compiling import LONG
 
 # Made and checked a block after the other: XLA would keep the indices of all, in four bytes each.
 BLOCKS, BLOCK = 174, 12_345_679
@@ -58,8 +60,9 @@ def test_over_two_gib_of_bytes(what):
         return jnp.sum(jax.lax.map(lambda pair: of(*pair), (blocks, y.reshape(BLOCKS, BLOCK))))[None]
 
     options = {"mesh": ranks.mesh, "check_vma": False, "out_specs": P("x")}
-    x = jax.jit(jax.shard_map(make, in_specs=(), **options))()
+    jit = functools.partial(jax.jit, compiler_options=LONG)
+    x = jit(jax.shard_map(make, in_specs=(), **options))()
     assert x.shape == (2 * COUNT,)
-    y = jax.jit(jax.shard_map(call, in_specs=P("x"), **options), donate_argnums=0)(x)
+    y = jit(jax.shard_map(call, in_specs=P("x"), **options), donate_argnums=0)(x)
     assert y.shape == (2 * COUNT,)
-    np.testing.assert_array_equal(jax.jit(jax.shard_map(wrong, in_specs=P("x"), **options))(y), [0, 0])
+    np.testing.assert_array_equal(jit(jax.shard_map(wrong, in_specs=P("x"), **options))(y), [0, 0])

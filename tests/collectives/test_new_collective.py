@@ -95,7 +95,7 @@ def test_four_files_add_a_collective(tmp_path):
     add("plan/algorithms/swap.py", SCHEDULE)
     add("collectives.py", FUNCTION)
     add("_public.py", "\nfrom jaxring.collectives import mirror\n__all__ += ['mirror']\n")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "JAX_NUM_CPU_DEVICES": "4"}
     ended = subprocess.run(
         [sys.executable, "-c", USE], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )

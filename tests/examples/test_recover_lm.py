@@ -8,7 +8,6 @@ import re
 import pytest
 
 from tests.collectives.cases.coll_jobs import run_job
-from tests.compiling import QUICK
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "recover_lm.py"
 
@@ -19,7 +18,7 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "recover_lm.py"
 def test_the_last_loss_is_that_of_an_undisturbed_run():
     size = ("--steps", "6", "--width", "32", "--rows", "6")
     restart = ("--restart", "1", "--restart-delay", "0")
-    code, output = run_job(SCRIPT, 3, 1, *size, options=restart, timeout_s=150, **QUICK)
+    code, output = run_job(SCRIPT, 3, 1, *size, options=restart, timeout_s=150)
     assert code == 0, output[-6000:]
     assert output.count("process 2 was ended by SIGKILL; it is started again") == 1, output
     assert "epoch 1: processes (0, 1) go on" in output, output

@@ -13,7 +13,6 @@ import pytest
 from lm import model, report
 from lm.data import Corpus
 from lm.train import Run, count_collectives
-from tests.compiling import QUICK
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "train_lm.py"
 TINY = ["--steps", "4", "--width", "32", "--layers", "1"]
@@ -21,7 +20,7 @@ TINY = ["--steps", "4", "--width", "32", "--layers", "1"]
 
 def run_script(command: list[str], tmp_path: Path, *options: str) -> str:
     # PJRT_NPROC: room for every device's launch at once, however few cores there are.
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"} | QUICK
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PJRT_NPROC": "16"}
     plot = tmp_path / "plots" / "loss.png"
     done = subprocess.run(
         [*command, str(SCRIPT), *TINY, *options, "--plot", str(plot)],

@@ -12,7 +12,6 @@ import sys
 import pytest
 
 from tests import ROOT
-from tests.compiling import QUICK
 from tests.frameworks import fw_whole_program
 from tests.stress.stress_jobs import Job, environment
 
@@ -33,7 +32,7 @@ def test_one_process(module):
 def test_two_processes(tmp_path):
     for library in {*PROGRAMS.values()}:
         pytest.importorskip(library)
-    env = environment(2, **QUICK)
+    env = environment(2)
     env["PYTHONPATH"] += f"{os.pathsep}{ROOT / 'examples'}"
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "2"]
     with Job(tmp_path) as job:

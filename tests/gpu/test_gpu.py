@@ -29,6 +29,8 @@ def _no_fake(monkeypatch):
     monkeypatch.delenv("TEST_CUDA_FAKE", raising=False)
     # The GPU's own: pytest's process is told to use CPUs only.
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    # The tests' own flags are about CPUs; programs for the GPU are compiled as users' are.
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     assert "TEST_CUDA_FAKE" not in os.environ
 
 

@@ -8,7 +8,6 @@ import pathlib
 import pytest
 
 from jaxring.cli import main
-from tests.compiling import QUICK
 from tests.hosts.hosts_netns import hosts
 from tests.stress.stress_jobs import ROOT, Job
 
@@ -128,7 +127,7 @@ def test_the_demo_over_tcp(tmp_path):
         str(tmp_path / "loss.png"),
     ]
     with hosts(4) as made, Job(tmp_path) as job:
-        made.start(job, [str(pathlib.Path(__file__).parent / "worker_script.py"), script, *tiny], [0, 1, 2, 3], **QUICK)
+        made.start(job, [str(pathlib.Path(__file__).parent / "worker_script.py"), script, *tiny], [0, 1, 2, 3])
         results = finish(job)
     assert "transport tcp" in results[0].out, str(results[0])
     assert "transport shm" not in results[0].out

@@ -122,7 +122,7 @@ def test_four_files_add_a_dtype_that_is_summed(tree: pathlib.Path) -> None:
 
 
 def test_it_is_planned_and_refused_on_gpus(tree: pathlib.Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(tree), "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    environment = {**os.environ, "PYTHONPATH": str(tree), "JAX_NUM_CPU_DEVICES": "2"}
     ended = subprocess.run(
         [sys.executable, "-c", USE], cwd=tree, env=environment, capture_output=True, text=True, timeout=120
     )

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import argparse
 import collections
-import importlib.metadata
 import os
 import sys
 import time
 
-# Compiling is what takes the time.
-_QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-# XLA ends the process at a flag that it does not know, and later releases do not know this one.
-_QUICK_0_10 = " --xla_cpu_use_fusion_emitters=false"
+from tests.compiling import QUICK
 
 
 def start(devices: int) -> None:
     """JAX on so many CPU devices of this process; before anything else of JAX."""
-    quick = _QUICK + (_QUICK_0_10 if importlib.metadata.version("jaxlib").startswith("0.10.") else "")
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK}"
     os.environ.setdefault("PJRT_NPROC", str(8 * devices))
     os.environ.setdefault("JAXRING_TIMEOUT", "60")
     import logging

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 from tests import ROOT
 
 HERE = pathlib.Path(__file__).parent
-PREFIXES = ("JAXRING_", "JAX_", "XLA_", "PJRT_", "TF_", "GLOO_", "PYTHON")
+PREFIXES = ("JAXRING_", "JAX_", "PJRT_", "TF_", "GLOO_", "PYTHON")
 
 
 class Result(NamedTuple):
@@ -33,7 +33,7 @@ class Result(NamedTuple):
 
 
 def environment(devices: int = 1, **extra: str) -> dict[str, str]:
-    """The environment of a worker with `devices` CPU devices, without the caller's settings; `extra` come on top."""
+    """A worker's environment: `devices` CPU devices, of the caller's settings XLA_FLAGS alone; `extra` come on top."""
     base = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
     return base | {
         "PYTHONPATH": str(ROOT),

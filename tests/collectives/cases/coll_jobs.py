@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HERE = pathlib.Path(__file__).parent
 # Ours, and what one pytest process sets up for itself.
-_PREFIXES = ("JAXRING_", "JAX_", "XLA_", "PJRT_")
+_PREFIXES = ("JAXRING_", "JAX_", "PJRT_")
 
 
 def run_job(

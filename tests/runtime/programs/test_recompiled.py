@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiling import QUICK
-
 pytestmark = pytest.mark.multiprocess
 
 WORKER = Path(__file__).with_name("worker_recompiled.py")
@@ -20,7 +18,7 @@ WORKER = Path(__file__).with_name("worker_recompiled.py")
 def test_a_process_compiles_more_often_than_the_others(devices, case, says):
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", str(devices)]
     # A deadline that only ends what hangs.
-    environment = os.environ | QUICK | {"JAXRING_TIMEOUT": "30"}
+    environment = os.environ | {"JAXRING_TIMEOUT": "30"}
     done = subprocess.run(
         [*command, str(WORKER), case], capture_output=True, text=True, timeout=200, check=False, env=environment
     )
