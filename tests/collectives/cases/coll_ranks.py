@@ -114,6 +114,8 @@ class Report:
         """Remembers what a rank got."""
         self.digests.setdefault(name, {})[str(rank)] = hashlib.sha1(value.tobytes()).hexdigest()
         parts = value.ravel().view(value.real.dtype).copy()
-        if (odd := parts != parts).any():
+        with np.errstate(invalid="ignore"):  # which a signalling NaN is to the comparison
+            odd = parts != parts
+        if odd.any():
             parts[odd] = np.array(np.nan).astype(parts.dtype)
         self.numbers.setdefault(name, {})[str(rank)] = hashlib.sha1(parts.tobytes()).hexdigest()
