@@ -1,7 +1,7 @@
 """Most of what the tests compile runs for moments, and compiling it is what takes the time: flags for XLA against that.
 
-They have XLA's CPU compiler make slower machine code, and on jax 0.10 emit fusions as it did before. XLA's passes over a
-program's operations are as without them. Where the variable XLA_FLAGS is set, though empty, pytest leaves it:
+They have XLA's CPU compiler make slower machine code, and on jax 0.10 emit fusions as it did before. XLA's passes over
+a program's operations are as without them. Where the variable XLA_FLAGS is set, though empty, pytest leaves it:
 `XLA_FLAGS= pytest` compiles as users do.
 """
 
