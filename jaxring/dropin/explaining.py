@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jaxring.dropin.whole_program.hlo import Instruction, Module, shapes
+from jaxring.dropin.whole_program.hlo import Instruction, Module
 from jaxring.dropin.whole_program.rewrite import OPCODES
+from jaxring.dropin.whole_program.shapes import shapes
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.choice import choose
 from jaxring.runtime.explain import explain as so_far

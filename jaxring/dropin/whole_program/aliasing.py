@@ -44,6 +44,7 @@ class Uses:
         self._module = module
         self._root = computation.root_id
         self._by_id, self._users = computation.by_id, computation.users
+        self._taken: dict[int, dict[int, list[int]] | None] = {}
 
     def may_alias(self, call: Instruction, operand: int) -> bool:
         """Whether the result of an all-reduce, one of its results where it has several, may lie in an operand."""
@@ -54,12 +55,24 @@ class Uses:
             return False
         results = [call.id]
         if len(call.operands) > 1:
-            index = call.operands.index(operand)
-            users = self._users.get(call.id, [])
-            if call.id == self._root or any(user.opcode != "get-tuple-element" for user in users):
+            taken = self._results(call)
+            if taken is None:
                 return False
-            results = [user.id for user in users if user.message.number(13) == index]
+            results = taken.get(call.operands.index(operand), [])
         return all(self._is_consumed(result) for result in results)
+
+    def _results(self, call: Instruction) -> dict[int, list[int]] | None:
+        """What takes each of a call's results; None where they are not taken one by one."""
+        # Each of hundreds of operands asks for it.
+        if call.id not in self._taken:
+            users = self._users.get(call.id, [])
+            found: dict[int, list[int]] | None = None
+            if call.id != self._root and all(user.opcode == "get-tuple-element" for user in users):
+                found = {}
+                for user in users:
+                    found.setdefault(user.message.number(13), []).append(user.id)
+            self._taken[call.id] = found
+        return self._taken[call.id]
 
     def alone(self, call: Instruction, operand: int) -> bool:
         """Whether an operand is computed for this call alone."""

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jaxring.dropin.whole_program.body import Body
-    from jaxring.dropin.whole_program.hlo import Instruction, Module, Shape
+    from jaxring.dropin.whole_program.hlo import Instruction, Module
+    from jaxring.dropin.whole_program.shapes import Shape
 
 _TYPED_FFI = 4
 # What XLA must neither merge nor leave out; and where its scheduler places it (xla.CustomCallSchedule).

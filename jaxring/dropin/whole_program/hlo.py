@@ -3,119 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 from jaxring.dropin.whole_program.places import Places
-from jaxring.dropin.whole_program.wire import Message, packed
+from jaxring.dropin.whole_program.shapes import NARROW
+from jaxring.dropin.whole_program.wire import Message
 
-# xla.PrimitiveType
-_DTYPES = {
-    1: "bool",
-    2: "int8",
-    3: "int16",
-    4: "int32",
-    5: "int64",
-    6: "uint8",
-    7: "uint16",
-    8: "uint32",
-    9: "uint64",
-    10: "float16",
-    11: "float32",
-    12: "float64",
-    15: "complex64",
-    16: "bfloat16",
-    18: "complex128",
-    19: "float8_e5m2",
-    20: "float8_e4m3fn",
-    21: "int4",
-    22: "uint4",
-    23: "float8_e4m3b11fnuz",
-    24: "float8_e5m2fnuz",
-    25: "float8_e4m3fnuz",
-    26: "int2",
-    27: "uint2",
-    28: "float8_e4m3",
-    29: "float8_e3m4",
-    32: "float4_e2m1fn",
-    33: "float8_e8m0fnu",
-}
-_NUMBERS = {name: number for number, name in _DTYPES.items()}
-_TUPLE, _LOCAL = 13, (1 << 32) - 1
-
-
-class Shape(NamedTuple):
-    """An array in memory. ``order`` has the dimensions from the outermost to the innermost."""
-
-    dtype: str
-    dims: tuple[int, ...]
-    order: tuple[int, ...]
-
-    @classmethod
-    def parse(cls, data: bytes) -> Shape:
-        """From a ShapeProto of an array."""
-        message = Message(data)
-        dims = tuple(message.numbers(3))
-        inner = message.message(5).numbers(1)
-        number = message.number(2)
-        order = tuple(inner[::-1]) if len(inner) == len(dims) else tuple(range(len(dims)))
-        return cls(_DTYPES.get(number, f"of XLA's type {number}"), dims, order)
-
-    def serialized(self) -> bytes:
-        """As a ShapeProto."""
-        layout = Message.of((1, packed(self.order[::-1])))
-        static = packed([0] * len(self.dims))
-        return bytes(Message.of((2, _NUMBERS[self.dtype]), (3, packed(self.dims)), (5, layout), (6, static)))
-
-    def split(self, dimension: int, parts: int) -> Shape:
-        """One of so many equal parts along a dimension."""
-        dims = tuple(n // parts if i == dimension else n for i, n in enumerate(self.dims))
-        return self._replace(dims=dims)
-
-    def row_major(self) -> Shape:
-        """The same array, its last dimension innermost."""
-        return self._replace(order=tuple(range(len(self.dims))))
-
-    def in_whole_blocks(self, dimension: int) -> bool:
-        """Whether parts along a dimension are contiguous: all dimensions outside of it are of size 1."""
-        return all(self.dims[outer] == 1 for outer in self.order[: self.order.index(dimension)])
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
-
-
-@functools.lru_cache(maxsize=1024)
-def shapes(data: bytes) -> tuple[Shape, ...]:
-    """The arrays of a ShapeProto: itself, or those of a tuple."""
-    message = Message(data)
-    if message.number(2) != _TUPLE:
-        return (Shape.parse(data),)
-    return tuple(Shape.parse(each) for each in message.all(4))
-
-
-def of_dtype(data: bytes, *dtypes: str | None) -> bytes:
-    """The ShapeProto of the same array, or arrays, of other types, whose elements are whole bytes; None: of its own."""
-    message = Message(data)
-    if message.number(2) == _TUPLE:
-        rest = [field for field in message.read() if field[0] != 4]
-        parts = [of_dtype(part, dtype) for part, dtype in zip(message.all(4), dtypes, strict=True)]
-        message.fields = [*rest, *((4, 2, part) for part in parts)]
-    elif dtypes[0] is not None:
-        message.put(2, _NUMBERS[dtypes[0]])
-    return bytes(message)
-
-
-def row_major(data: bytes) -> bytes:
-    """A ShapeProto with all arrays in row-major order. Tuples in tuples, and what is no array, stay as they are."""
-    message = Message(data)
-    if message.number(2) == _TUPLE:
-        return bytes(Message.of((2, _TUPLE), *((4, row_major(part)) for part in message.all(4))))
-    shape = Shape.parse(data)
-    return shape.row_major().serialized() if shape.dtype in _NUMBERS and shape != shape.row_major() else data
-
-
-def is_tuple(data: bytes) -> bool:
-    """Whether a ShapeProto is that of a tuple."""
-    return Message(data).number(2) == _TUPLE
+_LOCAL = (1 << 32) - 1
 
 
 class Instruction:
@@ -261,8 +154,6 @@ class Module:
         self.joined: dict[int, list[Message]] = {}
         self.message = Message(data)
         self.name = self.message.text(1)
-        # Whether XLA may have widened the type of a collective, which it does on CPUs.
-        self.converts = not on_gpus and b"convert" in data
         self._changed: set[int] = set()
         self._reductions: dict[int, tuple[str, int]] = {}
         assignment = self.message.message(15)
@@ -279,6 +170,15 @@ class Module:
     @functools.cached_property
     def by_id(self) -> dict[int, Computation]:
         return {each.id: each for _, each in self.computations}
+
+    @functools.cached_property
+    def converts(self) -> bool:
+        """Whether XLA may have widened the type of a collective, which it does on CPUs.
+
+        It is false only where no computation converts from or to a narrow type, whose number stands in a shape there.
+        """
+        data = (each.data for _, each in self.computations if b"convert" in each.data)
+        return not self.on_gpus and any(narrow in each for each in data for narrow in NARROW)
 
     @property
     def donates(self) -> bool:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxring.dropin.whole_program.hlo import Instruction, is_tuple, of_dtype, shapes
+from jaxring.dropin.whole_program.hlo import Instruction
+from jaxring.dropin.whole_program.shapes import WIDER, is_tuple, of_dtype, shapes
 from jaxring.dropin.whole_program.wire import Message, packed
 
 if TYPE_CHECKING:
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
     from jaxring.dropin.whole_program.body import Body
     from jaxring.dropin.whole_program.hlo import Computation, Module
 
-# The types in which XLA computes with a type; they hold all of its values.
-_WIDER = {
-    "bfloat16": ("float32",),
-    "float8_e4m3fn": ("float16", "float32"),
-    "float8_e5m2": ("float16", "float32"),
-}
 # The result has values of the operand's, or of all operands'.
 _MOVES = frozenset({"copy", "transpose", "bitcast", "reshape", "slice", "reverse", "broadcast", "concatenate"})
 _MOVES_FIRST = frozenset({"dynamic-slice"})
@@ -61,7 +56,7 @@ def narrow_dtypes(body: Body, instruction: Instruction, op: str | None) -> list[
             if len(rounded) != 1 or (op in _FOLDS and found not in rounded and not _promoted(module, instruction)):
                 return None
             (found,) = rounded
-        return found if found and shapes(body.shape(operand))[0].dtype in _WIDER.get(found, ()) else None
+        return found if found and shapes(body.shape(operand))[0].dtype in WIDER.get(found, ()) else None
 
     return [narrow(*each) for each in zip(instruction.operands, results, strict=True)]
 
@@ -146,7 +141,7 @@ def _origin(module: Module, scope: _Scope, value: int) -> str | None:
     opcode = made.opcode
     if opcode == "convert":
         narrow = shapes(scope.computation.by_id[made.operands[0]].shape)[0].dtype
-        return narrow if shapes(made.shape)[0].dtype in _WIDER.get(narrow, ()) else None
+        return narrow if shapes(made.shape)[0].dtype in WIDER.get(narrow, ()) else None
     if opcode in _MOVES or opcode in _MOVES_FIRST:
         moved = made.operands if opcode in _MOVES else made.operands[:1]
         found = {_origin(module, scope, operand) for operand in moved}

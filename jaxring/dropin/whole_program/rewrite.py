@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxring.dropin.whole_program import groups as replica_groups
-from jaxring.dropin.whole_program.hlo import is_tuple, shapes
 from jaxring.dropin.whole_program.narrow import narrow_dtypes, narrow_operands, narrow_results
+from jaxring.dropin.whole_program.shapes import is_tuple, shapes
 from jaxring.dropin.whole_program.unserved import UnservedError
 from jaxring.dropin.whole_program.wire import Message
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from jaxring.dropin.whole_program.body import Body
     from jaxring.dropin.whole_program.calls import Calls
-    from jaxring.dropin.whole_program.hlo import Instruction, Module, Shape
+    from jaxring.dropin.whole_program.hlo import Instruction, Module
+    from jaxring.dropin.whole_program.shapes import Shape
 
 _REDUCTIONS = {
     "add": "sum",

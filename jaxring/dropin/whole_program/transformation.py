@@ -10,8 +10,9 @@ from jaxring import _compat
 from jaxring.dropin.whole_program import gpu
 from jaxring.dropin.whole_program.body import Body
 from jaxring.dropin.whole_program.calls import Calls
-from jaxring.dropin.whole_program.hlo import Computation, Instruction, Module, shapes
+from jaxring.dropin.whole_program.hlo import Computation, Instruction, Module
 from jaxring.dropin.whole_program.rewrite import OPCODES, rewrite
+from jaxring.dropin.whole_program.shapes import shapes
 from jaxring.dropin.whole_program.unserved import UnservedError
 from jaxring.runtime.cuda.service import prepare_lowering
 from jaxring.runtime.explain import note
@@ -97,8 +98,10 @@ def _transformed(module: Module) -> bytes | None:
 
 def _holding(module: Module) -> Iterator[tuple[int, Computation]]:
     """The computations in which a collective may be; on GPUs also a call of the program's own, which has an order."""
+    data = bytes(module.message)
+    texts = [text for text in _searched(module.on_gpus) if text in data]
     for index, computation in module.computations:
-        if any(text in computation.data for text in _searched(module.on_gpus)):
+        if any(text in computation.data for text in texts):
             yield index, computation
 
 

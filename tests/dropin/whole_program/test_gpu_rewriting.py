@@ -18,8 +18,9 @@ from jaxring.dropin.whole_program.gpu.joining import join
 from jaxring.dropin.whole_program.gpu.order import arrange
 from jaxring.dropin.whole_program.gpu.overlap import to_start
 from jaxring.dropin.whole_program.gpu.scatters import make_scatters
-from jaxring.dropin.whole_program.hlo import Module, Shape, row_major, shapes
+from jaxring.dropin.whole_program.hlo import Module
 from jaxring.dropin.whole_program.rewrite import groups_of
+from jaxring.dropin.whole_program.shapes import Shape, row_major, shapes
 from jaxring.dropin.whole_program.wire import Message, packed
 
 RANKS = 4

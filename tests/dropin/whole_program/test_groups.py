@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jaxring.dropin.whole_program.groups import groups
-from jaxring.dropin.whole_program.hlo import Instruction, Shape
+from jaxring.dropin.whole_program.hlo import Instruction
+from jaxring.dropin.whole_program.shapes import Shape
 from jaxring.dropin.whole_program.unserved import UnservedError
 from jaxring.dropin.whole_program.wire import Message, packed
 

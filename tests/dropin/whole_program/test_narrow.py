@@ -13,6 +13,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from jaxring.dropin.whole_program.hlo import Module
+from jaxring.dropin.whole_program.shapes import Shape
+from jaxring.dropin.whole_program.wire import Message
 from tests.dropin.whole_program.wp_programs import exported, left, matrix, mesh, over
 
 FLAT = mesh((8,))
@@ -186,3 +189,22 @@ def test_no_pass_over_memory_is_added():
     text = compiled(over(FLAT, lambda x: jnp.cos(lax.psum(jnp.sin(x), "x"))), x)[0].as_text().partition("\nENTRY ")[2]
     assert len(re.findall(r" fusion\(", text)) == 2
     assert " convert(" not in text
+
+
+def converting(*dtypes, opcode="convert", on_gpus=False):
+    """A module of one computation for each dtype, in which a value of that dtype is converted."""
+
+    def computation(dtype):
+        value = Message.of((2, "parameter"), (3, Shape(dtype, (4,), (0,)).serialized()), (35, 1))
+        made = Message.of((2, opcode), (3, Shape("float32", (4,), (0,)).serialized()), (35, 2), (36, b"\x01"))
+        return Message.of((1, "main"), (2, value), (2, made), (5, 1), (6, 2))
+
+    return Module(bytes(Message.of((1, "module"), *((3, computation(each)) for each in dtypes))), on_gpus)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_a_module_that_converts_a_narrow_type_is_read_for_it(dtype):
+    assert converting("int32", dtype).converts
+    assert not converting("int32", dtype, on_gpus=True).converts
+    assert not converting("int32", dtype, opcode="negate").converts
+    assert not converting("int32", "float16").converts

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxring.dropin.whole_program.hlo import Shape, is_tuple
+from jaxring.dropin.whole_program.shapes import Shape, is_tuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

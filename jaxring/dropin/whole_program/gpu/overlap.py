@@ -11,12 +11,13 @@ import math
 from typing import TYPE_CHECKING
 
 from jaxring.dropin.whole_program.gpu.dependencies import WORK, Dependencies
-from jaxring.dropin.whole_program.hlo import shapes
 from jaxring.dropin.whole_program.rewrite import STARTABLE
+from jaxring.dropin.whole_program.shapes import shapes
 from jaxring.plan import dtypes
 
 if TYPE_CHECKING:
-    from jaxring.dropin.whole_program.hlo import Computation, Shape
+    from jaxring.dropin.whole_program.hlo import Computation
+    from jaxring.dropin.whole_program.shapes import Shape
 
 # Of a rank's operands. A MiB takes some 10 us between GPUs that share NVLink, about what a start and a join cost.
 _LEAST_BYTES = 1 << 20

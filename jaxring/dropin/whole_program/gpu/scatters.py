@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxring.dropin.whole_program.body import Body
 from jaxring.dropin.whole_program.gpu.constants import Constants
-from jaxring.dropin.whole_program.hlo import Shape, is_tuple
 from jaxring.dropin.whole_program.rewrite import groups_of
+from jaxring.dropin.whole_program.shapes import Shape, is_tuple
 from jaxring.dropin.whole_program.unserved import UnservedError
 from jaxring.dropin.whole_program.wire import Message, packed
 
