@@ -24,8 +24,7 @@ class Player {
     const uint32_t begin = args_.lane_begin[lane_.number], end = args_.lane_begin[lane_.number + 1];
     if constexpr (Protocol::kBulk) StartBulk(args_);
     bool good = EnterBarrier(lane_);
-    const uint64_t tiles = begin == end ? 0 : Tiles();
-    for (uint64_t tile = 0; good && tile < tiles; ++tile) {
+    for (uint64_t tile = 0; good && begin != end && HasTile(tile); ++tile) {
       lane_.tile = static_cast<uint32_t>(tile);
       Step next = args_.steps[begin];
       for (uint32_t s = begin; good && s < end; ++s) {
@@ -50,10 +49,10 @@ class Player {
   JAXRING_DEVICE bool SizesAreBad() const {
     return args_.extents.in_offset != nullptr && (*args_.extents.longest & Extents::kBadSizes) != 0;
   }
-  JAXRING_DEVICE uint64_t Tiles() const {
-    if (args_.extents.in_offset == nullptr) return args_.tiles;
-    if (SizesAreBad()) return 0;
-    return (*args_.extents.longest + args_.tile_elements - 1) / args_.tile_elements;
+  // Read anew for each tile: a count that is kept takes registers from the loops over data.
+  JAXRING_DEVICE bool HasTile(uint64_t tile) const {
+    if (args_.extents.in_offset == nullptr) return tile < args_.tiles;
+    return !SizesAreBad() && tile * args_.tile_elements < *args_.extents.longest;
   }
 
   JAXRING_DEVICE Span SpanOf(Buffer buffer, int32_t chunk, uint64_t tile) const {
