@@ -4,7 +4,8 @@
     jaxring topo --file topology.xml      another machine's, from NCCL's XML
     jaxring topo --xml                    this machine's, in NCCL's XML
 
-Distances are NCCL's: LOC the same device, NVL NVLink, PIX one PCI switch between, PXB several, PHB the CPU's host
+Distances are NCCL's: LOC the same device, NVL NVLink, NVB NVLink by way of another GPU, C2C NVLink-C2C, PIX one PCI
+switch between, PXB several, P2C a CPU that is reached by C2C, PXN NVLink to a GPU near the NIC, PHB the CPU's host
 bridge, SYS another CPU. A NIC no farther from a GPU than JAXRING_NET_GDR_LEVEL is marked with *.
 """
 
@@ -15,8 +16,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import tables
-from jaxring.settings import kinds, load
+from jaxring.settings import load
 from jaxring.topology import detect, paths, xml
+from jaxring.topology.routes import LEVELS
+from jaxring.topology.wiring import name
 
 if TYPE_CHECKING:
     import argparse
@@ -43,36 +46,31 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     out = tables.console(40 + 7 * (len(machine.gpus) + len(machine.nets)))
     out.print(_tree(machine))
-    devices: list[tuple[str, Gpu | Net]] = [(_name(gpu), gpu) for gpu in machine.gpus]
-    devices += [(_name(net), net) for net in machine.nets]
-    near = kinds.DISTANCES.index(values.net_gdr_level)
+    devices: list[tuple[str, Gpu | Net]] = [(name(gpu), gpu) for gpu in machine.gpus]
+    devices += [(name(net), net) for net in machine.nets]
+    near = values.net_gdr_level
     short = [f"G{i}" for i in range(len(machine.gpus))] + [f"N{i}" for i in range(len(machine.nets))]
     rows = [
-        [number, name, *(_cell(machine, one, other, near) for _, other in devices)]
-        for number, (name, one) in zip(short, devices, strict=True)
+        [number, called, *(_cell(machine, one, other, near) for _, other in devices)]
+        for number, (called, one) in zip(short, devices, strict=True)
     ]
     out.print(tables.table("Distances", ("", "device", *short), rows))
     if machine.gpus and machine.nets:
-        nearest = [[_name(gpu), ", ".join(_nearest(machine, gpu))] for gpu in machine.gpus]
+        nearest = [[name(gpu), ", ".join(_nearest(machine, gpu))] for gpu in machine.gpus]
         out.print(tables.table("Nearest NICs", ("GPU", "NICs"), nearest))
     return 0
 
 
-def _name(device: Gpu | Net) -> str:
-    if hasattr(device, "dev"):
-        return f"GPU{device.dev}"
-    return device.name if device.port <= 1 else f"{device.name}:{device.port}"
-
-
-def _cell(machine: Machine, one: Gpu | Net, other: Gpu | Net, near: int) -> str:
+def _cell(machine: Machine, one: Gpu | Net, other: Gpu | Net, near: str) -> str:
     level = paths.of_devices(machine, one, other)
     mixed = type(one) is not type(other)
-    return level.upper() + ("*" if mixed and level in kinds.DISTANCES[: near + 1] else "")
+    gdr = mixed and level != "pxn" and paths.within(level, near)
+    return level.upper() + ("*" if gdr else "")
 
 
 def _nearest(machine: Machine, gpu: Gpu) -> list[str]:
-    levels = [kinds.DISTANCES.index(paths.of_devices(machine, gpu, net)) for net in machine.nets]
-    return [_name(net) for net, level in zip(machine.nets, levels, strict=True) if level == min(levels)]
+    levels = [LEVELS.index(paths.of_devices(machine, gpu, net)) for net in machine.nets]
+    return [name(net) for net, level in zip(machine.nets, levels, strict=True) if level == min(levels)]
 
 
 def _tree(machine: Machine) -> Any:
@@ -93,8 +91,8 @@ def _tree(machine: Machine) -> Any:
     for gpu in machine.gpus:
         links = sum(count for _, count in gpu.nvlinks)
         joined = f", {links} NVLinks" if links else ""
-        of_bus.get(gpu.busid, cpus.get(gpu.numa, first)).add(Text(f"{_name(gpu)}{joined}"))
+        of_bus.get(gpu.busid, cpus.get(gpu.numa, first)).add(Text(f"{name(gpu)}{joined}"))
     for net in machine.nets:
         speed = f" {net.mbps / 1000:g} Gbit/s" if net.mbps else ""
-        of_bus.get(net.busid, cpus.get(net.numa, first)).add(Text(f"NIC {_name(net)}{speed}"))
+        of_bus.get(net.busid, cpus.get(net.numa, first)).add(Text(f"NIC {name(net)}{speed}"))
     return tree

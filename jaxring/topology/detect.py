@@ -68,11 +68,27 @@ def _folders(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _cpus(root: pathlib.Path) -> Iterator[Cpu]:
+    kind = (platform.machine(), *_cpuid())
     nodes = [p for p in _folders(root / "devices/system/node") if re.fullmatch(r"node[0-9]+", p.name)]
     if not nodes:
-        yield Cpu(0, line(root / "devices/system/cpu/online"), platform.machine())
+        yield Cpu(0, line(root / "devices/system/cpu/online"), *kind)
     for node in nodes:
-        yield Cpu(int(node.name.removeprefix("node")), line(node / "cpulist"), platform.machine())
+        yield Cpu(int(node.name.removeprefix("node")), line(node / "cpulist"), *kind)
+
+
+def _cpuid(path: str = "/proc/cpuinfo") -> tuple[str, int, int]:
+    """Vendor, family and model of the first CPU; "" and -1 where the kernel does not say."""
+    found = {"vendor_id": "", "cpu family": "-1", "model": "-1"}
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+    except OSError:
+        text = ""
+    for row in text.splitlines():
+        key, _, value = row.partition(":")
+        if key.strip() in found:
+            found[key.strip()] = value.strip()
+    family, model = (int(found[key]) if found[key].isdigit() else -1 for key in ("cpu family", "model"))
+    return found["vendor_id"], family, model
 
 
 def _numa(device: pathlib.Path) -> int:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 
+_GPU_CLASSES = ("0x0302", "0x0300")
+_NIC_CLASS = "0x02"
+
 
 @dataclasses.dataclass(frozen=True)
 class Cpu:
-    """A NUMA node. ``affinity`` are its CPUs as the kernel lists them ("0-3,8")."""
+    """A NUMA node. ``affinity`` are its CPUs as the kernel lists them ("0-3,8").
+
+    ``family`` and ``model`` are CPUID's, -1 where they are not known.
+    """
 
     numa: int
     affinity: str = ""
     arch: str = ""
     vendor: str = ""
+    family: int = -1
+    model: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +53,17 @@ class Net:
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """A GPU. ``nvlinks``: (bus id of the other end, number of links); an NVSwitch is an end like any other."""
+    """A GPU. ``nvlinks``: (bus id of the other end, number of links); an NVSwitch is an end like any other.
+
+    ``c2c``: GB/s to its CPU by NVLink-C2C, 0 where it has none.
+    """
 
     dev: int
     busid: str
     numa: int = 0
     sm: int = 0
     nvlinks: tuple[tuple[str, int], ...] = ()
+    c2c: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +86,21 @@ class Machine:
             numa = at.numa
             at = by_id.get(at.parent)
         return (f"cpu {numa}", *reversed(steps))
+
+
+def completed(machine: Machine) -> Machine:
+    """The machine with a GPU and a NIC for each bare PCI function of their classes, where it names none at all.
+
+    Vendors' files are such skeletons. What they do not say stays unknown: NVLinks, compute capability, a NIC's speed.
+    """
+    bare = [pci for pci in machine.pcis if not any(other.parent == pci.busid for other in machine.pcis)]
+    gpus, nets = machine.gpus, machine.nets
+    if not gpus:
+        found = [pci for pci in bare if pci.device_class.startswith(_GPU_CLASSES)]
+        gpus = tuple(Gpu(dev, pci.busid, pci.numa) for dev, pci in enumerate(found))
+    if not nets:
+        nets = tuple(Net(pci.busid, pci.busid, pci.numa) for pci in bare if pci.device_class.startswith(_NIC_CLASS))
+    return dataclasses.replace(machine, gpus=gpus, nets=nets)
 
 
 def cpu_list(text: str) -> set[int]:

@@ -14,8 +14,8 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 from jaxring.errors import JoinError
-from jaxring.settings.kinds import DISTANCES
 from jaxring.topology import detect, interfaces, paths
+from jaxring.topology.routes import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,7 @@ def rails(native: Verbs, settings: Settings, gpus: Sequence[str] = ()) -> list[R
         def distance(port: Port) -> int:
             nic = detect.busid(port.pci)
             levels = [paths.to_gpu(machine, nic, gpu) for gpu in gpus] or [paths.to_cpus(machine, nic, cpus)]
-            return min(map(DISTANCES.index, levels))
+            return min(map(LEVELS.index, levels))
 
         # Sorting keeps the order of equals.
         fit.sort(key=lambda each: distance(each[0]))

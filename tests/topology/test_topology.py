@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import types
 
 import pytest
@@ -13,6 +12,7 @@ from jaxring.errors import SettingsError
 from jaxring.settings import load
 from jaxring.topology import detect, findings, host, paths, ports, xml
 from jaxring.topology.machine import Cpu, Machine, merged
+from tests.topology.machines import shared_files
 
 # Two CPUs; a GPU and two NICs under the first one's switches, a GPU and a NIC at the second; one NVSwitch.
 FILE = """<system version="1">
@@ -50,7 +50,7 @@ def test_a_file_is_read_and_written_back(machine, tmp_path):
     assert [cpu.affinity for cpu in machine.cpus] == ["0,1,2,3", "4,5,6,7,32"]
     assert [net.name for net in machine.nets] == ["mlx5_0", "mlx5_1", "eth0"]
     # Real machines' files too, where they lie beside the project.
-    files = pathlib.Path(__file__).parents[3].glob("shared/topos/**/*topo*.xml")
+    files = shared_files("**/*topo*.xml")
     for each in [machine, *(xml.read(str(file)) for file in files)]:
         (tmp_path / "copy.xml").write_text(xml.text(each), encoding="utf-8")
         copy = xml.read(str(tmp_path / "copy.xml"))
@@ -78,7 +78,15 @@ def test_the_nics_that_may_address_a_gpu(machine, level, near):
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("<system><cpu", "unclosed token"), ("<html/>", "<html>"), ('<system><cpu numaid="x"/></system>', "'x'")],
+    [
+        ("<system>\n<cpu", "line 2: unclosed token"),
+        ("<html/>", "line 1: the outermost element is <html>"),
+        ('<system>\n<cpu numaid="x"/></system>', "line 2: <cpu numaid='x'> is no whole number"),
+        ('<system><cpu numaid="0" affinity="-1"/></system>', "line 1: an affinity is not a mask"),
+        ('<system>\n<cpu numaid="0">\n<pci/></cpu></system>', "line 3: a <pci> has no busid"),
+        (FILE.replace('dev="1" sm', 'dev="0" sm'), "line 19: GPU 0 is described twice, first on line 6"),
+        (FILE.replace("0000:80:00.0", "0000:12:00.0"), "line 18: PCI function 0000:12:00.0 .* first on line 5"),
+    ],
 )
 def test_what_is_no_topology_is_an_error(tmp_path, text, why):
     (tmp_path / "x.xml").write_text(text)
