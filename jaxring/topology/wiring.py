@@ -59,15 +59,15 @@ def wire(machine: Machine) -> Wiring:
     return Wiring(machine, Fabric(tuple(builder.vertices), tuple(builder.links)), builder.at)
 
 
-def cluster(machines: Sequence[Machine]) -> Fabric:
+def cluster(wirings: Sequence[Wiring]) -> Fabric:
     """Several machines joined by one network that is never the bottleneck: NICs are linked to it at their own speed.
 
     Vertices are called "0/GPU0", "1/GPU0" and so on, by the number of their machine.
     """
     vertices = [Vertex(NETWORK, VertexKind.SWITCH, -1)]
     links: list[Link] = []
-    for number, machine in enumerate(machines):
-        wired, first = wire(machine), len(vertices)
+    for number, wired in enumerate(wirings):
+        first = len(vertices)
         vertices += [Vertex(f"{number}/{v.name}", v.kind, number) for v in wired.fabric.vertices]
         links += [
             dataclasses.replace(link, source=link.source + first, target=link.target + first)

@@ -62,7 +62,7 @@ def test_c2c_leads_to_the_cpu_and_on_to_its_nics():
 
 
 def test_other_machines_are_reached_by_the_network():
-    fabric = cluster([nvswitch_machine(2, nics=1)] * 2)
+    fabric = cluster([wire(nvswitch_machine(2, nics=1))] * 2)
     routes = Routes(fabric)
     route = routes.best(fabric.ranks[0], fabric.ranks[3])
     assert (route.level, route.gigabytes) == ("net", 24.0)
@@ -86,5 +86,5 @@ def test_every_level_has_a_meaning_and_an_order():
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_nothing_joins_a_device_that_has_no_link(which):
-    fabric = cluster([pcie_machine(2), pcie_machine(2)])  # no NICs
+    fabric = cluster([wire(pcie_machine(2))] * 2)  # no NICs
     assert Routes(fabric).best(fabric.ranks[which], fabric.ranks[2]) is None

@@ -87,7 +87,7 @@ def test_names_that_two_devices_have_are_refused():
 
 
 def test_a_cluster_joins_machines_at_the_speed_of_their_nics():
-    fabric = cluster([pcie_machine(2, nics=1)] * 2)
+    fabric = cluster([wire(pcie_machine(2, nics=1))] * 2)
     assert [fabric.vertices[rank].name for rank in fabric.ranks] == ["0/GPU0", "0/GPU1", "1/GPU0", "1/GPU1"]
     network = next(i for i, vertex in enumerate(fabric.vertices) if vertex.kind is VertexKind.SWITCH)
     joined = [link for link in fabric.links if network in (link.source, link.target)]
