@@ -1,0 +1,108 @@
+"""The links that messages take: routes over a fabric, and which links can ever be a bottleneck."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from jaxring.topology.fabric import Fabric, VertexKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Route = tuple[int, ...]
+
+
+class Network:
+    """Routes between ranks as links, with the speed of each link in bytes per microsecond and the latency of a route.
+
+    ``route``: the links from one rank to another, where a cluster knows them by arithmetic; otherwise the route of
+    least latency, and of fewest links among those.
+    """
+
+    def __init__(self, fabric: Fabric, route: Callable[[int, int], Route] | None = None) -> None:
+        self.fabric = fabric
+        self.speed = [link.gigabytes * 1000 for link in fabric.links]
+        self.binding = _binding(fabric)
+        self._route = route or self._shortest
+        self._trees: dict[int, dict[int, int]] = {}
+
+    @property
+    def ranks(self) -> int:
+        return len(self.fabric.ranks)
+
+    def route(self, source: int, target: int) -> Route:
+        """The links from rank ``source`` to rank ``target``. Raises ValueError where there is no way."""
+        return self._route(source, target)
+
+    def latency(self, route: Route) -> float:
+        """Microseconds until the first byte has passed all links."""
+        return sum(self.fabric.links[link].latency for link in route)
+
+    def _shortest(self, source: int, target: int) -> Route:
+        start, end = self.fabric.ranks[source], self.fabric.ranks[target]
+        if start not in self._trees:
+            self._trees[start] = self._search(start)
+        came_by = self._trees[start]
+        if end not in came_by:
+            names = (self.fabric.vertices[vertex].name for vertex in (start, end))
+            raise ValueError(f"no links lead from {' to '.join(names)}")
+        links: list[int] = []
+        while end != start:
+            links.append(came_by[end])
+            end = self.fabric.links[links[-1]].source
+        return tuple(reversed(links))
+
+    def _search(self, start: int) -> dict[int, int]:
+        """The last link of the best route to each vertex. Routes pass through no rank."""
+        fabric = self.fabric
+        came_by: dict[int, int] = {}
+        queue: list[tuple[float, int, int, int]] = [(0.0, 0, start, -1)]
+        done: set[int] = set()
+        while queue:
+            latency, hops, vertex, link = heapq.heappop(queue)
+            if vertex in done:
+                continue
+            done.add(vertex)
+            if link >= 0:
+                came_by[vertex] = link
+            if vertex != start and fabric.vertices[vertex].kind is VertexKind.RANK:
+                continue
+            for index in fabric.leaving[vertex]:
+                onward = fabric.links[index]
+                if onward.target not in done:
+                    heapq.heappush(queue, (latency + onward.latency, hops + 1, onward.target, index))
+        return came_by
+
+
+def _binding(fabric: Fabric) -> list[bool]:
+    """Whether each link can be a bottleneck.
+
+    It cannot where all links that lead to its beginning, or all that leave its end, are no faster together: then these
+    limit what passes. A link that excuses another one is itself a bottleneck, or was excused before.
+    """
+    entering: list[list[int]] = [[] for _ in fabric.vertices]
+    for index, link in enumerate(fabric.links):
+        entering[link.target].append(index)
+    reverse = {(link.source, link.target): index for index, link in enumerate(fabric.links)}
+    excused = [False] * len(fabric.links)
+    needed = [False] * len(fabric.links)
+    total_in = [sum(fabric.links[i].gigabytes for i in links) for links in entering]
+    total_out = [sum(fabric.links[i].gigabytes for i in links) for links in fabric.leaving]
+    is_rank = [vertex.kind is VertexKind.RANK for vertex in fabric.vertices]
+    for index, link in enumerate(fabric.links):
+        if needed[index]:
+            continue
+        back = reverse.get((link.target, link.source))
+        returning = fabric.links[back].gigabytes if back is not None else 0.0
+        for vertex, total, links in (
+            (link.source, total_in, entering),
+            (link.target, total_out, fabric.leaving),
+        ):
+            if not is_rank[vertex] and total[vertex] - returning <= link.gigabytes * (1 + 1e-12):
+                for other in links[vertex]:
+                    if other != back and not excused[other]:
+                        needed[other] = True
+                excused[index] = True
+                break
+    return [not excuse for excuse in excused]

@@ -1,0 +1,362 @@
+"""Plays a program in virtual time: an event for each step, each message that leaves and each that arrives.
+
+A lane makes its steps in order, as the engine's interpreter does: a step begins when the next message of each of its
+sources has arrived and each connection that it sends on has a free slot. It takes its messages, reads, sends one
+message after the other, and gives its sources' slots back. Ranks that share memory begin together and end together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from jaxring.simulate.deadlock import describe
+from jaxring.simulate.sharing import Flows
+
+if TYPE_CHECKING:
+    from jaxring.simulate.model import Model
+    from jaxring.simulate.program import Program
+    from jaxring.simulate.record import Record
+
+Route = tuple[int, ...]
+# Kinds of events.
+_READY, _DONE, _SEND, _MOVED, _ARRIVE, _ACCESS, _FAULT = range(7)
+_NEVER = float("inf")
+
+
+class Ways(Protocol):
+    """How messages travel: the links of a connection, and their speeds."""
+
+    @property
+    def speed(self) -> list[float]: ...
+    @property
+    def binding(self) -> list[bool]: ...
+    def route(self, source: int, target: int) -> Route: ...
+    def latency(self, route: Route) -> float: ...
+
+
+class Disturbance(Protocol):
+    """What goes wrong (`jaxring.simulate.faults`)."""
+
+    def begins(self, rank: int) -> float: ...
+    def slowed(self, rank: int) -> float: ...
+    def delay(self) -> float: ...
+    def resent(self) -> tuple[int, float]: ...
+    def limits(self) -> list[tuple[float, int, float]]: ...
+    def deaths(self) -> dict[int, float]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """``time_us``: until the last rank has ended. ``ended``: when each simulated rank did. ``moved``: bytes of each
+    link, of those that the simulated ranks' messages take. ``messages``, ``events``: how many there were."""
+
+    time_us: float
+    ended: dict[int, float]
+    moved: dict[int, float]
+    messages: int
+    events: int
+
+
+class Player:
+    """The state of lanes and connections, in lists by their numbers."""
+
+    def __init__(
+        self, program: Program, ways: Ways, model: Model, record: Record | None, wrong: Disturbance | None
+    ) -> None:
+        self.program, self.ways, self.model, self.record, self.wrong = program, ways, model, record, wrong
+        self.elements = program.sizes.elements()
+        self.tiles = program.sizes.tiles
+        lanes, connections = program.lanes, program.connections
+        self.rank = [lane.rank for lane in lanes]
+        self.ops = [lane.ops for lane in lanes]
+        self.at = [0] * len(lanes)
+        self.tile = [0] * len(lanes)
+        self.finished = [False] * len(lanes)
+        self.pending = [0] * len(lanes)  # flows by memory that the current step waits for
+        routes: dict[tuple[int, int], tuple[Route, Route, float]] = {}
+        self.routes = routes
+        self.full: list[Route] = []
+        self.limited: list[Route] = []
+        self.latency: list[float] = []
+        self.port: list[int] = []
+        ports: dict[int, int] = {}
+        for number, (source, target, _) in enumerate(connections):
+            full, limited, latency = self.between(source, target)
+            self.full.append(full)
+            self.limited.append(limited)
+            self.latency.append(latency)
+            self.port.append(ports.setdefault(full[0], len(ports)) if model.serial and full else -1 - number)
+        first = len(ports)
+        self.port = [port if port >= 0 else first - 1 - port for port in self.port]
+        count = first + len(connections)
+        self.port_free = [0.0] * count  # when the gap after the last message's beginning is over
+        self.port_busy = [False] * count
+        self.port_queue: list[deque[tuple[int, int, int]] | None] = [None] * count
+        many = len(connections)
+        self.arrived = [0] * many  # and not yet taken
+        self.sent = [0] * many  # whose slots have not been given back yet
+        self.returned: list[deque[float]] = [deque() for _ in range(many)]
+        self.reader = [-1] * many  # the lane that waits for a message
+        self.writer = [-1] * many  # the lane that waits for a slot
+        self.carried = [0.0] * many
+        self.by_memory: dict[tuple[int, int], float] = {}
+        self.flows = Flows(ways.speed)
+        # flow -> (connection or -1, lane, the message's number in the record, how much later it arrives)
+        self.flow_for: dict[int, tuple[int, int, int, float]] = {}
+        self.processor: dict[int, float] = {}
+        self.heap: list[tuple[float, int, int, int, int]] = []
+        self.count = 0
+        self.messages = 0
+        self.left: dict[int, int] = {}
+        for rank in self.rank:
+            self.left[rank] = self.left.get(rank, 0) + 1
+        self.ended: dict[int, float] = {}
+        self.dead: dict[int, float] = wrong.deaths() if wrong else {}
+
+    def between(self, source: int, target: int) -> tuple[Route, Route, float]:
+        """The links, those of them that can be bottlenecks, and the latency."""
+        found = self.routes.get((source, target))
+        if found is None:
+            full = self.ways.route(source, target)
+            limited = tuple(link for link in full if self.ways.binding[link])
+            found = self.routes[source, target] = (full, limited, self.ways.latency(full))
+        return found
+
+    def push(self, when: float, kind: int, a: int, b: int = 0) -> None:
+        self.count += 1
+        heapq.heappush(self.heap, (when, self.count, kind, a, b))
+
+    def begin(self) -> None:
+        """Every rank's first event. Ranks that share memory wait for the last of them."""
+        starts = {rank: self.wrong.begins(rank) if self.wrong else 0.0 for rank in self.left}
+        for members in self.program.memory.values():
+            last = max((starts[rank] for rank in members if rank in starts), default=0.0) + self.model.barrier
+            for rank in members:
+                if rank in starts:
+                    starts[rank] = last
+        for lane, rank in enumerate(self.rank):
+            self.push(starts[rank] + self.model.launch, _READY, lane)
+        if self.wrong:
+            for index, (when, _, _) in enumerate(self.wrong.limits()):
+                self.push(when, _FAULT, index)
+
+    def run(self) -> Played:
+        self.begin()
+        heap, flows = self.heap, self.flows
+        now = 0.0
+        while heap:
+            now = heap[0][0]
+            while heap and heap[0][0] == now:
+                _, _, kind, a, b = heapq.heappop(heap)
+                if kind == _READY:
+                    self.ready(a, now)
+                elif kind == _ARRIVE:
+                    self.arrived[a] += 1
+                    if self.record is not None:
+                        self.record.arrived(a, now)
+                    lane = self.reader[a]
+                    if lane >= 0:
+                        self.reader[a] = -1
+                        self.ready(lane, now)
+                elif kind == _DONE:
+                    self.done(a, now)
+                elif kind == _MOVED:
+                    if flows.version[a] == b:
+                        self.moved(a, now)
+                elif kind == _SEND:
+                    if a < 0:  # the gap of a port is over
+                        queue = self.port_queue[-1 - a]
+                        assert queue
+                        self.leave(*queue.popleft(), now)
+                    else:
+                        self.send(a, b, now)
+                elif kind == _ACCESS:
+                    self.make(a, now)
+                elif self.wrong is not None:
+                    _, link, speed = self.wrong.limits()[a]
+                    flows.limit(link, speed)
+            if flows._fresh or flows._changed:
+                for end, flow in flows.settle(now):
+                    self.push(end, _MOVED, flow, flows.version[flow])
+        stuck = [lane for lane in range(len(self.rank)) if not self.finished[lane]]
+        if stuck:
+            raise describe(self, stuck, now)
+        return self.outcome()
+
+    def outcome(self) -> Played:
+        barrier = self.model.barrier
+        for members in self.program.memory.values():
+            last = max((self.ended[rank] for rank in members if rank in self.ended), default=0.0)
+            self.ended |= dict.fromkeys(members, last + barrier)
+        moved: dict[int, float] = {}
+        for route, amount in [
+            *zip(self.full, self.carried, strict=True),
+            *((self.routes[pair][0], amount) for pair, amount in self.by_memory.items()),
+        ]:
+            for link in route:
+                moved[link] = moved.get(link, 0.0) + amount
+        return Played(max(self.ended.values(), default=0.0), self.ended, moved, self.messages, self.count)
+
+    def ready(self, lane: int, now: float) -> None:
+        """Begins the lane's next step, or notes what it waits for."""
+        op = self.ops[lane][self.at[lane]]
+        while not self.elements[op.length][self.tile[lane]]:
+            if not self.advance(lane, now):
+                return
+            op = self.ops[lane][self.at[lane]]
+        rank = self.rank[lane]
+        if self.dead and now >= self.dead.get(rank, _NEVER):
+            return
+        for connection in op.recv:
+            if not self.arrived[connection]:
+                self.reader[connection] = lane
+                return
+        slots = self.model.slots
+        for connection in op.send:
+            if self.sent[connection] >= slots:
+                returned = self.returned[connection]
+                while returned and returned[0] <= now:
+                    returned.popleft()
+                    self.sent[connection] -= 1
+                if self.sent[connection] >= slots:
+                    if returned:
+                        self.push(returned[0], _READY, lane)
+                    else:
+                        self.writer[connection] = lane
+                    return
+        for connection in op.recv:
+            self.arrived[connection] -= 1
+        for connection in op.send:
+            self.sent[connection] += 1
+        model = self.model
+        slowed = self.wrong.slowed(rank) if self.wrong else 1.0
+        elements = self.elements[op.length][self.tile[lane]]
+        busy = (len(op.recv) * model.recv_overhead + elements * op.read_width * model.copy) * slowed
+        start = now
+        if model.one_processor:
+            start = max(now, self.processor.get(rank, 0.0))
+            self.processor[rank] = start + busy + len(op.send) * model.send_overhead * slowed
+        if self.record is not None:
+            self.record.begin(lane, self.tile[lane], op, now, start)
+        if not op.memory:
+            self.make(lane, start + busy)
+            return
+        self.pending[lane] = -1
+        self.push(start + busy + model.memory, _ACCESS, lane)
+
+    def make(self, lane: int, when: float) -> None:
+        """Moves what crosses by memory, or sends what the step has made by ``when``."""
+        op = self.ops[lane][self.at[lane]]
+        elements = self.elements[op.length][self.tile[lane]]
+        if self.pending[lane] < 0:
+            self.pending[lane] = len(op.memory)
+            amount = elements * op.memory_width
+            for pair in op.memory:
+                _, limited, _ = self.between(*pair)
+                self.by_memory[pair] = self.by_memory.get(pair, 0.0) + amount
+                self.flow_for[self.flows.begin(limited, amount, when)] = (-1, lane, -1, 0.0)
+            return
+        overhead = self.model.send_overhead * (self.wrong.slowed(self.rank[lane]) if self.wrong else 1.0)
+        amount = elements * op.send_width
+        for connection in op.send[:-1]:
+            when += overhead
+            self.push(when, _SEND, connection, amount)
+        if op.send:
+            when += overhead
+        self.push(when, _DONE, lane, 0)
+
+    def done(self, lane: int, now: float) -> None:
+        op = self.ops[lane][self.at[lane]]
+        for connection in op.recv:
+            back = now + self.latency[connection]
+            writer = self.writer[connection]
+            self.returned[connection].append(back)
+            if writer >= 0:
+                self.writer[connection] = -1
+                self.push(back, _READY, writer)
+        if self.record is not None:
+            self.record.end(lane, now)
+        if op.send:
+            self.send(op.send[-1], self.elements[op.length][self.tile[lane]] * op.send_width, now)
+        if self.advance(lane, now):
+            self.ready(lane, now)
+
+    def advance(self, lane: int, now: float) -> bool:
+        """To the next step. False at the end of the lane."""
+        at = self.at[lane] + 1
+        if at == len(self.ops[lane]):
+            at = 0
+            self.tile[lane] += 1
+            if self.tile[lane] == self.tiles:
+                self.finished[lane] = True
+                rank = self.rank[lane]
+                self.left[rank] -= 1
+                if not self.left[rank]:
+                    self.ended[rank] = now
+                return False
+        self.at[lane] = at
+        return True
+
+    def send(self, connection: int, amount: int, now: float) -> None:
+        """A message to the port, where it may have to wait."""
+        self.messages += 1
+        self.carried[connection] += amount
+        port = self.port[connection]
+        number = self.record.queued(connection, now, amount) if self.record is not None else -1
+        if self.port_busy[port]:
+            queue = self.port_queue[port]
+            if queue is None:
+                queue = self.port_queue[port] = deque()
+            queue.append((connection, amount, number))
+            return
+        self.leave(connection, amount, number, now)
+
+    def leave(self, connection: int, amount: int, number: int, now: float) -> None:
+        port = self.port[connection]
+        self.port_busy[port] = True
+        wait = self.port_free[port] - now
+        if wait > 0:  # the gap is not over
+            queue = self.port_queue[port]
+            if queue is None:
+                queue = self.port_queue[port] = deque()
+            queue.appendleft((connection, amount, number))
+            self.push(now + wait, _SEND, -1 - port)
+            return
+        if self.model.gap:
+            self.port_free[port] = now + self.model.gap
+        if self.record is not None:
+            self.record.leaves(number, now)
+        again, late = self.wrong.resent() if self.wrong else (0, 0.0)
+        flow = self.flows.begin(self.limited[connection], amount * self.model.wire * (1 + again), now)
+        self.flow_for[flow] = (connection, -1, number, late)
+
+    def moved(self, flow: int, now: float) -> None:
+        """The last byte of a flow has left its sender."""
+        connection, lane, number, late = self.flow_for.pop(flow)
+        self.flows.end(flow)
+        if connection < 0:
+            self.pending[lane] -= 1
+            if not self.pending[lane]:
+                self.make(lane, now)
+            return
+        if self.wrong:
+            late += self.wrong.delay()
+        if self.record is not None:
+            self.record.moved(number, now)
+        self.push(now + self.latency[connection] + late, _ARRIVE, connection)
+        port = self.port[connection]
+        queue = self.port_queue[port]
+        if queue:
+            self.leave(*queue.popleft(), now)
+        else:
+            self.port_busy[port] = False
+
+
+def play(
+    program: Program, ways: Ways, model: Model, record: Record | None = None, wrong: Disturbance | None = None
+) -> Played:
+    """Plays ``program``. Raises Deadlock, which names the cycle, where lanes wait for each other for ever."""
+    return Player(program, ways, model, record, wrong).run()

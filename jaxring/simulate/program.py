@@ -1,0 +1,163 @@
+"""Turns the tables of the simulated ranks into lanes whose steps name connections instead of ranks.
+
+The tables are those that the engines read (`Schedule.table`). A connection carries the messages of one lane from one
+rank to another, in order. Where a `Symmetry` is given, only one rank of each class has lanes, and a connection stands
+for all that the symmetry maps onto each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
+
+from jaxring.plan.schedule import MEMORY_PEER, Buffer, Flag, Kind, Schedule, ScheduleError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jaxring.simulate.sizes import Sizes
+    from jaxring.simulate.symmetry import Symmetry
+
+_INPUT, _OUTPUT, _SCRATCH = int(Buffer.INPUT), int(Buffer.OUTPUT), int(Buffer.SCRATCH)
+_ZERO, _RECV_PARTIAL, _SEND_PARTIAL = int(Flag.ZERO), int(Flag.RECV_PARTIAL), int(Flag.SEND_PARTIAL)
+_GATHER, _SPREAD = int(Kind.GATHER), int(Kind.SPREAD)
+
+
+class Op(NamedTuple):
+    """A step. ``recv``, ``send``: connections. ``memory``: (from rank, to rank) of data that crosses by memory.
+
+    ``length``: the index of its chunk's length in `Sizes`. ``send_width``, ``memory_width``: bytes per element of the
+    chunk in a message and in memory. ``read_width``: bytes that it reads per element, from all sources together.
+    """
+
+    recv: tuple[int, ...]
+    send: tuple[int, ...]
+    memory: tuple[tuple[int, int], ...]
+    length: int
+    send_width: int
+    memory_width: int
+    read_width: int
+    number: int
+
+
+@dataclasses.dataclass
+class Lane:
+    """The steps that one lane of a rank makes for each tile."""
+
+    rank: int
+    number: int
+    ops: list[Op]
+
+
+@dataclasses.dataclass
+class Program:
+    """``connections``: (from rank, to rank, lane) of each; the sender is a simulated rank.
+
+    ``memory``: the ranks of those whose domain addresses memory, and so begins and ends together, by domain.
+    """
+
+    schedule: Schedule
+    sizes: Sizes
+    lanes: list[Lane]
+    connections: list[tuple[int, int, int]]
+    memory: dict[int, list[int]]
+
+
+def compile_lanes(schedule: Schedule, sizes: Sizes, symmetry: Symmetry | None = None) -> Program:
+    """The program of all ranks, or of one rank of each class. Raises ScheduleError for a chunk of unknown length."""
+    number: dict[tuple[int, int, int], int] = {}
+    lanes: list[Lane] = []
+    by_memory: set[int] = set()
+    ranks: Iterable[int] = range(schedule.spec.nranks) if symmetry is None else symmetry.ranks
+    for rank in ranks:
+        table = schedule.table(rank)
+        steps, peers, begin = table.steps.tolist(), table.peers.tolist(), table.lane_begin.tolist()
+        for lane, (first, end) in enumerate(itertools.pairwise(begin)):
+            if first == end:
+                continue
+            reader = _Reader(schedule, sizes, rank, lane, peers, number, symmetry)
+            ops = [op for position in range(first, end) if (op := reader.read(steps[position], position - first))]
+            by_memory |= reader.by_memory
+            if ops:
+                lanes.append(Lane(rank, lane, ops))
+    domains: dict[int, list[int]] = {}
+    placement = schedule.spec.placement
+    touched = {placement[rank] for rank in by_memory}
+    for rank in ranks:
+        if placement[rank] in touched:
+            domains.setdefault(placement[rank], []).append(rank)
+    return Program(schedule, sizes, lanes, list(number), domains)
+
+
+class _Reader:
+    """Reads the steps of one lane in their order."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        sizes: Sizes,
+        rank: int,
+        lane: int,
+        peers: list[int],
+        number: dict[tuple[int, int, int], int],
+        symmetry: Symmetry | None,
+    ) -> None:
+        self.schedule, self.sizes, self.rank, self.lane = schedule, sizes, rank, lane
+        self.peers, self.number, self.symmetry = peers, number, symmetry
+        self.scratch: dict[int, int] = {}
+        self.by_memory: set[int] = set()
+
+    def connection(self, source: int, target: int) -> int:
+        if self.symmetry is not None:
+            source, target = self.symmetry.canonical(source, target)
+        return self.number.setdefault((source, target, self.lane), len(self.number))
+
+    def length(self, buffer: int, chunk: int, number: int) -> int:
+        if buffer == _SCRATCH:
+            if chunk not in self.scratch:
+                raise ScheduleError(
+                    f"rank {self.rank}, lane {self.lane}, step {number}: it reads scratch chunk {chunk} before "
+                    "anything is written there"
+                )
+            return self.scratch[chunk]
+        return self.sizes.of_piece[chunk % self.schedule.pieces]
+
+    def read(self, step: tuple[int, ...], number: int) -> Op | None:
+        """None for a step that only fills with zeros, which takes no time."""
+        kind, flags, src, dst, src_chunk, dst_chunk, recv_begin, send_begin, recv_count, send_count = step
+        if flags & _ZERO:
+            return None
+        in_memory = dst in (_INPUT, _OUTPUT)
+        chunk = (dst, dst_chunk) if in_memory or not src else (src, src_chunk)
+        if not in_memory and not src:
+            raise ScheduleError(f"rank {self.rank}, lane {self.lane}, step {number}: it names no chunk")
+        length = self.length(*chunk, number)
+        if dst == _SCRATCH:
+            self.scratch[dst_chunk] = length
+        rank = self.rank
+        recv: list[int] = []
+        send: list[int] = []
+        memory: list[tuple[int, int]] = []
+        sources = self.peers[recv_begin : recv_begin + recv_count]
+        for peer in sources:
+            other = peer & (MEMORY_PEER - 1)
+            if peer & MEMORY_PEER:
+                memory.append((other, rank))
+            elif other != rank:
+                recv.append(self.connection(other, rank))
+        for peer in self.peers[send_begin : send_begin + send_count]:
+            other = peer & (MEMORY_PEER - 1)
+            if peer & MEMORY_PEER:
+                memory.append((rank, other))
+            else:
+                send.append(self.connection(rank, other))
+        if memory:
+            self.by_memory.add(rank)
+        element, partial = self.sizes.element, self.sizes.partial
+        many = len(sources) if kind == _GATHER else 1
+        read = (src_chunk if kind == _SPREAD else max(1, len(sources))) * element
+        if flags & _RECV_PARTIAL:
+            read += len(recv) * (partial - element)
+        send_width = (partial if flags & _SEND_PARTIAL else element) * many
+        return Op(tuple(recv), tuple(send), tuple(memory), length, send_width, element, read, number)

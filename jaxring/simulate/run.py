@@ -1,0 +1,138 @@
+"""Simulates one collective on a cluster: from its description to its time, bandwidth and use of links."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from jaxring.plan.algorithms import build
+from jaxring.plan.collectives import COLLECTIVES
+from jaxring.plan.schedule import Schedule, Spec
+from jaxring.plan.user import build_user
+from jaxring.plan.user import find as find_user
+from jaxring.simulate import symmetry
+from jaxring.simulate.cluster import Folded
+from jaxring.simulate.play import Played, Ways, play
+from jaxring.simulate.program import compile_lanes
+from jaxring.simulate.record import Record
+from jaxring.simulate.sizes import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jaxring.simulate.cluster import Cluster, ClusterNetwork
+    from jaxring.simulate.faults import Faults
+
+# Runs of more messages keep no record of each.
+RECORDED = 200_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A simulated collective. ``algorithm_gbs``, ``bus_gbs``: as nccl-tests define them. ``used``: the share of the
+    time for which each kind of link was busy, mean and most. ``how``: which ranks were played. ``wall_s``: what
+    that took."""
+
+    cluster: str
+    hosts: int
+    ranks: int
+    collective: str
+    algorithm: str
+    protocol: str
+    channels: int
+    nbytes: int
+    time_us: float
+    algorithm_gbs: float
+    bus_gbs: float
+    used: Mapping[str, tuple[float, float]]
+    messages: int
+    events: int
+    how: str
+    wall_s: float
+    record: Record | None = dataclasses.field(repr=False, compare=False)
+
+
+def schedule_of(spec: Spec) -> Schedule:
+    """The schedule by the algorithm's name: one of ours, or one that was registered or imported."""
+    return build_user(spec) if find_user(spec.algorithm) is not None else build(spec)
+
+
+def simulate(
+    cluster: Cluster,
+    hosts: int,
+    collective: str,
+    nbytes: int,
+    algorithm: str,
+    *,
+    protocol: str = "simple",
+    channels: int = 0,
+    dtype: str = "float32",
+    symmetric: bool | None = None,
+    recorded: bool = True,
+    faults: Faults | None = None,
+) -> Run:
+    """Plays ``collective`` of ``nbytes`` of input per rank on ``hosts`` hosts.
+
+    ``symmetric``: None takes a symmetry where there is one and nothing goes wrong; False plays every rank; True demands
+    one. Under a symmetry all pieces have the length of the longest. Raises ValueError for what the cluster has not or
+    the algorithm does not serve, ScheduleError where the schedule cannot end.
+    """
+    begun = time.perf_counter()
+    if hosts < 1 or nbytes < 1:
+        raise ValueError(f"there must be a host and a byte at least, not {hosts} and {nbytes}")
+    if protocol not in cluster.models:
+        raise ValueError(f"{cluster.name} has no protocol {protocol!r}; there are {', '.join(cluster.models)}")
+    if collective not in COLLECTIVES:
+        raise ValueError(f"there is no collective {collective!r}; there are {', '.join(COLLECTIVES)}")
+    nranks = hosts * cluster.ranks
+    channels = channels or cluster.channels
+    perm = tuple((rank, (rank + 1) % nranks) for rank in range(nranks)) if COLLECTIVES[collective].pairs else ()
+    placement = cluster.placement(hosts)
+    model = cluster.models[protocol]
+    schedule = schedule_of(Spec(collective, nranks, algorithm, channels=channels, placement=placement, perm=perm))
+    network = cluster.build(hosts, protocol)
+    sizes = cut(schedule, nbytes, dtype, model.tile_bytes, equal=True)
+    found = None
+    if symmetric is not False and faults is None:
+        found = symmetry.find(schedule, sizes, cluster.ranks, cluster.leaf)
+        if symmetric and found is None:
+            raise ValueError(f"{algorithm} {collective} has no symmetry on {hosts} hosts of {cluster.name}")
+    if found is None:
+        sizes = cut(schedule, nbytes, dtype, model.tile_bytes)
+    program = compile_lanes(schedule, sizes, found)
+    messages = sizes.tiles * sum(len(op.send) for lane in program.lanes for op in lane.ops)
+    record = Record(program) if recorded and messages <= RECORDED else None
+    ways: Ways = network if found is None else Folded(network, found)
+    played = play(program, ways, model, record, faults.on(network, nranks) if faults else None)
+    moved = COLLECTIVES[collective].total(nranks, nbytes)
+    rate = moved / played.time_us / 1000 if played.time_us else 0.0
+    return Run(
+        cluster.name,
+        hosts,
+        nranks,
+        collective,
+        algorithm,
+        protocol,
+        channels,
+        nbytes,
+        played.time_us,
+        rate,
+        rate * COLLECTIVES[collective].bus_factor(nranks),
+        _used(network, played, ways.speed, model.wire),
+        played.messages,
+        played.events,
+        str(found) if found else "every rank is played",
+        time.perf_counter() - begun,
+        record,
+    )
+
+
+def _used(network: ClusterNetwork, played: Played, speeds: list[float], wire: float) -> dict[str, tuple[float, float]]:
+    """The mean and the largest share of the time that links of each kind were busy, of those that carried anything."""
+    shares: dict[str, list[float]] = {}
+    for link, amount in played.moved.items():
+        if played.time_us and speeds[link]:
+            share = amount * wire / speeds[link] / played.time_us
+            shares.setdefault(network.fabric.links[link].kind, []).append(share)
+    return {kind: (sum(each) / len(each), max(each)) for kind, each in shares.items()}

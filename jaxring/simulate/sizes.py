@@ -1,0 +1,53 @@
+"""How many elements of each chunk a tile moves, as `ffi/plan/plan.h` cuts blocks into pieces and pieces into tiles."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from jaxring.plan import dtypes
+from jaxring.plan.schedule import Schedule
+
+# Pieces of a block begin at multiples of this many bytes.
+PIECE_BYTES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """``lengths``: the different lengths of pieces, in elements; ``of_piece``: which of them each piece has.
+
+    ``element``, ``partial``: bytes of an element, and of an element of an incomplete reduction. ``tile``: elements of
+    the longest message's chunk. ``tiles``: how often a lane runs its steps.
+    """
+
+    element: int
+    partial: int
+    tile: int
+    tiles: int
+    lengths: tuple[int, ...]
+    of_piece: tuple[int, ...]
+
+    def elements(self) -> list[list[int]]:
+        """By length and tile."""
+        return [[max(0, min(self.tile, length - i * self.tile)) for i in range(self.tiles)] for length in self.lengths]
+
+
+def cut(schedule: Schedule, nbytes: int, dtype: str, tile_bytes: int, equal: bool = False) -> Sizes:
+    """The sizes for ``nbytes`` of input per rank. ``equal``: all pieces get the length of the longest one."""
+    element = dtypes.element_bytes(dtype)
+    folds = schedule.spec.facts.reduces
+    partial = dtypes.accumulator_bytes(dtype) if folds else element
+    total = -(-nbytes // element)
+    block = -(-total // schedule.in_blocks)
+    unit = max(1, PIECE_BYTES // element)
+    units = -(-block // unit)
+    bounds = [min(block, units * piece // schedule.pieces * unit) for piece in range(schedule.pieces + 1)]
+    sizes = [after - before for before, after in itertools.pairwise(bounds)]
+    if equal:
+        sizes = [max(sizes)] * len(sizes)
+    lengths = tuple(sorted(set(sizes)))
+    number = {length: index for index, length in enumerate(lengths)}
+    tile = max(1, tile_bytes // (max(element, partial) * schedule.group))
+    return Sizes(
+        element, partial, tile, max(1, -(-lengths[-1] // tile)), lengths, tuple(number[size] for size in sizes)
+    )
