@@ -3,8 +3,8 @@
 An all-reduce is two phases, folding and spreading; other collectives are one of them. A phase of an algorithm has so
 many dependent messages (hops), so many messages that one rank handles one after the other, and so many bytes through
 the busiest link: a rank's own, or its host's network where several hosts take part. Each algorithm's module says what
-its phases are, in terms of a `Call`. The constants are those of a commodity cluster; they order the candidates and do
-not promise times. Units: microseconds and bytes.
+its phases are, in terms of a `Call`. The constants are those of a profile; they order the candidates and do not promise
+times. Units: microseconds and bytes.
 """
 
 from __future__ import annotations
@@ -14,49 +14,16 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from jaxring.plan.collectives import COLLECTIVES, PhaseKind, Root
+from jaxring.plan.profile_file import COMMODITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """A class of connections: ``alpha`` us from send to receive, ``overhead`` us of work per message, us per byte."""
-
-    alpha: float
-    overhead: float
-    beta: float
+    from jaxring.plan.profile import Constants, Profile
 
 
-LINKS: dict[str, Link] = {
-    "memory": Link(1.0, 0.2, 0.0001),  # 10 GB/s for each rank
-    "shm": Link(2.0, 0.5, 0.0002),
-    "tcp": Link(30.0, 4.0, 0.001),
-    # A hop of a ring by NCCL's LL, which costs half of alpha here, takes 2.7 us on a network with RDMA (its tuning.cc);
-    # 100 Gbit/s, and a work request and a completion for each message.
-    "rdma": Link(5.4, 1.0, 0.00008),
-}
 # Between hosts.
 NETWORKS = ("tcp", "rdma")
-# ll's first cache line holds flag, header and payload: one line less to wait for. The bytes are the same.
-LL_ALPHA, LL_BETA = 0.5, 1.0
-# Where processes outnumber processors, a message costs a context switch to its receiver, and the processes take turns
-# at moving bytes. Measured on 2 cores: with 4 processes direct took 52 and 35 us longer than oneshot at 4 and 16 KiB,
-# which has a hop less; with 16 ring, which has 28 more, 20 to 50 us a hop longer than direct at 64 and 256 KiB.
-SWITCH_US = 30.0
-# The part of a chunk that moves in one step, by default and within a host (between hosts it is twice that, which does
-# not change the order of the candidates); a lane's steps start over for each tile.
-TILE_BYTES = 128 * 1024
-
-# Bytes of direct and oneshot, in percent: many flows that meet at one receiver (incast) get less out of it than one.
-CROWD_PERCENT = 125
-# Between hosts flows always crowd, and a vector of so many bytes leaves the caches of its host.
-READ_BACK_BYTES = 8 << 20
-# On one host a phase stays in the caches while what all ranks write in it does. With more than CACHE_RANKS that is less
-# by the square of their number, since each pair of them has rings of its own, whose slots take turns. Measured with 3,
-# 4, 8 and 16 processes on 2 cores: from 64 KiB up to there direct is level with the better of ring and
-# halving_doubling or up to 1.7 times as fast, above ring is 1.2 to 1.7 times as fast as direct.
-CACHE_BYTES, CACHE_RANKS = 32 << 20, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +38,11 @@ class Topology:
     domains_per_host: int
     processors: int = 0  # of a host; 0: as many as its processes want
     network: str = "tcp"  # of NETWORKS: how messages between hosts travel
+
+    @property
+    def carrier(self) -> str:
+        """The class of connections by which messages travel, as a profile names it."""
+        return self.network if self.hosts > 1 else "shm"
 
     @property
     def crowded(self) -> bool:
@@ -127,6 +99,7 @@ class Call:
     channels: int
     widening: int
     hierarchical: bool
+    constants: Constants = COMMODITY.constants
 
     @property
     def total(self) -> int:
@@ -161,10 +134,11 @@ class Call:
     @property
     def cached(self) -> bool:
         """Whether a phase stays in the caches."""
+        known = self.constants
         if self.topology.hosts > 1:
-            return self.total < READ_BACK_BYTES
-        crowd = max(self.count, CACHE_RANKS) ** 2
-        return self.total * (self.count - 1) * crowd < CACHE_BYTES * CACHE_RANKS**2
+            return self.total < known.read_back_bytes
+        crowd = max(self.count, known.cache_ranks) ** 2
+        return self.total * (self.count - 1) * crowd < known.cache_bytes * known.cache_ranks**2
 
     @property
     def rails(self) -> int:
@@ -191,16 +165,62 @@ def log2(n: int) -> int:
     return (n - 1).bit_length()
 
 
-def cost_us(shape: Shape, topology: Topology, protocol: str) -> float:
-    """Microseconds, rounded to whole nanoseconds, so that comparisons agree everywhere."""
-    link = LINKS[topology.network if topology.hosts > 1 else "shm"]
-    memory = LINKS["memory"]
-    ll = protocol == "ll"
-    switch, turns = (SWITCH_US, topology.domains_per_host / topology.processors) if topology.crowded else (0.0, 1.0)
-    wire = shape.hops * (link.alpha * (LL_ALPHA if ll else 1.0) + switch) + shape.messages * link.overhead
-    wire += shape.wire_bytes * link.beta * (LL_BETA if ll else 1.0) * turns
+@dataclasses.dataclass(frozen=True)
+class Price:
+    """What a candidate is predicted to take, in us, by what takes it."""
+
+    latency: float
+    messages: float
+    bandwidth: float
+    memory: float
+
+    @property
+    def us(self) -> float:
+        """The sum, rounded to whole nanoseconds, so that comparisons agree everywhere."""
+        return round(self.latency + self.messages + self.bandwidth + self.memory, 3)
+
+    @property
+    def limit(self) -> str:
+        """The name of the part that takes most."""
+        return max(dataclasses.asdict(self).items(), key=lambda part: part[1])[0]
+
+
+def price(shape: Shape, topology: Topology, protocol: str, profile: Profile = COMMODITY) -> Price:
+    """What a schedule of this shape takes on these ranks by this protocol."""
+    link, memory, known = profile.link(topology.carrier), profile.memory, profile.constants
+    alpha, beta = (known.ll_alpha, known.ll_beta) if protocol == "ll" else (1.0, 1.0)
+    switch, turns = (known.switch, topology.domains_per_host / topology.processors) if topology.crowded else (0.0, 1.0)
     local = 2 * memory.alpha + shape.memory_bytes * memory.beta if shape.memory_bytes or not shape.hops else 0.0
-    return round(wire + local, 3)
+    return Price(
+        latency=shape.hops * (link.alpha * alpha + switch),
+        messages=shape.messages * link.overhead,
+        bandwidth=shape.wire_bytes * link.beta * beta * turns,
+        memory=local,
+    )
+
+
+def light_us(collective: str, topology: Topology, nbytes: int, profile: Profile = COMMODITY) -> float:
+    """A bound below the time of any algorithm, in us, of ``nbytes`` of input per rank.
+
+    It is one message's latency, or the bytes that have to enter or leave a host, whichever takes longer; on one host
+    those of a memory domain. In one domain it is the bytes of a rank's operand and result.
+    """
+    facts, n = COLLECTIVES[collective], topology.nranks
+    total = facts.total(n, nbytes)
+    if topology.domains == 1:
+        result = nbytes // facts.in_blocks(n) * facts.out_blocks(n)
+        return round(profile.memory.alpha + (nbytes + result) * profile.memory.beta, 3)
+    between = topology.hosts > 1
+    places = topology.hosts if between else topology.domains
+    inside = topology.ranks_per_host if between else topology.width
+    crossing: float = nbytes
+    if facts.without_blocks and facts.root is Root.NONE:
+        crossing = len(facts.phases) * total * (places - 1) / places
+    elif not facts.without_blocks and not facts.pairs:
+        many = inside if facts.blocks_in and facts.blocks_out else 1
+        crossing = total * (n - inside) / n * many
+    link = profile.link(topology.carrier)
+    return round(max(link.alpha * min(1.0, profile.constants.ll_alpha), crossing * link.beta), 3)
 
 
 def widening(collective: str, element_bytes: int, accumulator_bytes: int) -> int:

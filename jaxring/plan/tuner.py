@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from jaxring.plan import cost, dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS, build, serving
+from jaxring.plan.choice import Choice, Detail, asked_for
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.gpu import copy_engine, nvls
+from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import Spec
-from jaxring.plan.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from jaxring.plan.profile import Profile
 
 DEFAULT_LL_BYTES = 4096
 MAX_CHANNELS = 4
@@ -24,29 +26,6 @@ INTERFACE_BYTES = 64 * 1024
 ANY_CHANNELS = (1, 1 << 16)
 # The default of ranks that share memory: sending no messages is faster than any protocol for them.
 BY_MEMORY = "direct"
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """``candidates``: ("algorithm/protocol", predicted us), cheapest first. ``asked``: what the call asked for."""
-
-    algorithm: str
-    protocol: str
-    channels: int
-    why: str
-    candidates: list[tuple[str, float]]
-    asked: str = ""
-
-    @property
-    def reason(self) -> str:
-        """Why it was taken, in words."""
-        return f"{self.asked} asked for; {self.why}" if self.asked else self.why
-
-
-def asked_for(algorithm: str | None, protocol: str | None) -> str:
-    """What a call asks for, in words; empty where it leaves the choice."""
-    asked = (("algorithm", algorithm), ("protocol", protocol))
-    return " and ".join(f"{what} {value!r}" for what, value in asked if value)
 
 
 def chunk_bytes(spec: Spec, nbytes: int, dtype: object) -> int:
@@ -119,57 +98,6 @@ def _names(
     return preferred or able
 
 
-def choose_among(
-    pick: Callable[..., Choice],
-    from_algorithms: Selection = EVERYTHING,
-    from_protocols: Selection = EVERYTHING,
-    algorithm: str | None = None,
-    protocol: str | None = None,
-) -> Choice:
-    """The choice of ``pick`` among what the settings allow.
-
-    It takes ``algorithm``, ``protocol``, ``unwanted``, ``unwanted_protocols`` and ``also``, as `choose` does.
-
-    A setting holds for every collective of a job. A collective that none of the allowed algorithms can run therefore
-    runs with another one, and the reason says so. A setting never overrules a call's own ``algorithm`` or ``protocol``.
-    """
-    names = (algorithm,) if algorithm else from_algorithms.only or (None,)
-    kinds = (protocol,) if protocol else from_protocols.only or (None,)
-    applied = [
-        f"{variable}={selection}"
-        for variable, selection, asked in (
-            ("JAXRING_ALGO", from_algorithms, algorithm),
-            ("JAXRING_PROTO", from_protocols, protocol),
-        )
-        if selection and asked is None
-    ]
-    if not applied:
-        return pick(algorithm=algorithm, protocol=protocol)
-    best: Choice | None = None
-    refusal = ""
-    for name in names:
-        for kind in kinds:
-            try:
-                choice = pick(
-                    algorithm=name,
-                    protocol=kind,
-                    unwanted=from_algorithms.but,
-                    unwanted_protocols=from_protocols.but,
-                    also=from_algorithms.also,
-                )
-            except ValueError as error:
-                refusal = refusal or str(error)
-                continue
-            if best is None or choice.candidates[0][1] < best.candidates[0][1]:
-                best = choice
-    setting = " and ".join(applied)
-    if best is None:
-        free = pick(algorithm=algorithm, protocol=protocol)
-        return dataclasses.replace(free, why=f"{setting} leaves nothing that serves ({refusal}); {free.why}")
-    # A choice among the names that a setting allows is no request for one of them.
-    return dataclasses.replace(best, asked=asked_for(algorithm, protocol), why=f"with {setting}, {best.why}")
-
-
 def choose(
     collective: str,
     placement: Sequence[int],
@@ -186,6 +114,7 @@ def choose(
     unwanted_protocols: Sequence[str] = (),
     also: Sequence[str] = (),
     network: str = "tcp",
+    profile: Profile = COMMODITY,
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
@@ -194,7 +123,8 @@ def choose(
     ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for. ``also``: algorithms that may be taken
     though they are not taken unasked. ``interfaces``: of every host, over which channels between hosts are spread.
     ``processors``: what the processes of a host share (0: enough). ``network``: "tcp" or "rdma", by which messages
-    between hosts are priced. ``algorithm`` and ``protocol`` restrict the choice;
+    between hosts are priced. ``profile``: the constants of the prices, and what was measured. ``algorithm`` and
+    ``protocol`` restrict the choice;
     ValueError says why they cannot serve and what would. Same arguments give the same choice on every rank.
     """
     if collective not in COLLECTIVES:
@@ -204,6 +134,8 @@ def choose(
     topology = cost.Topology.of(where, tuple(hosts), processors, network)
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
     found: list[tuple[float, int, str, str, int]] = []
+    details: dict[str, Detail] = {}
+    layout = (topology.domains, topology.width, topology.hosts)
     refused = ""
     unwanted_protocols = [kind for kind in unwanted_protocols if kind != protocol]
     for name in _names(collective, where, topology, algorithm, protocol, unwanted, also):
@@ -237,8 +169,11 @@ def choose(
                         f"{longest}; use protocol 'simple'"
                     )
                     continue
-            shape = ALGORITHMS[name].shape_on(collective, topology, nbytes, each, widening)
-            found.append((cost.cost_us(shape, topology, kind), len(found), name, kind, each))
+            shape = ALGORITHMS[name].shape_on(collective, topology, nbytes, each, widening, profile.constants)
+            predicted = cost.price(shape, topology, kind, profile)
+            measured = profile.time(collective, name, kind, layout, nbytes)
+            details[f"{name}/{kind}"] = Detail(predicted, measured)
+            found.append((predicted.us, len(found), name, kind, each))
     if not found and algorithm is None and protocol == "ll":
         raise ValueError(
             f"protocol 'll' carries messages of at most {ll_bytes} bytes, and {collective} of {nbytes} bytes sends "
@@ -246,25 +181,33 @@ def choose(
         )
     if not found:
         raise ValueError(refused or f"every algorithm that serves {collective} is excluded")
+    times = [details[f"{name}/{kind}"].measured for _, _, name, kind, _ in found]
+    known = None not in times
+    if known:  # a prediction and a measurement cannot be compared
+        found = [(time or 0.0, i, n, k, c) for time, (_, i, n, k, c) in zip(times, found, strict=True)]
     found.sort()
     price, _, name, kind, count = found[0]
     return Choice(
         name,
         kind,
         count,
-        _why(topology, name, kind, price, len(found)),
+        _why(topology, name, kind, price, len(found), known),
         [(f"{candidate}/{how}", us) for us, _, candidate, how, _ in found],
         asked_for(algorithm, protocol),
+        details,
+        cost.light_us(collective, topology, nbytes, profile),
     )
 
 
-def _why(topology: cost.Topology, name: str, kind: str, price: float, count: int) -> str:
+def _why(topology: cost.Topology, name: str, kind: str, price: float, count: int, measured: bool) -> str:
     if kind == "memory":
         why = "all ranks share memory" if topology.nranks > 1 else "there is one rank"
     elif count == 1:
         why = f"{name} by {kind} is the only candidate, at {price:g} us"
     else:
-        why = f"{name} by {kind} is the cheapest of {count} candidates, at {price:g} us"
+        why = f"{name} by {kind} is the {'fastest' if measured else 'cheapest'} of {count} candidates, at {price:g} us"
+    if measured and count > 1:
+        why += " as measured on this kind of machine"
     if topology.crowded:
         why += f", with {topology.domains_per_host} processes on {topology.processors} processors"
     return why

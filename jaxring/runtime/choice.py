@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jaxring._native as _native
 from jaxring.plan import tuner, user
+from jaxring.plan.choice import Choice, choose_among
 from jaxring.plan.schedule import Spec
 from jaxring.plan.selection import EVERYTHING
 from jaxring.settings import settings
@@ -26,7 +27,7 @@ def choose(
     interfaces: int = 1,
     processors: int = 0,
     network: str = "tcp",
-) -> tuner.Choice:
+) -> Choice:
     """The choice for a call among ranks with these memory domains and hosts. Raises ValueError for what cannot be done.
 
     ``interfaces``: of the host that has the fewest, between hosts. ``processors``: what the processes share if one host
@@ -36,7 +37,7 @@ def choose(
     # PXN cannot gather messages whose sizes only their senders know.
     no_pxn = ("pxn",) if ragged else ()
 
-    def pick(unwanted: Sequence[str] = (), **wishes: Any) -> tuner.Choice:
+    def pick(unwanted: Sequence[str] = (), **wishes: Any) -> Choice:
         return tuner.choose(
             collective,
             domains,
@@ -52,7 +53,7 @@ def choose(
             **wishes,
         )
 
-    choice = _users_choice(collective, domains, spec, root) or tuner.choose_among(
+    choice = _users_choice(collective, domains, spec, root) or choose_among(
         pick,
         EVERYTHING if ragged else settings().algo,
         settings().proto,
@@ -64,7 +65,7 @@ def choose(
     return dataclasses.replace(choice, channels=1) if ragged or apart else choice
 
 
-def _users_choice(collective: str, domains: tuple[int, ...], spec: CallSpec, root: int) -> tuner.Choice | None:
+def _users_choice(collective: str, domains: tuple[int, ...], spec: CallSpec, root: int) -> Choice | None:
     """The choice where the caller asked for an algorithm of their own: nothing is left to choose but the protocol."""
     if spec.algorithm is None or user.find(spec.algorithm) is None:
         return None
@@ -73,4 +74,4 @@ def _users_choice(collective: str, domains: tuple[int, ...], spec: CallSpec, roo
     protocol = spec.protocol or ("simple" if messages else "memory")
     if messages and protocol == "memory":
         raise ValueError(f"algorithm {spec.algorithm!r} sends messages, which protocol 'memory' does not carry")
-    return tuner.Choice(spec.algorithm, protocol, 1, f"algorithm {spec.algorithm!r} of your own", [])
+    return Choice(spec.algorithm, protocol, 1, f"algorithm {spec.algorithm!r} of your own", [])

@@ -16,10 +16,6 @@ from jaxring.plan.algorithms.record import Algorithm
 from jaxring.plan.collectives import PhaseKind
 from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
 
-# With up to this many ranks on one host there is no incast: a rank writes the data for all others once. Measured with 3
-# and 4 processes on 2 cores: between 1 and 1.15 times as fast as the better of ring and halving_doubling.
-CLOSE_RANKS = 4
-
 
 class _View:
     """One rank's view of the others: the members of its domain, and the remote ranks in staggered order."""
@@ -159,9 +155,9 @@ def phase(call: cost.Call, _: PhaseKind) -> cost.Phase:
         wire = call.total * call.outside // call.count
     else:
         wire = call.total * call.outside // call.count * call.crossing
-    few = call.topology.hosts == 1 and (call.cached or call.count <= CLOSE_RANKS)
+    few = call.topology.hosts == 1 and (call.cached or call.count <= call.constants.close_ranks)
     if call.count > 2 and not few:
-        wire = wire * cost.CROWD_PERCENT // 100
+        wire = wire * call.constants.crowd_percent // 100
     return cost.Phase(1, call.count - 1, wire)
 
 

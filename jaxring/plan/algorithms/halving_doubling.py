@@ -26,10 +26,6 @@ from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# The cost of a byte, in percent of ring's, if a vector does not fit the caches: a rank reads data back from memory that
-# it sends again, while ring forwards what it has just received. Measured against ring (JAXRING_ALGO, `jaxring bench
-# --peers`) with 4 processes on 2 cores: 7 to 13 percent more over TCP, 10 to 30 in memory.
-READ_BACK_PERCENT = 110
 MAX_CHANNELS = 8
 
 
@@ -177,7 +173,7 @@ def phase(call: cost.Call, phase: PhaseKind) -> cost.Phase:
     p = 1 << (n.bit_length() - 1)
     extra = n > p
     hops = max(cost.log2(p), p // call.channels) + extra
-    percent = 100 if call.cached else READ_BACK_PERCENT
+    percent = 100 if call.cached else call.constants.read_back_percent
     across = call.total * call.outside // n * call.crossing * percent // 100
     return cost.Phase(hops, p - 1 + extra * p, (across + extra * call.total) * call.widened(phase))
 

@@ -32,7 +32,7 @@ def shape(call: cost.Call) -> cost.Shape:
     """One hop. Every rank folds the whole vector and not a share of it: half a byte more for each that comes."""
     n = call.count
     wire = call.total * call.outside * call.crossing
-    crowded = wire * cost.CROWD_PERCENT // 100 if n > 2 else wire
+    crowded = wire * call.constants.crowd_percent // 100 if n > 2 else wire
     return cost.Shape(1, n - 1, crowded + call.total * (n - 1) // 2, 0)
 
 

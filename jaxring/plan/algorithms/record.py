@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from jaxring.plan.collectives import COLLECTIVES, Root
 from jaxring.plan.cost import Call, Shape
+from jaxring.plan.profile_file import COMMODITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jaxring.plan.cost import Topology
+    from jaxring.plan.profile import Constants
     from jaxring.plan.schedule import Schedule, Spec
 
 ENGINES = frozenset({"CPU", "GPU"})
@@ -59,9 +61,17 @@ class Algorithm:
         if not self.unasked <= self.engines or not self.engines <= ENGINES:
             raise ValueError(f"algorithm {self.name!r}: engines are some of {', '.join(sorted(ENGINES))}")
 
-    def shape_on(self, collective: str, topology: Topology, nbytes: int, channels: int = 1, widening: int = 1) -> Shape:
+    def shape_on(
+        self,
+        collective: str,
+        topology: Topology,
+        nbytes: int,
+        channels: int = 1,
+        widening: int = 1,
+        constants: Constants = COMMODITY.constants,
+    ) -> Shape:
         """The shape of its schedule for ``nbytes`` of input per rank."""
-        call = Call(collective, topology, nbytes, channels, widening, self.hierarchical)
+        call = Call(collective, topology, nbytes, channels, widening, self.hierarchical, constants)
         if self.memory and topology.domains == 1:
             # Each rank reads its share of all inputs and writes it to all outputs; a rooted fold is the root's alone.
             alone = COLLECTIVES[collective].root is Root.TARGET

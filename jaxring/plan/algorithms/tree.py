@@ -168,7 +168,7 @@ def shape(call: cost.Call) -> cost.Shape:
     if call.collective != "all_reduce":
         return once
     # A lane's next tile goes up only when this one has come down.
-    tiles = max(1, -(-call.total // (2 * call.rails * cost.TILE_BYTES)))
+    tiles = max(1, -(-call.total // (2 * call.rails * call.constants.tile_bytes)))
     return dataclasses.replace(once, hops=once.hops * tiles)
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from jaxring.plan import cost, dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS, serving
+from jaxring.plan.choice import Choice, asked_for
 from jaxring.plan.collectives import COLLECTIVES, Root
 from jaxring.plan.gpu import copy_engine, experimental, nvls
 from jaxring.plan.gpu.lanes import Path, lanes_for, path
 from jaxring.plan.schedule import Spec
-from jaxring.plan.tuner import Choice, asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

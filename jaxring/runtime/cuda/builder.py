@@ -15,8 +15,8 @@ from jaxring.settings import settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxring.plan.choice import Choice
     from jaxring.plan.schedule import Schedule
-    from jaxring.plan.tuner import Choice
     from jaxring.runtime.call import CallSpec
 
 # The kernels' number of the one-shot all-reduce, and that of no fused kernel; others are in the collectives' records.

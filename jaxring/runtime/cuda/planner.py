@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from jaxring.errors import JoinError
-from jaxring.plan import tuner
+from jaxring.plan.choice import choose_among
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu import tuner as cuda_tuner
 from jaxring.plan.schedule import Spec
@@ -87,7 +87,7 @@ class CudaPlanner:
                 nvls_widening=cuda_nvls.widening(self._native, spec.op, spec.dtype),
             )
             asked = (spec.algorithm, spec.protocol)
-            choice = tuner.choose_among(pick, settings().algo, settings().proto, *asked)
+            choice = choose_among(pick, settings().algo, settings().proto, *asked)
         schedule = schedules.schedule(
             half,
             Spec(

@@ -8,6 +8,7 @@ import pytest
 
 from jaxring.errors import JoinError
 from jaxring.plan import dtypes, tuner
+from jaxring.plan.choice import choose_among
 from jaxring.plan.gpu import copy_engine
 from jaxring.plan.gpu import tuner as cuda_tuner
 from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for, path
@@ -230,7 +231,7 @@ def test_a_setting_allows_the_switch_or_rules_it_out():
     pick = functools.partial(cuda_tuner.choose, "all_reduce", (0,) * 8, 1 << 28, "float32", 16, no_nvls="")
 
     def chosen(setting, **asked):
-        return tuner.choose_among(pick, load({"JAXRING_ALGO": setting}).algo, **asked)
+        return choose_among(pick, load({"JAXRING_ALGO": setting}).algo, **asked)
 
     assert chosen("+nvls").algorithm == "nvls"
     assert chosen("+nvls").reason.startswith("with JAXRING_ALGO=+nvls, nvls by memory is the cheapest")

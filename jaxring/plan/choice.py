@@ -1,0 +1,102 @@
+"""A tuner's choice and its reasons, and the choice among what the settings allow."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from jaxring.plan.selection import EVERYTHING, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from jaxring.plan.cost import Price
+
+
+@dataclasses.dataclass(frozen=True)
+class Detail:
+    """Of a candidate: the prediction, and the time measured on this kind of machine, in us, where there is one."""
+
+    predicted: Price
+    measured: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """``candidates``: ("algorithm/protocol", us), cheapest first. ``asked``: what the call asked for.
+
+    The times are those that were compared: predictions, or measurements where every candidate has been measured.
+    ``details`` has what is known of each; ``light`` is a bound in us below the time of any algorithm. Choices for GPUs
+    have neither.
+    """
+
+    algorithm: str
+    protocol: str
+    channels: int
+    why: str
+    candidates: list[tuple[str, float]]
+    asked: str = ""
+    details: Mapping[str, Detail] = dataclasses.field(default_factory=dict)
+    light: float = 0.0
+
+    @property
+    def reason(self) -> str:
+        """Why it was taken, in words."""
+        return f"{self.asked} asked for; {self.why}" if self.asked else self.why
+
+
+def asked_for(algorithm: str | None, protocol: str | None) -> str:
+    """What a call asks for, in words; empty where it leaves the choice."""
+    asked = (("algorithm", algorithm), ("protocol", protocol))
+    return " and ".join(f"{what} {value!r}" for what, value in asked if value)
+
+
+def choose_among(
+    pick: Callable[..., Choice],
+    from_algorithms: Selection = EVERYTHING,
+    from_protocols: Selection = EVERYTHING,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+) -> Choice:
+    """The choice of ``pick`` among what the settings allow.
+
+    It takes ``algorithm``, ``protocol``, ``unwanted``, ``unwanted_protocols`` and ``also``, as `choose` does.
+
+    A setting holds for every collective of a job. A collective that none of the allowed algorithms can run therefore
+    runs with another one, and the reason says so. A setting never overrules a call's own ``algorithm`` or ``protocol``.
+    """
+    names = (algorithm,) if algorithm else from_algorithms.only or (None,)
+    kinds = (protocol,) if protocol else from_protocols.only or (None,)
+    applied = [
+        f"{variable}={selection}"
+        for variable, selection, asked in (
+            ("JAXRING_ALGO", from_algorithms, algorithm),
+            ("JAXRING_PROTO", from_protocols, protocol),
+        )
+        if selection and asked is None
+    ]
+    if not applied:
+        return pick(algorithm=algorithm, protocol=protocol)
+    best: Choice | None = None
+    refusal = ""
+    for name in names:
+        for kind in kinds:
+            try:
+                choice = pick(
+                    algorithm=name,
+                    protocol=kind,
+                    unwanted=from_algorithms.but,
+                    unwanted_protocols=from_protocols.but,
+                    also=from_algorithms.also,
+                )
+            except ValueError as error:
+                refusal = refusal or str(error)
+                continue
+            if best is None or choice.candidates[0][1] < best.candidates[0][1]:
+                best = choice
+    setting = " and ".join(applied)
+    if best is None:
+        free = pick(algorithm=algorithm, protocol=protocol)
+        return dataclasses.replace(free, why=f"{setting} leaves nothing that serves ({refusal}); {free.why}")
+    # A choice among the names that a setting allows is no request for one of them.
+    return dataclasses.replace(best, asked=asked_for(algorithm, protocol), why=f"with {setting}, {best.why}")
