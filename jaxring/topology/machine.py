@@ -40,7 +40,10 @@ class Pci:
 
 @dataclasses.dataclass(frozen=True)
 class Net:
-    """A NIC's port: an RDMA device's, or a network interface. ``busid`` is "" where it is no PCI device."""
+    """A NIC's port: an RDMA device's, or a network interface. ``busid`` is "" where it is no PCI device.
+
+    ``dev``: the number that NCCL's network plugin gives it, -1 where that is not known.
+    """
 
     name: str
     busid: str = ""
@@ -49,6 +52,7 @@ class Net:
     mbps: int = 0
     guid: str = ""
     gdr: bool = False
+    dev: int = -1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,6 +40,10 @@ class Wiring:
         """The vertices of the NICs' ports, in the order of ``machine.nets``; one that is listed twice counts once."""
         return tuple(dict.fromkeys(self.vertex(net) for net in self.machine.nets))
 
+    def nic_speed(self, nic: int) -> float:
+        """GB/s between a port, given as its vertex, and the network."""
+        return next(speeds.nic(net.mbps) for net in self.machine.nets if self.vertex(net) == nic)
+
 
 def name(device: Gpu | Net) -> str:
     """What a GPU or a NIC's port is called: "GPU0", "mlx5_0", or "mlx5_0:2" for a second port."""
@@ -73,9 +77,8 @@ def cluster(wirings: Sequence[Wiring]) -> Fabric:
             dataclasses.replace(link, source=link.source + first, target=link.target + first)
             for link in wired.fabric.links
         ]
-        speed = {wired.vertex(net): speeds.nic(net.mbps) for net in wired.machine.nets}
         for nic in wired.nics:
-            links += _both(first + nic, 0, speed[nic], speeds.NET_US, "net")
+            links += _both(first + nic, 0, wired.nic_speed(nic), speeds.NET_US, "net")
     return Fabric(tuple(vertices), tuple(links))
 
 

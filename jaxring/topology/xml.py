@@ -72,7 +72,7 @@ class _Reader:
             elif child.tag == "net":
                 speed, port = child.number("speed", 0), child.number("port", 1)
                 guid, gdr = child.get("guid", ""), child.get("gdr", "0") == "1"
-                yield Net(child.get("name", ""), parent, numa, port, speed, guid, gdr)
+                yield Net(child.get("name", ""), parent, numa, port, speed, guid, gdr, child.number("dev", -1))
             elif child.tag == "gpu":
                 dev = child.number("dev", 0)
                 self.once(child, f"GPU {dev}")
@@ -130,7 +130,12 @@ def text(machine: Machine) -> str:
         key = (net.busid, net.numa)
         nic = nics[key] if key in nics else ET.SubElement(above, "nic")
         nics[key] = nic
-        attributes = {"name": net.name, "dev": str(number), "speed": str(net.mbps), "port": str(net.port)}
+        attributes = {
+            "name": net.name,
+            "dev": str(net.dev if net.dev >= 0 else number),
+            "speed": str(net.mbps),
+            "port": str(net.port),
+        }
         ET.SubElement(nic, "net", attributes | {"guid": net.guid or "0x0", "gdr": str(int(net.gdr))})
     ET.indent(system)
     return ET.tostring(system, encoding="unicode") + "\n"

@@ -46,27 +46,31 @@ class Bound:
     proven: bool
 
 
-def bound(fabric: Fabric, collective: str, root: int = 0, steps: int | None = None) -> Bound:
-    """The bound of a collective over all ranks of a fabric. `root` is a rank; `steps` limits the flows sought.
+def bound(
+    fabric: Fabric, collective: str, root: int = 0, steps: int | None = None, ranks: Sequence[int] | None = None
+) -> Bound:
+    """The bound of a collective over the ranks of a fabric, or over those vertices only that `ranks` names.
 
-    Raises ValueError for another collective, and for fewer than two ranks.
+    `root` is a number among these ranks; `steps` limits the flows sought. Raises ValueError for another collective, and
+    for fewer than two ranks.
     """
-    count = len(fabric.ranks)
+    ranks = fabric.ranks if ranks is None else ranks
+    count = len(ranks)
     if count < 2:
         raise ValueError(f"a bound is between ranks, and this fabric has {count}")
     budget = _Steps(steps)
     if collective in ("all_gather", "reduce_scatter"):
         turned = fabric if collective == "all_gather" else _reversed(fabric)
-        rate, inside = _all_gather(turned, budget)
+        rate, inside = _all_gather(turned, ranks, budget)
         links = _leaving(turned, inside)
         return Bound(collective, rate * count, rate * (count - 1), (inside,), links, not budget.over)
     if collective == "broadcast":
-        rate, inside = _broadcast(fabric, fabric.ranks[root], budget)
+        rate, inside = _broadcast(fabric, ranks, ranks[root], budget)
         return Bound(collective, rate, rate, (inside,), _leaving(fabric, inside), not budget.over)
     if collective == "all_reduce":
-        found = [(*_all_reduce(fabric, budget), fabric)]
+        found = [(*_all_reduce(fabric, ranks, budget), fabric)]
         if not _symmetric(fabric):
-            found.append((*_all_reduce(_reversed(fabric), budget), _reversed(fabric)))
+            found.append((*_all_reduce(_reversed(fabric), ranks, budget), _reversed(fabric)))
         rate, groups, turned = min(found, key=lambda each: each[0])
         backwards = _reversed(turned)
         links = tuple(sorted({link for group in groups for link in _leaving(backwards, group)}))
@@ -124,27 +128,27 @@ def _network(fabric: Fabric) -> tuple[Network, list[int]]:
     return network, base
 
 
-def _all_gather(fabric: Fabric, budget: _Steps) -> tuple[Fraction, frozenset[int]]:
+def _all_gather(fabric: Fabric, ranks: Sequence[int], budget: _Steps) -> tuple[Fraction, frozenset[int]]:
     """GB/s that each rank can send to all others at once, and the set of vertices that cannot send more."""
     network, base = _network(fabric)
     source = len(fabric.vertices)
-    arcs = [network.add(source, rank, 0) for rank in fabric.ranks]
+    arcs = [network.add(source, rank, 0) for rank in ranks]
     everyone = frozenset(range(source))
 
     def rate_of(inside: frozenset[int]) -> Fraction:
         out = sum(base[link] for link in _leaving(fabric, inside))
-        return Fraction(out, sum(rank in inside for rank in fabric.ranks))
+        return Fraction(out, sum(rank in inside for rank in ranks))
 
     # The sets that usually decide: all but one rank, and one rank alone.
-    candidates = [everyone - {rank} for rank in fabric.ranks] + [frozenset({rank}) for rank in fabric.ranks]
+    candidates = [everyone - {rank} for rank in ranks] + [frozenset({rank}) for rank in ranks]
     worst = min(candidates, key=rate_of)
     rate = rate_of(worst)
-    for sink in fabric.ranks:
+    for sink in ranks:
         while budget.take():
             scaled(network, rate.denominator, base)
             for arc in arcs:
                 network.capacity[arc] = rate.numerator
-            need = rate.numerator * len(fabric.ranks)
+            need = rate.numerator * len(ranks)
             if network.flow(source, sink, need) >= need:
                 break
             worst = network.reached(source) - {source}
@@ -154,11 +158,11 @@ def _all_gather(fabric: Fabric, budget: _Steps) -> tuple[Fraction, frozenset[int
     return rate / _UNITS, worst
 
 
-def _broadcast(fabric: Fabric, root: int, budget: _Steps) -> tuple[Fraction, frozenset[int]]:
+def _broadcast(fabric: Fabric, ranks: Sequence[int], root: int, budget: _Steps) -> tuple[Fraction, frozenset[int]]:
     network, base = _network(fabric)
     least = sum(base[link] for link in fabric.leaving[root])
     inside = frozenset({root})
-    for sink in fabric.ranks:
+    for sink in ranks:
         if sink != root and budget.take():
             found = network.flow(root, sink, least)
             if found < least:
@@ -166,11 +170,10 @@ def _broadcast(fabric: Fabric, root: int, budget: _Steps) -> tuple[Fraction, fro
     return Fraction(least, _UNITS), inside
 
 
-def _all_reduce(fabric: Fabric, budget: _Steps) -> tuple[Fraction, tuple[frozenset[int], ...]]:
+def _all_reduce(fabric: Fabric, ranks: Sequence[int], budget: _Steps) -> tuple[Fraction, tuple[frozenset[int], ...]]:
     """GB/s of an all-reduce's data, and the groups of the worst partition of the ranks."""
-    cuts = _Cuts(fabric)
-    groups = [frozenset({rank}) for rank in fabric.ranks]
-    sets = [frozenset({rank}) for rank in fabric.ranks]
+    cuts = _Cuts(fabric, ranks)
+    groups = [frozenset({rank}) for rank in ranks]
     into = sum(cuts.around(group)[0] for group in groups)
     # Twice the rate, in units, by this partition.
     rate = Fraction(into, len(groups) - 1)
@@ -190,8 +193,8 @@ def _all_reduce(fabric: Fabric, budget: _Steps) -> tuple[Fraction, tuple[frozens
 class _Cuts:
     """Minimal cuts around groups of ranks, by what may enter."""
 
-    def __init__(self, fabric: Fabric) -> None:
-        self.ranks = fabric.ranks
+    def __init__(self, fabric: Fabric, ranks: Sequence[int]) -> None:
+        self.ranks = ranks
         self.network, self.base = _network(fabric)
         self.source, self.sink = len(fabric.vertices), len(fabric.vertices) + 1
         self.excluded = {rank: self.network.add(self.source, rank, 0) for rank in self.ranks}
