@@ -15,6 +15,9 @@ if int(os.environ.get("PJRT_NPROC") or 0) < 8 * DEVICES:
 # A hang of the engine ends well before pytest's own timeout, which cannot interrupt native code.
 os.environ.setdefault("JAXRING_TIMEOUT", "60")
 
+# Choices do not depend on what `jaxring tune` has measured on this machine.
+os.environ["XDG_CACHE_HOME"] = str(ROOT / "build" / "tests" / "cache")
+
 # Read when JAX starts its backend, here and in the processes that tests start.
 os.environ.setdefault("XLA_FLAGS", QUICK)
 

@@ -3,11 +3,16 @@
     jaxring explain all_reduce -n 4x2 --hosts 2 -b 1M
 
 Nothing is started: this is the planner's own decision, from the shape of the job. `jaxring.explain()` tells inside a
-program what its collectives took, with the transports found. Costs are estimates that order the candidates.
+program what its collectives took, with the transports found. Times are predicted by this machine's profile, or by the
+one that comes with jaxring where `jaxring tune` has not made one; they order the candidates. Beside them stands what
+limits a candidate (latency of messages that wait for each other, work per message, bandwidth, memory), and its share of
+the speed of light: a bound below the time of any algorithm.
 """
 
 from __future__ import annotations
 
+import argparse
+import pathlib
 from typing import TYPE_CHECKING
 
 from jaxring.cli import arguments as types
@@ -15,13 +20,15 @@ from jaxring.errors import JaxringError
 from jaxring.plan import cost, protocols, tuner
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.collectives import COLLECTIVES
+from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import Spec
 from jaxring.plan.show import show
 from jaxring.plan.verify import verify
 from jaxring.settings.sizes import shown
+from jaxring.topology import calibration
 
 if TYPE_CHECKING:
-    import argparse
+    from jaxring.plan.profile import Profile
 
 HELP = "tell which algorithm and protocol a collective takes, and why"
 
@@ -47,7 +54,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     algorithm, protocol = types.one_of("algorithm", tuple(ALGORITHMS)), types.one_of("protocol", tuple(protocols.CPU))
     add("--algorithm", type=algorithm, metavar="NAME", help="ask for this algorithm")
     add("--protocol", type=protocol, metavar="NAME", help="ask for this protocol")
+    help_ = "prices by a profile's file, or by the one that comes with jaxring: commodity (default: this machine's)"
+    add("--profile", type=profile, metavar="FILE", help=help_)
     add("--schedule", action="store_true", help="print the schedule, verified")
+
+
+def profile(text: str) -> Profile:
+    """The profile of that name or file. Raises ArgumentTypeError."""
+    if text == COMMODITY.kind:
+        return COMMODITY
+    try:
+        return calibration.read(pathlib.Path(text))
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise JaxringError(f"{processes} processes cannot be shared equally by {arguments.hosts} hosts.")
     placement = tuple(rank // devices for rank in range(processes * devices))
     hosts = tuple(process * arguments.hosts // processes for process in placement)
+    prices = arguments.profile or calibration.current()
     try:
         choice = tuner.choose(
             arguments.collective,
@@ -67,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
             algorithm=arguments.algorithm,
             protocol=arguments.protocol,
             network=arguments.network,
+            profile=prices,
         )
     except ValueError as error:
         raise JaxringError(f"{error}.") from None
@@ -85,11 +106,16 @@ def run(arguments: argparse.Namespace) -> int:
         f"{arguments.collective} of {shown(arguments.nbytes)} {arguments.dtype}, {len(placement)} ranks in {processes} "
         f"process(es) on {arguments.hosts} host(s)\n"
         f"takes {choice.algorithm} by {choice.protocol}, {choice.channels} channel(s): {choice.reason}.\n"
-        "candidates (estimated us):"
+        f"times in us, by profile {prices.kind}; the speed of light is {choice.light:.4g}:"
     )
-    width = max(len(name) for name, _ in choice.candidates)
+    width = max(len("candidate"), *(len(name) for name, _ in choice.candidates))
+    print(f"  {'candidate':<{width}}  {'predicted':>10}  {'measured':>10}  {'light':>6}  limited by")
     for name, us in choice.candidates:
-        print(f"  {name:<{width}}  {us:>10.4g}")
+        detail = choice.details[name]
+        measured = "-" if detail.measured is None else f"{detail.measured:.4g}"
+        share = f"{choice.light / us:.0%}"
+        limit = detail.predicted.limit
+        print(f"  {name:<{width}}  {detail.predicted.us:>10.4g}  {measured:>10}  {share:>6}  {limit}")
     if arguments.schedule:
         verify(schedule)
         print(f"\n{show(schedule)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jaxring._native as _native
 from jaxring.plan import tuner, user
 from jaxring.plan.choice import Choice, choose_among
+from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import Spec
 from jaxring.plan.selection import EVERYTHING
 from jaxring.settings import settings
@@ -15,6 +16,7 @@ from jaxring.settings import settings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxring.plan.profile import Profile
     from jaxring.runtime.call import CallSpec
 
 
@@ -27,11 +29,12 @@ def choose(
     interfaces: int = 1,
     processors: int = 0,
     network: str = "tcp",
+    profile: Profile = COMMODITY,
 ) -> Choice:
     """The choice for a call among ranks with these memory domains and hosts. Raises ValueError for what cannot be done.
 
     ``interfaces``: of the host that has the fewest, between hosts. ``processors``: what the processes share if one host
-    has them all, else 0. ``network``: how messages between hosts travel, for their price.
+    has them all, else 0. ``network``: how messages between hosts travel, for their price by ``profile``.
     """
     collective, ragged, apart = spec.facts.plays, spec.facts.ragged, spec.half != "both"
     # PXN cannot gather messages whose sizes only their senders know.
@@ -50,6 +53,7 @@ def choose(
             interfaces=interfaces,
             processors=processors,
             network=network,
+            profile=profile,
             **wishes,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import jax
 
 import jaxring._native as _native
 from jaxring.errors import JoinError
+from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import Schedule
 from jaxring.runtime import programs, schedules, survivors
 from jaxring.runtime.agreement import Use
@@ -20,11 +22,13 @@ from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.placement import RankPlace, device_owners, exchange_devices, known_devices
 from jaxring.runtime.plan_spec import PlanSpec
 from jaxring.settings import settings
+from jaxring.topology import calibration
 from jaxring.world import identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxring.plan.profile import Profile
     from jaxring.runtime.job import Job
     from jaxring.world.join import World
     from jaxring.world.membership import Membership
@@ -78,6 +82,7 @@ class Planner:
             interfaces=interfaces,
             processors=processors,
             network=_network(placement, world),
+            profile=_profile(placement, world),
         )
         plan_spec = PlanSpec(
             collective=collective,
@@ -222,6 +227,32 @@ def _network(placement: Sequence[RankPlace], world: World | None) -> str:
         return "tcp"
     kinds = [set(world.info(process).rdma) for process in {place.process for place in placement}]
     return "rdma" if set.intersection(*kinds) else "tcp"
+
+
+def _profile(placement: Sequence[RankPlace], world: World | None) -> Profile:
+    """The profile of this kind of machine where all processes of these ranks have it, else the built-in one.
+
+    All of them compute the same: each has published which it has.
+    """
+    own = calibration.current()
+    if world is None:
+        return own
+    infos = [world.info(process) for process in sorted({place.process for place in placement})]
+    if len({info.profile for info in infos}) == 1:
+        return own
+    other = next(info for info in infos if info.profile != infos[0].profile)
+    _say_profiles_differ(str(infos[0]), str(other))
+    return COMMODITY
+
+
+@functools.cache
+def _say_profiles_differ(one: str, other: str) -> None:
+    logger.warning(
+        "jaxring: %s and %s have different profiles of their machines (`jaxring tune`), so algorithms of collectives "
+        "among them are chosen by the built-in profile. Copy one machine's file to the others, if they are alike.",
+        one,
+        other,
+    )
 
 
 def _key(request: _native.PlanRequest, spec: CallSpec, placement: list[RankPlace], epoch: int) -> int:

@@ -14,6 +14,7 @@ import secrets
 import socket
 from typing import TYPE_CHECKING, Any
 
+from jaxring.plan.profile_file import COMMODITY
 from jaxring.world import wire
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class ProcessInfo:
     `token` is random and new at each start, so that a restarted process is not taken for its predecessor.
     `pid` is valid inside the pid namespace with the inode `pid_namespace`. `addresses` are (interface, address, port).
     `rdma` lists the kinds of its active RDMA ports (see `jaxring.topology.rdma`). `processors` is the bit mask, in
-    hexadecimal digits, of the processors that it may run on.
+    hexadecimal digits, of the processors that it may run on. `profile` is the digest of the profile by which it prices
+    schedules (see `jaxring.topology.calibration`).
     """
 
     index: int
@@ -45,6 +47,7 @@ class ProcessInfo:
     addresses: tuple[tuple[str, str, int], ...]
     rdma: tuple[str, ...]
     processors: str
+    profile: str
     settings: str
     version: str
 
@@ -82,6 +85,7 @@ class ProcessInfo:
             addresses=tuple(_address(entry) for entry in addresses),
             rdma=tuple(wire.text(kind, "rdma", 64) for kind in kinds),
             processors=_hexadecimal(raw["processors"], "processors", MAX_PROCESSORS // 4),
+            profile=_hexadecimal(raw["profile"], "profile", 16),
             settings=wire.text(raw["settings"], "settings", 2048),
             version=wire.text(raw["version"], "version", 64),
         )
@@ -152,6 +156,7 @@ def describe_self(
     settings: str,
     hostid_override: str = "",
     rdma: tuple[str, ...] = (),
+    profile: str = COMMODITY.digest,
 ) -> ProcessInfo:
     """This process's own ProcessInfo with a new token."""
     return ProcessInfo(
@@ -164,6 +169,7 @@ def describe_self(
         addresses=tuple(addresses),
         rdma=rdma[:MAX_RDMA_KINDS],
         processors=f"{sum(1 << cpu for cpu in os.sched_getaffinity(0) if cpu < MAX_PROCESSORS):x}",
+        profile=profile,
         settings=settings,
         version=version(),
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from jaxring.errors import JaxringError, JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
-from jaxring.topology import interfaces, rdma
+from jaxring.topology import calibration, interfaces, rdma
 from jaxring.world import congestion, identity, links
 from jaxring.world.claims import CONTROL, Claims
 from jaxring.world.closable import ClosableNative
@@ -90,6 +90,7 @@ class World:
                 self._settings.fingerprint(),
                 self._settings.hostid,
                 rdma.kinds(self._transports.rails),
+                calibration.current().digest,
             )
             prefix = f"jaxring/world/{epoch}/"
             self._published = Published(
