@@ -60,17 +60,19 @@ def pack(
     offers: Callable[[npt.NDArray[np.float64]], Offer[Shape]],
     limit: float,
     steps: int,
+    enough: float = 1.0,
 ) -> Packing[Shape]:
     """The best packing that is found in so many steps, each of them a set of prices.
 
-    ``offers(prices)`` answers with shapes that are cheap; `limit` is a bound that is known from elsewhere.
+    ``offers(prices)`` answers with shapes that are cheap; `limit` is a bound that is known from elsewhere. The search
+    ends with `enough` of the bound (1: all of it).
     """
     room = np.array(capacity, dtype=np.float64)
     columns = list({column.links: column for column in start}.values())
     known = {column.links for column in columns}
     weights, prices = _solve(room, columns)
     done = 0
-    while weights.sum() < limit * (1 - _NEAR) and done < steps:
+    while weights.sum() < limit * min(enough, 1 - _NEAR) and done < steps:
         done += 1
         offer = offers(prices)
         if offer.least > 0:
