@@ -142,6 +142,8 @@ void BindCalls(nanobind::module_& m) {
   nb::class_<BufferCall>(m, "BufferCall", "One rank's side of a collective on host buffers, for repeated calls.")
       .def(nb::init<const std::string&, const std::vector<int32_t>&, int, int, double>(), nb::arg("spec"),
            nb::arg("ranks"), nb::arg("rank"), nb::arg("device"), nb::arg("timeout_s"))
+      .def("beside", &BufferCall::Beside, nb::arg("rank"), nb::arg("device"),
+           "The side of another rank of this process, to be called as often, from another thread.")
       .def("__call__", nb::overload_cast<nb::handle, nb::handle>(&BufferCall::Run), nb::arg("operand"),
            nb::arg("result"), "Runs it once, to its end, on contiguous buffers. Raises RuntimeError if it fails.");
 }

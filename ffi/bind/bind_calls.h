@@ -39,6 +39,15 @@ class BufferCall {
         site_(std::make_shared<Site>(&Running(),
                                      SiteSpec{{spec}, ranks, static_cast<int>(ranks.size()), timeout_s, {0}})) {}
 
+  // The side of another rank of this process. Both sides are called equally often.
+  BufferCall Beside(int rank, int device) const {
+    BufferCall other = *this;
+    other.rank_ = rank;
+    other.device_ = device;
+    other.run_ = 0;
+    return other;
+  }
+
   // Returns when this rank's part is done and nothing touches the buffers any more.
   void Run(nanobind::handle in, nanobind::handle out) {
     HeldBuffer from(in, false), to(out, true);

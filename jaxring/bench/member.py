@@ -14,14 +14,14 @@ import time
 from multiprocessing.connection import Client
 from typing import Any
 
-from jaxring.bench.peers import MPICH, OPEN_MPI, PEERS
+from jaxring.bench.peers import CALLS, MPICH, OPEN_MPI, PEERS
 
 ADDRESS, KEY = "BENCH_CONTROLLER", "BENCH_KEY"
 
 
 def main() -> None:
     """Answers requests until the controller ends the connection."""
-    peer = PEERS[sys.argv[1]]
+    peer = (PEERS | {CALLS.name: CALLS})[sys.argv[1]]
     if peer.launcher:
         # What `jaxring run` would say, for those peers that JAX has to introduce to each other.
         rank = {OPEN_MPI: "OMPI_COMM_WORLD_RANK", MPICH: "PMI_RANK"}[peer.launcher]
@@ -45,7 +45,7 @@ def _answer(backend: Any, name: str, arguments: Any) -> Any:
         return backend.prepare(arguments)
     if name == "run":
         return _times(backend.step, *arguments)
-    return getattr(backend, name)()
+    return getattr(backend, name)(*(arguments or ()))
 
 
 def _times(step: Any, count: int, batch: int) -> list[float]:

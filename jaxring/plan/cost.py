@@ -40,7 +40,7 @@ class Topology:
     network: str = "tcp"  # of NETWORKS: how messages between hosts travel
 
     @property
-    def carrier(self) -> str:
+    def link_class(self) -> str:
         """The class of connections by which messages travel, as a profile names it."""
         return self.network if self.hosts > 1 else "shm"
 
@@ -187,7 +187,7 @@ class Price:
 
 def price(shape: Shape, topology: Topology, protocol: str, profile: Profile = COMMODITY) -> Price:
     """What a schedule of this shape takes on these ranks by this protocol."""
-    link, memory, known = profile.link(topology.carrier), profile.memory, profile.constants
+    link, memory, known = profile.link(topology.link_class), profile.memory, profile.constants
     alpha, beta = (known.ll_alpha, known.ll_beta) if protocol == "ll" else (1.0, 1.0)
     switch, turns = (known.switch, topology.domains_per_host / topology.processors) if topology.crowded else (0.0, 1.0)
     local = 2 * memory.alpha + shape.memory_bytes * memory.beta if shape.memory_bytes or not shape.hops else 0.0
@@ -219,7 +219,7 @@ def light_us(collective: str, topology: Topology, nbytes: int, profile: Profile 
     elif not facts.without_blocks and not facts.pairs:
         many = inside if facts.blocks_in and facts.blocks_out else 1
         crossing = total * (n - inside) / n * many
-    link = profile.link(topology.carrier)
+    link = profile.link(topology.link_class)
     return round(max(link.alpha * min(1.0, profile.constants.ll_alpha), crossing * link.beta), 3)
 
 

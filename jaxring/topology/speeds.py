@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 _NVLINK = ((107, 31.2), (100, 40.1), (90, 20.6), (87, 20.0), (86, 12.0), (70, 20.0), (60, 18.0))
 _NVLINK_UNKNOWN = 20.0
 
-# GB/s of one PCIe lane, by GT/s. Sixteen of the third generation carry 12 GB/s.
+# GB/s of one PCIe lane, by GT/s. Sixteen of PCIe 3 carry 12 GB/s.
 _PCIE_LANE = {2.5: 0.1875, 5.0: 0.375, 8.0: 0.75, 16.0: 1.5, 32.0: 3.0, 64.0: 6.0}
 _PCIE_LANES = 16
-# A virtual machine may hide a GPU's PCIe speed. Then it has that of its generation (NVIDIA's data sheets).
+# A virtual machine may hide a GPU's PCIe speed. Then it has that of GPUs of its architecture (NVIDIA's data sheets).
 _PCIE_OF_GPU = ((100, 64.0), (90, 32.0), (80, 16.0))
 _PCIE_UNKNOWN = 8.0
 

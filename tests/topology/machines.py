@@ -19,7 +19,7 @@ def shared_files(pattern: str) -> list[pathlib.Path]:
 
 
 def pcie_machine(gpus: int, cpus: int = 1, nics: int = 0, switch: bool = True, vendor: str = "AuthenticAMD") -> Machine:
-    """GPUs on fourth-generation PCIe, dealt to the CPUs; behind one switch per CPU, or directly."""
+    """GPUs on PCIe 4, dealt to the CPUs; behind one switch per CPU, or directly."""
     pcis = [Pci(f"0000:0{numa}:00.0", numa, "", SWITCH_CLASS, GEN4, 16) for numa in range(cpus)] if switch else []
     found, nets = [], []
     for dev in range(gpus):

@@ -1,0 +1,67 @@
+"""What is measured together: the candidates for one collective of one size on one layout."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from jaxring.plan import tuner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Without permute, whose only candidate is direct. Rooted ones fold or spread as these do.
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+DTYPE = "float32"
+ELEMENT_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """``processes`` of ``devices`` ranks each, shared equally by ``hosts``."""
+
+    processes: int
+    devices: int
+    hosts: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.processes}x{self.devices}" + (f" on {self.hosts} hosts" if self.hosts > 1 else "")
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.processes * self.devices
+
+    @property
+    def domains(self) -> tuple[int, ...]:
+        """The memory domain of each rank."""
+        return tuple(rank // self.devices for rank in range(self.ranks))
+
+    @property
+    def hosts_of_ranks(self) -> tuple[int, ...]:
+        """The host of each rank."""
+        return tuple(domain * self.hosts // self.processes for domain in self.domains)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """``nbytes`` of input per rank; ``candidates`` are (algorithm, protocol)."""
+
+    collective: str
+    nbytes: int
+    candidates: tuple[tuple[str, str], ...]
+
+
+def cells(layout: Layout, sizes: Sequence[int], processors: int) -> list[Cell]:
+    """Every collective of every size that has candidates, for so many bytes of the larger of operand and result."""
+    found = []
+    for collective in COLLECTIVES:
+        for size in sizes:
+            count = max(1, size // ELEMENT_BYTES // layout.ranks)
+            nbytes = ELEMENT_BYTES * (count if collective == "all_gather" else count * layout.ranks)
+            choice = tuner.choose(
+                collective, layout.domains, layout.hosts_of_ranks, nbytes, DTYPE, processors=processors
+            )
+            names = tuple(tuple(name.split("/")) for name, _ in choice.candidates)
+            found.append(Cell(collective, nbytes, tuple((name, kind) for name, kind in names)))
+    return list(dict.fromkeys(found))

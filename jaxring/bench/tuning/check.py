@@ -1,0 +1,78 @@
+"""Whether the tuner's choices are near the best: calibrated once, then measured anew on sizes between, too."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from jaxring.bench.tuning.calibrate import calibrated, measure_all
+from jaxring.plan import tuner
+from jaxring.plan.profile_file import COMMODITY
+from jaxring.settings.sizes import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from jaxring.bench.hosts import Hosts
+    from jaxring.bench.tuning.calibrate import Measurements
+    from jaxring.bench.tuning.cell import Layout
+    from jaxring.plan.profile import Profile
+
+# A choice is right where it takes at most so much of the time of the best candidate.
+NEAR = 1.10
+# Of the cells that are told one by one.
+WORST = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """One cell: what was chosen, what was fastest, and the ratio of their measured times, at least 1."""
+
+    what: str
+    chosen: str
+    best: str
+    ratio: float
+
+
+def judge(profile: Profile, measured: Measurements) -> Iterator[Judged]:
+    """Each cell that has more than one candidate, by the choice of ``profile``."""
+    for layout, times, processors in measured:
+        for cell, found in times.items():
+            if len(cell.candidates) < 2:
+                continue
+            choice = tuner.choose(
+                cell.collective,
+                layout.domains,
+                layout.hosts_of_ranks,
+                cell.nbytes,
+                "float32",
+                processors=processors,
+                profile=profile,
+            )
+            by_name = {"/".join(names): us for names, us in zip(cell.candidates, found, strict=True)}
+            chosen = f"{choice.algorithm}/{choice.protocol}"
+            best = min(by_name, key=by_name.__getitem__)
+            what = f"{cell.collective} of {shown(cell.nbytes)}, {layout}"
+            yield Judged(what, chosen, best, by_name[chosen] / by_name[best])
+
+
+def check(layouts: Sequence[Layout], sizes: Sequence[int], hosts: Hosts | None) -> list[str]:
+    """Calibrates from nothing on every other size, measures all of them anew, and says how the choices did."""
+    begun = time.monotonic()
+    profile = calibrated(COMMODITY, measure_all(layouts, sizes[::2], hosts))
+    took = time.monotonic() - begun
+    again = measure_all(layouts, sizes, hosts)
+    lines = [f"calibrated in {took:.0f} s on {len(sizes[::2])} of {len(sizes)} sizes"]
+    for name, each in (("commodity", COMMODITY), ("calibrated", profile)):
+        cells = list(judge(each, again))
+        if not cells:
+            return [*lines, "no cell has more than one candidate"]
+        near = sum(cell.ratio <= NEAR for cell in cells)
+        lines.append(
+            f"profile {name}: within {NEAR - 1:.0%} of the best candidate in {near} of {len(cells)} cells "
+            f"({near / len(cells):.0%})"
+        )
+    worst = sorted((cell for cell in cells if cell.ratio > NEAR), key=lambda cell: -cell.ratio)[:WORST]
+    lines += [f"  {cell.what}: {cell.chosen} takes {cell.ratio:.2f} of {cell.best}" for cell in worst]
+    return lines

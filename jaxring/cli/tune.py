@@ -1,0 +1,97 @@
+"""Measure what the tuner chooses among on this machine, and have jaxring choose by it from now on.
+
+    jaxring tune
+
+runs jobs of a few layouts, times every candidate of every collective over sizes, fits the prices of messages, bytes and
+switches of processes to that, and writes a profile to the user's cache. New processes on this kind of machine use it
+where all processes of their job have the same one. It takes about a minute; do nothing else on the machine meanwhile.
+
+    jaxring tune -n 8x1 -n 4x2
+
+measures these layouts. What was measured of others before is kept. --hosts does it on hosts made of network namespaces.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import time
+from typing import TYPE_CHECKING
+
+from jaxring.bench import work
+from jaxring.cli import arguments as types
+from jaxring.errors import JaxringError
+from jaxring.settings.sizes import shown
+
+if TYPE_CHECKING:
+    import argparse
+
+    from jaxring.plan.profile import Profile
+
+HELP = "measure this machine, and choose algorithms by it"
+_LAYOUTS = ((1, 4), (2, 1), (4, 1), (2, 2))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `jaxring tune`."""
+    add = parser.add_argument
+    help_ = "processes x devices (default: 1x4, 2x1, 4x1 and 2x2)"
+    add("-n", dest="jobs", type=types.layout, action="append", metavar="PxD", help=help_)
+    add("-b", dest="begin", type=types.nbytes, default="64", metavar="SIZE", help="smallest size (default: 64)")
+    add("-e", dest="end", type=types.nbytes, default="4M", metavar="SIZE", help="largest size (default: 4M)")
+    add("-f", dest="factor", type=types.positive, default=4, metavar="N", help="factor between sizes (default: 4)")
+    add("--hosts", type=types.positive, default=1, metavar="N", help="on N network namespaces (needs root; default: 1)")
+    add("--rate", default="", metavar="RATE", help="of every host's link, as 1gbit (default: not shaped)")
+    add("--out", type=pathlib.Path, metavar="FILE", help="write the profile there, and leave the cache as it is")
+    add("--forget", action="store_true", help="remove this machine's profile, and measure nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, fit and write. Raises JaxringError for a job that cannot be, or that fails."""
+    from jaxring.bench.tuning.calibrate import calibrated, hosts_of, measure_all
+    from jaxring.bench.tuning.cell import Layout
+    from jaxring.topology import calibration
+
+    kind = calibration.machine_kind()
+    if arguments.forget:
+        calibration.file_of(kind).unlink(missing_ok=True)
+        print(f"jaxring chooses by its built-in profile on {kind}.")
+        return 0
+    if any(processes % arguments.hosts for processes, _ in arguments.jobs or _LAYOUTS):
+        raise JaxringError(f"{arguments.hosts} hosts cannot share the processes of every -n equally.")
+    layouts = [Layout(processes, devices, arguments.hosts) for processes, devices in arguments.jobs or _LAYOUTS]
+    sizes = work.sizes(arguments.begin, arguments.end, arguments.factor)
+    before = calibration.current()
+    begun = time.monotonic()
+    with hosts_of(arguments.hosts, arguments.rate) as hosts:
+        measured = measure_all(layouts, sizes, hosts)
+    profile = calibrated(dataclasses.replace(before, kind=kind), measured)
+    path = _write(profile, arguments.out)
+    print(f"measured in {time.monotonic() - begun:.0f} s; the profile of {kind} is in {path}\n")
+    _show(before, profile)
+    return 0
+
+
+def _write(profile: Profile, out: pathlib.Path | None) -> pathlib.Path:
+    from jaxring.topology import calibration
+
+    try:
+        if out is None:
+            return calibration.save(profile)
+        out.write_text(profile.text(), encoding="utf-8")
+    except OSError as error:
+        raise JaxringError(f"The profile cannot be written: {error}.") from None
+    return out
+
+
+def _show(before: Profile, after: Profile) -> None:
+    print(f"{'':10}  {'us a message':>24}  {'us of work a message':>24}  {'GB/s':>18}")
+    for name in ("memory", "shm", "tcp"):
+        old, new = before.link(name), after.link(name)
+        alpha, work_ = (f"{getattr(old, f):.4g} -> {getattr(new, f):.4g}" for f in ("alpha", "overhead"))
+        rate = " -> ".join(f"{1e-3 / each.beta:.3g}" if each.beta else "-" for each in (old, new))
+        print(f"{name:10}  {alpha:>24}  {work_:>24}  {rate:>18}")
+    switch = f"{before.constants.switch:.4g} -> {after.constants.switch:.4g}"
+    print(f"{'switch':10}  {switch:>24}")
+    sizes = [size for each in after.measured for size in each.nbytes]
+    print(f"{len(after.measured)} candidates measured, from {shown(min(sizes))} to {shown(max(sizes))} for each rank.")

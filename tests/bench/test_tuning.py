@@ -1,0 +1,133 @@
+"""`jaxring tune`: what is measured, what is fitted to it, and what the choices are worth."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import pytest
+
+from jaxring.bench.tuning.calibrate import calibrated
+from jaxring.bench.tuning.cell import COLLECTIVES, Layout, cells
+from jaxring.bench.tuning.check import judge
+from jaxring.bench.tuning.fit import fitted
+from jaxring.cli import main
+from jaxring.plan import tuner
+from jaxring.plan.profile import Link
+from jaxring.plan.profile_file import COMMODITY
+from jaxring.topology import calibration
+
+SIZES = [64, 1 << 10, 16 << 10, 256 << 10, 4 << 20]
+LAYOUTS = (Layout(1, 4), Layout(2, 1), Layout(4, 1), Layout(2, 2))
+PROCESSORS = 2
+STRANGE = dataclasses.replace(
+    COMMODITY,
+    memory=Link(7.0, COMMODITY.memory.overhead, 0.0004),
+    shm=Link(9.0, 3.0, 0.0007),
+    constants=dataclasses.replace(COMMODITY.constants, switch=11.0),
+)
+
+
+def predicted(profile, layouts=LAYOUTS):
+    """Measurements of a machine on which every candidate takes what this profile says."""
+    found = []
+    for layout in layouts:
+        times = {}
+        for cell in cells(layout, SIZES, PROCESSORS):
+            choice = tuner.choose(
+                cell.collective,
+                layout.domains,
+                layout.hosts_of_ranks,
+                cell.nbytes,
+                "float32",
+                processors=PROCESSORS,
+                profile=profile,
+            )
+            us = dict(choice.candidates)
+            times[cell] = [us["/".join(names)] for names in cell.candidates]
+        found.append((layout, times, PROCESSORS))
+    return found
+
+
+def test_every_collective_and_size_has_its_candidates():
+    found = cells(Layout(4, 1), SIZES, PROCESSORS)
+    assert {cell.collective for cell in found} == set(COLLECTIVES)
+    assert len(found) == len(COLLECTIVES) * len(SIZES)
+    largest = max(cell.nbytes for cell in found if cell.collective == "all_gather")
+    assert largest == SIZES[-1] // 4
+    assert ("ring", "simple") in found[0].candidates
+
+
+def test_prices_are_found_again_in_what_they_predict():
+    found = fitted(COMMODITY, predicted(STRANGE))
+    for record, field in (("memory", "beta"), ("shm", "alpha"), ("shm", "overhead"), ("shm", "beta")):
+        assert getattr(getattr(found, record), field) == pytest.approx(getattr(getattr(STRANGE, record), field), 0.01)
+    assert found.memory.alpha == pytest.approx(7.0, 0.01)
+    assert found.constants.switch == pytest.approx(11.0, 0.01)
+    # Nothing was measured between hosts.
+    assert (found.tcp, found.rdma) == (COMMODITY.tcp, COMMODITY.rdma)
+    assert fitted(COMMODITY, []) == COMMODITY
+
+
+def test_a_calibrated_profile_chooses_what_was_fastest_and_keeps_other_layouts():
+    measured = predicted(STRANGE)
+    profile = calibrated(COMMODITY, measured)
+    assert all(cell.ratio == 1 for cell in judge(profile, measured))
+    assert any(cell.ratio > 1 for cell in judge(COMMODITY, measured))
+    assert "2x2" in profile.source
+    again = calibrated(profile, predicted(COMMODITY, LAYOUTS[1:2]))
+    assert len(again.measured) == len(profile.measured)
+    changed = {each for each in again.measured if each not in profile.measured}
+    assert {(each.domains, each.width) for each in changed} == {(2, 1)}
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calibration.current.cache_clear()
+    yield tmp_path
+    calibration.current.cache_clear()
+
+
+@pytest.mark.multiprocess
+@pytest.mark.usefixtures("cache", "nothing_left")
+def test_the_command_measures_saves_and_forgets(capsys):
+    assert main(["tune", "-n", "2x1", "-n", "1x2", "-b", "64", "-e", "4K", "-f", "64"]) == 0
+    out = capsys.readouterr().out
+    kind = calibration.machine_kind()
+    path = calibration.file_of(kind)
+    assert f"the profile of {kind} is in {path}" in out
+    profile = calibration.read(path)
+    assert {(each.domains, each.width) for each in profile.measured} == {(2, 1), (1, 2)}
+    assert {each.collective for each in profile.measured} == set(COLLECTIVES)
+    assert profile.shm != COMMODITY.shm
+    calibration.current.cache_clear()
+    assert main(["explain", "all_reduce", "-n", "2x1", "-b", "64"]) == 0
+    assert "as measured on this kind of machine" in capsys.readouterr().out
+    assert main(["tune", "--forget"]) == 0
+    assert not path.exists()
+
+
+@pytest.mark.multiprocess
+@pytest.mark.usefixtures("cache", "nothing_left")
+def test_the_check_of_the_choices_leaves_the_profile_alone(capsys):
+    assert main(["bench", "--tuner", "-n", "2x1", "-b", "64", "-e", "1K", "-f", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "on 2 of 3 sizes" in out
+    assert "profile commodity: within 10% of the best candidate in" in out
+    assert "profile calibrated: within 10% of the best candidate in" in out
+    assert not calibration.file_of(calibration.machine_kind()).exists()
+
+
+def test_hosts_that_cannot_share_the_processes_are_refused(capsys):
+    assert main(["tune", "-n", "3x1", "--hosts", "2"]) == 1
+    assert "2 hosts cannot share the processes" in capsys.readouterr().err
+    assert main(["bench", "--tuner", "-n", "3x1", "--hosts", "2"]) == 1
+    assert "2 hosts cannot share the processes" in capsys.readouterr().err
+
+
+def test_a_profile_that_cannot_be_written_is_told(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("jaxring.bench.tuning.calibrate.measure_all", lambda *_: predicted(STRANGE, LAYOUTS[1:2]))
+    out = tmp_path / "missing" / "profile.toml"
+    assert main(["tune", "-n", "2x1", "--out", os.fspath(out)]) == 1
+    assert "cannot be written" in capsys.readouterr().err
