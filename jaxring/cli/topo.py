@@ -3,6 +3,10 @@
     jaxring topo
     jaxring topo --file topology.xml      another machine's, from NCCL's XML
     jaxring topo --xml                    this machine's, in NCCL's XML
+    jaxring topo --paths                  the best path of each pair, with its GB/s
+    jaxring topo --rings                  rings and trees, what part they are of what the machine can do, and why
+    jaxring topo --graph rings.xml        these rings for NCCL (NCCL_GRAPH_FILE)
+    jaxring topo --svg machine.svg        a drawing, with the rings and the bottleneck
 
 Distances are NCCL's: LOC the same device, NVL NVLink, NVB NVLink by way of another GPU, C2C NVLink-C2C, PIX one PCI
 switch between, PXB several, P2C a CPU that is reached by C2C, PXN NVLink to a GPU near the NIC, PHB the CPU's host
@@ -15,7 +19,8 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
-from jaxring.cli import tables
+from jaxring.cli import arguments as types
+from jaxring.cli import tables, topo_search
 from jaxring.settings import load
 from jaxring.topology import detect, paths, xml
 from jaxring.topology.routes import LEVELS
@@ -32,17 +37,28 @@ HELP = "show CPUs, PCI, NICs and GPUs, and their distances"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `jaxring topo`."""
     parser.add_argument("--file", default="", metavar="FILE", help="a topology in NCCL's XML (JAXRING_TOPO_FILE)")
-    parser.add_argument("--xml", action="store_true", help="print NCCL's XML instead")
+    add = parser.add_argument
+    add("--xml", action="store_true", help="print NCCL's XML instead")
+    add("--paths", action="store_true", help="print the type and the GB/s of each pair's best path instead")
+    add("--rings", action="store_true", help="search rings and trees, and print them beside what the machine can do")
+    add("--machines", type=types.positive, default=1, metavar="N", help="for a job on N such machines (default: 1)")
+    add("--cross-nic", action="store_true", help="a ring may leave a machine by another NIC than it came in by")
+    add("--graph", default="", metavar="FILE", help="search, and write the rings as NCCL's graph XML")
+    add("--compare", default="", metavar="FILE", help="search, and compare with the rings of NCCL's graph XML")
+    add("--svg", default="", metavar="FILE", help="draw the machine; with --rings also these and the bottleneck")
+    add("--json", action="store_true", help="print paths, and with --rings what was found, as JSON instead")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it. Raises SettingsError for a file that is no topology."""
+    """Print it. Raises SettingsError for a file that is no topology, JaxringError where there is nothing to search."""
     values = load(os.environ)
     if arguments.file:
         values = dataclasses.replace(values, topo_file=arguments.file)
     machine = detect.machine(values)
     if arguments.xml:
         print(xml.text(machine), end="")
+        return 0
+    if _search(machine, arguments):
         return 0
     out = tables.console(40 + 7 * (len(machine.gpus) + len(machine.nets)))
     out.print(_tree(machine))
@@ -59,6 +75,31 @@ def run(arguments: argparse.Namespace) -> int:
         nearest = [[name(gpu), ", ".join(_nearest(machine, gpu))] for gpu in machine.gpus]
         out.print(tables.table("Nearest NICs", ("GPU", "NICs"), nearest))
     return 0
+
+
+def _search(machine: Machine, arguments: argparse.Namespace) -> bool:
+    """What needs paths or a search. Returns whether anything of it was asked for."""
+    paths_only, files = arguments.paths or arguments.json, (arguments.graph, arguments.compare, arguments.svg)
+    if not (paths_only or arguments.rings or any(files)):
+        return False
+    wanted = arguments.rings or arguments.graph or arguments.compare
+    found = topo_search.search(machine, arguments.machines, arguments.cross_nic) if wanted else None
+    if arguments.json:
+        print(topo_search.as_json(machine, found))
+        return True
+    listed = topo_search.devices(machine)
+    out = tables.console(40 + 11 * len(listed))
+    if arguments.paths:
+        topo_search.show_paths(out, machine)
+    if found and arguments.rings:
+        topo_search.show_rings(out, found)
+    if found and arguments.graph:
+        print(topo_search.write_graph(found, arguments.graph, arguments.cross_nic))
+    if found and arguments.compare:
+        print(topo_search.compare(machine, found, arguments.compare))
+    if arguments.svg:
+        print(topo_search.write_drawing(machine, found, arguments.svg))
+    return True
 
 
 def _cell(machine: Machine, one: Gpu | Net, other: Gpu | Net, near: str) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import itertools
 import math
 from typing import TYPE_CHECKING
 
-from jaxring.topology.routes import Routes
+from jaxring.topology.search.rings import capacities, loads
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from jaxring.topology.search.rings import Ring, Rings
+    from jaxring.topology.wiring import Wiring
 
 MOST = 32
 # GB/s that one channel moves well, by compute capability: the speeds at which NCCL itself settles on such machines.
@@ -62,28 +63,12 @@ def _of(found: Rings, count: int) -> Channels:
     for index in behind[: count - sum(copies)]:
         copies[index] += 1
     chosen = [ring for ring, times in zip(found.rings, copies, strict=True) for _ in range(times)]
-    speed = common_speed(found, chosen)
+    speed = common_speed(found.wiring, chosen)
     return Channels(tuple(dataclasses.replace(ring, gigabytes=speed) for ring in chosen), speed)
 
 
-def common_speed(found: Rings, rings: list[Ring]) -> float:
-    """The GB/s that all these rings can have at once on the machine that was searched."""
-    fabric, routes = found.wiring.fabric, Routes(found.wiring.fabric)
-    used: collections.Counter[int] = collections.Counter()
-    ports: collections.Counter[tuple[int, int]] = collections.Counter()
-    for ring in rings:
-        stops = [fabric.ranks[gpu] for gpu in ring.order]
-        if ring.nics:
-            ends = [found.wiring.nics[nic] for nic in ring.nics]
-            ports.update([(ends[0], 0), (ends[1], 1)])
-            stops = [ends[0], *stops, ends[1]]
-        else:
-            stops.append(stops[0])
-        for one, other in itertools.pairwise(stops):
-            route = routes.best(one, other)
-            if route is None:
-                return 0.0
-            used.update(route.links)
-    speeds = [fabric.links[link].gigabytes / times for link, times in used.items()]
-    speeds += [found.wiring.nic_speed(nic) / times for (nic, _), times in ports.items()]
-    return min(speeds)
+def common_speed(wiring: Wiring, rings: Iterable[Ring]) -> float:
+    """The GB/s that all these rings can have at once on a machine. Raises ValueError for a hop without a path."""
+    room = capacities(wiring)
+    alike = loads(wiring, (dataclasses.replace(ring, gigabytes=1.0) for ring in rings))
+    return min(room[link] / times for link, times in alike.items())

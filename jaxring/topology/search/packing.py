@@ -1,4 +1,4 @@
-"""How much of several shapes (rings, trees) fits into links of given capacity: a linear program, its columns made late.
+"""How much of several shapes (rings, trees) fits into links: a linear program whose columns are made on demand.
 
 A shape that carries w GB/s takes w of each link as often as it uses it. The program starts with a few shapes. Its dual
 gives each link a price, and a shape that is cheaper than 1 at these prices would increase the sum: the cheapest ones

@@ -22,7 +22,7 @@ from jaxring.topology.search.usable import usable
 from jaxring.topology.wiring import Wiring, cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -65,6 +65,34 @@ class Rings:
     def share(self) -> float:
         """What part of the bound the rings attain."""
         return self.total / float(self.bound.bus) if self.bound.bus else 0.0
+
+
+def loads(wiring: Wiring, rings: Iterable[Ring]) -> dict[int, float]:
+    """GB/s that rings put on the links of a machine, by index; after the links come its NICs' ports, in and out."""
+    fabric, routes = wiring.fabric, Routes(wiring.fabric)
+    carried: dict[int, float] = {}
+    for ring in rings:
+        stops, used = [fabric.ranks[gpu] for gpu in ring.order], []
+        if ring.nics:
+            enter, leave = ring.nics
+            used += [len(fabric.links) + 2 * enter, len(fabric.links) + 2 * leave + 1]
+            stops = [wiring.nics[enter], *stops, wiring.nics[leave]]
+        else:
+            stops.append(stops[0])
+        for one, other in itertools.pairwise(stops):
+            route = routes.best(one, other)
+            if route is None:
+                raise ValueError(f"no path from {fabric.vertices[one].name} to {fabric.vertices[other].name}")
+            used += route.links
+        for link in used:
+            carried[link] = carried.get(link, 0.0) + ring.gigabytes
+    return carried
+
+
+def capacities(wiring: Wiring, ports: bool = True) -> list[float]:
+    """GB/s of the links of a machine, and after them of its NICs' ports, in and out."""
+    speeds = [link.gigabytes for link in wiring.fabric.links]
+    return speeds + [wiring.nic_speed(nic) for nic in wiring.nics if ports for _ in range(2)]
 
 
 def search(
@@ -119,10 +147,8 @@ class _Places:
         self.vertices = [wiring.fabric.ranks[member] for member in members]
         self.routes = Routes(wiring.fabric)
         self.nics = wiring.nics if network else ()
-        # After the machine's links each NIC's own, in and out.
-        speeds = [link.gigabytes for link in wiring.fabric.links]
-        self.first = len(speeds)
-        self.capacity = speeds + [wiring.nic_speed(nic) for nic in self.nics for _ in range(2)]
+        self.first = len(wiring.fabric.links)
+        self.capacity = capacities(wiring, network)
 
     @functools.cached_property
     def hops(self) -> dict[tuple[int, int], tuple[int, ...]]:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 
+import jax
+import numpy as np
 import pytest
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
+import jaxring
 from jaxring.plan import trees as steps
 from jaxring.plan.schedule import Buffer, Spec
 from jaxring.topology import xml
@@ -103,6 +109,22 @@ def test_a_schedule_stores_each_piece_once():
     for rank in range(3):
         stored = [s.dst.index for lane in schedule.lanes(rank) for s in lane if s.dst and s.dst.buffer is Buffer.OUTPUT]
         assert sorted(stored) == list(range(schedule.pieces))
+
+
+def test_the_engine_sums_along_found_trees():
+    machine = wire(nvlink_machine({(0, 1): 3, (1, 2): 1, (2, 3): 2, (3, 0): 2, (0, 2): 1, (1, 4): 2, (4, 3): 1}, 5))
+    parts = trees.equal_parts(trees.search(usable(machine).fabric))
+    assert len({tree.parents for tree in parts}) > 1
+    lanes = steps.TreeLanes(tuple(tree.parents for tree in parts))
+    count = len(parts)
+    jaxring.register_algorithm(
+        "test_trees", "all_reduce", lanes, pieces=lambda _: count, nlanes=lambda _: count, scratch_chunks=1
+    )
+    x = np.arange(5 * 4001, dtype=np.int32).reshape(5, 4001)
+    mesh = Mesh(np.array(jax.devices()[:5]), ("r",))
+    body = functools.partial(jaxring.all_reduce, axis_name="r", algorithm="test_trees", timeout=60)
+    summed = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("r"), out_specs=P()))(x)
+    assert np.array_equal(np.asarray(summed)[0], x.sum(0))
 
 
 def test_a_search_without_steps_says_what_is_known():

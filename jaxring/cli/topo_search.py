@@ -1,0 +1,158 @@
+"""What `jaxring topo` prints of paths, rings, trees and bounds."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from jaxring.cli import tables
+from jaxring.errors import JaxringError
+from jaxring.topology import graph, paths
+from jaxring.topology.search import report
+from jaxring.topology.search.channels import channels
+from jaxring.topology.wiring import name
+
+if TYPE_CHECKING:
+    from jaxring.topology.machine import Gpu, Machine, Net
+    from jaxring.topology.search.report import Found
+
+_MOST_LINKS = 4
+
+
+def devices(machine: Machine) -> list[Gpu | Net]:
+    """GPUs and NICs; a port that is listed at several CPUs once."""
+    found: dict[str, Gpu | Net] = {}
+    for gpu in machine.gpus:
+        found.setdefault(name(gpu), gpu)
+    for net in machine.nets:
+        found.setdefault(name(net), net)
+    return list(found.values())
+
+
+def show_paths(out: Any, machine: Machine) -> None:
+    """The type and the GB/s of each pair's best path."""
+    wiring, _ = paths.wired(machine)
+    listed = devices(wiring.machine)
+    short = [f"G{i}" for i in range(len(wiring.machine.gpus))]
+    short += [f"N{i}" for i in range(len(listed) - len(short))]
+    rows = []
+    for number, one in zip(short, listed, strict=True):
+        cells = []
+        for other in listed:
+            route = paths.route(wiring.machine, one, other)
+            level = paths.of_devices(wiring.machine, one, other).upper()
+            cells.append("-" if route is None else level if level == "LOC" else f"{level} {route.gigabytes:.4g}")
+        rows.append([number, name(one), *cells])
+    out.print(tables.table("Best paths (GB/s)", ("", "device", *short), rows))
+
+
+def search(machine: Machine, machines: int, cross_nic: bool) -> Found:
+    """Rings and trees. Raises JaxringError where there are none, with the reason."""
+    try:
+        return report.find(paths.wired(machine)[0], machines, cross_nic)
+    except ValueError as error:
+        raise JaxringError(f"There are no rings to search: {error}.") from None
+
+
+def show_rings(out: Any, found: Found) -> None:
+    """Rings and trees beside the bound, and what limits them."""
+    rings, trees = found.rings, found.trees
+    gpus = rings.wiring.machine.gpus
+    ports = [rings.wiring.fabric.vertices[nic].name for nic in rings.wiring.nics]
+    rows = []
+    for ring in rings.rings:
+        stops = [name(gpus[gpu]) for gpu in ring.order]
+        if ring.nics:
+            stops = [ports[ring.nics[0]], *stops, ports[ring.nics[1]]]
+        rows.append([f"{ring.gigabytes:.4g}", " ".join(stops)])
+    out.print(tables.table("Rings", ("GB/s", "in this order"), rows))
+    of = f"on {found.machines} such machines" if found.machines > 1 else "on this machine"
+    rows = [
+        ["rings", f"{rings.total:.4g}", f"{float(rings.bound.bus):.4g}", f"{rings.share:.1%}", _proof(rings)],
+        [
+            "trees (all_reduce)",
+            f"{trees.bus:.4g}",
+            f"{float(trees.bound.bus):.4g}",
+            f"{trees.share:.1%}",
+            _proof(trees),
+        ],
+    ]
+    columns = ("schedule", "busbw GB/s", "bound", "share", "proof")
+    out.print(tables.table(f"All ranks {of}, long messages", columns, rows))
+    ranks, enters = report.bottleneck(found.fabric, rings.bound)
+    links = report.links_of(found.fabric, rings.bound.links)
+    way = "enter" if enters else "leave"
+    out.print(f"Bottleneck: what has to {way} {', '.join(ranks)} goes by {_said(links)}.", highlight=False)
+    if rings.share < 1 - 1e-6:
+        full = report.links_of(rings.wiring.fabric, report.filled(rings))
+        if full:
+            out.print(f"The rings fill {_said(full)}.", highlight=False)
+
+
+def _proof(found: Any) -> str:
+    if found.share >= 1 - 1e-6:
+        return "no schedule has more"
+    if found.proven:
+        return "no set of rings has more" if hasattr(found, "rings") else "no set of trees has more"
+    return f"after {found.steps} steps; none has more than {found.limit:.4g}"
+
+
+def _said(links: list[dict[str, Any]]) -> str:
+    texts = [f"{link['from']} -> {link['to']} ({link['gigabytes']:.4g} GB/s)" for link in links[:_MOST_LINKS]]
+    more = len(links) - len(texts)
+    return ", ".join(texts) + (f" and {more} more" if more else "")
+
+
+def as_json(machine: Machine, found: Found | None) -> str:
+    """Devices, best paths, and what was found."""
+    wiring, _ = paths.wired(machine)
+    listed = devices(wiring.machine)
+    routes = [
+        {"from": name(one), "to": name(other), "type": route.level.upper(), "gigabytes": route.gigabytes}
+        for one in listed
+        for other in listed
+        if one is not other and (route := paths.route(wiring.machine, one, other))
+    ]
+    answer: dict[str, Any] = {"source": machine.source, "devices": [name(each) for each in listed], "paths": routes}
+    return json.dumps(answer | (report.plain(found) if found else {}), indent=1)
+
+
+def write_graph(found: Found, path: str, cross_nic: bool) -> str:
+    """Writes NCCL's graph XML, and says what stands in it."""
+    made = channels(found.rings)
+    _write(path, graph.text(graph.from_rings(found.rings, made, cross_nic)))
+    count = len(made.rings)
+    return f"{path}: {count} channel{'s' * (count > 1)} of {made.speed:.4g} GB/s, for NCCL_GRAPH_FILE."
+
+
+def compare(machine: Machine, found: Found, path: str) -> str:
+    """How the rings of a graph file, such as NCCL dumps, stand beside ours."""
+    theirs = next((each for each in graph.read(path) if each.id == graph.RING_ID), None)
+    if theirs is None:
+        raise JaxringError(f"{path} has no rings (graph {graph.RING_ID}).")
+    try:
+        graph.check(theirs, paths.wired(machine)[0].machine)
+    except ValueError as error:
+        raise JaxringError(f"{path} is no graph of this machine: {error}.") from None
+    share = theirs.total / float(found.rings.bound.bus)
+    count = len(theirs.channels)
+    return (
+        f"{path}: {count} rings of {theirs.speed_intra:.4g} GB/s, {theirs.total:.4g} in all, {share:.1%} of the bound; "
+        f"ours have {found.rings.total:.4g}, {found.rings.share:.1%}."
+    )
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        pathlib.Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise JaxringError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def write_drawing(machine: Machine, found: Found | None, path: str) -> str:
+    """Draws the machine, and says where."""
+    from jaxring.topology import drawing
+
+    _write(path, drawing.svg(paths.wired(machine)[0], found.rings if found and found.machines == 1 else None))
+    return f"{path}: the machine, drawn."

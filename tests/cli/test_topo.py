@@ -1,0 +1,107 @@
+"""What `jaxring topo` says of paths, rings and bounds, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from jaxring.cli import main
+from jaxring.topology import graph, xml
+from tests import ROOT
+from tests.topology.machines import nvswitch_machine, pcie_machine
+
+SOCKETS = str(ROOT / "examples/topology/two_sockets.xml")
+MESH = str(ROOT / "examples/topology/nvlink_mesh.xml")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def topo(*arguments: str) -> int:
+    return main(["topo", *arguments])
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a machine's file, and gives its name."""
+
+    def write(machine, name="machine.xml"):
+        (tmp_path / name).write_text(xml.text(machine))
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_json_has_what_the_tables_show(capsys):
+    assert topo("--file", SOCKETS, "--json", "--rings") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["devices"] == [*(f"GPU{i}" for i in range(8)), "mlx5_0", "mlx5_1"]
+    assert {"from": "GPU0", "to": "GPU4", "type": "SYS", "gigabytes": 10.0} in found["paths"]
+    assert found["rings"]["bus_gigabytes"] == pytest.approx(10)
+    assert found["rings"]["bound_bus_gigabytes"] == 17.5
+    assert found["trees"]["share"] == pytest.approx(1)
+    assert found["bottleneck"]["ranks"] == ["GPU0", "GPU1", "GPU2", "GPU3"]
+    assert found["bottleneck"]["links"] == [{"from": "CPU1", "to": "CPU0", "kind": "cpu", "gigabytes": 10.0}]
+    assert len(found["rings"]["filled"]) == 2
+    assert topo("--file", SOCKETS, "--json") == 0
+    assert "rings" not in json.loads(capsys.readouterr().out)
+
+
+def test_rings_over_several_machines_name_their_nics(file, capsys):
+    assert topo("--file", file(nvswitch_machine(4, nics=2)), "--rings", "--machines", "2") == 0
+    out = capsys.readouterr().out
+    assert "on 2 such machines" in out
+    rows = [row.split("│")[2].split() for row in out.splitlines() if "mlx5_" in row and "GPU" in row and "│" in row]
+    assert {(row[0], row[-1]) for row in rows} == {("mlx5_0", "mlx5_0"), ("mlx5_1", "mlx5_1")}
+
+
+def test_a_graph_is_written_and_compared(tmp_path, file, capsys):
+    written = str(tmp_path / "rings.xml")
+    assert topo("--file", MESH, "--graph", written) == 0
+    assert "8 channels of 20 GB/s" in capsys.readouterr().out
+    assert graph.read(written)[0].total == pytest.approx(160)
+    assert topo("--file", MESH, "--compare", written) == 0
+    assert "100.0% of the bound" in capsys.readouterr().out
+    assert topo("--file", file(pcie_machine(2)), "--compare", written) == 1
+    assert "is no graph of this machine: channel 0 visits the GPUs 0, 1, 2, 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("machine", "arguments", "why"),
+    [
+        (pcie_machine(1), ["--rings"], "a ring needs two ranks, and there are 1"),
+        (pcie_machine(2), ["--rings", "--machines", "2"], "a ring over several machines needs a NIC"),
+        (pcie_machine(2), ["--graph", "/nonexistent/rings.xml"], "cannot be written: No such file or directory"),
+        (pcie_machine(2), ["--compare", "/nonexistent/rings.xml"], "cannot be read: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_done_is_said(machine, arguments, why, file, capsys):
+    assert topo("--file", file(machine), *arguments) == 1
+    assert why in capsys.readouterr().err
+
+
+def test_a_drawing_has_devices_speeds_rings_and_the_bottleneck(tmp_path):
+    assert topo("--file", SOCKETS, "--rings", "--svg", str(tmp_path / "drawn.svg")) == 0
+    drawn = ET.parse(tmp_path / "drawn.svg").getroot()
+    texts = {text.text for text in drawn.iter(f"{SVG}text")}
+    assert {"GPU0", "GPU7", "CPU1", "mlx5_1", "10", "24", "ring 1: GPUs 0 1 2 3 4 5 6 7, 10 GB/s"} <= texts
+    red = [path.get("d", "") for path in drawn.iter(f"{SVG}path") if path.get("stroke") == "#d32f2f"]
+    assert len(red) == 1  # the link between the CPUs
+    arcs = [path for path in drawn.iter(f"{SVG}path") if path.get("stroke") == "#0b6bcb"]
+    assert len(arcs) == 8
+    assert topo("--file", SOCKETS, "--svg", str(tmp_path / "plain.svg")) == 0
+    plain = ET.parse(tmp_path / "plain.svg").getroot()
+    assert not [path for path in plain.iter(f"{SVG}path") if path.get("stroke") in ("#d32f2f", "#0b6bcb")]
+
+
+def test_everything_in_a_drawing_lies_within_it(tmp_path, file):
+    for number, machine in enumerate((nvswitch_machine(8, nics=2), pcie_machine(6, cpus=3), pcie_machine(2))):
+        target = tmp_path / f"{number}.svg"
+        assert topo("--file", file(machine), "--rings", "--svg", str(target)) == 0
+        drawn = ET.parse(target).getroot()
+        width, height = float(drawn.get("width", "0")), float(drawn.get("height", "0"))
+        for box in drawn.iter(f"{SVG}rect"):
+            left, top = float(box.get("x", "0")), float(box.get("y", "0"))
+            assert 0 <= left <= width - float(box.get("width", "0"))
+            assert 0 <= top <= height - float(box.get("height", "0"))
+        assert all(0 <= float(text.get("y", "-1")) <= height for text in drawn.iter(f"{SVG}text"))
