@@ -129,6 +129,7 @@ def test_fold_orders_are_what_the_algorithms_say() -> None:
     tree = verify(build(Spec("all_reduce", 3, "tree")))
     assert [tree.fold_order(c) for c in range(2)] == ["1+0+2", "0+2+1"]
     halving = verify(build(Spec("all_reduce", 4, "halving_doubling")))
+    assert verify(build(Spec("reduce_scatter", 5, "pat"))).fold_order(0) == "0+4+2+(1+3)"
     assert halving.fold_order(0) == "0+2+(1+3)"
 
 
@@ -184,7 +185,7 @@ def test_two_trees_share_the_inner_work() -> None:
 @pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a != "deterministic"])
 def test_single_ranks_of_a_large_schedule(algorithm: str) -> None:
     n = 65536
-    collective = "all_to_all" if algorithm == "pxn" else "all_reduce"
+    collective = {"pxn": "all_to_all", "pat": "all_gather"}.get(algorithm, "all_reduce")
     schedule = build(Spec(collective, n, algorithm, placement=tuple(r // 8 for r in range(n))))
     send, recv = schedule.message_peers(4711)
     assert 4711 not in send | recv

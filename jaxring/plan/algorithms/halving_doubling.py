@@ -30,13 +30,13 @@ MAX_CHANNELS = 8
 
 
 @functools.lru_cache(maxsize=8)
-def walk(p: int) -> tuple[int, ...]:
-    """The post-order of the binomial tree over 0..p-1 in which x has the children x + d for powers of two d > x."""
+def walk(n: int) -> tuple[int, ...]:
+    """The post-order of the binomial tree over 0..n-1 in which x has the children x + d for powers of two d > x."""
     order: list[int] = []
 
     def visit(x: int) -> None:
         d = 1 << x.bit_length()
-        while d < p:
+        while x + d < n:
             visit(x + d)
             d *= 2
         order.append(x)
