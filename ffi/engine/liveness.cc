@@ -236,7 +236,8 @@ std::string Engine::DescribePeer(int process, const std::string& name, uint64_t 
   for (const Activity& activity : peer.doing) {
     runs |= activity.running;
     same |= activity.running && activity.key == key;
-    unknown |= activity.running && activity.key != key && !recorder_.Knows(activity.key);
+    // What is still planned has no key yet, and may be what is waited for.
+    unknown |= activity.running && activity.key != 0 && activity.key != key && !recorder_.Knows(activity.key);
   }
   if (!runs) return text + " It computes, waits in Python, or runs another program than this process.";
   if (!same && unknown) {

@@ -194,10 +194,16 @@ def test_a_process_that_ends_sooner(tmp_path, how):
     path = script(
         tmp_path,
         f"""
+        import pathlib
+        here = pathlib.Path({str(tmp_path)!r})
         call = r.compile(lambda v: jaxring.all_reduce(v, "x"))
         for step in range(3):
             jax.block_until_ready(call(x))
+        (here / f"begun {{me}}").touch()
         if me == 1:
+            # The others have 5 s to end from then on, which on a busy machine they may need before they wait.
+            while len(list(here.glob("begun *"))) < 3:
+                time.sleep(0.02)
             if {how == "exits"}:
                 sys.exit(3)
             raise ValueError("my own bug.")

@@ -19,16 +19,16 @@ pytestmark = [pytest.mark.netns, pytest.mark.multiprocess, pytest.mark.usefixtur
 def test_a_host_that_drops_connections_is_named_on_both_sides(tmp_path):
     with hosts(2) as made, Job(tmp_path) as job:
         made.drop_connections_to(1)
-        settings = {"FOLDER": str(tmp_path), "JAXRING_JOIN_TIMEOUT": "4", "JAXRING_DEBUG": "WARN"}
+        settings = {"FOLDER": str(tmp_path), "JAXRING_JOIN_TIMEOUT": "4", "JAXRING_STALL_WARNING": "1"}
         made.start(job, [WORKER], [0, 1], **settings)
         address = re.escape(made.address(1))
+        where = rf"process 1 \(pid [0-9]+ on host1\) to answer \({address} port [0-9]+: no answer yet\)"
         for process in range(2):
             errors = {
                 name: json.loads(job.wait_for_line(process, f"{name} raised ").removeprefix(f"{name} raised "))
                 for name in ("short", "long", "one way")
             }
             # The call's deadline comes before JAXRING_JOIN_TIMEOUT.
-            where = rf"process 1 \(pid [0-9]+ on host1\) to answer \({address} port [0-9]+: no answer yet\)"
             assert re.search(f"no plan within the deadline for jaxring.all_reduce.*, which waits for {where}",
                              errors["short"]), errors  # fmt: skip
             for name in ("long", "one way"):
@@ -39,5 +39,11 @@ def test_a_host_that_drops_connections_is_named_on_both_sides(tmp_path):
                 assert re.search(cause, errors[name]), (name, errors)
                 assert "UNAVAILABLE" in errors[name], (name, errors)
         (tmp_path / "over").touch()
-        for result in job.wait(60):
+        results = job.wait(60)
+        for result in results:
             assert result.code == 0, str(result)
+            # Both run one program, of which process 0 is planning a collective.
+            assert "different programs" not in result.err, str(result)
+        # Long before they fail it is said why they wait.
+        planning = f"process 0 has waited .* in the planning of jaxring.*, which waits for {where}"
+        assert re.search(planning, results[0].err), str(results[0])

@@ -18,6 +18,8 @@ def test_defaults_match_the_table():
     values = load({"PATH": "/bin", "NCCL_ALGO": "Ring", "NCCL_UNKNOWN": "1"})
     assert {v.name.lower(): v.default for v in VARIABLES} == vars(values)
     assert (values.timeout, values.nsocks, values.slot_bytes) == (300.0, 2, 262144)
+    # A wait is told of before it fails, and a peer that cannot be reached is the error before a collective is late.
+    assert 0 < values.stall_warning < values.join_timeout <= values.timeout / 4
 
 
 READ = {

@@ -87,6 +87,39 @@ CASE("a rank of this process does not arrive") {
   rejected.Wait();
 }
 
+// The peer may be planning what this process waits for: that is no other program.
+CASE("a peer that is still planning") {
+  Job job(2, Wire::kShared, Warning(0.2), 1);
+  Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100));
+  site.RunOk();
+  std::promise<void> answered;
+  job.Answer("waits", [&](int, const PlanRequest& request) {
+    answered.get_future().wait();
+    request.Reject(Status::Error(Code::kUnavailable, "no plan"));
+  });
+  auto unplanned = std::make_shared<Site>(&job.engine(1), SiteSpec{{"waits"}, {0}, 1, 60, {0}});
+  Ends rejected("rejected");
+  Arrival arrival{0, 0, 1, {}, 0, 0};
+  arrival.participant.done = rejected.Expect();
+  unplanned->Arrive(std::move(arrival));
+
+  std::vector<Buffer> outputs = Outputs(site.call);
+  Ends ends(site.call.Describe());
+  auto arrive = [&](int rank) {
+    site.call.Arrive(rank, site.run, site.inputs[rank].data(), outputs[rank].data(), ends.Expect());
+  };
+  for (int rank : {0, 1}) arrive(rank);
+  auto stall = job.engine(0).NextStall(60);
+  // The first may come before the heartbeat that says so.
+  while (stall && stall->find("in the planning of waits") == std::string::npos) stall = job.engine(0).NextStall(60);
+  CHECK(SaysAll(stall, {"(process 1) is alive, and in the planning of waits, for "}));
+  CHECK(stall->find("different programs") == std::string::npos);
+  answered.set_value();
+  rejected.Wait();
+  for (int rank : {2, 3}) arrive(rank);
+  ends.WaitOk();
+}
+
 CASE("no warning without the option") {
   Job job(2, Wire::kShared, Warning(0), 1);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1));
