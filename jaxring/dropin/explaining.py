@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -17,6 +18,7 @@ from jaxring.runtime.placement import device_owners
 from jaxring.runtime.schedules import normalise
 from jaxring.runtime.service import STARTS
 from jaxring.settings.sizes import shown
+from jaxring.topology import calibration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +27,13 @@ _TEXT = re.compile(r'\b(spec|shown) = "((?:[^"\\]|\\.)*)"', re.DOTALL)
 _GROUPS = re.compile(r"\bgroups = dense<\[([0-9, ]*)\]>")
 _SIZE = re.compile(r"\bgroup_size = ([0-9]+) : i64")
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")
+
+
+class Engine(enum.Enum):
+    """Whose engine carries a collective."""
+
+    JAXRING = "jaxring's"
+    XLA = "XLA's"
 
 
 def explain(compiled: jax.stages.Compiled | None = None) -> str:
@@ -39,7 +48,24 @@ def explain(compiled: jax.stages.Compiled | None = None) -> str:
     """
     if compiled is None:
         return so_far()
-    lines: list[str] = []
+    return "\n".join(map(str, listed(compiled))) or "jaxring: there is no collective in this program."
+
+
+class Listed(NamedTuple):
+    """A collective of a compiled program. ``engine``: whose it is. The other fields are for people."""
+
+    what: str
+    site: str
+    engine: Engine
+    how: str
+
+    def __str__(self) -> str:
+        return f"{self.what} at {self.site}: {self.how}"
+
+
+def listed(compiled: jax.stages.Compiled) -> list[Listed]:
+    """The collectives of a compiled program, in its order. ValueError for one whose program XLA does not tell."""
+    found: list[Listed] = []
     executable: Any = compiled.runtime_executable()
     try:
         modules = executable.hlo_modules()
@@ -47,8 +73,8 @@ def explain(compiled: jax.stages.Compiled | None = None) -> str:
         raise ValueError(f"jaxring.explain: XLA does not tell the program of this executable: {error}") from None
     on_gpus = _on_gpus(compiled)
     for module in modules:
-        lines += _listed(Module(module.as_serialized_hlo_module_proto(), on_gpus))
-    return "\n".join(lines) or "jaxring: there is no collective in this program."
+        found += _listed(Module(module.as_serialized_hlo_module_proto(), on_gpus))
+    return found
 
 
 def _on_gpus(compiled: jax.stages.Compiled) -> bool:
@@ -56,18 +82,18 @@ def _on_gpus(compiled: jax.stages.Compiled) -> bool:
     return any(device.platform in ("gpu", "cuda") for each in shardings for device in each.device_set)
 
 
-def _listed(module: Module) -> Iterator[str]:
+def _listed(module: Module) -> Iterator[Listed]:
     for _, computation in module.computations:
         for instruction in computation.instructions:
             if instruction.opcode in OPCODES:
                 what = ", ".join(map(str, shapes(instruction.shape)))
                 place = module.places.site(instruction.metadata) or "?"
-                yield f"{instruction.opcode} {what} at {place}: XLA's own collective"
+                yield Listed(f"{instruction.opcode} {what}", place, Engine.XLA, "XLA's own collective")
             elif instruction.opcode == "custom-call" and instruction.message.text(28).startswith("jaxring_"):
                 yield from _calls(module, instruction)
 
 
-def _calls(module: Module, instruction: Instruction) -> Iterator[str]:
+def _calls(module: Module, instruction: Instruction) -> Iterator[Listed]:
     """The collectives of one custom call of ours."""
     config = instruction.message.text(43)
     texts = {name: _ESCAPE.sub(_character, text) for name, text in _TEXT.findall(config)}
@@ -81,7 +107,8 @@ def _calls(module: Module, instruction: Instruction) -> Iterator[str]:
         spec = CallSpec.from_json(text)
         site = sites[i] if i < len(sites) else spec.site
         chosen = "chosen when it first runs" if module.on_gpus else _chosen(spec, listed[:size])
-        yield f"{_described(spec, size, module.partitions)} at {site}: {_origin(sites)}{started}; {chosen}"
+        what = _described(spec, size, module.partitions)
+        yield Listed(what, site, Engine.JAXRING, f"{_origin(sites)}{started}; {chosen}")
 
 
 def _described(spec: CallSpec, size: int, partitions: int) -> str:
@@ -101,7 +128,7 @@ def _chosen(spec: CallSpec, group: list[int]) -> str:
     processes = normalise([owners.get(device, 0) for device in devices])
     domains = tuple(range(len(group))) if spec.half != "both" else processes
     try:
-        choice = choose(spec, domains, (0,) * len(domains), root=spec.root)
+        choice = choose(spec, domains, (0,) * len(domains), root=spec.root, profile=calibration.current())
     except ValueError as error:
         return str(error)
     cost = dict(choice.candidates).get(f"{choice.algorithm}/{choice.protocol}")

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-import jaxring
 from jaxring.bench.programs import moves, training
+from jaxring.dropin.explaining import Engine, listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,10 +67,8 @@ class WholeProgram:
 
     def choice(self) -> str:
         """How many collectives the program has, and who carries them."""
-        lines = jaxring.explain(self._run.lower(*self._operands).compile()).splitlines()
-        theirs = sum("XLA's own collective" in line for line in lines)
-        ours = sum(" group(s) of " in line for line in lines)
-        found = [f"{ours} jaxring's"] * bool(ours) + [f"{theirs} XLA's"] * bool(theirs)
+        every = [each.engine for each in listed(self._run.lower(*self._operands).compile())]
+        found = [f"{every.count(engine)} {engine.value}" for engine in Engine if engine in every]
         return ", ".join(found) or "no collective"
 
     def _sharding(self, spec: P) -> NamedSharding:
