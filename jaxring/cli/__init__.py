@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # In the order of the help text. A subcommand may import jax, so only the one that is asked for does its heavy imports.
-COMMANDS = {name: f"jaxring.cli.{name}" for name in ("bench", "doctor", "explain", "run", "topo", "trace", "tune")}
+COMMANDS = {
+    name: f"jaxring.cli.{name}" for name in ("bench", "doctor", "explain", "run", "simulate", "topo", "trace", "tune")
+}
 # Exit codes as shells have them for what ends by SIGINT and SIGPIPE.
 INTERRUPTED, PIPE_BROKEN = 130, 141
 

@@ -75,7 +75,8 @@ class Player:
         self.at = [0] * len(lanes)
         self.tile = [0] * len(lanes)
         self.finished = [False] * len(lanes)
-        self.pending = [0] * len(lanes)  # flows by memory that the current step waits for
+        self.pending = [0] * len(lanes)  # 1: what the current step moves by memory has yet to begin; 2: it has begun
+        self.memory_routes: dict[tuple[tuple[int, int], ...], Route] = {}
         routes: dict[tuple[int, int], tuple[Route, Route, float]] = {}
         self.routes = routes
         self.full: list[Route] = []
@@ -102,7 +103,7 @@ class Player:
         self.reader = [-1] * many  # the lane that waits for a message
         self.writer = [-1] * many  # the lane that waits for a slot
         self.carried = [0.0] * many
-        self.by_memory: dict[tuple[int, int], float] = {}
+        self.by_memory: dict[tuple[tuple[int, int], ...], float] = {}
         self.flows = Flows(ways.speed)
         # flow -> (connection or -1, lane, the message's number in the record, how much later it arrives)
         self.flow_for: dict[int, tuple[int, int, int, float]] = {}
@@ -194,7 +195,7 @@ class Player:
         moved: dict[int, float] = {}
         for route, amount in [
             *zip(self.full, self.carried, strict=True),
-            *((self.routes[pair][0], amount) for pair, amount in self.by_memory.items()),
+            *((self.routes[pair][0], amount) for pairs, amount in self.by_memory.items() for pair in pairs),
         ]:
             for link in route:
                 moved[link] = moved.get(link, 0.0) + amount
@@ -244,20 +245,25 @@ class Player:
         if not op.memory:
             self.make(lane, start + busy)
             return
-        self.pending[lane] = -1
+        self.pending[lane] = 1
         self.push(start + busy + model.memory, _ACCESS, lane)
 
     def make(self, lane: int, when: float) -> None:
         """Moves what crosses by memory, or sends what the step has made by ``when``."""
         op = self.ops[lane][self.at[lane]]
         elements = self.elements[op.length][self.tile[lane]]
-        if self.pending[lane] < 0:
-            self.pending[lane] = len(op.memory)
+        if self.pending[lane] == 1:
+            # A step handles an element of all its sources and destinations at a time, so all advance equally fast: they
+            # are one flow, which takes a link once for each of them that goes over it.
+            self.pending[lane] = 2
             amount = elements * op.memory_width
-            for pair in op.memory:
-                _, limited, _ = self.between(*pair)
-                self.by_memory[pair] = self.by_memory.get(pair, 0.0) + amount
-                self.flow_for[self.flows.begin(limited, amount, when)] = (-1, lane, -1, 0.0)
+            route = self.memory_routes.get(op.memory)
+            if route is None:
+                route = self.memory_routes[op.memory] = tuple(
+                    link for pair in op.memory for link in self.between(*pair)[1]
+                )
+            self.by_memory[op.memory] = self.by_memory.get(op.memory, 0.0) + amount
+            self.flow_for[self.flows.begin(route, amount, when)] = (-1, lane, -1, 0.0)
             return
         overhead = self.model.send_overhead * (self.wrong.slowed(self.rank[lane]) if self.wrong else 1.0)
         amount = elements * op.send_width
@@ -338,9 +344,8 @@ class Player:
         connection, lane, number, late = self.flow_for.pop(flow)
         self.flows.end(flow)
         if connection < 0:
-            self.pending[lane] -= 1
-            if not self.pending[lane]:
-                self.make(lane, now)
+            self.pending[lane] = 0
+            self.make(lane, now)
             return
         if self.wrong:
             late += self.wrong.delay()

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING
 
-from jaxring.plan.algorithms import build
+from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.schedule import Schedule, Spec
 from jaxring.plan.user import build_user
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Runs of more messages keep no record of each.
 RECORDED = 200_000
+# Channels for each rail of a hierarchical algorithm: enough that memory and network are busy together.
+_OF_RAILS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +88,7 @@ def simulate(
     if collective not in COLLECTIVES:
         raise ValueError(f"there is no collective {collective!r}; there are {', '.join(COLLECTIVES)}")
     nranks = hosts * cluster.ranks
-    channels = channels or cluster.channels
+    channels = channels or _channels(cluster, algorithm)
     perm = tuple((rank, (rank + 1) % nranks) for rank in range(nranks)) if COLLECTIVES[collective].pairs else ()
     placement = cluster.placement(hosts)
     model = cluster.models[protocol]
@@ -126,6 +128,12 @@ def simulate(
         time.perf_counter() - begun,
         record,
     )
+
+
+def _channels(cluster: Cluster, algorithm: str) -> int:
+    """The channels of a call that does not say: a hierarchical algorithm has a rail for each rank besides."""
+    hierarchical = algorithm in ALGORITHMS and ALGORITHMS[algorithm].hierarchical
+    return min(_OF_RAILS, cluster.channels) if hierarchical else cluster.channels
 
 
 def _used(network: ClusterNetwork, played: Played, speeds: list[float], wire: float) -> dict[str, tuple[float, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Peer, Spec, Step
@@ -42,7 +43,7 @@ class Domains:
     def count(self) -> int:
         return len(self.members)
 
-    @property
+    @functools.cached_property
     def width(self) -> int:
         return max(map(len, self.members))
 
