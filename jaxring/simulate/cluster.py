@@ -33,6 +33,7 @@ class Cluster:
     ``leaf``: hosts that share their first switches. ``rails``: whether there is a first switch for each port of a host.
     ``oversubscription``: speed of all ports of a first switch over that of its links to the spine.
     ``multicast``: the share of ``inside`` that switches reach that reduce and copy, 0 where they cannot.
+    ``multicast_us``: until a rank's first step by such switches.
     ``domain``: ranks of a host that address each other's memory. ``models``: what messages cost, by protocol.
     ``sources``: where each number comes from.
     """
@@ -53,6 +54,7 @@ class Cluster:
     rails: bool
     oversubscription: float
     multicast: float
+    multicast_us: float
     kind: str
     models: Mapping[str, Model]
     sources: Mapping[str, str] = dataclasses.field(repr=False)

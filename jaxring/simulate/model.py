@@ -22,6 +22,7 @@ class Model:
     ``slots``: messages that a connection holds until its receiver has taken one. ``tile_bytes``: of the longest
     message. ``wire``: bytes on the wire for a byte of data, as the protocol has it (LL of NCCL: 2).
     ``serial``: a port sends one message after the other, as LogGP has it; otherwise all connections at once, fairly.
+    ``multicast``: the share of their speed with which links carry what switches reduce or copy; 0: switches do neither.
     ``one_processor``: the lanes of a rank share one processor; otherwise each has its own.
     """
 
@@ -36,6 +37,7 @@ class Model:
     tile_bytes: int = 512 * 1024
     wire: float = 1.0
     serial: bool = True
+    multicast: float = 0.0
     one_processor: bool = False
 
     def __post_init__(self) -> None:

@@ -76,7 +76,8 @@ class Player:
         self.tile = [0] * len(lanes)
         self.finished = [False] * len(lanes)
         self.pending = [0] * len(lanes)  # 1: what the current step moves by memory has yet to begin; 2: it has begun
-        self.memory_routes: dict[tuple[tuple[int, int], ...], Route] = {}
+        # Of what a step moves by memory: the links that can be bottlenecks, and all of them, once for each crossing.
+        self.memory_routes: dict[tuple[int, tuple[tuple[int, int], ...]], tuple[Route, Route]] = {}
         routes: dict[tuple[int, int], tuple[Route, Route, float]] = {}
         self.routes = routes
         self.full: list[Route] = []
@@ -103,7 +104,7 @@ class Player:
         self.reader = [-1] * many  # the lane that waits for a message
         self.writer = [-1] * many  # the lane that waits for a slot
         self.carried = [0.0] * many
-        self.by_memory: dict[tuple[tuple[int, int], ...], float] = {}
+        self.by_memory: dict[tuple[int, tuple[tuple[int, int], ...]], float] = {}
         self.flows = Flows(ways.speed)
         # flow -> (connection or -1, lane, the message's number in the record, how much later it arrives)
         self.flow_for: dict[int, tuple[int, int, int, float]] = {}
@@ -125,6 +126,12 @@ class Player:
             limited = tuple(link for link in full if self.ways.binding[link])
             found = self.routes[source, target] = (full, limited, self.ways.latency(full))
         return found
+
+    def by_memory_routes(self, rank: int, pairs: tuple[tuple[int, int], ...]) -> tuple[Route, Route]:
+        """The links that can be bottlenecks, and all links, of what a step of ``rank`` moves by memory."""
+        routes = [self.between(*pair)[0] for pair in pairs]
+        links = multicast(pairs, routes, rank) if self.model.multicast else [link for each in routes for link in each]
+        return tuple(link for link in links if self.ways.binding[link]), tuple(links)
 
     def push(self, when: float, kind: int, a: int, b: int = 0) -> None:
         self.count += 1
@@ -195,7 +202,7 @@ class Player:
         moved: dict[int, float] = {}
         for route, amount in [
             *zip(self.full, self.carried, strict=True),
-            *((self.routes[pair][0], amount) for pairs, amount in self.by_memory.items() for pair in pairs),
+            *((self.memory_routes[pairs][1], amount) for pairs, amount in self.by_memory.items()),
         ]:
             for link in route:
                 moved[link] = moved.get(link, 0.0) + amount
@@ -257,13 +264,13 @@ class Player:
             # are one flow, which takes a link once for each of them that goes over it.
             self.pending[lane] = 2
             amount = elements * op.memory_width
-            route = self.memory_routes.get(op.memory)
-            if route is None:
-                route = self.memory_routes[op.memory] = tuple(
-                    link for pair in op.memory for link in self.between(*pair)[1]
-                )
-            self.by_memory[op.memory] = self.by_memory.get(op.memory, 0.0) + amount
-            self.flow_for[self.flows.begin(route, amount, when)] = (-1, lane, -1, 0.0)
+            share = self.model.multicast or 1.0
+            key = (self.rank[lane], op.memory)
+            routes = self.memory_routes.get(key)
+            if routes is None:
+                routes = self.memory_routes[key] = self.by_memory_routes(*key)
+            self.by_memory[key] = self.by_memory.get(key, 0.0) + amount / share
+            self.flow_for[self.flows.begin(routes[0], amount / share, when)] = (-1, lane, -1, 0.0)
             return
         overhead = self.model.send_overhead * (self.wrong.slowed(self.rank[lane]) if self.wrong else 1.0)
         amount = elements * op.send_width
@@ -358,6 +365,22 @@ class Player:
             self.leave(*queue.popleft(), now)
         else:
             self.port_busy[port] = False
+
+
+def multicast(pairs: tuple[tuple[int, int], ...], routes: list[Route], rank: int) -> list[int]:
+    """The links of a step whose switch reduces what ``rank`` reads, and copies what it writes.
+
+    What the rank reads leaves every rank, itself included, and reaches it once; what it writes leaves it once and
+    reaches every rank. ``routes`` are those of the pairs, each from a rank to the switch and from there to a rank.
+    """
+    up = {source: route[0] for (source, _), route in zip(pairs, routes, strict=True)}
+    down = {target: route[-1] for (_, target), route in zip(pairs, routes, strict=True)}
+    links: list[int] = []
+    if any(target == rank for _, target in pairs):
+        links += [down[rank], *up.values()]
+    if any(source == rank for source, _ in pairs):
+        links += [up[rank], *down.values()]
+    return links
 
 
 def play(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.collectives import COLLECTIVES
+from jaxring.plan.gpu import nvls
 from jaxring.plan.schedule import Schedule, Spec
 from jaxring.plan.user import build_user
 from jaxring.plan.user import find as find_user
@@ -76,9 +77,10 @@ def simulate(
 ) -> Run:
     """Plays ``collective`` of ``nbytes`` of input per rank on ``hosts`` hosts.
 
-    ``symmetric``: None takes a symmetry where there is one and nothing goes wrong; False plays every rank; True demands
-    one. Under a symmetry all pieces have the length of the longest. Raises ValueError for what the cluster has not or
-    the algorithm does not serve, ScheduleError where the schedule cannot end.
+    ``algorithm``: the name of one of ours, of a registered one, or nvls: the table of direct, with switches that reduce
+    and copy. ``symmetric``: None takes a symmetry where there is one and nothing goes wrong; False plays every rank;
+    True demands one. Under a symmetry all pieces have the length of the longest. Raises ValueError for what the cluster
+    has not or the algorithm does not serve, ScheduleError where the schedule cannot end.
     """
     begun = time.perf_counter()
     if hosts < 1 or nbytes < 1:
@@ -92,7 +94,12 @@ def simulate(
     perm = tuple((rank, (rank + 1) % nranks) for rank in range(nranks)) if COLLECTIVES[collective].pairs else ()
     placement = cluster.placement(hosts)
     model = cluster.models[protocol]
-    schedule = schedule_of(Spec(collective, nranks, algorithm, channels=channels, placement=placement, perm=perm))
+    table = algorithm
+    if algorithm == nvls.NAME:
+        if not cluster.multicast or hosts > 1 or collective not in nvls.SERVED:
+            raise ValueError(f"nvls serves {' and '.join(nvls.SERVED)} on one host whose switches reduce and copy")
+        model, table = dataclasses.replace(model, multicast=cluster.multicast, launch=cluster.multicast_us), "direct"
+    schedule = schedule_of(Spec(collective, nranks, table, channels=channels, placement=placement, perm=perm))
     network = cluster.build(hosts, protocol)
     sizes = cut(schedule, nbytes, dtype, model.tile_bytes, equal=True)
     found = None

@@ -92,6 +92,7 @@ def _cluster(name: str, data: dict[str, Any]) -> Cluster:
         ports=int(get("host", "ports")),
         inside=float(get("inside", "gigabytes")),
         multicast=float(get("inside", "multicast", 0.0)),
+        multicast_us=float(get("inside", "multicast_us", 0.0)),
         inside_us=numbers.by_protocol("protocol", "inside_us", protocols),
         port=float(get("port", "gigabytes")),
         attach=float(get("attach", "gigabytes")),
