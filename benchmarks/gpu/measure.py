@@ -1,6 +1,9 @@
 """Measure the CUDA engine's kernels among ranks that share the GPUs of one process, without XLA.
 
 A row for each collective, way of doing it, number of ranks and size; a line of JSON each, written as it is measured.
+Every launch has inputs that the one before did not have, and results are read after the last one, too. With --graphs
+the launches that are timed are nodes of one CUDA graph, so that no host's work is in their time.
+
 Beside a collective's time stand those of a copy within the GPU that reads and writes as many bytes as the collective
 must at least (n inputs read, n outputs written: a copy of half the sum), and of an empty kernel launched on as many
 streams. What a program's calls have, a trap where they fail, these have, too.
@@ -95,6 +98,7 @@ def measure(
     threads: int,
     launches: int,
     write: rows.Write,
+    in_graph: bool = False,
 ) -> int:
     """Measure every way for every number of ranks, of lanes and size; returns how many results were wrong or failed."""
     bad = 0
@@ -107,7 +111,7 @@ def measure(
 
     for count, most in numbers_of_lanes(counts, lanes, native.device_count(), native.device(0).multiprocessors):
         ranks = Ranks(native, count, lanes=most, threads=threads, slot_bytes=_SLOT_BYTES)
-        empty_us, empty_waited_us = native.time_empty(count, launches)
+        empty_us, empty_waited_us = native.time_empty(count, launches, in_graph)
         no_nvls = ranks.why_not_nvls()
         if no_nvls:
             write({"kind": "nvls", "ranks": count, "left_out": no_nvls})
@@ -116,10 +120,11 @@ def measure(
             for way in WAYS:
                 if nbytes > way.most or (no_nvls and way.algorithm == nvls.NAME):
                     continue
-                row: dict[str, Any] = {"kind": "collective", **way._asdict(), "ranks": count, "bytes": nbytes}
+                kind = "graph" if in_graph else "collective"
+                row: dict[str, Any] = {"kind": kind, **way._asdict(), "ranks": count, "bytes": nbytes}
                 del row["most"]
                 try:
-                    found = _one(ranks, way, nbytes, most, times)
+                    found = _one(ranks, way, nbytes, most, times, in_graph)
                 except Exception as error:  # the others may still work
                     bad += 1
                     write({**row, "error": str(error)})
@@ -142,7 +147,7 @@ def numbers_of_lanes(
             yield count, most
 
 
-def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[str, Any] | None:
+def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int, in_graph: bool) -> dict[str, Any] | None:
     copied, switched = way.algorithm == copy_engine.NAME, way.algorithm == nvls.NAME
     algorithm = "direct" if copied or switched else way.algorithm
     path = Path.PUSH if way.fused == 0 else Path.MEMORY if way.protocol == "memory" else Path.MESSAGES
@@ -156,22 +161,26 @@ def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int) -> dict[
     # `bytes` is the larger of input and output, as in other benchmarks.
     block = max(1, nbytes // 4 // max(schedule.in_blocks, schedule.out_blocks))
     one = np.ones(block * schedule.in_blocks, np.float32)
+    two = one + 1
     op = "sum" if way.collective in ("all_reduce", "reduce_scatter") else None
     bulk_bytes = _BULK_BYTES if way.bulk else 0
     result = ranks.run(
         schedule,
         way.protocol,
         [one] * ranks.count,
+        [two] * ranks.count,
         op,
         fused=way.fused,
         copies=copied,
         bulk_bytes=bulk_bytes,
         nvls=switched,
         launches=launches,
+        in_graph=in_graph,
     )
     expected = ranks.count if op else 1
-    if not all((output == expected).all() for output in result.outputs):
-        raise ValueError("a wrong result")
+    for each, outputs in ((expected, result.outputs), (2 * expected, result.other_outputs)):
+        if not all((output == each).all() for output in outputs):
+            raise ValueError("a wrong result")
     # Bytes of a copy that reads and writes as many: half of all inputs and outputs.
     moved = 4 * block * (schedule.in_blocks + schedule.out_blocks) * ranks.count // 2
     return {"lanes": schedule.nlanes, "us": result.us, "waited_us": result.waited_us, "moved": moved}
@@ -183,6 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows.add_arguments(parser)
     parser.add_argument("--lanes", type=rows.counts, default="16,32,64", help="of a rank at most, one after another")
     parser.add_argument("--threads", type=int, default=384)
+    parser.add_argument("--graphs", action="store_true", help="time the nodes of a CUDA graph, not launches")
     parser.add_argument("--module", default="", help="a module in place of jaxring._native_cuda")
     arguments = parser.parse_args(argv)
     native = load(arguments.module)
@@ -195,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seen = {name: getattr(gpu, name) for name in ("name", "capability", "multiprocessors")}
     write({"kind": "device", **seen})
     given = arguments
-    bad = measure(native, given.ranks, given.sizes, given.lanes, given.threads, given.launches, write)
+    bad = measure(native, given.ranks, given.sizes, given.lanes, given.threads, given.launches, write, given.graphs)
     return 1 if bad else 0
 
 

@@ -26,10 +26,12 @@ _names = itertools.count()
 
 
 class StandaloneResult(NamedTuple):
-    """Each rank's output as a flat array; microseconds of a launch on all ranks, one after another without waiting, and
-    the median of launches that are waited for one by one. Both are 0 where nothing was timed."""
+    """Each rank's output as a flat array, from the last launch and from one with the other inputs; microseconds of a
+    launch on all ranks, one after another without waiting, and the median of launches that are waited for one by one.
+    Both are 0 where nothing was timed, the second also in a graph."""
 
     outputs: list[npt.NDArray[Any]]
+    other_outputs: list[npt.NDArray[Any]]
     us: float
     waited_us: float
 
@@ -82,6 +84,7 @@ class Ranks:
         schedule: Schedule,
         protocol: str,
         inputs: list[npt.NDArray[Any]],
+        others: list[npt.NDArray[Any]],
         op: str | None = None,
         *,
         fused: int = -1,
@@ -89,10 +92,12 @@ class Ranks:
         bulk_bytes: int = 0,
         nvls: bool = False,
         launches: int = 0,
+        in_graph: bool = False,
     ) -> StandaloneResult:
-        """Run a collective once for its result and then ``launches`` times for each clock.
+        """Run a collective for its results and ``launches`` times for each time, with both sets of inputs in turn.
 
-        ``inputs``: each rank's, blocks one after the other. ``protocol``: simple, ll or ll128; memory for none.
+        ``inputs``, ``others``: each rank's, blocks one after the other. ``in_graph``: the timed launches are nodes of
+        one CUDA graph, so that no host's work is in their time. ``protocol``: simple, ll or ll128; memory for none.
         ``fused``: the number of a fused collective in place of the step table; ``copies``: the copy engines are;
         ``nvls``: the NVLink switch is. ``bulk_bytes``: from how many bytes on slices go by bulk copies, 0 for never.
         """
@@ -112,10 +117,11 @@ class Ranks:
             self._play(plan, schedule, protocol, fused)
             plan.set_bulk(bulk_bytes)
         # Ranks may share one array, which may be large.
-        once = {id(x): np.ascontiguousarray(x).tobytes() for x in inputs}
-        given = [once[id(x)] for x in inputs]
-        outputs, us, waited = self.native.run_standalone(self.group.communicator, plan, given, launches)
-        return StandaloneResult([np.frombuffer(output, element) for output in outputs], us, waited)
+        once = {id(x): np.ascontiguousarray(x).tobytes() for x in (*inputs, *others)}
+        given, other = ([once[id(x)] for x in each] for each in (inputs, others))
+        found = self.native.run_standalone(self.group.communicator, plan, given, other, launches, in_graph)
+        outputs, other_outputs = ([np.frombuffer(output, element) for output in each] for each in found[:2])
+        return StandaloneResult(outputs, other_outputs, *found[2:])
 
     def _play(self, plan: Any, schedule: Schedule, protocol: str, fused: int) -> None:
         plan.set_shape(

@@ -35,6 +35,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 _LEAST_S = 5.0
 _KILL_AFTER_S = 5.0
 _TAIL_BYTES = 600
+# From so many cores on the CPU engine is measured, too.
+_CPU_SUITE_CORES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +80,8 @@ def short_name(name: str) -> str:
 
 
 def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
-    """All stages in their order: JAX once, kernels and memory without JAX, speed, all under JAX, deaths, checkers."""
+    """All stages in their order: JAX once, kernels and memory without JAX, speed, all under JAX, deaths, checkers, and
+    the CPU engine."""
     python = sys.executable
     ends = importlib.machinery.EXTENSION_SUFFIXES  # of modules that this Python can import
     build = ROOT / "build" / "gpu"
@@ -140,7 +143,8 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
         Stage("native", 100, native("cuda_gpu_test", "--apart=30", *quick), source),
         Stage("memory", 60, native("cuda_gpu_memory_test", "--apart=20", *memory), source),
         Stage("matrix", 120, (*worker, "matrix", "0", "1", "1", "0"), source),
-        Stage("measure", 120, (*measure, *rows)),
+        Stage("measure", 150, (*measure, *rows)),
+        Stage("measure_graphs", 90, (*measure, "--graphs", "--ranks", "8,2", "--sizes", "32K,1M,256M", *rows)),
         Stage("jnp", 60, (*peers, "jnp", *rows)),
         Stage("nccl", 45, (*peers, "nccl", *rows)),
         Stage("jax", 200, (*tests, "not one_process and not replays and not ends and not served"), source, jobs),
@@ -152,6 +156,14 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
         # One rank for each process: a checker may let a process's kernels run one after another only.
         Stage("memcheck_processes", 90, native("cuda_gpu_test", "four_processes", under=check("memcheck")), unchecked),
         Stage("racecheck", 120, native("cuda_gpu_test", "four_processes", under=check("racecheck")), unchecked),
+        # What is left of the time, on the many cores that such machines have; by itself it fits --stages cpu.
+        Stage(
+            "cpu",
+            560,
+            (python, "-m", "benchmarks.cpu", "--out", str(out / "cpu")),
+            source or ("" if (os.cpu_count() or 1) >= _CPU_SUITE_CORES else f"fewer than {_CPU_SUITE_CORES} cores"),
+            {"JAX_PLATFORMS": "cpu"},
+        ),
     ]
 
 

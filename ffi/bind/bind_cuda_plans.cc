@@ -133,33 +133,41 @@ void BindPlans(nb::module_& m) {
   m.def(
       "run_standalone",
       [](std::shared_ptr<Communicator> communicator, const PlanBuilder& builder, const std::vector<nb::bytes>& inputs,
-         int launches) {
-        std::vector<std::string_view> given;  // the caller keeps them
-        for (const nb::bytes& input : inputs) given.emplace_back(input.c_str(), input.size());
+         const std::vector<nb::bytes>& others, int launches, bool in_graph) {
+        const auto views = [](const std::vector<nb::bytes>& of) {  // the caller keeps them
+          std::vector<std::string_view> found;
+          for (const nb::bytes& input : of) found.emplace_back(input.c_str(), input.size());
+          return found;
+        };
+        const auto given = views(inputs), other = views(others);
         StandaloneResult result;
         {
           nb::gil_scoped_release release;
           auto plan = builder.Finish(std::move(communicator));
-          result = RunStandalone(*plan, given, launches);
+          result = RunStandalone(*plan, given, other, launches, in_graph ? Timed::kInGraph : Timed::kByHost);
         }
-        std::vector<nb::bytes> outputs;
-        for (const std::string& output : result.outputs) outputs.emplace_back(output.data(), output.size());
-        return std::make_tuple(outputs, result.microseconds, result.waited);
+        const auto bytes = [](const std::vector<std::string>& of) {
+          std::vector<nb::bytes> found;
+          for (const std::string& output : of) found.emplace_back(output.data(), output.size());
+          return found;
+        };
+        return std::make_tuple(bytes(result.outputs), bytes(result.other_outputs), result.microseconds, result.waited);
       },
-      nb::arg("communicator"), nb::arg("plan"), nb::arg("inputs"), nb::arg("launches"),
-      "Runs a plan whose ranks are all in this process, without XLA: (output of each rank, microseconds of a further "
-      "launch, and of one that is waited for).");
+      nb::arg("communicator"), nb::arg("plan"), nb::arg("inputs"), nb::arg("others"), nb::arg("launches"),
+      nb::arg("in_graph"),
+      "Runs a plan whose ranks are all in this process, without XLA: (output of each rank from the last launch, from "
+      "one with the other inputs, microseconds of a launch, and of one that is waited for, which is 0 in a graph).");
   m.def(
       "time_copy", [](int device, uint64_t bytes, int copies) { return TimeCopy(ThisGpu(), device, bytes, copies); },
       nb::arg("device"), nb::arg("bytes"), nb::arg("copies"), nb::call_guard<nb::gil_scoped_release>(),
       "Microseconds of a copy of so many bytes within a device.");
   m.def(
       "time_empty",
-      [](int ranks, int launches) {
-        const StandaloneResult result = TimeEmpty(ThisGpu(), ranks, launches);
+      [](int ranks, int launches, bool in_graph) {
+        const auto result = TimeEmpty(ThisGpu(), ranks, launches, in_graph ? Timed::kInGraph : Timed::kByHost);
         return std::make_pair(result.microseconds, result.waited);
       },
-      nb::arg("ranks"), nb::arg("launches"), nb::call_guard<nb::gil_scoped_release>(),
+      nb::arg("ranks"), nb::arg("launches"), nb::arg("in_graph"), nb::call_guard<nb::gil_scoped_release>(),
       "The same two times where so many ranks launch a kernel that does nothing.");
 }
 

@@ -100,7 +100,7 @@ def test_what_is_least_certain_comes_last(tmp_path):
     names = [stage.name for stage in suite.stages(tmp_path, tmp_path)]
     assert names[:5] == ["machine", "build", "info", "jax_smoke", "native"]
     least = [name for name in names if "death" in name or "check" in name]
-    assert names[-len(least) :] == least
+    assert names[-1 - len(least) :] == [*least, "cpu"]
     for stage in suite.stages(tmp_path, tmp_path):
         assert ("death" in shlex.join(stage.command)) == (stage.name in ("deaths", "copy_deaths"))
         if "tests/gpu" in shlex.join(stage.command) or stage.name == "jax_smoke":
@@ -128,6 +128,7 @@ def test_the_summary_compares_with_what_was_asked_for():
         row(2000.0, ranks=8, bytes=big, copy_us=900.0, algorithm="ring"),
         row(1000.0, ranks=2, bytes=big, copy_us=900.0),
         row(7.0, ranks=8, bytes=32 << 10, copy_us=2.0, fused=0),
+        row(6.0, ranks=8, bytes=32 << 10, copy_us=2.0, fused=0, kind="graph", empty_us=1.5),
         {"kind": "jnp", "what": "to_all", "ranks": 8, "bytes": big, "us": 1500.0},
         {"kind": "nccl", "left_out": "NCCL 22809 allows one rank on a GPU"},
     ]
@@ -138,6 +139,8 @@ def test_the_summary_compares_with_what_was_asked_for():
     assert "2 ranks: at least 450 GB/s bus bandwidth | 268 GB/s |" in text
     assert text.count("GB/s bus bandwidth") == 1
     assert "one after another: at most 5 us over an empty launch | 4.0 us over 3.0 us |" in text
+    assert "in a graph: at most 5 us over an empty launch | 4.5 us over 1.5 us |" in text
+    assert "| all_reduce | direct/memory fused 0 | 8 | 32768 | 16 | 6.0 | 4.5 |" in text
     assert "faster than jnp at every size | 1.50 times at worst" in text
     assert "NCCL 22809 allows one rank" in text
     assert "| nvls | 8 |  | the driver reports no multicast" in text
@@ -148,16 +151,29 @@ def test_lanes_are_swept_as_far_as_they_are_resident_together():
     assert list(measure.numbers_of_lanes([8], [16, 32], 8, 132)) == [(8, 16), (8, 32)]
 
 
+def measured(folder, *options):
+    rows = folder / "rows.jsonl"
+    command = [sys.executable, "-m", "benchmarks.gpu.measure", "--module", FAKE, "--rows", str(rows), *options]
+    few = ["--ranks", "2", "--sizes", "1K", "--lanes", "2", "--threads", "64", "--launches", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    subprocess.run([*command, *few], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
+    _, found = summary.read(folder)
+    assert found[0]["name"] == "fake"
+    return found
+
+
+@pytest.mark.multiprocess
+@pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _native_cuda_fake; use make pytest")
+def test_it_measures_graphs_on_the_fake_gpu(tmp_path):
+    found = measured(tmp_path, "--graphs")[1:]
+    assert {r["kind"] for r in found} == {"graph"}
+    assert all(r["us"] > 0 and r["waited_us"] == 0 and r["empty_us"] > 0 for r in found), found
+
+
 @pytest.mark.multiprocess
 @pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _native_cuda_fake; use make pytest")
 def test_it_measures_what_the_fake_gpu_does(tmp_path):
-    rows = tmp_path / "rows.jsonl"
-    command = [sys.executable, "-m", "benchmarks.gpu.measure", "--module", FAKE, "--rows", str(rows)]
-    few = ["--ranks", "2", "--sizes", "1K", "--lanes", "2", "--threads", "64", "--launches", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    subprocess.run([*command, *few], check=True, timeout=120, env=environment, stdout=subprocess.DEVNULL)
-    _, found = summary.read(tmp_path)
-    assert found[0]["name"] == "fake"
+    found = measured(tmp_path)
     assert {r["collective"] for r in found[1:]} == {
         "all_reduce",
         "all_gather",

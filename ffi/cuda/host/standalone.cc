@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <memory>
 
 namespace jaxring::cuda {
 namespace {
@@ -10,35 +12,19 @@ double Microseconds(std::chrono::steady_clock::duration time) {
   return std::chrono::duration<double, std::micro>(time).count();
 }
 
-// Measures the two times of a result by repeated calls of `launch`, for all ranks, and `await`.
-template <class Launch, class Await>
-void Clock(int launches, Launch launch, Await await, StandaloneResult* result) {
-  const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < launches; ++i) launch();
-  await();
-  result->microseconds = Microseconds(std::chrono::steady_clock::now() - begin) / launches;
-  std::vector<double> waited;
-  for (int i = 0; i < launches; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    launch();
-    await();
-    waited.push_back(Microseconds(std::chrono::steady_clock::now() - start));
-  }
-  std::nth_element(waited.begin(), waited.begin() + launches / 2, waited.end());
-  result->waited = waited[launches / 2];
-}
-
-// Device memory and streams of one rank, freed by the destructor.
+// Device memory, a stream and an event of one rank, freed by the destructor.
 struct Rank {
   Rank(Gpu& g, int d, uint64_t in_bytes, uint64_t out_bytes) : gpu(g), device(d) {
-    in = gpu.Allocate(device, in_bytes + 1);
+    for (char*& each : in) each = gpu.Allocate(device, in_bytes + 1);
     out = gpu.Allocate(device, out_bytes + 1);
     stream = gpu.NewStream(device);
+    event = gpu.NewEvent(device);
   }
   ~Rank() {
     try {
-      gpu.Free(device, in);
+      for (char* each : in) gpu.Free(device, each);
       gpu.Free(device, out);
+      gpu.CloseEvent(device, event);
       gpu.CloseStream(device, stream);
     } catch (const GpuError&) {  // the context is lost, which frees its memory
     }
@@ -46,37 +32,92 @@ struct Rank {
   Rank(const Rank&) = delete;
   Gpu& gpu;
   int device;
-  char *in, *out;
-  void* stream;
+  char *in[2], *out;
+  void *stream, *event;
 };
+using Ranks = std::vector<std::unique_ptr<Rank>>;
+
+// A graph of what `enqueue` puts on the ranks' streams.
+std::function<void()> CaptureAll(Gpu& gpu, Ranks& ranks, const std::function<void()>& enqueue) {
+  Rank& first = *ranks.front();
+  return gpu.Capture(first.device, first.stream, [&] {
+    gpu.Record(first.event, first.stream);
+    for (size_t r = 1; r < ranks.size(); ++r) gpu.Follow(ranks[r]->stream, first.event);
+    enqueue();
+    for (size_t r = 1; r < ranks.size(); ++r) {
+      gpu.Record(ranks[r]->event, ranks[r]->stream);
+      gpu.Follow(first.stream, ranks[r]->event);
+    }
+  });
+}
+
+// Measures a result's times by repeated calls of `launch`, for all ranks, and `await`. launch(i) has the inputs i % 2;
+// the last launch of each measurement has inputs 0.
+template <class Launch, class Await>
+void Clock(Gpu& gpu, Ranks& ranks, int launches, Timed timed, Launch launch, Await await, StandaloneResult* result) {
+  const auto all = [&] {
+    for (int i = launches; i-- > 0;) launch(i);
+  };
+  if (timed == Timed::kInGraph) {
+    const std::function<void()> graph = CaptureAll(gpu, ranks, all);
+    constexpr int kReplays = 5;
+    graph();  // its first launch also uploads it
+    await();
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kReplays; ++i) graph();
+    await();
+    result->microseconds = Microseconds(std::chrono::steady_clock::now() - begin) / kReplays / launches;
+    return;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  all();
+  await();
+  result->microseconds = Microseconds(std::chrono::steady_clock::now() - begin) / launches;
+  std::vector<double> waited;
+  for (int i = launches; i-- > 0;) {
+    const auto start = std::chrono::steady_clock::now();
+    launch(i);
+    await();
+    waited.push_back(Microseconds(std::chrono::steady_clock::now() - start));
+  }
+  std::nth_element(waited.begin(), waited.begin() + launches / 2, waited.end());
+  result->waited = waited[launches / 2];
+}
 
 }  // namespace
 
-StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_view>& inputs, int launches) {
+StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_view>& inputs,
+                               const std::vector<std::string_view>& others, int launches, Timed timed) {
   Communicator& group = plan.communicator();
   Gpu& gpu = group.gpu();
   const auto& infos = group.spec().ranks;
-  if (inputs.size() != infos.size()) {
-    throw std::invalid_argument("a standalone run of " + std::to_string(infos.size()) + " ranks was given " +
-                                std::to_string(inputs.size()) + " inputs");
-  }
-  std::vector<std::unique_ptr<Rank>> ranks;
+  const std::vector<std::string_view>* given[2] = {&inputs, &others};
+  Ranks ranks;
   for (size_t r = 0; r < infos.size(); ++r) {
     if (!group.local(static_cast<int>(r))) {
       throw std::invalid_argument("a standalone run needs all ranks in this process, and rank " + std::to_string(r) +
                                   " is in another");
     }
-    if (inputs[r].size() != plan.in_bytes()) {
-      throw std::invalid_argument("the input of rank " + std::to_string(r) + " has " +
-                                  std::to_string(inputs[r].size()) + " bytes, not " + std::to_string(plan.in_bytes()));
-    }
     ranks.push_back(std::make_unique<Rank>(gpu, infos[r].device, plan.in_bytes(), plan.out_bytes()));
-    gpu.Copy(infos[r].device, ranks[r]->in, inputs[r].data(), inputs[r].size());
   }
-  const auto launch = [&] {
+  for (int set = 0; set < 2; ++set) {
+    if (given[set]->size() != infos.size()) {
+      throw std::invalid_argument("a standalone run of " + std::to_string(infos.size()) + " ranks was given " +
+                                  std::to_string(given[set]->size()) + " inputs");
+    }
+    for (size_t r = 0; r < infos.size(); ++r) {
+      const std::string_view input = (*given[set])[r];
+      if (input.size() != plan.in_bytes()) {
+        throw std::invalid_argument("the input of rank " + std::to_string(r) + " has " + std::to_string(input.size()) +
+                                    " bytes, not " + std::to_string(plan.in_bytes()));
+      }
+      gpu.Copy(infos[r].device, ranks[r]->in[set], input.data(), input.size());
+    }
+  }
+  const auto launch = [&](int i) {
     for (size_t r = 0; r < ranks.size(); ++r) {
-      const jaxring::Status status = plan.Launch(static_cast<int>(r), ranks[r]->in, ranks[r]->out, plan.in_bytes(),
-                                                 plan.out_bytes(), ranks[r]->stream);
+      const jaxring::Status status = plan.Launch(static_cast<int>(r), ranks[r]->in[i % 2], ranks[r]->out,
+                                                 plan.in_bytes(), plan.out_bytes(), ranks[r]->stream);
       if (!status.ok()) throw std::runtime_error(status.message);
     }
   };
@@ -84,45 +125,58 @@ StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_v
     for (auto& rank : ranks) gpu.Synchronize(rank->device, rank->stream);
     if (std::string fault = plan.Fault(); !fault.empty()) throw std::runtime_error(fault);
   };
-  launch();
-  await();
+  const auto outputs = [&] {
+    std::vector<std::string> read;
+    for (auto& rank : ranks) {
+      std::string output(plan.out_bytes(), 0);
+      gpu.Copy(rank->device, output.data(), rank->out, output.size());
+      read.push_back(std::move(output));
+    }
+    return read;
+  };
   StandaloneResult result;
-  for (auto& rank : ranks) {
-    std::string output(plan.out_bytes(), 0);
-    gpu.Copy(rank->device, output.data(), rank->out, output.size());
-    result.outputs.push_back(std::move(output));
+  for (int i : {0, 1}) {
+    launch(i);
+    await();
   }
-  if (launches > 0) Clock(launches, launch, await, &result);
+  result.other_outputs = outputs();
+  if (launches > 0) {
+    Clock(gpu, ranks, launches, timed, launch, await, &result);
+  } else {
+    launch(0);
+    await();
+  }
+  result.outputs = outputs();
   return result;
 }
 
 double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies) {
   Rank rank(gpu, device, bytes, bytes);
-  gpu.CopyAsync(rank.out, rank.in, bytes, rank.stream);
+  gpu.CopyAsync(rank.out, rank.in[0], bytes, rank.stream);
   gpu.Synchronize(device, rank.stream);
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < copies; ++i) gpu.CopyAsync(rank.out, rank.in, bytes, rank.stream);
+  for (int i = 0; i < copies; ++i) gpu.CopyAsync(rank.out, rank.in[0], bytes, rank.stream);
   gpu.Synchronize(device, rank.stream);
   return Microseconds(std::chrono::steady_clock::now() - begin) / copies;
 }
 
-StandaloneResult TimeEmpty(Gpu& gpu, int ranks, int launches) {
-  std::vector<std::unique_ptr<Rank>> places;
+StandaloneResult TimeEmpty(Gpu& gpu, int ranks, int launches, Timed timed) {
+  Ranks places;
   for (int r = 0; r < ranks; ++r) {
     const int device = r % gpu.DeviceCount();
     gpu.Prepare(device);
     places.push_back(std::make_unique<Rank>(gpu, device, 0, 0));
   }
-  const auto launch = [&] {
+  const auto launch = [&](int) {
     for (auto& rank : places) gpu.LaunchEmpty(rank->device, rank->stream);
   };
   const auto await = [&] {
     for (auto& rank : places) gpu.Synchronize(rank->device, rank->stream);
   };
-  launch();
+  launch(0);
   await();
   StandaloneResult result;
-  Clock(launches, launch, await, &result);
+  Clock(gpu, places, launches, timed, launch, await, &result);
   return result;
 }
 

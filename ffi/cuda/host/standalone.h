@@ -10,21 +10,27 @@
 
 namespace jaxring::cuda {
 
+// How launches are timed: by the host, or as nodes of one CUDA graph, whose time has no host's work in it.
+enum class Timed { kByHost, kInGraph };
+
 struct StandaloneResult {
-  std::vector<std::string> outputs;  // of each rank
-  // Host time of one launch on all ranks without the first launch: `microseconds` from launches back to back, `waited`
-  // as the median of launches that are awaited one by one.
+  std::vector<std::string> outputs;        // of each rank, from the last launch with the inputs
+  std::vector<std::string> other_outputs;  // from a launch with the other inputs
+  // Time of one launch on all ranks: `microseconds` from launches back to back; `waited`, for Timed::kByHost, as the
+  // median of launches that are awaited one by one.
   double microseconds = 0, waited = 0;
 };
 
-// All ranks must be in this process. Launches the plan once for the result and then `launches` times for each of the
-// two times. Throws GpuError, or std::runtime_error for the error of a launch or of its kernel.
-StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_view>& inputs, int launches);
+// All ranks must be in this process. Every launch has the inputs that the one before did not have, so that a result
+// that was left over shows. Launches the plan for the results, and `launches` times for each time. Throws GpuError, or
+// std::runtime_error for the error of a launch or of its kernel.
+StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_view>& inputs,
+                               const std::vector<std::string_view>& others, int launches, Timed timed);
 
 // Microseconds of host time for a copy of that many bytes within a device.
 double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies);
 
 // RunStandalone's times where `ranks` ranks, assigned to the devices in turn, launch an empty kernel.
-StandaloneResult TimeEmpty(Gpu& gpu, int ranks, int launches);
+StandaloneResult TimeEmpty(Gpu& gpu, int ranks, int launches, Timed timed);
 
 }  // namespace jaxring::cuda

@@ -48,14 +48,15 @@ def check(ranks, collective, algorithm, protocol, dtype, block, op="sum", channe
     schedule = ranks.schedule(collective, algorithm, channels, **extra)
     if schedule.nlanes > ranks.lanes:
         return
-    x = inputs_of(schedule, dtype, block, len(collective) + block)
+    x, y = (inputs_of(schedule, dtype, block, len(collective) + block + other) for other in (0, 10**6))
     op = op if collective in REDUCING else None
-    outputs = ranks.run(schedule, protocol, list(x), op, **how, launches=2).outputs
-    for rank, output in enumerate(outputs):
-        want = expected(schedule, x, rank, op)
-        got = output.reshape(want.shape)
-        what = f"{collective} {algorithm}/{protocol} {np.dtype(dtype).name}[{block}] {op}, rank {rank} of {ranks.count}"
-        np.testing.assert_array_equal(got, want, err_msg=what)
+    result = ranks.run(schedule, protocol, list(x), list(y), op, **how, launches=2)
+    for given, outputs in ((x, result.outputs), (y, result.other_outputs)):
+        for rank, output in enumerate(outputs):
+            want = expected(schedule, given, rank, op)
+            got = output.reshape(want.shape)
+            what = f"{collective} {algorithm}/{protocol} {np.dtype(dtype).name}[{block}] {op}"
+            np.testing.assert_array_equal(got, want, err_msg=f"{what}, rank {rank} of {ranks.count}")
 
 
 def matrix(native, counts, blocks, dtypes, threads):

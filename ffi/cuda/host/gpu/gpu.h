@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -149,12 +150,16 @@ class Gpu {
   virtual void* NewEvent(int device) = 0;
   virtual void Record(void* event, void* stream) = 0;
   virtual void Follow(void* stream, void* event) = 0;
+  virtual void CloseEvent(int device, void* event) = 0;
 
   // Streams that are not XLA's, for tests and for setting up. Synchronize throws the error of a kernel that has
   // trapped.
   virtual void* NewStream(int device) = 0;
   virtual void CloseStream(int device, void* stream) = 0;
   virtual void Synchronize(int device, void* stream) = 0;
+  // Captures a graph: what `enqueue` puts on the stream, and on streams that follow it and that it follows in the end.
+  // Returns a function that launches the graph on the stream, for as long as that exists.
+  virtual std::function<void()> Capture(int device, void* stream, const std::function<void()>& enqueue) = 0;
 };
 
 // The implementation that this library was linked with. Never destroyed, since XLA may call at any time.

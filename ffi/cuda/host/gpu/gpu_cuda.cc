@@ -269,6 +269,10 @@ class CudaGpu final : public Gpu {
     ContextScope scope;
     JAXRING_CUDA(cudaStreamWaitEvent(ToStream(stream), static_cast<cudaEvent_t>(event), cudaEventWaitDefault));
   }
+  void CloseEvent(int device, void* event) override {
+    ContextScope scope(device);
+    JAXRING_CUDA(cudaEventDestroy(static_cast<cudaEvent_t>(event)));
+  }
 
   void* NewStream(int device) override {
     ContextScope scope(device);
@@ -283,6 +287,35 @@ class CudaGpu final : public Gpu {
   void Synchronize(int device, void* stream) override {
     ContextScope scope(device);
     JAXRING_CUDA(cudaStreamSynchronize(ToStream(stream)));
+  }
+  std::function<void()> Capture(int device, void* stream, const std::function<void()>& enqueue) override {
+    ContextScope scope(device);
+    JAXRING_CUDA(cudaStreamBeginCapture(ToStream(stream), cudaStreamCaptureModeThreadLocal));
+    cudaGraph_t graph = nullptr;
+    try {
+      enqueue();
+    } catch (...) {
+      if (cudaStreamEndCapture(ToStream(stream), &graph) == cudaSuccess) cudaGraphDestroy(graph);
+      cudaGetLastError();
+      throw;
+    }
+    JAXRING_CUDA(cudaStreamEndCapture(ToStream(stream), &graph));
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    Check(error, "the instantiation of a graph");
+    // A graph that runs is destroyed when it has ended.
+    const std::shared_ptr<void> owner(executable, [device](void* of) {
+      try {
+        ContextScope scope(device);
+        cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(of));
+      } catch (const GpuError&) {  // the context is lost, and the graph with it
+      }
+    });
+    return [device, stream, owner] {
+      ContextScope scope(device);
+      JAXRING_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(owner.get()), ToStream(stream)));
+    };
   }
 
  private:

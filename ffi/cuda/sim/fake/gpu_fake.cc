@@ -234,20 +234,47 @@ class FakeGpu final : public Gpu {
     const auto& mine = *static_cast<FakeEvent*>(event);
     if (mine.mark) Machine::Get().Await(Number(stream), mine.mark, mine.capture);
   }
+  void CloseEvent(int, void* event) override { delete static_cast<FakeEvent*>(event); }
 
   void* NewStream(int) override { return Pointer(Machine::Get().NewStream()); }
   void CloseStream(int, void* stream) override { Machine::Get().CloseStream(Number(stream)); }
   void Synchronize(int, void* stream) override { Machine::Get().Synchronize(Number(stream)); }
+  std::function<void()> Capture(int, void* stream, const std::function<void()>& enqueue) override {
+    Machine::Get().BeginCapture(Number(stream));
+    capturing = true;
+    try {
+      enqueue();
+    } catch (...) {
+      capturing = false;
+      Machine::Get().EndCapture(Number(stream));
+      throw;
+    }
+    capturing = false;
+    return [graph = Machine::Get().EndCapture(Number(stream))] { Replay(graph); };
+  }
 
   static int Number(void* stream) { return static_cast<int>(reinterpret_cast<intptr_t>(stream)) - 1; }
   static void* Pointer(int number) { return reinterpret_cast<void*>(static_cast<intptr_t>(number) + 1); }
 
  private:
-  // Never freed, like the engine's streams.
   struct FakeEvent {
     Mark mark;
     int capture = -1;  // where it was recorded
   };
+  static void Replay(const Graph& graph) {
+    std::map<Mark, Mark> fresh;  // each replay's events are its own
+    const auto renewed = [&](const Mark& mark) {
+      if (!mark) return mark;
+      Mark& now = fresh[mark];
+      if (!now) now = std::make_shared<Come>();
+      return now;
+    };
+    for (auto [stream, task] : graph) {
+      task.sets = renewed(task.sets);
+      task.awaits = renewed(task.awaits);
+      Machine::Get().Push(stream, task);
+    }
+  }
   struct Mapping {
     Allocation allocation;
     int fd;
@@ -296,31 +323,6 @@ class FakeGpu final : public Gpu {
 Options& options() {
   static Options options;
   return options;
-}
-
-void BeginCapture(void* stream) {
-  Machine::Get().BeginCapture(FakeGpu::Number(stream));
-  capturing = true;
-}
-
-Graph EndCapture(void* stream) {
-  capturing = false;
-  return Machine::Get().EndCapture(FakeGpu::Number(stream));
-}
-
-void Replay(const Graph& graph) {
-  std::map<Mark, Mark> fresh;  // each replay's events are its own
-  const auto renewed = [&](const Mark& mark) {
-    if (!mark) return mark;
-    Mark& now = fresh[mark];
-    if (!now) now = std::make_shared<Come>();
-    return now;
-  };
-  for (auto [stream, task] : graph) {
-    task.sets = renewed(task.sets);
-    task.awaits = renewed(task.awaits);
-    Machine::Get().Push(stream, task);
-  }
 }
 
 int Readers() { return readers; }

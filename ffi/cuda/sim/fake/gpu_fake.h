@@ -57,11 +57,6 @@ struct Task {
 // The tasks of captured streams, each with its stream. Since events join streams, one graph may span several.
 using Graph = std::vector<std::pair<int, Task>>;
 
-void BeginCapture(void* stream);
-// Throws GpuError if another stream became part of the capture and was not joined again.
-Graph EndCapture(void* stream);
-void Replay(const Graph& graph);
-
 // The kernels of this process that have begun and have not ended.
 int RunningKernels();
 

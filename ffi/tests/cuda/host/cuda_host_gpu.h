@@ -1,5 +1,4 @@
-// GPU operations of tests that the engine's interface lacks: streams by number, and graphs. A real GPU and the fake one
-// have the same functions.
+// Streams and graphs of a test's ranks, on a real GPU or on the fake one.
 #pragma once
 
 #include <functional>
@@ -7,9 +6,7 @@
 
 #include "cuda/host/gpu/gpu.h"
 #include "tests/support/check.h"
-#if defined(JAXRING_REAL_GPU)
-#include <cuda_runtime_api.h>
-#else
+#if !defined(JAXRING_REAL_GPU)
 #include "cuda/sim/fake/gpu_fake.h"
 #endif
 
@@ -25,27 +22,9 @@ inline constexpr bool kSlow = false;
 #if defined(JAXRING_REAL_GPU)
 inline constexpr bool kRealGpu = true;
 inline constexpr int kThreads = 256;
-
-// A graph of what `launch` enqueues on the stream.
-inline std::function<void()> Captured(void* stream, const std::function<void()>& launch) {
-  auto s = static_cast<cudaStream_t>(stream);
-  CHECK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
-  launch();
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  CHECK(cudaStreamEndCapture(s, &graph) == cudaSuccess);
-  CHECK(cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess);
-  return [executable, s] { CHECK(cudaGraphLaunch(executable, s) == cudaSuccess); };
-}
 #else
 inline constexpr bool kRealGpu = false;
 inline constexpr int kThreads = kSlow ? 32 : 64;
-
-inline std::function<void()> Captured(void* stream, const std::function<void()>& launch) {
-  cuda::fake::BeginCapture(stream);
-  launch();
-  return [graph = cuda::fake::EndCapture(stream)] { cuda::fake::Replay(graph); };
-}
 #endif
 
 inline int DeviceOf(int rank) { return rank % cuda::ThisGpu().DeviceCount(); }
@@ -55,6 +34,11 @@ inline void* StreamOf(int rank) {
   void*& stream = streams[rank];
   if (stream == nullptr) stream = cuda::ThisGpu().NewStream(DeviceOf(rank));
   return stream;
+}
+
+// A graph of what `launch` enqueues on a rank's stream.
+inline std::function<void()> Captured(int rank, const std::function<void()>& launch) {
+  return cuda::ThisGpu().Capture(DeviceOf(rank), StreamOf(rank), launch);
 }
 
 }  // namespace jaxring::test

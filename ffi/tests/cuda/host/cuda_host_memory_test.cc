@@ -178,7 +178,7 @@ void CapturedFirst(Processes& here) {
     for (int r = 0; r < schedule.ranks(); ++r) {
       if (!group->local(r)) continue;
       Buffers& buffer = buffers.emplace(r, Buffers(r, schedule, 1000)).first->second;
-      graphs.push_back(Captured(StreamOf(r), [&] {
+      graphs.push_back(Captured(r, [&] {
         const Status status = plan->Launch(r, buffer.in, buffer.out, plan->in_bytes(), plan->out_bytes(), StreamOf(r));
         if (!status.ok()) std::cerr << status.message << std::endl;
         CHECK(status.ok());

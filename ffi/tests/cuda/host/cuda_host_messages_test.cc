@@ -63,7 +63,7 @@ void Mail(Processes& here, const std::vector<int>& process, const std::vector<in
     if (!group->local(r)) continue;
     auto& b = buffers[r];
     for (int32_t*& buffer : b) buffer = New<int32_t>(r, kElements);
-    graphs.push_back(Captured(StreamOf(r), [&, r] {
+    graphs.push_back(Captured(r, [&, r] {
       for (int i : {0, 1}) Expect(send->Launch(r, b[i], nullptr, 4 * kElements, 0, StreamOf(r)));
       for (int i : {2, 3}) Expect(recv->Launch(r, nullptr, b[i], 0, 4 * kElements, StreamOf(r)));
     }));
@@ -113,7 +113,7 @@ void Ragged(Processes& here, const std::vector<int>& process, const std::vector<
     if (!group->local(r)) continue;
     Buffers& b = buffers[r] = {New<int32_t>(r, kRow * kRows), New<int32_t>(r, kRow * kRows), New<int64_t>(r, kRanks),
                                New<int32_t>(r, 4 * kRanks)};
-    graphs.push_back(Captured(StreamOf(r), [&, r] {
+    graphs.push_back(Captured(r, [&, r] {
       const int32_t* n = b.narrow;
       const cuda::RaggedVectors vectors{{b.wide, n, n + kRanks, n + 2 * kRanks, n + 3 * kRanks},
                                         1u << cuda::RaggedVectors::kInOffset};

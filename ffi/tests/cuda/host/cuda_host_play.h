@@ -5,6 +5,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <thread>
 #include <vector>
 
 #include "tests/cuda/host/cuda_host.h"
@@ -148,7 +152,32 @@ inline void JoinMulticast(Processes& here, cuda::Communicator& group, const std:
   step(" verified ", [&](int r) { team.Verify(r); });
 }
 
-// Three rounds of launches, and then `replays` replays of a graph.
+// Replays two graphs in turn, `replays` times in all, a multiple of 10. Their buffers are others, so that a result that
+// was left over from the replay before shows. Each rank has a thread, since a launch of a graph may wait until kernels
+// have ended that wait for another rank's.
+inline void Replay(std::map<int, Buffers>& even, std::map<int, Buffers>& odd, int replays,
+                   const std::function<void(int, Buffers&)>& launch) {
+  std::map<int, std::array<std::function<void()>, 2>> graphs;
+  for (auto& [r, buffer] : even) {
+    graphs[r] = {Captured(r, [&, r = r] { launch(r, even.at(r)); }), Captured(r, [&, r = r] { launch(r, odd.at(r)); })};
+  }
+  for (int round = 0; round < replays; round += 10) {
+    for (auto& [r, buffer] : even) buffer.Fill(round);
+    for (auto& [r, buffer] : odd) buffer.Fill(round + 1);
+    std::vector<std::thread> threads;
+    for (auto& [r, both] : graphs) {
+      threads.emplace_back([&both = both] {
+        for (int i = 0; i < 10; ++i) both[i % 2]();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (auto& [r, buffer] : even) cuda::ThisGpu().Synchronize(DeviceOf(r), StreamOf(r));
+    for (auto& [r, buffer] : even) buffer.Check(round);
+    for (auto& [r, buffer] : odd) buffer.Check(round + 1);
+  }
+}
+
+// Three rounds of launches, and then `replays` replays of graphs.
 inline void Play(Processes& here, const GroupShape& shape, const Schedule& schedule, uint64_t block,
                  const std::function<void(cuda::LaunchPlanSpec&)>& change = {}, uint64_t* staged = nullptr,
                  int replays = 0, uint64_t staging = 0, bool is_virtual = true, uint64_t multicast = 0) {
@@ -158,12 +187,15 @@ inline void Play(Processes& here, const GroupShape& shape, const Schedule& sched
   auto plan = PlanOf(here, group, shape, schedule, DType::kInt32, block, change);
   if (staging != 0) CopyInstead(here, *group, shape.name, *plan, schedule, staging);
   here.runtime->Watch(plan);
-  std::map<int, Buffers> buffers;
-  for (int r = 0; r < schedule.ranks(); ++r) {
-    if (!group->local(r)) continue;
-    const Buffers& own = buffers.emplace(r, Buffers(r, schedule, block, is_virtual)).first->second;
-    if (plan->spec().zero_copy && !group->one_process()) {
-      group->ShareBuffers(r, own.in, plan->in_bytes(), own.out, plan->out_bytes());
+  std::map<int, Buffers> buffers, others;
+  for (std::map<int, Buffers>* set : {&buffers, &others}) {
+    if (set == &others && replays == 0) continue;
+    for (int r = 0; r < schedule.ranks(); ++r) {
+      if (!group->local(r)) continue;
+      const Buffers& own = set->emplace(r, Buffers(r, schedule, block, is_virtual)).first->second;
+      if (plan->spec().zero_copy && !group->one_process()) {
+        group->ShareBuffers(r, own.in, plan->in_bytes(), own.out, plan->out_bytes());
+      }
     }
   }
   Meet(here, shape.name + " shared");
@@ -183,21 +215,7 @@ inline void Play(Processes& here, const GroupShape& shape, const Schedule& sched
     await();
     for (auto& [r, buffer] : buffers) buffer.Check(round);
   }
-  std::vector<std::function<void()>> graphs;
-  for (auto& [r, buffer] : buffers) {
-    if (replays > 0) graphs.push_back(Captured(StreamOf(r), [&, r = r] { launch(r, buffers.at(r)); }));
-  }
-  for (int round = 0; round < replays; ++round) {
-    // Some rounds have other data, so that a result that was left over shows.
-    if (round % 10 == 0) {
-      await();
-      for (auto& [r, buffer] : buffers) buffer.Fill(round);
-    }
-    for (auto& graph : graphs) graph();
-    if (round % 10 != 9) continue;
-    await();
-    for (auto& [r, buffer] : buffers) buffer.Check(round - 9);
-  }
+  if (replays > 0) Replay(buffers, others, replays, launch);
   if (staged != nullptr) *staged = plan->staged_launches();
 }
 

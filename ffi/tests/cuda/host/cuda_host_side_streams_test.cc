@@ -96,7 +96,7 @@ void AsAGraph(Processes& here) {
   }
   for (int r = 0; r < 4; ++r) two.Await(r);
   for (int r = 0; r < 4; ++r) {
-    graphs.push_back(Captured(StreamOf(r), [&, r] {
+    graphs.push_back(Captured(r, [&, r] {
       two.Start(r);
       two.Compute(r);
       CHECK(two.side_streams.Join(r, two.out[r], StreamOf(r)));
@@ -121,7 +121,7 @@ void AStartAloneIsNoGraph(Processes& here) {
   Two two(here);
   bool refused = false;
   try {
-    Captured(StreamOf(0), [&] { two.Start(0); });
+    Captured(0, [&] { two.Start(0); });
   } catch (const cuda::GpuError& error) {
     refused = std::string(error.what()).find("did not come back") != std::string::npos;
   }
