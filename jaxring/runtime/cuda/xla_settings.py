@@ -36,8 +36,12 @@ def check(environment: Mapping[str, str], processes: int, p2p: str) -> None:
     updates = flags.get(_UPDATES, "ALWAYS_UPDATE")
     if updates.upper() != "ALWAYS_UPDATE":
         raise SettingsError(f"XLA_FLAGS has --{_UPDATES}={updates}: {moves}. {remedy}")
-    if environment.get(_ALLOCATOR, "").lower() == "vmm":
+    allocator = environment.get(_ALLOCATOR, "").lower()
+    if allocator == "vmm":
         raise SettingsError(f"{_ALLOCATOR} is vmm: {moves}. {remedy}")
+    if allocator == "platform":  # XLA calls no handler again for a graph whose addresses it has captured before
+        gives = "XLA would then give memory back to the driver that GPUs of other processes have mapped"
+        raise SettingsError(f"{_ALLOCATOR} is platform: {gives}. {remedy}")
 
 
 def _flags(text: str) -> dict[str, str]:

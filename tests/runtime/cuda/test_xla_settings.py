@@ -25,6 +25,7 @@ def test_concurrent_graphs_are_refused(mode, processes, p2p):
     [
         ({"XLA_FLAGS": f"{UPDATES}NEVER_UPDATE"}, f"{UPDATES}NEVER_UPDATE"),
         ({"XLA_PYTHON_CLIENT_ALLOCATOR": "vmm"}, "XLA_PYTHON_CLIENT_ALLOCATOR is vmm"),
+        ({"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, "XLA_PYTHON_CLIENT_ALLOCATOR is platform"),
     ],
 )
 def test_memory_that_moves_behind_its_address_is_refused_where_it_is_shared(environment, named):
@@ -39,7 +40,7 @@ def test_memory_that_moves_behind_its_address_is_refused_where_it_is_shared(envi
     ["", "--xla_gpu_enable_command_buffer=", f"{SCHEDULING}LHS", f"{SCHEDULING}SERIALIZE {UPDATES}ALWAYS_UPDATE"],
 )
 def test_others_are_none_of_its_business(flags, tmp_path):
-    xla_settings.check({"XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, 2, "direct")
+    xla_settings.check({"XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_ALLOCATOR": "bfc"}, 2, "direct")
     xla_settings.check({"XLA_FLAGS": str(tmp_path / "absent")}, 2, "direct")
 
 
