@@ -104,7 +104,7 @@ class Ranks:
         element = inputs[0].dtype
         block = inputs[0].size // schedule.in_blocks
         plan = self.native.PlanBuilder()
-        plan.set_identity(f"{schedule.spec.collective} of a standalone run", self.timeout, schedule.spec.root)
+        plan.set_identity(f"{schedule.spec.collective} of a standalone run", self.timeout, schedule.spec.root, 0)
         code = -1 if op is None else dtypes.REDUCE_OPS[op]
         plan.set_data(dtypes.dtype_code(element.name), code, self.count if op == "mean" else 0, block)
         if copies:

@@ -38,7 +38,8 @@ void PlanBuilder::AddLocal(int rank, const nb::bytes& steps, const nb::bytes& la
   locals.emplace_back(std::move(table), members);
 }
 
-std::shared_ptr<LaunchPlan> PlanBuilder::Finish(std::shared_ptr<Communicator> communicator) const {
+std::shared_ptr<LaunchPlan> PlanBuilder::Finish(std::shared_ptr<Communicator> communicator) {
+  if (made_ && &made_->communicator() == communicator.get()) return made_;
   for (const auto& [table, members] : locals) {
     if (members && communicator->Members(table.rank).size() > kMaxStepPeers) {
       throw std::invalid_argument("more than 65 ranks that share memory: set JAXRING_P2P=none or use fewer");
@@ -47,6 +48,7 @@ std::shared_ptr<LaunchPlan> PlanBuilder::Finish(std::shared_ptr<Communicator> co
   auto plan = std::make_shared<LaunchPlan>(std::move(communicator), spec);
   for (const auto& [table, members] : locals) plan->AddLocal(table, members);
   for (const auto& [rank, what] : moves) plan->SetMoves(rank, what.first, what.second);
+  made_ = plan;
   return plan;
 }
 
@@ -55,12 +57,14 @@ void BindPlans(nb::module_& m) {
       .def(nb::init<>())
       .def(
           "set_identity",
-          [](PlanBuilder& b, const std::string& what, double timeout_s, int root) {
+          [](PlanBuilder& b, const std::string& what, double timeout_s, int root, uint32_t call) {
             b.spec.what = what;
             b.spec.timeout_s = timeout_s;
             b.spec.root = root;
+            b.spec.call = call;
           },
-          nb::arg("what"), nb::arg("timeout_s"), nb::arg("root"))
+          nb::arg("what"), nb::arg("timeout_s"), nb::arg("root"), nb::arg("call"),
+          "`call`: a number of the call site that all ranks share, by which their launches tell each other apart.")
       .def(
           "set_range", [](PlanBuilder& b, const std::string& name) { b.spec.range = name; }, nb::arg("name"),
           "The name that profilers show for its launches.")
@@ -132,7 +136,7 @@ void BindPlans(nb::module_& m) {
       "How many bytes an NVLink switch reduces for each byte of such elements; 0 if it cannot reduce them.");
   m.def(
       "run_standalone",
-      [](std::shared_ptr<Communicator> communicator, const PlanBuilder& builder, const std::vector<nb::bytes>& inputs,
+      [](std::shared_ptr<Communicator> communicator, PlanBuilder& builder, const std::vector<nb::bytes>& inputs,
          const std::vector<nb::bytes>& others, int launches, bool in_graph) {
         const auto views = [](const std::vector<nb::bytes>& of) {  // the caller keeps them
           std::vector<std::string_view> found;

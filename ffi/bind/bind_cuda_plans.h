@@ -12,7 +12,8 @@
 
 namespace jaxring::cuda {
 
-// A plan that Python builds field by field for a planning request.
+// A plan that Python builds field by field for a planning request. Finish makes it at the first call for a
+// communicator; later calls return the same one.
 struct PlanBuilder {
   LaunchPlanSpec spec;
   std::vector<std::pair<RankTable, bool>> locals;
@@ -21,7 +22,10 @@ struct PlanBuilder {
   void SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements);
   void AddLocal(int rank, const nanobind::bytes& steps, const nanobind::bytes& lane_begin, const nanobind::bytes& peers,
                 bool members);
-  std::shared_ptr<LaunchPlan> Finish(std::shared_ptr<Communicator> communicator) const;
+  std::shared_ptr<LaunchPlan> Finish(std::shared_ptr<Communicator> communicator);
+
+ private:
+  std::shared_ptr<LaunchPlan> made_;
 };
 
 void BindPlans(nanobind::module_& m);

@@ -173,7 +173,7 @@ NB_MODULE(JAXRING_MODULE, m) {
           "Has other processes map the buffers of the participants that have arrived: (rank, how they are shared).")
       .def(
           "resolve",
-          [](const Request& r, std::shared_ptr<Communicator> communicator, const PlanBuilder& builder) {
+          [](const Request& r, std::shared_ptr<Communicator> communicator, PlanBuilder& builder) {
             r.site->Resolve(r.group, builder.Finish(std::move(communicator)));
           },
           nb::arg("communicator"), nb::arg("plan"), nb::call_guard<nb::gil_scoped_release>())

@@ -27,17 +27,30 @@ JAXRING_DEVICE bool MemberFailed(const Lane& lane, const EpochBarrier& barrier, 
   return true;
 }
 
-JAXRING_DEVICE uint32_t BegunFlag(const Lane& lane) { return static_cast<uint32_t>(lane.epoch); }
-JAXRING_DEVICE bool Begun(const Vec& line, uint32_t flag) { return line.w[1] == flag && line.w[3] == flag; }
+inline constexpr uint32_t kEpochMask = 0xffff;
+
+JAXRING_DEVICE Vec BegunLine(const Lane& lane, uint64_t place) {
+  const uint32_t epoch = static_cast<uint32_t>(lane.epoch) & kEpochMask, call = lane.args.call;
+  return {{static_cast<uint32_t>(place), epoch | call << 16, static_cast<uint32_t>(place >> 32),
+           epoch | (call & ~kEpochMask)}};
+}
+JAXRING_DEVICE bool Begun(const Lane& lane, const Vec& line) {
+  const uint32_t epoch = static_cast<uint32_t>(lane.epoch);
+  return (((line.w[1] ^ epoch) | (line.w[3] ^ epoch)) & kEpochMask) == 0;
+}
+JAXRING_DEVICE uint32_t CallOf(const Vec& line) { return line.w[1] >> 16 | (line.w[3] & ~kEpochMask); }
+JAXRING_DEVICE uint64_t PlaceOf(const Vec& line) { return static_cast<uint64_t>(line.w[2]) << 32 | line.w[0]; }
 
 // Waits until the member has begun and gives where its buffers are. An acquire in every turn would empty the
 // first-level cache of all that runs on the multiprocessor, so the loop has none, and one follows it.
 JAXRING_DEVICE bool AwaitBegun(const Lane& lane, const EpochBarrier& barrier, int32_t rank, uint64_t (&places)[2]) {
-  const uint32_t flag = BegunFlag(lane);
   Vec in = LoadBegun(barrier.begun[0]), out = LoadBegun(barrier.begun[1]);
-  for (uint32_t turn = 1; !Begun(in, flag) || !Begun(out, flag); ++turn) {
+  bool failed = false;
+  for (uint32_t turn = 1; !Begun(lane, in) || !Begun(lane, out); ++turn) {
     if (turn % kPatience == 0) {
-      if (MemberFailed(lane, barrier, Wait::kBegin, rank)) return false;
+      // A member may have failed because it is in another call, which its lines say. They come before its mark.
+      if (failed && MemberFailed(lane, barrier, Wait::kBegin, rank)) return false;
+      failed = (LoadAcquire(&barrier.end) & kFailedMark) != 0;
       if (GivesUp(lane, Wait::kBegin, rank, lane.epoch)) return false;
     }
     Pause(turn);
@@ -46,8 +59,12 @@ JAXRING_DEVICE bool AwaitBegun(const Lane& lane, const EpochBarrier& barrier, in
   }
   AcquireBegun(barrier.begun[0]);
   AcquireBegun(barrier.begun[1]);
-  places[0] = static_cast<uint64_t>(in.w[2]) << 32 | in.w[0];
-  places[1] = static_cast<uint64_t>(out.w[2]) << 32 | out.w[0];
+  if (CallOf(in) != lane.args.call) {
+    Report(lane, Fault::kOtherCall, Wait::kBegin, rank, CallOf(in));
+    return false;
+  }
+  places[0] = PlaceOf(in);
+  places[1] = PlaceOf(out);
   return !MemberFailed(lane, barrier, Wait::kBegin, rank);
 }
 
@@ -57,14 +74,13 @@ JAXRING_DEVICE bool EnterBarrier(Lane& lane) {
   const Args& args = lane.args;
   if (args.member_count == 0) return true;
   lane.epoch = args.epochs[2 * lane.number] + 1;
-  const uint32_t flag = BegunFlag(lane);
-  const uint64_t in = PackedPlace(args.in_region, args.in_offset);
-  const uint64_t out = PackedPlace(args.out_region, args.out_offset);
+  const Vec in = BegunLine(lane, PackedPlace(args.in_region, args.in_offset));
+  const Vec out = BegunLine(lane, PackedPlace(args.out_region, args.out_offset));
   bool failed = false;
   for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
     EpochBarrier& barrier = Theirs(lane, m);
-    StoreBegun(barrier.begun[0], {{static_cast<uint32_t>(in), flag, static_cast<uint32_t>(in >> 32), flag}});
-    StoreBegun(barrier.begun[1], {{static_cast<uint32_t>(out), flag, static_cast<uint32_t>(out >> 32), flag}});
+    StoreBegun(barrier.begun[0], in);
+    StoreBegun(barrier.begun[1], out);
     // For the memory that a rank takes back after a failure. A rank that traps takes none back.
     if (!args.trap) FenceAll();
   }
@@ -89,7 +105,7 @@ JAXRING_DEVICE bool EnterBarrier(Lane& lane) {
 // timeout.
 JAXRING_DEVICE void AwaitGone(const Lane& lane, const EpochBarrier& barrier) {
   const bool met = LoadAcquire(&barrier.met) >= lane.epoch;
-  if (!met && !Begun(LoadBegun(barrier.begun[0]), BegunFlag(lane))) return;
+  if (!met && !Begun(lane, LoadBegun(barrier.begun[0]))) return;
   const uint64_t grace = Clock() + lane.args.timeout_ns;
   for (uint32_t turn = 1; LoadAcquire(&barrier.end) < lane.epoch; ++turn) {
     if (turn % kPatience == 0 && Clock() > grace) return;

@@ -28,8 +28,16 @@ struct LL {
     return {{data.w[2 * half], flag, data.w[2 * half + 1], flag}};
   }
 
+  // Whether a line with that flag is of the awaited launch, but of another call. Flags of slots do not say so.
+  JAXRING_DEVICE static bool OfOtherCall(uint32_t, uint32_t) { return false; }
+
   template <int kPacks, int kVectors>
   JAXRING_DEVICE static bool Load(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end, Vec* to) {
+    return LoadLines<LL, kPacks, kVectors>(lane, message, begin, end, to);
+  }
+  template <class Self, int kPacks, int kVectors>
+  JAXRING_DEVICE static bool LoadLines(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end,
+                                       Vec* to) {
     const uint32_t flag = Flag(message.number);
     Vec lines[2 * kVectors * kPacks] = {};
     for (uint32_t turn = 1;; ++turn) {
@@ -45,7 +53,19 @@ struct LL {
         if (pack < end) all = all && lines[i].w[1] == flag && lines[i].w[3] == flag;
       }
       if (all) break;
-      if (turn % kPatience == 0 && GivesUp(lane, Wait::kMessage, message.peer, message.number)) return false;
+      if (turn % kPatience == 0) {
+        uint32_t other = flag;
+        JAXRING_UNROLL
+        for (int i = 0; i < 2 * kVectors * kPacks; ++i) {
+          const bool used = Map<kPacks>::Pack(begin, i / (2 * kVectors)) < end;
+          if (used && Self::OfOtherCall(lines[i].w[1], flag)) other = lines[i].w[1];
+        }
+        if (other != flag) {
+          Report(lane, Fault::kOtherCall, Wait::kMessage, message.peer, other >> 16);
+          return false;
+        }
+        if (GivesUp(lane, Wait::kMessage, message.peer, message.number)) return false;
+      }
       Pause(turn);
     }
     JAXRING_UNROLL
@@ -76,9 +96,24 @@ struct LL {
   }
 };
 
-// For kernels whose messages are all elements, and that have no scratch.
+// For the one-shot all-reduces, whose messages are all elements, and that have no scratch. A flag is 16 bits of the
+// launch's number, from 1, and 16 of Args::call, so that a reader can tell which call a rank is in. The number of such
+// a message is what makes LL give it that flag.
 struct ElementLines : LL {
   static constexpr bool kPartial = false;
+  static constexpr uint32_t kNumberMask = 0xffff;
+
+  JAXRING_DEVICE static uint32_t FlagOf(uint64_t launch, uint32_t call) {
+    return (static_cast<uint32_t>(launch + 1) & kNumberMask) | call << 16;
+  }
+  // For lines that hold the flag of this launch or of one less than 2^16 - 1 before.
+  JAXRING_DEVICE static bool OfOtherCall(uint32_t seen, uint32_t flag) {
+    return seen != flag && ((seen ^ flag) & kNumberMask) == 0;
+  }
+  template <int kPacks, int kVectors>
+  JAXRING_DEVICE static bool Load(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end, Vec* to) {
+    return LoadLines<ElementLines, kPacks, kVectors>(lane, message, begin, end, to);
+  }
 };
 
 }  // namespace jaxring::cuda

@@ -63,12 +63,13 @@ struct alignas(128) Connection {
 // the number of this launch from 1, counted per lane in Args::epochs.
 //
 // begun: the writer's stream has reached this launch, so peers may read its input and write its output. Two lines of
-// LL, whose flag is the low half of the epoch and whose data say where the writer's input and output are (PackedPlace).
-// So a reader that sees a line has its address, and the writer needs no fence. met: how far the writer has come in a
-// launch that meets several times (multicast.h). end: the writer's lane is done. It does not access the reader's
-// buffers any more, and its writes to them are visible. A kernel ends only after all lanes of all its memory peers have
-// reached `end`, so its buffers are valid until then. On both sides the begin of an epoch follows the end of the epoch
-// before, so one record is enough.
+// LL, whose data say where the writer's input and output are (PackedPlace). Each of a line's flags is 16 bits of the
+// epoch and 16 of Args::call. So a reader that sees a line has its address and knows which call the writer is in, and
+// the writer needs no fence. Flags of 16 bits are enough, since a line only holds this epoch or the one before. met:
+// how far the writer has come in a launch that meets several times (multicast.h). end: the writer's lane is done. It
+// does not access the reader's buffers any more, and its writes to them are visible. A kernel ends only after all lanes
+// of all its memory peers have reached `end`, so its buffers are valid until then. On both sides the begin of an epoch
+// follows the end of the epoch before, so one record is enough.
 struct alignas(128) EpochBarrier {
   alignas(16) uint32_t begun[2][4];
   uint64_t met;
@@ -103,6 +104,7 @@ enum class Fault : uint32_t {
   kBadTable = 4,    // the table asks for what the kernel cannot do
   kDisagrees = 5,   // the message that came is of another dtype or shape than its receiver's
   kBadSizes = 6,    // a ragged collective's offsets or sizes cannot be served: see Sizes
+  kOtherCall = 7,   // a peer is in another call of the communicator: `number` has its Args::call, or the low half of it
 };
 
 enum class Wait : uint32_t { kNothing = 0, kMessage = 1, kRoom = 2, kBegin = 3, kEnd = 4 };
@@ -177,6 +179,9 @@ struct Args {
   uint32_t epoch_lanes;  // of any launch on this communicator, at most; the same for all of them
   uint32_t in_blocks, out_blocks;
   int32_t rank, ranks, root;
+  // A number of the call site, the same on all ranks. Ranks whose launches meet compare it: they may have begun the
+  // calls of a communicator in different orders.
+  uint32_t call;
   Protocol protocol;
   DType dtype;
   ReduceOp op;

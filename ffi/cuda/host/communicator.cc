@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <tuple>
+#include <utility>
 
 namespace jaxring::cuda {
 namespace {
@@ -302,6 +303,29 @@ void Communicator::MarkPeerDead(int process) {
 std::string Communicator::Damage() const {
   std::lock_guard lock(mutex_);
   return damage_;
+}
+
+void Communicator::Describe(uint32_t call, const std::string& what) {
+  std::lock_guard lock(mutex_);
+  calls_[static_cast<uint16_t>(call)] = what;
+}
+
+std::string Communicator::Described(uint64_t call) const {
+  std::lock_guard lock(mutex_);
+  const auto found = calls_.find(static_cast<uint16_t>(call));
+  return found == calls_.end() ? "" : found->second;
+}
+
+cuda::Status* Communicator::NewStatus() {
+  static_assert(sizeof(Status) <= kLineBytes);
+  constexpr uint64_t kPage = 4096;
+  std::lock_guard lock(mutex_);
+  if (statuses_left_ == 0) {
+    statuses_ = gpu_.AllocatePinned(kPage);
+    statuses_left_ = kPage / kLineBytes;
+  }
+  --statuses_left_;
+  return reinterpret_cast<Status*>(std::exchange(statuses_, statuses_ + kLineBytes));
 }
 
 bool Communicator::Broken(std::string* why) const {

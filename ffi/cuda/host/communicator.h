@@ -126,6 +126,12 @@ class Communicator {
   // A process is gone, and so are its kernels. Failed lanes of other ranks wait until their peers are done with their
   // buffers; this marks the process's ranks as done.
   void MarkPeerDead(int process);
+  // Remembers what the call of a number (Args::call) is. Described finds it by the number's low half; "" if there is
+  // none.
+  void Describe(uint32_t call, const std::string& what);
+  std::string Described(uint64_t call) const;
+  // A record for a plan's launches on one rank. Pinned memory comes in whole pages, so that plans share them.
+  Status* NewStatus();
   Regions& regions() { return regions_; }
   Gpu& gpu() { return gpu_; }
 
@@ -171,6 +177,9 @@ class Communicator {
   uint32_t* abort_ = nullptr;
   mutable std::mutex mutex_;
   std::string broken_, damage_;
+  std::map<uint16_t, std::string> calls_;
+  char* statuses_ = nullptr;  // the free part of a page
+  uint64_t statuses_left_ = 0;
 };
 
 }  // namespace jaxring::cuda

@@ -1,5 +1,6 @@
 #include "cuda/host/gpu_runtime.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace jaxring::cuda {
@@ -99,7 +100,7 @@ bool Runtime::NextRequest(double timeout_s, Request* request) {
 
 void Runtime::Watch(std::shared_ptr<LaunchPlan> plan) {
   std::lock_guard lock(mutex_);
-  plans_.push_back(std::move(plan));
+  if (std::find(plans_.begin(), plans_.end(), plan) == plans_.end()) plans_.push_back(std::move(plan));
 }
 
 std::vector<std::string> Runtime::TakeFaults(double timeout_s) {
@@ -132,9 +133,15 @@ void Runtime::CheckPlans() {
     communicators = communicators_;
   }
   std::string why;
-  for (auto& plan : plans) {
-    if (plan->communicator().Broken(&why)) continue;
-    if (std::string fault = plan->Fault(); !fault.empty()) {
+  // A launch that fails because an earlier one has failed says less. The earlier one's fault was recorded before, so
+  // those that follow no other are looked for first, once there is any.
+  const bool any = std::any_of(plans.begin(), plans.end(), [](const auto& plan) { return !plan->Fault().empty(); });
+  for (bool causes_only : {true, false}) {
+    if (!any) break;
+    for (auto& plan : plans) {
+      if (plan->communicator().Broken(&why)) continue;
+      const std::string fault = plan->Fault(causes_only);
+      if (fault.empty()) continue;
       // Reported first: Break fails other calls, and the report must come before the process can end because of them.
       Report(fault);
       plan->Break(fault);

@@ -42,7 +42,7 @@ bool Follows(const Status& status) {
   return fault == Fault::kAborted || fault == Fault::kPeerFailed;
 }
 
-std::string Sentence(const Status& status, const std::string& self, const std::string& peer) {
+std::string Sentence(const Status& status, const std::string& self, const std::string& peer, const std::string& call) {
   char where[96];
   std::snprintf(where, sizeof where, " (number %llu, lane %u, step %u, tile %u, after %.3g s)",
                 static_cast<unsigned long long>(status.number), status.lane, status.step, status.tile,
@@ -58,6 +58,9 @@ std::string Sentence(const Status& status, const std::string& self, const std::s
     case Fault::kDisagrees:
       return self + " expects another shape or dtype than " + peer +
              " sent. The ranks disagree about the operation's shape or type, or run different programs";
+    case Fault::kOtherCall:
+      return self + " is in this call and " + peer + " in " + (call.empty() ? "another" : "another, " + call) +
+             ". The processes run different programs, or collectives in another order";
     case Fault::kBadSizes:
       return self + ": " + WrongSizes(status);
     default:

@@ -57,6 +57,7 @@ LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpe
                                 " bytes is too small for a message");
   }
   tile_ = std::min(slice_ * (wire.slots / 2), (std::max(slice_, longest) + slice_ - 1) / slice_ * slice_);
+  communicator_->Describe(spec_.call, spec_.what);
 }
 
 // Tables and records are not freed: captured graphs use them, and only XLA knows when a graph is gone.
@@ -115,6 +116,7 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   args.slice_elements = slice_;
   args.divisor = spec_.divisor;
   args.timeout_ns = static_cast<uint64_t>(spec_.timeout_s * 1e9);
+  args.call = spec_.call;
   args.lanes = static_cast<uint32_t>(spec_.nlanes);
   args.pieces = static_cast<uint32_t>(spec_.pieces);
   args.scratch_chunks = static_cast<uint32_t>(spec_.scratch_chunks);
@@ -125,7 +127,7 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   args.op = spec_.op;
   args.reduces = spec_.reduces;
   if (spec_.bulk_bytes != 0 && gpu.Info(device).major >= 9) args.bulk_bytes = spec_.bulk_bytes;
-  local.status = reinterpret_cast<Status*>(gpu.AllocatePinned(sizeof(Status)));
+  local.status = communicator_->NewStatus();
   args.status = local.status;
   args.state = reinterpret_cast<LaunchState*>(gpu.Allocate(device, sizeof(LaunchState)));
   args.trap = spec_.trap;
@@ -318,7 +320,7 @@ void LaunchPlan::Break(const std::string& why) {
   if (spec_.header_ring) spec_.header_ring->Break(why);
 }
 
-std::string LaunchPlan::Fault() const {
+std::string LaunchPlan::Fault(bool causes_only) const {
   auto& mutex = const_cast<std::mutex&>(mutex_);
   std::lock_guard lock(mutex);
   // Another rank's fault says more than the status of a rank that was aborted because of it.
@@ -329,11 +331,12 @@ std::string LaunchPlan::Fault() const {
     const auto& ranks = communicator_->spec().ranks;
     const int32_t peer = local.status->peer;
     const bool known = peer >= 0 && peer < static_cast<int32_t>(ranks.size());
-    const std::string text = Sentence(*local.status, ranks[rank].name, known ? ranks[peer].name : "nobody");
+    const std::string text = Sentence(*local.status, ranks[rank].name, known ? ranks[peer].name : "nobody",
+                                      communicator_->Described(local.status->number));
     if (!Follows(*local.status)) return spec_.what + ": " + text;
     consequence = spec_.what + ": " + text;
   }
-  return consequence;
+  return causes_only ? "" : consequence;
 }
 
 }  // namespace jaxring::cuda

@@ -44,6 +44,7 @@ struct LaunchPlanSpec {
   // copies.
   uint64_t bulk_bytes = 0;
   double timeout_s = 300;
+  uint32_t call = 0;  // Args::call
   // On an error the kernel traps, which ends the device's context, so that no later operation sees incomplete data. See
   // docs/cuda-host.md.
   bool trap = true;
@@ -79,8 +80,9 @@ class LaunchPlan {
 
   // Ends running launches and refuses later ones, on the plan's communicators.
   void Break(const std::string& why);
-  // The description of the first fault of any local rank, or "". For the monitor thread.
-  std::string Fault() const;
+  // The description of the first fault of any local rank, or "". For the monitor thread. `causes_only`: not of a fault
+  // that follows another's.
+  std::string Fault(bool causes_only = false) const;
 
  private:
   struct Local {

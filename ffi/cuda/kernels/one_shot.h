@@ -33,11 +33,13 @@ struct OneShot {
   // Where this lane's lines are in a stage. They take twice the bytes of their data.
   JAXRING_DEVICE uint64_t Lines() const { return half + 2 * mine.begin; }
 
-  // As LL::Clean for slots: no flag in a stage may be older than 2^31 launches. The lines of this launch are before all
+  JAXRING_DEVICE uint32_t Flag() const { return ElementLines::FlagOf(number, args.call); }
+
+  // As LL::Clean for slots: no flag in a stage may be older than 2^15 launches. The lines of this launch are before all
   // bytes written here; they have the new flag already, or get it from their own lane.
   JAXRING_DEVICE void CleanStages() const {
-    if ((number & 0x7fffffffu) >= 2) return;
-    const uint32_t flag = LL::Flag(number);
+    if ((number & 0x7fffu) >= 2) return;
+    const uint32_t flag = Flag();
     const uint64_t used = StageBytes(bytes);
     const uint64_t step = static_cast<uint64_t>(args.lanes) * Threads() * 16;
     for (uint32_t m = 0; m < args.member_count; ++m) {
@@ -104,7 +106,7 @@ class OneShotSum {
 
   JAXRING_DEVICE void Push(uint32_t pack) const {
     const Vec own = Own(pack);
-    const uint32_t flag = LL::Flag(launch_.number);
+    const uint32_t flag = launch_.Flag();
     JAXRING_UNROLL
     for (int i = 0; i < kPeers; ++i) {  // each rank begins with another peer
       const uint32_t peer = (i + static_cast<uint32_t>(launch_.args.rank)) % kPeers;
@@ -130,22 +132,28 @@ class OneShotSum {
 
   // Returns false if it gave up.
   JAXRING_DEVICE bool Sum(uint32_t pack) const {
-    const uint32_t flag = LL::Flag(launch_.number);
+    const uint32_t flag = launch_.Flag();
     const Vec own = Own(pack);
     Vec lines[2 * kPeers];
     JAXRING_UNROLL
     for (int peer = 0; peer < kPeers; ++peer) Read(peer, pack, lines);
     for (uint32_t turn = 1;; ++turn) {
       int missing = -1;
+      uint32_t seen = 0;
       JAXRING_UNROLL
       for (int peer = 0; peer < kPeers; ++peer) {
         if (Came(peer, lines, flag)) continue;
         missing = peer;
+        seen = lines[2 * peer].w[1];
         Read(peer, pack, lines);
       }
       if (missing < 0) break;
       if (turn % kPatience == 0) {
         const int32_t rank = launch_.args.members[missing].rank;
+        if (ElementLines::OfOtherCall(seen, flag)) {
+          Report(launch_.lane, Fault::kOtherCall, Wait::kMessage, rank, seen >> 16);
+          return false;
+        }
         if (GivesUp(launch_.lane, Wait::kMessage, rank, launch_.number)) return false;
       }
       Pause(turn);
@@ -189,9 +197,10 @@ JAXRING_DEVICE void PlayAnyOneShot(const Args& args, Shared& shared) {
   Operand* targets = shared.targets;
   for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
     const Member& member = args.members[m];
-    targets[m] = {member.stage_theirs + launch.Lines(), launch.number, Form::kMessage, 0, member.rank};
+    const uint32_t message = launch.Flag() - LL::Flag(0);
+    targets[m] = {member.stage_theirs + launch.Lines(), message, Form::kMessage, 0, member.rank};
     sources[m + (m >= static_cast<uint32_t>(args.rank))] = {const_cast<char*>(member.stage_ours) + launch.Lines(),
-                                                            launch.number, Form::kMessage, 0, member.rank};
+                                                            message, Form::kMessage, 0, member.rank};
   }
   if (ThreadIndex() == 0) {
     sources[args.rank] = {const_cast<char*>(args.in) + mine.begin, 0, Form::kRaw, 0, -1};

@@ -81,6 +81,13 @@ class Cluster {
     }
   }
 
+  // The same for launches of one-shot all-reduces.
+  void StartOneShotsAt(uint64_t number) {
+    for (auto& rank : ranks_) {
+      for (uint32_t lane = 0; lane < shape_.lanes; ++lane) rank.epochs.as<uint64_t>()[2 * lane + 1] = number;
+    }
+  }
+
   // The other ranks of a rank's domain, in order.
   std::vector<int> Members(int rank) const {
     std::vector<int> members;

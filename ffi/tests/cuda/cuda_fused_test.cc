@@ -13,7 +13,8 @@ constexpr uint32_t kThreads = 64;
 
 // Launches several times in a row with different numbers of lanes, so that staging buffers and epoch barriers are used
 // again. The last all_reduce is in place.
-void CheckFused(Job& job, cuda::Fused fused, const std::string& name, DType dtype, bool mean, uint64_t block) {
+void CheckFused(Job& job, cuda::Fused fused, const std::string& name, DType dtype, bool mean, uint64_t block,
+                uint64_t launches_before = 0) {
   const Schedule& schedule = Find(name);
   const int n = schedule.ranks();
   Settings settings = SettingsOf(schedule, dtype, ReduceOp::kSum, mean, block);
@@ -24,6 +25,7 @@ void CheckFused(Job& job, cuda::Fused fused, const std::string& name, DType dtyp
   ClusterShape shape{
       n, 5, schedule.placement, cuda::Protocol::kSimple, 4, 128, cuda::StageBytes(block * ElementBytes(dtype)) + 1024};
   Cluster cluster(shape);
+  cluster.StartOneShotsAt(launches_before);
   std::vector<std::vector<Buffer>> outputs;
   const bool all_reduce = schedule.collective == "all_reduce";
   std::vector<cuda::simt::Stream> streams(n);
@@ -46,6 +48,7 @@ void CheckFused(Job& job, cuda::Fused fused, const std::string& name, DType dtyp
       args.dtype = dtype;
       args.op = settings.op;
       args.reduces = schedule.reduces();
+      args.call = 0x10003;
       // Ranks need not agree on whether they use bulk copies.
       args.bulk_bytes = (launch + rank) % 2 == 0 ? 16 : 0;
       streams[rank].push_back(FusedLaunchOf(fused, args, kThreads));
@@ -90,6 +93,60 @@ CASE("one-shot all-reduces") {
       for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
         for (bool mean : {false, true}) CheckFused(job, cuda::Fused::kAllReduceOneShot, name, dtype, mean, block);
       }
+    }
+  }
+}
+
+// The flags in a stage have 16 bits of a launch's number.
+CASE("one-shot all-reduces whose flags wrap") {
+  Job job(1, Wire::kShared);
+  for (uint64_t before : {uint64_t{0x7ffd}, uint64_t{0xfffd}, uint64_t{0xfffffffd}}) {
+    for (DType dtype : {DType::kF32, DType::kInt8}) {
+      CheckFused(job, cuda::Fused::kAllReduceOneShot, "all_reduce direct 1x4 x1", dtype, false, 300, before);
+    }
+  }
+}
+
+// One rank is in another call of the same size: nobody takes its data, and the others name it and its call.
+CASE("a rank in another call") {
+  const Schedule& schedule = Find("all_reduce direct 1x4 x1");
+  constexpr uint32_t kCall = 0x20005, kOther = 0x70009;
+  constexpr int kStray = 2;
+  for (auto fused : {cuda::Fused::kAllReduceOneShot, cuda::Fused::kAllReduceTwoShot}) {
+    for (DType dtype : {DType::kF32, DType::kInt8}) {
+      constexpr uint64_t kBlock = 300;
+      Cluster cluster({4, 2, schedule.placement, cuda::Protocol::kSimple, 4, 128, cuda::StageBytes(kBlock * 4)});
+      std::vector<Buffer> inputs, outputs;
+      std::vector<cuda::simt::Stream> streams(4);
+      for (int rank = 0; rank < 4; ++rank) {
+        inputs.emplace_back(kBlock * 4);
+        outputs.emplace_back(kBlock * 4);
+      }
+      for (int rank = 0; rank < 4; ++rank) {
+        cuda::Args args = cluster.Common(rank, inputs[rank].data(), outputs[rank].data(), true);
+        args.block_elements = kBlock;
+        args.lanes = 2;
+        args.in_blocks = args.out_blocks = 1;
+        args.dtype = dtype;
+        args.op = ReduceOp::kSum;
+        args.reduces = true;
+        args.call = rank == kStray ? kOther : kCall;
+        args.timeout_ns = uint64_t{1} << 60;
+        args.spread_faults = true;
+        streams[rank].push_back(FusedLaunchOf(fused, args, kThreads));
+      }
+      static cuda::simt::Machine machine;
+      CHECK(machine.Run(streams, {static_cast<uint64_t>(dtype) + 1, {}}));
+      int told = 0;
+      for (int rank = 0; rank < 4; ++rank) {
+        const cuda::Status& status = cluster.status(rank);
+        CHECK(status.fault != 0);
+        if (status.fault != static_cast<uint32_t>(cuda::Fault::kOtherCall)) continue;
+        ++told;
+        CHECK((rank == kStray) != (status.peer == kStray));
+        CHECK_EQ(status.number & 0xffff, (rank == kStray ? kCall : kOther) & 0xffff);
+      }
+      CHECK(told > 0);
     }
   }
 }

@@ -31,12 +31,13 @@ def build(
     local: Sequence[int],
     nbytes: int,
     threads: int,
+    call: int,
 ) -> Any:
     """The native plan builder, filled: ``local`` are the ranks of this process, ``threads`` those of a block where the
-    settings do not say."""
+    settings do not say, ``call`` a number of 32 bits that all ranks have of this call, and no others."""
     ranks, op = schedule.spec.nranks, spec.op
     plan = native.PlanBuilder()
-    plan.set_identity(spec.describe(), spec.timeout, spec.root)
+    plan.set_identity(spec.describe(), spec.timeout, spec.root, call)
     plan.set_range(
         f"{spec.collective}{' ' + op if op else ''} {nbytes}B over {spec.axes}: {choice.algorithm}/{choice.protocol}"
     )

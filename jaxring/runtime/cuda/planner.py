@@ -43,6 +43,9 @@ class CudaPlanner:
     def __init__(self, native: Any, devices: Devices, threads: int) -> None:
         self._native, self._devices, self._threads = native, devices, threads
         self._communicators = Communicators(native, devices)
+        # By communicator, call and partitions. Programs that are traced again make the same calls, and native plans
+        # live until the process ends, since only XLA knows until when its graphs use them.
+        self._plans: dict[tuple[Any, str, tuple[int, ...]], Any] = {}
 
     def identify(self, request: Any) -> None:
         """The partition of a device that is captured into a graph before its partition id can be read."""
@@ -135,11 +138,18 @@ class CudaPlanner:
             with group.lock:
                 lacks = group.offer_replacements(nbytes, spec.block_bytes * schedule.out_blocks)
         transports, memory = _paths(transports, shares, shared, lacks)
-        plan = cuda_builder.build(self._native, spec, schedule, choice, group.local, nbytes, self._threads)
-        if ragged:
-            plan.set_ragged(math.prod(spec.shape[1:]))
-        if header_ring is not None:
-            plan.set_mail(header_ring.communicator, half == "send", cuda_messages.check(spec))
+        key = (group, request.spec, tuple(request.partitions))
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = cuda_builder.build(
+                self._native, spec, schedule, choice, group.local, nbytes, self._threads, _call(request)
+            )
+            if ragged:
+                plan.set_ragged(math.prod(spec.shape[1:]))
+            if header_ring is not None:
+                plan.set_mail(header_ring.communicator, half == "send", cuda_messages.check(spec))
+            if not lacks:  # there may be memory for replacements next time
+                self._plans[key] = plan
         decision = Decision(
             collective=spec.collective,
             op=spec.op,
@@ -201,6 +211,11 @@ def _identity(request: Any) -> str:
     """A name of the request's call site and group, the same in all processes."""
     text = f"{request.spec}/{request.ordinal}/{list(request.partitions)}"
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def _call(request: Any) -> int:
+    """A number of the request's call and group, the same in all processes and after the program is traced again."""
+    return schedules.number(f"{request.spec}/{list(request.partitions)}", 4)
 
 
 def _paths(

@@ -190,6 +190,7 @@ struct GroupShape {
   uint32_t lanes = 1;
   uint64_t slot_bytes = 8192;
   uint32_t slots = 4;
+  uint64_t stage_bytes = 0;
 };
 
 inline cuda::CommunicatorSpec SpecOf(const Processes& here, const GroupShape& shape) {
@@ -197,6 +198,7 @@ inline cuda::CommunicatorSpec SpecOf(const Processes& here, const GroupShape& sh
   spec.name = shape.name;
   spec.lanes = shape.lanes;
   for (auto& wire : spec.wires) wire = {shape.slots, shape.slot_bytes};
+  spec.stage_bytes = shape.stage_bytes;
   spec.timeout_s = 60;
   for (size_t r = 0; r < shape.process.size(); ++r) {
     const bool local = shape.process[r] == here.own;

@@ -1,5 +1,7 @@
 // The CUDA engine's host half end to end on the fake GPU: ranks in one process and in several, sharing memory and over
 // sockets, with the kernels' own source on the SIMT shim. Linked with the real GPU it is cuda_gpu_test.
+#include <optional>
+
 #include "tests/cuda/host/cuda_host_play.h"
 #include "tests/support/cases.h"
 
@@ -66,6 +68,49 @@ void Graphs(Processes& here) {
   Play(here, ShapeOf(ring, {0, 0, 1, 1}, {0, 0, 0, 0}, cuda::Protocol::kLL), ring, 500, {}, nullptr, replays);
 }
 
+// The processes begin two calls of one communicator, of one size, in different orders: neither takes the other's data.
+void OtherOrderBy(Processes& here, std::optional<cuda::Fused> fused) {
+  const Schedule& schedule = Find("all_reduce direct 1x2 x1");
+  GroupShape shape = ShapeOf(schedule, {0, 1}, {0, 0}, cuda::Protocol::kSimple);
+  shape.stage_bytes = 8192;
+  constexpr uint64_t kElements = 300;
+  auto group = Join(here, shape);
+  Connect(here, *group, shape, schedule);
+  std::vector<std::shared_ptr<cuda::LaunchPlan>> plans;
+  std::vector<Buffers> buffers;
+  for (const char* what : {"the first call", "the second call"}) {
+    plans.push_back(PlanOf(here, group, shape, schedule, DType::kInt32, kElements, [&](cuda::LaunchPlanSpec& spec) {
+      spec.what = what;
+      spec.call = 0x10001 * static_cast<uint32_t>(plans.size() + 1);
+      spec.fused = fused;
+      spec.trap = false;
+    }));
+    here.runtime->Watch(plans.back());
+    buffers.emplace_back(here.own, schedule, kElements);
+    buffers.back().Fill(static_cast<int>(buffers.size()));
+    group->ShareBuffers(here.own, buffers.back().in, plans.back()->in_bytes(), buffers.back().out,
+                        plans.back()->out_bytes());
+  }
+  Meet(here, shape.name + " shared");
+  const Buffers& own = buffers[here.own];
+  cuda::LaunchPlan& plan = *plans[here.own];
+  CHECK(plan.Launch(here.own, own.in, own.out, plan.in_bytes(), plan.out_bytes(), StreamOf(here.own)).ok());
+  cuda::ThisGpu().Synchronize(DeviceOf(here.own), StreamOf(here.own));
+  std::string why;
+  for (int turn = 0; !group->Broken(&why) && turn < 20'000; ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::cout << why << std::endl;
+  CHECK(why.find("collectives in another order") != std::string::npos);
+  CHECK(why.find("the first call") != std::string::npos && why.find("the second call") != std::string::npos);
+}
+
+void OtherOrder(Processes& here) {
+  OtherOrderBy(here, {});
+  OtherOrderBy(here, cuda::Fused::kAllReduceTwoShot);
+  OtherOrderBy(here, cuda::Fused::kAllReduceOneShot);
+}
+
 void Death(Processes& here) { DeathIn(here, "all_reduce direct 1x4 x1"); }
 
 CASE("one_process") { PlayIn(1, OneProcess); }
@@ -77,6 +122,8 @@ CASE("network") { PlayIn(2, Network); }
 CASE("four_processes") { PlayIn(4, FourProcesses); }
 
 CASE("graphs") { PlayIn(2, Graphs); }
+
+CASE("other_order") { PlayIn(2, OtherOrder); }
 
 // Last, as on a GPU it is the least certain.
 CASE("death") { PlayIn(2, Death, kDeathEnds); }
