@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from jaxring.plan import dtypes, protocols
@@ -10,7 +11,7 @@ from jaxring.plan.gpu.lanes import Path, path
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda import copies as cuda_copies
 from jaxring.runtime.cuda import nvls as cuda_nvls
-from jaxring.settings import settings
+from jaxring.settings import origins, settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 # The kernels' number of the one-shot all-reduce, and that of no fused kernel; others are in the collectives' records.
 _ONE_SHOT, _NOT_FUSED = 0, -1
+# Seconds that a launch waits for a peer where nobody said how long. A launch that gives up costs the process its GPU,
+# so it does not while another process compiles or saves a checkpoint. The end of a process is noticed at once.
+PATIENT_S = 1800.0
 
 
 def build(
@@ -37,7 +41,7 @@ def build(
     settings do not say, ``call`` a number of 32 bits that all ranks have of this call, and no others."""
     ranks, op = schedule.spec.nranks, spec.op
     plan = native.PlanBuilder()
-    plan.set_identity(spec.describe(), spec.timeout, spec.root, call)
+    plan.set_identity(spec.describe(), deadline(spec.timeout), spec.root, call)
     plan.set_range(
         f"{spec.collective}{' ' + op if op else ''} {nbytes}B over {spec.axes}: {choice.algorithm}/{choice.protocol}"
     )
@@ -64,3 +68,10 @@ def build(
     for rank in local:
         plan.add_local(rank, *schedules.table(schedule, rank), schedule.uses_memory(rank))
     return plan
+
+
+def deadline(timeout: float) -> float:
+    """How long a launch waits for its peers in seconds, where ``timeout`` is its call's: longer where that is
+    JAXRING_TIMEOUT's default and nobody set it."""
+    by_default = not origins(os.environ)["TIMEOUT"].name and timeout == settings().timeout
+    return max(timeout, PATIENT_S) if by_default else timeout

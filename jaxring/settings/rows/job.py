@@ -14,7 +14,11 @@ class Job:
 
     hostid: str = row("text", "", "This host's identity, instead of the detected one.", kinds.text_line, nccl=True)
     timeout: float = row(
-        "seconds", 300.0, "Longest wait for a peer to reach a collective, and within it.", kinds.seconds
+        "seconds",
+        300.0,
+        "Longest wait for a peer to reach a collective, and within it. On GPUs, where a launch that gives up ends the "
+        "process's use of its GPU, a launch waits 1800 s unless this or the call says another time.",
+        kinds.seconds,
     )
     join_timeout: float = row(
         "seconds",

@@ -13,6 +13,7 @@ from jaxring.plan.gpu import copy_engine
 from jaxring.plan.gpu import tuner as cuda_tuner
 from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for, path
 from jaxring.plan.schedule import Spec
+from jaxring.runtime.cuda import builder as cuda_builder
 from jaxring.runtime.cuda import nvls as cuda_nvls
 from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, stores_whole_lines, why_apart
 from jaxring.settings import load
@@ -290,3 +291,12 @@ def test_what_is_asked_for_is_done_or_refused():
         cuda_tuner.choose("all_gather", (0, 1), 64, "float32", 8, "copy_engine")
     with pytest.raises(ValueError, match="no protocol 'rdma'; there are memory, simple, ll, ll128"):
         cuda_tuner.choose("all_reduce", (0, 0), 64, "float32", 8, None, "rdma")
+
+
+def test_a_launch_waits_long_where_nobody_says_how_long(monkeypatch):
+    monkeypatch.delenv("JAXRING_TIMEOUT", raising=False)
+    monkeypatch.setattr(cuda_builder, "settings", lambda: load({}))
+    assert cuda_builder.deadline(300.0) == cuda_builder.PATIENT_S
+    assert cuda_builder.deadline(20.0) == 20.0  # the call says it
+    monkeypatch.setenv("JAXRING_TIMEOUT", "300")
+    assert cuda_builder.deadline(300.0) == 300.0
