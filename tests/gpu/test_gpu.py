@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.runtime.cuda.cudahost_jobs import run_job
+from tests.runtime.cuda.cudahost_jobs import REFUSED, run_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.multiprocess, pytest.mark.timeout(600)]
 
@@ -112,7 +112,8 @@ def test_messages_and_ragged_parts(environment):
 @pytest.mark.parametrize("case", ["disagree", "sizes_disagree", "sizes_input"])
 def test_messages_that_cannot_be_served_are_errors(case):
     # The rank that finds it out loses its device; the other one learns of that process's end, or of its deadline.
-    run_job(case, 2, 1)
+    outputs = run_job(case, 2, 1)
+    assert any(REFUSED[case] in output for output in outputs), outputs
 
 
 @needs_gpu

@@ -18,6 +18,15 @@ import time
 from tests import ROOT
 
 FOLDER = pathlib.Path(__file__).parent
+# What the error says of messages that cannot be served, by the case.
+REFUSED = {
+    "disagree": "disagree about the operation's shape or type",
+    "ahead": "waited too long for room for a message of rank",
+    "sizes_disagree": "rows from rank 1, whose send_sizes says",
+    "sizes_negative": "an offset or size for rank 0 is negative",
+    "sizes_input": "input_offsets + send_sizes for peer 0 reach past the operand's end",
+    "sizes_output": "what rank 0 sends here reaches past the output's end",
+}
 
 
 def run_job(case, processes, devices, expected=None, **environment):

@@ -29,6 +29,7 @@ from tests.runtime.cuda.cudahost_values import (
     replays,
     smoke,
     switched,
+    traced_again,
 )
 
 
@@ -76,13 +77,13 @@ def beside():
 
 CASES = {}
 CASES["matrix"] = matrix
-CASES["collectives"] = lambda: (engine.start(), collectives(), loop(), not_switched())
+CASES["collectives"] = lambda: (engine.start(), collectives(), loop(), traced_again(), not_switched())
 CASES["smoke"] = lambda: (engine.start(), smoke(), memory())
 CASES["abstract"] = lambda: (engine.start(), abstract())
 CASES["joined"] = lambda: (engine.start(), joined())
 CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol="ll"))
 CASES["network"] = lambda: (engine.start(), collectives(), explained("network"))
-CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), loop(), memory())
+CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), memory(), loop())
 CASES["copied"] = lambda: (engine.start(), copied())
 CASES["switched"] = lambda: (start_apart(), switched())
 CASES["copied_switched"] = lambda: (start_apart(), copied(), switched())

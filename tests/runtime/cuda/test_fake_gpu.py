@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.runtime.cuda.cudahost_jobs import run_job
+from tests.runtime.cuda.cudahost_jobs import REFUSED, run_job
 
 FAKE = os.environ.get("TEST_CUDA_FAKE", "")
 needs_fake = pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _native_cuda_fake; use make pytest")
@@ -59,16 +59,6 @@ def test_damaged_messages_are_an_error_on_both_sides(only):
     outputs = run_job("damaged", 2, 1, JAXRING_P2P="none", **faults)
     if only:
         assert all("arrived damaged at rank" in output for output in outputs), outputs
-
-
-REFUSED = {
-    "disagree": "disagree about the operation's shape or type",
-    "ahead": "waited too long for room for a message of rank",
-    "sizes_disagree": "rows from rank 1, whose send_sizes says",
-    "sizes_negative": "an offset or size for rank 0 is negative",
-    "sizes_input": "input_offsets + send_sizes for peer 0 reach past the operand's end",
-    "sizes_output": "what rank 0 sends here reaches past the output's end",
-}
 
 
 @needs_fake
