@@ -15,7 +15,10 @@ from jaxring.topology.wiring import name
 
 if TYPE_CHECKING:
     from jaxring.topology.machine import Gpu, Machine, Net
+    from jaxring.topology.search.gather import Gathering
     from jaxring.topology.search.report import Found
+    from jaxring.topology.search.rings import Rings
+    from jaxring.topology.search.trees import Trees
 
 _MOST_LINKS = 4
 
@@ -68,16 +71,9 @@ def show_rings(out: Any, found: Found) -> None:
         rows.append([f"{ring.gigabytes:.4g}", " ".join(stops)])
     out.print(tables.table("Rings", ("GB/s", "in this order"), rows))
     of = f"on {found.machines} such machines" if found.machines > 1 else "on this machine"
-    rows = [
-        ["rings", f"{rings.total:.4g}", f"{float(rings.bound.bus):.4g}", f"{rings.share:.1%}", _proof(rings)],
-        [
-            "trees (all_reduce)",
-            f"{trees.bus:.4g}",
-            f"{float(trees.bound.bus):.4g}",
-            f"{trees.share:.1%}",
-            _proof(trees),
-        ],
-    ]
+    rows = [_row("rings", rings, rings.total), _row("trees (all_reduce)", trees, trees.bus)]
+    if found.gathering:
+        rows.append(_row("trees (all_gather)", found.gathering, found.gathering.bus))
     columns = ("schedule", "busbw GB/s", "bound", "share", "proof")
     out.print(tables.table(f"All ranks {of}, long messages", columns, rows))
     ranks, enters = report.bottleneck(found.fabric, rings.bound)
@@ -90,12 +86,14 @@ def show_rings(out: Any, found: Found) -> None:
             out.print(f"The rings fill {_said(full)}.", highlight=False)
 
 
-def _proof(found: Any) -> str:
+def _row(schedule: str, found: Rings | Trees | Gathering, bus: float) -> list[str]:
     if found.share >= 1 - 1e-6:
-        return "no schedule has more"
-    if found.proven:
-        return "no set of rings has more" if hasattr(found, "rings") else "no set of trees has more"
-    return f"after {found.steps} steps; none has more than {found.limit:.4g}"
+        proof = "no schedule has more"
+    elif found.proven:
+        proof = f"no set of {schedule.partition(' ')[0]} has more"
+    else:
+        proof = f"the best of {found.steps} steps, not proven"
+    return [schedule, f"{bus:.4g}", f"{float(found.bound.bus):.4g}", f"{found.share:.1%}", proof]
 
 
 def _said(links: list[dict[str, Any]]) -> str:

@@ -1,18 +1,23 @@
-"""All-reduce along given trees, one lane and one piece of the data for each: how trees that were found become steps."""
+"""Collectives along given trees, one lane and one piece of the data for each: how trees that were found become steps.
+
+All-reduce and broadcast have a piece for each tree. All-gather and reduce-scatter have as many trees for each rank, the
+first rank's before the second's; they are rooted at the rank whose data they carry.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxring.plan.algorithms import custom
-from jaxring.plan.algorithms.common import fold, messages, out, receive
+from jaxring.plan.algorithms.common import Source, fold, messages, out, read, receive
+from jaxring.plan.collectives import Root
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxring.plan.schedule import Schedule, Spec, Step
+    from jaxring.plan.schedule import Peer, Schedule, Spec, Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,23 +53,72 @@ class TreeLanes:
         return found
 
     def __call__(self, spec: Spec, rank: int) -> Sequence[Sequence[Step]]:
-        """The lanes of a rank. Raises ValueError where the trees are those of another number of ranks."""
+        """The lanes of a rank. Raises ValueError where the trees do not fit the call."""
         if any(len(parents) != spec.nranks for parents in self.trees):
             raise ValueError(f"these trees have {len(self.trees[0])} ranks, and the call has {spec.nranks}")
-        return [self._lane(tree, rank) for tree in range(len(self.trees))]
+        lane = _LANES.get(spec.collective)
+        if lane is None:
+            raise ValueError(f"trees serve {', '.join(_LANES)}, and not {spec.collective}")
+        pieces = self.pieces(spec)
+        rooted = spec.facts.root is Root.SOURCE
+        for tree, parents in enumerate(self.trees):
+            root = spec.root if rooted else tree // pieces
+            if spec.collective != "all_reduce" and parents[root] >= 0:
+                raise ValueError(f"tree {tree} has the root {parents.index(-1)}, and the data of rank {root}")
+        return [lane(self._place(tree, rank), tree // pieces, tree % pieces, pieces) for tree in range(len(self.trees))]
 
-    def _lane(self, tree: int, rank: int) -> list[Step]:
-        parent, children = self.trees[tree][rank], self.children[tree]
-        down = messages(children[rank])
+    def pieces(self, spec: Spec) -> int:
+        """Into how many pieces a block is cut: one for each tree that carries some of it."""
+        return len(self.trees) // max(spec.in_blocks, spec.out_blocks)
+
+    def _place(self, tree: int, rank: int) -> _Place:
+        children = self.children[tree]
         # What a leaf sends is its own input, and what others send is a fold already.
         sources = [(peer, False) for peer in messages([rank])]
-        sources += [(peer, bool(children[peer.rank])) for peer in down]
-        if parent < 0:
-            return fold(rank, tree, sources, out(tree), down, final=True)
-        return [*fold(rank, tree, sources, send=messages([parent])), receive(parent, tree, down)]
+        sources += [(peer, bool(children[peer.rank])) for peer in messages(children[rank])]
+        return _Place(rank, self.trees[tree][rank], messages(children[rank]), sources)
 
 
-def all_reduce(spec: Spec, trees: Sequence[Sequence[int]]) -> Schedule:
+class _Place(NamedTuple):
+    """A rank in a tree."""
+
+    rank: int
+    parent: int
+    below: tuple[Peer, ...]
+    sources: list[Source]
+
+
+def _all_reduce(place: _Place, _: int, piece: int, __: int) -> list[Step]:
+    if place.parent < 0:
+        return fold(place.rank, piece, place.sources, out(piece), place.below, final=True)
+    up = fold(place.rank, piece, place.sources, send=messages([place.parent]))
+    return [*up, receive(place.parent, piece, place.below)]
+
+
+def _all_gather(place: _Place, block: int, piece: int, pieces: int) -> list[Step]:
+    chunk = block * pieces + piece
+    if place.parent < 0:
+        return [read(place.rank, place.rank, piece, chunk, place.below)]
+    return [receive(place.parent, chunk, place.below)]
+
+
+def _reduce_scatter(place: _Place, block: int, piece: int, pieces: int) -> list[Step]:
+    chunk = block * pieces + piece
+    if place.parent < 0:
+        return fold(place.rank, chunk, place.sources, out(piece), final=True)
+    return fold(place.rank, chunk, place.sources, send=messages([place.parent]))
+
+
+_LANES = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "broadcast": _all_gather,
+}
+
+
+def build(spec: Spec, trees: Sequence[Sequence[int]]) -> Schedule:
     """The verified schedule of `spec` along these trees. ``spec.algorithm`` is a name of the caller's choice."""
     lanes = TreeLanes(tuple(map(tuple, trees)))
-    return custom(spec, functools.partial(lanes, spec), len(trees), len(trees), scratch_chunks=1)
+    scratch = 1 if spec.collective in ("all_reduce", "reduce_scatter") else 0
+    return custom(spec, functools.partial(lanes, spec), lanes.pieces(spec), len(trees), scratch)

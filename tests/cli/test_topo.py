@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import xml.etree.ElementTree as ET
 
@@ -9,6 +10,7 @@ import pytest
 
 from jaxring.cli import main
 from jaxring.topology import graph, xml
+from jaxring.topology.search import report, rings
 from tests import ROOT
 from tests.topology.machines import nvswitch_machine, pcie_machine
 
@@ -39,12 +41,28 @@ def test_json_has_what_the_tables_show(capsys):
     assert {"from": "GPU0", "to": "GPU4", "type": "SYS", "gigabytes": 10.0} in found["paths"]
     assert found["rings"]["bus_gigabytes"] == pytest.approx(10)
     assert found["rings"]["bound_bus_gigabytes"] == 17.5
-    assert found["trees"]["share"] == pytest.approx(1)
+    for trees in ("all_reduce_trees", "all_gather_trees"):
+        assert found[trees]["share"] == pytest.approx(1)
+        assert all(tree["parents"].count(-1) == 1 for tree in found[trees]["trees"])
     assert found["bottleneck"]["ranks"] == ["GPU0", "GPU1", "GPU2", "GPU3"]
     assert found["bottleneck"]["links"] == [{"from": "CPU1", "to": "CPU0", "kind": "cpu", "gigabytes": 10.0}]
     assert len(found["rings"]["filled"]) == 2
     assert topo("--file", SOCKETS, "--json") == 0
     assert "rings" not in json.loads(capsys.readouterr().out)
+
+
+def test_a_search_whose_steps_ran_out_says_so(monkeypatch, capsys):
+    find = report.find
+
+    def few(wiring, machines, cross_nic):
+        return dataclasses.replace(find(wiring, machines, cross_nic), rings=rings.search(wiring, steps=0))
+
+    monkeypatch.setattr("jaxring.cli.topo_search.report.find", few)
+    assert topo("--file", MESH, "--rings") == 0
+    out = capsys.readouterr().out
+    row = next(row for row in out.splitlines() if "│ rings " in row)
+    assert "160" in row
+    assert "the best of 0 steps, not proven" in row
 
 
 def test_rings_over_several_machines_name_their_nics(file, capsys):

@@ -60,9 +60,9 @@ def bound(
         raise ValueError(f"a bound is between ranks, and this fabric has {count}")
     budget = _Steps(steps)
     if collective in ("all_gather", "reduce_scatter"):
-        turned = fabric if collective == "all_gather" else _reversed(fabric)
-        rate, inside = _all_gather(turned, ranks, budget)
-        links = _leaving(turned, inside)
+        way = fabric if collective == "all_gather" else turned(fabric)
+        rate, inside = _all_gather(way, ranks, budget)
+        links = _leaving(way, inside)
         return Bound(collective, rate * count, rate * (count - 1), (inside,), links, not budget.over)
     if collective == "broadcast":
         rate, inside = _broadcast(fabric, ranks, ranks[root], budget)
@@ -70,9 +70,9 @@ def bound(
     if collective == "all_reduce":
         found = [(*_all_reduce(fabric, ranks, budget), fabric)]
         if not _symmetric(fabric):
-            found.append((*_all_reduce(_reversed(fabric), ranks, budget), _reversed(fabric)))
-        rate, groups, turned = min(found, key=lambda each: each[0])
-        backwards = _reversed(turned)
+            found.append((*_all_reduce(turned(fabric), ranks, budget), turned(fabric)))
+        rate, groups, way = min(found, key=lambda each: each[0])
+        backwards = turned(way)
         links = tuple(sorted({link for group in groups for link in _leaving(backwards, group)}))
         return Bound(collective, rate, rate * 2 * (count - 1) / count, groups, links, not budget.over)
     raise ValueError(f"there is no bound of {collective!r}; there are those of {', '.join(COLLECTIVES)}")
@@ -98,7 +98,7 @@ def _units(link: Link) -> int:
     return max(1, round(link.gigabytes * _UNITS))
 
 
-def _reversed(fabric: Fabric) -> Fabric:
+def turned(fabric: Fabric) -> Fabric:
     """Every link the other way; their indices stay."""
     return Fabric(
         fabric.vertices,

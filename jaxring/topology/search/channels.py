@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING
 
 from jaxring.topology.search.rings import capacities, loads
+from jaxring.topology.search.shares import apportion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,11 +57,7 @@ def channels(found: Rings, most: int = MOST) -> Channels:
 
 def _of(found: Rings, count: int) -> Channels:
     """So many channels, dealt to the rings by largest remainder, as fast as their links allow together."""
-    parts = [ring.gigabytes * count / found.total for ring in found.rings]
-    copies = [math.floor(part + _NEAR) for part in parts]
-    behind = sorted(range(len(parts)), key=lambda i: copies[i] - parts[i])
-    for index in behind[: count - sum(copies)]:
-        copies[index] += 1
+    copies = apportion([ring.gigabytes for ring in found.rings], count)
     chosen = [ring for ring, times in zip(found.rings, copies, strict=True) for _ in range(times)]
     speed = common_speed(found.wiring, chosen)
     return Channels(tuple(dataclasses.replace(ring, gigabytes=speed) for ring in chosen), speed)

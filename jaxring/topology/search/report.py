@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from jaxring.topology.fabric import VertexKind
+from jaxring.topology.search import gather
 from jaxring.topology.search import rings as ring_search
 from jaxring.topology.search import trees as tree_search
 from jaxring.topology.search.usable import usable
@@ -16,24 +17,30 @@ if TYPE_CHECKING:
 
     from jaxring.topology.fabric import Fabric
     from jaxring.topology.search.bound import Bound
+    from jaxring.topology.search.gather import Gathering
     from jaxring.topology.search.rings import Rings
     from jaxring.topology.search.trees import Trees
     from jaxring.topology.wiring import Wiring
 
 _FULL = 1 - 1e-6
-# A tree search over many ranks ends with this part of the bound, since the last percents take most of its steps.
+# A tree search over many ranks ends with this part of the bound, since the last percents take most of its steps. An
+# all-gather has trees for each rank, too many then.
 _ENOUGH = 0.97
 _MANY = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """Rings and trees of a job on so many machines of one kind. ``fabric`` is what the bounds are of."""
+    """Rings and trees of a job on so many machines of one kind. ``fabric`` is what the bounds are of.
+
+    ``gathering``: trees of an all-gather, None where there are too many ranks for that search.
+    """
 
     machines: int
     fabric: Fabric
     rings: Rings
     trees: Trees
+    gathering: Gathering | None
 
 
 def find(wiring: Wiring, machines: int = 1, cross_nic: bool = False) -> Found:
@@ -42,7 +49,8 @@ def find(wiring: Wiring, machines: int = 1, cross_nic: bool = False) -> Found:
     used = usable(wiring, nics=machines > 1)
     fabric = used.fabric if machines == 1 else cluster([used] * machines)
     trees = tree_search.search(fabric, enough=_ENOUGH if len(fabric.ranks) >= _MANY else 1.0)
-    return Found(machines, fabric, rings, trees)
+    gathering = gather.search(fabric) if len(fabric.ranks) < _MANY else None
+    return Found(machines, fabric, rings, trees, gathering)
 
 
 def ranks_of(fabric: Fabric, group: Iterable[int]) -> list[str]:
@@ -103,17 +111,22 @@ def plain(found: Found) -> dict[str, Any]:
             ],
             "filled": links_of(rings.wiring.fabric, filled(rings)),
         },
-        "trees": {
-            "bus_gigabytes": trees.bus,
-            "bound_bus_gigabytes": float(trees.bound.bus),
-            "share": trees.share,
-            "proven": trees.proven,
-            "steps": trees.steps,
-            "trees": [{"parents": list(tree.parents), "gigabytes": tree.gigabytes} for tree in trees.trees],
-        },
+        "all_reduce_trees": _trees(trees),
+        "all_gather_trees": _trees(found.gathering) if found.gathering else None,
         "bottleneck": {
             "ranks": ranks,
             "enters": enters,
             "links": links_of(found.fabric, rings.bound.links),
         },
+    }
+
+
+def _trees(found: Trees | Gathering) -> dict[str, Any]:
+    return {
+        "bus_gigabytes": found.bus,
+        "bound_bus_gigabytes": float(found.bound.bus),
+        "share": found.share,
+        "proven": found.proven,
+        "steps": found.steps,
+        "trees": [{"parents": list(tree.parents), "gigabytes": tree.gigabytes} for tree in found.trees],
     }

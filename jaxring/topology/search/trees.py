@@ -15,10 +15,10 @@ import numpy as np
 
 from jaxring.topology.search.bound import Bound, bound
 from jaxring.topology.search.packing import Column, Offer, Packing, pack
+from jaxring.topology.search.shares import apportion
+from jaxring.topology.search.ways import Loads, Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from jaxring.topology.fabric import Fabric
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 STEPS = 60
 MOST = 64
 _FIRST = 48
-_STEEP = 16.0
 _NOISE = 1.2
 
 
@@ -78,9 +77,9 @@ def search(fabric: Fabric, steps: int = STEPS, enough: float = 1.0) -> Trees:
     certificate = bound(fabric, "all_reduce")
     if not certificate.bus:
         raise ValueError("nothing joins some of the ranks")
-    ways = _Ways(fabric)
+    spanning = _Spanning(fabric)
     limit = float(certificate.algorithm)
-    packing = pack(ways.capacity, ways.start(), ways.offer, limit, steps, enough)
+    packing = pack(spanning.capacity, spanning.start(), spanning.offer, limit, steps, enough)
     return _result(fabric, packing, certificate, limit)
 
 
@@ -98,11 +97,7 @@ def equal_parts(found: Trees, most: int = MOST, enough: float = 0.97) -> list[Tr
     """
     best: list[Tree] = []
     for count in range(1, most + 1):
-        parts = [tree.gigabytes * count / found.total for tree in found.trees]
-        copies = [int(part + 1e-6) for part in parts]
-        behind = sorted(range(len(parts)), key=lambda i: copies[i] - parts[i])
-        for index in behind[: count - sum(copies)]:
-            copies[index] += 1
+        copies = apportion([tree.gigabytes for tree in found.trees], count)
         used: collections.Counter[int] = collections.Counter()
         for tree, times in zip(found.trees, copies, strict=True):
             for link in tree.links if times else ():
@@ -122,37 +117,26 @@ def equal_parts(found: Trees, most: int = MOST, enough: float = 0.97) -> list[Tr
 Edges = tuple[tuple[int, int], ...]
 
 
-class _Ways:
-    """The cheapest ways between ranks through what is no rank, at some prices of the links."""
+class _Spanning:
+    """Minimal spanning trees, each edge by the cheapest ways there and back."""
 
     def __init__(self, fabric: Fabric) -> None:
-        self.fabric = fabric
-        self.capacity = [link.gigabytes for link in fabric.links]
-        self.count = len(fabric.ranks)
-        size = len(fabric.vertices)
-        # A rank is two vertices, one that links leave and one that they enter, so that no way leads through it.
-        number = {rank: at for at, rank in enumerate(fabric.ranks)}
-        self.size = size + self.count
-        self.enters = [size + at for at in range(self.count)]
-        self.sources = np.array([link.source for link in fabric.links])
-        self.targets = np.array([size + number[t] if (t := k.target) in number else t for k in fabric.links])
+        self.ways = Ways(fabric)
+        self.capacity = self.ways.capacity
 
     def start(self) -> list[Column[Edges]]:
         """Twice as many trees as there are ranks, up to a number that suffices.
 
-        Each keeps clear of the links that those before it fill most: a link's price grows exponentially with its load,
-        as in fractional packing by multiplicative weights (Garg and Koenemann). Edges differ a little at random, or
-        all trees would be stars around the cheapest rank.
+        Each keeps clear of the links that those before it fill most. Edges differ a little at random, or all trees
+        would be stars around the cheapest rank.
         """
         chance = np.random.default_rng(0)
-        room = np.array(self.capacity)
-        load = np.zeros(len(room))
+        loads = Loads(self.capacity)
         columns: list[Column[Edges]] = []
-        for _ in range(min(_FIRST, 2 * self.count)):
-            fullest = float(load.max()) or 1.0
-            found = self._cheapest(np.exp(_STEEP * (load / fullest - 1)) / room, chance).columns
+        for _ in range(min(_FIRST, 2 * self.ways.count)):
+            found = self._cheapest(loads.prices(), chance).columns
             for column in found:
-                np.add.at(load, list(column.links), 1 / room[list(column.links)])
+                loads.add(column.links)
             columns += found
         return columns
 
@@ -161,44 +145,18 @@ class _Ways:
         return self._cheapest(prices, None)
 
     def _cheapest(self, prices: npt.NDArray[np.float64], chance: np.random.Generator | None) -> Offer[Edges]:
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import dijkstra
-
-        # An edge of price 0 would be none. Of parallel links the cheapest counts.
-        costs = np.maximum(prices, 0) + 1e-12
-        cheapest = np.lexsort((costs, self.targets, self.sources))
-        ends = np.stack((self.sources[cheapest], self.targets[cheapest]))
-        first = np.ones(len(cheapest), dtype=bool)
-        first[1:] = (ends[:, 1:] != ends[:, :-1]).any(axis=0)
-        chosen = cheapest[first]
-        graph = csr_array((costs[chosen], (self.sources[chosen], self.targets[chosen])), shape=(self.size, self.size))
-        far, before = dijkstra(graph, indices=list(self.fabric.ranks), return_predecessors=True)
-        link_of = {(int(self.sources[i]), int(self.targets[i])): int(i) for i in chosen}
-        there = far[:, self.enters]
-        both = there + there.T
+        self.ways.price(prices)
+        both = self.ways.cost + self.ways.cost.T
         if chance is not None:
             noise = chance.uniform(1, _NOISE, both.shape)
             both = both * (noise + noise.T)
         edges, cost = _spanning(both)
         if not np.isfinite(cost):
             return Offer([], 0.0)
-        links = [
-            link
-            for one, other in edges
-            for start, end in ((one, other), (other, one))
-            for link in self._way(before[start], link_of, self.fabric.ranks[start], self.enters[end])
-        ]
+        both_ways = [pair for one, other in edges for pair in ((one, other), (other, one))]
+        links = [link for start, end in both_ways for link in self.ways.way(start, end)]
         least = float(prices[links].sum())
         return Offer([Column(tuple(sorted(edges)), tuple(links))], least * (1 - 1e-9))
-
-    @staticmethod
-    def _way(before: Sequence[int], link_of: dict[tuple[int, int], int], start: int, end: int) -> list[int]:
-        links = []
-        while end != start:
-            previous = int(before[end])
-            links.append(link_of[previous, end])
-            end = previous
-        return links
 
 
 def _spanning(costs: npt.NDArray[np.float64]) -> tuple[list[tuple[int, int]], float]:

@@ -51,7 +51,7 @@ def assert_fits(fabric, chosen):
 def verified(found, parts):
     """The schedule of some trees; the verifier has accepted it."""
     spec = Spec("all_reduce", len(found.fabric.ranks), "found")
-    return steps.all_reduce(spec, [tree.parents for tree in parts])
+    return steps.build(spec, [tree.parents for tree in parts])
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -150,7 +150,7 @@ def test_what_is_no_tree_is_an_error(parents, why):
 
 def test_trees_are_of_so_many_ranks():
     with pytest.raises(ValueError, match="these trees have 2 ranks, and the call has 3"):
-        steps.all_reduce(Spec("all_reduce", 3, "found"), [(-1, 0)])
+        steps.build(Spec("all_reduce", 3, "found"), [(-1, 0)])
 
 
 def test_ranks_that_nothing_joins_have_no_trees():
