@@ -131,9 +131,8 @@ def _chosen(spec: CallSpec, group: list[int]) -> str:
         choice = choose(spec, domains, (0,) * len(domains), root=spec.root, profile=calibration.current())
     except ValueError as error:
         return str(error)
-    cost = dict(choice.candidates).get(f"{choice.algorithm}/{choice.protocol}")
-    about = f", about {cost:.3g} us" if cost is not None else ""
-    return f"{choice.algorithm}, protocol {choice.protocol}, {choice.channels} channel(s){about}: {choice.reason}"
+    outlook = f"; {choice.outlook}" if choice.outlook else ""
+    return f"{choice.algorithm}, protocol {choice.protocol}, {choice.channels} channel(s): {choice.reason}{outlook}"
 
 
 def _character(escaped: re.Match[str]) -> str:

@@ -40,6 +40,17 @@ class Choice:
     light: float = 0.0
 
     @property
+    def outlook(self) -> str:
+        """What the chosen candidate is predicted to take, and what limits it, in words; empty for GPUs."""
+        name, us = self.candidates[0] if self.candidates else ("", 0.0)
+        detail = self.details.get(name)
+        if detail is None:
+            return ""
+        measured = "" if detail.measured is None else f", measured {detail.measured:.4g} us"
+        share = f", {self.light / us:.0%} of the speed of light" if us else ""
+        return f"predicted {detail.predicted.us:.4g} us, limited by {detail.predicted.limit}{measured}{share}"
+
+    @property
     def reason(self) -> str:
         """Why it was taken, in words."""
         return f"{self.asked} asked for; {self.why}" if self.asked else self.why

@@ -18,7 +18,8 @@ class Decision:
     """One plan: a call site's collective among one group of ranks.
 
     ``nbytes``: input bytes per rank. ``transports``: how this process's ranks reach the others of the group.
-    ``candidates``: ("algorithm/protocol", predicted us), cheapest first.
+    ``candidates``: ("algorithm/protocol", us), cheapest first: predicted, or measured where all of them are.
+    ``outlook``: what the chosen one is predicted to take, what limits it, and its share of the speed of light.
     """
 
     collective: str
@@ -35,6 +36,7 @@ class Decision:
     transports: tuple[str, ...]
     reason: str
     candidates: tuple[tuple[str, float], ...]
+    outlook: str = ""
 
     def __str__(self) -> str:
         what = f"{self.collective}({self.op})" if self.op else self.collective
@@ -43,12 +45,15 @@ class Decision:
             f"{what} {self.dtype} {shown(self.nbytes)} over {self.axes} at {self.site}: "
             f"{self.algorithm}, protocol {self.protocol}, transport {ways}, {self.channels} channel(s), "
             f"{self.ranks} ranks in {self.processes} process(es): {self.reason}"
+            + (f"; {self.outlook}" if self.outlook else "")
         )
 
     def label(self) -> str:
-        """The JSON in the engine's records of this plan's operations: all but the reason and the candidates."""
+        """The JSON in the engine's records of this plan's operations: all but the reason and the prices."""
         fields = dataclasses.asdict(self)
-        return json.dumps({k: v for k, v in fields.items() if k not in ("reason", "candidates")}, separators=(",", ":"))
+        return json.dumps(
+            {k: v for k, v in fields.items() if k not in ("reason", "candidates", "outlook")}, separators=(",", ":")
+        )
 
 
 def record(decision: Decision) -> None:

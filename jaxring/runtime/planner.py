@@ -143,6 +143,7 @@ class Planner:
             transports=transports,
             reason=choice.reason,
             candidates=tuple(choice.candidates),
+            outlook=choice.outlook,
         )
         plan.set_label(decision.label())
         record(decision)
