@@ -44,10 +44,15 @@ def medians(times: Times) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
+def quartiles(values: list[float]) -> list[float]:
+    """The lower one, the median and the upper one."""
+    # The other method gives quartiles of two values that lie beyond them.
+    return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+
+
 def spread(values: list[float]) -> str:
     """The median and the quartiles in words, in the unit of the values."""
-    # The other method gives quartiles of two values that lie beyond them.
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    low, middle, high = quartiles(values)
     return f"{middle:.4g} (quartiles {low:.4g} .. {high:.4g})"
 
 
@@ -56,7 +61,7 @@ def report(times: Times, title: str, conclusion: str) -> None:
     columns = [table.Column("program", 0, text=True), table.Column("median ms", 0), table.Column("quartiles ms", 0)]
     lines = []
     for name, found in times.items():
-        low, middle, high = statistics.quantiles(found, n=4) if len(found) > 1 else found * 3
+        low, middle, high = quartiles(found)
         lines.append((name, f"{middle * 1e3:.3f}", f"{low * 1e3:.3f} .. {high * 1e3:.3f}"))
     print("\n".join([title, *table.rows(columns, lines, table.width_of()), conclusion]))
 

@@ -67,7 +67,7 @@ class Result:
         """The quartiles, in us."""
         if len(self.times_us) < 2:
             return self.median_us, self.median_us
-        low, _, high = statistics.quantiles(self.times_us, n=4)
+        low, _, high = statistics.quantiles(self.times_us, n=4, method="inclusive")
         return low, high
 
     @property

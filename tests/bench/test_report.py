@@ -96,3 +96,7 @@ def test_a_file_gets_all_columns():
     ]
     lines = table.rows([table.Column("a", 0, text=True), table.Column("b", 0)], [("word", "1.5"), ("w", "12.25")])
     assert lines == ["a         b", "word    1.5", "w     12.25"]
+
+
+def test_quartiles_of_two_times_lie_between_them():
+    assert result("jaxring", [1.0, 9.0]).spread == (3.0, 7.0)
