@@ -14,7 +14,8 @@ import types
 import atheris
 
 from jaxring.errors import JoinError
-from jaxring.topology import xml
+from jaxring.topology import elements, graph, wiring, xml
+from jaxring.topology.routes import Routes
 from jaxring.trace import diff, flight, operands, replay, view
 from jaxring.world import handshake, identity, links, wire
 
@@ -28,13 +29,14 @@ def _instrument(module: types.ModuleType) -> None:
                 atheris.instrument_func(function)
 
 
-for _module in (xml, diff, flight, operands, replay, view, handshake, identity, links, wire):
+for _module in (elements, graph, xml, diff, flight, operands, replay, view, handshake, identity, links, wire):
     _instrument(_module)
 
 _SECRET = b"s" * handshake.SECRET_BYTES
 _PEER = json.loads(
     '{"index": 1, "pid": 2147483647, "pid_namespace": 1, "hostname": "h", "host_id": "i", "token": "t", '
-    '"addresses": [["lo", "127.0.0.1", 1]], "rdma": [], "processors": "3", "settings": "", "version": "0"}'
+    '"addresses": [["lo", "127.0.0.1", 1]], "rdma": [], "processors": "3", "profile": "0", "settings": "",'
+    ' "version": "0"}'
 )
 
 
@@ -155,10 +157,25 @@ def topology(data: bytes) -> None:
     """NCCL's XML; what is taken can be written and taken again."""
     try:
         machine = xml.parse(data, "x")
-    except ValueError:
+        fabric = wiring.wire(machine).fabric
+    except ValueError as error:
+        _told(error)
         return
+    routes = Routes(fabric)
+    assert all(routes.best(rank, rank) for rank in fabric.ranks)
     again = xml.parse(xml.text(machine).encode(), "x")
     assert [cpu.affinity for cpu in again.cpus] == [cpu.affinity for cpu in machine.cpus]
+
+
+def graphs(data: bytes) -> None:
+    """NCCL's graph XML; what is taken can be written and taken again."""
+    try:
+        found = graph.parse(data)
+    except ValueError as error:
+        _told(error)
+        return
+    again = graph.parse(graph.text(found).encode())
+    assert [each.channels for each in again] == [each.channels for each in found]
 
 
 def trace(data: bytes) -> None:
@@ -186,7 +203,7 @@ def saved(data: bytes) -> None:
         assert all(sentence.isprintable() for sentence in replay.explain(failure))
 
 
-TARGETS = {target.__name__: target for target in (unauthenticated, request, topology, trace, saved)}
+TARGETS = {target.__name__: target for target in (unauthenticated, request, topology, graphs, trace, saved)}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parent.parent
-READERS = ("unauthenticated", "request", "topology", "trace", "saved")
+READERS = ("unauthenticated", "request", "topology", "graphs", "trace", "saved")
 _DONE = re.compile(r"Done (\d+) runs in (\d+) second")
 _COVERAGE = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")
 # Limits of an input's length, time (generous, for loaded machines) and memory.

@@ -68,7 +68,7 @@ def _folders(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _cpus(root: pathlib.Path) -> Iterator[Cpu]:
-    kind = (platform.machine(), *_cpuid())
+    kind = (platform.machine(), *cpuid())
     nodes = [p for p in _folders(root / "devices/system/node") if re.fullmatch(r"node[0-9]+", p.name)]
     if not nodes:
         yield Cpu(0, line(root / "devices/system/cpu/online"), *kind)
@@ -76,7 +76,7 @@ def _cpus(root: pathlib.Path) -> Iterator[Cpu]:
         yield Cpu(int(node.name.removeprefix("node")), line(node / "cpulist"), *kind)
 
 
-def _cpuid(path: str = "/proc/cpuinfo") -> tuple[str, int, int]:
+def cpuid(path: str = "/proc/cpuinfo") -> tuple[str, int, int]:
     """Vendor, family and model of the first CPU; "" and -1 where the kernel does not say."""
     found = {"vendor_id": "", "cpu family": "-1", "model": "-1"}
     try:

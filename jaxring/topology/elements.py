@@ -8,6 +8,7 @@ import xml.parsers.expat
 
 MAX_BYTES = 16 << 20
 _MAX_DEPTH = 64
+_MOST = 1 << 63
 
 
 class Element(ET.Element):
@@ -16,16 +17,19 @@ class Element(ET.Element):
     line = 0
 
     def error(self, text: str) -> ValueError:
-        """An error of this element."""
-        return ValueError(f"line {self.line}: {text}")
+        """An error of this element. What a file says may hold characters that no terminal should get."""
+        return ValueError(f"line {self.line}: {text if text.isprintable() else ascii(text)}")
 
     def number(self, attribute: str, default: int) -> int:
         """A whole number, decimal or, as NCCL writes some of them, hexadecimal; the default where there is none."""
         text = self.get(attribute, "")
         try:
-            return int(text, 16 if text.lower().startswith("0x") else 10) if text else default
+            value = int(text, 16 if text.lower().startswith("0x") else 10) if text else default
         except ValueError:
-            raise self.error(f"<{self.tag} {attribute}={text[:40]!r}> is no whole number") from None
+            value = _MOST
+        if abs(value) >= _MOST:
+            raise self.error(f"<{self.tag} {attribute}={text[:40]!r}> is no whole number of 64 bits")
+        return value
 
     def real(self, attribute: str, default: float) -> float:
         """A finite number; the default where there is none."""

@@ -103,7 +103,7 @@ class _Builder:
     def build(self, machine: Machine) -> None:
         for gpu in machine.gpus:
             if name(gpu) in self.at:
-                raise ValueError(f"two GPUs have the number {gpu.dev}: {gpu.busid} and another one")
+                raise ValueError(f"two GPUs have the number {gpu.dev}: {gpu.busid!r} and another one")
             self.add(name(gpu), VertexKind.RANK)
         known = {cpu.numa: cpu for cpu in machine.cpus}
         numas = [each.numa for devices in (machine.pcis, machine.nets, machine.gpus) for each in devices]
@@ -144,7 +144,7 @@ class _Builder:
             called = name(net)
             port = self.at[called] if called in self.at else self.add(called, VertexKind.NIC)
             if self.vertices[port].kind is not VertexKind.NIC:
-                raise ValueError(f"a NIC is called {called}, as another device is")
+                raise ValueError(f"a NIC is called {called!r}, as another device is")
             if port != above and (port, above) not in seen:
                 seen.add((port, above))
                 self.join(port, above, speeds.nic(net.mbps), speeds.PCIE_US, "pcie")

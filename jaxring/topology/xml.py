@@ -11,6 +11,7 @@ from jaxring.errors import SettingsError
 from jaxring.topology import elements
 from jaxring.topology.elements import Element
 from jaxring.topology.machine import Cpu, Gpu, Machine, Net, Pci
+from jaxring.topology.wiring import wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,9 @@ def read(path: str) -> Machine:
     """The machine that a file describes. Raises SettingsError naming the file and what is wrong with it."""
     try:
         with pathlib.Path(path).open("rb") as file:
-            return parse(file.read(elements.MAX_BYTES + 1), path)
+            machine = parse(file.read(elements.MAX_BYTES + 1), path)
+        wire(machine)  # what has no fabric is refused here, and not where its paths are asked for
+        return machine
     except OSError as error:
         raise SettingsError(f"The topology file {path} cannot be read: {error.strerror}.") from None
     except ValueError as error:

@@ -58,6 +58,18 @@ def test_a_file_is_read_and_written_back(machine, tmp_path):
         assert (set(copy.pcis), set(copy.nets), copy.gpus) == (set(each.pcis), set(each.nets), each.gpus)
 
 
+def test_a_file_of_two_devices_of_one_name_is_refused(tmp_path):
+    (tmp_path / "x.xml").write_text(FILE.replace('name="eth0"', 'name="GPU1"'))
+    with pytest.raises(SettingsError, match="a NIC is called 'GPU1', as another device is"):
+        xml.read(str(tmp_path / "x.xml"))
+
+
+def test_cpus_say_their_vendor_family_and_model(tmp_path):
+    (tmp_path / "cpuinfo").write_text("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n\nmodel\t\t: 3\n")
+    assert detect.cpuid(str(tmp_path / "cpuinfo")) == ("AuthenticAMD", 25, 17)
+    assert detect.cpuid(str(tmp_path / "none")) == ("", -1, -1)
+
+
 def test_distances_are_nccls(machine):
     gpu0, gpu1, mlx0, mlx1, eth0 = *machine.gpus, *machine.nets
     levels = [paths.of_devices(machine, gpu0, other) for other in (gpu0, gpu1, mlx0, mlx1, eth0)]
@@ -80,6 +92,11 @@ def test_the_nics_that_may_address_a_gpu(machine, level, near):
     ("text", "why"),
     [
         ("<system>\n<cpu", "line 2: unclosed token"),
+        (f'<system><cpu numaid="{10**400}"/></system>', "line 1: <cpu numaid='1000.*'> is no whole number of 64 bits"),
+        (
+            '<system><cpu><pci busid="a&#10;b"/><pci busid="a&#10;b"/></cpu></system>',
+            r"line 1: 'PCI function a\\nb is described twice, first on line 1'",
+        ),
         ("<html/>", "line 1: the outermost element is <html>"),
         ('<system>\n<cpu numaid="x"/></system>', "line 2: <cpu numaid='x'> is no whole number"),
         ('<system><cpu numaid="0" affinity="-1"/></system>', "line 1: an affinity is not a mask"),

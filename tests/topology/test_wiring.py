@@ -82,7 +82,7 @@ def test_names_that_two_devices_have_are_refused():
     same = tuple(dataclasses.replace(gpu, dev=0) for gpu in machine.gpus)
     with pytest.raises(ValueError, match="two GPUs have the number 0"):
         wire(dataclasses.replace(machine, gpus=same))
-    with pytest.raises(ValueError, match="a NIC is called GPU0"):
+    with pytest.raises(ValueError, match="a NIC is called 'GPU0'"):
         wire(dataclasses.replace(machine, nets=(Net("GPU0"),)))
 
 
