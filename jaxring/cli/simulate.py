@@ -17,17 +17,19 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import arguments as types
-from jaxring.cli import tables
+from jaxring.cli import simulate_step, tables
 from jaxring.errors import JaxringError
 from jaxring.plan import tuner
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.settings.sizes import shown
-from jaxring.simulate import clusters
+from jaxring.simulate import clusters, goal
 from jaxring.simulate.faults import Faults
-from jaxring.simulate.run import Run, simulate
+from jaxring.simulate.run import Run, schedule_of, simulate, spec_of
+from jaxring.simulate.sizes import cut
 
 if TYPE_CHECKING:
     from jaxring.simulate.cluster import Cluster
+    from jaxring.simulate.training import Collective
 
 HELP = "simulate a collective on a described cluster"
 # Pieces of the critical path that are printed.
@@ -41,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--cluster", default="hgx-h100", metavar="NAME", help=help_)
     help_ = "hosts; several with commas (default: 1)"
     add("--nodes", type=_several(types.positive), default="1", metavar="N", help=help_)
+    help_ = "hosts that share their first switches (default: the cluster's)"
+    add("--leaf", type=types.positive, default=0, metavar="N", help=help_)
     collective = types.one_of("collective", tuple(COLLECTIVES))
     add("--collective", type=collective, default="all_reduce", metavar="NAME", help=", ".join(COLLECTIVES))
     help_ = "input bytes of a rank, with K, M or G; several with commas (default: 1M)"
@@ -54,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON instead")
     add("--plot", type=pathlib.Path, metavar="FILE", help="draw times over sizes (needs matplotlib)")
     add("--trace", type=pathlib.Path, metavar="FILE", help="write the last run for Perfetto")
+    help_ = "simulate a training step instead: a list in JSON, or a flight record"
+    add("--step", type=pathlib.Path, metavar="FILE", help=help_)
+    add("--goal", type=pathlib.Path, metavar="FILE", help="write the last run's schedule in GOAL, for LogGOPSim")
     add("--seed", type=int, default=0, metavar="N", help="of what is drawn at random (default: 0)")
     pairs: dict[str, str] = {
         "straggler": "RANK:FACTOR: the rank's work takes so many times as long",
@@ -71,7 +78,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate and print. Raises JaxringError for what cannot be simulated, with the cycle of a deadlock."""
     try:
-        runs = _runs(arguments, clusters.load(arguments.cluster))
+        cluster = clusters.load(arguments.cluster)
+        if arguments.leaf:
+            cluster = dataclasses.replace(cluster, leaf=arguments.leaf)
+        if arguments.step:
+            return simulate_step.run(arguments.step, lambda entry: _entry(arguments, cluster, entry), arguments.json)
+        runs = _runs(arguments, cluster)
+        if arguments.goal:
+            _goal(arguments.goal, runs[-1], cluster, arguments.dtype)
     except ValueError as error:
         raise JaxringError(f"{error}.") from None
     if arguments.trace:
@@ -84,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps([_plain(each) for each in runs], indent=1))
         return 0
     out = tables.console()
-    title = f"{arguments.collective} on {clusters.load(arguments.cluster).title}, simulated"
+    title = f"{arguments.collective} on {cluster.title}, simulated"
     columns = (
         "ranks",
         "bytes",
@@ -121,6 +135,13 @@ def _runs(arguments: argparse.Namespace, cluster: Cluster) -> list[Run]:
         for nbytes in arguments.sizes
         for algorithm in arguments.algorithm or [_choice(cluster, hosts, arguments, nbytes)]
     ]
+
+
+def _entry(arguments: argparse.Namespace, cluster: Cluster, entry: Collective) -> Run:
+    """The run of a training step's collective, on the first number of hosts that is given."""
+    named = [entry.algorithm] if entry.algorithm else arguments.algorithm[:1]
+    options = {"collective": entry.collective, "sizes": [entry.nbytes], "nodes": arguments.nodes[:1]}
+    return _runs(argparse.Namespace(**(vars(arguments) | options | {"algorithm": named})), cluster)[0]
 
 
 def _choice(cluster: Cluster, hosts: int, arguments: argparse.Namespace, nbytes: int) -> str:
@@ -210,6 +231,14 @@ def _print_path(out: Any, run: Run) -> None:
         (f"{p.begin:.1f}", f"{p.end - p.begin:.2f}", p.kind, p.what) for p in sorted(longest, key=lambda p: p.begin)
     ]
     out.print(tables.table("Its longest pieces", ("from us", "us", "kind", "what"), rows))
+
+
+def _goal(path: pathlib.Path, run: Run, cluster: Cluster, dtype: str) -> None:
+    model = cluster.models[run.protocol]
+    placement = cluster.placement(run.hosts)
+    schedule = schedule_of(spec_of(run.collective, placement, run.algorithm, run.channels))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(goal.text(schedule, cut(schedule, run.nbytes, dtype, model.tile_bytes), model.copy))
 
 
 def _trace(path: pathlib.Path, run: Run) -> None:

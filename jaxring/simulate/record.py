@@ -57,6 +57,7 @@ class Record:
         lanes, connections = len(program.lanes), len(program.connections)
         self._last = [-1] * lanes  # the lane's last step
         self._now = [-1] * lanes  # the lane's current step
+        self._op: list[tuple[int, ...]] = [()] * lanes  # the connections that it receives from
         self._waiting: list[deque[int]] = [deque() for _ in range(connections)]  # arrived, not taken
         self._flying: list[deque[int]] = [deque() for _ in range(connections)]
         self._port: dict[int, int] = {}  # sender -> its last message
@@ -77,7 +78,7 @@ class Record:
             freed = [self._freed[connection] for connection in op.send if self._freed[connection] >= 0]
             if freed:
                 before = max(freed, key=lambda step: self.steps[step].end)
-        self._now[lane] = len(self.steps)
+        self._now[lane], self._op[lane] = len(self.steps), op.recv
         self.steps.append(Step(lane, tile, op.number, start, start, message, before))
 
     def end(self, lane: int, now: float) -> None:
@@ -85,11 +86,8 @@ class Record:
         step = self.steps[number]
         self.steps[number] = step._replace(end=now)
         self._last[lane] = number
-        each = self.program.lanes[lane]
-        for op in each.ops:
-            if op.number == step.number:
-                for connection in op.recv:
-                    self._freed[connection] = number
+        for connection in self._op[lane]:
+            self._freed[connection] = number
 
     def queued(self, connection: int, now: float, amount: int) -> int:
         """The number of a message that is ready to leave."""

@@ -56,6 +56,13 @@ class Run:
     record: Record | None = dataclasses.field(repr=False, compare=False)
 
 
+def spec_of(collective: str, placement: tuple[int, ...], algorithm: str, channels: int) -> Spec:
+    """What is planned; a permute sends each rank's data to the next one."""
+    ranks = range(len(placement))
+    perm = tuple((rank, (rank + 1) % len(placement)) for rank in ranks) if COLLECTIVES[collective].pairs else ()
+    return Spec(collective, len(placement), algorithm, channels=channels, placement=placement, perm=perm)
+
+
 def schedule_of(spec: Spec) -> Schedule:
     """The schedule by the algorithm's name: one of ours, or one that was registered or imported."""
     return build_user(spec) if find_user(spec.algorithm) is not None else build(spec)
@@ -91,7 +98,6 @@ def simulate(
         raise ValueError(f"there is no collective {collective!r}; there are {', '.join(COLLECTIVES)}")
     nranks = hosts * cluster.ranks
     channels = channels or _channels(cluster, algorithm)
-    perm = tuple((rank, (rank + 1) % nranks) for rank in range(nranks)) if COLLECTIVES[collective].pairs else ()
     placement = cluster.placement(hosts)
     model = cluster.models[protocol]
     table = algorithm
@@ -99,7 +105,7 @@ def simulate(
         if not cluster.multicast or hosts > 1 or collective not in nvls.SERVED:
             raise ValueError(f"nvls serves {' and '.join(nvls.SERVED)} on one host whose switches reduce and copy")
         model, table = dataclasses.replace(model, multicast=cluster.multicast, launch=cluster.multicast_us), "direct"
-    schedule = schedule_of(Spec(collective, nranks, table, channels=channels, placement=placement, perm=perm))
+    schedule = schedule_of(spec_of(collective, placement, table, channels))
     network = cluster.build(hosts, protocol)
     sizes = cut(schedule, nbytes, dtype, model.tile_bytes, equal=True)
     found = None

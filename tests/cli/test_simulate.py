@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import types
 
 import pytest
 
 from jaxring.cli import main
+from jaxring.trace import flight
 
 
 def test_table_and_critical_path(capsys):
@@ -31,6 +33,63 @@ def test_json_trace_and_plot(capsys, tmp_path):
     processes = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert "critical path" in processes
     assert plot.read_bytes().startswith(b"<?xml")
+
+
+def test_step(capsys, tmp_path):
+    path = tmp_path / "step.json"
+    path.write_text(
+        '[{"compute_us": 900}, {"collective": "all_reduce", "bytes": 65536}, {"compute_us": 9, "needs": [1]}]'
+    )
+    given = ["simulate", "--cluster", "ethernet-25g", "--nodes", "4", "--step", str(path)]
+    assert main([*given, "--json"]) == 0
+    step = json.loads(capsys.readouterr().out)
+    assert main([*given[:5], "--bytes", "64K", "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)[0]["time_us"]
+    assert step["exposed"] == pytest.approx(alone)
+    assert step["step"] == pytest.approx(909 + alone)
+    assert main(given) == 0
+    assert "us are exposed" in capsys.readouterr().out
+    path.write_text("[{}]")
+    assert main(given) == 1
+    assert "entry 0 of the step" in capsys.readouterr().err
+
+
+def test_step_of_a_flight_record(capsys, tmp_path, monkeypatch):
+    def record(launched: int, ended: int, label: str, state: str = "done"):
+        return types.SimpleNamespace(launched=launched * 1000, ended=ended * 1000, label=label, state=state)
+
+    label = json.dumps({"collective": "all_reduce", "nbytes": 65536})
+    records = [record(0, 50, label), record(1050, 1100, label), record(1200, 0, label, "running"), record(1, 2, "{}")]
+    monkeypatch.setattr(flight, "parse", lambda _: types.SimpleNamespace(records=records))
+    path = tmp_path / "1.flight"
+    path.write_bytes(flight.MAGIC)
+    assert main(["simulate", "--cluster", "ethernet-25g", "--nodes", "4", "--step", str(path), "--json"]) == 0
+    step = json.loads(capsys.readouterr().out)
+    assert step["compute"] == 1000.0
+    assert len(step["spans"]) == 3
+    records.clear()
+    assert main(["simulate", "--step", str(path)]) == 1
+    assert "records no collective that has ended well" in capsys.readouterr().err
+
+
+def test_goal(capsys, tmp_path):
+    path = tmp_path / "out" / "ring.goal"
+    given = ["--cluster", "ethernet-25g", "--nodes", "3", "--algorithm", "ring", "--goal", str(path)]
+    assert main(["simulate", *given]) == 0
+    assert path.read_text().startswith("num_ranks 3\n")
+    assert main(["simulate", "--algorithm", "direct", "--goal", str(path)]) == 1
+    assert "GOAL does not know" in capsys.readouterr().err
+
+
+def test_leaf_decides_about_symmetry(capsys):
+    """With all hosts at the same first switches a ring of hosts is the same from each of them."""
+    given = ["simulate", "--nodes", "64", "--algorithm", "hier_ring", "--channels", "1", "--json"]
+    stand = []
+    for more in ([], ["--leaf", "64"]):
+        assert main([*given, *more]) == 0
+        stand.append(json.loads(capsys.readouterr().out)[0]["how"])
+    assert stand[0].startswith("shifts by 32 host(s)")
+    assert stand[1].startswith("shifts by 1 host(s)")
 
 
 def test_the_planner_chooses(capsys):

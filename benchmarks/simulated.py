@@ -1,0 +1,141 @@
+"""Compares the simulator with measurements between hosts that are network namespaces with shaped links.
+
+    python -m benchmarks.simulated --out DIR
+    python -m benchmarks.simulated --out DIR --hosts 4 --algorithms ring --sizes 64K,1M
+
+Needs root, as `jaxring bench --hosts` does, and an otherwise idle machine. The latency of a message is taken from an
+all-reduce of 4 bytes between two hosts; all other constants are those of the cluster ethernet-1g. Writes simulated.json
+and prints a table. Exits with 1 where a time differs by more than 15%.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+from typing import TYPE_CHECKING
+
+from benchmarks.rows import ITERATIONS, SECONDS, WARMUP, Network
+from jaxring.bench.run import Job, measure
+from jaxring.bench.work import Case
+from jaxring.errors import JaxringError
+from jaxring.plan import tuner
+from jaxring.settings.sizes import shown, size
+from jaxring.simulate.clusters import load
+from jaxring.simulate.run import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.simulate.cluster import Cluster
+
+RATE = "1gbit"
+# GB/s of data: tbf counts the 1514 bytes of a frame, of which 1448 are data.
+GOODPUT = 0.125 * 1448 / 1514
+SIZES = ("64K", "256K", "1M", "4M", "16M", "64M")
+# Algorithm, collective, devices of a host. Only ranks that share memory have something to gather.
+ALGORITHMS = {
+    "ring": ("all_reduce", 1),
+    "tree": ("all_reduce", 1),
+    "halving_doubling": ("all_reduce", 1),
+    "pxn": ("all_to_all", 2),
+}
+TOLERANCE = 0.15
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """One case: medians in us."""
+
+    hosts: int
+    algorithm: str
+    collective: str
+    nbytes: int
+    measured_us: float
+    simulated_us: float
+
+    @property
+    def error(self) -> float:
+        """How much longer the simulation takes, as a share of the measured time."""
+        return self.simulated_us / self.measured_us - 1
+
+
+def cluster(devices: int, small_us: float) -> Cluster:
+    """The hosts: ethernet-1g with so many devices in its one process, and the latency by which two hosts take
+    ``small_us`` for an all-reduce of 4 bytes, which is two messages one after the other."""
+    plain = dataclasses.replace(load("ethernet-1g"), ranks=devices, domain=devices, port=GOODPUT)
+    if not small_us:
+        return plain
+    base = plain.models["ll"]
+    latency = max(0.0, (small_us - base.launch) / 2 - base.send_overhead - base.recv_overhead)
+    return dataclasses.replace(plain, across_us=dict.fromkeys(plain.across_us, latency))
+
+
+def simulated_us(hosts: int, algorithm: str, nbytes: int, small_us: float) -> float:
+    """The simulated time of the plan that the planner makes, with ``nbytes`` of input per rank."""
+    collective, devices = ALGORITHMS[algorithm]
+    machine = cluster(devices, small_us)
+    placement = machine.placement(hosts)
+    choice = tuner.choose(collective, placement, placement, nbytes, "float32", algorithm=algorithm, network="tcp")
+    protocol = choice.protocol if choice.protocol in machine.models else "simple"
+    run = simulate(machine, hosts, collective, nbytes, algorithm, protocol=protocol, channels=choice.channels)
+    return run.time_us
+
+
+def measured_us(hosts: int, algorithm: str, sizes: Sequence[int]) -> list[float]:
+    """Our medians between so many hosts."""
+    collective, devices = ALGORITHMS[algorithm]
+    with Network(hosts, RATE).made() as made:
+        job = Job(hosts, devices, ("jaxring",), {"JAXRING_ALGO": algorithm}, made)
+        cases = [Case(collective, "sum", "float32", nbytes) for nbytes in sizes]
+        found = []
+        for results, _ in measure(job, cases, ITERATIONS, WARMUP, True, lambda _: None, SECONDS):
+            if results[0].wrong or not results[0].times_us:
+                raise JaxringError(f"{algorithm} between {hosts} hosts: {results[0].refused or 'wrong results'}.")
+            found.append(results[0].median_us)
+        return found
+
+
+def table(compared: Sequence[Compared]) -> str:
+    """In Markdown."""
+    lines = ["| hosts | algorithm | bytes | measured us | simulated us | difference |", "|---|---|---|---|---|---|"]
+    lines += [
+        f"| {c.hosts} | {c.algorithm} {c.collective} | {shown(c.nbytes)} | {c.measured_us:,.0f} | "
+        f"{c.simulated_us:,.0f} | {c.error:+.0%} |"
+        for c in compared
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, simulate, print. Returns 1 where a case is not met."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulated", description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=pathlib.Path, required=True, metavar="DIR", help="folder for simulated.json")
+    parser.add_argument("--hosts", default="4,8", metavar="LIST")
+    parser.add_argument("--algorithms", default=",".join(ALGORITHMS), metavar="LIST")
+    parser.add_argument("--sizes", default=",".join(SIZES), metavar="LIST")
+    given = parser.parse_args(argv)
+    sizes = [size(text) for text in given.sizes.split(",")]
+    compared: list[Compared] = []
+    try:
+        small = measured_us(2, "ring", [4])[0]
+        for hosts in map(int, given.hosts.split(",")):
+            for algorithm in given.algorithms.split(","):
+                times = measured_us(hosts, algorithm, sizes)
+                for nbytes, time_us in zip(sizes, times, strict=True):
+                    ours = simulated_us(hosts, algorithm, nbytes, small)
+                    compared.append(Compared(hosts, algorithm, ALGORITHMS[algorithm][0], nbytes, time_us, ours))
+    except JaxringError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+    given.out.mkdir(parents=True, exist_ok=True)
+    rows = [dataclasses.asdict(each) for each in compared]
+    (given.out / "simulated.json").write_text(json.dumps({"small_us": small, "cases": rows}, indent=1) + "\n")
+    print(f"4 bytes between 2 hosts take {small:.0f} us.\n\n{table(compared)}")
+    return int(any(abs(each.error) > TOLERANCE for each in compared))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

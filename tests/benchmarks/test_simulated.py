@@ -1,0 +1,27 @@
+"""The half of `benchmarks.simulated` that simulates."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.simulated import ALGORITHMS, GOODPUT, Compared, cluster, simulated_us, table
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_large_sizes_take_what_the_link_takes(algorithm):
+    hosts, nbytes = 4, 64 << 20
+    # Bytes that leave a host: of an all-reduce 2(n-1)/n of the vector; of all-to-all what is for other hosts.
+    leaves = nbytes * 2 * 3 / 4 if algorithm != "pxn" else 2 * nbytes * 3 / 4
+    least = leaves / (GOODPUT * 1000)
+    assert least < simulated_us(hosts, algorithm, nbytes, 0.0) < 2 * least
+
+
+def test_the_latency_makes_small_ones_take_what_was_measured():
+    small_us = 300.0
+    assert simulated_us(2, "ring", 4, small_us) == pytest.approx(small_us, rel=0.02)
+    assert cluster(1, small_us).across_us["simple"] > cluster(1, 0.0).across_us["simple"]
+
+
+def test_table():
+    text = table([Compared(4, "ring", "all_reduce", 65536, 200.0, 230.0)])
+    assert text.endswith("| 4 | ring all_reduce | 64 KiB | 200 | 230 | +15% |")
