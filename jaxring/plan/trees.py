@@ -1,7 +1,12 @@
 """Collectives along given trees, one lane and one piece of the data for each: how trees that were found become steps.
 
-All-reduce and broadcast have a piece for each tree. All-gather and reduce-scatter have as many trees for each rank, the
-first rank's before the second's; they are rooted at the rank whose data they carry.
+Broadcast has a piece for each tree. All-gather and reduce-scatter have as many trees for each rank, the first rank's
+before the second's; they are rooted at the rank whose data they carry. In these, data goes one way only, and a rank
+turns to the next tile as soon as it has passed one on.
+
+An all-reduce goes up a tree and down again, and a lane that waited for each tile to come down would use one level of
+its tree at a time. So each tree has several pieces, which follow each other in waves: a rank sends the next ones up
+before it takes the first from above, twice as many as it lies deep.
 """
 
 from __future__ import annotations
@@ -20,14 +25,19 @@ if TYPE_CHECKING:
     from jaxring.plan.schedule import Peer, Schedule, Spec, Step
 
 
+WAVES = 16
+
+
 @dataclasses.dataclass(frozen=True)
 class TreeLanes:
-    """``trees``: for each lane each rank's parent, -1 for the root. Called as `register_algorithm` calls its ``lanes``.
+    """``trees``: for each lane each rank's parent, -1 for the root. Called as `register_algorithm` calls its ``lanes``,
+    with `pieces` as its ``pieces``. ``waves``: pieces of each tree in an all-reduce.
 
     Raises ValueError for what is no tree over all ranks. A tree that is listed twice carries twice as much.
     """
 
     trees: tuple[tuple[int, ...], ...]
+    waves: int = WAVES
 
     def __post_init__(self) -> None:
         for number, parents in enumerate(self.trees):
@@ -39,6 +49,18 @@ class TreeLanes:
                     at, steps = parents[at], steps + 1
                     if steps > len(parents):
                         raise ValueError(f"tree {number} leads rank {rank} round in a circle")
+
+    @functools.cached_property
+    def depths(self) -> list[list[int]]:
+        """Of each tree how far each rank is from its root."""
+
+        def depth(parents: tuple[int, ...], rank: int) -> int:
+            steps = 0
+            while parents[rank] >= 0:
+                rank, steps = parents[rank], steps + 1
+            return steps
+
+        return [[depth(parents, rank) for rank in range(len(parents))] for parents in self.trees]
 
     @functools.cached_property
     def children(self) -> list[list[list[int]]]:
@@ -56,20 +78,40 @@ class TreeLanes:
         """The lanes of a rank. Raises ValueError where the trees do not fit the call."""
         if any(len(parents) != spec.nranks for parents in self.trees):
             raise ValueError(f"these trees have {len(self.trees[0])} ranks, and the call has {spec.nranks}")
+        if spec.collective == "all_reduce":
+            return [self._all_reduce(tree, rank) for tree in range(len(self.trees))]
         lane = _LANES.get(spec.collective)
         if lane is None:
-            raise ValueError(f"trees serve {', '.join(_LANES)}, and not {spec.collective}")
+            raise ValueError(f"trees serve all_reduce, {', '.join(_LANES)}, and not {spec.collective}")
         pieces = self.pieces(spec)
-        rooted = spec.facts.root is Root.SOURCE
         for tree, parents in enumerate(self.trees):
-            root = spec.root if rooted else tree // pieces
-            if spec.collective != "all_reduce" and parents[root] >= 0:
+            root = spec.root if spec.facts.root is Root.SOURCE else tree // pieces
+            if parents[root] >= 0:
                 raise ValueError(f"tree {tree} has the root {parents.index(-1)}, and the data of rank {root}")
         return [lane(self._place(tree, rank), tree // pieces, tree % pieces, pieces) for tree in range(len(self.trees))]
 
     def pieces(self, spec: Spec) -> int:
-        """Into how many pieces a block is cut: one for each tree that carries some of it."""
+        """Into how many pieces a block is cut."""
+        if spec.collective == "all_reduce":
+            return len(self.trees) * self.waves
         return len(self.trees) // max(spec.in_blocks, spec.out_blocks)
+
+    def _all_reduce(self, tree: int, rank: int) -> list[Step]:
+        """A timetable: piece n leaves depth x upwards at time n - x, and comes there from above at time n + x.
+
+        Each message is taken one time after it was sent, so that no connection has to hold more than two.
+        """
+        place, depth = self._place(tree, rank), self.depths[tree][rank]
+        pieces = range(tree * self.waves, (tree + 1) * self.waves)
+        if place.parent < 0:
+            steps = (fold(rank, piece, place.sources, out(piece), place.below, final=True) for piece in pieces)
+            return [step for row in steps for step in row]
+        above = messages([place.parent])
+        timed: list[tuple[int, int, list[Step]]] = []
+        for wave, piece in enumerate(pieces):
+            timed.append((wave - depth, 0, fold(rank, piece, place.sources, send=above)))
+            timed.append((wave + depth, 1, [receive(place.parent, piece, place.below)]))
+        return [step for _, _, row in sorted(timed, key=lambda each: each[:2]) for step in row]
 
     def _place(self, tree: int, rank: int) -> _Place:
         children = self.children[tree]
@@ -88,13 +130,6 @@ class _Place(NamedTuple):
     sources: list[Source]
 
 
-def _all_reduce(place: _Place, _: int, piece: int, __: int) -> list[Step]:
-    if place.parent < 0:
-        return fold(place.rank, piece, place.sources, out(piece), place.below, final=True)
-    up = fold(place.rank, piece, place.sources, send=messages([place.parent]))
-    return [*up, receive(place.parent, piece, place.below)]
-
-
 def _all_gather(place: _Place, block: int, piece: int, pieces: int) -> list[Step]:
     chunk = block * pieces + piece
     if place.parent < 0:
@@ -110,15 +145,14 @@ def _reduce_scatter(place: _Place, block: int, piece: int, pieces: int) -> list[
 
 
 _LANES = {
-    "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "broadcast": _all_gather,
 }
 
 
-def build(spec: Spec, trees: Sequence[Sequence[int]]) -> Schedule:
+def build(spec: Spec, trees: Sequence[Sequence[int]], waves: int = WAVES) -> Schedule:
     """The verified schedule of `spec` along these trees. ``spec.algorithm`` is a name of the caller's choice."""
-    lanes = TreeLanes(tuple(map(tuple, trees)))
+    lanes = TreeLanes(tuple(map(tuple, trees)), waves)
     scratch = 1 if spec.collective in ("all_reduce", "reduce_scatter") else 0
     return custom(spec, functools.partial(lanes, spec), lanes.pieces(spec), len(trees), scratch)
