@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from jaxring.cli import arguments as types
 from jaxring.cli import simulate_step, tables
 from jaxring.errors import JaxringError
-from jaxring.plan import tuner
+from jaxring.plan import msccl, tuner
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.settings.sizes import shown
 from jaxring.simulate import clusters, goal
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = "input bytes of a rank, with K, M or G; several with commas (default: 1M)"
     add("--bytes", dest="sizes", type=_several(types.nbytes), default="1M", metavar="SIZE", help=help_)
     add("--algorithm", type=lambda text: text.split(","), default=[], metavar="NAME", help="several with commas")
+    add("--plan", type=pathlib.Path, metavar="FILE", help="an algorithm in MSCCL's XML instead of --algorithm")
     add("--protocol", default="simple", metavar="NAME", help="simple, ll or ll128 (default: simple)")
     help_ = "channels of the schedule (default: the cluster's, at most 4 where domains have a rail for each rank)"
     add("--channels", type=types.positive, default=0, metavar="N", help=help_)
@@ -81,6 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
         cluster = clusters.load(arguments.cluster)
         if arguments.leaf:
             cluster = dataclasses.replace(cluster, leaf=arguments.leaf)
+        if arguments.plan:
+            name, arguments.collective = msccl.register(_text(arguments.plan))
+            arguments.algorithm = [name]
         if arguments.step:
             return simulate_step.run(arguments.step, lambda entry: _entry(arguments, cluster, entry), arguments.json)
         runs = _runs(arguments, cluster)
@@ -231,6 +235,13 @@ def _print_path(out: Any, run: Run) -> None:
         (f"{p.begin:.1f}", f"{p.end - p.begin:.2f}", p.kind, p.what) for p in sorted(longest, key=lambda p: p.begin)
     ]
     out.print(tables.table("Its longest pieces", ("from us", "us", "kind", "what"), rows))
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise JaxringError(f"{path} cannot be read: {error}.") from None
 
 
 def _goal(path: pathlib.Path, run: Run, cluster: Cluster, dtype: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from jaxring.cli import main
 from jaxring.trace import flight
+from tests.plan.test_msccl import ring_all_reduce
 
 
 def test_table_and_critical_path(capsys):
@@ -70,6 +71,22 @@ def test_step_of_a_flight_record(capsys, tmp_path, monkeypatch):
     records.clear()
     assert main(["simulate", "--step", str(path)]) == 1
     assert "records no collective that has ended well" in capsys.readouterr().err
+
+
+def test_a_plan_of_msccl(capsys, tmp_path):
+    name, text = ring_all_reduce(8, 24)
+    path = tmp_path / "ring.xml"
+    path.write_text(text)
+    assert main(["simulate", "--bytes", "16M", "--plan", str(path), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)[0]
+    assert main(["simulate", "--bytes", "16M", "--algorithm", "ring", "--json"]) == 0
+    ring = json.loads(capsys.readouterr().out)[0]
+    assert (plan["algorithm"], plan["time_us"]) == (name, ring["time_us"])
+    assert main(["simulate", "--nodes", "2", "--plan", str(path)]) == 1
+    assert "is for 8 ranks, not 16" in capsys.readouterr().err
+    path.write_text("<algo")
+    assert main(["simulate", "--plan", str(path)]) == 1
+    assert "it is no XML" in capsys.readouterr().err
 
 
 def test_goal(capsys, tmp_path):
