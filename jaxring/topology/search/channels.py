@@ -43,7 +43,7 @@ def channels(found: Rings, most: int = MOST) -> Channels:
     each = next((speed for least, speed in _PER_CHANNEL if sm >= least), _OLDER)
     best: Channels | None = None
     for count in range(1, most + 1):
-        made = _of(found, count)
+        made = of_one_speed(found, count)
         fits = best is not None and best.speed <= each
         if (
             best is None
@@ -55,7 +55,7 @@ def channels(found: Rings, most: int = MOST) -> Channels:
     return best
 
 
-def _of(found: Rings, count: int) -> Channels:
+def of_one_speed(found: Rings, count: int) -> Channels:
     """So many channels, dealt to the rings by largest remainder, as fast as their links allow together."""
     copies = apportion([ring.gigabytes for ring in found.rings], count)
     chosen = [ring for ring, times in zip(found.rings, copies, strict=True) for _ in range(times)]
