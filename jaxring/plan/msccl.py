@@ -226,7 +226,7 @@ class _Run:
             if self.partial(got):
                 flags |= Flag.RECV_PARTIAL
             if kind in ("rrs", "rrc", "rrcs"):
-                recv = (Peer(rank), *recv)
+                recv = (*recv, Peer(rank))
             ranks |= got
         folds = kind in ("rrs", "rrc", "rrcs")
         if folds and self.complete(ranks):

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from jaxring.plan import msccl
+from jaxring.plan import msccl, msccl_writer
 from jaxring.plan.algorithms import build
 from jaxring.plan.schedule import ScheduleError, Spec
 from jaxring.plan.user import build_user
@@ -78,7 +78,7 @@ def test_partial_results_that_are_kept():
     last = '<tb id="0" send="1" recv="1" chan="0">' + step(0, "rrcs", 0, 0, "ii") + "</tb>"
     name, text = algo("allreduce", 3, 1, [up + down, take + on + back, last], inplace=1)
     msccl.register(text)
-    assert verify(build_user(Spec("all_reduce", 3, name))).fold_order(0) == "2+(1+0)"
+    assert verify(build_user(Spec("all_reduce", 3, name))).fold_order(0) == "0+1+2"
 
 
 def test_all_gather():
@@ -122,3 +122,27 @@ def test_what_cannot_be_read(old, new, why):
     assert old in text
     with pytest.raises(ValueError, match=why):
         msccl.register(text.replace(old, new))
+
+
+@pytest.mark.parametrize(("collective", "channels"), [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 2)])
+def test_what_is_written_is_read_again(collective, channels):
+    ours = build(Spec(collective, 4, "ring", channels=channels))
+    name, read = msccl.register(msccl_writer.text(ours))
+    assert (name, read) == (f"jaxring_ring_{collective}_4", collective)
+    again = verify(build_user(Spec(collective, 4, name)))
+    assert again.messages == verify(ours).messages
+    if collective != "all_gather":
+        assert again.fold_order(0) == verify(ours).fold_order(0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (Spec("all_reduce", 4, "direct", placement=(0, 0, 0, 0)), "goes by memory"),
+        (Spec("all_reduce", 4, "tree"), "MSCCL's have one each"),
+        (Spec("gather", 4, "direct"), "MSCCL has no gather"),
+    ],
+)
+def test_what_cannot_be_written(spec, why):
+    with pytest.raises(ValueError, match=why):
+        msccl_writer.text(build(spec))
