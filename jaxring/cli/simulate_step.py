@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from jaxring.cli import tables
 from jaxring.errors import JaxringError
 from jaxring.plan.collectives import COLLECTIVES
-from jaxring.profiler.spans import plan
 from jaxring.settings.sizes import shown
 from jaxring.simulate import training
 from jaxring.trace import flight
@@ -46,6 +45,9 @@ def run(path: pathlib.Path, simulated: Callable[[training.Collective], Run], as_
 
 def _recorded(data: bytes, path: pathlib.Path) -> list[training.Compute | training.Collective]:
     """The collectives that ended well in a flight record, and the computation between them."""
+    # Only here, because it imports jax, without which the command starts several times as fast.
+    from jaxring.profiler.spans import plan
+
     records = []
     for record in flight.parse(data).records:
         label = plan(record.label)
