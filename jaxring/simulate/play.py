@@ -186,7 +186,7 @@ class Player:
                 elif self.wrong is not None:
                     _, link, speed = self.wrong.limits()[a]
                     flows.limit(link, speed)
-            if flows._fresh or flows._changed:
+            if flows.unsettled:
                 for end, flow in flows.settle(now):
                     self.push(end, _MOVED, flow, flows.version[flow])
         stuck = [lane for lane in range(len(self.rank)) if not self.finished[lane]]

@@ -32,6 +32,11 @@ class Flows:
         self._changed: set[int] = set()  # links
         self._fresh: list[int] = []  # flows
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether anything has changed since `settle`."""
+        return bool(self._fresh or self._changed)
+
     def begin(self, route: Route, amount: float, now: float) -> int:
         """A new flow, without a rate until `settle`. ``route``: the links that can be bottlenecks."""
         if self._free:

@@ -10,7 +10,9 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from jaxring.plan import msccl
 from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Peer, ScheduleError, Spec, Step
+from tests.plan.test_msccl import ring_all_reduce
 
 IN, OUT = Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0)
 
@@ -54,6 +56,14 @@ def test_chain_sums(ranks: int, dtype: str) -> None:
     y = run("test_chain", x.astype(jnp.dtype(dtype)), ranks)
     assert y.astype(np.float64).tolist() == x.sum(0).tolist()
     assert any(d.algorithm == "test_chain" for d in jaxring.plans()) or ranks == 1
+
+
+def test_an_algorithm_in_xml_of_msccl_runs() -> None:
+    name, text = ring_all_reduce(4, channels=2)
+    msccl.register(text)
+    x = np.arange(4 * 40000, dtype=np.float32).reshape(4, 40000) % 7
+    assert run(name, x, 4).tolist() == x.sum(0).tolist()
+    assert any(d.algorithm == name for d in jaxring.plans())
 
 
 def test_wrong_schedule_is_refused_at_trace_time() -> None:
