@@ -10,42 +10,22 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from jaxring.simulate.deadlock import describe
+from jaxring.simulate.routes import Routes
 from jaxring.simulate.sharing import Flows
 
 if TYPE_CHECKING:
+    from jaxring.simulate.faults import Wrong
     from jaxring.simulate.model import Model
     from jaxring.simulate.program import Program
     from jaxring.simulate.record import Record
+    from jaxring.simulate.routes import Pairs, Route, Ways
 
-Route = tuple[int, ...]
 # Kinds of events.
 _READY, _DONE, _SEND, _MOVED, _ARRIVE, _ACCESS, _FAULT = range(7)
 _NEVER = float("inf")
-
-
-class Ways(Protocol):
-    """How messages travel: the links of a connection, and their speeds."""
-
-    @property
-    def speed(self) -> list[float]: ...
-    @property
-    def binding(self) -> list[bool]: ...
-    def route(self, source: int, target: int) -> Route: ...
-    def latency(self, route: Route) -> float: ...
-
-
-class Disturbance(Protocol):
-    """What goes wrong (`jaxring.simulate.faults`)."""
-
-    def begins(self, rank: int) -> float: ...
-    def slowed(self, rank: int) -> float: ...
-    def delay(self) -> float: ...
-    def resent(self) -> tuple[int, float]: ...
-    def limits(self) -> list[tuple[float, int, float]]: ...
-    def deaths(self) -> dict[int, float]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +43,7 @@ class Played:
 class Player:
     """The state of lanes and connections, in lists by their numbers."""
 
-    def __init__(
-        self, program: Program, ways: Ways, model: Model, record: Record | None, wrong: Disturbance | None
-    ) -> None:
+    def __init__(self, program: Program, ways: Ways, model: Model, record: Record | None, wrong: Wrong | None) -> None:
         self.program, self.ways, self.model, self.record, self.wrong = program, ways, model, record, wrong
         self.elements = program.sizes.elements()
         self.tiles = program.sizes.tiles
@@ -76,17 +54,14 @@ class Player:
         self.tile = [0] * len(lanes)
         self.finished = [False] * len(lanes)
         self.pending = [0] * len(lanes)  # 1: what the current step moves by memory has yet to begin; 2: it has begun
-        # Of what a step moves by memory: the links that can be bottlenecks, and all of them, once for each crossing.
-        self.memory_routes: dict[tuple[int, tuple[tuple[int, int], ...]], tuple[Route, Route]] = {}
-        routes: dict[tuple[int, int], tuple[Route, Route, float]] = {}
-        self.routes = routes
+        self.routes = Routes(ways, bool(model.multicast))
         self.full: list[Route] = []
         self.limited: list[Route] = []
         self.latency: list[float] = []
         self.port: list[int] = []
         ports: dict[int, int] = {}
         for number, (source, target, _) in enumerate(connections):
-            full, limited, latency = self.between(source, target)
+            full, limited, latency = self.routes.between(source, target)
             self.full.append(full)
             self.limited.append(limited)
             self.latency.append(latency)
@@ -104,7 +79,7 @@ class Player:
         self.reader = [-1] * many  # the lane that waits for a message
         self.writer = [-1] * many  # the lane that waits for a slot
         self.carried = [0.0] * many
-        self.by_memory: dict[tuple[int, tuple[tuple[int, int], ...]], float] = {}
+        self.by_memory: dict[tuple[int, Pairs], float] = {}
         self.flows = Flows(ways.speed)
         # flow -> (connection or -1, lane, the message's number in the record, how much later it arrives)
         self.flow_for: dict[int, tuple[int, int, int, float]] = {}
@@ -117,21 +92,6 @@ class Player:
             self.left[rank] = self.left.get(rank, 0) + 1
         self.ended: dict[int, float] = {}
         self.dead: dict[int, float] = wrong.deaths() if wrong else {}
-
-    def between(self, source: int, target: int) -> tuple[Route, Route, float]:
-        """The links, those of them that can be bottlenecks, and the latency."""
-        found = self.routes.get((source, target))
-        if found is None:
-            full = self.ways.route(source, target)
-            limited = tuple(link for link in full if self.ways.binding[link])
-            found = self.routes[source, target] = (full, limited, self.ways.latency(full))
-        return found
-
-    def by_memory_routes(self, rank: int, pairs: tuple[tuple[int, int], ...]) -> tuple[Route, Route]:
-        """The links that can be bottlenecks, and all links, of what a step of ``rank`` moves by memory."""
-        routes = [self.between(*pair)[0] for pair in pairs]
-        links = multicast(pairs, routes, rank) if self.model.multicast else [link for each in routes for link in each]
-        return tuple(link for link in links if self.ways.binding[link]), tuple(links)
 
     def push(self, when: float, kind: int, a: int, b: int = 0) -> None:
         self.count += 1
@@ -202,7 +162,7 @@ class Player:
         moved: dict[int, float] = {}
         for route, amount in [
             *zip(self.full, self.carried, strict=True),
-            *((self.memory_routes[pairs][1], amount) for pairs, amount in self.by_memory.items()),
+            *((self.routes.by_memory(*step)[1], amount) for step, amount in self.by_memory.items()),
         ]:
             for link in route:
                 moved[link] = moved.get(link, 0.0) + amount
@@ -266,9 +226,7 @@ class Player:
             amount = elements * op.memory_width
             share = self.model.multicast or 1.0
             key = (self.rank[lane], op.memory)
-            routes = self.memory_routes.get(key)
-            if routes is None:
-                routes = self.memory_routes[key] = self.by_memory_routes(*key)
+            routes = self.routes.by_memory(*key)
             self.by_memory[key] = self.by_memory.get(key, 0.0) + amount / share
             self.flow_for[self.flows.begin(routes[0], amount / share, when)] = (-1, lane, -1, 0.0)
             return
@@ -367,24 +325,8 @@ class Player:
             self.port_busy[port] = False
 
 
-def multicast(pairs: tuple[tuple[int, int], ...], routes: list[Route], rank: int) -> list[int]:
-    """The links of a step whose switch reduces what ``rank`` reads, and copies what it writes.
-
-    What the rank reads leaves every rank, itself included, and reaches it once; what it writes leaves it once and
-    reaches every rank. ``routes`` are those of the pairs, each from a rank to the switch and from there to a rank.
-    """
-    up = {source: route[0] for (source, _), route in zip(pairs, routes, strict=True)}
-    down = {target: route[-1] for (_, target), route in zip(pairs, routes, strict=True)}
-    links: list[int] = []
-    if any(target == rank for _, target in pairs):
-        links += [down[rank], *up.values()]
-    if any(source == rank for source, _ in pairs):
-        links += [up[rank], *down.values()]
-    return links
-
-
 def play(
-    program: Program, ways: Ways, model: Model, record: Record | None = None, wrong: Disturbance | None = None
+    program: Program, ways: Ways, model: Model, record: Record | None = None, wrong: Wrong | None = None
 ) -> Played:
     """Plays ``program``. Raises Deadlock, which names the cycle, where lanes wait for each other for ever."""
     return Player(program, ways, model, record, wrong).run()

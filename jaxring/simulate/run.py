@@ -14,7 +14,7 @@ from jaxring.plan.user import build_user
 from jaxring.plan.user import find as find_user
 from jaxring.simulate import symmetry
 from jaxring.simulate.cluster import Folded
-from jaxring.simulate.play import Played, Ways, play
+from jaxring.simulate.play import Played, play
 from jaxring.simulate.program import compile_lanes
 from jaxring.simulate.record import Record
 from jaxring.simulate.sizes import cut
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from jaxring.simulate.cluster import Cluster, ClusterNetwork
     from jaxring.simulate.faults import Faults
+    from jaxring.simulate.routes import Ways
 
 # Runs of more messages keep no record of each.
 RECORDED = 200_000
