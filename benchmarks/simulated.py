@@ -23,13 +23,13 @@ from jaxring.bench.work import Case
 from jaxring.errors import JaxringError
 from jaxring.plan import tuner
 from jaxring.settings.sizes import shown, size
+from jaxring.simulate.cluster import Cluster, ClusterNetwork
 from jaxring.simulate.clusters import load
 from jaxring.simulate.run import simulate
+from jaxring.topology.fabric import VertexKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from jaxring.simulate.cluster import Cluster
 
 RATE = "1gbit"
 # GB/s of data: tbf counts the 1514 bytes of a frame, of which 1448 are data.
@@ -62,10 +62,25 @@ class Compared:
         return self.simulated_us / self.measured_us - 1
 
 
+class Shaped(Cluster):
+    """Hosts as `jaxring.bench.hosts` makes them: what leaves them is shaped, and what reaches them is not."""
+
+    def build(self, hosts: int, protocol: str) -> ClusterNetwork:
+        """The network without a limit on what reaches a host."""
+        network = super().build(hosts, protocol)
+        for link, ends in enumerate(network.fabric.links):
+            kinds = (network.fabric.vertices[end].kind for end in (ends.source, ends.target))
+            if ends.kind == "net":
+                network.binding[link] = tuple(kinds) == (VertexKind.NIC, VertexKind.SWITCH)
+        return network
+
+
 def cluster(devices: int, small_us: float) -> Cluster:
     """The hosts: ethernet-1g with so many devices in its one process, and the latency by which two hosts take
     ``small_us`` for an all-reduce of 4 bytes, which is two messages one after the other."""
-    plain = dataclasses.replace(load("ethernet-1g"), ranks=devices, domain=devices, port=GOODPUT)
+    described = load("ethernet-1g")
+    fields = {field.name: getattr(described, field.name) for field in dataclasses.fields(described)}
+    plain = Shaped(**(fields | {"ranks": devices, "domain": devices, "port": GOODPUT}))
     if not small_us:
         return plain
     base = plain.models["ll"]

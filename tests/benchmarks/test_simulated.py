@@ -25,3 +25,10 @@ def test_the_latency_makes_small_ones_take_what_was_measured():
 def test_table():
     text = table([Compared(4, "ring", "all_reduce", 65536, 200.0, 230.0)])
     assert text.endswith("| 4 | ring all_reduce | 64 KiB | 200 | 230 | +15% |")
+
+
+def test_only_what_leaves_a_host_is_shaped():
+    network = cluster(1, 0.0).build(4, "simple")
+    links = [network.fabric.links[link] for link, binding in enumerate(network.binding) if binding]
+    shaped = [network.fabric.vertices[link.source].name for link in links if link.kind == "net"]
+    assert shaped == [f"h{host}n0" for host in range(4)]
