@@ -53,7 +53,7 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all package-test clean
+.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all test-ptx package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -211,6 +211,9 @@ cuda: $(ENVIRONMENT) ## compile the CUDA engine for sm_90 and check its kernels'
 cuda-all: $(ENVIRONMENT) ## the same for sm_80, sm_90, sm_100 and sm_120
 	@$(call cuda,cuda-all,all)
 
+test-ptx: $(ENVIRONMENT) $(SCHEDULES) ## the shim's tests of the kernels, as nvcc compiles them: its PTX, translated (needs nvcc)
+	@$(ptx)
+
 package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, run README's commands with it
 	$(SAY) "package"
 	@rm -rf build/package build/package-cmake && mkdir -p build/package
@@ -236,6 +239,15 @@ cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON 
 find build/$(1) -name '*.gcda' -delete; \
 cmake --build build/$(1) --target native_tests; \
 $(FIXED_ADDRESSES) ctest -j $(JOBS) --test-dir build/$(1) --output-on-failure --no-tests=error
+endef
+
+# The tests with nvcc's PTX in place of the kernels' source, in build/ptx.
+define ptx
+printf '\n\033[1m== %s\033[0m\n' "the kernels' PTX on the shim"; \
+cmake -S . -B build/ptx -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON -DJAXRING_UNITY=$(UNITY) \
+  -DJAXRING_CUDA=ON -DJAXRING_PTX=ON --log-level=WARNING >/dev/null; \
+cmake --build build/ptx --target ptx_tests; \
+$(FIXED_ADDRESSES) ctest -j $(JOBS) -L ptx --test-dir build/ptx --output-on-failure --no-tests=error
 endef
 
 # $(call cuda,NAME,ARCHITECTURES): the kernels alone, in build/NAME. The disassembler comes as wheels where CUDA lacks it.

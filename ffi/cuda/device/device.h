@@ -143,7 +143,10 @@ inline constexpr bool kHasBulk = true;
 #else
 inline constexpr bool kHasBulk = false;
 #endif
-inline constexpr uint32_t kBulkPiece = 8192;  // bytes of one copy at most
+#if !defined(JAXRING_BULK_PIECE)
+#define JAXRING_BULK_PIECE 8192  // tests of the compiler's output make it small, as the shim does
+#endif
+inline constexpr uint32_t kBulkPiece = JAXRING_BULK_PIECE;  // bytes of one copy at most
 
 // The dynamic shared memory, of the size that the launch requested.
 template <class T>

@@ -57,6 +57,18 @@ Replicas ReplicasOf(const char* all) {
   std::abort();
 }
 
+bool IsReplica(const char* at) {
+  Unseen unseen;
+  for (const auto& place : ranges) {
+    const Range* range = place.load(std::memory_order_relaxed);
+    if (range == nullptr) continue;
+    for (const char* base : range->replicas) {
+      if (at >= base && at < base + range->bytes) return true;
+    }
+  }
+  return false;
+}
+
 void MustReduce(const Arithmetic& how) {
   switch (how.code) {
     case Code::kSumF32:

@@ -21,6 +21,8 @@ struct Replicas {
 };
 // Ends the process if the address is not a multicast address.
 Replicas ReplicasOf(const char* all);
+// Whether the address belongs to a replica, which has two addresses then.
+bool IsReplica(const char* at);
 // Ends the process if multimem.h has no instruction for the reduction, since the host could reduce more than a switch.
 void MustReduce(const Arithmetic& how);
 

@@ -39,8 +39,8 @@ class BulkQueue {
   size_t size() const { return copies_.size(); }
 
   // `arrived` is a load's: the bytes that are still to come are in the upper half, phases that ended in the lower.
+  static void Expect(uint64_t* arrived, uint32_t bytes) { *arrived += uint64_t{bytes} << 32; }
   void Load(char* to, const char* from, uint32_t bytes, uint64_t* arrived, const BulkThread& by) {
-    *arrived += uint64_t{bytes} << 32;
     Unseen unseen;
     copies_.push_back({&by, by.group, to, from, bytes, arrived, !by.fenced || !initialised, {}});
   }

@@ -212,6 +212,7 @@ inline void BulkInit(uint64_t* barrier) {
 inline void FenceBulkInit() { Bulk().initialised = !BulkLacks(simt::BulkFault::kNoInit); }
 inline void BulkLoad(char* to, const char* from, uint32_t bytes, uint64_t* barrier) {
   ThisMachine().Chance();
+  simt::BulkQueue::Expect(barrier, bytes);
   Bulk().Load(std::assume_aligned<16>(to), std::assume_aligned<16>(from), bytes, barrier, BulkSelf());
 }
 inline bool BulkArrived(uint64_t* barrier, uint32_t parity) {

@@ -71,6 +71,15 @@ bool Machine::Meet(bool whole_block, bool said) {
   Thread* self = current;
   Meeting& meeting = whole_block ? self->block->all : *self->block->warps[self->index / 32];
   meeting.order.fetch_add(1, std::memory_order_acq_rel);
+  if (meeting.arrived + 1 == meeting.size) {
+    if (whole_block) {
+      for (auto& warp : self->block->warps) PerformLines(*warp);
+    } else {
+      PerformLines(meeting);
+      Unseen unseen;
+      meeting.images.clear();
+    }
+  }
   {
     Unseen unseen;
     meeting.said |= said;
@@ -92,6 +101,7 @@ bool Machine::Meet(bool whole_block, bool said) {
   }
   meeting.order.load(std::memory_order_acquire);
   Unseen unseen;
+  self->converged = false;
   if (whole_block) self->bulk.fenced = false;
   return self->answer;
 }
@@ -113,7 +123,46 @@ void Machine::Settle(const void* at) {
   }
 }
 
+void Machine::SettleRange(const void* at, size_t bytes) {
+  Unseen unseen;
+  const char* from = static_cast<const char*>(at);
+  std::vector<Pending>& pending = current->block->pending;
+  for (size_t i = 0; i < pending.size(); ++i) {
+    const Pending& store = pending[i];
+    if (store.kind == Kind::kAlias || store.to >= from + bytes || store.to + store.bytes <= from) continue;
+    DrainOne(*current->block, i--);
+  }
+}
+
+void Machine::PerformLines() {
+  Unseen unseen;
+  Block& block = *current->block;
+  const size_t first = current->index / 32 * 32;
+  if (block.warps[first / 32]->stores.empty()) return;
+  for (size_t t = first; t < block.threads.size() && t < first + 32; ++t) {
+    while (block.threads[t]->converged && block.threads[t]->state == Thread::State::kReady) Yield();
+  }
+  PerformLines(*block.warps[first / 32]);
+}
+
+void Machine::PerformLines(Meeting& warp) {
+  Unseen unseen;
+  if (warp.stores.empty()) return;
+  std::vector<LineStore> stores;
+  stores.swap(warp.stores);
+  // A line arrives as a whole: its flag is stored last.
+  for (const bool flags : {faults().early_flag, !faults().early_flag}) {
+    for (const LineStore& store : stores) {
+      if (store.flag != flags) continue;
+      Half(store.to, &store.value.w[0]);
+      Half(store.to + 8, &store.value.w[2]);
+      if (current != nullptr) Chance();
+    }
+  }
+}
+
 void Machine::Drain() {
+  PerformLines();
   Unseen unseen;
   Block& block = *current->block;
   for (size_t i = block.pending.size(); i-- > 0;) {
@@ -243,6 +292,7 @@ void Machine::Ended(Thread& thread) {
   --unfinished_;
   Block& block = *thread.block;
   if (--block.threads_left != 0) return;
+  for (auto& warp : block.warps) PerformLines(*warp);
   while (!block.pending.empty()) DrainOne(block, block.pending.size() - 1);
   while (!block.bulk.empty()) block.bulk.Step(0);
   const uint32_t s = block.stream;

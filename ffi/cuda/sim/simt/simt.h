@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <list>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -63,6 +64,19 @@ using Stream = std::vector<Kernel>;
 
 struct Block;
 
+// A thread's part of what the threads of a warp store at once (cuda/sim/ptx/lines.h).
+struct LineStore {
+  char* to;
+  Vec value;
+  bool flag;  // the last part of a line, whose second half is the flag
+};
+// What the threads of a warp load at once: 128 bytes.
+struct LineImage {
+  const char* base;
+  Vec part[8];
+  bool whole;
+};
+
 struct Thread {
   enum class State { kReady, kBarrier, kWarp, kDone };
   Block* block = nullptr;
@@ -71,6 +85,11 @@ struct Thread {
   bool said = false, answer = false;
   std::unique_ptr<Fiber> fiber;
   BulkThread bulk;
+  bool converged = false;          // it has met its warp and accessed lines only since: for translated PTX
+  const void* polled = nullptr;    // the last word or line that it loaded: for translated PTX
+  bool barriers_released = false;  // since it has initialised barriers of bulk copies: for translated PTX
+  char* shared = nullptr;          // its block's shared memory: for translated PTX
+  uint64_t shared_bytes = 0;
 };
 
 // Threads that wait for each other at a barrier: a block or a warp.
@@ -79,6 +98,8 @@ struct Meeting {
   bool said = false;
   std::vector<Thread*> waiting;
   std::atomic<uint32_t> order{0};  // the barrier's synchronisation, for ThreadSanitizer
+  std::vector<LineStore> stores;   // since the warp's last barrier
+  std::list<LineImage> images;     // the same
 };
 
 enum class Kind : uint8_t { kBytes, kLine, kWord, kAlias };
@@ -133,6 +154,10 @@ class Machine {
   void Delay(void* to, const void* value, uint32_t bytes, Kind kind);
   // To be called before the running block loads or stores there.
   void Settle(const void* at);
+  // The same for any overlap, except for stores by an alias.
+  void SettleRange(const void* at, size_t bytes);
+  // Performs what the running warp has stored together, after all its threads have stored.
+  void PerformLines();
   // The effect of a release on late stores, and of a fence.
   void Drain();
   // The effect of a fence between aliases: a later release orders the stores so far like any others.
@@ -144,6 +169,7 @@ class Machine {
   static constexpr size_t kLate = 100;  // the most stores of a block that are pending
 
   void Prepare(const std::vector<Stream>& streams, const Options& options);
+  void PerformLines(Meeting& warp);
   uint64_t Random(uint64_t below);
   void DrainOne(Block& block, size_t which);
   void StartNext(uint32_t s);
