@@ -51,9 +51,12 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 # What an emulated processor does not run: tests of the CUDA kernels' source on fibers, which say nothing of the processor
 # and take long, and failures by deadlines of a second, in which four emulated processes get nowhere on a busy machine.
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
+# What test-ptx leaves out: most cases of the tests that take long, and tests that take ThreadSanitizer long.
+PTX_SHARE = TEST_SHARE=8
+PTX_RACES = -R '^ptx_(engine|epoch_barrier|matrix|multicast)_test$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all test-ptx package-test clean
+.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all test-ptx test-ptx-all package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -132,7 +135,7 @@ newest: ## install the newest jax in .venv-newest, run these tests with it, and 
 native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"
 	@cmake --build $(BUILD) --target native_tests
-	@ctest -j $(JOBS) --test-dir $(BUILD) --output-on-failure --no-tests=error
+	@ctest -j $(JOBS) --test-dir $(BUILD) -LE ptx --output-on-failure --no-tests=error
 
 test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iWARP, in a guest (RDMA_ARGS=--short, --flow, --measure)
 	$(SAY) "RDMA tests"
@@ -211,8 +214,24 @@ cuda: $(ENVIRONMENT) ## compile the CUDA engine for sm_90 and check its kernels'
 cuda-all: $(ENVIRONMENT) ## the same for sm_80, sm_90, sm_100 and sm_120
 	@$(call cuda,cuda-all,all)
 
-test-ptx: $(ENVIRONMENT) $(SCHEDULES) ## the shim's tests of the kernels, as nvcc compiles them: its PTX, translated (needs nvcc)
-	@$(ptx)
+test-ptx: $(BUILT) $(SCHEDULES) ## the shim's tests of the kernels, as nvcc compiles them: its PTX, translated (needs nvcc)
+	$(SAY) "the kernels' PTX on the shim"
+	@cmake $(BUILD) -DJAXRING_PTX=ON --log-level=WARNING >/dev/null
+	@cmake --build $(BUILD) --target ptx_tests
+	@rm -f $(BUILD)/ptx/played
+	@$(PTX_SHARE) ctest -j $(JOBS) -L ptx --test-dir $(BUILD) --output-on-failure --no-tests=error
+	@python -m tools.ptx.check $(BUILD) --jobs $(JOBS)
+	$(SAY) "the kernels' PTX on the shim, thread sanitizer"
+	@$(call configure_sanitized,tsan,thread) -DJAXRING_PTX=ON \
+	  -DJAXRING_PTX_KERNELS="$(abspath $(BUILD))/libjaxring_cuda_translated.a" >/dev/null
+	@cmake --build build/tsan --target ptx_tests
+	@$(FIXED_ADDRESSES) env $(PTX_SHARE) ctest -j $(JOBS) -L ptx $(PTX_RACES) --test-dir build/tsan \
+	  --output-on-failure --no-tests=error
+	@$(FIXED_ADDRESSES) python -m tools.ptx.check build/tsan --races
+
+test-ptx-all: PTX_SHARE =
+test-ptx-all: PTX_RACES =
+test-ptx-all: test-ptx ## the same with all cases, and all tests under ThreadSanitizer
 
 package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, run README's commands with it
 	$(SAY) "package"
@@ -229,25 +248,18 @@ package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an emp
 clean: ## remove environments, builds and outputs
 	rm -rf .venv* build dist out .mypy_cache .pytest_cache .ruff_cache jaxring/_native.pyi
 
+configure_sanitized = cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON \
+  -DJAXRING_UNITY=$(UNITY) -DJAXRING_SANITIZE=$(2) -DJAXRING_COVERAGE=$(if $(filter asan,$(1)),$(COVERAGE),OFF) \
+  -DJAXRING_CUDA=OFF --log-level=WARNING
+
 # $(call sanitized,NAME,SANITIZER): the engine and its tests without Python, in build/NAME. Warnings are no errors: what
 # sanitizers add to the code makes GCC see overruns that are none.
 define sanitized
 printf '\n\033[1m== %s\033[0m\n' "native tests, $(2) sanitizer"; \
-cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON \
-  -DJAXRING_UNITY=$(UNITY) -DJAXRING_SANITIZE=$(2) -DJAXRING_COVERAGE=$(if $(filter asan,$(1)),$(COVERAGE),OFF) \
-  -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null; \
+$(call configure_sanitized,$(1),$(2)) -DJAXRING_PTX=OFF >/dev/null; \
 find build/$(1) -name '*.gcda' -delete; \
 cmake --build build/$(1) --target native_tests; \
 $(FIXED_ADDRESSES) ctest -j $(JOBS) --test-dir build/$(1) --output-on-failure --no-tests=error
-endef
-
-# The tests with nvcc's PTX in place of the kernels' source, in build/ptx.
-define ptx
-printf '\n\033[1m== %s\033[0m\n' "the kernels' PTX on the shim"; \
-cmake -S . -B build/ptx -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON -DJAXRING_UNITY=$(UNITY) \
-  -DJAXRING_CUDA=ON -DJAXRING_PTX=ON --log-level=WARNING >/dev/null; \
-cmake --build build/ptx --target ptx_tests; \
-$(FIXED_ADDRESSES) ctest -j $(JOBS) -L ptx --test-dir build/ptx --output-on-failure --no-tests=error
 endef
 
 # $(call cuda,NAME,ARCHITECTURES): the kernels alone, in build/NAME. The disassembler comes as wheels where CUDA lacks it.

@@ -4,6 +4,7 @@
 #   JAXRING_CUDA                 AUTO: where there is an nvcc, and a GPU or a list of architectures; ON: in any case; OFF
 #   JAXRING_CUDA_ARCHITECTURES   a list such as 80;90, or all; empty: what the GPUs of this machine need, or sm_90 where
 #                                there is none
+#   JAXRING_PTX                  nvcc is looked for in any case
 #
 # Sets JAXRING_NVCC, JAXRING_CUDA_VERSION (nvcc's; empty: the CUDA engine is not built) and JAXRING_CUDA_BUILT_FOR.
 set(_all 80 90 100 120)  # what `make cuda-all` checks
@@ -28,7 +29,7 @@ if(NOT "${JAXRING_CUDA_ARCHITECTURES}" MATCHES "^(all|[0-9]+[af]?(;[0-9]+[af]?)*
 endif()
 
 # nvcc, and its version.
-if(NOT JAXRING_CUDA STREQUAL "OFF")
+if(NOT JAXRING_CUDA STREQUAL "OFF" OR JAXRING_PTX)
   # The nvidia-cuda-nvcc wheels keep nvcc under site-packages/nvidia/<cuNN or cuda_nvcc>/bin.
   find_program(_python NAMES python3 python HINTS "$ENV{VIRTUAL_ENV}/bin" NO_CACHE)
   if(DEFINED Python_EXECUTABLE)
@@ -91,6 +92,7 @@ endif()
 
 set(_nvcc "nvcc ${JAXRING_CUDA_VERSION} (${JAXRING_NVCC})")
 if(JAXRING_CUDA STREQUAL "OFF")
+  set(JAXRING_CUDA_VERSION "")
   message(STATUS "jaxring: CPU engine only: JAXRING_CUDA is OFF")
 elseif(NOT JAXRING_CUDA_VERSION)
   if(JAXRING_CUDA STREQUAL "ON")

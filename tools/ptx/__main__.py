@@ -1,18 +1,21 @@
-"""Translate a PTX file to C++: its kernels, dealt over FILES files named OUT_0.cc and so on.
+"""Translate a PTX file to C++: its kernels, dealt over FILES files named OUT_0.cc and so on, and counts in OUT.json.
 
 usage: python -m tools.ptx PTX OUT FILES
 """
 
+import json
 import sys
 from pathlib import Path
 
 from tools.ptx.emit import write
+from tools.ptx.mutations import MUTATIONS
 from tools.ptx.parse import RefusedError, parse
 
 
 def main(source: Path, out: str, files: int) -> None:
-    texts, used = write(parse(source, source.read_text()))
+    texts, used = write(parse(source, source.read_text()), MUTATIONS)
     print(f"{source.name}: {len(texts)} kernels, {used.total()} instructions of {len(used)} forms translated")
+    Path(f"{out}.json").write_text(json.dumps({"kernels": list(texts), "forms": used}))
     # The longest ones first, each to the file that is shortest so far.
     dealt = [""] * files
     for text in sorted(texts.values(), key=len, reverse=True):

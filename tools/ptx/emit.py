@@ -3,9 +3,10 @@ forms.py."""
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tools.ptx.forms import FORMS, Form
+from tools.ptx.mutations import Mutation
 from tools.ptx.parse import Instruction, Kernel, Label, Module, RefusedError
 
 _TYPES = {1: "bool", 16: "u16", 32: "u32", 64: "u64"}
@@ -31,8 +32,12 @@ def _number(text: str) -> str:
 
 
 class _Writer:
-    def __init__(self, path: str, kernel: Kernel) -> None:
+    def __init__(self, path: str, kernel: Kernel, mutations: Sequence[Mutation]) -> None:
         self._path, self._kernel = path, kernel
+        name = function_name(kernel.name)
+        self._mutations = [(i, each) for i, each in enumerate(mutations) if re.match(each.kernels, name)]
+        self._matched: Counter[int] = Counter()  # instructions, by mutation
+        self._merged = 0  # loads that a mutation merges
         self.used: Counter[str] = Counter()
         self._labels = {item.name for item in kernel.body if isinstance(item, Label)}
         self._symbols = {param.name: f"param{i}" for i, param in enumerate(kernel.params)}
@@ -47,14 +52,23 @@ class _Writer:
         yield f"// {self._path}"
         yield '#include "cuda/sim/ptx/memory.h"\n#include "cuda/sim/ptx/registers.h"\n'
         yield "namespace jaxring::cuda::ptx {\n"
-        yield f"void {function_name(self._kernel.name)}(const Param* params, u64 dynamic_bytes) {{"
+        name = function_name(self._kernel.name)
+        yield f"void {name}(const Param* params, u64 dynamic_bytes) {{"
         for i, param in enumerate(self._kernel.params):
             yield f"  const u64 param{i} = TakeParam(params[{i}], {param.bytes}u);"
         for bits, kind in _TYPES.items():
             names = [self._register(name) for name, width in self._kernel.registers.items() if width == bits]
             if names:
                 yield f"  {kind} {', '.join(names)};"
-        yield f"  Enter({self._shared_bytes}u + dynamic_bytes);"
+        body = list(self._body())
+        if self._merged:
+            yield f"  u64 {', '.join(f'merged{i} = 0' for i in range(self._merged))};"
+        yield "  static bool played = false;"
+        yield f'  Enter("{name}", played, {self._shared_bytes}u + dynamic_bytes);'
+        yield from body
+        yield "}\n\n}  // namespace jaxring::cuda::ptx"
+
+    def _body(self) -> Iterator[str]:
         targets = {
             operand
             for item in self._kernel.body
@@ -63,10 +77,32 @@ class _Writer:
         }
         for item in self._kernel.body:
             if isinstance(item, Instruction):
-                yield "  " + self._instruction(item)
+                yield "  " + self._mutable(item)
             elif item.name in targets:
                 yield f"{self._label(item.name)}:;"
-        yield "}\n\n}  // namespace jaxring::cuda::ptx"
+
+    def _mutable(self, instruction: Instruction) -> str:
+        """The statement, and what each mutation has in its place."""
+        statement = self._instruction(instruction)
+        if not self._mutations:
+            return statement
+        counted = self.used.copy()
+        for number, mutation in self._mutations:
+            becomes = mutation.applied(instruction)
+            if becomes is None:
+                continue
+            self._matched[number] += 1
+            if mutation.second and self._matched[number] % 2:
+                continue
+            broken = " ".join(map(self._instruction, becomes))
+            if mutation.merged:
+                address = next(filter(None, map(self._address, instruction.operands)))
+                last = f"merged{self._merged}"
+                self._merged += 1
+                broken = f"if ({last} != ({address})) {{ {last} = {address}; {broken} }}"
+            statement = f"if (broken == {number}) {{ {broken} }} else {{ {statement} }}"
+        self.used = counted
+        return statement
 
     def _instruction(self, instruction: Instruction) -> str:
         forms = FORMS.get(instruction.opcode, [])
@@ -148,12 +184,15 @@ class _Writer:
         return name.replace("$", "")
 
 
-def write(module: Module) -> tuple[dict[str, str], Counter[str]]:
-    """C++ by the function's name, and how often each form occurs. Raises RefusedError."""
+def write(module: Module, mutations: Sequence[Mutation] = ()) -> tuple[dict[str, str], Counter[str]]:
+    """C++ by the function's name, and how often each form occurs. Raises RefusedError.
+
+    The variable `broken` has the code take the mutation of that index.
+    """
     texts: dict[str, str] = {}
     used: Counter[str] = Counter()
     for kernel in module.kernels:
-        writer = _Writer(module.path, kernel)
+        writer = _Writer(module.path, kernel, mutations)
         texts[function_name(kernel.name)] = "\n".join(writer.write()) + "\n"
         used += writer.used
     return texts, used

@@ -137,7 +137,7 @@ class _Body:
             elif token in {".reg", ".shared", ".pragma"}:
                 self._directive()
             else:
-                self._instruction()
+                self.instruction()
 
     def _directive(self) -> None:
         tokens, where = self._tokens, f"{self._tokens.path}:{self._tokens.line}"
@@ -168,7 +168,7 @@ class _Body:
                 return scope[token]
         return token
 
-    def _instruction(self) -> None:
+    def instruction(self) -> None:
         tokens = self._tokens
         line, guard = tokens.line, ""
         if tokens.peek() == "@":
@@ -191,6 +191,15 @@ class _Body:
                 text += self._name(token)
         if text:
             yield text
+
+
+def parse_instructions(text: str, line: int) -> list[Instruction]:
+    """What stands at one line of a kernel, with names as `parse` has made them."""
+    tokens, kernel = _Tokens("", text), Kernel("", [])
+    body = _Body(tokens, kernel)
+    while tokens:
+        body.instruction()
+    return [dataclasses.replace(each, line=line) for each in kernel.body if isinstance(each, Instruction)]
 
 
 def parse(path: Path, text: str) -> Module:

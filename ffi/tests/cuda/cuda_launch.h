@@ -1,6 +1,7 @@
 // Binds schedules to the CUDA engine's records, and launches the kernels' own source on the shim.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
@@ -10,6 +11,17 @@
 #include "tests/support/values.h"
 
 namespace jaxring::test {
+
+// Tests that take long run one in so many cases, by the variable TEST_SHARE; all of them without it.
+inline uint64_t Share() {
+  static const uint64_t share = [] {
+    const char* text = std::getenv("TEST_SHARE");
+    return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
+  }();
+  CHECK(share > 0);
+  return share;
+}
+inline bool LeftOut(uint64_t turn) { return Random(turn) % Share() != 0; }
 
 // A schedule bound to a dtype and size for all ranks, as the planner binds it.
 class CudaPlan {

@@ -24,8 +24,11 @@ T LoadParam(u64 at) {
   return value;
 }
 
-// Called first by each thread: the shared memory that the block has.
-void Enter(u64 shared_bytes);
+// Called first by each thread: the shared memory that the block has. A kernel that is played for the first time adds
+// its name to the file that the variable PTX_PLAYED names.
+void Enter(const char* kernel, bool& played, u64 shared_bytes);
+// The number of the mutation that kernels have (tools/ptx/mutations.py), by the variable PTX_MUTATION; -1: none.
+extern const int broken;
 u32 ThreadX();
 u32 ThreadsX();
 u32 BlockX();

@@ -80,7 +80,11 @@ std::array<u32, 4> LoadLine(u64 at) {
 void StoreLine(u64 at, std::array<u32, 4> value) {
   const bool part = IsPart(reinterpret_cast<const char*>(at));
   char* to = GlobalAt(at, 16, true);
-  if (!part) return cuda::StoreLine(to, VecOf(value));
+  if (!part) {
+    // A line that begins a launch is stored by the same instruction as LL's.
+    if (simt::kThreadSanitizer) return StoreBegun(reinterpret_cast<u32*>(to), VecOf(value));
+    return cuda::StoreLine(to, VecOf(value));
+  }
   simt::Unseen unseen;
   Warp().stores.push_back({to, VecOf(value), Self().index % 8 == 7});
 }

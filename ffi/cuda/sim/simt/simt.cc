@@ -2,6 +2,8 @@
 #include "cuda/sim/simt/simt.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 namespace jaxring::cuda::simt {
 namespace {
@@ -150,6 +152,14 @@ void Machine::PerformLines(Meeting& warp) {
   if (warp.stores.empty()) return;
   std::vector<LineStore> stores;
   stores.swap(warp.stores);
+  for (const LineStore& store : stores) {
+    const auto line = [](const LineStore& each) { return reinterpret_cast<uintptr_t>(each.to) / 128; };
+    const auto parts =
+        std::count_if(stores.begin(), stores.end(), [&](const LineStore& each) { return line(each) == line(store); });
+    if (parts == 8) continue;
+    std::fprintf(stderr, "%ld threads of a warp, not 8, store a line of 128 bytes\n", static_cast<long>(parts));
+    std::abort();
+  }
   // A line arrives as a whole: its flag is stored last.
   for (const bool flags : {faults().early_flag, !faults().early_flag}) {
     for (const LineStore& store : stores) {

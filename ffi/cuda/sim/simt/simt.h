@@ -64,7 +64,7 @@ using Stream = std::vector<Kernel>;
 
 struct Block;
 
-// A thread's part of what the threads of a warp store at once (cuda/sim/ptx/lines.h).
+// A thread's part of what the threads of a warp store at once (cuda/sim/ptx/words.cc).
 struct LineStore {
   char* to;
   Vec value;
