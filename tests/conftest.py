@@ -38,8 +38,8 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", DEVICES)
 
 
-# Hardware that no test machine can be given by an installation.
-MAY_SKIP = ("gpu", "rdma")
+# Hardware, and files of others, that no test machine can be given by an installation.
+MAY_SKIP = ("gpu", "rdma", "real_machines")
 
 
 def pytest_addoption(parser):

@@ -83,6 +83,7 @@ def test_a_calibrated_profile_chooses_what_was_fastest_and_keeps_other_layouts()
 
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
+    monkeypatch.setattr("jaxring.bench.tuning.measure.TURNS", 3)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     calibration.current.cache_clear()
     yield tmp_path

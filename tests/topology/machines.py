@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import pathlib
+from typing import TYPE_CHECKING
+
+import pytest
 
 from jaxring.topology.machine import Cpu, Gpu, Machine, Net, Pci
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 GPU_CLASS, NIC_CLASS, SWITCH_CLASS = "0x030200", "0x020700", "0x060400"
 GEN4 = "16.0 GT/s PCIe"
@@ -16,6 +22,15 @@ def shared_files(pattern: str) -> list[pathlib.Path]:
         if (folder / "shared/topos").is_dir():
             return sorted((folder / "shared/topos").glob(pattern))
     return []
+
+
+def by_files(names: str, files: Sequence[pathlib.Path] | Sequence[tuple[pathlib.Path, ...]]) -> pytest.MarkDecorator:
+    """Parametrizes a test by files of real machines, or skips it where they are not there."""
+    absent = [pytest.mark.real_machines, pytest.mark.skip(reason="real machines' topology files are not here")]
+    nothing = pytest.param(*[None] * len(names.split(",")), marks=absent, id="absent")
+    return pytest.mark.parametrize(
+        names, files or [nothing], ids=lambda file: f"{file.parent.name}-{file.name}" if file else "absent"
+    )
 
 
 def pcie_machine(gpus: int, cpus: int = 1, nics: int = 0, switch: bool = True, vendor: str = "AuthenticAMD") -> Machine:

@@ -9,7 +9,7 @@ from jaxring.topology import graph, xml
 from jaxring.topology.search.channels import channels
 from jaxring.topology.search.rings import search
 from jaxring.topology.wiring import wire
-from tests.topology.machines import nvlink_machine, nvswitch_machine, pcie_machine, shared_files
+from tests.topology.machines import by_files, nvlink_machine, nvswitch_machine, pcie_machine, shared_files
 
 FILE = """<graphs version="1">
   <graph id="0" pattern="4" crossnic="1" nchannels="2" speedintra="20.5" speedinter="12" typeintra="NVL">
@@ -27,7 +27,7 @@ def test_a_file_is_read_and_written_back():
     assert graph.parse(graph.text((found,)).encode()) == (found,)
 
 
-@pytest.mark.parametrize("file", shared_files("**/*graph*.xml"), ids=lambda file: f"{file.parent.name}-{file.name}")
+@by_files("file", shared_files("**/*graph*.xml"))
 def test_nccls_own_files_are_read_and_written_back(file):
     found = graph.read(str(file))
     assert graph.parse(graph.text(found).encode()) == found

@@ -10,7 +10,7 @@ from jaxring.topology import speeds, xml
 from jaxring.topology.fabric import VertexKind
 from jaxring.topology.machine import Cpu, Net
 from jaxring.topology.wiring import cluster, wire
-from tests.topology.machines import nvlink_machine, nvswitch_machine, pcie_machine, shared_files
+from tests.topology.machines import by_files, nvlink_machine, nvswitch_machine, pcie_machine, shared_files
 
 
 def speed(wiring, one: str, other: str) -> list[float]:
@@ -94,7 +94,7 @@ def test_a_cluster_joins_machines_at_the_speed_of_their_nics():
     assert [(link.gigabytes, link.kind) for link in joined] == [(25.0, "net")] * 4
 
 
-@pytest.mark.parametrize("file", shared_files("**/*topo*.xml"), ids=lambda file: f"{file.parent.name}-{file.name}")
+@by_files("file", shared_files("**/*topo*.xml"))
 def test_real_machines_have_a_fabric(file):
     wiring = wire(xml.read(str(file)))
     assert len(wiring.fabric.ranks) in (4, 8)

@@ -12,7 +12,7 @@ from jaxring.topology.fabric import Fabric, Link, Vertex, VertexKind
 from jaxring.topology.search.bound import COLLECTIVES, bound
 from jaxring.topology.search.usable import usable
 from jaxring.topology.wiring import cluster, wire
-from tests.topology.machines import nvlink_machine, nvswitch_machine, pcie_machine, shared_files
+from tests.topology.machines import by_files, nvlink_machine, nvswitch_machine, pcie_machine, shared_files
 from tests.topology.search.fabrics import random_fabric
 
 CASES = [(seed, 2 + seed % 4, seed % 3, bool(seed % 2)) for seed in range(24)]
@@ -139,7 +139,7 @@ def test_what_has_no_bound_is_an_error():
         bound(two, "all_to_all")
 
 
-@pytest.mark.parametrize("file", shared_files("**/*topo*.xml"), ids=lambda file: f"{file.parent.name}-{file.name}")
+@by_files("file", shared_files("**/*topo*.xml"))
 def test_real_machines_bounds_are_what_leaves_their_groups(file):
     fabric = usable(wire(xml.read(str(file)))).fabric
     for collective in COLLECTIVES:

@@ -21,7 +21,7 @@ from jaxring.topology.search import gather
 from jaxring.topology.search.arborescence import cheapest
 from jaxring.topology.search.usable import usable
 from jaxring.topology.wiring import wire
-from tests.topology.machines import nvlink_machine, shared_files
+from tests.topology.machines import by_files, nvlink_machine, shared_files
 from tests.topology.search.fabrics import random_fabric
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "broadcast")
@@ -60,7 +60,7 @@ def test_trees_reach_the_bound(seed, collective):
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("file", shared_files("**/*topo*.xml"), ids=lambda file: f"{file.parent.name}-{file.name}")
+@by_files("file", shared_files("**/*topo*.xml"))
 def test_real_machines_are_used_in_full(file, collective):
     found = gather.search(usable(wire(xml.read(str(file)))).fabric, collective)
     assert found.share == pytest.approx(1)

@@ -19,6 +19,7 @@ from tests.topology.machines import (
     GPU_CLASS,
     NIC_CLASS,
     SWITCH_CLASS,
+    by_files,
     nvlink_machine,
     nvswitch_machine,
     pcie_machine,
@@ -122,7 +123,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("topology", "answer"), PAIRS, ids=lambda path: f"{path.parent.name}-{path.name}")
+@by_files("topology,answer", PAIRS)
 def test_real_machines_have_at_least_nccls_rings(topology, answer):
     machine = xml.read(str(topology))
     nccl = next(each for each in graph.read(str(answer)) if each.id == graph.RING_ID)
@@ -137,7 +138,7 @@ def test_real_machines_have_at_least_nccls_rings(topology, answer):
     assert nccl.total <= float(found.bound.bus) * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("file", shared_files("**/*topo*.xml"), ids=lambda file: f"{file.parent.name}-{file.name}")
+@by_files("file", shared_files("**/*topo*.xml"))
 @pytest.mark.parametrize("machines", [1, 2])
 def test_real_machines_rings_are_as_good_as_rings_can_be(file, machines):
     wiring = wire(xml.read(str(file)))

@@ -21,7 +21,7 @@ from jaxring.topology.search import rings, trees
 from jaxring.topology.search.bound import bound
 from jaxring.topology.search.usable import usable
 from jaxring.topology.wiring import wire
-from tests.topology.machines import nvlink_machine, pcie_machine, shared_files
+from tests.topology.machines import by_files, nvlink_machine, pcie_machine, shared_files
 from tests.topology.search.fabrics import random_fabric
 
 
@@ -74,7 +74,7 @@ def test_no_trees_of_links_that_differ_by_direction_exceed_the_bound(seed):
     assert_fits(fabric, found.trees)
 
 
-@pytest.mark.parametrize("file", shared_files("**/*topo*.xml"), ids=lambda file: f"{file.parent.name}-{file.name}")
+@by_files("file", shared_files("**/*topo*.xml"))
 def test_real_machines_are_used_in_full(file):
     wiring = wire(xml.read(str(file)))
     found = trees.search(usable(wiring).fabric)
