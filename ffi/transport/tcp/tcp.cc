@@ -238,7 +238,10 @@ bool TcpRecvPump::Read() {
 
 void TcpRecvPump::OnEvents(uint32_t) {
   std::lock_guard lock(mutex_);
-  if (armed_ && !paused_ && !closed_ && busy_pollers_->any()) {
+  // The event is older than the pause that another thread's reading has begun since. Reading on would end the pause
+  // with no events enabled, and the kick that enables them passes by a pump that does not pause.
+  if (paused_) return;
+  if (armed_ && !closed_ && busy_pollers_->any()) {
     armed_ = false;
     if (busy_pollers_->MayDisableEvents()) {
       poller_->Change(stream_->fd(), EPOLLRDHUP);
