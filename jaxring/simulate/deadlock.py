@@ -1,4 +1,4 @@
-"""Says why a run cannot go on: who waits for whom, until the chain comes round or ends."""
+"""Says why a run cannot go on: which rank waits for which, until the chain is a cycle or ends."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from jaxring.bench.tuning.cell import COLLECTIVES, Layout, cells
 from jaxring.bench.tuning.check import judge
 from jaxring.bench.tuning.fit import fitted
 from jaxring.cli import main
-from jaxring.plan import tuner
 from jaxring.plan.profile import Link
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.topology import calibration
@@ -34,15 +33,7 @@ def predicted(profile, layouts=LAYOUTS):
     for layout in layouts:
         times = {}
         for cell in cells(layout, SIZES, PROCESSORS):
-            choice = tuner.choose(
-                cell.collective,
-                layout.domains,
-                layout.hosts_of_ranks,
-                cell.nbytes,
-                "float32",
-                processors=PROCESSORS,
-                profile=profile,
-            )
+            choice = layout.choose(cell.collective, cell.nbytes, PROCESSORS, profile)
             us = dict(choice.candidates)
             times[cell] = [us["/".join(names)] for names in cell.candidates]
         found.append((layout, times, PROCESSORS))

@@ -6,9 +6,13 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from jaxring.plan import tuner
+from jaxring.plan.profile_file import COMMODITY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from jaxring.plan.choice import Choice
+    from jaxring.plan.profile import Profile
 
 # Without permute, whose only candidate is direct. Rooted ones fold or spread as these do.
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
@@ -42,6 +46,18 @@ class Layout:
         """The host of each rank."""
         return tuple(domain * self.hosts // self.processes for domain in self.domains)
 
+    def choose(self, collective: str, nbytes: int, processors: int, profile: Profile = COMMODITY) -> Choice:
+        """The tuner's choice for ``nbytes`` of input per rank, where the processes share so many processors."""
+        return tuner.choose(
+            collective,
+            self.domains,
+            self.hosts_of_ranks,
+            nbytes,
+            DTYPE,
+            processors=processors,
+            profile=profile,
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
@@ -59,9 +75,7 @@ def cells(layout: Layout, sizes: Sequence[int], processors: int) -> list[Cell]:
         for size in sizes:
             count = max(1, size // ELEMENT_BYTES // layout.ranks)
             nbytes = ELEMENT_BYTES * (count if collective == "all_gather" else count * layout.ranks)
-            choice = tuner.choose(
-                collective, layout.domains, layout.hosts_of_ranks, nbytes, DTYPE, processors=processors
-            )
+            choice = layout.choose(collective, nbytes, processors)
             names = tuple(tuple(name.split("/")) for name, _ in choice.candidates)
             found.append(Cell(collective, nbytes, tuple((name, kind) for name, kind in names)))
     return list(dict.fromkeys(found))

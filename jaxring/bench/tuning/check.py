@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from jaxring.bench.tuning.calibrate import calibrated, measure_all
-from jaxring.plan import tuner
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.settings.sizes import shown
 
@@ -41,15 +40,7 @@ def judge(profile: Profile, measured: Measurements) -> Iterator[Judged]:
         for cell, found in times.items():
             if len(cell.candidates) < 2:
                 continue
-            choice = tuner.choose(
-                cell.collective,
-                layout.domains,
-                layout.hosts_of_ranks,
-                cell.nbytes,
-                "float32",
-                processors=processors,
-                profile=profile,
-            )
+            choice = layout.choose(cell.collective, cell.nbytes, processors, profile)
             by_name = {"/".join(names): us for names, us in zip(cell.candidates, found, strict=True)}
             chosen = f"{choice.algorithm}/{choice.protocol}"
             best = min(by_name, key=by_name.__getitem__)

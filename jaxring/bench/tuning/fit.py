@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxring.plan import tuner
 from jaxring.plan.profile import LINKS, Link
 
 if TYPE_CHECKING:
@@ -61,13 +60,5 @@ def _only(base: Profile, record: str, field: str) -> Profile:
 
 
 def _predicted(cell: Cell, layout: Layout, processors: int, profile: Profile) -> dict[str, float]:
-    choice = tuner.choose(
-        cell.collective,
-        layout.domains,
-        layout.hosts_of_ranks,
-        cell.nbytes,
-        "float32",
-        processors=processors,
-        profile=profile,
-    )
+    choice = layout.choose(cell.collective, cell.nbytes, processors, profile)
     return {name: sum(dataclasses.astuple(detail.predicted)) for name, detail in choice.details.items()}
