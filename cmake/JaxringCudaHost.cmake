@@ -32,7 +32,7 @@ function(jaxring_add_cuda_module ffi_include)
   add_library(jaxring_cuda_gpu STATIC EXCLUDE_FROM_ALL ${gpu})
   target_include_directories(jaxring_cuda_gpu SYSTEM PUBLIC "${JAXRING_CUDA_INCLUDE}")
   target_link_libraries(jaxring_cuda_gpu PUBLIC jaxring_cuda_host jaxring_cuda jaxring_cuda_small)
-  nanobind_add_module(_native_cuda NB_STATIC STABLE_ABI NOMINSIZE ${cuda_module_sources})
+  nanobind_add_module(_native_cuda NB_STATIC STABLE_ABI NOMINSIZE NB_DOMAIN jaxring_cuda ${cuda_module_sources})
   target_include_directories(_native_cuda SYSTEM PRIVATE "${ffi_include}" "${NB_DIR}/include")
   target_link_libraries(_native_cuda PRIVATE jaxring_cuda_gpu)
   # The host's tests on a real GPU: the same with another Gpu.

@@ -25,7 +25,8 @@ if(JAXRING_FFI_API VERSION_GREATER 0.3)
                   "older versions of jaxlib will refuse this build. Build with jaxlib 0.10.2's headers.")
 endif()
 
-# The modules' own sources; both bind plans' tables and links.
+# The modules' own sources; both bind plans' tables and links. A process may load both, and each registers types of its
+# own: so the CUDA engine's have a domain of nanobind's to themselves.
 set(both_modules ffi/bind/bind_links.cc ffi/bind/bind_tables.cc)
 set(cuda_module_sources ffi/bind/cuda_module.cc ffi/bind/bind_cuda_plans.cc ffi/xla/cuda_handlers.cc ${both_modules})
 nanobind_add_module(_native NB_STATIC STABLE_ABI NOMINSIZE
@@ -43,7 +44,8 @@ nanobind_add_stub(_native_stub MODULE _native OUTPUT _native.pyi
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_native.pyi DESTINATION jaxring COMPONENT python)
 
 # The CUDA engine's host half on the fake GPU, as a module for the Python tests (target _native_cuda_fake).
-nanobind_add_module(_native_cuda_fake EXCLUDE_FROM_ALL NB_STATIC STABLE_ABI NOMINSIZE ${cuda_module_sources})
+nanobind_add_module(_native_cuda_fake EXCLUDE_FROM_ALL NB_STATIC STABLE_ABI NOMINSIZE NB_DOMAIN jaxring_cuda_fake
+  ${cuda_module_sources})
 target_compile_definitions(_native_cuda_fake PRIVATE JAXRING_FAKE_GPU)
 target_link_libraries(_native_cuda_fake PRIVATE jaxring_cuda_fake)
 target_include_directories(_native_cuda_fake SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include")

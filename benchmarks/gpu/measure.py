@@ -20,14 +20,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 # Ranks that share a GPU are streams there, and streams that share a queue would wait for each other. CUDA reads it when
 # it starts.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 from benchmarks.gpu import rows
-from benchmarks.gpu.standalone import Ranks
+from benchmarks.gpu.standalone import How, Ranks
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for
 
@@ -160,26 +158,12 @@ def _one(ranks: Ranks, way: Way, nbytes: int, most: int, launches: int, in_graph
         return None
     # `bytes` is the larger of input and output, as in other benchmarks.
     block = max(1, nbytes // 4 // max(schedule.in_blocks, schedule.out_blocks))
-    one = np.ones(block * schedule.in_blocks, np.float32)
-    two = one + 1
     op = "sum" if way.collective in ("all_reduce", "reduce_scatter") else None
-    bulk_bytes = _BULK_BYTES if way.bulk else 0
-    result = ranks.run(
-        schedule,
-        way.protocol,
-        [one] * ranks.count,
-        [two] * ranks.count,
-        op,
-        fused=way.fused,
-        copies=copied,
-        bulk_bytes=bulk_bytes,
-        nvls=switched,
-        launches=launches,
-        in_graph=in_graph,
-    )
+    how = How(way.fused, copied, switched, _BULK_BYTES if way.bulk else 0)
+    result = ranks.run_filled(schedule, way.protocol, block, (1, 2), op, how, launches=launches, in_graph=in_graph)
     expected = ranks.count if op else 1
     for each, outputs in ((expected, result.outputs), (2 * expected, result.other_outputs)):
-        if not all((output == each).all() for output in outputs):
+        if not all(output == each for output in outputs):
             raise ValueError("a wrong result")
     # Bytes of a copy that reads and writes as many: half of all inputs and outputs.
     moved = 4 * block * (schedule.in_blocks + schedule.out_blocks) * ranks.count // 2

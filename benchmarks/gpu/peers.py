@@ -3,7 +3,7 @@
     python -m benchmarks.gpu.peers jnp|nccl --rows rows.jsonl
 
 A line of JSON for each number of ranks and size, written as it is measured. NCCL from 2.30 on lets several ranks
-share a GPU; an older one is named and left out.
+share a GPU; an older one is named and left out. ``NCCL_LIBRARY`` names another one than the installed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from benchmarks.gpu.rows import Write
 
 _MULTI_RANK = 23000
+_MULTIPROCESSOR_COUNT = 16
 _FLOAT32, _SUM = 7, 0
 
 
@@ -60,7 +61,9 @@ class _Id(ctypes.Structure):
 
 
 def find_nccl() -> str:
-    """The path of NCCL's library from its wheel, or its bare name for the loader."""
+    """The path of NCCL's library: of NCCL_LIBRARY, from its wheel, or its bare name for the loader."""
+    if given := os.environ.get("NCCL_LIBRARY"):
+        return given
     try:
         spec = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:
@@ -101,6 +104,10 @@ def measure_nccl(counts: Sequence[int], sizes: Sequence[int], launches: int, wri
     cuda = _Checked("libcuda.so.1")
     context = ctypes.c_void_p()
     cuda("cuInit", 0)
+    # All blocks of the ranks that share a GPU must be resident together, and NCCL does not see to that.
+    multiprocessors = ctypes.c_int()
+    cuda("cuDeviceGetAttribute", ctypes.byref(multiprocessors), _MULTIPROCESSOR_COUNT, 0)
+    os.environ.setdefault("NCCL_MAX_CTAS", str(max(1, multiprocessors.value // max(counts))))
     cuda("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
     cuda("cuCtxSetCurrent", context)
     for count in counts:

@@ -36,6 +36,20 @@ class StandaloneResult(NamedTuple):
     waited_us: float
 
 
+class How(NamedTuple):
+    """What plays a schedule. ``fused``: the number of a fused collective in place of the step table; ``copies``: the
+    copy engines do; ``nvls``: the NVLink switch does. ``bulk_bytes``: from how many bytes on slices go by bulk copies,
+    0 for never."""
+
+    fused: int = -1
+    copies: bool = False
+    nvls: bool = False
+    bulk_bytes: int = 0
+
+
+_KERNELS = How()
+
+
 class Ranks:
     """``count`` ranks, dealt to the GPUs in turn. ``native`` is a started CUDA engine's module.
 
@@ -86,11 +100,8 @@ class Ranks:
         inputs: list[npt.NDArray[Any]],
         others: list[npt.NDArray[Any]],
         op: str | None = None,
+        how: How = _KERNELS,
         *,
-        fused: int = -1,
-        copies: bool = False,
-        bulk_bytes: int = 0,
-        nvls: bool = False,
         launches: int = 0,
         in_graph: bool = False,
     ) -> StandaloneResult:
@@ -98,30 +109,49 @@ class Ranks:
 
         ``inputs``, ``others``: each rank's, blocks one after the other. ``in_graph``: the timed launches are nodes of
         one CUDA graph, so that no host's work is in their time. ``protocol``: simple, ll or ll128; memory for none.
-        ``fused``: the number of a fused collective in place of the step table; ``copies``: the copy engines are;
-        ``nvls``: the NVLink switch is. ``bulk_bytes``: from how many bytes on slices go by bulk copies, 0 for never.
         """
         element = inputs[0].dtype
-        block = inputs[0].size // schedule.in_blocks
-        plan = self.native.PlanBuilder()
-        plan.set_identity(f"{schedule.spec.collective} of a standalone run", self.timeout, schedule.spec.root, 0)
-        code = -1 if op is None else dtypes.REDUCE_OPS[op]
-        plan.set_data(dtypes.dtype_code(element.name), code, self.count if op == "mean" else 0, block)
-        if copies:
-            self.group.offer_staging(self.staging_bytes)
-            cuda_copies.fill(plan, schedule, range(self.count), True)
-        elif nvls:
-            self.group.multicast(self.multicast_bytes)
-            cuda_nvls.fill(plan, schedule, range(self.count), schedule.nlanes, self.threads, True)
-        else:
-            self._play(plan, schedule, protocol, fused)
-            plan.set_bulk(bulk_bytes)
-        # Ranks may share one array, which may be large.
-        once = {id(x): np.ascontiguousarray(x).tobytes() for x in (*inputs, *others)}
-        given, other = ([once[id(x)] for x in each] for each in (inputs, others))
+        plan = self._plan(schedule, protocol, element.name, inputs[0].size // schedule.in_blocks, op, how)
+        given, other = ([np.ascontiguousarray(x).tobytes() for x in each] for each in (inputs, others))
         found = self.native.run_standalone(self.group.communicator, plan, given, other, launches, in_graph)
         outputs, other_outputs = ([np.frombuffer(output, element) for output in each] for each in found[:2])
         return StandaloneResult(outputs, other_outputs, *found[2:])
+
+    def run_filled(
+        self,
+        schedule: Schedule,
+        protocol: str,
+        block: int,
+        values: tuple[float, float],
+        op: str | None = None,
+        how: How = _KERNELS,
+        *,
+        launches: int = 0,
+        in_graph: bool = False,
+    ) -> StandaloneResult:
+        """The same where all elements of all ranks' inputs, of ``block`` float32 a block, are the first of ``values``,
+        and those of the other inputs the second. An output is one element, since all must be equal: RuntimeError."""
+        plan = self._plan(schedule, protocol, "float32", block, op, how)
+        words = [int(np.float32(value).view(np.uint32)) for value in values]
+        found = self.native.run_standalone_words(self.group.communicator, plan, *words, launches, in_graph)
+        outputs, other_outputs = ([np.array([word], np.uint32).view(np.float32) for word in each] for each in found[:2])
+        return StandaloneResult(outputs, other_outputs, *found[2:])
+
+    def _plan(self, schedule: Schedule, protocol: str, dtype: str, block: int, op: str | None, how: How) -> Any:
+        plan = self.native.PlanBuilder()
+        plan.set_identity(f"{schedule.spec.collective} of a standalone run", self.timeout, schedule.spec.root, 0)
+        code = -1 if op is None else dtypes.REDUCE_OPS[op]
+        plan.set_data(dtypes.dtype_code(dtype), code, self.count if op == "mean" else 0, block)
+        if how.copies:
+            self.group.offer_staging(self.staging_bytes)
+            cuda_copies.fill(plan, schedule, range(self.count), True)
+        elif how.nvls:
+            self.group.multicast(self.multicast_bytes)
+            cuda_nvls.fill(plan, schedule, range(self.count), schedule.nlanes, self.threads, True)
+        else:
+            self._play(plan, schedule, protocol, how.fused)
+            plan.set_bulk(how.bulk_bytes)
+        return plan
 
     def _play(self, plan: Any, schedule: Schedule, protocol: str, fused: int) -> None:
         plan.set_shape(

@@ -16,6 +16,7 @@ import ctypes
 import dataclasses
 import datetime as dt
 import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
@@ -37,6 +38,7 @@ _KILL_AFTER_S = 5.0
 _TAIL_BYTES = 600
 # From so many cores on the CPU engine is measured, too.
 _CPU_SUITE_CORES = 16
+_CORES_OF_A_JOB = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +103,9 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
         "--durations=0",
         "-p",
         "no:cacheprovider",
+        "-p",
+        "no:benchmark",  # where pytest-benchmark is installed, it warns of xdist, which is an error here
+        *_side_by_side(),
         str(ROOT / "tests" / "gpu"),
         "-m",
         "gpu",
@@ -146,7 +151,8 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
         Stage("measure", 150, (*measure, *rows)),
         Stage("measure_graphs", 90, (*measure, "--graphs", "--ranks", "8,2", "--sizes", "32K,1M,256M", *rows)),
         Stage("jnp", 60, (*peers, "jnp", *rows)),
-        Stage("nccl", 45, (*peers, "nccl", *rows)),
+        # NCCL reads how many multiprocessors a rank may take once for a process.
+        *(Stage(f"nccl_{n}", 30, (*peers, "nccl", "--ranks", str(n), *rows)) for n in (8, 2, 4)),
         Stage("jax", 200, (*tests, "not one_process and not replays and not ends and not served"), source, jobs),
         Stage("replays_jax", 120, (*tests, "replays"), source, jobs),
         Stage("deaths", 60, native("cuda_gpu_test", "--apart=30", "death"), source),
@@ -165,6 +171,12 @@ def stages(out: pathlib.Path, scratch: pathlib.Path) -> list[Stage]:
             {"JAX_PLATFORMS": "cpu"},
         ),
     ]
+
+
+def _side_by_side() -> tuple[str, ...]:
+    """Options with which pytest runs jobs beside each other: most of a job's time, its processes start and compile."""
+    jobs = (os.cpu_count() or 1) // _CORES_OF_A_JOB
+    return ("-n", str(jobs)) if jobs > 1 and importlib.util.find_spec("xdist") else ()
 
 
 def _already(built: bool) -> str:

@@ -144,7 +144,7 @@ void BindPlans(nb::module_& m) {
           return found;
         };
         const auto given = views(inputs), other = views(others);
-        StandaloneResult result;
+        StandaloneResult<std::string> result;
         {
           nb::gil_scoped_release release;
           auto plan = builder.Finish(std::move(communicator));
@@ -161,6 +161,18 @@ void BindPlans(nb::module_& m) {
       nb::arg("in_graph"),
       "Runs a plan whose ranks are all in this process, without XLA: (output of each rank from the last launch, from "
       "one with the other inputs, microseconds of a launch, and of one that is waited for, which is 0 in a graph).");
+  m.def(
+      "run_standalone_words",
+      [](std::shared_ptr<Communicator> communicator, PlanBuilder& builder, uint32_t input, uint32_t other, int launches,
+         bool in_graph) {
+        auto plan = builder.Finish(std::move(communicator));
+        const auto timed = in_graph ? Timed::kInGraph : Timed::kByHost;
+        const auto result = RunStandaloneWords(*plan, input, other, launches, timed);
+        return std::make_tuple(result.outputs, result.other_outputs, result.microseconds, result.waited);
+      },
+      nb::arg("communicator"), nb::arg("plan"), nb::arg("input"), nb::arg("other"), nb::arg("launches"),
+      nb::arg("in_graph"), nb::call_guard<nb::gil_scoped_release>(),
+      "The same where all inputs and outputs consist of one word of four bytes each, of which the outputs' are given.");
   m.def(
       "time_copy", [](int device, uint64_t bytes, int copies) { return TimeCopy(ThisGpu(), device, bytes, copies); },
       nb::arg("device"), nb::arg("bytes"), nb::arg("copies"), nb::call_guard<nb::gil_scoped_release>(),

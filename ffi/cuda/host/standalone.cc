@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <memory>
 
@@ -53,8 +54,8 @@ std::function<void()> CaptureAll(Gpu& gpu, Ranks& ranks, const std::function<voi
 
 // Measures a result's times by repeated calls of `launch`, for all ranks, and `await`. launch(i) has the inputs i % 2;
 // the last launch of each measurement has inputs 0.
-template <class Launch, class Await>
-void Clock(Gpu& gpu, Ranks& ranks, int launches, Timed timed, Launch launch, Await await, StandaloneResult* result) {
+template <class Launch, class Await, class Result>
+void Clock(Gpu& gpu, Ranks& ranks, int launches, Timed timed, Launch launch, Await await, Result* result) {
   const auto all = [&] {
     for (int i = launches; i-- > 0;) launch(i);
   };
@@ -84,36 +85,25 @@ void Clock(Gpu& gpu, Ranks& ranks, int launches, Timed timed, Launch launch, Awa
   result->waited = waited[launches / 2];
 }
 
-}  // namespace
-
-StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_view>& inputs,
-                               const std::vector<std::string_view>& others, int launches, Timed timed) {
+// Buffers for each of the plan's ranks.
+Ranks MakeRanks(LaunchPlan& plan) {
   Communicator& group = plan.communicator();
-  Gpu& gpu = group.gpu();
   const auto& infos = group.spec().ranks;
-  const std::vector<std::string_view>* given[2] = {&inputs, &others};
   Ranks ranks;
   for (size_t r = 0; r < infos.size(); ++r) {
     if (!group.local(static_cast<int>(r))) {
       throw std::invalid_argument("a standalone run needs all ranks in this process, and rank " + std::to_string(r) +
                                   " is in another");
     }
-    ranks.push_back(std::make_unique<Rank>(gpu, infos[r].device, plan.in_bytes(), plan.out_bytes()));
+    ranks.push_back(std::make_unique<Rank>(group.gpu(), infos[r].device, plan.in_bytes(), plan.out_bytes()));
   }
-  for (int set = 0; set < 2; ++set) {
-    if (given[set]->size() != infos.size()) {
-      throw std::invalid_argument("a standalone run of " + std::to_string(infos.size()) + " ranks was given " +
-                                  std::to_string(given[set]->size()) + " inputs");
-    }
-    for (size_t r = 0; r < infos.size(); ++r) {
-      const std::string_view input = (*given[set])[r];
-      if (input.size() != plan.in_bytes()) {
-        throw std::invalid_argument("the input of rank " + std::to_string(r) + " has " + std::to_string(input.size()) +
-                                    " bytes, not " + std::to_string(plan.in_bytes()));
-      }
-      gpu.Copy(infos[r].device, ranks[r]->in[set], input.data(), input.size());
-    }
-  }
+  return ranks;
+}
+
+// Runs the plan; `read` gives a rank's output.
+template <class Read>
+auto Play(LaunchPlan& plan, Ranks& ranks, int launches, Timed timed, Read read) {
+  Gpu& gpu = plan.communicator().gpu();
   const auto launch = [&](int i) {
     for (size_t r = 0; r < ranks.size(); ++r) {
       const jaxring::Status status = plan.Launch(static_cast<int>(r), ranks[r]->in[i % 2], ranks[r]->out,
@@ -121,20 +111,22 @@ StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_v
       if (!status.ok()) throw std::runtime_error(status.message);
     }
   };
+  // A kernel that has trapped leaves the driver without words for it; what it has recorded says more.
   const auto await = [&] {
-    for (auto& rank : ranks) gpu.Synchronize(rank->device, rank->stream);
+    try {
+      for (auto& rank : ranks) gpu.Synchronize(rank->device, rank->stream);
+    } catch (const GpuError& error) {
+      if (std::string fault = plan.Fault(); !fault.empty()) throw std::runtime_error(fault + "; " + error.what());
+      throw;
+    }
     if (std::string fault = plan.Fault(); !fault.empty()) throw std::runtime_error(fault);
   };
   const auto outputs = [&] {
-    std::vector<std::string> read;
-    for (auto& rank : ranks) {
-      std::string output(plan.out_bytes(), 0);
-      gpu.Copy(rank->device, output.data(), rank->out, output.size());
-      read.push_back(std::move(output));
-    }
-    return read;
+    std::vector<decltype(read(*ranks.front()))> found;
+    for (auto& rank : ranks) found.push_back(read(*rank));
+    return found;
   };
-  StandaloneResult result;
+  StandaloneResult<decltype(read(*ranks.front()))> result;
   for (int i : {0, 1}) {
     launch(i);
     await();
@@ -150,6 +142,85 @@ StandaloneResult RunStandalone(LaunchPlan& plan, const std::vector<std::string_v
   return result;
 }
 
+// Fills memory with a word: a part from the host, and the rest from what is there already.
+void Fill(Gpu& gpu, Rank& rank, char* memory, uint64_t bytes, uint32_t word) {
+  const std::vector<uint32_t> first(std::min<uint64_t>(bytes, 65536) / 4, word);
+  uint64_t done = 4 * first.size();
+  gpu.Copy(rank.device, memory, first.data(), done);
+  while (done < bytes) {
+    const uint64_t more = std::min(done, bytes - done);
+    gpu.CopyAsync(memory + done, memory, more, rank.stream);
+    done += more;
+  }
+  gpu.Synchronize(rank.device, rank.stream);
+}
+
+// The word that the rank's output consists of, which is read part by part into `pinned` memory of so many bytes.
+uint32_t WordOf(Gpu& gpu, const Rank& rank, uint64_t bytes, char* pinned, uint64_t pinned_bytes) {
+  uint32_t word = 0;
+  for (uint64_t at = 0; at < bytes; at += pinned_bytes) {
+    const uint64_t part = std::min(pinned_bytes, bytes - at);
+    gpu.Copy(rank.device, pinned, rank.out + at, part);
+    if (at == 0) std::memcpy(&word, pinned, 4);
+    if (std::memcmp(pinned, &word, 4) != 0 || std::memcmp(pinned, pinned + 4, part - 4) != 0) {
+      throw std::runtime_error("a rank's output of equal inputs differs between its first word and one of the " +
+                               std::to_string(part) + " bytes from " + std::to_string(at) + " on");
+    }
+  }
+  return word;
+}
+
+}  // namespace
+
+StandaloneResult<std::string> RunStandalone(LaunchPlan& plan, const std::vector<std::string_view>& inputs,
+                                            const std::vector<std::string_view>& others, int launches, Timed timed) {
+  Gpu& gpu = plan.communicator().gpu();
+  const std::vector<std::string_view>* given[2] = {&inputs, &others};
+  Ranks ranks = MakeRanks(plan);
+  for (int set = 0; set < 2; ++set) {
+    if (given[set]->size() != ranks.size()) {
+      throw std::invalid_argument("a standalone run of " + std::to_string(ranks.size()) + " ranks was given " +
+                                  std::to_string(given[set]->size()) + " inputs");
+    }
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      const std::string_view input = (*given[set])[r];
+      if (input.size() != plan.in_bytes()) {
+        throw std::invalid_argument("the input of rank " + std::to_string(r) + " has " + std::to_string(input.size()) +
+                                    " bytes, not " + std::to_string(plan.in_bytes()));
+      }
+      gpu.Copy(ranks[r]->device, ranks[r]->in[set], input.data(), input.size());
+    }
+  }
+  return Play(plan, ranks, launches, timed, [&](const Rank& rank) {
+    std::string output(plan.out_bytes(), 0);
+    gpu.Copy(rank.device, output.data(), rank.out, output.size());
+    return output;
+  });
+}
+
+StandaloneResult<uint32_t> RunStandaloneWords(LaunchPlan& plan, uint32_t input, uint32_t other, int launches,
+                                              Timed timed) {
+  Gpu& gpu = plan.communicator().gpu();
+  if (plan.in_bytes() % 4 != 0 || plan.out_bytes() % 4 != 0 || plan.in_bytes() == 0 || plan.out_bytes() == 0) {
+    throw std::invalid_argument("inputs of " + std::to_string(plan.in_bytes()) + " and outputs of " +
+                                std::to_string(plan.out_bytes()) + " bytes do not consist of words of four bytes");
+  }
+  Ranks ranks = MakeRanks(plan);
+  for (auto& rank : ranks) {
+    Fill(gpu, *rank, rank->in[0], plan.in_bytes(), input);
+    Fill(gpu, *rank, rank->in[1], plan.in_bytes(), other);
+  }
+  const uint64_t part = std::min<uint64_t>(plan.out_bytes(), uint64_t{16} << 20);
+  const std::unique_ptr<char, std::function<void(char*)>> pinned(gpu.AllocatePinned(part), [&](char* memory) {
+    try {
+      gpu.FreePinned(memory);
+    } catch (const GpuError&) {  // the context is lost
+    }
+  });
+  return Play(plan, ranks, launches, timed,
+              [&](const Rank& rank) { return WordOf(gpu, rank, plan.out_bytes(), pinned.get(), part); });
+}
+
 double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies) {
   Rank rank(gpu, device, bytes, bytes);
   gpu.CopyAsync(rank.out, rank.in[0], bytes, rank.stream);
@@ -160,7 +231,7 @@ double TimeCopy(Gpu& gpu, int device, uint64_t bytes, int copies) {
   return Microseconds(std::chrono::steady_clock::now() - begin) / copies;
 }
 
-StandaloneResult TimeEmpty(Gpu& gpu, int ranks, int launches, Timed timed) {
+StandaloneResult<std::string> TimeEmpty(Gpu& gpu, int ranks, int launches, Timed timed) {
   Ranks places;
   for (int r = 0; r < ranks; ++r) {
     const int device = r % gpu.DeviceCount();
@@ -175,7 +246,7 @@ StandaloneResult TimeEmpty(Gpu& gpu, int ranks, int launches, Timed timed) {
   };
   launch(0);
   await();
-  StandaloneResult result;
+  StandaloneResult<std::string> result;
   Clock(gpu, places, launches, timed, launch, await, &result);
   return result;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from benchmarks.gpu.standalone import Ranks
+from benchmarks.gpu.standalone import How, Ranks
 from jaxring.plan.gpu import copy_engine
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")
@@ -50,7 +50,7 @@ def check(ranks, collective, algorithm, protocol, dtype, block, op="sum", channe
         return
     x, y = (inputs_of(schedule, dtype, block, len(collective) + block + other) for other in (0, 10**6))
     op = op if collective in REDUCING else None
-    result = ranks.run(schedule, protocol, list(x), list(y), op, **how, launches=2)
+    result = ranks.run(schedule, protocol, list(x), list(y), op, How(**how), launches=2)
     for given, outputs in ((x, result.outputs), (y, result.other_outputs)):
         for rank, output in enumerate(outputs):
             want = expected(schedule, given, rank, op)
@@ -62,8 +62,9 @@ def check(ranks, collective, algorithm, protocol, dtype, block, op="sum", channe
 def matrix(native, counts, blocks, dtypes, threads):
     """All collectives by all algorithms and protocols that serve them."""
     for count in counts:
-        # Staging buffers so small that the larger blocks come in several slices.
-        ranks = Ranks(native, count, threads=threads, staging_bytes=count * 1024)
+        # Staging buffers so small that the largest blocks come in several slices, but not in so many that a launch's
+        # commands would fill a stream's queue.
+        ranks = Ranks(native, count, threads=threads, staging_bytes=count * max(1024, blocks[-1] // 2 // 256 * 256))
         for collective in COLLECTIVES:
             for block in blocks:
                 for dtype in dtypes:

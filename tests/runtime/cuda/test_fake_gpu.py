@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -10,6 +12,18 @@ from tests.runtime.cuda.cudahost_jobs import REFUSED, run_job
 
 FAKE = os.environ.get("TEST_CUDA_FAKE", "")
 needs_fake = pytest.mark.skipif(not FAKE, reason="TEST_CUDA_FAKE does not name _native_cuda_fake; use make pytest")
+
+_BOTH_MODULES = """
+import importlib.util, os
+import jaxring._native
+spec = importlib.util.spec_from_file_location("_native_cuda_fake", os.environ["TEST_CUDA_FAKE"])
+spec.loader.exec_module(importlib.util.module_from_spec(spec))
+"""
+
+
+@needs_fake
+def test_both_native_modules_load_without_a_warning():
+    subprocess.run([sys.executable, "-W", "error", "-c", _BOTH_MODULES], check=True)
 
 
 @needs_fake
