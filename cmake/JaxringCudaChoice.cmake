@@ -12,10 +12,10 @@ set(_oldest 80)
 set(_without_gpu 90)
 set(_takes "about 2 minutes of CPU time, and 1 more for each further architecture")
 
-# What the record of experimental parts says of the engine: MARK, unless the line of "cuda" says False.
+# What the record of experimental parts says of the engine: ONE_GPU, unless the line of "cuda" says nothing.
 set(_mark "")
-file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../jaxring/plan/gpu/experimental.py" _record REGEX "^MARK = |^    \"cuda\": True")
-if(_record MATCHES "MARK = \"([^\"]+)\".*\"cuda\": True")
+file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../jaxring/plan/gpu/experimental.py" _record REGEX "^ONE_GPU = |^    \"cuda\": ONE_GPU")
+if(_record MATCHES "ONE_GPU = \"([^\"]+)\".*\"cuda\": ONE_GPU")
   set(_mark " (${CMAKE_MATCH_1})")
 endif()
 

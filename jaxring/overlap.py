@@ -3,7 +3,7 @@
 On CPU the collective is an asynchronous custom call: XLA continues with the operations that do not need its result.
 `Handle.done` adds the place in the program where the result is taken; its docstring says how XLA treats it.
 
-On GPUs (experimental: has not run on a GPU yet) XLA treats a custom call as done when its stream reaches the next
+On GPUs (experimental: has run on one GPU only) XLA treats a custom call as done when its stream reaches the next
 operation. A collective that is started runs on a separate stream, and XLA does not know that its result is not there
 yet, so only a done may use it. Operations on the result (a transposition, for example) are kept in the handle until
 then, and a handle that leaves its trace is done there. The collective is moved to the other stream only where its
@@ -62,7 +62,7 @@ class Handle(Generic[Tree]):
         that is free only after the transfer; each makes it wait. Values of regions that leave mesh axes to the
         partitioner are only kept together by `jax.lax.optimization_barrier`, which does not hold on CPU.
 
-        On GPUs (experimental: has not run on a GPU yet) the collective runs beside what XLA places between the start
+        On GPUs (experimental: has run on one GPU only) the collective runs beside what XLA places between the start
         and the done. Where the done is in another trace than the start (in a loop's body, say), and where mesh axes are
         left to the partitioner, it does not.
         """

@@ -47,6 +47,12 @@ def summary(stages: list[Row], rows: list[Row]) -> str:
             name = " ".join(str(row[key]) for key in ("kind", "what", "version") if key in row)
             found = row.get("left_out") or row.get("error") or f"{row['us']:.1f}"
             lines.append(f"| {name} | {row.get('ranks', '')} | {row.get('bytes', '')} | {found} |")
+    if calls := [row for row in rows if row["kind"] == "jax"]:
+        lines += ["", "All-reduces that follow one another in a program under JAX, a process for each rank:", ""]
+        lines += ["| processes | MPS | bytes | calls in a program | us for one | way |", "|--:|---|--:|--:|--:|---|"]
+        for row in calls:
+            head = f"| {row['processes']} | {'yes' if row['mps'] else 'no'} | {row['bytes']} | {row['calls']} | "
+            lines.append(head + f"{row['us']:.1f} | {row['plan']} |")
     return "\n".join(lines) + "\n"
 
 

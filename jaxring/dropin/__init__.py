@@ -29,7 +29,7 @@ def install(*, whole_program: bool = False) -> None:
     """Lowers JAX's own collective primitives to jaxring, on the platforms that it serves, until `uninstall`.
 
     With ``whole_program`` also the collectives that XLA's partitioner inserts run on jaxring: those of plain `jax.jit`
-    over sharded arrays, on CPUs and on GPUs (experimental: has not run on a GPU yet). RuntimeError where this jaxlib
+    over sharded arrays, on CPUs and on GPUs (experimental: has run on one GPU only). RuntimeError where this jaxlib
     does not allow that.
 
     It holds for the whole process and all its threads; a second call changes nothing, but that one may ask for more

@@ -17,8 +17,8 @@ def build_info() -> dict[str, Any]:
     """What was compiled in: versions, compiler, the CPU instruction set in use.
 
     ``cuda_version``, ``cuda_architectures``, ``cuda_transports`` (not which of them this machine has) and ``nvtx`` (the
-    version whose ranges name launches in profiles) are those of the CUDA engine (experimental: has not run on a GPU
-    yet), "" where jaxring was built without it.
+    version whose ranges name launches in profiles) are those of the CUDA engine (experimental: has run on one GPU
+    only), "" where jaxring was built without it.
     """
     cuda = native_module()
     without = dict.fromkeys(("cuda_version", "cuda_architectures", "cuda_transports", "nvtx"), "")
@@ -30,7 +30,7 @@ def counters() -> dict[str, int]:
 
     ``moves`` counts how often a waiting thread moved to a processor on which no peer waits. ``connections`` counts the
     connections to this process's listener in this epoch of the job, ``refused`` those of them that did not
-    authenticate. The names of the CUDA engine (experimental: has not run on a GPU yet) begin with ``cuda_``; they are
+    authenticate. The names of the CUDA engine (experimental: has run on one GPU only) begin with ``cuda_``; they are
     there once it has started.
     """
     cuda = native_module()

@@ -87,6 +87,12 @@ def test_an_abstract_mesh():
 
 
 @needs_gpu
+@pytest.mark.parametrize("case", ["joined", "sharded"])
+def test_collectives_that_the_compiler_inserts(case):
+    run_job(case, 2, 1)
+
+
+@needs_gpu
 def test_staged_buffers():
     run_job("shared", 2, 1, JAXRING_P2P="staged")
 

@@ -73,7 +73,7 @@ def test_what_the_gpus_of_the_machine_need_is_built(tmp_path, capabilities, buil
     for wanted in ("=AUTO", "=ON"):
         said = machine.says(wanted)
         assert f"by nvcc 13.0 ({tmp_path}/bin/nvcc) for {built_for}, which takes about" in said
-        assert f"the CUDA engine ({experimental.MARK})" in said
+        assert f"the CUDA engine ({experimental.ONE_GPU})" in said
         assert "With pip: -C cmake.define.JAXRING_CUDA=OFF" in said
 
 
@@ -89,7 +89,7 @@ def test_without_a_gpu_none_is_built_unless_asked_for(tmp_path, driver, why):
     machine = Machine(tmp_path, driver)
     said = machine.says("=AUTO")
     assert f"CPU engine only: there is nvcc 13.0 ({tmp_path}/bin/nvcc), but {why}. JAXRING_CUDA=ON builds" in said
-    assert f"the CUDA engine ({experimental.MARK})" in said
+    assert f"the CUDA engine ({experimental.ONE_GPU})" in said
     assert "for sm_90, which takes about" in machine.says("=ON")
 
 
@@ -124,6 +124,6 @@ def test_what_a_gpu_has_run_is_not_called_experimental(tmp_path, no_gpu):
         (tmp_path / name).mkdir(parents=True)
     script = shutil.copy(SCRIPT, tmp_path / "cmake")
     text = (ROOT / "jaxring/plan/gpu/experimental.py").read_text()
-    assert text.count('"cuda": True') == 1
-    (tmp_path / "jaxring/plan/gpu/experimental.py").write_text(text.replace('"cuda": True', '"cuda": False'))
+    assert text.count('"cuda": ONE_GPU') == 1
+    (tmp_path / "jaxring/plan/gpu/experimental.py").write_text(text.replace('"cuda": ONE_GPU', '"cuda": ""'))
     assert "and the CUDA engine by nvcc 13.0" in no_gpu.says("=ON", script=script)

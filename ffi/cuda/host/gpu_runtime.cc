@@ -178,7 +178,7 @@ void Runtime::CheckPlans() {
         continue;
       }
       const std::string text =
-          "process " + std::to_string(peer) + ", with which " + name + " shares GPUs' work, is gone: " + end;
+          "process " + std::to_string(peer) + ", with which this process runs collectives on GPUs, is gone: " + end;
       // A process that ended in good order has finished its part of every operation that it began; only later ones
       // fail.
       if (engine_.Crashed(peer)) Report(text);

@@ -1,26 +1,28 @@
-"""What no GPU has run yet: the one record. Messages repeat it, and tests hold the documentation to it.
+"""What is said of the parts that GPUs have not run, or not in every way: the one record. Messages repeat it, and tests
+hold the documentation to it.
 
-A part becomes False here when `python -m benchmarks.gpu` has passed with it on a GPU; tests/docs/test_experimental.py
-then names the pages that still call it experimental. CMake reads MARK and the line of "cuda", too.
+A part's text becomes "" here when `python -m benchmarks.gpu` has passed with it where it is said not to have run;
+tests/docs/test_experimental.py then names the pages that still say it. CMake reads ONE_GPU and the line of "cuda", too.
 """
 
 from __future__ import annotations
 
-MARK = "experimental: has not run on a GPU yet"
+ONE_GPU = "experimental: has run on one GPU only"
+NEVER = "experimental: has not run on a GPU yet"
 EXPERIMENTAL = {
-    "cuda": True,  # the whole CUDA engine
-    "nvls": True,
-    "copy_engine": True,
-    "bulk_copies": True,
+    "cuda": ONE_GPU,  # the whole CUDA engine: with all ranks on one GPU, not between GPUs
+    "nvls": NEVER,
+    "copy_engine": "",
+    "bulk_copies": "",
 }
 
 
 def mark(part: str, before: str = "", after: str = "") -> str:
-    """MARK between two texts where the part is experimental, "" where a GPU has run it."""
-    return f"{before}{MARK}{after}" if EXPERIMENTAL[part] else ""
+    """What is said of the part between two texts, "" where nothing is."""
+    return f"{before}{EXPERIMENTAL[part]}{after}" if EXPERIMENTAL[part] else ""
 
 
 def of_choice(algorithm: str) -> str:
     """What the reason for a choice on GPUs adds, or ""."""
-    what = [name for part, name in (("cuda", "the CUDA engine"), (algorithm, algorithm)) if EXPERIMENTAL.get(part)]
-    return f"; {' with '.join(what)} is {MARK}" if what else ""
+    parts = (("cuda", "the CUDA engine"), (algorithm, algorithm))
+    return "".join(f"; {name} is {EXPERIMENTAL[part]}" for part, name in parts if EXPERIMENTAL.get(part))

@@ -67,6 +67,42 @@ def joined():
     assert [plan.nbytes for plan in jaxring.plans()] == [96 * 4, 7 * 4], jaxring.explain()
 
 
+def sharded(steps=5):
+    """Steps of an unchanged program, by data and by tensor parallelism, whose collectives the compiler inserts."""
+    random = np.random.default_rng(0)
+    weights = [random.normal(size=shape).astype(np.float32) for shape in ((16, 8 * RANKS), (8 * RANKS, 4))]
+    x, y = (random.normal(size=(8 * RANKS, width)).astype(np.float32) for width in (16, 4))
+
+    def loss(weights, x, y):
+        return ((jnp.tanh(x @ weights[0]) @ weights[1] - y) ** 2).mean()
+
+    def step(weights, x, y):
+        return [w - 0.1 * g for w, g in zip(weights, jax.grad(loss)(weights, x, y), strict=True)]
+
+    def place(value, spec):
+        sharding = jax.sharding.NamedSharding(mesh, spec)
+        return jax.make_array_from_callback(value.shape, sharding, lambda at: value[at])
+
+    expected = [w.astype(np.float64) for w in weights]
+    for _ in range(steps):
+        hidden = np.tanh(x @ expected[0])
+        error = 2 * (hidden @ expected[1] - y) / y.size
+        slopes = x.T @ (error @ expected[1].T * (1 - hidden**2)), hidden.T @ error
+        expected = [w - 0.1 * g for w, g in zip(expected, slopes, strict=True)]
+    for data, first, second in ((P("d"), P(), P()), (P(), P(None, "d"), P("d", None))):
+        given = [place(weights[0], first), place(weights[1], second)]
+        with jax.default_matmul_precision("highest"), jaxring.installed(whole_program=True):
+            compiled = jax.jit(step).lower(given, place(x, data), place(y, data)).compile()
+        text = compiled.as_text()
+        assert 'custom_call_target="jaxring_' in text, text
+        assert " all-reduce(" not in text, text
+        for _ in range(steps):
+            given = compiled(given, place(x, data), place(y, data))
+        for got, wanted in zip(given, expected, strict=True):
+            for shard in got.addressable_shards:
+                np.testing.assert_allclose(np.asarray(shard.data), wanted[shard.index], rtol=1e-3, atol=1e-5)
+
+
 def abstract():
     """One program over a mesh without devices, on two orders of them: XLA must not capture it before ranks are read."""
     rows = np.arange(RANKS * 6, dtype=np.float32).reshape(RANKS, 6)

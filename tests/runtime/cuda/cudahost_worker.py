@@ -27,6 +27,7 @@ from tests.runtime.cuda.cudahost_values import (
     not_switched,
     over_rdma,
     replays,
+    sharded,
     smoke,
     switched,
     traced_again,
@@ -81,6 +82,7 @@ CASES["collectives"] = lambda: (engine.start(), collectives(), loop(), traced_ag
 CASES["smoke"] = lambda: (engine.start(), smoke(), memory())
 CASES["abstract"] = lambda: (engine.start(), abstract())
 CASES["joined"] = lambda: (engine.start(), joined())
+CASES["sharded"] = lambda: (engine.start(), sharded())
 CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol="ll"))
 CASES["network"] = lambda: (engine.start(), collectives(), explained("network"))
 CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), memory(), loop())

@@ -37,6 +37,8 @@ def test_both_native_modules_load_without_a_warning():
         ("abstract", 2, 2, {}),
         ("joined", 1, 4, {}),
         ("joined", 2, 2, {}),
+        ("sharded", 1, 4, {}),
+        ("sharded", 2, 2, {}),
         ("ring", 1, 4, {"JAXRING_CUDA_BULK_BYTES": "16"}),
         ("matrix", 1, 1, {}),
         ("shared", 2, 2, {}),
