@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import pathlib
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,16 @@ from jaxring.plan import msccl, tuner
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.settings.sizes import shown
 from jaxring.simulate import clusters, goal
+from jaxring.simulate.chakra import nodes
+from jaxring.simulate.chakra import schedule as chakra
 from jaxring.simulate.faults import Faults
 from jaxring.simulate.run import Run, schedule_of, simulate, spec_of
 from jaxring.simulate.sizes import cut
 
 if TYPE_CHECKING:
+    from jaxring.plan.schedule import Schedule
     from jaxring.simulate.cluster import Cluster
+    from jaxring.simulate.sizes import Sizes
     from jaxring.simulate.training import Collective
 
 HELP = "simulate a collective on a described cluster"
@@ -59,9 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON instead")
     add("--plot", type=pathlib.Path, metavar="FILE", help="draw times over sizes (needs matplotlib)")
     add("--trace", type=pathlib.Path, metavar="FILE", help="write the last run for Perfetto")
-    help_ = "simulate a training step instead: a list in JSON, or a flight record"
+    help_ = "simulate a training step instead: a list in JSON, a Chakra trace (.et), or a flight record"
     add("--step", type=pathlib.Path, metavar="FILE", help=help_)
     add("--goal", type=pathlib.Path, metavar="FILE", help="write the last run's schedule in GOAL, for LogGOPSim")
+    help_ = "write the last run's schedule, or the step, as Chakra traces PREFIX.RANK.et"
+    add("--chakra", type=pathlib.Path, metavar="PREFIX", help=help_)
     add("--seed", type=int, default=0, metavar="N", help="of what is drawn at random (default: 0)")
     pairs: dict[str, str] = {
         "straggler": "RANK:FACTOR: the rank's work takes so many times as long",
@@ -86,10 +93,16 @@ def run(arguments: argparse.Namespace) -> int:
             name, arguments.collective = msccl.register(_text(arguments.plan))
             arguments.algorithm = [name]
         if arguments.step:
-            return simulate_step.run(arguments.step, lambda entry: _entry(arguments, cluster, entry), arguments.json)
+            ranks = cluster.ranks * arguments.nodes[0]
+            simulated = functools.partial(_entry, arguments, cluster)
+            return simulate_step.run(arguments.step, simulated, arguments.json, arguments.chakra, ranks)
         runs = _runs(arguments, cluster)
         if arguments.goal:
-            _goal(arguments.goal, runs[-1], cluster, arguments.dtype)
+            arguments.goal.parent.mkdir(parents=True, exist_ok=True)
+            arguments.goal.write_text(goal.text(*_exported(runs[-1], cluster, arguments.dtype)))
+        if arguments.chakra:
+            traces = chakra.by_rank(*_exported(runs[-1], cluster, arguments.dtype))
+            simulate_step.write(arguments.chakra, map(nodes.write, traces))
     except ValueError as error:
         raise JaxringError(f"{error}.") from None
     if arguments.trace:
@@ -143,6 +156,12 @@ def _runs(arguments: argparse.Namespace, cluster: Cluster) -> list[Run]:
 
 def _entry(arguments: argparse.Namespace, cluster: Cluster, entry: Collective) -> Run:
     """The run of a training step's collective, on the first number of hosts that is given."""
+    ranks = cluster.ranks * arguments.nodes[0]
+    if entry.ranks not in (0, ranks):
+        raise ValueError(
+            f"{entry.name or entry.collective} is of {entry.ranks} ranks, and {cluster.name} with {arguments.nodes[0]} "
+            f"host(s) has {ranks}; a step's collectives are simulated among all ranks"
+        )
     named = [entry.algorithm] if entry.algorithm else arguments.algorithm[:1]
     options = {"collective": entry.collective, "sizes": [entry.nbytes], "nodes": arguments.nodes[:1]}
     return _runs(argparse.Namespace(**(vars(arguments) | options | {"algorithm": named})), cluster)[0]
@@ -244,12 +263,11 @@ def _text(path: pathlib.Path) -> str:
         raise JaxringError(f"{path} cannot be read: {error}.") from None
 
 
-def _goal(path: pathlib.Path, run: Run, cluster: Cluster, dtype: str) -> None:
+def _exported(run: Run, cluster: Cluster, dtype: str) -> tuple[Schedule, Sizes, float]:
+    """A run's schedule for formats of other simulators, how it is cut, and us for each byte that a step reads."""
     model = cluster.models[run.protocol]
-    placement = cluster.placement(run.hosts)
-    schedule = schedule_of(spec_of(run.collective, placement, run.algorithm, run.channels))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(goal.text(schedule, cut(schedule, run.nbytes, dtype, model.tile_bytes), model.copy))
+    schedule = schedule_of(spec_of(run.collective, cluster.placement(run.hosts), run.algorithm, run.channels))
+    return schedule, cut(schedule, run.nbytes, dtype, model.tile_bytes), model.copy
 
 
 def _trace(path: pathlib.Path, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""`jaxring simulate --step`: a training step from a list in JSON, or from a flight record."""
+"""`jaxring simulate --step`: a training step from a list in JSON, a Chakra trace, or a flight record."""
 
 from __future__ import annotations
 
@@ -11,23 +11,50 @@ from jaxring.errors import JaxringError
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.settings.sizes import shown
 from jaxring.simulate import training
+from jaxring.simulate.chakra import nodes
+from jaxring.simulate.chakra import step as chakra
 from jaxring.trace import flight
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from jaxring.simulate.run import Run
 
 
-def run(path: pathlib.Path, simulated: Callable[[training.Collective], Run], as_json: bool) -> int:
-    """Play the step in ``path`` and print it. Raises JaxringError for a file that holds none."""
+# Entries that are printed, the longest ones.
+_ROWS = 40
+
+
+def run(
+    path: pathlib.Path,
+    simulated: Callable[[training.Collective], Run],
+    as_json: bool,
+    trace: pathlib.Path | None,
+    ranks: int,
+) -> int:
+    """Play the step in ``path`` and print it; ``trace``: write it for so many ranks as Chakra traces of this prefix.
+
+    Raises JaxringError for a file that holds no step, with the place in it.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise JaxringError(f"{path} cannot be read: {error.strerror}.") from None
-    entries = _recorded(data, path) if data.startswith(flight.MAGIC) else training.read(data.decode())
-    found = training.play(entries, simulated)
+    ordered = not path.name.endswith((".et", ".et.gz"))
+    try:
+        if not ordered:
+            entries = chakra.entries(nodes.read(data))
+        elif data.startswith(flight.MAGIC):
+            entries = _recorded(data, path)
+        else:
+            entries = training.read(data.decode())
+        made = nodes.write(chakra.nodes(entries, ordered)) if trace is not None else b""
+    except ValueError as error:
+        raise JaxringError(f"{path}: {error}.") from None
+    found = training.play(entries, simulated, ordered)
+    if trace is not None:
+        write(trace, [made] * ranks)
     if as_json:
         print(json.dumps(dataclasses.asdict(found), indent=1))
         return 0
@@ -35,15 +62,25 @@ def run(path: pathlib.Path, simulated: Callable[[training.Collective], Run], as_
         f"The step takes {found.step:,.1f} us: {found.compute:,.1f} us of computation, and "
         f"{found.communication:,.1f} us of communication, of which {found.exposed:,.1f} us are exposed."
     )
+    longest = sorted(range(len(entries)), key=lambda i: found.spans[i][0] - found.spans[i][1])[:_ROWS]
     rows = []
-    for entry, (begin, end) in zip(entries, found.spans, strict=True):
+    for position in sorted(longest, key=lambda i: (found.spans[i], i)):
+        entry, (begin, end) = entries[position], found.spans[position]
         what = f"{entry.collective}, {shown(entry.nbytes)}" if isinstance(entry, training.Collective) else "computation"
-        rows.append((f"{begin:,.1f}", f"{end - begin:,.1f}", what))
-    tables.console().print(tables.table("Entries", ("from us", "us", "what"), rows))
+        rows.append((f"{begin:,.1f}", f"{end - begin:,.1f}", f"{what} ({entry.name})" if entry.name else what))
+    title = "Entries" if len(rows) == len(entries) else f"The longest {len(rows)} of {len(entries)} entries"
+    tables.console().print(tables.table(title, ("from us", "us", "what"), rows))
     return 0
 
 
-def _recorded(data: bytes, path: pathlib.Path) -> list[training.Compute | training.Collective]:
+def write(prefix: pathlib.Path, traces: Iterable[bytes]) -> None:
+    """The Chakra traces of rank 0, of rank 1, and so on, as PREFIX.RANK.et."""
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    for rank, data in enumerate(traces):
+        prefix.with_name(f"{prefix.name}.{rank}.et").write_bytes(data)
+
+
+def _recorded(data: bytes, path: pathlib.Path) -> list[training.Entry]:
     """The collectives that ended well in a flight record, and the computation between them."""
     # Only here, because it imports jax, without which the command starts several times as fast.
     from jaxring.profiler.spans import plan

@@ -1,12 +1,15 @@
-"""A training step: computations and collectives in their order, to the time of the step and what communication adds.
+"""A training step: computations and collectives, to the time of the step and what communication adds.
 
-A process has a thread of computation and one of communication. A collective begins when the computation before it in
-the list is over and the collectives before it are; a computation that needs one waits for its end.
+A process computes one thing at a time, communicates one thing at a time, and its host does one thing at a time beside.
+In a step that is ordered, a collective begins when the computation before it in the list is over and the collectives
+before it are, and a computation when the one before it is; a computation that needs a collective waits for its end. In
+one that is not, as a trace's is, an entry waits for what it needs only, and what has waited longest begins first.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -20,24 +23,34 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Compute:
-    """Us of computation, after the collectives that are waited for: ``needs``, by their positions in the list."""
+    """Us of computation, after what is waited for: ``needs``, by positions in the list. ``host``: the host does it."""
 
     us: float
     needs: tuple[int, ...] = ()
+    host: bool = False
+    name: str = dataclasses.field(default="", compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective of so many bytes of input per rank. ``algorithm``: "" where the planner chooses."""
+    """A collective of so many bytes of input per rank. ``algorithm``: "" where the planner chooses. ``ranks``: how many
+    take part, 0 where all do."""
 
     collective: str
     nbytes: int
     algorithm: str = ""
+    needs: tuple[int, ...] = ()
+    ranks: int = 0
+    name: str = dataclasses.field(default="", compare=False)
+
+
+Entry = Compute | Collective
 
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """In us. ``exposed``: for which the computation waits, or has ended before the last collective.
+    """In us. ``compute``: computation, without the host's. ``exposed``: what is left of the step beside computation,
+    the host's included.
 
     ``spans``: begin and end of each entry of the list.
     """
@@ -49,7 +62,7 @@ class Timeline:
     spans: tuple[tuple[float, float], ...]
 
 
-def read(text: str) -> list[Compute | Collective]:
+def read(text: str) -> list[Entry]:
     """A list in JSON: {"compute_us": 100, "needs": [0]} and {"collective": "all_reduce", "bytes": 1048576,
     "algorithm": "ring"}. Raises ValueError with the position of what is no such entry."""
     data = json.loads(text)
@@ -58,7 +71,7 @@ def read(text: str) -> list[Compute | Collective]:
     return [_entry(position, entry) for position, entry in enumerate(data)]
 
 
-def _entry(position: int, entry: Any) -> Compute | Collective:
+def _entry(position: int, entry: Any) -> Entry:
     def wrong(why: str) -> ValueError:
         return ValueError(f"entry {position} of the step: {why}")
 
@@ -81,35 +94,109 @@ def _entry(position: int, entry: Any) -> Compute | Collective:
     raise wrong(f"it has {', '.join(sorted(entry)) or 'nothing'}, not compute_us, or collective and bytes")
 
 
-def play(entries: Sequence[Compute | Collective], simulated: Callable[[Collective], Run]) -> Timeline:
-    """The step. ``simulated`` gives a collective's run; it is asked once for each that differs."""
+def waits(entries: Sequence[Entry]) -> list[tuple[int, ...]]:
+    """The positions that each entry of an ordered step waits for: those that it needs, and those that its place in the
+    list implies."""
+    found: list[tuple[int, ...]] = []
+    last: dict[type, int] = {}
+    for position, entry in enumerate(entries):
+        implied = [
+            last[each] for each in (Compute, Collective) if each in last and isinstance(entry, (each, Collective))
+        ]
+        found.append(tuple(dict.fromkeys((*entry.needs, *implied))))
+        last[type(entry)] = position
+    return found
+
+
+def play(entries: Sequence[Entry], simulated: Callable[[Collective], Run], ordered: bool = True) -> Timeline:
+    """The step. ``simulated`` gives a collective's run; it is asked once for each that differs.
+
+    Raises ValueError where entries wait for each other.
+    """
     times: dict[Collective, float] = {}
-    spans: list[tuple[float, float]] = []
-    computed = communicated = busy = talked = 0.0
+    took: list[float] = []
     for entry in entries:
         if isinstance(entry, Compute):
-            begin = max([computed, *(spans[need][1] for need in entry.needs)])
-            computed = begin + entry.us
-            busy += entry.us
-            spans.append((begin, computed))
+            took.append(entry.us)
             continue
-        if entry not in times:
-            times[entry] = simulated(entry).time_us
-        begin = max(computed, communicated)
-        communicated = begin + times[entry]
-        talked += times[entry]
-        spans.append((begin, communicated))
-    step = max(computed, communicated)
-    return Timeline(step, busy, talked, step - busy, tuple(spans))
+        alone = dataclasses.replace(entry, needs=())
+        if alone not in times:
+            times[alone] = simulated(alone).time_us
+        took.append(times[alone])
+    needs = waits(entries) if ordered else [tuple(set(entry.needs)) for entry in entries]
+    spans = _spans([_unit(entry) for entry in entries], took, needs)
+    step = max((end for _, end in spans), default=0.0)
+    computing = [span for span, entry in zip(spans, entries, strict=True) if isinstance(entry, Compute)]
+    return Timeline(
+        step,
+        sum(us for us, entry in zip(took, entries, strict=True) if _unit(entry) == "compute"),
+        sum(us for us, entry in zip(took, entries, strict=True) if _unit(entry) == "network"),
+        step - _covered(computing),
+        tuple(spans),
+    )
 
 
-def from_records(records: Sequence[tuple[float, float, str, int]]) -> list[Compute | Collective]:
+def _unit(entry: Entry) -> str:
+    """What does one such entry at a time."""
+    if isinstance(entry, Collective):
+        return "network"
+    return "host" if entry.host else "compute"
+
+
+def _spans(units: list[str], took: list[float], needs: list[tuple[int, ...]]) -> list[tuple[float, float]]:
+    """When each entry begins and ends, where each unit does one at a time: of those that are ready the one that has
+    been longest, and of those the first in the list."""
+    spans = [(-1.0, -1.0)] * len(units)
+    after: list[list[int]] = [[] for _ in units]
+    missing = [len(each) for each in needs]
+    for position, each in enumerate(needs):
+        for other in each:
+            after[other].append(position)
+    ready: dict[str, list[tuple[float, int]]] = {unit: [] for unit in units}
+    busy: set[str] = set()
+    ends: list[tuple[float, int]] = []
+    now, over = 0.0, [position for position, count in enumerate(missing) if not count]
+    while True:
+        for position in over:
+            heapq.heappush(ready[units[position]], (now, position))
+        for unit, queue in ready.items():
+            if queue and unit not in busy:
+                _, position = heapq.heappop(queue)
+                spans[position] = (now, now + took[position])
+                heapq.heappush(ends, (now + took[position], position))
+                busy.add(unit)
+        if not ends:
+            break
+        now, over = ends[0][0], []
+        while ends and ends[0][0] == now:
+            _, position = heapq.heappop(ends)
+            busy.discard(units[position])
+            for other in after[position]:
+                missing[other] -= 1
+                if not missing[other]:
+                    over.append(other)
+    if any(missing):
+        waiting = [str(position) for position, count in enumerate(missing) if count]
+        raise ValueError(f"the entries {', '.join(waiting[:10])} of the step wait for each other")
+    return spans
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """How long at least one of them lasts."""
+    total, until = 0.0, 0.0
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
+def from_records(records: Sequence[tuple[float, float, str, int]]) -> list[Entry]:
     """The list of a process's collectives as they were recorded: (launched, ended, collective, bytes), in us.
 
     What lies between the end of all before and the next launch is computation that waited for them; what lies between
     two launches that overlap is computation that did not.
     """
-    found: list[Compute | Collective] = []
+    found: list[Entry] = []
     open_: list[tuple[float, int]] = []  # end and position of collectives that nothing has waited for
     last = None
     for launched, ended, collective, nbytes in sorted(records):

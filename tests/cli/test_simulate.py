@@ -8,6 +8,7 @@ import types
 import pytest
 
 from jaxring.cli import main
+from jaxring.simulate.chakra import nodes
 from jaxring.trace import flight
 from tests.plan.test_msccl import ring_all_reduce
 
@@ -71,6 +72,56 @@ def test_step_of_a_flight_record(capsys, tmp_path, monkeypatch):
     records.clear()
     assert main(["simulate", "--step", str(path)]) == 1
     assert "records no collective that has ended well" in capsys.readouterr().err
+
+
+def test_step_written_as_chakra_and_read_again(capsys, tmp_path):
+    path = tmp_path / "step.json"
+    path.write_text(
+        '[{"compute_us": 90}, {"collective": "all_reduce", "bytes": 65536}, {"compute_us": 9}, '
+        '{"compute_us": 4, "needs": [1]}]'
+    )
+    given = ["simulate", "--cluster", "ethernet-25g", "--nodes", "4", "--json"]
+    assert main([*given, "--step", str(path), "--chakra", str(tmp_path / "out" / "step")]) == 0
+    step = json.loads(capsys.readouterr().out)
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == [f"step.{rank}.et" for rank in range(4)]
+    trace = tmp_path / "out" / "step.3.et"
+    assert main([*given, "--step", str(trace)]) == 0
+    assert json.loads(capsys.readouterr().out) == step
+    trace.write_bytes(trace.read_bytes()[:-1])
+    assert main([*given, "--step", str(trace)]) == 1
+    assert f"{trace}: byte " in capsys.readouterr().err
+
+
+def test_collectives_of_a_part_of_the_ranks_are_refused(capsys, tmp_path):
+    members = '[\'[{"pg_name": "1", "ranks": [0, 2]}]\']'
+    collective = {"comm_type": 0, "comm_size": 4096, "pg_name": "1"}
+    trace = [
+        nodes.Node(1, "groups", nodes.NodeType.METADATA_NODE, inputs=members),
+        nodes.Node(2, "sum", nodes.NodeType.COMM_COLL_NODE, attributes=collective),
+    ]
+    path = tmp_path / "trace.0.et"
+    path.write_bytes(nodes.write(trace))
+    assert main(["simulate", "--cluster", "ethernet-25g", "--nodes", "2", "--step", str(path)]) == 0
+    capsys.readouterr()
+    assert main(["simulate", "--cluster", "ethernet-25g", "--nodes", "4", "--step", str(path)]) == 1
+    assert "sum is of 2 ranks, and ethernet-25g with 4 host(s) has 4" in capsys.readouterr().err
+
+
+def test_a_schedule_as_chakra(capsys, tmp_path):
+    given = ["--cluster", "ethernet-25g", "--nodes", "3", "--algorithm", "ring", "--chakra", str(tmp_path / "ring")]
+    assert main(["simulate", *given]) == 0
+    types = [node.type for node in nodes.read((tmp_path / "ring.2.et").read_bytes())]
+    assert {nodes.NodeType.COMM_SEND_NODE, nodes.NodeType.COMM_RECV_NODE} <= set(types)
+    assert main(["simulate", "--algorithm", "direct", "--chakra", str(tmp_path / "direct")]) == 1
+    assert "Chakra does not know" in capsys.readouterr().err
+
+
+def test_long_steps_are_printed_in_part(capsys, tmp_path):
+    path = tmp_path / "step.json"
+    path.write_text(json.dumps([{"compute_us": us} for us in range(1, 61)]))
+    assert main(["simulate", "--step", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "The longest 40 of 60 entries" in said
 
 
 def test_a_plan_of_msccl(capsys, tmp_path):

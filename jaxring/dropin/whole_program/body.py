@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxring._protobuf import Message, packed
 from jaxring.dropin.whole_program.aliasing import Uses
 from jaxring.dropin.whole_program.hlo import Instruction
 from jaxring.dropin.whole_program.shapes import row_major
 from jaxring.dropin.whole_program.unserved import UnservedError
-from jaxring.dropin.whole_program.wire import Message, packed
 
 if TYPE_CHECKING:
     from jaxring.dropin.whole_program.hlo import Computation, Module

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import jaxring._native as _native
+from jaxring._protobuf import Message, packed
 from jaxring.dropin.whole_program.unserved import UnservedError
-from jaxring.dropin.whole_program.wire import Message, packed
 from jaxring.plan import dtypes
 from jaxring.plan.collectives import CALLS
 from jaxring.runtime import programs

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxring._protobuf import Message
 from jaxring.dropin.whole_program.unserved import UnservedError
-from jaxring.dropin.whole_program.wire import Message
 
 if TYPE_CHECKING:
     from jaxring.dropin.whole_program.hlo import Instruction

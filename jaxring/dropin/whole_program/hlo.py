@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 
+from jaxring._protobuf import Message
 from jaxring.dropin.whole_program.places import Places
 from jaxring.dropin.whole_program.shapes import NARROW
-from jaxring.dropin.whole_program.wire import Message
 
 _LOCAL = (1 << 32) - 1
 

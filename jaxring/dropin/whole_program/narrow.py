@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from jaxring._protobuf import Message, packed
 from jaxring.dropin.whole_program.hlo import Instruction
 from jaxring.dropin.whole_program.shapes import WIDER, is_tuple, of_dtype, shapes
-from jaxring.dropin.whole_program.wire import Message, packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ import functools
 import itertools
 from typing import TYPE_CHECKING
 
+from jaxring._protobuf import Message
 from jaxring.dropin.sites import is_installed, is_users
-from jaxring.dropin.whole_program.wire import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxring._protobuf import Message
 from jaxring.dropin.whole_program import groups as replica_groups
 from jaxring.dropin.whole_program.narrow import narrow_dtypes, narrow_operands, narrow_results
 from jaxring.dropin.whole_program.shapes import is_tuple, shapes
 from jaxring.dropin.whole_program.unserved import UnservedError
-from jaxring.dropin.whole_program.wire import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from jaxring.dropin.whole_program.wire import Message, packed
+from jaxring._protobuf import Message, packed
 
 # xla.PrimitiveType
 _DTYPES = {

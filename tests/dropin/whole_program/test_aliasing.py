@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import jaxring
+from jaxring._protobuf import Message, packed
 from jaxring.dropin.whole_program.aliasing import Uses
 from jaxring.dropin.whole_program.hlo import Computation, Module
-from jaxring.dropin.whole_program.wire import Message, packed
 from tests.dropin.whole_program.wp_programs import matrix, mesh
 
 FLAT = mesh((8,))

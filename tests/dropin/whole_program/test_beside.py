@@ -12,9 +12,9 @@ import pytest
 from jaxlib import _xla
 
 import jaxring
+from jaxring._protobuf import Message
 from jaxring.dropin.whole_program.hlo import Module
 from jaxring.dropin.whole_program.transformation import transform
-from jaxring.dropin.whole_program.wire import Message
 from tests.dropin.whole_program.wp_programs import left, matrix, mesh
 from tests.stress.stress_jobs import Job, environment, run_job
 

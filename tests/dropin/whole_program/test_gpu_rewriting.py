@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxring import _compat
+from jaxring._protobuf import Message, packed
 from jaxring.dropin.whole_program.body import Body
 from jaxring.dropin.whole_program.gpu import chain
 from jaxring.dropin.whole_program.gpu.blocks import lead_with_blocks
@@ -21,7 +22,6 @@ from jaxring.dropin.whole_program.gpu.scatters import make_scatters
 from jaxring.dropin.whole_program.hlo import Module
 from jaxring.dropin.whole_program.rewrite import groups_of
 from jaxring.dropin.whole_program.shapes import Shape, row_major, shapes
-from jaxring.dropin.whole_program.wire import Message, packed
 
 RANKS = 4
 BASE = 7 << 32

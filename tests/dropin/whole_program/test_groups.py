@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from jaxring._protobuf import Message, packed
 from jaxring.dropin.whole_program.groups import groups
 from jaxring.dropin.whole_program.hlo import Instruction
 from jaxring.dropin.whole_program.shapes import Shape
 from jaxring.dropin.whole_program.unserved import UnservedError
-from jaxring.dropin.whole_program.wire import Message, packed
 
 
 def by_axes(sizes, references, devices=None, iota=None):

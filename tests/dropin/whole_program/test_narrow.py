@@ -13,9 +13,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from jaxring._protobuf import Message
 from jaxring.dropin.whole_program.hlo import Module
 from jaxring.dropin.whole_program.shapes import Shape
-from jaxring.dropin.whole_program.wire import Message
 from tests.dropin.whole_program.wp_programs import exported, left, matrix, mesh, over
 
 FLAT = mesh((8,))

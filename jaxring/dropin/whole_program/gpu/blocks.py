@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxring._protobuf import Message, packed
 from jaxring.dropin.whole_program.body import Body
 from jaxring.dropin.whole_program.rewrite import groups_of
 from jaxring.dropin.whole_program.shapes import Shape, is_tuple, shapes
 from jaxring.dropin.whole_program.unserved import UnservedError
-from jaxring.dropin.whole_program.wire import Message, packed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

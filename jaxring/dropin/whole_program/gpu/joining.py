@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from jaxring._protobuf import Message
 from jaxring.dropin.whole_program.body import Body
 from jaxring.dropin.whole_program.gpu.dependencies import Dependencies, as_ready, in_order, needs
 from jaxring.dropin.whole_program.rewrite import groups_of
 from jaxring.dropin.whole_program.shapes import is_tuple, shapes
 from jaxring.dropin.whole_program.unserved import UnservedError
-from jaxring.dropin.whole_program.wire import Message
 from jaxring.plan import dtypes
 
 if TYPE_CHECKING:

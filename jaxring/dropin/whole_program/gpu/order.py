@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jaxring._protobuf import Message, packed
 from jaxring.dropin.whole_program.body import Body
 from jaxring.dropin.whole_program.gpu.dependencies import as_ready, in_order, needs
 from jaxring.dropin.whole_program.rewrite import OPCODES
 from jaxring.dropin.whole_program.shapes import is_tuple
-from jaxring.dropin.whole_program.wire import Message, packed
 from jaxring.runtime.service import COLLECTIVE_TARGETS, STARTS, UNCAPTURED
 
 if TYPE_CHECKING:

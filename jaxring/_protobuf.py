@@ -1,8 +1,8 @@
-"""The wire format of protocol buffers, as far as editing a message needs it.
+"""The wire format of protocol buffers, as far as reading, writing and editing messages needs it.
 
-XLA hands its modules over as serialized ``HloModuleProto``s. JAX does not depend on Python's protobuf package, whose
-messages would need XLA's schema besides, of every version. Editing needs less: a message is the list of its fields, in
-order, and those that nothing here knows stay as they are.
+XLA hands its modules over as serialized ``HloModuleProto``s, and Chakra's traces are messages, too. JAX does not depend
+on Python's protobuf package, whose messages would need the schemas besides, of every version. Editing needs less: a
+message is the list of its fields, in order, and those that nothing here knows stay as they are.
 """
 
 from __future__ import annotations
@@ -128,6 +128,33 @@ class Message:
                 parts.append(_encode(len(value)))
             parts.append(value)
         return b"".join(parts)
+
+
+def delimited(messages: Iterable[Message]) -> bytes:
+    """Messages one after another, each behind its length, as streams of protocol buffers are kept."""
+    parts: list[bytes] = []
+    for message in messages:
+        data = bytes(message)
+        parts += (_encode(len(data)), data)
+    return b"".join(parts)
+
+
+def undelimited(data: bytes) -> Iterator[tuple[int, Message]]:
+    """The messages of such a stream, and the offset at which each begins. Raises ValueError with the offset of one that
+    the data do not hold whole."""
+    at = 0
+    while at < len(data):
+        begin = at
+        try:
+            size, at = _varint(data, at)
+            message = Message(data[at : at + size])
+            message.read()
+        except (IndexError, ValueError) as error:
+            raise ValueError(f"byte {begin}: no message of protocol buffers begins here ({error})") from None
+        if at + size > len(data):
+            raise ValueError(f"byte {begin}: a message of {size} bytes begins here, and {len(data) - at} are left")
+        at += size
+        yield begin, message
 
 
 def packed(numbers: Iterable[int]) -> bytes:

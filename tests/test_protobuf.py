@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxring.dropin.whole_program.wire import Message, packed
+from jaxring._protobuf import Message, delimited, packed, undelimited
 
 
 @pytest.mark.parametrize("numbers", [[], [0], [127, 128, 300], [2**31 - 1, 2**63 - 1], [-1, 5, -(2**63)]])
@@ -32,3 +32,17 @@ def test_what_nobody_changes_is_written_as_it_was_read():
     assert message.number(1) == 1
     assert message.text(2) == "hi"
     assert bytes(message) == data
+
+
+def test_a_stream_of_messages():
+    messages = [Message.of((1, 5)), Message(), Message.of((2, b"x" * 300))]
+    data = delimited(messages)
+    assert [(at, bytes(message)) for at, message in undelimited(data)] == [
+        (0, bytes(messages[0])),
+        (3, b""),
+        (4, bytes(messages[2])),
+    ]
+    with pytest.raises(ValueError, match=r"byte 4: .* reaches past"):
+        list(undelimited(data[:-1]))
+    with pytest.raises(ValueError, match="byte 0: a message of 2 bytes begins here, and 0 are left"):
+        list(undelimited(data[:1]))
