@@ -1,7 +1,7 @@
 """Which algorithm, protocol and number of lanes to use on GPUs: a pure function of what all ranks know alike.
 
-The prices are estimates from published figures of NVLink machines, not measurements of this engine: they order the
-candidates and promise no times.
+The prices of launches and hops are from measurements of ranks that share one H200 (docs/benchmarks/h200), those of
+links estimates from published figures of NVLink machines: they order the candidates and promise no times.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from jaxring.plan.schedule import Spec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Microseconds: of a launch with its gates, of a message's way, and of the host's part where it carries one.
+# Microseconds: of a launch with its gates, of a message's way, and of the host's part where it carries one. A ring's hop
+# in a CUDA graph took 5.6 to 5.8 by simple, 1.5 and 0.42 for each KiB by ll, 3.1 and 0.22 for each KiB by ll128.
 LAUNCH_US = 5.0
-HOP_US = {"simple": 3.5, "ll": 1.0, "ll128": 1.6}
+HOP_US = {"simple": 5.5, "ll": 1.5, "ll128": 3.1}
 NETWORK_US = 25.0
 # Bytes per microsecond: what a GPU reads from others, and a network that the host drives. Shares of it that are data.
 LINK_BYTES_PER_US = 300_000.0
