@@ -19,8 +19,8 @@ from jaxring.plan.schedule import Spec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Microseconds: of a launch with its gates, of a message's way, and of the host's part where it carries one. A ring's hop
-# in a CUDA graph took 5.6 to 5.8 by simple, 1.5 and 0.42 for each KiB by ll, 3.1 and 0.22 for each KiB by ll128.
+# Microseconds: of a launch with its gates, of a message's way, and of the host's part where it carries one. A hop of a
+# ring in a CUDA graph took 5.6 to 5.8 by simple, 1.5 and 0.42 for each KiB by ll, 3.1 and 0.22 for each KiB by ll128.
 LAUNCH_US = 5.0
 HOP_US = {"simple": 5.5, "ll": 1.5, "ll128": 3.1}
 NETWORK_US = 25.0

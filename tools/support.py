@@ -1,0 +1,107 @@
+"""Print what has run where: the table of support, each line with its proof.
+
+    python tools/support.py [--write]
+
+A proof is a lane of .ci/run, or what the suite of `python -m benchmarks.gpu` has left in docs/benchmarks: a stage that
+ended well, or a test that passed. ValueError where a proof is missing. --write puts the table into README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+MARK = "<!-- tools/support.py -->\n"
+CARD = "docs/benchmarks/h200/2026-11-26"
+
+
+class Line(NamedTuple):
+    """``proofs``: commands that .ci/run has, ``stage:NAME`` and ``test:NAME`` of the suite on a GPU."""
+
+    part: str
+    where: str
+    proofs: tuple[str, ...] = ()
+
+
+LINES = (
+    Line("CPU engine on x86-64, shared memory, TCP; hosts are network namespaces", "hardware", ("make test",)),
+    Line("CPU engine on 64-bit Arm", "emulated by qemu-user", ("make test-aarch64",)),
+    Line("RDMA verbs on soft-RoCE and soft-iWARP", "in a guest", ("make test-rdma",)),
+    Line("RDMA verbs on InfiniBand, RoCE and iWARP adapters", "nowhere yet"),
+    Line(
+        "CUDA engine, ranks on one GPU: all collectives, copy engines, failures",
+        "hardware: H200",
+        ("stage:native", "stage:memory", "stage:matrix", "stage:deaths", "stage:copy_deaths", "stage:racecheck"),
+    ),
+    Line(
+        "CUDA engine under JAX, processes that share one GPU",
+        "hardware: H200",
+        ("stage:jax_smoke", "test:test_processes_share_a_gpu_under_jax[4]", "test:test_replays"),
+    ),
+    Line(
+        "collectives that the compiler inserts, on GPUs",
+        "hardware: H200",
+        ("test:test_collectives_that_the_compiler_inserts[sharded]", "make gpu-programs"),
+    ),
+    Line("CUDA engine between GPUs (NVLink, PCIe)", "kernels on a shim, host half on a fake GPU", ("make test",)),
+    Line("NVLink switch (NVLS)", "kernels on a shim, host half on a fake GPU", ("make test",)),
+    Line("GPUDirect RDMA", "in a guest, host half on a fake GPU", ("make test-rdma",)),
+    Line("CUDA kernels as nvcc compiles them", "PTX on a shim; machine code checked", ("make test-ptx", "make cuda")),
+)
+
+
+def check(line: Line) -> None:
+    """ValueError if a proof of the line is missing."""
+    lanes = (ROOT / ".ci/run").read_text()
+    passed = {record["stage"] for record in json.loads((ROOT / CARD / "stages.json").read_text()) if not record["exit"]}
+    raw = (ROOT / CARD / "raw.txt").read_text()
+    for proof in line.proofs:
+        kind, _, name = proof.partition(":")
+        if kind == "stage":
+            there = name in passed
+        elif kind == "test":
+            there = f"PASSED tests/gpu/test_gpu.py::{name} " in raw
+        else:
+            there = re.search(rf"^ *{re.escape(proof)}\b(?!-)", lanes, re.MULTILINE) is not None
+        if not there:
+            raise ValueError(f"nothing shows that {line.part!r} ran ({line.where}): {proof} is missing")
+
+
+def table() -> list[str]:
+    """The lines of the table, which are checked."""
+    found = ["| part | has run | shown by |", "|---|---|---|"]
+    for line in LINES:
+        check(line)
+        of_suite = any(":" in proof for proof in line.proofs)
+        shown = [f"`{proof}`" for proof in line.proofs if ":" not in proof]
+        if of_suite:
+            shown.insert(0, f"[`python -m benchmarks.gpu`]({CARD}/SUMMARY.md)")
+        found.append(f"| {line.part} | {line.where} | {', '.join(shown)} |")
+    return found
+
+
+def with_table(page: str) -> str:
+    """The page with the table as it is now, which follows its mark."""
+    text = "\n".join(table())
+    page, count = re.subn(rf"({re.escape(MARK)})(?:\|.*\n)*", lambda found: f"{found[1]}{text}\n", page)
+    if count != 1:
+        raise ValueError(f"README.md has no mark {MARK.strip()}")
+    return page
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    page = ROOT / "README.md"
+    if parser.parse_args().write:
+        page.write_text(with_table(page.read_text()))
+    print("\n".join(table()))
+
+
+if __name__ == "__main__":
+    main()
