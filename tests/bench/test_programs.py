@@ -15,14 +15,21 @@ from jaxring.cli import main
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("layout", "peer"), [("1x2", "xla"), pytest.param("2x2", "gloo", marks=pytest.mark.slow)])
-def test_every_program_is_right_and_runs_on_us(tmp_path, capsys, layout, peer):
+@pytest.mark.parametrize(
+    ("layout", "peer", "programs"),
+    [
+        ("1x2", "xla", ["gather", "tensor_parallel"]),
+        pytest.param("1x2", "xla", list(PROGRAMS), marks=pytest.mark.slow),
+        pytest.param("2x2", "gloo", ["gather", "tensor_parallel"], marks=pytest.mark.slow),
+    ],
+)
+def test_programs_are_right_and_run_on_us(tmp_path, capsys, layout, peer, programs):
     saved, plot = tmp_path / "out.json", tmp_path / "out.png"
     options = ["-n", layout, "-b", "4K", "-e", "4K", "-w", "1", "--iters", "2", "--peers", f"{peer},torch"]
-    assert main(["bench", "--program", *options, "--json", str(saved), "--plot", str(plot)]) == 0
+    assert main(["bench", "--program", ",".join(programs), *options, "--json", str(saved), "--plot", str(plot)]) == 0
     found = report.load(saved)
     assert [(r.case.name, r.case.nbytes, r.peer) for r in found] == [
-        (name, 4096, who) for name in PROGRAMS for who in ("jaxring", peer)
+        (name, 4096, who) for name in programs for who in ("jaxring", peer)
     ]
     for r in found:
         assert (r.wrong, r.refused, len(r.times_us)) == (0, "", 2), r

@@ -100,6 +100,7 @@ def test_the_command_measures_saves_and_forgets(capsys):
     assert not path.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("cache", "nothing_left")
 def test_the_check_of_the_choices_leaves_the_profile_alone(capsys):
