@@ -56,7 +56,7 @@ PTX_SHARE = TEST_SHARE=8
 PTX_RACES = -R '^ptx_(engine|epoch_barrier|matrix|multicast)_test$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report cuda cuda-all test-ptx test-ptx-all package-test clean
+.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs cuda cuda-all test-ptx test-ptx-all package-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -187,6 +187,12 @@ asan: $(ENVIRONMENT) $(SCHEDULES) ## the same under AddressSanitizer and LeakSan
 
 ubsan: $(ENVIRONMENT) $(SCHEDULES) ## the same under UndefinedBehaviorSanitizer
 	@$(call sanitized,ubsan,undefined)
+
+docs: $(ENVIRONMENT) ## the documentation as a site, in build/site; a warning is an error
+	$(SAY) "docs"
+	@[ -x $(BIN)/mkdocs ] || python -m pip install -q -r <(python tools/requirements.py docs)
+	@NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	@echo "build/site/index.html: $$(find build/site -name '*.html' | wc -l) pages"
 
 coverage: ## lines that the Python tests (not the slow ones) and the native tests execute; needs Python 3.12 or later
 	@$(MAKE) pytest COVERAGE=ON PYTEST_ARGS='-m "not slow" $(PYTEST_ARGS)'

@@ -1,20 +1,29 @@
 """Print what a development environment needs, from pyproject.toml: one requirement per line, for pip.
 
-The project's dependencies, every extra, and the build requirements but jaxlib (see tools/ffi_headers.py).
+The project's dependencies, the extras but "docs", and the build requirements but jaxlib (see tools/ffi_headers.py).
+With the name of an extra: what that extra needs.
+
+usage: python tools/requirements.py [EXTRA]
 """
 
+import sys
 import tomllib
 from pathlib import Path
 
 
-def main() -> None:
+def main(*extra: str) -> None:
     pyproject = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+    extras = pyproject["project"]["optional-dependencies"]
+    if extra:
+        print("\n".join(extras[extra[0]]))
+        return
     requirements = [r for r in pyproject["build-system"]["requires"] if not r.startswith("jaxlib==")]
     requirements += pyproject["project"]["dependencies"]
-    for extra in pyproject["project"]["optional-dependencies"].values():
-        requirements += extra
+    # `make docs` installs what the site needs, which nothing else does.
+    for name, needs in extras.items():
+        requirements += needs if name != "docs" else []
     print("\n".join(dict.fromkeys(requirements)))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
