@@ -32,7 +32,7 @@ from jaxring.simulate.sizes import cut
 
 if TYPE_CHECKING:
     from jaxring.plan.schedule import Schedule
-    from jaxring.simulate.cluster import Cluster
+    from jaxring.simulate.clusters import AnyCluster
     from jaxring.simulate.sizes import Sizes
     from jaxring.simulate.training import Collective
 
@@ -44,7 +44,8 @@ _PIECES = 8
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `jaxring simulate`."""
     add = parser.add_argument
-    help_ = f"one of {', '.join(clusters.names())}, or a TOML file of that form (default: hgx-h100)"
+    files = "a TOML file of that form, a network file of ASTRA-sim's, or InfraGraph"
+    help_ = f"one of {', '.join(clusters.names())}, or {files} (default: hgx-h100)"
     add("--cluster", default="hgx-h100", metavar="NAME", help=help_)
     help_ = "hosts; several with commas (default: 1)"
     add("--nodes", type=_several(types.positive), default="1", metavar="N", help=help_)
@@ -133,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _runs(arguments: argparse.Namespace, cluster: Cluster) -> list[Run]:
+def _runs(arguments: argparse.Namespace, cluster: AnyCluster) -> list[Run]:
     faults = _faults(arguments)
     return [
         simulate(
@@ -154,7 +155,7 @@ def _runs(arguments: argparse.Namespace, cluster: Cluster) -> list[Run]:
     ]
 
 
-def _entry(arguments: argparse.Namespace, cluster: Cluster, entry: Collective) -> Run:
+def _entry(arguments: argparse.Namespace, cluster: AnyCluster, entry: Collective) -> Run:
     """The run of a training step's collective, on the first number of hosts that is given."""
     ranks = cluster.ranks * arguments.nodes[0]
     if entry.ranks not in (0, ranks):
@@ -167,10 +168,10 @@ def _entry(arguments: argparse.Namespace, cluster: Cluster, entry: Collective) -
     return _runs(argparse.Namespace(**(vars(arguments) | options | {"algorithm": named})), cluster)[0]
 
 
-def _choice(cluster: Cluster, hosts: int, arguments: argparse.Namespace, nbytes: int) -> str:
+def _choice(cluster: AnyCluster, hosts: int, arguments: argparse.Namespace, nbytes: int) -> str:
     """The algorithm that the planner takes."""
     placement = cluster.placement(hosts)
-    where = [rank // cluster.ranks for rank in range(len(placement))]
+    where = cluster.machines(hosts)
     network = "rdma" if cluster.kind == "gpu" else "tcp"
     return tuner.choose(arguments.collective, placement, where, nbytes, arguments.dtype, network=network).algorithm
 
@@ -263,7 +264,7 @@ def _text(path: pathlib.Path) -> str:
         raise JaxringError(f"{path} cannot be read: {error}.") from None
 
 
-def _exported(run: Run, cluster: Cluster, dtype: str) -> tuple[Schedule, Sizes, float]:
+def _exported(run: Run, cluster: AnyCluster, dtype: str) -> tuple[Schedule, Sizes, float]:
     """A run's schedule for formats of other simulators, how it is cut, and us for each byte that a step reads."""
     model = cluster.models[run.protocol]
     schedule = schedule_of(spec_of(run.collective, cluster.placement(run.hosts), run.algorithm, run.channels))

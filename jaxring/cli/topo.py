@@ -7,6 +7,7 @@
     jaxring topo --rings                  rings and trees, what part they are of what the machine can do, and why
     jaxring topo --graph rings.xml        these rings for NCCL (NCCL_GRAPH_FILE)
     jaxring topo --svg machine.svg        a drawing, with the rings and the bottleneck
+    jaxring topo --file network.yml       a network, from ASTRA-sim's network file or InfraGraph (also with --rings)
 
 Distances are NCCL's: LOC the same device, NVL NVLink, NVB NVLink by way of another GPU, C2C NVLink-C2C, PIX one PCI
 switch between, PXB several, P2C a CPU that is reached by C2C, PXN NVLink to a GPU near the NIC, PHB the CPU's host
@@ -20,9 +21,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import arguments as types
-from jaxring.cli import tables, topo_search
+from jaxring.cli import tables, topo_network, topo_search
 from jaxring.settings import load
 from jaxring.topology import detect, paths, xml
+from jaxring.topology.formats import reading
 from jaxring.topology.routes import LEVELS
 from jaxring.topology.wiring import name
 
@@ -36,7 +38,8 @@ HELP = "show CPUs, PCI, NICs and GPUs, and their distances"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `jaxring topo`."""
-    parser.add_argument("--file", default="", metavar="FILE", help="a topology in NCCL's XML (JAXRING_TOPO_FILE)")
+    file = "a topology in NCCL's XML (JAXRING_TOPO_FILE), ASTRA-sim's network file, or InfraGraph"
+    parser.add_argument("--file", default="", metavar="FILE", help=file)
     add = parser.add_argument
     add("--xml", action="store_true", help="print NCCL's XML instead")
     add("--paths", action="store_true", help="print the type and the GB/s of each pair's best path instead")
@@ -51,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print it. Raises SettingsError for a file that is no topology, JaxringError where there is nothing to search."""
+    if arguments.file.endswith(reading.SUFFIXES):
+        return topo_network.run(arguments)
     values = load(os.environ)
     if arguments.file:
         values = dataclasses.replace(values, topo_file=arguments.file)

@@ -11,16 +11,20 @@ from jaxring.errors import JaxringError
 from jaxring.topology import graph, paths
 from jaxring.topology.search import report
 from jaxring.topology.search.channels import channels
+from jaxring.topology.search.rings import Rings
 from jaxring.topology.wiring import name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxring.topology.fabric import Fabric
     from jaxring.topology.machine import Gpu, Machine, Net
+    from jaxring.topology.search.bound import Bound
     from jaxring.topology.search.gather import Gathering
     from jaxring.topology.search.report import Found
-    from jaxring.topology.search.rings import Rings
     from jaxring.topology.search.trees import Trees
 
-_MOST_LINKS = 4
+_MOST_LINKS, _MOST_RANKS = 4, 64
 
 
 def devices(machine: Machine) -> list[Gpu | Net]:
@@ -71,22 +75,34 @@ def show_rings(out: Any, found: Found) -> None:
         rows.append([f"{ring.gigabytes:.4g}", " ".join(stops)])
     out.print(tables.table("Rings", ("GB/s", "in this order"), rows))
     of = f"on {found.machines} such machines" if found.machines > 1 else "on this machine"
-    rows = [_row("rings", rings, rings.total), _row("trees (all_reduce)", trees, trees.bus)]
+    named: list[tuple[str, Rings | Trees | Gathering]] = [("rings", rings), ("trees (all_reduce)", trees)]
     if found.gathering:
-        rows.append(_row("trees (all_gather)", found.gathering, found.gathering.bus))
-    columns = ("schedule", "busbw GB/s", "bound", "share", "proof")
-    out.print(tables.table(f"All ranks {of}, long messages", columns, rows))
-    ranks, enters = report.bottleneck(found.fabric, rings.bound)
-    links = report.links_of(found.fabric, rings.bound.links)
-    way = "enter" if enters else "leave"
-    out.print(f"Bottleneck: what has to {way} {', '.join(ranks)} goes by {_said(links)}.", highlight=False)
+        named.append(("trees (all_gather)", found.gathering))
+    show_bounds(out, of, named)
+    show_bottleneck(out, found.fabric, rings.bound)
     if rings.share < 1 - 1e-6:
         full = report.links_of(rings.wiring.fabric, report.filled(rings))
         if full:
             out.print(f"The rings fill {_said(full)}.", highlight=False)
 
 
-def _row(schedule: str, found: Rings | Trees | Gathering, bus: float) -> list[str]:
+def show_bounds(out: Any, where: str, found: Sequence[tuple[str, Rings | Trees | Gathering]]) -> None:
+    """Schedules by their names, beside the bound."""
+    columns = ("schedule", "busbw GB/s", "bound", "share", "proof")
+    out.print(tables.table(f"All ranks {where}, long messages", columns, [_row(*each) for each in found]))
+
+
+def show_bottleneck(out: Any, fabric: Fabric, bound: Bound) -> None:
+    """The cut that limits an all-gather, and its links."""
+    ranks, enters = report.bottleneck(fabric, bound)
+    more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
+    who = ", ".join(ranks[:_MOST_RANKS]) + more
+    links = _said(report.links_of(fabric, bound.links))
+    out.print(f"Bottleneck: what has to {'enter' if enters else 'leave'} {who} goes by {links}.", highlight=False)
+
+
+def _row(schedule: str, found: Rings | Trees | Gathering) -> list[str]:
+    bus = found.total if isinstance(found, Rings) else found.bus
     if found.share >= 1 - 1e-6:
         proof = "no schedule has more"
     elif found.proven:

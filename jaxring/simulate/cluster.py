@@ -63,6 +63,10 @@ class Cluster:
         """The memory domain of each rank."""
         return tuple(rank // self.domain for rank in range(hosts * self.ranks))
 
+    def machines(self, hosts: int) -> list[int]:
+        """The host of each rank."""
+        return [rank // self.ranks for rank in range(hosts * self.ranks)]
+
     def build(self, hosts: int, protocol: str) -> ClusterNetwork:
         """The network of so many hosts, with the latencies of ``protocol``."""
         return ClusterNetwork(self, hosts, protocol)

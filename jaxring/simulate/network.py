@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from typing import TYPE_CHECKING
 
 from jaxring.topology.fabric import Fabric, VertexKind
@@ -17,15 +18,20 @@ class Network:
     """Routes between ranks as links, with the speed of each link in bytes per microsecond and the latency of a route.
 
     ``route``: the links from one rank to another, where a cluster knows them by arithmetic; otherwise the route of
-    least latency, and of fewest links among those.
+    least latency, of fewest links among those, and of the fastest narrowest link among those. Where several are left,
+    ranks next to each other are reached by different ones, as static routing has it. ``through_ranks``: routes may pass
+    through ranks.
     """
 
-    def __init__(self, fabric: Fabric, route: Callable[[int, int], Route] | None = None) -> None:
+    def __init__(
+        self, fabric: Fabric, route: Callable[[int, int], Route] | None = None, through_ranks: bool = False
+    ) -> None:
         self.fabric = fabric
+        self._through_ranks = through_ranks
         self.speed = [link.gigabytes * 1000 for link in fabric.links]
         self.binding = _binding(fabric)
         self._route = route or self._shortest
-        self._trees: dict[int, dict[int, int]] = {}
+        self._trees: dict[int, dict[int, list[int]]] = {}
 
     @property
     def ranks(self) -> int:
@@ -49,29 +55,34 @@ class Network:
             raise ValueError(f"no links lead from {' to '.join(names)}")
         links: list[int] = []
         while end != start:
-            links.append(came_by[end])
+            ways = came_by[end]
+            links.append(ways[target % len(ways)])
             end = self.fabric.links[links[-1]].source
         return tuple(reversed(links))
 
-    def _search(self, start: int) -> dict[int, int]:
-        """The last link of the best route to each vertex. Routes pass through no rank."""
+    def _search(self, start: int) -> dict[int, list[int]]:
+        """The last links of the best routes to each vertex."""
         fabric = self.fabric
-        came_by: dict[int, int] = {}
-        queue: list[tuple[float, int, int, int]] = [(0.0, 0, start, -1)]
-        done: set[int] = set()
+        came_by: dict[int, list[int]] = {}
+        best: dict[int, tuple[float, int, float]] = {}
+        queue: list[tuple[float, int, float, int, int]] = [(0.0, 0, -math.inf, start, -1)]
         while queue:
-            latency, hops, vertex, link = heapq.heappop(queue)
-            if vertex in done:
+            latency, hops, width, vertex, link = heapq.heappop(queue)
+            if vertex in best:
+                if link >= 0 and best[vertex] == (latency, hops, width):
+                    came_by[vertex].append(link)
                 continue
-            done.add(vertex)
-            if link >= 0:
-                came_by[vertex] = link
-            if vertex != start and fabric.vertices[vertex].kind is VertexKind.RANK:
+            best[vertex] = (latency, hops, width)
+            came_by[vertex] = [link] if link >= 0 else []
+            if vertex != start and not self._through_ranks and fabric.vertices[vertex].kind is VertexKind.RANK:
                 continue
             for index in fabric.leaving[vertex]:
                 onward = fabric.links[index]
-                if onward.target not in done:
-                    heapq.heappush(queue, (latency + onward.latency, hops + 1, onward.target, index))
+                if onward.target != start:
+                    # Sums in different orders differ in their last digits.
+                    onwards = round(latency + onward.latency, 9), hops + 1, max(width, -onward.gigabytes)
+                    if onward.target not in best or best[onward.target] == onwards:
+                        heapq.heappush(queue, (*onwards, onward.target, index))
         return came_by
 
 

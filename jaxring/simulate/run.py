@@ -13,7 +13,7 @@ from jaxring.plan.schedule import Schedule, Spec
 from jaxring.plan.user import build_user
 from jaxring.plan.user import find as find_user
 from jaxring.simulate import symmetry
-from jaxring.simulate.cluster import Folded
+from jaxring.simulate.cluster import ClusterNetwork, Folded
 from jaxring.simulate.play import Played, play
 from jaxring.simulate.program import compile_lanes
 from jaxring.simulate.record import Record
@@ -22,8 +22,9 @@ from jaxring.simulate.sizes import cut
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jaxring.simulate.cluster import Cluster, ClusterNetwork
+    from jaxring.simulate.clusters import AnyCluster
     from jaxring.simulate.faults import Faults
+    from jaxring.simulate.network import Network
     from jaxring.simulate.routes import Ways
 
 # Runs of more messages keep no record of each.
@@ -70,7 +71,7 @@ def schedule_of(spec: Spec) -> Schedule:
 
 
 def simulate(
-    cluster: Cluster,
+    cluster: AnyCluster,
     hosts: int,
     collective: str,
     nbytes: int,
@@ -119,7 +120,10 @@ def simulate(
     program = compile_lanes(schedule, sizes, found)
     messages = sizes.tiles * sum(len(op.send) for lane in program.lanes for op in lane.ops)
     record = Record(program) if recorded and messages <= RECORDED else None
-    ways: Ways = network if found is None else Folded(network, found)
+    ways: Ways = network
+    if found is not None:
+        assert isinstance(network, ClusterNetwork), "only these have hosts that are alike"
+        ways = Folded(network, found)
     played = play(program, ways, model, record, faults.on(network, nranks) if faults else None)
     moved = COLLECTIVES[collective].total(nranks, nbytes)
     rate = moved / played.time_us / 1000 if played.time_us else 0.0
@@ -144,13 +148,13 @@ def simulate(
     )
 
 
-def _channels(cluster: Cluster, algorithm: str) -> int:
+def _channels(cluster: AnyCluster, algorithm: str) -> int:
     """The channels of a call that does not say: a hierarchical algorithm has a rail for each rank besides."""
     hierarchical = algorithm in ALGORITHMS and ALGORITHMS[algorithm].hierarchical
     return min(_OF_RAILS, cluster.channels) if hierarchical else cluster.channels
 
 
-def _used(network: ClusterNetwork, played: Played, speeds: list[float], wire: float) -> dict[str, tuple[float, float]]:
+def _used(network: Network, played: Played, speeds: list[float], wire: float) -> dict[str, tuple[float, float]]:
     """The mean and the largest share of the time that links of each kind were busy, of those that carried anything."""
     shares: dict[str, list[float]] = {}
     for link, amount in played.moved.items():

@@ -123,3 +123,24 @@ def test_everything_in_a_drawing_lies_within_it(tmp_path, file):
             assert 0 <= left <= width - float(box.get("width", "0"))
             assert 0 <= top <= height - float(box.get("height", "0"))
         assert all(0 <= float(text.get("y", "-1")) <= height for text in drawn.iter(f"{SVG}text"))
+
+
+def test_a_network(capsys, tmp_path):
+    network = str(ROOT / "examples/topology/two_servers.yaml")
+    assert topo("--file", network, "--rings") == 0
+    out = capsys.readouterr().out
+    assert "ranks 8, groups of ranks 2, switches and other parts 17" in out
+    assert "trees (all_reduce)" in out
+    assert "Bottleneck: what has to enter server.1.gpu.0" in out
+    assert topo("--file", network, "--rings", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"kind": "ndr", "gigabytes": 50.0, "us": 1.5, "count": 4} in found["links"]
+    # Two NICs of 48 GB/s behind PCIe lead out of each server, and 7/8 of 8 ranks' data is counted as bus bandwidth.
+    assert found["trees (all_reduce)"]["bound"] == found["trees (all_gather)"]["bus"] == pytest.approx(2 * 48 * 7 / 4)
+    for option in (["--paths"], ["--svg", "x.svg"], ["--machines", "2"]):
+        assert topo("--file", network, *option) == 1
+        assert f"{option[0]} is for a machine; {network} describes" in capsys.readouterr().err
+    broken = tmp_path / "network.yml"
+    broken.write_text("topology: [ Ring ]\nnpus_count: [ two ]\n")
+    assert topo("--file", str(broken)) == 1
+    assert f"{broken}, line 1: there is no bandwidth" in capsys.readouterr().err

@@ -9,15 +9,21 @@ from jaxring.simulate.clusters import load
 from jaxring.simulate.model import Model
 from jaxring.simulate.run import simulate
 from tests.simulate.support import run, star
+from tests.topology.formats.test_astra_sim import HGX_H100
 
 
-def test_astra_sim_hgx_h100():
-    """ASTRA-sim, examples/network/analytical/HGX-H100-validated.yml: a switch, 8 NPUs, 400 GB/s, 936.25 ns twice; and
-    inputs/network/hgx_h100_8gpu.yml: the most that was measured of all-reduce is 370.67 GB/s of bus bandwidth."""
-    network = star(8, speed=400.0, latency=0.93625)
+def test_astra_sim_hgx_h100(tmp_path):
+    """ASTRA-sim, examples/network/analytical/HGX-H100-validated.yml: a switch, 8 NPUs, 400 GB/s (of 2^30 bytes),
+    936.25 ns twice; and inputs/network/hgx_h100_8gpu.yml: the most that was measured of all-reduce is 370.67 GB/s of
+    bus bandwidth."""
+    gigabytes = 400.0 * (1 << 30) / 1e9
+    network = star(8, speed=gigabytes, latency=0.93625)
+    path = tmp_path / "HGX-H100-validated.yml"
+    path.write_text(HGX_H100)
     for nbytes in (1 << 20, 64 << 20, 128 << 20):
         played, _ = run(Spec("all_reduce", 8, "ring"), nbytes, network, Model(tile_bytes=nbytes))
-        assert played.time_us == pytest.approx(14 * (nbytes / 8 / 400e3 + 2 * 0.93625), rel=1e-9)
+        assert played.time_us == pytest.approx(14 * (nbytes / 8 / (gigabytes * 1000) + 2 * 0.93625), rel=1e-9)
+        assert simulate(load(str(path)), 1, "all_reduce", nbytes, "ring").time_us == pytest.approx(played.time_us)
     measured = max(
         simulate(load("hgx-h100"), 1, "all_reduce", nbytes, "ring").bus_gbs for nbytes in (256 << 20, 1 << 30)
     )

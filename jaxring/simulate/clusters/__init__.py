@@ -1,4 +1,5 @@
-"""Clusters described in TOML files beside this module: one file each, every number with its source."""
+"""Clusters described in TOML files beside this module, one file each, every number with its source; and networks that
+files of others describe."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ import tomllib
 from typing import Any
 
 from jaxring.simulate.cluster import Cluster
+from jaxring.simulate.described import WHOLE, Described
 from jaxring.simulate.model import Model
+from jaxring.simulate.network import Network
+from jaxring.topology.formats import reading
+
+AnyCluster = Cluster | Described
 
 _FOLDER = pathlib.Path(__file__).parent
 _REQUIRED = object()
@@ -44,16 +50,40 @@ def names() -> tuple[str, ...]:
 
 
 @functools.cache
-def load(name: str) -> Cluster:
-    """A described cluster by name, or one in a file of your own. Raises ValueError for what the file lacks."""
+def load(name: str) -> AnyCluster:
+    """A described cluster by name, or one in a file of your own: TOML, an ASTRA-sim network file, or InfraGraph.
+
+    Raises ValueError for what the file lacks.
+    """
+    if name.endswith(reading.SUFFIXES):
+        return _described(pathlib.Path(name))
     path = pathlib.Path(name) if name.endswith(".toml") else _FOLDER / f"{name}.toml"
     if not path.exists():
-        raise ValueError(f"there is no cluster {name!r}; there are {', '.join(names())}, or give a .toml file")
+        raise ValueError(
+            f"there is no cluster {name!r}; there are {', '.join(names())}, or give a .toml, .yml, .yaml or .json file"
+        )
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: {error}") from None
     return _cluster(path.stem, _flat(data))
+
+
+def _described(path: pathlib.Path) -> Described:
+    """A network that a file of another's describes. Access to the memory of another rank takes as long as the way from
+    the first rank to another one of its machine."""
+    found = reading.read(path)
+    network = Network(found.fabric, through_ranks=found.through_ranks)
+    near = next((rank for rank, group in enumerate(found.groups) if rank and group == found.groups[0]), None)
+    away = network.latency(network.route(0, near)) if near else 0.0
+    base = WHOLE if found.through_ranks else Model()
+    return Described(
+        name=path.stem,
+        title=found.title,
+        network=network,
+        domains=found.groups,
+        models={"simple": dataclasses.replace(base, memory=away, barrier=away)},
+    )
 
 
 def _flat(data: dict[str, Any]) -> dict[str, Any]:

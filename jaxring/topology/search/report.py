@@ -48,9 +48,14 @@ def find(wiring: Wiring, machines: int = 1, cross_nic: bool = False) -> Found:
     rings = ring_search.search(wiring, machines=machines, cross_nic=cross_nic)
     used = usable(wiring, nics=machines > 1)
     fabric = used.fabric if machines == 1 else cluster([used] * machines)
+    return Found(machines, fabric, rings, *trees_of(fabric))
+
+
+def trees_of(fabric: Fabric) -> tuple[Trees, Gathering | None]:
+    """Trees of an all-reduce, and of an all-gather where there are not too many ranks. Raises ValueError for one rank,
+    or ranks that no links join."""
     trees = tree_search.search(fabric, enough=_ENOUGH if len(fabric.ranks) >= _MANY else 1.0)
-    gathering = gather.search(fabric) if len(fabric.ranks) < _MANY else None
-    return Found(machines, fabric, rings, trees, gathering)
+    return trees, gather.search(fabric) if len(fabric.ranks) < _MANY else None
 
 
 def ranks_of(fabric: Fabric, group: Iterable[int]) -> list[str]:

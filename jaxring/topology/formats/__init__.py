@@ -1,0 +1,1 @@
+"""Networks that others describe, as fabrics: ASTRA-sim's network files, and InfraGraph."""
