@@ -1,0 +1,68 @@
+"""The commands of examples/README.md, as they stand there, and that the examples notice a wrong result."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sysconfig
+
+import pytest
+
+from tests import ROOT
+from tests.collectives.cases.coll_jobs import run_job
+
+README = ROOT / "examples" / "README.md"
+COMMAND = re.compile(r"^\| `([^`]*examples/(\w+)\.py)`", re.MULTILINE)
+COMMANDS = {name: command for command, name in COMMAND.findall(README.read_text())}
+# They take longer, and have tests of their own.
+ELSEWHERE = {"train_lm", "recover_lm", "fsdp_nnx"}
+SMALL = [name for name in COMMANDS if name not in ELSEWHERE]
+SAYS = re.compile(r"\bis that of\b|\bare those of\b")
+
+
+def run(command: str) -> subprocess.CompletedProcess[str]:
+    """The command in a shell, in the checkout, with this Python's programs first on the path."""
+    scripts = sysconfig.get_path("scripts")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("JAXRING_", "JAX_"))}
+    env |= {"JAX_PLATFORMS": "cpu", "JAXRING_TIMEOUT": "60", "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        command, shell=True, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def test_the_list_is_complete():
+    files = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert files == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.multiprocess
+@pytest.mark.usefixtures("nothing_left")
+def test_command(name):
+    done = run(COMMANDS[name])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert SAYS.search(done.stdout), done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.multiprocess
+@pytest.mark.usefixtures("nothing_left")
+def test_two_processes(name):
+    code, output = run_job(ROOT / "examples" / f"{name}.py", 2, 2)
+    assert code == 0, output[-6000:]
+    assert len(SAYS.findall(output)) == 1, output  # one process speaks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.multiprocess
+def test_a_wrong_result_is_noticed(name):
+    worker = pathlib.Path(__file__).with_name("wrong_results.py")
+    script = f"examples/{name}.py"
+    assert script in COMMANDS[name]
+    done = run(COMMANDS[name].replace(script, f"{worker} {script}"))
+    assert done.returncode != 0, done.stdout
+    assert "AssertionError" in done.stdout + done.stderr, done.stdout + done.stderr
