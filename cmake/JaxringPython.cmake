@@ -28,7 +28,8 @@ endif()
 # The modules' own sources; both bind plans' tables and links. A process may load both, and each registers types of its
 # own: so the CUDA engine's have a domain of nanobind's to themselves.
 set(both_modules ffi/bind/bind_links.cc ffi/bind/bind_tables.cc)
-set(cuda_module_sources ffi/bind/cuda_module.cc ffi/bind/bind_cuda_plans.cc ffi/xla/cuda_handlers.cc ${both_modules})
+set(cuda_module_sources ffi/bind/cuda_module.cc ffi/bind/bind_communicator.cc ffi/bind/bind_cuda_plans.cc
+  ffi/xla/cuda_handlers.cc ${both_modules})
 nanobind_add_module(_native NB_STATIC STABLE_ABI NOMINSIZE
   ffi/bind/module.cc ffi/bind/bind_calls.cc ffi/bind/bind_plans.cc ffi/bind/bind_recent.cc ffi/bind/bind_signals.cc
   ffi/xla/cpu_handlers.cc ${both_modules})

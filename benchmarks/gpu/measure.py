@@ -109,7 +109,7 @@ def measure(
 
     for count, most in numbers_of_lanes(counts, lanes, native.device_count(), native.device(0).multiprocessors):
         ranks = Ranks(native, count, lanes=most, threads=threads, slot_bytes=_SLOT_BYTES)
-        empty_us, empty_waited_us = native.time_empty(count, launches, in_graph)
+        empty = native.time_empty(count, launches, in_graph)
         no_nvls = ranks.why_not_nvls()
         if no_nvls:
             write({"kind": "nvls", "ranks": count, "left_out": no_nvls})
@@ -129,7 +129,7 @@ def measure(
                     continue
                 if found is None:
                     continue
-                row |= found | {"empty_us": empty_us, "empty_waited_us": empty_waited_us}
+                row |= found | {"empty_us": empty.us, "empty_waited_us": empty.waited_us}
                 row["copy_us"] = copy_us(row.pop("moved"), times)
                 write(row)
     return bad

@@ -15,7 +15,7 @@ from jaxring.plan.schedule import Spec
 from jaxring.runtime import schedules
 from jaxring.runtime.cuda import copies as cuda_copies
 from jaxring.runtime.cuda import nvls as cuda_nvls
-from jaxring.runtime.cuda.groups import Group, Shape
+from jaxring.runtime.cuda.groups import Group, GroupRank, Shape, WireShape
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -75,8 +75,8 @@ class Ranks:
         self.staging_bytes, self.multicast_bytes = staging_bytes, multicast_bytes
         self.placement = placement or (0,) * count
         gpus = native.device_count()
-        members = [(0, r % gpus, domain, f"rank {r}") for r, domain in enumerate(self.placement)]
-        wires = tuple((8, min(slot_bytes, size)) for size in (1 << 26, 16384, 32768))
+        members = [GroupRank(0, r % gpus, domain, f"rank {r}") for r, domain in enumerate(self.placement)]
+        wires = tuple(WireShape(8, min(slot_bytes, size)) for size in (1 << 26, 16384, 32768))
         self.group = Group(native, f"standalone {next(_names)}", members, Shape(lanes, wires, 1 << 17), None, timeout)
         self.group.prepare()
 
@@ -114,8 +114,10 @@ class Ranks:
         plan = self._plan(schedule, protocol, element.name, inputs[0].size // schedule.in_blocks, op, how)
         given, other = ([np.ascontiguousarray(x).tobytes() for x in each] for each in (inputs, others))
         found = self.native.run_standalone(self.group.communicator, plan, given, other, launches, in_graph)
-        outputs, other_outputs = ([np.frombuffer(output, element) for output in each] for each in found[:2])
-        return StandaloneResult(outputs, other_outputs, *found[2:])
+        outputs, other_outputs = (
+            [np.frombuffer(output, element) for output in each] for each in (found.outputs, found.other_outputs)
+        )
+        return StandaloneResult(outputs, other_outputs, found.us, found.waited_us)
 
     def run_filled(
         self,
@@ -134,8 +136,11 @@ class Ranks:
         plan = self._plan(schedule, protocol, "float32", block, op, how)
         words = [int(np.float32(value).view(np.uint32)) for value in values]
         found = self.native.run_standalone_words(self.group.communicator, plan, *words, launches, in_graph)
-        outputs, other_outputs = ([np.array([word], np.uint32).view(np.float32) for word in each] for each in found[:2])
-        return StandaloneResult(outputs, other_outputs, *found[2:])
+        outputs, other_outputs = (
+            [np.array([word], np.uint32).view(np.float32) for word in each]
+            for each in (found.outputs, found.other_outputs)
+        )
+        return StandaloneResult(outputs, other_outputs, found.us, found.waited_us)
 
     def _plan(self, schedule: Schedule, protocol: str, dtype: str, block: int, op: str | None, how: How) -> Any:
         plan = self.native.PlanBuilder()
@@ -144,7 +149,7 @@ class Ranks:
         plan.set_data(dtypes.dtype_code(dtype), code, self.count if op == "mean" else 0, block)
         if how.copies:
             self.group.offer_staging(self.staging_bytes)
-            cuda_copies.fill(plan, schedule, range(self.count), True)
+            cuda_copies.fill(self.native, plan, schedule, range(self.count), True)
         elif how.nvls:
             self.group.multicast(self.multicast_bytes)
             cuda_nvls.fill(plan, schedule, range(self.count), schedule.nlanes, self.threads, True)

@@ -1,12 +1,11 @@
 #include "bind/bind_cuda_plans.h"
 
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <string>
+#include <type_traits>
 
 #include "bind/bind_tables.h"
 #include "cuda/host/standalone.h"
@@ -52,7 +51,44 @@ std::shared_ptr<LaunchPlan> PlanBuilder::Finish(std::shared_ptr<Communicator> co
   return plan;
 }
 
+namespace {
+
+// The results of a run of one rank each are bytes, or the word that they consist of.
+template <class Output, class Shown>
+void BindResult(nb::module_& m, const char* name) {
+  using Result = StandaloneResult<Output>;
+  const auto shown = [](const std::vector<Output>& of) {
+    std::vector<Shown> found;
+    for (const Output& output : of) {
+      if constexpr (std::is_same_v<Shown, Output>) {
+        found.push_back(output);
+      } else {
+        found.emplace_back(output.data(), output.size());
+      }
+    }
+    return found;
+  };
+  nb::class_<Result>(m, name, "What a standalone run has given.")
+      .def_prop_ro(
+          "outputs", [shown](const Result& r) { return shown(r.outputs); },
+          "Of each rank, from the last launch with the inputs.")
+      .def_prop_ro(
+          "other_outputs", [shown](const Result& r) { return shown(r.other_outputs); },
+          "Of each rank, from a launch with the other inputs.")
+      .def_ro("us", &Result::microseconds, "Microseconds of a launch on all ranks, one after another.")
+      .def_ro("waited_us", &Result::waited, "The same where each launch is waited for; 0 in a graph.");
+}
+
+}  // namespace
+
 void BindPlans(nb::module_& m) {
+  nb::class_<Move>(m, "Move", "One copy of a rank.")
+      .def(
+          "__init__", [](Move* self, int block, int rank, int to) { new (self) Move{block, rank, to}; }, nb::kw_only(),
+          nb::arg("block"), nb::arg("rank"), nb::arg("to"),
+          "From its own `block`, or of zeros if that is -1, to block `to` of the output of `rank`.");
+  BindResult<std::string, nb::bytes>(m, "StandaloneResult");
+  BindResult<uint32_t, uint32_t>(m, "StandaloneWords");
   nb::class_<PlanBuilder>(m, "PlanBuilder", "A plan in the making; resolve() freezes it.")
       .def(nb::init<>())
       .def(
@@ -119,14 +155,11 @@ void BindPlans(nb::module_& m) {
           nb::arg("kind"), "Through the communicator's multicast memory: 0 all_reduce, 1 reduce_scatter, 2 all_gather.")
       .def(
           "set_moves",
-          [](PlanBuilder& b, int rank, const std::vector<std::tuple<int, int, int>>& moves, std::vector<int> arrivals) {
-            std::vector<Move> given;
-            for (const auto& [from, peer, to] : moves) given.push_back({from, peer, to});
-            b.moves[rank] = {std::move(given), std::move(arrivals)};
+          [](PlanBuilder& b, int rank, std::vector<Move> moves, std::vector<int> arrivals) {
+            b.moves[rank] = {std::move(moves), std::move(arrivals)};
           },
           nb::arg("rank"), nb::arg("moves"), nb::arg("arrivals"),
-          "Makes the copy engine move the rank's bytes. `moves`: (block or -1 for zeros, rank, its block) each; "
-          "`arrivals`: the blocks that others send.");
+          "Makes the copy engine move the rank's bytes. `arrivals`: the blocks that others send.");
   m.def(
       "switch_widens",
       [](int dtype, int op, bool mean) -> int {
@@ -144,31 +177,19 @@ void BindPlans(nb::module_& m) {
           return found;
         };
         const auto given = views(inputs), other = views(others);
-        StandaloneResult<std::string> result;
-        {
-          nb::gil_scoped_release release;
-          auto plan = builder.Finish(std::move(communicator));
-          result = RunStandalone(*plan, given, other, launches, in_graph ? Timed::kInGraph : Timed::kByHost);
-        }
-        const auto bytes = [](const std::vector<std::string>& of) {
-          std::vector<nb::bytes> found;
-          for (const std::string& output : of) found.emplace_back(output.data(), output.size());
-          return found;
-        };
-        return std::make_tuple(bytes(result.outputs), bytes(result.other_outputs), result.microseconds, result.waited);
+        nb::gil_scoped_release release;
+        auto plan = builder.Finish(std::move(communicator));
+        return RunStandalone(*plan, given, other, launches, in_graph ? Timed::kInGraph : Timed::kByHost);
       },
       nb::arg("communicator"), nb::arg("plan"), nb::arg("inputs"), nb::arg("others"), nb::arg("launches"),
-      nb::arg("in_graph"),
-      "Runs a plan whose ranks are all in this process, without XLA: (output of each rank from the last launch, from "
-      "one with the other inputs, microseconds of a launch, and of one that is waited for, which is 0 in a graph).");
+      nb::arg("in_graph"), "Runs a plan whose ranks are all in this process, without XLA.");
   m.def(
       "run_standalone_words",
       [](std::shared_ptr<Communicator> communicator, PlanBuilder& builder, uint32_t input, uint32_t other, int launches,
          bool in_graph) {
         auto plan = builder.Finish(std::move(communicator));
         const auto timed = in_graph ? Timed::kInGraph : Timed::kByHost;
-        const auto result = RunStandaloneWords(*plan, input, other, launches, timed);
-        return std::make_tuple(result.outputs, result.other_outputs, result.microseconds, result.waited);
+        return RunStandaloneWords(*plan, input, other, launches, timed);
       },
       nb::arg("communicator"), nb::arg("plan"), nb::arg("input"), nb::arg("other"), nb::arg("launches"),
       nb::arg("in_graph"), nb::call_guard<nb::gil_scoped_release>(),
@@ -180,11 +201,10 @@ void BindPlans(nb::module_& m) {
   m.def(
       "time_empty",
       [](int ranks, int launches, bool in_graph) {
-        const auto result = TimeEmpty(ThisGpu(), ranks, launches, in_graph ? Timed::kInGraph : Timed::kByHost);
-        return std::make_pair(result.microseconds, result.waited);
+        return TimeEmpty(ThisGpu(), ranks, launches, in_graph ? Timed::kInGraph : Timed::kByHost);
       },
       nb::arg("ranks"), nb::arg("launches"), nb::arg("in_graph"), nb::call_guard<nb::gil_scoped_release>(),
-      "The same two times where so many ranks launch a kernel that does nothing.");
+      "The same two times where so many ranks launch a kernel that does nothing; there are no outputs.");
 }
 
 }  // namespace jaxring::cuda

@@ -1,9 +1,8 @@
 #include "bind/bind_plans.h"
 
-#include <nanobind/stl/pair.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
@@ -82,7 +81,7 @@ void BindPlans(nb::module_& m) {
       .def_prop_ro("partitions", [](const PlanRequest& r) { return r.site->GroupPartitions(r.group); })
       .def(
           "arrived", [](const PlanRequest& r) { return r.site->Arrived(r.group); },
-          "(rank, device id) of this process's participants that have arrived so far.")
+          "The device id of each rank of this process that has arrived so far.")
       .def(
           "resolve", [](const PlanRequest& r, PlanBuilder& builder) { r.Resolve(builder.Finish()); }, nb::arg("plan"),
           nb::call_guard<nb::gil_scoped_release>())

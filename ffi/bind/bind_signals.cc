@@ -1,6 +1,5 @@
 #include "bind/bind_signals.h"
 
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -84,10 +83,19 @@ void EndLater(int number, double seconds, double more, std::vector<int> others) 
   }).detach();
 }
 
+struct AwaitedSignal {
+  int number;
+  bool main_thread_is_back;
+};
+
 }  // namespace
 
 void BindSignals(nanobind::module_& m) {
   namespace nb = nanobind;
+  nb::class_<AwaitedSignal>(m, "AwaitedSignal", "What a wait for a signal has ended with.")
+      .def_ro("number", &AwaitedSignal::number, "Of the signal; 0: the time is over.")
+      .def_ro("main_thread_is_back", &AwaitedSignal::main_thread_is_back,
+              "Whether the main thread has been in the interpreter since the signal before.");
   m.def("watch_signals", &WatchSignals, "Makes `await_signal` report SIGINT and SIGTERM if they have handlers.");
   m.def("stop_watching_signals", &StopWatching, "Makes `await_signal` return 0 from now on.");
   m.def(
@@ -95,11 +103,9 @@ void BindSignals(nanobind::module_& m) {
       [](double timeout_s) {
         nb::gil_scoped_release release;
         const int number = AwaitSignal(timeout_s);
-        return std::pair(number, number != 0 ? MainThread::Instance().Ask() : MainThread::Instance().IsBack());
+        return AwaitedSignal{number, number != 0 ? MainThread::Instance().Ask() : MainThread::Instance().IsBack()};
       },
-      nb::arg("timeout_s"),
-      "Waits for a signal and returns its number, or 0 after timeout_s seconds (negative: no limit), and whether the "
-      "main thread has been in the interpreter since the signal before.");
+      nb::arg("timeout_s"), "Waits for a signal, at most timeout_s seconds (negative: no limit).");
   m.def(
       "main_thread_is_back", [] { return MainThread::Instance().IsBack(); },
       "Whether the main thread has been in the interpreter since `await_signal` last returned a signal.");

@@ -4,12 +4,11 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/set.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "bind/bind_communicator.h"
 #include "bind/bind_cuda_plans.h"
 #include "bind/bind_links.h"
 #include "cuda/host/gpu_runtime.h"
@@ -23,40 +22,6 @@
 #endif
 
 namespace nb = nanobind;
-
-namespace jaxring::cuda {
-namespace {
-
-Runtime& Cuda() {
-  Runtime* runtime = RunningRuntime();
-  if (runtime == nullptr) throw std::runtime_error("jaxring's CUDA engine is not running");
-  return *runtime;
-}
-
-using RankTuple = std::tuple<int, int, int, std::string>;  // process, device, domain, name
-using WireTuple = std::pair<uint32_t, uint64_t>;           // slots, slot bytes
-using LocationTuple = std::pair<uint64_t, uint64_t>;       // region, offset
-
-std::shared_ptr<Communicator> MakeCommunicator(const std::string& name, const std::vector<RankTuple>& ranks,
-                                               uint32_t lanes, const std::vector<WireTuple>& wires,
-                                               uint64_t stage_bytes, double timeout_s) {
-  CommunicatorSpec spec;
-  spec.name = name;
-  for (const auto& [process, device, domain, text] : ranks) spec.ranks.push_back({process, device, domain, text});
-  if (wires.size() != kProtocols)
-    throw std::invalid_argument("wires needs the shape of one wire for each of the three protocols");
-  for (int p = 0; p < kProtocols; ++p) spec.wires[p] = {wires[p].first, wires[p].second};
-  spec.lanes = lanes;
-  spec.stage_bytes = stage_bytes;
-  spec.timeout_s = timeout_s;
-  return Cuda().GetCommunicator(spec);
-}
-
-Location ToLocation(const LocationTuple& tuple) { return {tuple.first, tuple.second}; }
-LocationTuple FromLocation(Location location) { return {location.region, location.offset}; }
-
-}  // namespace
-}  // namespace jaxring::cuda
 
 NB_MODULE(JAXRING_MODULE, m) {
   using namespace jaxring;
@@ -165,12 +130,12 @@ NB_MODULE(JAXRING_MODULE, m) {
       .def_prop_ro("partitions", [](const Request& r) { return r.site->GroupPartitions(r.group); })
       .def(
           "arrived", [](const Request& r) { return r.site->Arrived(r.group); },
-          "(rank, device as XLA numbers it) of this process's participants that have arrived so far.")
+          "The device, as XLA numbers it, of each rank of this process that has arrived so far.")
       .def(
           "share_buffers",
           [](const Request& r, Communicator& communicator) { return r.site->ShareBuffers(r.group, communicator); },
           nb::arg("communicator"), nb::call_guard<nb::gil_scoped_release>(),
-          "Has other processes map the buffers of the participants that have arrived: (rank, how they are shared).")
+          "Has other processes map the buffers of the ranks that have arrived: how each rank's are shared.")
       .def(
           "resolve",
           [](const Request& r, std::shared_ptr<Communicator> communicator, PlanBuilder& builder) {
@@ -201,87 +166,7 @@ NB_MODULE(JAXRING_MODULE, m) {
       nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
       "The next planning request, or None after timeout_s seconds.");
 
-  nb::class_<Communicator>(m, "Communicator", "A group of ranks and its memory on this process's devices.")
-      .def("local", &Communicator::local, nb::arg("rank"))
-      .def("members", &Communicator::Members, nb::arg("rank"))
-      .def(
-          "offer_arena", [](Communicator& c, int rank) { return FromLocation(c.OfferArena(rank)); }, nb::arg("rank"),
-          nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "enter_arena",
-          [](Communicator& c, int rank, int peer, LocationTuple theirs) {
-            c.EnterArena(rank, peer, ToLocation(theirs));
-          },
-          nb::arg("rank"), nb::arg("peer"), nb::arg("theirs"), nb::call_guard<nb::gil_scoped_release>())
-      .def("probe", &Communicator::Probe, nb::arg("rank"), nb::call_guard<nb::gil_scoped_release>())
-      .def("verify", &Communicator::Verify, nb::arg("rank"), nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "connected",
-          [](Communicator& c, int rank, int peer, int protocol) {
-            return c.Connected(rank, peer, static_cast<cuda::Protocol>(protocol));
-          },
-          nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"))
-      .def(
-          "offer_wire",
-          [](Communicator& c, int rank, int peer, int protocol) {
-            return FromLocation(c.OfferWire(rank, peer, static_cast<cuda::Protocol>(protocol)));
-          },
-          nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"), nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "connect_wire",
-          [](Communicator& c, int rank, int peer, int protocol, LocationTuple theirs) {
-            c.ConnectWire(rank, peer, static_cast<cuda::Protocol>(protocol), ToLocation(theirs));
-          },
-          nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"), nb::arg("theirs"),
-          nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "offer_staging",
-          [](Communicator& c, int rank, uint64_t bytes) { return FromLocation(c.OfferStaging(rank, bytes)); },
-          nb::arg("rank"), nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "enter_staging",
-          [](Communicator& c, int rank, int peer, LocationTuple theirs) {
-            c.EnterStaging(rank, peer, ToLocation(theirs));
-          },
-          nb::arg("rank"), nb::arg("peer"), nb::arg("theirs"), nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "offer_replacements",
-          [](Communicator& c, int rank, uint64_t in_bytes, uint64_t out_bytes) {
-            c.OfferReplacement(rank, Communicator::Role::kInput, in_bytes);
-            c.OfferReplacement(rank, Communicator::Role::kOutput, out_bytes);
-          },
-          nb::arg("rank"), nb::arg("in_bytes"), nb::arg("out_bytes"), nb::call_guard<nb::gil_scoped_release>(),
-          "Memory for launches whose own buffers the other processes have not mapped.")
-      .def(
-          "offer_multicast", [](Communicator& c, uint64_t bytes) { return FromLocation(c.multicast().Offer(bytes)); },
-          nb::arg("bytes"), nb::call_guard<nb::gil_scoped_release>(), "By rank 0: a multicast object for all ranks.")
-      .def(
-          "join_multicast",
-          [](Communicator& c, int rank, LocationTuple object) { c.multicast().Join(rank, ToLocation(object)); },
-          nb::arg("rank"), nb::arg("object"), nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "bind_multicast", [](Communicator& c, int rank) { c.multicast().Bind(rank); }, nb::arg("rank"),
-          nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "map_multicast", [](Communicator& c, int rank) { c.multicast().Map(rank); }, nb::arg("rank"),
-          nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "probe_multicast", [](Communicator& c, int rank) { c.multicast().Probe(rank); }, nb::arg("rank"),
-          nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "verify_multicast", [](Communicator& c, int rank) { c.multicast().Verify(rank); }, nb::arg("rank"),
-          nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "connect_network",
-          [](Communicator& c, int rank, int peer, int protocol) {
-            return c.ConnectNetwork(rank, peer, static_cast<cuda::Protocol>(protocol));
-          },
-          nb::arg("rank"), nb::arg("peer"), nb::arg("protocol"), nb::call_guard<nb::gil_scoped_release>());
-  m.def("communicator", &MakeCommunicator, nb::arg("name"), nb::arg("ranks"), nb::arg("lanes"), nb::arg("wires"),
-        nb::arg("stage_bytes"), nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
-        "The communicator of that name. `ranks`: (process, device or -1, domain, name) of each; `wires`: (slots, slot "
-        "bytes) for simple, ll and ll128.");
-
+  BindCommunicator(m);
   BindPlans(m);
   BindLinks(m);
 #if defined(JAXRING_FAKE_GPU)

@@ -3,10 +3,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
@@ -207,6 +205,9 @@ NB_MODULE(_native, m) {
       "A warning about a long wait of this process, without its subject; None after timeout_s seconds.");
   m.def("clock", [] { return Nanoseconds(std::chrono::steady_clock::now()); }, "Now, in ns of the recorder's clock.");
 
+  nb::class_<ControlMessage>(m, "ControlMessage", "What the Python of another process has sent.")
+      .def_ro("sender", &ControlMessage::sender, "The number of its process.")
+      .def_ro("text", &ControlMessage::text);
   m.def(
       "send_control_message", [](int process, const std::string& text) { Running().SendControlMessage(process, text); },
       nb::arg("process"), nb::arg("text"), nb::call_guard<nb::gil_scoped_release>(),
@@ -218,8 +219,8 @@ NB_MODULE(_native, m) {
         auto message = Running().NextControlMessage();
         return message ? nb::cast(*message) : nb::none();
       },
-      nb::sig("def next_control_message() -> tuple[int, str] | None"),
-      "The next control message that has arrived as (sender, text), or None.");
+      nb::sig("def next_control_message() -> ControlMessage | None"),
+      "The next control message that has arrived, or None.");
   m.def(
       "in_flight", [](uint64_t key) { return Running().InFlight(key); }, nb::arg("key"),
       "Whether an operation is in flight under a plan's key.");

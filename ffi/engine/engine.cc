@@ -229,7 +229,7 @@ bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
   return true;
 }
 
-std::optional<std::pair<int, std::string>> Engine::NextControlMessage() {
+std::optional<ControlMessage> Engine::NextControlMessage() {
   std::lock_guard lock(request_mutex_);
   if (control_messages_.empty()) return std::nullopt;
   auto message = std::move(control_messages_.front());

@@ -57,6 +57,12 @@ struct EngineOptions {
   uint64_t operand_bytes = 0;   // limit of all these files together; 0: save nothing
 };
 
+// What the Python of another process has sent.
+struct ControlMessage {
+  int sender;  // its process
+  std::string text;
+};
+
 // A site's request to Python for the plan of one collective of one group.
 struct PlanRequest {
   uint64_t id = 0;
@@ -102,8 +108,8 @@ class Engine {
   // Sends a control message from Python to the Python of another process. Messages arrive in order, and are queued
   // until the two processes are connected. At most ControlFrame::kMaxText bytes. Lost if the process has ended.
   void SendControlMessage(int process, const std::string& text);
-  // The next control message that has arrived, and its sender. Such a message ends NextRequest's wait.
-  std::optional<std::pair<int, std::string>> NextControlMessage();
+  // The next control message that has arrived. Such a message ends NextRequest's wait.
+  std::optional<ControlMessage> NextControlMessage();
   // Whether an operation of the plan with this key is in flight.
   bool InFlight(uint64_t plan_key);
   // What the planning threads wait for, as text; empty if they do not wait. Errors about late plans quote it.
@@ -349,7 +355,7 @@ class Engine {
   std::condition_variable request_ready_;
   bool requests_closed_ = false;
   std::deque<PlanRequest> requests_;
-  std::deque<std::pair<int, std::string>> control_messages_;
+  std::deque<ControlMessage> control_messages_;
   uint64_t next_request_ = 1;
   std::string planning_waits_for_;
   std::condition_variable stall_ready_;

@@ -145,7 +145,7 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
       break;
     case ControlFrame::Kind::kMessage: {
       std::lock_guard lock(request_mutex_);
-      if (control_messages_.size() < kMaxControlMessages) control_messages_.emplace_back(process, frame.text);
+      if (control_messages_.size() < kMaxControlMessages) control_messages_.push_back({process, frame.text});
       request_ready_.notify_one();
       break;
     }

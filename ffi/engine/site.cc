@@ -46,9 +46,9 @@ std::vector<int32_t> Site::GroupPartitions(int group) const {
   return {begin, begin + spec_.group_size};
 }
 
-std::vector<std::pair<int, int>> Site::Arrived(int group) {
+std::map<int, int> Site::Arrived(int group) {
   std::lock_guard lock(mutex_);
-  return {groups_[group].devices.begin(), groups_[group].devices.end()};
+  return groups_[group].devices;
 }
 
 void Site::Arrive(Arrival arrival) {

@@ -66,8 +66,8 @@ class Site : public std::enable_shared_from_this<Site> {
   // Unique among all sites that this process ever had.
   uint64_t id() const { return id_; }
   std::vector<int32_t> GroupPartitions(int group) const;
-  // The (rank, device) pairs of this process that have arrived so far.
-  std::vector<std::pair<int, int>> Arrived(int group);
+  // The device of each rank of this process that has arrived so far.
+  std::map<int, int> Arrived(int group);
   // Sets the plan of one of a group's collectives, and starts the executions that waited for it.
   void Resolve(int group, size_t collective, std::shared_ptr<const Plan> plan);
   // Sets the key of a collective's operations, and this process's number, before there is a plan. If planning fails,

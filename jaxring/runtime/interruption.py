@@ -77,13 +77,14 @@ class Watcher:
     def _watch(self) -> None:
         came: dict[int, _Signal] = {}
         while True:
-            number, was_back = _native.await_signal(_LOOK_S if came else -1.0)
+            awaited = _native.await_signal(_LOOK_S if came else -1.0)
             if self._stopped.is_set():
                 return
             now = time.monotonic()
             # A signal may arrive before this thread has looked whether the main thread came back after the last one.
             for each in came.values():
-                each.was_back |= was_back
+                each.was_back |= awaited.main_thread_is_back
+            number = awaited.number
             if number in came:
                 # What the main thread has handled is not what this one insists on.
                 came[number].times = 1 if came[number].was_back else came[number].times + 1

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from jaxring.runtime.call import CallSpec
     from jaxring.world.store import Store
 
-Arrived = list[tuple[int, int]]
+# The device id of each rank of this process that has reached a call so far.
+Arrived = dict[int, int]
 
 
 class RankPlace(NamedTuple):
@@ -43,7 +44,7 @@ class Request(Protocol):
 def known_devices(request: Request, spec: CallSpec, arrived: Arrived) -> list[int] | None:
     """The device of each rank as the lowering knew it; None where it knew none, or where a rank ran on another one."""
     known, partitions = spec.devices, request.partitions
-    if known is None or any(known[partitions[rank]] != device for rank, device in arrived):
+    if known is None or any(known[partitions[rank]] != device for rank, device in arrived.items()):
         return None
     return [known[p] for p in partitions]
 
@@ -60,9 +61,9 @@ def exchange_devices(
 ) -> list[int]:
     """The device of each rank, exchanged through the store: a program over an abstract mesh does not know it.
 
-    ``arrived`` gives (rank, device id) of this process's ranks that have reached the call so far. ``lost`` holds the
-    known devices of ranks that are lost. ``waits`` records which rank this waits for. ``before`` is how many sites of
-    the same call asked earlier, maybe on other devices. Raises JoinError.
+    ``arrived`` gives the device id of each of this process's ranks that have reached the call so far. ``lost`` holds
+    the known devices of ranks that are lost. ``waits`` records which rank this waits for. ``before`` is how many sites
+    of the same call asked earlier, maybe on other devices. Raises JoinError.
     """
     ranks = len(request.partitions)
     group = "-".join(str(p) for p in request.partitions)
@@ -73,7 +74,7 @@ def exchange_devices(
     found: dict[int, int] = dict(lost or {})
     with (waits or Waits()).waiting("the other ranks to publish their devices") as wait:
         while len(found) < ranks:
-            for rank, device in arrived():
+            for rank, device in arrived().items():
                 if rank not in said:
                     store.set(f"jaxring/devices/{epoch}/{name}/{rank}", str(device).encode())
                     said.add(rank)

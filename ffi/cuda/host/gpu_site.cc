@@ -9,20 +9,20 @@ std::vector<int32_t> Site::GroupPartitions(int group) const {
   return {begin, begin + spec_.group_size};
 }
 
-std::vector<std::pair<int, int>> Site::Arrived(int group) {
+std::map<int, int> Site::Arrived(int group) {
   std::lock_guard lock(mutex_);
-  return {groups_[group].devices.begin(), groups_[group].devices.end()};
+  return groups_[group].devices;
 }
 
-std::vector<std::pair<int, std::string>> Site::ShareBuffers(int group, Communicator& communicator) {
+std::map<int, std::string> Site::ShareBuffers(int group, Communicator& communicator) {
   std::map<int, Buffers> buffers;
   {
     std::lock_guard lock(mutex_);
     buffers = groups_[group].buffers;
   }
-  std::vector<std::pair<int, std::string>> how;
+  std::map<int, std::string> how;
   for (const auto& [rank, own] : buffers) {
-    how.emplace_back(rank, communicator.ShareBuffers(rank, own.in, own.in_bytes, own.out, own.out_bytes));
+    how.emplace(rank, communicator.ShareBuffers(rank, own.in, own.in_bytes, own.out, own.out_bytes));
   }
   return how;
 }

@@ -44,11 +44,11 @@ class Site : public std::enable_shared_from_this<Site> {
 
   const SiteSpec& spec() const { return spec_; }
   std::vector<int32_t> GroupPartitions(int group) const;
-  // The (rank, device) pairs of this process that have called so far.
-  std::vector<std::pair<int, int>> Arrived(int group);
+  // The device of each rank of this process that has called so far.
+  std::map<int, int> Arrived(int group);
   // Has the peers map the buffers of this process's ranks that have called so far, before any of them gets its plan.
   // Returns how each rank's are shared: Communicator::ShareBuffers.
-  std::vector<std::pair<int, std::string>> ShareBuffers(int group, Communicator& communicator);
+  std::map<int, std::string> ShareBuffers(int group, Communicator& communicator);
   void Resolve(int group, std::shared_ptr<LaunchPlan> plan);
   void Reject(int group, jaxring::Status status);
   void Identify(int device, int partition, jaxring::Status status);

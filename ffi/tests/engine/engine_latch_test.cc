@@ -55,9 +55,9 @@ CASE("a closed latch") {
     begin(&outputs, &ends);
     while (!job.engine(0).InFlight(key)) std::this_thread::yield();
     job.engine(0).SendControlMessage(1, "they differ");
-    std::optional<std::pair<int, std::string>> note;
+    std::optional<ControlMessage> note;
     while (!(note = job.engine(1).NextControlMessage())) std::this_thread::yield();
-    CHECK(*note == std::pair(0, std::string("they differ")) && !job.engine(1).NextControlMessage());
+    CHECK(note->sender == 0 && note->text == "they differ" && !job.engine(1).NextControlMessage());
     job.engine(0).FailPlan(key, Status::Error(Code::kInvalidArgument, "they differ"));
     for (const Status& status : ends.Wait())
       CHECK(status.code == Code::kInvalidArgument && Says(status, "they differ"));

@@ -16,11 +16,19 @@ NAME = "copy_engine"
 SERVED = frozenset(name for name, collective in COLLECTIVES.items() if not collective.reduces)
 
 
-class Moves(NamedTuple):
-    """One rank's part. ``moves``: (block of its input, or -1 for zeros, rank, block of that rank's output), in the
-    order in which they are made; ``arrivals``: the blocks of its own output that other ranks send."""
+class Move(NamedTuple):
+    """One copy: from ``block`` of the own input, or of zeros if that is -1, to block ``to`` of ``rank``'s output."""
 
-    moves: list[tuple[int, int, int]]
+    block: int
+    rank: int
+    to: int
+
+
+class Moves(NamedTuple):
+    """One rank's part. ``moves``: in the order in which they are made; ``arrivals``: the blocks of its own output that
+    other ranks send."""
+
+    moves: list[Move]
     arrivals: list[int]
 
 
@@ -38,9 +46,11 @@ def moves(spec: Spec, rank: int) -> Moves:
     """What ``rank`` copies, and what it is sent."""
     n = spec.nranks
     every = [(target, block, source) for target in range(n) for block, source in enumerate(sources(spec, target))]
-    mine = [(source[1], target, block) for target, block, source in every if source is not None and source[0] == rank]
+    mine = [
+        Move(source[1], target, block) for target, block, source in every if source is not None and source[0] == rank
+    ]
     # Each rank begins with another one, so that no rank is everybody's first.
-    mine.sort(key=lambda move: ((move[1] - rank) % n, move[2]))
+    mine.sort(key=lambda move: ((move.rank - rank) % n, move.to))
     own = [(block, source) for target, block, source in every if target == rank]
-    zeros = [(-1, rank, block) for block, source in own if source is None]
+    zeros = [Move(-1, rank, block) for block, source in own if source is None]
     return Moves(mine + zeros, [block for block, source in own if source is not None and source[0] != rank])

@@ -49,7 +49,7 @@ def build(
     plan.set_data(dtypes.dtype_code(spec.dtype), code, ranks if op == "mean" else 0, spec.block)
     configured = settings()
     if choice.algorithm == copy_engine.NAME:
-        cuda_copies.fill(plan, schedule, local, configured.cuda_trap)
+        cuda_copies.fill(native, plan, schedule, local, configured.cuda_trap)
         return plan
     if choice.algorithm == nvls.NAME:
         cuda_nvls.fill(plan, schedule, local, choice.channels, threads, configured.cuda_trap)

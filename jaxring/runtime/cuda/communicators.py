@@ -16,7 +16,7 @@ from jaxring.runtime import schedules
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import messages as cuda_messages
 from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, why_apart
-from jaxring.runtime.cuda.groups import Group, Shape
+from jaxring.runtime.cuda.groups import Group, GroupRank, Shape, WireShape
 from jaxring.settings import settings
 from jaxring.topology import detect, paths
 from jaxring.world.join import World
@@ -56,7 +56,7 @@ class Communicators:
         configured = settings()
         self.shape = Shape(
             configured.channels[1],
-            tuple((_SLOTS, min(size, configured.slot_bytes)) for size in _SLOT_BYTES),
+            tuple(WireShape(_SLOTS, min(size, configured.slot_bytes)) for size in _SLOT_BYTES),
             2 * ONE_SHOT_BYTES,
         )
         self._process, self._processes = jax.process_index(), jax.process_count()
@@ -145,7 +145,8 @@ class Communicators:
         for rank, (device, process, domain) in enumerate(zip(devices, owners, domains, strict=True)):
             gpu = self._devices.gpus[device] if process == self._process else -1
             host = world.info(process).hostname if world is not None else "this host"
-            ranks.append((process, gpu, domain, f"rank {rank} (process {process} on {host}, device {device})"))
+            name_of = f"rank {rank} (process {process} on {host}, device {device})"
+            ranks.append(GroupRank(process, gpu, domain, name_of))
         here = {domain for domain, process in zip(domains, owners, strict=True) if process == self._process}
         others = sorted(set(owners) - {self._process})
         if world is not None:

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 STAGING_BYTES = 128 << 20
 
 
-def fill(plan: Any, schedule: Schedule, local: Iterable[int], trap: bool) -> None:
+def fill(native: Any, plan: Any, schedule: Schedule, local: Iterable[int], trap: bool) -> None:
     """Fill a plan builder, except for its identity and data, with copies that have the effect of ``schedule``."""
     plan.set_shape(schedule.in_blocks, schedule.out_blocks, 1, 0, 1)
     plan.set_kernel(0, -1, 64, trap, False)
     for rank in local:
         # One lane without steps: its gates are what is played.
         plan.add_local(rank, b"", np.zeros(2, np.uint32).tobytes(), b"", True)
-        plan.set_moves(rank, *copy_engine.moves(schedule.spec, rank))
+        found = copy_engine.moves(schedule.spec, rank)
+        moves = [native.Move(**move._asdict()) for move in found.moves]
+        plan.set_moves(rank, moves, found.arrivals)

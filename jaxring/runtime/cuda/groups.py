@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from jaxring.errors import JoinError
 from jaxring.plan import protocols
@@ -17,19 +17,44 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("jaxring.runtime")
 
-Location = tuple[int, int]
-
 
 # The prefix of an error that is written in place of an offer.
 _FAILED = b"failed: "
 
 
+class WireShape(NamedTuple):
+    """The slots of a connection, each way."""
+
+    slots: int
+    slot_bytes: int
+
+
 class Shape(NamedTuple):
-    """A communicator's shape: most lanes, (slots, slot bytes) of simple, ll and ll128, and bytes of a stage."""
+    """A communicator's shape: most lanes, wires of simple, ll and ll128, and bytes of a stage."""
 
     lanes: int
-    wires: tuple[tuple[int, int], ...]
+    wires: tuple[WireShape, ...]
     stage_bytes: int
+
+
+class GroupRank(NamedTuple):
+    """A rank of a communicator: its process, its device's number there (-1 in other processes), the domain of ranks
+    that address each other's memory, and a name for messages."""
+
+    process: int
+    device: int
+    domain: int
+    name: str
+
+
+class Location(Protocol):
+    """A place in a rank's memory, of the native module: a registered region, and an offset in bytes."""
+
+    @property
+    def region(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
 
 
 class Group:
@@ -42,28 +67,35 @@ class Group:
         self,
         native: Any,
         name: str,
-        ranks: list[tuple[int, int, int, str]],
+        ranks: list[GroupRank],
         shape: Shape,
         store: Store | None,
         timeout_s: float,
     ) -> None:
         self.lock = threading.Lock()
-        self.domains = [domain for _, _, domain, _ in ranks]
+        self.domains = [rank.domain for rank in ranks]
         self._prefix = f"jaxring/cuda/{name}/"
         self._store, self._timeout_s = store, timeout_s
         self._said: dict[str, Location | None] = {}
         self._ready = self._landed = self._multicast = False
+        self._location = native.Location
+        self._nothing: Location = native.Location(region=0, offset=0)
         self.communicator = native.communicator(
-            name, ranks, shape.lanes, list(shape.wires), shape.stage_bytes, timeout_s
+            name,
+            [native.Rank(**rank._asdict()) for rank in ranks],
+            shape.lanes,
+            [native.WireShape(**wire._asdict()) for wire in shape.wires],
+            shape.stage_bytes,
+            timeout_s,
         )
         self.local = [rank for rank in range(len(ranks)) if self.communicator.local(rank)]
-        owners = [process for process, _, _, _ in ranks]
+        owners = [rank.process for rank in ranks]
         near = {owners[peer] for rank in self.local for peer in self.communicator.members(rank)}
         self._own = owners[self.local[0]] if self.local else -1
         # The other processes with which this one shares memory.
         self.near = sorted(near - {self._own})
         # Whether this process's ranks have several devices.
-        self.several = len({ranks[rank][1] for rank in self.local}) > 1
+        self.several = len({ranks[rank].device for rank in self.local}) > 1
 
     def prepare(self) -> None:
         """Exchange memory among the ranks of each domain and test every path. Raises JoinError."""
@@ -76,7 +108,7 @@ class Group:
             for peer in made.members(rank):
                 self._do(made.enter_arena, rank, peer, self._hear(f"arena/{peer}"))
             self._do(made.probe, rank)
-            self._say(f"probed/{rank}", lambda: (0, 0))
+            self._say(f"probed/{rank}", lambda: self._nothing)
         for rank in self.local:
             for peer in made.members(rank):
                 self._hear(f"probed/{peer}")
@@ -142,7 +174,7 @@ class Group:
 
         def told() -> Location:
             first()
-            return 0, 0
+            return self._nothing
 
         self._say(f"met/{key}/{self._own}", told)
         for process in self.near:
@@ -164,13 +196,18 @@ class Group:
             ("verified", made.verify_multicast),
         ):
             for rank in self.local:
-                self._say(f"multicast/{step}/{rank}", functools.partial(_taken, take, rank))
+                self._say(f"multicast/{step}/{rank}", functools.partial(self._taken, take, rank))
             for rank in range(count):
                 self._hear(f"multicast/{step}/{rank}")
         self._multicast = True
 
     def _join_multicast(self, found: Location, rank: int) -> None:
         self.communicator.join_multicast(rank, found)
+
+    def _taken(self, step: Callable[[int], None], rank: int) -> Location:
+        """A step that offers nothing but that it was taken."""
+        step(rank)
+        return self._nothing
 
     def _do(self, function: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -189,7 +226,7 @@ class Group:
                 self._store.set(self._prefix + key, _FAILED + str(error).encode())
             raise
         if self._store is not None:
-            self._store.set(self._prefix + key, f"{location[0]} {location[1]}".encode())
+            self._store.set(self._prefix + key, f"{location.region} {location.offset}".encode())
         self._said[key] = location
 
     def _hear(self, key: str) -> Location:
@@ -202,10 +239,5 @@ class Group:
         if said_there.startswith(_FAILED):
             raise JoinError(said_there.removeprefix(_FAILED).decode())
         region, offset = said_there.split()
-        return int(region), int(offset)
-
-
-def _taken(step: Callable[[int], None], rank: int) -> Location:
-    """A step that offers nothing but that it was taken."""
-    step(rank)
-    return 0, 0
+        found: Location = self._location(region=int(region), offset=int(offset))
+        return found

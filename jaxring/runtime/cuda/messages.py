@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxring.runtime import schedules
-from jaxring.runtime.cuda.groups import Shape
+from jaxring.runtime.cuda.groups import Shape, WireShape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEPTHS = (2, 16)
 QUEUE_BYTES = 64 << 20
 # Headers that the ring holds, and the bytes of a slot for one.
-_DESK = Shape(1, ((64, 512), (64, 512), (64, 512)), 0)
+_DESK = Shape(1, (WireShape(64, 512),) * 3, 0)
 _UNIT = 512
 
 
@@ -46,7 +46,7 @@ def queue_shape(nbytes: int, lanes: int, slot_bytes: int) -> Shape:
     while slots * slot_bytes < piece:
         slots *= 2
     each = slot_bytes if slots > 1 else -(-piece // _UNIT) * _UNIT
-    return Shape(lanes, ((depth(nbytes) * slots, each),) * 3, 0)
+    return Shape(lanes, (WireShape(depth(nbytes) * slots, each),) * 3, 0)
 
 
 def names(spec: CallSpec, devices: Sequence[int]) -> tuple[str, str]:

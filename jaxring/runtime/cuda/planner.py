@@ -125,15 +125,15 @@ class CudaPlanner:
         header_ring = None
         if half != "both":
             group, header_ring = self._communicators.queue(devices, owners, spec, choice.channels)
-        shared: list[tuple[int, str]] = []
+        shared: dict[int, str] = {}
 
         def share() -> None:
             if shares and (settings().p2p != "staged" or not group.near):
-                shared.extend(request.share_buffers(group.communicator))
+                shared.update(request.share_buffers(group.communicator))
 
         # All ranks call both halves of a message, in any order.
         group.meet("halves" if half != "both" else _identity(request), share)
-        if shared and not group.near and any(how for _, how in shared):
+        if shared and not group.near and any(shared.values()):
             # So it will be with what XLA allocates later.
             with group.lock:
                 lacks = group.offer_replacements(nbytes, spec.block_bytes * schedule.out_blocks)
@@ -173,8 +173,8 @@ class CudaPlanner:
     def _ranks(self, request: Any, spec: CallSpec) -> list[int]:
         """The device id of each rank, in rank order."""
 
-        def arrived() -> list[tuple[int, int]]:
-            return [(rank, self._devices.global_ids[device]) for rank, device in request.arrived()]
+        def arrived() -> dict[int, int]:
+            return {rank: self._devices.global_ids[device] for rank, device in request.arrived().items()}
 
         devices = known_devices(request, spec, arrived())
         if devices is not None:
@@ -182,7 +182,7 @@ class CudaPlanner:
         if self._communicators.store is not None:
             return exchange_devices(self._communicators.store, request, spec, arrived)
         deadline = time.monotonic() + spec.timeout
-        while len(found := dict(arrived())) < len(request.partitions):
+        while len(found := arrived()) < len(request.partitions):
             if time.monotonic() > deadline:
                 raise JoinError(f"only ranks {sorted(found)} reached {spec.describe()} in {spec.timeout:g} s")
             time.sleep(0.001)
@@ -219,17 +219,17 @@ def _call(request: Any) -> int:
 
 
 def _paths(
-    transports: tuple[str, ...], shares: bool, shared: list[tuple[int, str]], lacks: str
+    transports: tuple[str, ...], shares: bool, shared: dict[int, str], lacks: str
 ) -> tuple[tuple[str, ...], str]:
     """The transports, and what `explain` says of how ranks reach each other's buffers.
 
     ``shared``: how the peers have mapped each rank's buffers; empty where JAXRING_P2P=staged says that they shall not.
     ``lacks``: why there is no memory for those that they have not mapped.
     """
-    if not shares or (shared and not any(how for _, how in shared)):
+    if not shares or (shared and not any(shared.values())):
         return transports, ""
-    staged = not shared or any(how.startswith("staged") for _, how in shared)
+    staged = not shared or any(how.startswith("staged") for how in shared.values())
     if lacks:
         logger.warning("no replacements for buffers that other processes have not mapped: %s", lacks)
-    said = sorted({how for _, how in shared}) or ["staged: JAXRING_P2P=staged asks for it"]
+    said = sorted(set(shared.values())) or ["staged: JAXRING_P2P=staged asks for it"]
     return (*transports, "staged") if staged else transports, "; buffers " + ", ".join(said)

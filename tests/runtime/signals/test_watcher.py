@@ -25,7 +25,7 @@ class Native:
             self.watcher._stopped.set()
         else:
             signal.signal(signal.SIGINT, handler)
-        return number, before
+        return types.SimpleNamespace(number=number, main_thread_is_back=before)
 
     def main_thread_is_back(self):
         return self.back
