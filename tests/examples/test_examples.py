@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pathlib
 import re
@@ -11,7 +12,6 @@ import sysconfig
 import pytest
 
 from tests import ROOT
-from tests.collectives.cases.coll_jobs import run_job
 
 README = ROOT / "examples" / "README.md"
 COMMAND = re.compile(r"^\| `([^`]*examples/(\w+)\.py)`", re.MULTILINE)
@@ -50,10 +50,14 @@ def test_command(name):
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
-def test_two_processes(name):
-    code, output = run_job(ROOT / "examples" / f"{name}.py", 2, 2)
-    assert code == 0, output[-6000:]
-    assert len(SAYS.findall(output)) == 1, output  # one process speaks
+def test_commands_of_the_docstring(name):
+    docstring = ast.get_docstring(ast.parse((ROOT / "examples" / f"{name}.py").read_text()))
+    commands = re.findall(r"^ {4}(\S.* examples/\w+\.py)$", docstring, re.MULTILINE)
+    assert commands[0] == COMMANDS[name]
+    for command in commands[1:]:  # in several processes
+        done = run(command)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert len(SAYS.findall(done.stdout)) == 1, done.stdout  # one process speaks
 
 
 @pytest.mark.slow
