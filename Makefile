@@ -112,7 +112,8 @@ pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 
 # Tests of the engine, of what lies beside it, and of the tests themselves: they use few of Python's and jax's names, and
 # all of these are used by other tests, too. What is traced, lowered, differentiated or typed is not among them.
-ONCE := bench benchmarks cli examples gpu hosts layers package plan settings simulate stress topology trace world \
+ONCE := bench benchmarks cli gpu hosts layers package plan settings simulate stress topology trace world \
+  examples/test_train_lm.py examples/test_recover_lm.py \
   runtime/cuda runtime/signals runtime/programs/test_ending.py runtime/programs/test_recompiled.py \
   $(addprefix collectives/test_,communicator.py failures.py huge.py no_memory.py one_process.py processes.py)
 ONCE_OF_A_FILE := random/test_random.py::test_an_abort_of_ours_has_failed \
