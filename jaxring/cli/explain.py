@@ -6,7 +6,8 @@ Nothing is started: this is the planner's own decision, from the shape of the jo
 program what its collectives took, with the transports found. Times are predicted by this machine's profile, or by the
 one that comes with jaxring where `jaxring tune` has not made one; they order the candidates. Beside them stands what
 limits a candidate (latency of messages that wait for each other, work per message, bandwidth, memory), and its share of
-the speed of light: a bound below the time of any algorithm.
+the speed of light: a bound below the time of any algorithm. Where rings go between hosts, it says in which order they
+visit these: the one that `jaxring tune --ranks` has measured, or that of ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from jaxring.plan.schedule import Spec
 from jaxring.plan.show import show
 from jaxring.plan.verify import verify
 from jaxring.settings.sizes import shown
-from jaxring.topology import calibration
+from jaxring.topology import calibration, order
 
 if TYPE_CHECKING:
     from jaxring.plan.profile import Profile
@@ -67,6 +68,13 @@ def profile(text: str) -> Profile:
         return calibration.read(pathlib.Path(text))
     except (OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+
+
+def _order() -> str:
+    found = order.current()
+    if found is None:
+        return "the order of ranks: no other was measured (jaxring tune --ranks)"
+    return f"the order of {found.file}, where a job's hosts are all in it: {', '.join(found.hosts)}"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -116,6 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
         share = f"{choice.light / us:.0%}"
         limit = detail.predicted.limit
         print(f"  {name:<{width}}  {detail.predicted.us:>10.4g}  {measured:>10}  {share:>6}  {limit}")
+    if arguments.hosts > 1 and ALGORITHMS[choice.algorithm].ordered:
+        print(f"rings visit hosts in {_order()}")
     if arguments.schedule:
         verify(schedule)
         print(f"\n{show(schedule)}")

@@ -9,6 +9,11 @@ where all processes of their job have the same one. It takes about a minute; do 
     jaxring tune -n 8x1 -n 4x2
 
 measures these layouts. What was measured of others before is kept. --hosts does it on hosts made of network namespaces.
+
+    srun jaxring tune --ranks
+
+is a job with a process on each host. It measures latency and bandwidth between the hosts and writes the order in which
+rings had best visit them to each host's cache. Jobs whose processes all have the same order use it.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.bench import work
 from jaxring.cli import arguments as types
+from jaxring.cli import tables
 from jaxring.errors import JaxringError
 from jaxring.settings.sizes import shown
 
@@ -42,12 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-f", dest="factor", type=types.positive, default=4, metavar="N", help="factor between sizes (default: 4)")
     add("--hosts", type=types.positive, default=1, metavar="N", help="on N network namespaces (needs root; default: 1)")
     add("--rate", default="", metavar="RATE", help="of every host's link, as 1gbit (default: not shaped)")
-    add("--out", type=pathlib.Path, metavar="FILE", help="write the profile there, and leave the cache as it is")
-    add("--forget", action="store_true", help="remove this machine's profile, and measure nothing")
+    add("--out", type=pathlib.Path, metavar="FILE", help="write the result there, and leave the cache as it is")
+    help_ = "measure the order of the hosts of the job that this process is part of, instead of this machine"
+    add("--ranks", action="store_true", help=help_)
+    help_ = "remove this machine's profile, with --ranks its order of hosts, and measure nothing"
+    add("--forget", action="store_true", help=help_)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, fit and write. Raises JaxringError for a job that cannot be, or that fails."""
+    if arguments.ranks:
+        return _order(arguments)
     from jaxring.bench.tuning.calibrate import calibrated, hosts_of, measure_all
     from jaxring.bench.tuning.cell import Layout
     from jaxring.topology import calibration
@@ -69,6 +80,40 @@ def run(arguments: argparse.Namespace) -> int:
     path = _write(profile, arguments.out)
     print(f"measured in {time.monotonic() - begun:.0f} s; the profile of {kind} is in {path}\n")
     _show(before, profile)
+    return 0
+
+
+def _order(arguments: argparse.Namespace) -> int:
+    from jaxring.topology import calibration
+    from jaxring.topology import order as orders
+
+    if arguments.forget:
+        orders.file_of(calibration.machine_kind()).unlink(missing_ok=True)
+        print("Rings visit hosts in the order of their ranks.")
+        return 0
+    from jaxring.bench.tuning import ranks
+
+    begun = time.monotonic()
+    order, found, writes = ranks.run()
+    path = arguments.out
+    try:
+        if path is not None and found:
+            path.write_text(order.text(), encoding="utf-8")
+        elif path is None and writes:
+            path = orders.save(order)
+    except OSError as error:
+        raise JaxringError(f"The order of hosts cannot be written: {error}.") from None
+    if found is None:
+        return 0
+    seconds = time.monotonic() - begun
+    print(f"measured {found.pairs} pairs of {len(order.hosts)} hosts in {seconds:.0f} s; the order is in {path}\n")
+    pairs = zip(order.hops, (*order.hops[1:], order.hops[0]), strict=True)
+    rows = [(hop.host, after.host, f"{hop.us:g}", f"{hop.mbps / 1000:.3g}") for hop, after in pairs]
+    tables.console().print(tables.table("Ring", ("from", "to", "us", "Gbit/s"), rows))
+    if found.kept:
+        print("It is the order of ranks: no ring was found that takes 10% less.")
+    else:
+        print(f"1 MiB takes {1e3 * found.cost:.3g} ms once around, and {1e3 * found.before:.3g} in the order of ranks.")
     return 0
 
 

@@ -113,6 +113,7 @@ class Spec:
 
     ``placement`` is the id of each rank's memory domain (empty: every rank is a domain of its own). Ranks of one domain
     can address each other's memory. ``perm`` are permute's (source, target) pairs. ``channels`` multiplies the lanes.
+    ``order`` are all domains in the order in which rings visit them (empty: in that of their lowest ranks).
     """
 
     collective: str
@@ -122,6 +123,7 @@ class Spec:
     channels: int = 1
     placement: tuple[int, ...] = ()
     perm: tuple[tuple[int, int], ...] = ()
+    order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
@@ -136,6 +138,8 @@ class Spec:
             object.__setattr__(self, "placement", tuple(range(self.nranks)))
         if len(self.placement) != self.nranks:
             raise ValueError(f"placement names {len(self.placement)} ranks, but there are {self.nranks}")
+        if self.order and sorted(self.order) != sorted(set(self.placement)):
+            raise ValueError(f"order {self.order} does not name each memory domain of {self.placement} once")
         if self.perm and not self.facts.pairs:
             raise ValueError(f"perm is for permute, not for {self.collective}")
         for what, ranks in (("source", [s for s, _ in self.perm]), ("target", [t for _, t in self.perm])):

@@ -20,6 +20,7 @@ class Decision:
     ``nbytes``: input bytes per rank. ``transports``: how this process's ranks reach the others of the group.
     ``candidates``: ("algorithm/protocol", us), cheapest first: predicted, or measured where all of them are.
     ``outlook``: what the chosen one is predicted to take, what limits it, and its share of the speed of light.
+    ``order``: the order of hosts in its rings and where it is from, "" where that is the order of ranks.
     """
 
     collective: str
@@ -37,6 +38,7 @@ class Decision:
     reason: str
     candidates: tuple[tuple[str, float], ...]
     outlook: str = ""
+    order: str = ""
 
     def __str__(self) -> str:
         what = f"{self.collective}({self.op})" if self.op else self.collective
@@ -45,14 +47,15 @@ class Decision:
             f"{what} {self.dtype} {shown(self.nbytes)} over {self.axes} at {self.site}: "
             f"{self.algorithm}, protocol {self.protocol}, transport {ways}, {self.channels} channel(s), "
             f"{self.ranks} ranks in {self.processes} process(es): {self.reason}"
-            + (f"; {self.outlook}" if self.outlook else "")
+            + "".join(f"; {more}" for more in (self.outlook, self.order) if more)
         )
 
     def label(self) -> str:
-        """The JSON in the engine's records of this plan's operations: all but the reason and the prices."""
+        """The JSON in the engine's records of this plan's operations: all but the reasons and the prices."""
         fields = dataclasses.asdict(self)
         return json.dumps(
-            {k: v for k, v in fields.items() if k not in ("reason", "candidates", "outlook")}, separators=(",", ":")
+            {k: v for k, v in fields.items() if k not in ("reason", "candidates", "outlook", "order")},
+            separators=(",", ":"),
         )
 
 

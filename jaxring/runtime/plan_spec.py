@@ -34,7 +34,8 @@ class PlanSpec:
     """What a plan is made from, without the identity of its ranks.
 
     ``collective`` has the name that schedules use, ``domains`` is the memory domain of each rank, and ``block`` is the
-    number of elements of a block, 0 where blocks differ. In JSON the domains are called "nodes".
+    number of elements of a block, 0 where blocks differ. ``order`` is the domains' in rings, empty for that of their
+    lowest ranks. In JSON the domains are called "nodes".
     """
 
     collective: str
@@ -48,6 +49,7 @@ class PlanSpec:
     dtype: str
     op: str | None
     block: int
+    order: tuple[int, ...] = ()
 
     def schedule(self) -> Schedule:
         """The schedule of all ranks. Raises ValueError for an algorithm that does not exist."""
@@ -59,6 +61,7 @@ class PlanSpec:
             channels=self.channels,
             placement=self.domains,
             perm=self.perm,
+            order=self.order,
         )
         return schedules.schedule(self.half, spec)
 
@@ -94,11 +97,14 @@ class PlanSpec:
         """What `to_json` wrote. Raises ValueError."""
         raw = wire.decode(data, _MOST_BYTES)
         names, domains, perm = raw.pop("names", None), raw.pop("nodes", None), raw.get("perm")
+        order = raw.pop("order", [])
         if not isinstance(domains, list) or not isinstance(names, list) or not isinstance(perm, list):
             raise ValueError("nodes, names or perm is not a list")
+        if not isinstance(order, list):
+            raise ValueError("order is not a list")
         if not 1 <= len(domains) == len(names) <= _MOST_RANKS:
             raise ValueError(f"{len(domains)} nodes for {len(names)} names")
-        wanted = {field.name for field in dataclasses.fields(cls)} - {"domains"}
+        wanted = {field.name for field in dataclasses.fields(cls)} - {"domains", "order"}
         if raw.keys() - wanted:
             raise ValueError(f"unexpected fields: {', '.join(sorted(map(ascii, raw.keys() - wanted)))[:200]}")
         if wanted - raw.keys():
@@ -139,6 +145,7 @@ class PlanSpec:
             dtype=wire.text(raw["dtype"], "dtype", 64),
             op=raw["op"],
             block=wire.integer(raw["block"], "block", 0, 1 << 48),
+            order=tuple(wire.integer(domain, "order", 0, last) for domain in order),
         )
         return plan_spec, [wire.text(name, "name", 512) for name in names]
 

@@ -12,9 +12,10 @@ import jax
 
 import jaxring._native as _native
 from jaxring.errors import JoinError
+from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import Schedule
-from jaxring.runtime import programs, schedules, survivors
+from jaxring.runtime import programs, ranking, schedules, survivors
 from jaxring.runtime.agreement import Use
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.choice import choose
@@ -84,6 +85,8 @@ class Planner:
             network=_network(placement, world),
             profile=_profile(placement, world),
         )
+        known = ALGORITHMS.get(choice.algorithm)
+        order = ranking.order(domains, placement, world) if known and known.ordered else ranking.PLAIN
         plan_spec = PlanSpec(
             collective=collective,
             half=half,
@@ -96,6 +99,7 @@ class Planner:
             dtype=spec.dtype,
             op=spec.op,
             block=0 if ragged else spec.block,
+            order=order.domains,
         )
         schedule = plan_spec.schedule()
         local = [rank for rank, place in enumerate(placement) if place.process == process]
@@ -144,6 +148,7 @@ class Planner:
             reason=choice.reason,
             candidates=tuple(choice.candidates),
             outlook=choice.outlook,
+            order=order.words,
         )
         plan.set_label(decision.label())
         record(decision)

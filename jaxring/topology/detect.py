@@ -20,9 +20,13 @@ _NVIDIA = "0x10de"
 
 
 def machine(settings: Settings, sys_root: str = "/sys") -> Machine:
-    """The machine of the file that JAXRING_TOPO_FILE names, otherwise that of /sys. Raises SettingsError."""
+    """The machine of the file that JAXRING_TOPO_FILE names, otherwise that of /sys. Raises SettingsError.
+
+    A file without a CPU describes no machine: it is there for an order of hosts.
+    """
     found = detect(sys_root)
-    return merged(xml.read(settings.topo_file), found) if settings.topo_file else found
+    file = xml.read(settings.topo_file) if settings.topo_file else Machine()
+    return merged(file, found) if file.cpus else found
 
 
 def detect(sys_root: str = "/sys") -> Machine:

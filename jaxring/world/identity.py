@@ -15,6 +15,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from jaxring.plan.profile_file import COMMODITY
+from jaxring.topology.order import NONE as NO_ORDER
 from jaxring.world import wire
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class ProcessInfo:
     `pid` is valid inside the pid namespace with the inode `pid_namespace`. `addresses` are (interface, address, port).
     `rdma` lists the kinds of its active RDMA ports (see `jaxring.topology.rdma`). `processors` is the bit mask, in
     hexadecimal digits, of the processors that it may run on. `profile` is the digest of the profile by which it prices
-    schedules (see `jaxring.topology.calibration`).
+    schedules (see `jaxring.topology.calibration`), `order` that of its order of hosts (see `jaxring.topology.order`).
     """
 
     index: int
@@ -48,6 +49,7 @@ class ProcessInfo:
     rdma: tuple[str, ...]
     processors: str
     profile: str
+    order: str
     settings: str
     version: str
 
@@ -86,6 +88,7 @@ class ProcessInfo:
             rdma=tuple(wire.text(kind, "rdma", 64) for kind in kinds),
             processors=_hexadecimal(raw["processors"], "processors", MAX_PROCESSORS // 4),
             profile=_hexadecimal(raw["profile"], "profile", 16),
+            order=_hexadecimal(raw["order"], "order", 16),
             settings=wire.text(raw["settings"], "settings", 2048),
             version=wire.text(raw["version"], "version", 64),
         )
@@ -157,6 +160,7 @@ def describe_self(
     hostid_override: str = "",
     rdma: tuple[str, ...] = (),
     profile: str = COMMODITY.digest,
+    order: str = NO_ORDER,
 ) -> ProcessInfo:
     """This process's own ProcessInfo with a new token."""
     return ProcessInfo(
@@ -170,6 +174,7 @@ def describe_self(
         rdma=rdma[:MAX_RDMA_KINDS],
         processors=f"{sum(1 << cpu for cpu in os.sched_getaffinity(0) if cpu < MAX_PROCESSORS):x}",
         profile=profile,
+        order=order,
         settings=settings,
         version=version(),
     )

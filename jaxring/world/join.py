@@ -14,6 +14,7 @@ from jaxring.errors import JaxringError, JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
 from jaxring.topology import calibration, interfaces, rdma
+from jaxring.topology import order as orders
 from jaxring.world import congestion, identity, links
 from jaxring.world.claims import CONTROL, Claims
 from jaxring.world.closable import ClosableNative
@@ -82,6 +83,7 @@ class World:
         self._claims = Claims()
         self._dialling: set[socket.socket] = set()
         self._transports = Transports(self._native, self._settings, gpus)
+        order = orders.current()
         self._listener = Listener(interfaces.choose(self._settings.socket_ifname, coordinator))
         try:
             self.own = identity.describe_self(
@@ -91,6 +93,7 @@ class World:
                 self._settings.hostid,
                 rdma.kinds(self._transports.rails),
                 calibration.current().digest,
+                order.digest if order else orders.NONE,
             )
             prefix = f"jaxring/world/{epoch}/"
             self._published = Published(

@@ -52,6 +52,23 @@ class Hosts(bench_hosts.Hosts):
         command = ["ip", "netns", "exec", self.names[host], "nft", "; ".join(rules)]
         subprocess.run(command, check=True, capture_output=True)
 
+    def slow(self, host: int, targets: dict[int, str], rest: str) -> None:
+        """What this host sends to each target goes at that rate, as `tc` writes it, and at ``rest`` to all others."""
+
+        def tc(what: str, *arguments: str) -> None:
+            command = ["tc", "-n", self.names[host], what, "add", "dev", self.device(), *arguments]
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            if done.returncode != 0:
+                pytest.skip(f"tc cannot shape by destination: {done.stderr.strip()}")
+
+        tc("qdisc", "root", "handle", "1:", "htb", "default", "1")
+        tc("class", "parent", "1:", "classid", "1:1", "htb", "rate", rest)
+        for target, rate in targets.items():
+            at = f"1:{target + 2}"
+            tc("class", "parent", "1:", "classid", at, "htb", "rate", rate)
+            match = ["protocol", "ip", "u32", "match", "ip", "dst", self.address(target), "flowid", at]
+            tc("filter", "parent", "1:", *match)
+
     def cut(self, host: int) -> None:
         """Pulls a host's cable, as it looks from both of its ends."""
         bench_hosts.ip("-n", self.names[host], "link", "set", self.device(), "down")

@@ -39,6 +39,15 @@ class Domains:
         """Every rank as a domain of its own, whatever the placement. This makes a hierarchical algorithm flat."""
         return cls(spec, tuple((rank,) for rank in range(spec.nranks)), tuple(range(spec.nranks)))
 
+    def in_order(self) -> Domains:
+        """These domains numbered in the spec's order, where it has one."""
+        if not self.spec.order:
+            return self
+        place = {domain: index for index, domain in enumerate(self.spec.order)}
+        members = sorted(self.members, key=lambda ranks: (place[self.spec.placement[ranks[0]]], ranks[0]))
+        number = {rank: index for index, ranks in enumerate(members) for rank in ranks}
+        return Domains(self.spec, tuple(members), tuple(number[rank] for rank in range(self.spec.nranks)))
+
     @property
     def count(self) -> int:
         return len(self.members)

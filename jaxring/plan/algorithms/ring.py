@@ -5,6 +5,8 @@ all_gather and reduce_scatter (P-1)/P; broadcast and reduce are chains that are 
 
 ``ring`` treats each rank as a domain of its own. ``hier_ring`` has a ring over the memory domains for each rail: as
 part of a ring step, the rail's rank reads and folds the inputs of its domain and writes results to all its outputs.
+
+Both visit the domains in the spec's order, for instance one that `jaxring tune --ranks` has measured.
 """
 
 from __future__ import annotations
@@ -156,12 +158,12 @@ def _build(spec: Spec, domains: Domains) -> Schedule:
 
 def build(spec: Spec) -> Schedule:
     """Rings over all ranks by messages, one per channel."""
-    return _build(spec, Domains.flat(spec))
+    return _build(spec, Domains.flat(spec).in_order())
 
 
 def build_hier(spec: Spec) -> Schedule:
     """Rings over the domains, one per rail; within a domain by memory. With one domain: direct."""
-    return _build(spec, Domains.of(spec))
+    return _build(spec, Domains.of(spec).in_order())
 
 
 def phase(call: cost.Call, phase: PhaseKind) -> cost.Phase:
@@ -183,6 +185,7 @@ RING = Algorithm(
     build=build,
     shape=shape,
     preference=2,
+    ordered=True,
 )
 ALGORITHMS = (
     RING,

@@ -57,7 +57,8 @@ class Rdma:
         "path",
         "",
         "Topology of NICs and GPUs in NCCL's XML, used instead of this machine's /sys to choose near RDMA ports and "
-        "by `jaxring topo`.",
+        "by `jaxring topo`; and the order of hosts in rings, which `jaxring tune --ranks --out FILE` writes, used "
+        "instead of that in the cache.",
         kinds.text_line,
         nccl=True,
     )
