@@ -12,6 +12,11 @@ order. Extras are keyword-only:
   call is an error.
 * ``protocol``: "ll", "simple" or "memory"; None lets the tuner choose.
 * ``timeout``: seconds until every rank raises `jax.errors.JaxRuntimeError`; None means JAXRING_TIMEOUT.
+* ``compress``, of all_reduce, reduce_scatter, all_gather and all_to_all: "int8", "fp8_e4m3", "bf16" or "int4" sends
+  float32, bfloat16 and float16 quantised in blocks of 128 elements; operations are "sum" and "mean". All ranks of an
+  all_reduce or all_gather get the same bits; NaN and infinity stay where they are. ``seed``, an integer or a uint32
+  scalar, rounds at random by a counter-based generator; None rounds to nearest. Values that would not become shorter
+  are sent as they are. docs/concepts/compression.md has the error bounds.
 
 All but barrier can be differentiated, any number of times. Under ``check_vma=True`` see `jaxring.pcast`.
 
@@ -28,6 +33,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from jaxring.compress.calls import wanted
+
 # batching and differentiation are imported for the rules of jax.vmap and jax.grad that they register.
 from jaxring.tracing import batching, blocks, checks, differentiation, replicated  # noqa: F401
 from jaxring.tracing.axes import call_site, resolve
@@ -37,6 +44,7 @@ from jaxring.tracing.primitives import apply
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from jaxring.compress.calls import Compressor
     from jaxring.tracing.axes import Axes, AxisName
     from jaxring.tracing.options import Options
 
@@ -63,7 +71,16 @@ def starting() -> Iterator[None]:
         _starting.reset(token)
 
 
-def _bind(name: str, x: Any, axes: Axes, options: Options, finish: Callable[[Any], Any] = lambda y: y) -> Any:
+def _bind(
+    name: str,
+    x: Any,
+    axes: Axes,
+    options: Options,
+    compressor: Compressor | None = None,
+    finish: Callable[[Any], Any] = lambda y: y,
+) -> Any:
+    if compressor is not None:
+        return finish(compressor.bind(x, options))
     started = _starting.get()
     options = options._replace(started=started)
     y = apply(name, cast_varying(x, axes, options), axes, options)
@@ -84,6 +101,8 @@ def all_reduce(
     algorithm: str | None = None,
     protocol: str | None = None,
     timeout: float | None = None,
+    compress: str | None = None,
+    seed: Any = None,
     assume_replicated: bool = False,
 ) -> Tree:
     """Every rank gets ``op`` over the ranks' values: "sum", "prod", "min", "max", "mean", "and", "or" or "xor".
@@ -97,12 +116,13 @@ def all_reduce(
     """
     axes = resolve("all_reduce", axis_name, axis_index_groups)
     options = checks.options("all_reduce", axes, op, algorithm, protocol, timeout, call_site())
+    compressor = wanted("all_reduce", compress, seed, axes, op, algorithm)
     if not assume_replicated:
         replicated.warn("all_reduce", x, axes, op)
 
     def one(leaf: Any) -> Any:
         leaf = checks.reducible("all_reduce", leaf, op)
-        return _bind("all_reduce", leaf, axes, options)
+        return _bind("all_reduce", leaf, axes, options, compressor)
 
     return _each("all_reduce", one, x)
 
@@ -117,15 +137,18 @@ def all_gather(
     algorithm: str | None = None,
     protocol: str | None = None,
     timeout: float | None = None,
+    compress: str | None = None,
+    seed: Any = None,
 ) -> Tree:
     """Every rank gets all ranks' values: stacked on a new dimension ``axis``; with ``tiled``, concatenated along it."""
     axes = resolve("all_gather", axis_name, axis_index_groups)
     options = checks.options("all_gather", axes, None, algorithm, protocol, timeout, call_site())
+    compressor = wanted("all_gather", compress, seed, axes, None, algorithm)
 
     def one(leaf: Any) -> Any:
         checks.movable("all_gather", leaf)
         at = checks.dimension("all_gather", "axis", axis, leaf.ndim + (not tiled))
-        return _bind("all_gather", leaf, axes, options, lambda y: blocks.join(y, at, tiled))
+        return _bind("all_gather", leaf, axes, options, compressor, lambda y: blocks.join(y, at, tiled))
 
     return _each("all_gather", one, x)
 
@@ -141,6 +164,8 @@ def reduce_scatter(
     algorithm: str | None = None,
     protocol: str | None = None,
     timeout: float | None = None,
+    compress: str | None = None,
+    seed: Any = None,
     assume_replicated: bool = False,
 ) -> Tree:
     """An `all_reduce` whose result is split: each rank keeps its part of ``scatter_dimension``.
@@ -150,6 +175,7 @@ def reduce_scatter(
     """
     axes = resolve("reduce_scatter", axis_name, axis_index_groups)
     options = checks.options("reduce_scatter", axes, op, algorithm, protocol, timeout, call_site())
+    compressor = wanted("reduce_scatter", compress, seed, axes, op, algorithm)
     if not assume_replicated:
         replicated.warn("reduce_scatter", x, axes, op)
 
@@ -157,7 +183,9 @@ def reduce_scatter(
         leaf = checks.reducible("reduce_scatter", leaf, op)
         at = checks.dimension("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.ndim)
         parts = blocks.split("reduce_scatter", leaf, at, axes.size, tiled)
-        return _bind("reduce_scatter", parts, axes, options, lambda y: jnp.moveaxis(y, 0, at) if tiled else y)
+        return _bind(
+            "reduce_scatter", parts, axes, options, compressor, lambda y: jnp.moveaxis(y, 0, at) if tiled else y
+        )
 
     return _each("reduce_scatter", one, x)
 
@@ -173,10 +201,13 @@ def all_to_all(
     algorithm: str | None = None,
     protocol: str | None = None,
     timeout: float | None = None,
+    compress: str | None = None,
+    seed: Any = None,
 ) -> Tree:
     """Rank j gets the j-th part of each rank's ``split_axis``, concatenated along ``concat_axis``; as in `jax.lax`."""
     axes = resolve("all_to_all", axis_name, axis_index_groups)
     options = checks.options("all_to_all", axes, None, algorithm, protocol, timeout, call_site())
+    compressor = wanted("all_to_all", compress, seed, axes, None, algorithm)
 
     def one(leaf: Any) -> Any:
         checks.movable("all_to_all", leaf)
@@ -185,7 +216,7 @@ def all_to_all(
         parts = blocks.split("all_to_all", leaf, split, axes.size, tiled)
         if tiled:
             parts = jnp.moveaxis(parts, 1, split + 1)
-        return _bind("all_to_all", parts, axes, options, lambda y: blocks.join(y, concat, tiled))
+        return _bind("all_to_all", parts, axes, options, compressor, lambda y: blocks.join(y, concat, tiled))
 
     return _each("all_to_all", one, x)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.export
 
-from jaxring.runtime.service import TARGETS, UNCAPTURED
+from jaxring.runtime.service import DEQUANTIZE, QUANTIZE, SUM_QUANTIZED, TARGETS, UNCAPTURED
 
 
 def export_checks() -> list[jax.export.DisabledSafetyCheck]:
@@ -12,4 +12,5 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
 
     The process that runs the exported program has to import jaxring before it calls it.
     """
-    return [jax.export.DisabledSafetyCheck.custom_call(target) for target in (*TARGETS, *UNCAPTURED)]
+    targets = (*TARGETS, *UNCAPTURED, QUANTIZE, SUM_QUANTIZED, DEQUANTIZE)
+    return [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]

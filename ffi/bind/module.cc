@@ -23,6 +23,7 @@
 #include "engine/site_names.h"
 #include "jaxring_config.h"
 #include "xla/cpu_handlers.h"
+#include "xla/quantize_handlers.h"
 
 namespace nb = nanobind;
 
@@ -109,6 +110,9 @@ NB_MODULE(_native, m) {
         handlers["collective"] = nb::capsule(reinterpret_cast<void*>(CpuCollective), "xla._CUSTOM_CALL_TARGET");
         handlers["done"] = nb::capsule(reinterpret_cast<void*>(CpuDone), "xla._CUSTOM_CALL_TARGET");
         handlers["ragged"] = nb::capsule(reinterpret_cast<void*>(CpuRagged), "xla._CUSTOM_CALL_TARGET");
+        handlers["quantize"] = nb::capsule(reinterpret_cast<void*>(CpuQuantize), "xla._CUSTOM_CALL_TARGET");
+        handlers["sum_quantized"] = nb::capsule(reinterpret_cast<void*>(CpuSumQuantized), "xla._CUSTOM_CALL_TARGET");
+        handlers["dequantize"] = nb::capsule(reinterpret_cast<void*>(CpuDequantize), "xla._CUSTOM_CALL_TARGET");
         return handlers;
       },
       "The CPU handlers as capsules for jax.ffi.register_ffi_target.");

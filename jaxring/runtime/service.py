@@ -47,6 +47,8 @@ JOIN = "jaxring_join"
 COLLECTIVE_TARGETS = tuple(each.target for each in CALLS.values() if each.has_call)
 # What XLA must not capture on GPUs: collectives over an abstract mesh.
 UNCAPTURED = tuple(each.uncaptured_target for each in CALLS.values() if each.has_call)
+# The arithmetic of compressed collectives, on CPUs only.
+QUANTIZE, SUM_QUANTIZED, DEQUANTIZE = "jaxring_quantize", "jaxring_sum_quantized", "jaxring_dequantize"
 TARGETS = (*COLLECTIVE_TARGETS, DONE)
 # On GPUs the name selects the handler; all names but these last are collectives.
 GPU_TARGETS = (*TARGETS, *UNCAPTURED, *STARTS.values(), JOIN)
@@ -69,6 +71,8 @@ def register_targets() -> None:
         stages = {"instantiate": handlers["instantiate"], "execute": execute}
         jax.ffi.register_ffi_target(target, stages, platform="cpu")
     jax.ffi.register_ffi_target(DONE, handlers["done"], platform="cpu")
+    for target in (QUANTIZE, SUM_QUANTIZED, DEQUANTIZE):
+        jax.ffi.register_ffi_target(target, handlers[target.removeprefix("jaxring_")], platform="cpu")
     cuda = cuda_service.native_module()
     if cuda is not None:
         cuda_service.register_targets(cuda, GPU_TARGETS)

@@ -171,7 +171,7 @@ def _barrier(go: Part, x: Any) -> tuple[Any, int | None]:
     return go("barrier", jax.lax.reduce_max(x, (0,))), None
 
 
-_PARTS: dict[str, Callable[[Part, Any], tuple[Any, int | None]]] = {
+PARTS: dict[str, Callable[[Part, Any], tuple[Any, int | None]]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
@@ -191,10 +191,10 @@ def _batch(
     collective = CALLS[name]
     (x,), (dim,) = args, dims
     if data.name in axes.names:
-        if name not in _PARTS:
+        if name not in PARTS:
             _not_over(name, data, axes)
         go = part(name, data, axes, options)
-        return _PARTS[name](go, in_front(x, dim, data.size))
+        return PARTS[name](go, in_front(x, dim, data.size))
     if dim is None:
         return apply(name, x, axes, options), None
     # The batch becomes part of the block: behind the axis that counts ranks, where there is one.

@@ -46,7 +46,7 @@ def _total(x: Any, axes: Axes, options: Options) -> Any:
     return _bind("all_reduce", x, axes, options, op="sum", root=0, perm=(), tag=0)
 
 
-def _rank(axes: Axes) -> Any:
+def rank(axes: Axes) -> Any:
     """This rank's number in its group."""
     index = jax.lax.axis_index(axes.names)
     if axes.groups is None:
@@ -55,29 +55,30 @@ def _rank(axes: Axes) -> Any:
     return jnp.asarray([place[i] for i in range(len(place))])[index]
 
 
-def _typed(x: Any, axes: Axes) -> tuple[Axes, Axes]:
+def typed(x: Any, axes: Axes) -> tuple[Axes, Axes]:
     """The axes over which the result's type says that it is one value, and the others."""
     known = x.aval.manual_axis_type.varying if axes.groups is None else ()
     typed = [name for name in axes.mesh_names if name in known]
     return axes.over(typed), axes.over([name for name in axes.names if name not in typed])
 
 
-def _share(ct: Any, axes: Axes, options: Options) -> Any:
+def share(ct: Any, axes: Axes, options: Options) -> Any:
+    """A result's cotangent as the sum's: a mean is the sum over the number of ranks."""
     return ct / axes.size if options.op == "mean" else ct
 
 
 def _transpose_all_reduce(ct: Any, x: Any, axes: Axes, options: Options) -> Any:
-    ct = _share(ct, axes, options)
+    ct = share(ct, axes, options)
     if axes.groups is not None:
         return _total(ct, axes, options)
-    _, others = _typed(x, axes)
+    _, others = typed(x, axes)
     return _total(ct, others, options) if others.names else ct
 
 
 def _transpose_broadcast(ct: Any, x: Any, axes: Axes, options: Options) -> Any:
     if axes.groups is not None:
         return _bind("reduce", ct, axes, options, op="sum")
-    typed, others = _typed(x, axes)
+    alike, others = typed(x, axes)
     place = dict(zip(axes.names, np.unravel_index(options.root, axes.sizes), strict=True))
 
     def root(part: Axes) -> int:
@@ -85,19 +86,19 @@ def _transpose_broadcast(ct: Any, x: Any, axes: Axes, options: Options) -> Any:
 
     if others.names:
         ct = _bind("reduce", ct, others, options, op="sum", root=root(others))
-    if typed.names:
-        ct = jnp.where(_rank(typed) == root(typed), cast_varying(ct, typed, options), jnp.zeros((), ct.dtype))
+    if alike.names:
+        ct = jnp.where(rank(alike) == root(alike), cast_varying(ct, alike, options), jnp.zeros((), ct.dtype))
     return ct
 
 
 def _transpose_reduce(ct: Any, x: Any, axes: Axes, options: Options) -> Any:
     del x
-    return _bind("broadcast", _share(ct, axes, options), axes, options)
+    return _bind("broadcast", share(ct, axes, options), axes, options)
 
 
 def _transpose_reduce_scatter(ct: Any, x: Any, axes: Axes, options: Options) -> Any:
     del x
-    return _bind("all_gather", _share(ct, axes, options), axes, options)
+    return _bind("all_gather", share(ct, axes, options), axes, options)
 
 
 def _transpose_permute(ct: Any, x: Any, axes: Axes, options: Options) -> Any:
@@ -126,7 +127,7 @@ TRANSPOSES: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
 }
 
 
-def _like(ct: Any, x: Any, axes: Axes, options: Options) -> Any:
+def like_primal(ct: Any, x: Any, axes: Axes, options: Options) -> Any:
     """A cotangent typed as its primal is."""
     missing = [name for name in axes.mesh_names if name in x.aval.manual_axis_type.varying]
     return cast_varying(ct, axes.over(missing), options._replace(op=None))
@@ -134,13 +135,13 @@ def _like(ct: Any, x: Any, axes: Axes, options: Options) -> Any:
 
 def _transpose(name: str, ct: Any, x: Any, *, axes: Axes, options: Options) -> list[Any]:
     assert options.op in LINEAR, options.op
-    return [_like(TRANSPOSES[name](ct, x, axes, options), x, axes, options)]
+    return [like_primal(TRANSPOSES[name](ct, x, axes, options), x, axes, options)]
 
 
 def _weights(x: Any, axes: Axes, options: Options) -> Any:
     """The derivative of the reduction by this rank's value, at every element."""
     gathered = _bind("all_gather", x, axes, options)
-    mine = jnp.arange(axes.size).reshape(-1, *[1] * x.ndim) == _rank(axes)
+    mine = jnp.arange(axes.size).reshape(-1, *[1] * x.ndim) == rank(axes)
     if options.op == "prod":
         return jnp.prod(jnp.where(mine, jnp.ones((), x.dtype), gathered), axis=0)
     gathered = jax.lax.stop_gradient(gathered)

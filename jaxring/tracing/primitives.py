@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 lone_ranks_call = False
 
 
-def _abstract(name: str, x: Any, *, axes: Axes, options: Options) -> Any:
+def abstract(name: str, x: Any, *, axes: Axes, options: Options) -> Any:
+    """The type of a collective's result."""
     del options
     collective = CALLS[name]
     varying, names = frozenset(x.manual_axis_type.varying), frozenset(axes.mesh_names)
@@ -82,9 +83,9 @@ def _lower(name: str, ctx: Any, x: Any, *, axes: Axes, options: Options) -> Any:
     )
 
 
-def define(primitive: Primitive, abstract: Callable[..., Any]) -> None:
+def define(primitive: Primitive, shapes: Callable[..., Any]) -> None:
     """Registers a primitive's abstract evaluation and its eager implementation."""
-    primitive.def_abstract_eval(abstract)  # type: ignore[no-untyped-call]
+    primitive.def_abstract_eval(shapes)  # type: ignore[no-untyped-call]
     primitive.def_impl(  # type: ignore[no-untyped-call]
         lambda *args, **params: jax.jit(functools.partial(primitive.bind, **params))(*args)
     )
@@ -159,7 +160,7 @@ def _all_manual(primitive: Primitive, rule: Callable[..., Any], ctx: Any, *opera
 
 def _make(name: str) -> Primitive:
     primitive = Primitive(f"jaxring_{name}")
-    define(primitive, functools.partial(_abstract, name))
+    define(primitive, functools.partial(abstract, name))
     lower(primitive, functools.partial(_lower, name))
     return primitive
 

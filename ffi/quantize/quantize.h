@@ -1,0 +1,70 @@
+// Block-wise quantisation of float32: what compressed collectives send. docs/concepts/compression.md says what the
+// formats are, and how far a value may be off.
+//
+// A block holds kQuantBlock elements. Of the scaled formats it is a float32 scale and a code for each element, of
+// bfloat16 the codes alone. Within a block, codes lie so that no instruction set has to permute lanes: a 32-bit word j
+// holds the elements j, j + words, j + 2 * words, ..., the first in the lowest bits. jaxring/compress/portable.py
+// computes the same bits by jax.numpy.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace jaxring {
+
+// The numbers are those of jaxring/compress/formats.py.
+enum class QuantFormat : uint8_t { kInt8 = 0, kInt4, kF8E4M3, kBF16 };
+inline constexpr int kQuantFormatCount = 4;
+inline constexpr size_t kQuantBlock = 128;
+
+constexpr size_t QuantBlocks(size_t elements) { return (elements + kQuantBlock - 1) / kQuantBlock; }
+
+// How values are rounded to codes: to nearest even, or up or down at random, so that the mean is the value. The random
+// bits are those of Threefry-2x32 under the key (seed, stream); four elements share a counter, and the first element's
+// is `first_word`.
+struct Rounding {
+  bool stochastic = false;
+  uint32_t seed = 0;
+  uint32_t stream = 0;
+  uint64_t first_word = 0;
+};
+
+// Counters of one block's random bits.
+inline constexpr size_t kQuantWords = kQuantBlock / 4;
+
+// One format's functions of one instruction set. They must run in the IEEE float mode. No buffer needs alignment.
+struct Quantizers {
+  size_t block_bytes;
+  // Encodes `elements` values, the last block filled up with zeros. Where `error` is given, error[i] is the value minus
+  // what its code decodes to, for finite values, and 0 for others. It may be `from` itself.
+  void (*encode)(char* to, float* error, const float* from, size_t elements, const Rounding& rounding);
+  // Decodes `elements` values; `stream` asks for non-temporal stores (the caller fences with StreamFence afterwards).
+  void (*decode)(float* to, const char* from, size_t elements, bool stream);
+  // sum[i] = from's block of row 0 + that of row 1 + ..., for one block, times 1 / `divisor` unless that is 0. Rows are
+  // `stride` bytes apart.
+  void (*sum_block)(float* sum, const char* from, size_t stride, size_t rows, uint64_t divisor);
+};
+
+// Of this CPU, or of the instruction set that ForceInstructionSet has chosen.
+const Quantizers& FindQuantizers(QuantFormat format);
+
+// An array of `rows` rows of `row_elements` elements each, and the same array encoded, row by row in whole blocks.
+struct QuantShape {
+  QuantFormat format;
+  size_t rows;
+  size_t row_elements;
+  size_t row_bytes() const;
+};
+
+// Encodes rows of which only the first `elements` elements exist; the others count as zeros.
+void QuantizeRows(const QuantShape& shape, char* to, float* error, const float* from, size_t elements,
+                  const Rounding& rounding);
+// Decodes rows of which only the first `elements` elements are wanted.
+void DequantizeRows(const QuantShape& shape, float* to, const char* from, size_t elements);
+// The sum over the rows, or their mean, in float32 and in the order of the rows, as float32.
+void SumRows(const QuantShape& shape, float* to, const char* from, uint64_t divisor);
+// The same, encoded again as one row. `error`, unless it is null, gets what encode says.
+void SumRowsQuantized(const QuantShape& shape, char* to, float* error, const char* from, uint64_t divisor,
+                      const Rounding& rounding);
+
+}  // namespace jaxring

@@ -1,0 +1,10 @@
+// The quantizers for any CPU of the architecture for which the library is built.
+#define JAXRING_ISA baseline
+#define JAXRING_VECTOR_BYTES 16
+#include "quantize/blocks.h"
+
+namespace jaxring {
+
+const QuantizerTable& BaselineQuantizers() { return baseline::kQuantizers; }
+
+}  // namespace jaxring

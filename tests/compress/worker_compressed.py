@@ -1,0 +1,42 @@
+"""Prints digests of compressed collectives of four ranks, in however many processes: the same lines in each layout."""
+
+from __future__ import annotations
+
+import hashlib
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxring
+from tests.compress.bounds import NAMES, data
+
+RANKS = 4
+
+
+def digests() -> list[str]:
+    """A line for each format, seed and local rank."""
+    devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))[:RANKS]
+    mesh = Mesh(np.array(devices), ("x",))
+    values = np.stack([data(5000, seed)["normal"] for seed in range(RANKS)])
+    x = jax.make_array_from_callback(values.shape, NamedSharding(mesh, P("x")), lambda at: values[at])
+    lines = []
+    for name in NAMES:
+        for seed in (None, 9):
+
+            def both(v, name=name, seed=seed):
+                options = {"compress": name, "seed": seed}
+                gathered = jaxring.all_gather(v[0, :1000], "x", **options)
+                return jaxring.all_reduce(v, "x", **options), gathered[None]
+
+            found = jax.jit(jax.shard_map(both, mesh=mesh, in_specs=P("x"), out_specs=P("x")))(x)
+            for array in found:
+                for shard in array.addressable_shards:
+                    digest = hashlib.sha256(np.asarray(shard.data).tobytes()).hexdigest()[:16]
+                    lines.append(f"{name} {seed} {shard.data.shape[-1]} {digest}")
+    return sorted(set(lines))
+
+
+if __name__ == "__main__":
+    print("\n".join(digests()))
