@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # In the order of the help text. A subcommand may import jax, so only the one that is asked for does its heavy imports.
 COMMANDS = {
     name: f"jaxring.cli.{name}"
-    for name in ("bench", "doctor", "explain", "run", "simulate", "top", "topo", "trace", "tune")
+    for name in ("bench", "doctor", "explain", "metrics", "run", "simulate", "top", "topo", "trace", "tune")
 }
 # Exit codes as shells have them for what ends by SIGINT and SIGPIPE.
 INTERRUPTED, PIPE_BROKEN = 130, 141

@@ -67,8 +67,7 @@ def _look(job: str | None) -> tuple[list[Living], int]:
     """The records of the job's processes, and the moment, in ns since 1970."""
     from jaxring.trace import jobs
 
-    records = jobs.living()
-    return (jobs.only(records) if job is None else jobs.of(records, job)), time.time_ns()
+    return jobs.look(job), time.time_ns()
 
 
 class _screen:  # noqa: N801

@@ -126,9 +126,7 @@ def _dump(folder: pathlib.Path, pids: list[int], job: str | None) -> int:
 
     if pids and job is not None:
         raise JaxringError("Give pids or --job, not both.")
-    records = jobs.living(pids or None)
-    if not pids:
-        records = jobs.only(records) if job is None else jobs.of(records, job)
+    records = jobs.living(pids) if pids else jobs.look(job)
     for record in records:
         target = folder / f"jaxring-{socket.gethostname()}-{record.pid}-{record.path.name}.trace"
         try:

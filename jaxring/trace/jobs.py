@@ -1,4 +1,4 @@
-"""Groups the records of living processes by job, for `jaxring trace dump`."""
+"""Groups the records of living processes by job."""
 
 from __future__ import annotations
 
@@ -40,6 +40,12 @@ def living(pids: list[int] | None = None) -> list[Living]:
             uid = pathlib.Path(f"/proc/{pid}").stat().st_uid
             found.append(Living(pid, uid, path, flight.parse(path.read_bytes())))
     return found
+
+
+def look(job: str | None) -> list[Living]:
+    """The records of that job's processes on this host, or of the only one of this user's: see `of` and `only`."""
+    records = living()
+    return only(records) if job is None else of(records, job)
 
 
 def of(records: Sequence[Living], job: str) -> list[Living]:

@@ -1,0 +1,193 @@
+"""Serve a running job's totals to Prometheus, in the OpenMetrics format.
+
+    jaxring metrics --listen 127.0.0.1:9461
+
+Reads the flight records in the memory of this user's job on this host, as `jaxring top` does: the job does nothing for
+it. Run one on each host. An address that other hosts can reach needs --token-file, a file that holds what a request has
+to show (Prometheus: `authorization: {credentials_file: ...}`). Needs `pip install 'jaxring[metrics]'`. Ends with the
+job.
+"""
+
+from __future__ import annotations
+
+import hmac
+import importlib.util
+import ipaddress
+import pathlib
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from jaxring.errors import JaxringError
+from jaxring.trace.totals import Operations, Totals
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+
+HELP = "serve a running job's totals to Prometheus"
+_REALM = [("WWW-Authenticate", "Bearer"), ("Content-Type", "text/plain")]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `jaxring metrics`."""
+    parser.add_argument(
+        "--listen", default="127.0.0.1:9461", metavar="ADDRESS:PORT", help="port 0: any (default: %(default)s)"
+    )
+    parser.add_argument("--token-file", type=pathlib.Path, metavar="FILE", help="what a request has to show")
+    parser.add_argument("--job", metavar="JOB", help="as for `jaxring top` (default: the only job of this user here)")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between looks (default: 1)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until Ctrl-C or the job's end. Raises JaxringError for what cannot be served, and where there is no job."""
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise JaxringError("Metrics are served by prometheus-client: pip install 'jaxring[metrics]'.")
+    if not arguments.interval > 0:
+        raise JaxringError(f"--interval {arguments.interval:g}: give seconds above 0.")
+    host, port = _address(arguments.listen)
+    token = _token(arguments.token_file)
+    if not token and not ipaddress.ip_address(host).is_loopback:
+        raise JaxringError(f"--listen {arguments.listen}: other hosts can reach this address, so give --token-file.")
+    from jaxring.trace import jobs
+
+    found = jobs.look(arguments.job)
+    if not found:
+        which = f"process of job {arguments.job}" if arguments.job else "job of this user"
+        raise JaxringError(f"There is no {which} on this host whose record can be read.")
+    job, totals, lock = found[0].job(), Totals(), threading.Lock()
+    with _server(host, port, guarded(_application(job, totals, lock), token)) as server:
+        print(f"metrics of {job}: http://{host}:{server.server_port}/metrics", flush=True)
+        while found:
+            with lock:
+                totals.look([each.flight for each in found], time.time_ns())
+            time.sleep(arguments.interval)
+            found = jobs.look(arguments.job or job)
+    print("The job has ended.", file=sys.stderr)
+    return 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    try:
+        return str(ipaddress.ip_address(host.strip("[]"))), int(port)
+    except ValueError:
+        raise JaxringError(f"--listen {text}: write an IP address and a port, as in 127.0.0.1:9461.") from None
+
+
+def _token(path: pathlib.Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise JaxringError(f"--token-file {path}: {error}.") from error
+    if not token:
+        raise JaxringError(f"--token-file {path}: the file is empty.")
+    return token
+
+
+class _server:  # noqa: N801
+    """A web server in a thread of its own."""
+
+    def __init__(self, host: str, port: int, application: Any) -> None:
+        from socketserver import ThreadingMixIn
+        from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+        class Server(ThreadingMixIn, WSGIServer):
+            daemon_threads = True
+
+        class Quiet(WSGIRequestHandler):
+            timeout = 10  # for a request to come; later than this it is cut off
+
+            def log_message(self, *_: object) -> None:
+                """Requests are not logged."""
+
+        try:
+            self._server = make_server(host, port, application, Server, Quiet)
+        except OSError as error:
+            raise JaxringError(f"--listen {host}:{port}: {error.strerror}.") from error
+        self._thread = threading.Thread(target=self._server.serve_forever, name="jaxring-metrics", daemon=True)
+
+    def __enter__(self) -> Any:
+        self._thread.start()
+        return self._server
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def guarded(application: Callable[..., Any], token: str) -> Callable[..., Any]:
+    """The application, for requests that show the token; without one for all."""
+    expected = f"Bearer {token}".encode()
+
+    def checked(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        shown = environ.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace")
+        if token and not hmac.compare_digest(shown, expected):
+            start("401 Unauthorized", _REALM)
+            return [b"This needs the token that jaxring metrics was given by --token-file.\n"]
+        answer: Iterable[bytes] = application(environ, start)
+        return answer
+
+    return checked
+
+
+def _application(job: str, totals: Totals, lock: threading.Lock) -> Any:
+    from prometheus_client import CollectorRegistry, make_wsgi_app
+
+    registry = CollectorRegistry()
+
+    class Collector:
+        def collect(self) -> Iterator[Any]:
+            with lock:
+                yield from families(job, totals)
+
+    registry.register(Collector())
+    return make_wsgi_app(registry)
+
+
+def families(job: str, totals: Totals) -> list[Any]:
+    """The metrics, for prometheus-client's exposition."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    def family(kind: Any, name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]) -> Any:
+        made = kind(f"jaxring_{name}", text, labels=["job_name", *labels])
+        for which, value in values.items():
+            made.add_metric([job, *(which if isinstance(which, tuple) else (which,))], value)
+        return made
+
+    def field_of(name: str, of: Mapping[Any, object]) -> dict[Any, float]:
+        return {which: getattr(each, name) for which, each in of.items()}
+
+    each = ("process",)
+    return [
+        *(
+            family(
+                CounterMetricFamily,
+                name,
+                text,
+                Operations._fields,
+                field_of(field, totals.operations),
+            )
+            for name, text, field in (
+                ("operations", "Operations that have ended.", "count"),
+                ("operations_failed", "Operations that have failed.", "failed"),
+                ("operation_seconds", "From launch to end, summed over operations.", "seconds"),
+                ("operation_bytes", "Of a rank's input, summed over operations.", "nbytes"),
+            )
+        ),
+        *(
+            family(CounterMetricFamily, name, text, each, field_of(field, totals.meetings))
+            for name, text, field in (
+                ("met_operations", "Operations with other processes of this host.", "operations"),
+                ("waited_seconds", "From the own launch to that of the last such process.", "waited_s"),
+                ("late_seconds", "From the launch of the first such process to the own.", "late_s"),
+                ("came_last", "Operations to which the process came last.", "last"),
+            )
+        ),
+        family(CounterMetricFamily, "operations_missed", "Operations that no look has seen.", each, totals.missed),
+        family(GaugeMetricFamily, "running_seconds", "Age of the oldest operation that runs.", each, totals.running_s),
+    ]
