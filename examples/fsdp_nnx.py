@@ -6,11 +6,11 @@ takes. It runs on jaxring by one line outside of it, with one process or several
     JAXRING_INSTALL=whole JAX_NUM_CPU_DEVICES=8 python examples/fsdp_nnx.py
     jaxring run -n 2 --devices-per-process 2 --install whole examples/fsdp_nnx.py
 
-It needs Flax and Optax.
+The losses are compared with those of one device. It needs Flax and Optax.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -63,9 +63,10 @@ def batches(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield x, (x @ centres.T).argmax(1)
 
 
-def train(steps: int) -> list[float]:
-    """The losses, from the same numbers in each process."""
-    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+def train(steps: int, devices: Sequence[jax.Device] | None = None) -> list[float]:
+    """The losses, from the same numbers in each process; on all devices unless told."""
+    devices = jax.devices() if devices is None else devices
+    mesh = jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
     rows = NamedSharding(mesh, P("data"))
     losses = []
     with jax.set_mesh(mesh):
@@ -79,9 +80,12 @@ def train(steps: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
-    losses = train(parser.parse_args().steps)
+    steps = parser.parse_args().steps
+    losses = train(steps)
+    np.testing.assert_allclose(losses, train(steps, jax.local_devices()[:1]), rtol=1e-4)
     if jax.process_index() == 0:
         print(*(f"{loss:.6f}" for loss in losses), sep="\n")
+        print(f"losses of {jax.device_count()} devices are those of one device")
 
 
 if __name__ == "__main__":
