@@ -15,7 +15,7 @@ from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES
 from jaxring.runtime import schedules
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import messages as cuda_messages
-from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, why_apart
+from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, shared_gpus, why_apart
 from jaxring.runtime.cuda.groups import Group, GroupRank, Shape, WireShape
 from jaxring.settings import settings
 from jaxring.topology import detect, paths
@@ -51,6 +51,7 @@ class Communicators:
         self._infos: dict[int, GpuInfo] = {}
         self._attached: set[int] = set()
         self._said_apart = False
+        self._said_shared: set[str] = set()
         self._world: World | None = None
         self.store: JaxStore | None = None
         configured = settings()
@@ -100,6 +101,15 @@ class Communicators:
         if why and not self._said_apart:
             self._said_apart = True
             logger.warning("%s", why)
+        shared = shared_gpus(devices, owners, infos)
+        if shared and shared not in self._said_shared:
+            self._said_shared.add(shared)
+            logger.warning(
+                "%s. They divide its thread blocks among them, and without MPS the driver runs one process at a time. "
+                "Unless it is meant so, give each rank a GPU of its own: CUDA_VISIBLE_DEVICES, or local_device_ids of "
+                "jax.distributed.initialize.",
+                shared,
+            )
         name = f"{schedules.number(f'{devices}{domains}{shape}{purpose}', 8):016x}"
         with self._lock:
             if name not in self._groups:

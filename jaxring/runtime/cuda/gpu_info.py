@@ -90,6 +90,19 @@ def why_apart(devices: Sequence[int], owners: Sequence[int], infos: Mapping[int,
     return ""
 
 
+def shared_gpus(devices: Sequence[int], owners: Sequence[int], infos: Mapping[int, GpuInfo]) -> str:
+    """Names the ranks that use one GPU, with that GPU, as "ranks 0 and 2 share GPU-..."; "" where each has its own."""
+    ranks: dict[str, list[int]] = {}
+    for rank, (device, owner) in enumerate(zip(devices, owners, strict=True)):
+        ranks.setdefault(uuid_of(device, infos[owner]), []).append(rank)
+    shared = [
+        f"ranks {', '.join(map(str, each[:-1]))} and {each[-1]} share {uuid}"
+        for uuid, each in ranks.items()
+        if len(each) > 1
+    ]
+    return "; ".join(shared)
+
+
 def _mutual(a: int, b: int, devices: Sequence[int], owners: Sequence[int], infos: Mapping[int, GpuInfo]) -> bool:
     one, other = uuid_of(devices[a], infos[owners[a]]), uuid_of(devices[b], infos[owners[b]])
     return other in infos[owners[a]].reaches.get(one, ()) and one in infos[owners[b]].reaches.get(other, ())

@@ -29,7 +29,7 @@ from jaxring.runtime.cuda import (
     nvls as cuda_nvls,
 )
 from jaxring.runtime.cuda.communicators import Communicators, Devices
-from jaxring.runtime.cuda.gpu_info import stores_whole_lines, uuid_of
+from jaxring.runtime.cuda.gpu_info import shared_gpus, stores_whole_lines, uuid_of
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.placement import device_owners, exchange_devices, known_devices
 from jaxring.settings import settings
@@ -137,6 +137,8 @@ class CudaPlanner:
             # So it will be with what XLA allocates later.
             with group.lock:
                 lacks = group.offer_replacements(nbytes, spec.block_bytes * schedule.out_blocks)
+        infos_of = {process: self._communicators.gpu_info(process) for process in owners}
+        shares_gpu = shared_gpus(devices, owners, infos_of)
         transports, memory = _paths(transports, shares, shared, lacks)
         key = (group, request.spec, tuple(request.partitions))
         plan = self._plans.get(key)
@@ -163,7 +165,7 @@ class CudaPlanner:
             protocol=choice.protocol,
             channels=choice.channels,
             transports=transports,
-            reason=choice.reason + memory,
+            reason=choice.reason + (f"; {shares_gpu}" if shares_gpu else "") + memory,
             candidates=tuple(choice.candidates),
         )
         record(decision)

@@ -15,7 +15,7 @@ from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for, path
 from jaxring.plan.schedule import Spec
 from jaxring.runtime.cuda import builder as cuda_builder
 from jaxring.runtime.cuda import nvls as cuda_nvls
-from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, stores_whole_lines, why_apart
+from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, shared_gpus, stores_whole_lines, why_apart
 from jaxring.settings import load
 
 
@@ -42,6 +42,13 @@ def test_ranks_that_reach_each_other_are_one_domain():
 def test_processes_on_one_gpu_are_one_domain():
     infos = {p: info({p: "a"}, {"a": ("a",)}) for p in range(3)}
     assert domains_of([0, 1, 2], [0, 1, 2], infos, ["h"] * 3) == [0, 0, 0]
+
+
+def test_ranks_on_one_gpu_are_named():
+    infos = {0: info({0: "GPU-a", 1: "GPU-b"}, {}), 1: info({2: "GPU-a", 3: "GPU-c"}, {}), 2: info({4: "GPU-a"}, {})}
+    assert shared_gpus([0, 2], [0, 1], infos) == "ranks 0 and 1 share GPU-a"
+    assert shared_gpus([1, 0, 3, 2, 4], [0, 0, 1, 1, 2], infos) == "ranks 1, 3 and 4 share GPU-a"
+    assert shared_gpus([0, 1, 3], [0, 0, 1], infos) == ""
 
 
 def test_access_must_be_mutual():

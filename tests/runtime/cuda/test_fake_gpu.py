@@ -61,6 +61,15 @@ def test_collectives_give_what_numpy_gives(case, processes, devices, environment
 
 @needs_fake
 @pytest.mark.multiprocess
+def test_ranks_that_share_a_gpu_are_named_in_the_log_and_in_explain():
+    for output in run_job("smoke", 2, 1):
+        (warning,) = [line for line in output.splitlines() if "They divide its thread blocks" in line]
+        assert "ranks 0 and 1 share fake-0." in warning
+        assert any("all_reduce" in line and "; ranks 0 and 1 share fake-0" in line for line in output.splitlines())
+
+
+@needs_fake
+@pytest.mark.multiprocess
 @pytest.mark.parametrize("case", ["lost_writes", "no_export", "no_import"])
 def test_memory_that_cannot_be_shared_is_an_error_that_names_the_pair(case):
     run_job(case, 2, 1)
