@@ -87,8 +87,9 @@ tidy: $(ENVIRONMENT) ## clang-tidy on the C++ code, with the checks of .clang-ti
 	  -DJAXRING_UNITY=OFF -DJAXRING_CUDA=OFF -DJAXRING_FFI_INCLUDE="$$headers" --log-level=WARNING >/dev/null
 	@run-clang-tidy.py -p build/tidy -j $(JOBS) -quiet -hide-progress '$(CURDIR)/ffi/'
 
-format: $(ENVIRONMENT) ## rewrite all sources in the project's format, and the table of docs/settings.md
+format: $(ENVIRONMENT) ## rewrite all sources in the project's format, and the tables of docs/settings.md and docs/reference/
 	@python tools/settings_page.py
+	@python tools/reference_pages.py
 	@ruff check --fix .
 	@ruff format .
 	@if [ -n "$(CXX_FILES)" ]; then clang-format -i $(CXX_FILES); fi
@@ -113,7 +114,7 @@ pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 # Tests of the engine, of what lies beside it, and of the tests themselves: they use few of Python's and jax's names, and
 # all of these are used by other tests, too. What is traced, lowered, differentiated or typed is not among them.
 ONCE := bench benchmarks cli gpu hosts layers package plan settings simulate stress topology trace world \
-  examples/test_train_lm.py examples/test_recover_lm.py \
+  docs/test_commands.py docs/test_reference.py examples/test_train_lm.py examples/test_recover_lm.py \
   runtime/cuda runtime/signals runtime/programs/test_ending.py runtime/programs/test_recompiled.py \
   $(addprefix collectives/test_,communicator.py failures.py huge.py no_memory.py one_process.py processes.py)
 ONCE_OF_A_FILE := random/test_random.py::test_an_abort_of_ours_has_failed \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import itertools
 import os
 import pathlib
 import re
@@ -25,7 +26,7 @@ PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if "benchmarks" not in page.parent.parts),
 ]
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SUFFIXES = r"(?:py|h|cc|cu|cuh|md|sh|txt|toml|yml|png)"
 FILE = re.compile(rf"`((?:[\w.-]+/)*[\w*.-]+\.{SUFFIXES})`")
@@ -71,6 +72,20 @@ def test_links_lead_to_files_and_headings(page: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lists_begin_after_an_empty_line(page: pathlib.Path) -> None:
+    """The site's Markdown takes them for text otherwise, and lists in lists for more of the same list."""
+    marker = r"(?:[*-]|\d+\.) "
+    lines = prose(page).split("\n")
+    glued = [
+        line
+        for before, line in itertools.pairwise(lines)
+        if re.match(marker, line) and before.strip() and not re.match(rf"\s*{marker}|  ", before)
+    ]
+    assert not glued, f"{page.name}: put an empty line before"
+    assert not [line for line in lines if re.match(rf" {{1,3}}{marker}", line)], f"{page.name}: indent by 4 spaces"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_are_named_exist(page: pathlib.Path) -> None:
     named = FILE.findall(prose(page))
     missing = [name for name in named if not name.startswith(MADE) and not exists(name)]
@@ -78,13 +93,14 @@ def test_files_that_are_named_exist(page: pathlib.Path) -> None:
 
 
 def blocks() -> list[tuple[str, str]]:
+    """Python that runs by itself. A block with a title is a file, which commands of its page run: test_commands.py."""
     found = []
     for page in PAGES:
         text = page.read_text()
         for match in FENCE.finditer(text):
-            if match[1] == "python":
+            if match[1] == "python" and not match[2]:
                 line = text.count("\n", 0, match.start()) + 1
-                found.append((f"{page.relative_to(ROOT)}:{line}", match[2]))
+                found.append((f"{page.relative_to(ROOT)}:{line}", match[3]))
     return found
 
 
@@ -144,5 +160,5 @@ def test_python_of_the_pages_runs(code: str) -> None:
 
 
 def test_there_is_something_to_check() -> None:
-    assert len(PAGES) >= 7
-    assert len(BLOCKS) >= 5
+    assert len(PAGES) >= 40
+    assert len(BLOCKS) >= 15
