@@ -1,7 +1,7 @@
 """What MkDocs has to be told so that one set of pages works in the repository and as a site: hooks of mkdocs.yml.
 
-The pages link to each other by their paths in the repository. On the site the pages of the top folder are in
-``project/``, and a link to any other file outside docs/ becomes its text, because the site has no such file.
+The pages link to each other by their paths in the repository. On the site the pages from outside docs/ are in
+``project/``, and a link to any other file out there becomes its text, because the site has no such file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
-# Where the site has the pages of the top folder.
-PROJECT = PurePosixPath("project")
+# The pages from outside docs/, and where the site has them.
+OUTSIDE = {path: PurePosixPath("project") / path.name for path in sorted(ROOT.glob("*.md"))}
+OUTSIDE[ROOT / "examples" / "README.md"] = PurePosixPath("project/EXAMPLES.md")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
@@ -37,41 +38,36 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the top folder."""
-    for path in sorted(ROOT.glob("*.md")):
-        files.append(File.generated(config, str(PROJECT / path.name), abs_src_path=str(path)))
+    """Adds the pages from outside docs/."""
+    for path, place in OUTSIDE.items():
+        files.append(File.generated(config, str(place), abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Rewrites the links that lead out of docs/, and all links of the top folder's pages."""
+    """Rewrites the links between pages inside docs/ and pages outside."""
     place = PurePosixPath(page.file.src_uri)
-    top = place.parent == PROJECT
-    folder = ROOT if top else (ROOT / "docs" / place).parent
+    source = next((path for path, there in OUTSIDE.items() if there == place), ROOT / "docs" / place)
     parts, end = [], 0
     for fence in FENCE.finditer(markdown):
-        parts += [_linked(markdown[end : fence.start()], folder, place, top), fence[0]]
+        parts += [_linked(markdown[end : fence.start()], source, place), fence[0]]
         end = fence.end()
-    return "".join([*parts, _linked(markdown[end:], folder, place, top)])
+    return "".join([*parts, _linked(markdown[end:], source, place)])
 
 
-def _linked(prose: str, folder: Path, place: PurePosixPath, top: bool) -> str:
+def _linked(prose: str, source: Path, place: PurePosixPath) -> str:
+    """``prose`` of the page that is ``source`` in the repository and ``place`` on the site."""
+
     def one(link: re.Match[str]) -> str:
         text, path, anchor = link[1], link[2], link[3] or ""
         if re.match(r"[a-z]+:", path):
             return link[0]
-        target = Path(os.path.normpath(folder / path))
-        inside = target.is_relative_to(ROOT / "docs")
-        if inside and not top:
-            return link[0]
-        if inside:
+        target = Path(os.path.normpath(source.parent / path))
+        if target.is_dir():
+            target /= "README.md"
+        there = OUTSIDE.get(target)
+        if target.is_relative_to(ROOT / "docs"):
             there = PurePosixPath(target.relative_to(ROOT / "docs"))
-        elif target.parent == ROOT and target.suffix == ".md":
-            there = PROJECT / target.name
-        else:
-            return text
-        if inside and target.is_dir():
-            there /= "README.md"
-        return f"[{text}]({os.path.relpath(there, place.parent)}{anchor})"
+        return f"[{text}]({os.path.relpath(there, place.parent)}{anchor})" if there else text
 
     return LINK.sub(one, prose)
