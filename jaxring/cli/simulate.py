@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from jaxring.cli import arguments as types
 from jaxring.cli import simulate_step, tables
 from jaxring.errors import JaxringError
-from jaxring.plan import msccl, tuner
+from jaxring.plan import tuner
 from jaxring.plan.collectives import COLLECTIVES
+from jaxring.plan.foreign import reading
 from jaxring.settings.sizes import shown
 from jaxring.simulate import clusters, goal
 from jaxring.simulate.chakra import nodes
@@ -56,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = "input bytes of a rank, with K, M or G; several with commas (default: 1M)"
     add("--bytes", dest="sizes", type=_several(types.nbytes), default="1M", metavar="SIZE", help=help_)
     add("--algorithm", type=lambda text: text.split(","), default=[], metavar="NAME", help="several with commas")
-    add("--plan", type=pathlib.Path, metavar="FILE", help="an algorithm in MSCCL's XML instead of --algorithm")
+    help_ = "an algorithm in MSCCL's XML or MSCCL++'s JSON instead of --algorithm"
+    add("--plan", type=pathlib.Path, metavar="FILE", help=help_)
     add("--protocol", default="simple", metavar="NAME", help="simple, ll or ll128 (default: simple)")
     help_ = "channels of the schedule (default: the cluster's, at most 4 where domains have a rail for each rank)"
     add("--channels", type=types.positive, default=0, metavar="N", help=help_)
@@ -91,8 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.leaf:
             cluster = dataclasses.replace(cluster, leaf=arguments.leaf)
         if arguments.plan:
-            name, arguments.collective = msccl.register(_text(arguments.plan))
-            arguments.algorithm = [name]
+            arguments.algorithm = [_registered(arguments)]
         if arguments.step:
             ranks = cluster.ranks * arguments.nodes[0]
             simulated = functools.partial(_entry, arguments, cluster)
@@ -255,6 +256,15 @@ def _print_path(out: Any, run: Run) -> None:
         (f"{p.begin:.1f}", f"{p.end - p.begin:.2f}", p.kind, p.what) for p in sorted(longest, key=lambda p: p.begin)
     ]
     out.print(tables.table("Its longest pieces", ("from us", "us", "kind", "what"), rows))
+
+
+def _registered(arguments: argparse.Namespace) -> str:
+    """The algorithm of a plan's file by its name; the file says the collective."""
+    try:
+        name, arguments.collective = reading.register(_text(arguments.plan))
+    except ValueError as error:
+        raise ValueError(f"{arguments.plan}: {error}") from None
+    return name
 
 
 def _text(path: pathlib.Path) -> str:

@@ -1,8 +1,8 @@
 """Reads algorithms in MSCCL's XML (https://github.com/microsoft/msccl) as schedules of ours, run by their name.
 
-MSCCL describes thread blocks, each with one peer to send to and one to receive from, on channels. The steps of all
-blocks of a channel become one lane here, in an order in which a run makes them. What is kept locally while a reduction
-is incomplete lies in scratch. The result is verified as any algorithm of a user's is.
+MSCCL describes thread blocks, each with one peer to send to and one to receive from, on channels. Their steps become
+actions (`jaxring.plan.foreign.dataflow`) in an order in which a run makes them, where a message lies at a place of its
+own until it is received. A channel becomes a lane. The result is verified as any algorithm of a user's is.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from jaxring.plan.collectives import COLLECTIVES
-from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Peer, ScheduleError, Spec, Step
-from jaxring.plan.user import register_algorithm
+from jaxring.plan.foreign import imported
+from jaxring.plan.foreign.places import Action
+from jaxring.plan.schedule import ScheduleError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from jaxring.plan.foreign.places import Place
 
 _COLLECTIVES = {
     "allreduce": "all_reduce",
@@ -27,10 +28,9 @@ _COLLECTIVES = {
     "alltoall": "all_to_all",
     "broadcast": "broadcast",
 }
-_TYPES = {"s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "nop"}
+_TYPES = {"s", "r", "rcs", "rrs", "rrc", "rrcs", "re", "cpy", "nop"}
+_RECEIVES = ("r", "rcs", "rrs", "rrc", "rrcs")
 _MOST_STEPS = 1 << 20
-# A place of a rank's memory: MSCCL's buffer and the chunk in it.
-Place = tuple[str, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,23 +52,11 @@ class _Block:
     steps: tuple[_Step, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Lanes:
-    """The lanes of each rank. Called as `register_algorithm` calls its ``lanes``."""
-
-    lanes: tuple[tuple[tuple[Step, ...], ...], ...]
-
-    def __call__(self, spec: Spec, rank: int) -> Sequence[Sequence[Step]]:
-        if spec.nranks != len(self.lanes):
-            raise ValueError(f"{spec.algorithm} is for {len(self.lanes)} ranks, not {spec.nranks}")
-        return self.lanes[rank]
-
-
 def register(text: str) -> tuple[str, str]:
     """Makes ``algorithm=NAME`` run the algorithm in ``text``; returns the name and the collective.
 
-    Raises ValueError where the file is no such algorithm, with what is wrong, or uses what our schedules have not
-    (reductions of two local chunks; operands of others that are kept while a reduction is incomplete).
+    Raises ValueError where the file is no such algorithm, with what is wrong, or does what our schedules cannot: reduce
+    two chunks that both lie in a rank's memory already.
     """
     try:
         root = ET.fromstring(text)
@@ -89,30 +77,8 @@ def register(text: str) -> tuple[str, str]:
         raise ValueError(f"it has more than {_MOST_STEPS} steps")
     first = next(root.iter("gpu"))
     pieces = max(1, _number(first, "i_chunks", 0, 1 << 20) // COLLECTIVES[collective].in_blocks(ranks))
-    run = _Run(collective, ranks, pieces, root.get("inplace") == "1", blocks)
-    run.play()
-    lanes = Lanes(tuple(tuple(map(tuple, each)) for each in run.lanes))
-    nlanes = len(run.lanes[0])
-    scratch = max((len(each) for each in run.scratch.values()), default=0)
-    register_algorithm(
-        name,
-        collective,
-        lanes,
-        pieces=_Constant(pieces),
-        nlanes=_Constant(nlanes),
-        scratch_chunks=scratch,
-    )
-    return name, collective
-
-
-@dataclasses.dataclass(frozen=True)
-class _Constant:
-    """The same for every Spec. A dataclass, so that an algorithm that is registered again equals itself."""
-
-    value: int
-
-    def __call__(self, _: Spec) -> int:
-        return self.value
+    actions = _Run(blocks).play()
+    return imported.register(name, collective, ranks, pieces, root.get("inplace") == "1", actions)
 
 
 def _number(element: ET.Element, name: str, least: int, most: int) -> int:
@@ -148,35 +114,17 @@ def _block(gpu: ET.Element, block: ET.Element) -> _Block:
     return _Block(_number(gpu, "id", 0, most), _number(block, "id", 0, most), send, recv, channel, tuple(steps))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Value:
-    """What lies at a place: the ranks whose operands are in it (reductions), and where the engine keeps it."""
-
-    ranks: int
-    chunk: Chunk
-
-
 class _Run:
-    """Makes all steps once, in an order in which they can be made, and writes ours."""
+    """Makes all steps once, in an order in which they can be made."""
 
-    def __init__(self, collective: str, ranks: int, pieces: int, in_place: bool, blocks: list[_Block]) -> None:
-        self.facts = COLLECTIVES[collective]
-        self.collective, self.ranks, self.pieces, self.in_place, self.blocks = (
-            collective,
-            ranks,
-            pieces,
-            in_place,
-            blocks,
-        )
-        self.full = (1 << ranks) - 1
-        self.nlanes = 1 + max((block.channel for block in blocks), default=0)
-        self.lanes: list[list[list[Step]]] = [[[] for _ in range(self.nlanes)] for _ in range(ranks)]
-        # Scratch is a lane's own: the number of each place that one has kept something at.
-        self.scratch: dict[tuple[int, int], dict[Place, int]] = {}
-        self.held: dict[tuple[int, Place], _Value] = {}
-        self.sent: dict[tuple[int, int, int], deque[int]] = {}
+    def __init__(self, blocks: list[_Block]) -> None:
+        self.blocks = blocks
+        self.actions: list[Action] = []
+        # Messages that were sent, and that were received, by sender, receiver and channel.
+        self.sent: dict[tuple[int, int, int], int] = {}
+        self.taken: dict[tuple[int, int, int], int] = {}
 
-    def play(self) -> None:
+    def play(self) -> list[Action]:
         at = {(block.rank, block.number): 0 for block in self.blocks}
         left = deque(self.blocks)
         idle = 0
@@ -184,7 +132,8 @@ class _Run:
             block = left.popleft()
             moved = False
             key = (block.rank, block.number)
-            while at[key] < len(block.steps) and self.ready(block, block.steps[at[key]], at):
+            # One step at a time, so that blocks advance together as they do on a GPU.
+            if block.steps and self.ready(block, block.steps[at[key]], at):
                 self.make(block, block.steps[at[key]])
                 at[key] += 1
                 moved = True
@@ -197,14 +146,19 @@ class _Run:
                     f"rank {stuck.rank}, thread block {stuck.number}, step {at[stuck.rank, stuck.number]} never gets "
                     "what it waits for: a message, or a step that it depends on"
                 )
+        for (source, target, channel), count in self.sent.items():
+            if count > self.taken.get((source, target, channel), 0):
+                raise ScheduleError(f"rank {target} never receives a message of rank {source} on channel {channel}")
+        return self.actions
 
     def ready(self, block: _Block, step: _Step, at: dict[tuple[int, int], int]) -> bool:
         other, needed = step.needs
         if other >= 0 and at.get((block.rank, other), 0) <= needed:
             return False
-        if step.kind not in ("r", "rcs", "rrs", "rrc", "rrcs"):
+        if step.kind not in _RECEIVES:
             return True
-        return len(self.sent.get((block.recv, block.rank, block.channel), ())) >= step.count
+        key = (block.recv, block.rank, block.channel)
+        return self.sent.get(key, 0) - self.taken.get(key, 0) >= step.count
 
     def make(self, block: _Block, step: _Step) -> None:
         for i in range(step.count):
@@ -212,87 +166,23 @@ class _Run:
             self.one(block, step.kind, source, target)
 
     def one(self, block: _Block, kind: str, source: Place, target: Place) -> None:
-        rank, lane = block.rank, block.channel
-        recv: tuple[Peer, ...] = ()
-        flags = Flag.NONE
-        src: Chunk | None = None
-        ranks = 0
-        if kind in ("s", "cpy", "rrs", "rrc", "rrcs"):
-            value = self.value(rank, source)
-            src, ranks = value.chunk, value.ranks
-        if kind[0] == "r":
-            got = self.sent[block.recv, rank, lane].popleft()
-            recv = (Peer(block.recv),)
-            if self.partial(got):
-                flags |= Flag.RECV_PARTIAL
-            if kind in ("rrs", "rrc", "rrcs"):
-                recv = (*recv, Peer(rank))
-            ranks |= got
-        folds = kind in ("rrs", "rrc", "rrcs")
-        if folds and self.complete(ranks):
-            flags |= Flag.FINAL
-        send: tuple[Peer, ...] = ()
+        sources: list[Place] = []
+        targets: list[tuple[int, Place]] = []
+        if kind in _RECEIVES:
+            sources.append(self.message(self.taken, block.recv, block.rank, block.channel))
+        if kind in ("s", "cpy", "re", "rrs", "rrc", "rrcs"):
+            sources.append(source)
+        if kind == "re":
+            sources.append(target)
+        if kind in ("r", "rcs", "re", "rrc", "rrcs", "cpy"):
+            targets.append((block.rank, target))
         if kind in ("s", "rcs", "rrs", "rrcs"):
-            send = (Peer(block.send),)
-            self.sent.setdefault((rank, block.send, lane), deque()).append(ranks)
-            if self.partial(ranks):
-                flags |= Flag.SEND_PARTIAL
-        dst = self.keep(rank, lane, target, ranks) if kind in ("r", "rcs", "rrc", "rrcs", "cpy") else None
-        self.lanes[rank][lane].append(Step(Kind.REDUCE if folds else Kind.MOVE, src, dst, recv, send, flags))
+            targets.append((block.send, self.message(self.sent, block.rank, block.send, block.channel)))
+        self.actions.append(Action(block.rank, block.channel, tuple(sources), tuple(targets)))
 
-    def partial(self, ranks: int) -> bool:
-        """Whether a value is a fold that is not complete."""
-        return self.facts.reduces and bool(ranks & (ranks - 1)) and ranks != self.full
-
-    def complete(self, ranks: int) -> bool:
-        return self.facts.reduces and ranks == self.full
-
-    def place(self, rank: int, place: Place) -> Place:
-        """Operand and result are one in calls in place."""
-        buffer, offset = place
-        if not self.in_place or buffer == "s":
-            return place
-        if self.collective == "all_reduce":
-            return "i", offset
-        if self.collective == "all_gather" and buffer == "i":
-            return "o", rank * self.pieces + offset
-        if self.collective == "reduce_scatter" and buffer == "o":
-            return "i", rank * self.pieces + offset
-        return place
-
-    def result(self, rank: int, place: Place) -> int | None:
-        """The chunk of the result at a place, None where that is no result."""
-        buffer, offset = place
-        if self.in_place and buffer == "i":
-            if self.collective == "all_reduce":
-                return offset
-            if self.collective == "reduce_scatter" and offset // self.pieces == rank:
-                return offset % self.pieces
-        return offset if buffer == "o" else None
-
-    def value(self, rank: int, place: Place) -> _Value:
-        buffer, offset = self.place(rank, place)
-        found = self.held.get((rank, (buffer, offset)))
-        if found is not None:
-            return found
-        if self.in_place and self.collective == "all_gather" and buffer == "o" and offset // self.pieces == rank:
-            return _Value(1 << rank, Chunk(Buffer.INPUT, offset % self.pieces))
-        if buffer == "i":
-            return _Value(1 << rank, Chunk(Buffer.INPUT, offset))
-        raise ScheduleError(f"rank {rank} reads {buffer}[{offset}] before anything is written there")
-
-    def keep(self, rank: int, lane: int, place: Place, ranks: int) -> Chunk:
-        place = self.place(rank, place)
-        result = self.result(rank, place)
-        if result is not None and (not self.facts.reduces or self.complete(ranks)):
-            chunk = Chunk(Buffer.OUTPUT, result)
-        elif self.facts.reduces and not self.partial(ranks):
-            raise ScheduleError(
-                f"rank {rank} keeps {'a result' if self.complete(ranks) else 'an operand of another rank'} at "
-                f"{place[0]}[{place[1]}], where our schedules keep incomplete reductions only"
-            )
-        else:
-            numbers = self.scratch.setdefault((rank, lane), {})
-            chunk = Chunk(Buffer.SCRATCH, numbers.setdefault(place, len(numbers)))
-        self.held[rank, place] = _Value(ranks, chunk)
-        return chunk
+    @staticmethod
+    def message(counts: dict[tuple[int, int, int], int], source: int, target: int, channel: int) -> Place:
+        """The place of the next message, at its receiver."""
+        key = (source, target, channel)
+        counts[key] = counts.get(key, 0) + 1
+        return f"message of rank {source} on channel {channel}", counts[key] - 1

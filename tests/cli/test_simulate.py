@@ -8,6 +8,9 @@ import types
 import pytest
 
 from jaxring.cli import main
+from jaxring.plan.algorithms import build
+from jaxring.plan.foreign import mscclpp_writer
+from jaxring.plan.schedule import Spec
 from jaxring.simulate.chakra import nodes
 from jaxring.trace import flight
 from tests.plan.test_msccl import ring_all_reduce
@@ -138,6 +141,21 @@ def test_a_plan_of_msccl(capsys, tmp_path):
     path.write_text("<algo")
     assert main(["simulate", "--plan", str(path)]) == 1
     assert "it is no XML" in capsys.readouterr().err
+
+
+def test_a_plan_of_mscclpp(capsys, tmp_path):
+    """A ring that is written in MSCCL++'s form and read again takes the time of the ring."""
+    ring = build(Spec("all_reduce", 8, "ring", channels=24))
+    path = tmp_path / "ring.json"
+    path.write_text(mscclpp_writer.text(ring).replace("jaxring_ring_all_reduce_8", "test_simulated_ring"))
+    assert main(["simulate", "--bytes", "16M", "--plan", str(path), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)[0]
+    assert main(["simulate", "--bytes", "16M", "--algorithm", "ring", "--json"]) == 0
+    ring = json.loads(capsys.readouterr().out)[0]
+    assert (plan["algorithm"], plan["time_us"]) == ("test_simulated_ring", pytest.approx(ring["time_us"]))
+    path.write_text('{"name": 1}')
+    assert main(["simulate", "--plan", str(path)]) == 1
+    assert f"{path}: the plan has no name of type str: 1" in capsys.readouterr().err
 
 
 def test_goal(capsys, tmp_path):

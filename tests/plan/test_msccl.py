@@ -8,7 +8,7 @@ import pytest
 
 from jaxring.plan import msccl, msccl_writer
 from jaxring.plan.algorithms import build
-from jaxring.plan.schedule import ScheduleError, Spec
+from jaxring.plan.schedule import Buffer, Kind, ScheduleError, Spec
 from jaxring.plan.user import build_user
 from jaxring.plan.verify import verify
 
@@ -81,6 +81,52 @@ def test_partial_results_that_are_kept():
     assert verify(build_user(Spec("all_reduce", 3, name))).fold_order(0) == "0+1+2"
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_operands_that_are_kept_and_reduced_later(ranks):
+    """All pairs: each rank takes the others' operands of its chunk into scratch, reduces them by steps of their own,
+    and sends the result to all."""
+    gpus = []
+    for rank in range(ranks):
+        peers = [each for each in range(ranks) if each != rank]
+        add = ranks  # the thread block that reduces
+        blocks = ""
+        for number, peer in enumerate(peers):
+            steps = step(0, "s", peer, 0, "is") + step(1, "r", 0, number, "is")
+            steps += step(2, "s", rank, 0, "oo", (add, len(peers))) + step(3, "r", 0, peer, "oo")
+            blocks += f'<tb id="{number}" send="{peer}" recv="{peer}" chan="0">{steps}</tb>'
+        steps = step(0, "cpy", rank, rank, "io", (len(peers) - 1, 1))
+        for number in range(len(peers)):
+            steps += step(1 + number, "re", number, rank, "so", (number, 1))
+        gpus.append(blocks + f'<tb id="{add}" send="-1" recv="-1" chan="0">{steps}</tb>')
+    name, text = algo("allreduce", ranks, ranks, gpus)
+    msccl.register(text)
+    schedule = build_user(Spec("all_reduce", ranks, name))
+    assert verify(schedule).messages == (2 * (ranks - 1),) * ranks
+    assert schedule.pieces == ranks
+
+
+def sends_an_operand_on() -> tuple[str, str]:
+    """Rank 0's operand goes to rank 2 by rank 1, which keeps it, and reduces nothing itself."""
+    first = '<tb id="0" send="1" recv="-1" chan="0">' + step(0, "s", 0, 0, "is") + "</tb>"
+    back = '<tb id="1" send="-1" recv="2" chan="0">' + step(0, "r", 0, 0, "io") + "</tb>"
+    keep = '<tb id="0" send="2" recv="0" chan="0">' + step(0, "r", 0, 3, "is") + step(1, "s", 0, 0, "is")
+    keep += step(2, "s", 3, 0, "ss") + "</tb>"
+    get = '<tb id="1" send="-1" recv="2" chan="0">' + step(0, "r", 0, 0, "io") + "</tb>"
+    add = '<tb id="0" send="1" recv="1" chan="0">' + step(0, "rrc", 0, 0, "is") + step(1, "rrcs", 0, 0, "so") + "</tb>"
+    last = '<tb id="1" send="0" recv="-1" chan="0">' + step(0, "s", 0, 0, "oi", (0, 1)) + "</tb>"
+    return algo("allreduce", 3, 1, [first + back, keep + get, add + last])
+
+
+def test_an_operand_of_another_rank_is_sent_on():
+    name, text = sends_an_operand_on()
+    msccl.register(text)
+    schedule = build_user(Spec("all_reduce", 3, name))
+    assert verify(schedule).messages == (1, 2, 2)
+    # Scratch holds what a reduction has made, here one of a single operand.
+    kept = [step for step in schedule.lanes(1)[0] if step.dst and step.dst.buffer is Buffer.SCRATCH]
+    assert [(step.kind, len(step.recv)) for step in kept] == [(Kind.REDUCE, 1)]
+
+
 def test_all_gather():
     gpus = [
         f'<tb id="0" send="{1 - g}" recv="{1 - g}" chan="0">'
@@ -109,12 +155,15 @@ def test_a_wrong_algorithm_is_found_by_the_verifier():
     [
         ("<algo", "<algo<", "it is no XML"),
         ('coll="allreduce"', 'coll="sum"', "its collective is 'sum'"),
-        ('type="rrs"', 'type="re"', "type 're'"),
+        ('type="rrs"', 'type="rr"', "type 'rr'"),
+        ('type="rrs"', 'type="re"', r"rank 0 reads o\[3\] before anything is written there"),
         ('ngpus="4"', 'ngpus="x"', "ngpus='x', which is no number"),
         ('<gpu id="3"', '<gpu id="2"', "does not describe each of the 4 ranks once"),
         ('type="s"', 'type="nop"', "never gets what it waits for"),
         ('srcbuf="i" srcoff="0"', 'srcbuf="x" srcoff="0"', "srcbuf is 'x'"),
-        ('type="rrs"', 'type="r"', "an operand of another rank"),
+        ('type="rrs"', 'type="r"', "never gets what it waits for"),
+        ('type="rrcs"', 'type="rrc"', "never gets what it waits for"),
+        ('type="rrcs" srcbuf="i" srcoff="1"', 'type="rcs" srcbuf="i" srcoff="1"', "that lacks rank"),
     ],
 )
 def test_what_cannot_be_read(old, new, why):

@@ -11,8 +11,10 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from jaxring.plan import msccl
+from jaxring.plan.foreign import reading
 from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Peer, ScheduleError, Spec, Step
-from tests.plan.test_msccl import ring_all_reduce
+from tests.plan.foreign.plans import all_reduce_by_packets, reduce_scatter_by_scratch
+from tests.plan.test_msccl import ring_all_reduce, sends_an_operand_on
 
 IN, OUT = Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0)
 
@@ -64,6 +66,28 @@ def test_an_algorithm_in_xml_of_msccl_runs() -> None:
     x = np.arange(4 * 40000, dtype=np.float32).reshape(4, 40000) % 7
     assert run(name, x, 4).tolist() == x.sum(0).tolist()
     assert any(d.algorithm == name for d in jaxring.plans())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_plans_of_others_run(dtype: str) -> None:
+    """Also one that adds messages up before its turn, and one that keeps another rank's operand in scratch."""
+    packets = all_reduce_by_packets(4, 3)
+    for name, text, ranks in ((packets.name, packets.text(), 4), (*sends_an_operand_on(), 3)):
+        reading.register(text)
+        x = (np.arange(ranks * 40001).reshape(ranks, 40001) % 7).astype(jnp.dtype(dtype))
+        y = run(name, x, ranks)
+        assert y.astype(np.float64).tolist() == x.astype(np.float64).sum(0).tolist()
+        assert any(d.algorithm == name for d in jaxring.plans())
+
+
+def test_a_reduce_scatter_of_mscclpp_runs() -> None:
+    plan = reduce_scatter_by_scratch(4)
+    reading.register(plan.text())
+    x = np.arange(4 * 4 * 1001, dtype=np.float32).reshape(16, 1001) % 7
+    mesh = Mesh(np.array(jax.devices()[:4]), ("r",))
+    body = lambda v: jaxring.reduce_scatter(v, "r", algorithm=plan.name, timeout=60)  # noqa: E731
+    y = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("r"), out_specs=P("r")))(x)
+    assert np.asarray(y).reshape(4, 1001).tolist() == x.reshape(4, 4, 1001).sum(0).tolist()
 
 
 def test_wrong_schedule_is_refused_at_trace_time() -> None:

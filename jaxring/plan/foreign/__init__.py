@@ -1,0 +1,1 @@
+"""Plans of others (MSCCL's XML, MSCCL++'s JSON) as algorithms that run by their name."""
