@@ -57,7 +57,7 @@ def describe(player: State, stuck: Sequence[int], now: float) -> Deadlock:
         return "waits for data over a link that is down", -1
 
     def named(lane: int) -> str:
-        return f"rank {lanes[lane].rank}, lane {lanes[lane].number}, step {lanes[lane].ops[player.at[lane]].number}"
+        return f"rank {lanes[lane].rank}, lane {lanes[lane].number}, step {lanes[lane].numbers[player.at[lane]]}"
 
     chain: list[int] = []
     lane = stuck[0]
@@ -74,6 +74,6 @@ def describe(player: State, stuck: Sequence[int], now: float) -> Deadlock:
     begin = f"{spec.algorithm} {spec.collective} of {spec.nranks} ranks stops after {now:g} us: "
     if lane >= 0 and lane in chain and not player.finished[lane]:
         first = chain.index(lane)
-        cycle = tuple((lanes[i].rank, lanes[i].number, lanes[i].ops[player.at[i]].number) for i in chain[first:])
+        cycle = tuple((lanes[i].rank, lanes[i].number, lanes[i].numbers[player.at[i]]) for i in chain[first:])
         return Deadlock(f"{begin}a deadlock: {'; '.join(said[first:])}, which closes the cycle", cycle)
     return Deadlock(f"{begin}{'; '.join(said)}")

@@ -208,7 +208,7 @@ class Player:
             start = max(now, self.processor.get(rank, 0.0))
             self.processor[rank] = start + busy + len(op.send) * model.send_overhead * slowed
         if self.record is not None:
-            self.record.begin(lane, self.tile[lane], op, now, start)
+            self.record.begin(lane, self.tile[lane], self.at[lane], op, now, start)
         if not op.memory:
             self.make(lane, start + busy)
             return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jaxring.plan.schedule import MEMORY_PEER, Buffer, Flag, Kind, Schedule, ScheduleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from jaxring.simulate.sizes import Sizes
     from jaxring.simulate.symmetry import Symmetry
@@ -29,6 +29,8 @@ class Op(NamedTuple):
 
     ``length``: the index of its chunk's length in `Sizes`. ``send_width``, ``memory_width``: bytes per element of the
     chunk in a message and in memory. ``read_width``: bytes that it reads per element, from all sources together.
+
+    Most steps of a lane are equal in all this, and are one object: a lane may have millions of them.
     """
 
     recv: tuple[int, ...]
@@ -38,16 +40,16 @@ class Op(NamedTuple):
     send_width: int
     memory_width: int
     read_width: int
-    number: int
 
 
 @dataclasses.dataclass
 class Lane:
-    """The steps that one lane of a rank makes for each tile."""
+    """The steps that one lane of a rank makes for each tile. ``numbers``: which of the table's each is."""
 
     rank: int
     number: int
     ops: list[Op]
+    numbers: Sequence[int]
 
 
 @dataclasses.dataclass
@@ -77,10 +79,11 @@ def compile_lanes(schedule: Schedule, sizes: Sizes, symmetry: Symmetry | None = 
             if first == end:
                 continue
             reader = _Reader(schedule, sizes, rank, lane, peers, number, symmetry)
-            ops = [op for position in range(first, end) if (op := reader.read(steps[position], position - first))]
+            read = [(op, i) for i in range(end - first) if (op := reader.read(steps[first + i], i))]
             by_memory |= reader.by_memory
-            if ops:
-                lanes.append(Lane(rank, lane, ops))
+            if read:
+                numbers = range(len(read)) if len(read) == end - first else [number for _, number in read]
+                lanes.append(Lane(rank, lane, [op for op, _ in read], numbers))
     domains: dict[int, list[int]] = {}
     placement = schedule.spec.placement
     touched = {placement[rank] for rank in by_memory}
@@ -107,6 +110,7 @@ class _Reader:
         self.peers, self.number, self.symmetry = peers, number, symmetry
         self.scratch: dict[int, int] = {}
         self.by_memory: set[int] = set()
+        self.known: dict[Op, Op] = {}
 
     def connection(self, source: int, target: int) -> int:
         if self.symmetry is not None:
@@ -160,4 +164,5 @@ class _Reader:
         if flags & _RECV_PARTIAL:
             read += len(recv) * (partial - element)
         send_width = (partial if flags & _SEND_PARTIAL else element) * many
-        return Op(tuple(recv), tuple(send), tuple(memory), length, send_width, element, read, number)
+        op = Op(tuple(recv), tuple(send), tuple(memory), length, send_width, element, read)
+        return self.known.setdefault(op, op)

@@ -64,8 +64,8 @@ class Record:
         self._freed: list[int] = [-1] * connections  # the step that last gave a slot back
         self._sends = {c: lane for lane, each in enumerate(program.lanes) for op in each.ops for c in op.send}
 
-    def begin(self, lane: int, tile: int, op: Op, now: float, start: float) -> None:
-        """A step begins; it has been able to since ``now``."""
+    def begin(self, lane: int, tile: int, at: int, op: Op, now: float, start: float) -> None:
+        """Step ``at`` of a lane begins; it has been able to since ``now``."""
         message, before = -1, self._last[lane]
         idle = before < 0 or self.steps[before].end < now
         latest = -1.0
@@ -79,7 +79,7 @@ class Record:
             if freed:
                 before = max(freed, key=lambda step: self.steps[step].end)
         self._now[lane], self._op[lane] = len(self.steps), op.recv
-        self.steps.append(Step(lane, tile, op.number, start, start, message, before))
+        self.steps.append(Step(lane, tile, self.program.lanes[lane].numbers[at], start, start, message, before))
 
     def end(self, lane: int, now: float) -> None:
         number = self._now[lane]
