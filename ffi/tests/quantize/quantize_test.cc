@@ -22,7 +22,10 @@ std::vector<float> Values(bool finite) {
   std::mt19937_64 random(3);
   std::normal_distribution<float> normal;
   std::vector<float> values(kElements);
-  for (size_t i = 0; i < kElements; ++i) values[i] = normal(random) * std::exp2(static_cast<float>(i / 128) * 50 - 149);
+  for (size_t i = 0; i < kElements; ++i) {
+    const size_t block = i / 128;
+    values[i] = normal(random) * std::exp2(static_cast<float>(block) * 50 - 149);
+  }
   values[130] = std::numeric_limits<float>::max();
   if (finite) return values;
   values[5] = values[400] = std::numeric_limits<float>::quiet_NaN();
