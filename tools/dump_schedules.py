@@ -51,7 +51,7 @@ def schedules() -> Iterator[tuple[str, str, Schedule]]:
         for collective in COLLECTIVES:
             perm = permutation(n) if collective == "permute" else ()
             for algorithm in serving(collective):
-                if algorithm == "deterministic":
+                if algorithm in ("deterministic", "reproducible"):  # direct's schedules
                     continue
                 for channels in CHANNELS.get(where, (1,)):
                     spec = Spec(collective, n, algorithm, n // 2, channels, placement, perm)

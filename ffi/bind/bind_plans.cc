@@ -26,7 +26,7 @@ namespace {
 struct PlanBuilder {
   std::shared_ptr<Plan> plan = std::make_shared<Plan>();
 
-  void SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements) {
+  void SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements, bool exact) {
     if (dtype < 0 || dtype >= kDTypeCount || op >= kReduceOpCount) throw std::invalid_argument("no such dtype or op");
     plan->dtype = static_cast<DType>(dtype);
     plan->element_bytes = plan->partial_bytes = ElementBytes(plan->dtype);
@@ -36,6 +36,8 @@ struct PlanBuilder {
     plan->kernels = FindKernels(plan->dtype, static_cast<ReduceOp>(op));
     if (plan->kernels == nullptr) throw std::invalid_argument("the reduction is not defined for the dtype");
     plan->partial_bytes = plan->kernels->accumulator_bytes;
+    // The order of other reductions does not matter, or they are no sums.
+    plan->exact = exact && plan->kernels->sum_exactly != nullptr;
   }
   void SetShape(int in_blocks, int out_blocks, int pieces, int scratch_chunks, int nlanes) {
     plan->in_blocks = in_blocks;
@@ -147,7 +149,8 @@ void BindPlans(nb::module_& m) {
           "Executes the plan once on its ranks' buffers; all ranks must belong to this process. Raises RuntimeError if "
           "it fails. `blocks` of a ragged collective: for each rank 4 x ranks uint64, in elements.")
       .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
-           nb::arg("block_elements"))
+           nb::arg("block_elements"), nb::arg("exact") = false,
+           "`exact`: sums of floats and complex numbers are exact, and rounded once.")
       .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),
            nb::arg("scratch_chunks"), nb::arg("nlanes"))
       .def("set_protocol", &PlanBuilder::SetProtocol, nb::arg("protocol"), nb::arg("tile_elements"),

@@ -57,6 +57,7 @@ struct Plan {
   DType dtype{};
   const Kernels* kernels = nullptr;  // nullptr for collectives that only move data
   uint64_t divisor = 0;
+  bool exact = false;  // sums are computed by Kernels::sum_exactly; set only where there is one
   size_t element_bytes = 1, partial_bytes = 1;
   Protocol protocol = Protocol::kMemory;
   uint64_t tile_elements = 0;

@@ -87,8 +87,15 @@ class Checker {
     Sources(step, recv, src);
     Destinations(step, send, dst);
     const bool divides = (step.flags & StepFlag::kFinal) && plan_.divisor != 0;
+    if (plan_.exact) Exact(step, kind);
     if (plan_.kernels == nullptr && (step.recv_count > 1 || divides))
       Fail("it reduces, but the plan's collective only moves data");
+  }
+
+  // An exact sum is rounded once, so one step adds all that there is.
+  void Exact(const Step& step, StepKind kind) const {
+    if (step.flags & (StepFlag::kRecvPartial | StepFlag::kSendPartial)) Fail("it has partial results of an exact sum");
+    if (kind == StepKind::kReduce && !(step.flags & StepFlag::kFinal)) Fail("it rounds a part of an exact sum");
   }
 
   void Sources(const Step& step, const int32_t* recv, Buffer src) const {

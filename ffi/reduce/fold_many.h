@@ -1,7 +1,10 @@
 // The functions of a table, implemented by passes. Per instruction set: see vectors.h.
 #pragma once
 
+#include <type_traits>
+
 #include "reduce/copy.h"
+#include "reduce/exact_sum.h"
 #include "reduce/fold_pass.h"
 #include "reduce/kernels.h"
 #include "reduce/operations.h"
@@ -45,20 +48,24 @@ JAXRING_INLINE void TakeSources(Pass& pass, const void* const* sources, size_t c
 template <class Codec, class Op>
 [[gnu::noinline]] void FoldRange(char* out, const void* const* srcs, size_t src_count, size_t first, size_t n,
                                  uint64_t divisor, bool stream) {
-  alignas(64) char block[kBlockBytes];
-  Pass pass = {block, nullptr, {}, 0, n, 0, true, false};
-  size_t done = 0;
-  for (; src_count - done > kMaxSources; done += kMaxSources) {
-    TakeSources<Codec>(pass, srcs + done, kMaxSources, first);
+  if constexpr (std::is_same_v<Op, ExactSum>) {
+    SumExactly<Codec>(out, srcs, src_count, first, n, divisor, stream);
+  } else {
+    alignas(64) char block[kBlockBytes];
+    Pass pass = {block, nullptr, {}, 0, n, 0, true, false};
+    size_t done = 0;
+    for (; src_count - done > kMaxSources; done += kMaxSources) {
+      TakeSources<Codec>(pass, srcs + done, kMaxSources, first);
+      Run<Codec, Op>(pass);
+      pass.acc = block;
+    }
+    TakeSources<Codec>(pass, srcs + done, src_count - done, first);
+    pass.out = out;
+    pass.divisor = divisor;
+    pass.to_accumulators = false;
+    pass.stream = stream;
     Run<Codec, Op>(pass);
-    pass.acc = block;
   }
-  TakeSources<Codec>(pass, srcs + done, src_count - done, first);
-  pass.out = out;
-  pass.divisor = divisor;
-  pass.to_accumulators = false;
-  pass.stream = stream;
-  Run<Codec, Op>(pass);
 }
 
 // The number of elements before the first that is aligned for streaming; n if none is.

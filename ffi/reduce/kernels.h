@@ -33,6 +33,12 @@ struct Kernels {
   // fences with StreamFence afterwards).
   void (*fold_many)(void* const* dsts, size_t dst_count, const void* const* srcs, size_t src_count, size_t n,
                     uint64_t divisor, bool stream);
+  // As fold_many, but the exact sum of the sources, rounded once: the same bits for any order of them. Of sums of
+  // floats and complex numbers only; nullptr for the rest. The sum is -0 if all terms are -0, and +0 if it is zero
+  // otherwise. NaN, and infinities of both signs, give the positive quiet NaN. The divisor is less than 2^24; the
+  // quotient is rounded once, too, but for doubles, of which the rounded sum is divided.
+  void (*sum_exactly)(void* const* dsts, size_t dst_count, const void* const* srcs, size_t src_count, size_t n,
+                      uint64_t divisor, bool stream);
 };
 
 // The functions for (dtype, op), or nullptr where the operation has no meaning for the dtype: and/or/xor need bool or

@@ -12,8 +12,10 @@ constexpr Kernels MakeKernels() {
   using Lane = typename Codec::Lane;
   auto fold_partial = Fold<Codec, Op>;
   if constexpr (Codec::kWidens) fold_partial = Fold<Plain<Lane>, Op>;
-  return {Codec::kElementBytes, Codec::kAccumulatorBytes, Load<Codec>, Fold<Codec, Op>, fold_partial,
-          Store<Codec>,         FoldMany<Codec, Op>};
+  Kernels kernels = {Codec::kElementBytes, Codec::kAccumulatorBytes, Load<Codec>, Fold<Codec, Op>, fold_partial,
+                     Store<Codec>,         FoldMany<Codec, Op>,      nullptr};
+  if constexpr (std::is_same_v<Op, Sum> && Lane(0.5) != Lane(0)) kernels.sum_exactly = FoldMany<Codec, ExactSum>;
+  return kernels;
 }
 
 constexpr KernelTable kTable = {

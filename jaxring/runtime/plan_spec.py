@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jaxring._native as _native
 from jaxring.plan import dtypes, protocols
+from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.schedule import Schedule, Spec
 from jaxring.runtime import schedules
@@ -70,7 +71,7 @@ class PlanSpec:
         schedule = self.schedule()
         divisor = len(self.domains) if self.op == "mean" else 0
         op = -1 if self.op is None else dtypes.REDUCE_OPS[self.op]
-        plan.set_data(dtypes.dtype_code(self.dtype), op, divisor, self.block)
+        plan.set_data(dtypes.dtype_code(self.dtype), op, divisor, self.block, self._exact())
         plan.set_shape(
             schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes
         )
@@ -79,6 +80,11 @@ class PlanSpec:
         tile = _tile_elements(self.protocol, element, widest * schedule.group, across)
         piece = _MEMORY_PIECE_BYTES if self.protocol == "memory" else _PIECE_BYTES
         plan.set_protocol(protocols.CPU[self.protocol], tile, links, piece)
+
+    def _exact(self) -> bool:
+        """Whether its algorithm promises exact sums."""
+        algorithm = ALGORITHMS.get(self.algorithm)
+        return algorithm is not None and algorithm.exact
 
     def add_tables(self, plan: _native.PlanBuilder, local: Iterable[tuple[int, int]]) -> None:
         """Gives a plan the tables of its local ranks, each with its rank as the call counts."""

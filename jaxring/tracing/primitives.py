@@ -49,9 +49,26 @@ def abstract(name: str, x: Any, *, axes: Axes, options: Options) -> Any:
 
 
 def _alone(name: str, x: Any, *, options: Options) -> Any:
-    """The result of a single rank: its own value, except for the shape and for a permute without a source."""
+    """The result of a single rank: its own value, except for the shape and for a permute without a source.
+
+    An algorithm of exact sums has one NaN for all, from a single rank as from several.
+    """
     y = x if name != "permute" or (0, 0) in options.perm else jnp.zeros_like(x)
+    if is_exact(options) and jnp.issubdtype(x.dtype, jnp.inexact):
+        y = _one_nan(y)
     return jnp.reshape(y, CALLS[name].result_shape(x.shape, 1))
+
+
+def is_exact(options: Options) -> bool:
+    """Whether the call is a sum or mean by an algorithm of exact sums."""
+    algorithm = ALGORITHMS.get(options.algorithm or "")
+    return algorithm is not None and algorithm.exact and options.op in ("sum", "mean")
+
+
+def _one_nan(x: Any) -> Any:
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return jax.lax.complex(_one_nan(x.real), _one_nan(x.imag))
+    return jnp.where(jnp.isnan(x), jnp.asarray(jnp.nan, x.dtype), x)
 
 
 def apply(name: str, x: Any, axes: Axes, options: Options) -> Any:
@@ -104,8 +121,16 @@ def _check_for_cpus(what: str, options: Options) -> None:
         )
 
 
-def _check_for_gpus(what: str, dtype: Any) -> None:
-    """TypeError for a reduction of a dtype that the CUDA engine's kernels do not know."""
+def _check_for_gpus(what: str, options: Options, dtype: Any) -> None:
+    """Errors for what the CUDA engine does not do: ValueError for the algorithm, TypeError for a reduction's dtype."""
+    algorithm = ALGORITHMS.get(options.algorithm or "")
+    if algorithm is not None and "GPU" not in algorithm.engines:
+        raise ValueError(
+            f"jaxring.{what}: algorithm {algorithm.name!r} is for ranks on CPUs; on GPUs there are "
+            f"{', '.join(name for name, each in ALGORITHMS.items() if 'GPU' in each.engines)}."
+        )
+    if options.op is None:
+        return
     if not dtypes.find(dtype).on_gpus:
         raise TypeError(f"jaxring.{what}: {dtype} is reduced on CPUs only; convert it to float32 first, for example.")
 
@@ -122,8 +147,8 @@ def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
 
     def for_gpus(ctx: Any, *operands: Any, **params: Any) -> Any:
         options = params.get("options")
-        if options is not None and options.op is not None:
-            _check_for_gpus(primitive.name.removeprefix("jaxring_"), ctx.avals_in[0].dtype)
+        if options is not None:
+            _check_for_gpus(primitive.name.removeprefix("jaxring_"), options, ctx.avals_in[0].dtype)
         prepare_lowering()
         return rule(ctx, *operands, **params)
 

@@ -71,7 +71,7 @@ def specs(algorithm: str, collective: str, n: int) -> Iterator[Spec]:
 
 @pytest.mark.parametrize(("algorithm", "collective"), PAIRS)
 def test_every_rank_count(algorithm: str, collective: str) -> None:
-    most = 12 if algorithm == "deterministic" else 64  # deterministic is the code of direct
+    most = 12 if algorithm in ("deterministic", "reproducible") else 64  # the code of direct
     # Of the larger counts each pair takes every eighth, another one than its neighbours, and those around powers of
     # two: all of them take minutes (TEST_ALL=1).
     turn = PAIRS.index((algorithm, collective))
@@ -112,7 +112,7 @@ def test_pxn_sends_a_message_per_domain_and_none_across_rails(domains: int, widt
             verify(broken)
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "deterministic"])
+@pytest.mark.parametrize("algorithm", ["direct", "deterministic", "reproducible"])
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "reduce"])
 def test_direct_folds_in_rank_order_for_any_placement(algorithm: str, collective: str) -> None:
     for n in (1, 2, 5, 9, 16):
@@ -182,7 +182,7 @@ def test_two_trees_share_the_inner_work() -> None:
         assert max(inner) <= 1
 
 
-@pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a != "deterministic"])
+@pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a not in ("deterministic", "reproducible")])
 def test_single_ranks_of_a_large_schedule(algorithm: str) -> None:
     n = 65536
     collective = {"pxn": "all_to_all", "pat": "all_gather"}.get(algorithm, "all_reduce")

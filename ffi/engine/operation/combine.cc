@@ -73,11 +73,13 @@ void Combine(const Plan& plan, const std::vector<Source>& sources, const std::ve
   }
   // If there are both, the streamed destinations are copied from a kept one, which is in the cache by then.
   std::vector<void*>& first = kept.empty() ? streamed : kept;
-  if (sources.size() == 1 && divisor == 0) {
+  const bool exact = plan.exact && final;
+  if (sources.size() == 1 && divisor == 0 && !exact) {
     CopyMany(first.data(), first.size(), in[0], elements * plan.element_bytes, kept.empty());
   } else {
     const ScopedFloatMode mode(kIeeeFloatMode);
-    plan.kernels->fold_many(first.data(), first.size(), in.data(), in.size(), elements, divisor, kept.empty());
+    (exact ? plan.kernels->sum_exactly : plan.kernels->fold_many)(first.data(), first.size(), in.data(), in.size(),
+                                                                  elements, divisor, kept.empty());
   }
   if (streamed.empty()) return;
   if (!kept.empty()) CopyMany(streamed.data(), streamed.size(), kept[0], elements * plan.element_bytes, true);

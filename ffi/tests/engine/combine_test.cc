@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "tests/support/cases.h"
@@ -37,8 +39,9 @@ class Place {
   void* base_;
 };
 
-Plan SumPlan(uint64_t divisor) {
+Plan SumPlan(uint64_t divisor, bool exact) {
   Plan plan;
+  plan.exact = exact;
   plan.dtype = DType::kF32;
   plan.kernels = FindKernels(DType::kF32, ReduceOp::kSum);
   plan.element_bytes = plan.partial_bytes = sizeof(float);
@@ -47,7 +50,7 @@ Plan SumPlan(uint64_t divisor) {
 }
 
 // `flags` of each destination: bit 0 is `stream`, bit 1 `fresh`. With `in_place` the first destination is a source.
-void Check(size_t source_count, const std::vector<int>& flags, bool in_place, uint64_t divisor) {
+void Check(size_t source_count, const std::vector<int>& flags, bool in_place, uint64_t divisor, bool exact) {
   std::vector<Place> inputs(source_count), outputs(flags.size());
   std::vector<Source> sources;
   std::vector<Destination> destinations;
@@ -60,7 +63,7 @@ void Check(size_t source_count, const std::vector<int>& flags, bool in_place, ui
   for (size_t d = 0; d < flags.size(); ++d) {
     destinations.push_back({outputs[d].data(), false, (flags[d] & 1) != 0, (flags[d] & 2) != 0});
   }
-  const Plan plan = SumPlan(divisor);
+  const Plan plan = SumPlan(divisor, exact);
   Combine(plan, sources, destinations, kElements, true);
   for (Place& place : outputs) {
     for (size_t i = 0; i < kElements; ++i) {
@@ -75,14 +78,47 @@ CASE("sums into every kind of destination") {
   for (size_t sources : {1, 2, 9}) {
     for (bool in_place : {false, true}) {
       for (uint64_t divisor : {0, 4}) {
-        Check(sources, {0}, in_place, divisor);
-        Check(sources, {3}, in_place, divisor);
-        Check(sources, {0, 1}, in_place, divisor);
-        Check(sources, {1, 0, 3, 2}, in_place, divisor);
-        Check(sources, {3, 3}, in_place, divisor);
+        for (bool exact : {false, true}) {
+          Check(sources, {0}, in_place, divisor, exact);
+          Check(sources, {3}, in_place, divisor, exact);
+          Check(sources, {0, 1}, in_place, divisor, exact);
+          Check(sources, {1, 0, 3, 2}, in_place, divisor, exact);
+          Check(sources, {3, 3}, in_place, divisor, exact);
+        }
       }
     }
   }
+}
+
+// What CheckPlan says of a plan of two ranks of one process whose first rank has one step.
+std::string Refusal(bool exact, uint8_t flags) {
+  Plan plan = SumPlan(0, exact);
+  plan.block_elements = 8;
+  plan.tile_elements = 8;
+  plan.ranks = {{0, 0, "rank 0"}, {0, 1, "rank 1"}};
+  RankTable table;
+  table.rank = 0;
+  table.steps = {{static_cast<uint8_t>(StepKind::kReduce), flags, static_cast<uint8_t>(Buffer::kInput),
+                  static_cast<uint8_t>(Buffer::kOutput), 0, 0, 0, 0, 2, 0}};
+  table.lane_begin = {0, 1};
+  table.peers = {0, 1 | Peer::kMemory};
+  plan.locals = {table, table};
+  plan.locals[1].rank = 1;
+  plan.locals[1].peers = {0 | Peer::kMemory, 1};
+  try {
+    CheckPlan(plan, 1 << 16);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+CASE("a plan of exact sums rounds once") {
+  CHECK_EQ(Refusal(true, StepFlag::kFinal), std::string());
+  CHECK_EQ(Refusal(false, 0), std::string());
+  CHECK_EQ(Refusal(true, 0), std::string("rank 0, step 0: it rounds a part of an exact sum"));
+  CHECK_EQ(Refusal(true, StepFlag::kFinal | StepFlag::kRecvPartial),
+           std::string("rank 0, step 0: it has partial results of an exact sum"));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from jaxring.plan import cost
 from jaxring.plan.algorithms.common import fold, inp, messages, others, out, read, receive, zero
 from jaxring.plan.algorithms.record import Algorithm
-from jaxring.plan.collectives import PhaseKind
+from jaxring.plan.collectives import COLLECTIVES, PhaseKind
 from jaxring.plan.schedule import Kind, Peer, Schedule, Spec, Step
 
 
@@ -184,5 +184,15 @@ ALGORITHMS = (
         summary="direct, with the promise to fold in rank order",
         preference=9,
         unasked=frozenset(),  # the tuner chooses `direct` itself
+    ),
+    dataclasses.replace(
+        DIRECT,
+        name="reproducible",
+        summary="direct, with sums that are exact and rounded once",
+        collectives=frozenset(name for name in _LANES if COLLECTIVES[name].reduces),
+        preference=10,
+        exact=True,
+        engines=frozenset({"CPU"}),
+        unasked=frozenset(),
     ),
 )

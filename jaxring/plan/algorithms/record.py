@@ -29,6 +29,7 @@ class Algorithm:
     ``hierarchical``: it works by memory within a domain and by messages between domains.
     ``partials``: its messages carry partial results, which are accumulator elements.
     ``ordered``: it passes data from each domain to the next in the order of `Spec.order`.
+    ``exact``: sums of floats are exact and rounded once. Every reduction of its schedules is one final step.
     ``engines`` that play it, and ``unasked``, those of them on which the tuner may choose it by itself.
     ``differs``: whether it differs from a simpler algorithm on a placement; otherwise it is no candidate there.
     ``channels``: how many channels hide its depth, by the number of ranks; None: as many as its bytes pay for.
@@ -44,6 +45,7 @@ class Algorithm:
     hierarchical: bool = False
     partials: bool = True
     ordered: bool = False
+    exact: bool = False
     engines: frozenset[str] = ENGINES
     unasked: frozenset[str] = ENGINES
     differs: Callable[[tuple[int, ...]], bool] = lambda _: True

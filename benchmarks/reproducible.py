@@ -1,0 +1,86 @@
+"""Time what exact sums cost: all-reduces by algorithm "reproducible" and by the tuner's choice, in turns.
+
+    python -m benchmarks.reproducible --devices 4
+    jaxring run -n 2 --output rank0 -m benchmarks.reproducible --bytes 16M
+
+``--data`` chooses the values. Of "normal" ones practically all sums are exact in two floats. "wide" ones have random
+exponents, so most sums need integers, the slow way. The ratio is that of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxring
+from benchmarks import turns
+from jaxring.settings.sizes import size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PLAIN, ORDERED, EXACT = "the tuner's choice", "deterministic", "reproducible"
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def operand(rows: int, count: int, dtype: str, data: str) -> np.ndarray:
+    """Random values of all ranks, a row for each."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, count), np.float32)
+    if data == "wide":
+        low, high = (-14, 10) if dtype == "float16" else (-120, 100)
+        x = np.ldexp(x, rng.integers(low, high, x.shape))
+    return x.astype(jax.numpy.dtype(dtype))
+
+
+def measure(nbytes: int, dtype: str, data: str, op: str, iterations: int) -> turns.Times:
+    """Times in s of an all-reduce of ``nbytes`` per rank by each algorithm."""
+    mesh = turns.mesh("r")
+    x = operand(mesh.size, nbytes // jax.numpy.dtype(dtype).itemsize, dtype, data)
+    y = jax.make_array_from_callback(x.shape, NamedSharding(mesh, P("r")), x.__getitem__)
+
+    def program(algorithm: str | None) -> Any:
+        def f(x: Any) -> Any:
+            return jaxring.all_reduce(x, "r", op, algorithm=algorithm)
+
+        run = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("r"), out_specs=P("r"), check_vma=False))
+        return run.lower(y).compile()
+
+    programs = {PLAIN: program(None), ORDERED: program("deterministic"), EXACT: program("reproducible")}
+    for each in programs.values():
+        jax.block_until_ready(each(y))
+    return turns.measure_in_turns(programs, (y,), iterations)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and let process 0 report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reproducible", description=__doc__.split("\n")[0])
+    parser.add_argument("--bytes", type=size, default=size("16M"), help="of the operand of a rank (default: 16M)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="(default: float32)")
+    parser.add_argument("--op", choices=("sum", "mean"), default="sum", help="(default: sum)")
+    parser.add_argument("--data", choices=("normal", "wide"), default="normal", help="(default: normal)")
+    parser.add_argument("--iters", type=int, default=20, help="iterations that count (default: 20)")
+    parser.add_argument("--devices", type=int, help="CPU devices of this process, where it is the only one")
+    arguments = parser.parse_args(argv)
+    turns.use_devices(arguments.devices)
+    times = measure(arguments.bytes, arguments.dtype, arguments.data, arguments.op, arguments.iters)
+    if jax.process_index() != 0:
+        return 0
+    medians = turns.medians(times)
+    title = (
+        f"all_reduce {arguments.op} of {arguments.bytes} bytes of {arguments.data} {arguments.dtype} per rank, "
+        f"{jax.device_count()} ranks in {jax.process_count()} process(es), {arguments.iters} iterations"
+    )
+    ratios = ", ".join(f"{medians[EXACT] / medians[name]:.2f} times {name}" for name in (PLAIN, ORDERED))
+    turns.report(times, title, f"{EXACT}: {ratios}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
