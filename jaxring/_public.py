@@ -30,6 +30,7 @@ from jaxring.overlap import (
 from jaxring.p2p import new_token, ragged_all_to_all, recv, send
 from jaxring.plan.user import register_algorithm
 from jaxring.recovery import abort, rebuild, shrink
+from jaxring.reproducible import reproducible_sum
 from jaxring.runtime import build_info, counters, plans
 from jaxring.tracing.casting import pcast
 from jaxring.world.identity import version as _version
@@ -78,6 +79,7 @@ __all__ = [
     "reduce_scatter",
     "reduce_scatter_start",
     "register_algorithm",
+    "reproducible_sum",
     "scatter",
     "send",
     "sharded",

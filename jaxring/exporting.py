@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import jax.export
 
-from jaxring.runtime.service import DEQUANTIZE, QUANTIZE, SUM_QUANTIZED, TARGETS, UNCAPTURED
+from jaxring.runtime.service import (
+    DEQUANTIZE,
+    GIVE_EXACT_SUMS,
+    QUANTIZE,
+    ROUND_EXACT_SUMS,
+    SUM_QUANTIZED,
+    TARGETS,
+    UNCAPTURED,
+)
 
 
 def export_checks() -> list[jax.export.DisabledSafetyCheck]:
@@ -12,5 +20,5 @@ def export_checks() -> list[jax.export.DisabledSafetyCheck]:
 
     The process that runs the exported program has to import jaxring before it calls it.
     """
-    targets = (*TARGETS, *UNCAPTURED, QUANTIZE, SUM_QUANTIZED, DEQUANTIZE)
+    targets = (*TARGETS, *UNCAPTURED, QUANTIZE, SUM_QUANTIZED, DEQUANTIZE, GIVE_EXACT_SUMS, ROUND_EXACT_SUMS)
     return [jax.export.DisabledSafetyCheck.custom_call(target) for target in targets]

@@ -22,7 +22,9 @@
 #include "engine/site.h"
 #include "engine/site_names.h"
 #include "jaxring_config.h"
+#include "reduce/exact/digits.h"
 #include "xla/cpu_handlers.h"
+#include "xla/exact_sum_handlers.h"
 #include "xla/quantize_handlers.h"
 
 namespace nb = nanobind;
@@ -103,12 +105,22 @@ NB_MODULE(_native, m) {
     return info;
   });
   m.def(
+      "exact_words",
+      [](int dtype, int width) {
+        if (dtype < 0 || dtype >= kDTypeCount || width < 1 || width > 32) throw std::invalid_argument("no such sum");
+        return ExactWords(static_cast<DType>(dtype), width);
+      },
+      nb::arg("dtype"), nb::arg("width"),
+      "Words of 32 bits of an exact sum in digits of `width` bits; 0 for a dtype that has none.");
+  m.def(
       "handlers",
       [] {
         nb::typed<nb::dict, nb::str, nb::capsule> handlers;
         handlers["instantiate"] = nb::capsule(reinterpret_cast<void*>(CpuInstantiate), "xla._CUSTOM_CALL_TARGET");
         handlers["collective"] = nb::capsule(reinterpret_cast<void*>(CpuCollective), "xla._CUSTOM_CALL_TARGET");
         handlers["done"] = nb::capsule(reinterpret_cast<void*>(CpuDone), "xla._CUSTOM_CALL_TARGET");
+        handlers["exact_give"] = nb::capsule(reinterpret_cast<void*>(CpuGiveExactSums), "xla._CUSTOM_CALL_TARGET");
+        handlers["exact_round"] = nb::capsule(reinterpret_cast<void*>(CpuRoundExactSums), "xla._CUSTOM_CALL_TARGET");
         handlers["ragged"] = nb::capsule(reinterpret_cast<void*>(CpuRagged), "xla._CUSTOM_CALL_TARGET");
         handlers["quantize"] = nb::capsule(reinterpret_cast<void*>(CpuQuantize), "xla._CUSTOM_CALL_TARGET");
         handlers["sum_quantized"] = nb::capsule(reinterpret_cast<void*>(CpuSumQuantized), "xla._CUSTOM_CALL_TARGET");

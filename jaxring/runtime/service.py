@@ -50,6 +50,8 @@ UNCAPTURED = tuple(each.uncaptured_target for each in CALLS.values() if each.has
 # The arithmetic of compressed collectives, on CPUs only.
 QUANTIZE, SUM_QUANTIZED, DEQUANTIZE = "jaxring_quantize", "jaxring_sum_quantized", "jaxring_dequantize"
 TARGETS = (*COLLECTIVE_TARGETS, DONE)
+# Both ends of an exact sum, on CPUs. No rank waits in them.
+GIVE_EXACT_SUMS, ROUND_EXACT_SUMS = "jaxring_give_exact_sums", "jaxring_round_exact_sums"
 # On GPUs the name selects the handler; all names but these last are collectives.
 GPU_TARGETS = (*TARGETS, *UNCAPTURED, *STARTS.values(), JOIN)
 _lock = threading.Lock()
@@ -73,6 +75,8 @@ def register_targets() -> None:
     jax.ffi.register_ffi_target(DONE, handlers["done"], platform="cpu")
     for target in (QUANTIZE, SUM_QUANTIZED, DEQUANTIZE):
         jax.ffi.register_ffi_target(target, handlers[target.removeprefix("jaxring_")], platform="cpu")
+    jax.ffi.register_ffi_target(GIVE_EXACT_SUMS, handlers["exact_give"], platform="cpu")
+    jax.ffi.register_ffi_target(ROUND_EXACT_SUMS, handlers["exact_round"], platform="cpu")
     cuda = cuda_service.native_module()
     if cuda is not None:
         cuda_service.register_targets(cuda, GPU_TARGETS)

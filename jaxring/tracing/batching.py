@@ -21,8 +21,9 @@ from jax.interpreters import batching
 from jaxring.plan import dtypes
 from jaxring.plan.collectives import CALLS
 from jaxring.tracing.casting import cast_varying
+from jaxring.tracing.exact_sum import exact_sum
 from jaxring.tracing.p2p_primitives import ragged_p, recv_p, send_p
-from jaxring.tracing.primitives import PRIMITIVES, apply
+from jaxring.tracing.primitives import PRIMITIVES, apply, is_exact
 from jaxring.tracing.ragged_sum import ragged_sum_p
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ class Part:
         """A collective over the remaining axes."""
         options = self.options._replace(**changes)
         return apply(name, cast_varying(x, self.rest, options), self.rest, options)
+
+    def exact(self, x: Any) -> bool:
+        """Whether the caller asked for exact sums, and ``x`` is not summed exactly in any order."""
+        return is_exact(self.options) and jnp.issubdtype(x.dtype, jnp.inexact)
 
     def inward(self, x: Any) -> Any:
         """(A v B, ...) to (A B, v, ...)."""
@@ -107,16 +112,29 @@ def _reduce(go: Part, name: str, x: Any, layout: Callable[[Any], Any] = lambda y
     return go(name, layout(y / go.size if op == "mean" else y), **changes).astype(x.dtype)
 
 
+def _refuse_exact(go: Part, name: str, x: Any) -> None:
+    if go.exact(x):
+        raise NotImplementedError(
+            f"jaxring.{name}, op={go.options.op!r}: algorithm {go.options.algorithm!r} over an axis of jax.vmap is not "
+            "served; use all_reduce with op='sum', or jaxring.reproducible_sum."
+        )
+
+
 def _all_reduce(go: Part, x: Any) -> tuple[Any, int | None]:
+    if go.exact(x) and go.options.op == "sum":
+        return exact_sum(x, (0,), go.rest, go.options._replace(algorithm=None)), None
+    _refuse_exact(go, "all_reduce", x)
     return _reduce(go, "all_reduce", x), None
 
 
 def _root_reduce(go: Part, x: Any) -> tuple[Any, int | None]:
+    _refuse_exact(go, "reduce", x)
     root, index = go.place(go.options.root)
     return go.only_at(index, _reduce(go, "reduce", x, root=root)), 0
 
 
 def _reduce_scatter(go: Part, x: Any) -> tuple[Any, int | None]:
+    _refuse_exact(go, "reduce_scatter", x)
     return _reduce(go, "reduce_scatter", x, go.inward), 0
 
 
