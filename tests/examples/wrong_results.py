@@ -39,7 +39,16 @@ def installed(**options: Any) -> Any:
             jax.lax.psum = right
 
 
-NAMES = ("all_gather", "all_reduce", "all_to_all", "permute", "ragged_all_to_all", "recv", "reduce_scatter")
+NAMES = (
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "permute",
+    "ragged_all_to_all",
+    "recv",
+    "reduce_scatter",
+    "reproducible_sum",
+)
 
 for name in NAMES:
     setattr(jaxring, name, wrong(getattr(jaxring, name)))
