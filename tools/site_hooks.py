@@ -45,8 +45,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Rewrites the links between pages inside docs/ and pages outside."""
+    """Rewrites the links between pages inside docs/ and outside. The search prefers pages that answer users."""
     place = PurePosixPath(page.file.src_uri)
+    if place.parts[0] in ("howto", "start", "faq.md"):
+        page.meta["search"] = {"boost": 2}
     source = next((path for path, there in OUTSIDE.items() if there == place), ROOT / "docs" / place)
     parts, end = [], 0
     for fence in FENCE.finditer(markdown):

@@ -57,6 +57,7 @@ def pattern(shown: str) -> str:
 WITH_OUTPUT = [page for page in PAGES if consoles(page)]
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("page", WITH_OUTPUT, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
