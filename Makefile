@@ -193,7 +193,7 @@ ubsan: $(ENVIRONMENT) $(SCHEDULES) ## the same under UndefinedBehaviorSanitizer
 docs: $(ENVIRONMENT) ## the documentation as a site, in build/site; a warning is an error
 	$(SAY) "docs"
 	@[ -x $(BIN)/mkdocs ] || python -m pip install -q -r <(python tools/requirements.py docs)
-	@NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 	@echo "build/site/index.html: $$(find build/site -name '*.html' | wc -l) pages"
 
 coverage: ## lines that the Python tests (not the slow ones) and the native tests execute; needs Python 3.12 or later

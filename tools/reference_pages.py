@@ -51,9 +51,9 @@ def pages() -> Iterator[tuple[Path, str]]:
     """The pages with what is written into them."""
     for name, text in {**{name: collective(name) for name in COLLECTIVES}, "cli": commands()}.items():
         path = PAGES / f"{name}.md"
-        before = path.read_text(encoding="utf-8")
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
         if not REGION.search(before):
-            raise SystemExit(f"{path} has no place for what is written: a line {BEGIN} and a line {END}")
+            raise SystemExit(f"{path} needs a place for what is written here: a line {BEGIN} and a line {END}")
         yield path, REGION.sub(lambda _, text=text: f"\n{text}\n", before)
 
 

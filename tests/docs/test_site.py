@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -36,3 +37,8 @@ def test_the_site_needs_nothing_from_elsewhere() -> None:
     assert SITE["theme"]["font"] is False
     fetched = [name for name in ("extra_javascript", "extra_css") if any("//" in path for path in SITE.get(name, []))]
     assert fetched == []
+
+
+def test_warnings_are_errors() -> None:
+    """Not with ``--quiet``, which takes the warnings away before they are counted."""
+    assert re.findall(r"mkdocs build.*", (ROOT / "Makefile").read_text()) == ["mkdocs build --strict"]
