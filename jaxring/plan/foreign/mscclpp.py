@@ -27,6 +27,7 @@ from jaxring.plan.foreign.mscclpp_ops import (
     Reader,
     Ref,
     get,
+    tables,
 )
 from jaxring.plan.foreign.places import Action
 from jaxring.plan.schedule import ScheduleError
@@ -64,16 +65,16 @@ def register(text: str) -> tuple[str, str]:
     gpus = get(data, "gpus", list, "the plan")
     if not 1 <= len(gpus) <= _MOST_RANKS or [get(gpu, "id", int, "a GPU") for gpu in gpus] != list(range(len(gpus))):
         raise ValueError(f"its GPUs are not numbered from 0 on, up to {_MOST_RANKS}")
-    counts = {get(gpu, "input_chunks", int, "a GPU") for gpu in gpus}, {gpu.get("output_chunks") for gpu in gpus}
+    counts = [{get(gpu, key, int, "a GPU", 0) for gpu in gpus} for key in ("input_chunks", "output_chunks")]
     blocks_in, blocks_out = COLLECTIVES[collective].in_blocks(len(gpus)), COLLECTIVES[collective].out_blocks(len(gpus))
     given, blocks = (counts[0], blocks_in) if max(counts[0]) else (counts[1], blocks_out)
     chunks = next(iter(given))
-    if len(given) > 1 or not isinstance(chunks, int) or not 0 < chunks <= MOST_CHUNKS or chunks % blocks:
+    if len(given) > 1 or not 0 < chunks <= MOST_CHUNKS or chunks % blocks:
         raise ValueError(f"its GPUs have {sorted(map(str, given))} chunks, not the same multiple of {blocks}")
     semaphores = {
         (rank, number): get(each, "init_value", int, f"rank {rank}, semaphore {number}")
         for rank, gpu in enumerate(gpus)
-        for number, each in enumerate(gpu.get("semaphores", []))
+        for number, each in enumerate(tables(gpu, "semaphores", f"rank {rank}"))
     }
     in_place = get(data, "inplace", bool, "the plan")
     actions = _Run(Reader(gpus).blocks(), semaphores).play()

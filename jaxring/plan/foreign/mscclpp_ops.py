@@ -60,11 +60,21 @@ class Block:
     ops: tuple[Op, ...]
 
 
-def get(table: Any, key: str, kind: type, where: str) -> Any:
-    value = table.get(key) if isinstance(table, dict) else None
+def get(table: Any, key: str, kind: type, where: str, default: Any = None) -> Any:
+    """The value of a key, of that kind. Raises ValueError where it has another, or where there is no default."""
+    value = table.get(key, default) if isinstance(table, dict) else None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ValueError(f"{where} has no {key} of type {kind.__name__}: {value!r}")
     return value
+
+
+def tables(table: Any, key: str, where: str) -> list[dict[str, Any]]:
+    """A list of tables, empty where it is not there. Raises ValueError for what is no table."""
+    found: list[dict[str, Any]] = get(table, key, list, where, [])
+    for each in found:
+        if not isinstance(each, dict):
+            raise ValueError(f"{where}: one of its {key} is no table: {each!r}")
+    return found
 
 
 class Reader:
@@ -80,29 +90,33 @@ class Reader:
         """By type the channels of a rank: itself, the peer, and which of those between the two it is."""
         found: dict[str, list[tuple[int, int, int]]] = {}
         seen: dict[tuple[str, int], int] = {}
-        for channel in self.gpus[rank].get("channels", []):
+        for channel in tables(self.gpus[rank], "channels", f"rank {rank}"):
             kind = get(channel, "channel_type", str, f"rank {rank}: a channel")
-            for peer in channel.get("connected_to", []):
+            for peer in get(channel, "connected_to", list, f"rank {rank}: a channel", []):
                 if type(peer) is not int or not 0 <= peer < len(self.gpus):
                     raise ValueError(f"rank {rank}: a channel is connected to {peer!r}, which is no rank")
                 number = seen[kind, peer] = seen.get((kind, peer), -1) + 1
                 found.setdefault(kind, []).append((rank, peer, number))
         return found
 
-    def _switches(self, rank: int) -> list[tuple[list[Any], str]]:
+    def _switches(self, rank: int) -> list[tuple[list[int], Any]]:
         """The ranks of each group around a switch, and the buffer of theirs that it reaches."""
         where = f"rank {rank}: a switch"
-        return [
-            (sorted(get(group, "ranks", list, where)), channel.get("buffer_type", channel.get("buff")))
-            for channel in self.gpus[rank].get("channels", [])
-            if channel["channel_type"] == "switch"
-            for group in get(channel, "rank_groups", list, where)
-        ]
+        found = []
+        for channel in tables(self.gpus[rank], "channels", f"rank {rank}"):
+            if channel["channel_type"] != "switch":
+                continue
+            for group in tables(channel, "rank_groups", where):
+                ranks = get(group, "ranks", list, where)
+                if any(type(each) is not int or not 0 <= each < len(self.gpus) for each in ranks):
+                    raise ValueError(f"{where} joins {ranks}, which are not all ranks")
+                found.append((sorted(ranks), channel.get("buffer_type", channel.get("buff"))))
+        return found
 
     def blocks(self) -> list[Block]:
         found = []
         for rank, gpu in enumerate(self.gpus):
-            for number, block in enumerate(get(gpu, "threadblocks", list, f"rank {rank}")):
+            for number, block in enumerate(tables(gpu, "threadblocks", f"rank {rank}")):
                 where = f"rank {rank}, thread block {number}"
                 ops = tuple(op for each in self._flat(block, where) for op in [self._op(rank, block, *each)])
                 found.append(Block(rank, number, ops))
@@ -111,10 +125,10 @@ class Reader:
     def _flat(self, block: Any, where: str) -> list[tuple[Any, str]]:
         """The operations with their places; those of a pipeline in its place."""
         found: list[tuple[Any, str]] = []
-        for position, op in enumerate(get(block, "ops", list, where)):
+        for position, op in enumerate(tables(block, "ops", where)):
             at = f"{where}, operation {position}"
             if get(op, "name", str, at) == "pipeline":
-                found += ((each, f"{at}.{inner}") for inner, each in enumerate(get(op, "ops", list, at)))
+                found += ((each, f"{at}.{inner}") for inner, each in enumerate(tables(op, "ops", at)))
             else:
                 found.append((op, at))
         self.operations += len(found)
@@ -130,34 +144,36 @@ class Reader:
             known = ", ".join(sorted({*DATA, *SIGNALS, *WAITS, *ORDER, *EMPTY, "pipeline"}))
             raise ValueError(f"{where}: our schedules have no operation {name!r}; there are {known}")
         if name == "barrier":
-            at = get(op, "barrier_id", int, where)
-            return Op(name, numbers=(at, get(op, "num_threadblocks", int, where)))
+            at, count = get(op, "barrier_id", int, where), get(op, "num_threadblocks", int, where)
+            if count < 1:
+                raise ValueError(f"{where}: {count} thread blocks wait at a barrier")
+            return Op(name, numbers=(at, count))
         if name in ORDER:
             ids = get(op, "semaphore_ids", list, where)
-            known_ids = range(len(self.gpus[rank].get("semaphores", [])))
-            if any(each not in known_ids for each in ids):
+            known_ids = range(len(tables(self.gpus[rank], "semaphores", f"rank {rank}")))
+            if any(type(each) is not int or each not in known_ids for each in ids):
                 raise ValueError(f"{where}: semaphores {ids}, of {len(known_ids)} that its GPU has")
             return Op(name, numbers=tuple(ids))
-        kind = op.get("channel_type", "")
-        given = op.get("channel_ids", []) if name in (*SIGNALS, *WAITS) else []
+        kind = get(op, "channel_type", str, where, "")
+        given = get(op, "channel_ids", list, where, []) if name in (*SIGNALS, *WAITS) else []
         channels = tuple(self._channel(rank, block, kind, each, where) for each in given)
         if name not in DATA:
             return Op(name, channels=channels)
-        sources, targets = (self._refs(rank, block, kind, get(op, key, list, where), where) for key in _ENDS)
+        sources, targets = (self._refs(rank, block, kind, tables(op, key, where), where) for key in _ENDS)
         pairs = DATA[name] == PAIRS
         if not sources or not targets or (pairs and len(sources) != len(targets)):
             raise ValueError(f"{where}: {name} has {len(sources)} sources and {len(targets)} targets")
         sizes = {(a.size, b.size) for a, b in zip(sources, targets, strict=True)} if pairs else set()
         if any(a != b for a, b in sizes) or (not pairs and len({each.size for each in (*sources, *targets)}) > 1):
             raise ValueError(f"{where}: the buffers of {name} have different sizes")
-        group = op.get("tbg_info", {}).get("tbg_size", 1)
-        if type(group) is not int or group < 1:
+        group = get(get(op, "tbg_info", dict, where, {}), "tbg_size", int, where, 1)
+        if group < 1:
             raise ValueError(f"{where}: its group has {group!r} thread blocks")
         return Op(name, sources, targets, channels, group=group)
 
     def _channel(self, rank: int, block: Any, kind: str, number: Any, where: str) -> tuple[int, int, int]:
         known = self.channels[rank].get(kind, [])
-        at = _listed(block, "channels", "channel_type", "channel_ids", kind, number)
+        at = _listed(block, "channels", "channel_type", "channel_ids", kind, number, where)
         if at not in range(len(known)):
             raise ValueError(f"{where}: there is no {kind} channel {number!r} of its thread block")
         return known[at]
@@ -169,29 +185,33 @@ class Reader:
             index, size = get(ref, "index", int, where), get(ref, "size", int, where)
             if not 0 <= index <= MOST_CHUNKS or not 1 <= size <= MOST_CHUNKS:
                 raise ValueError(f"{where}: there are no {size} chunks from chunk {index} on")
-            owners, buffer = [rank], ref.get("type")
+            owners: list[Any] = [rank]
+            buffer = ref.get("type")
             if "switch_channel_id" in ref:
                 number = ref["switch_channel_id"]
-                at = _listed(block, "channels", "channel_type", "channel_ids", "switch", number)
+                at = _listed(block, "channels", "channel_type", "channel_ids", "switch", number, where)
                 if at not in range(len(self.switches[rank])):
                     raise ValueError(f"{where}: there is no switch channel {number!r} of its thread block")
                 owners, buffer = self.switches[rank][at]
             elif "buffer_id" in ref:
                 number = ref["buffer_id"]
-                at = _listed(block, "remote_buffer_refs", "access_channel_type", "remote_buffer_ids", kind, number)
-                remote = self.gpus[rank].get("remote_buffers", [])
+                names = ("remote_buffer_refs", "access_channel_type", "remote_buffer_ids")
+                at = _listed(block, *names, kind, number, where)
+                remote = tables(self.gpus[rank], "remote_buffers", f"rank {rank}")
                 if at not in range(len(remote)):
                     raise ValueError(f"{where}: there is no {kind} buffer {number!r} of its thread block")
                 owners, buffer = [remote[at].get("rank")], remote[at].get("type")
             known = range(len(self.gpus))
-            if buffer not in ("i", "o", "s") or any(type(each) is not int or each not in known for each in owners):
+            known_buffer = isinstance(buffer, str) and buffer in ("i", "o", "s")
+            if not known_buffer or any(type(each) is not int or each not in known for each in owners):
                 raise ValueError(f"{where}: a buffer is {buffer!r} of ranks {owners}, not i, o or s of ranks")
-            found += (Ref(owner, buffer, index, size) for owner in owners)
+            found += (Ref(owner, str(buffer), index, size) for owner in owners)
         return tuple(found)
 
 
-def _listed(block: Any, table: str, by: str, ids: str, kind: str, number: Any) -> int:
+def _listed(block: Any, table: str, by: str, ids: str, kind: str, number: Any, where: str) -> int:
     """What a thread block has at place ``number`` among the numbers that it lists for a type of channel, or -1."""
-    found = [each for part in block.get(table, []) if part.get(by) == kind for each in part.get(ids, [])]
+    parts = [part for part in tables(block, table, where) if part.get(by) == kind]
+    found = [each for part in parts for each in get(part, ids, list, where, [])]
     fits = type(number) is int and 0 <= number < len(found) and type(found[number]) is int
     return int(found[number]) if fits else -1

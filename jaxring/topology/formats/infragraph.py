@@ -295,7 +295,7 @@ class _Reader:
         if table is None:
             return None
         unit = table.get("choice") or next((each for each in table if each != "choice"), None)
-        if unit not in units:
+        if not isinstance(unit, str) or unit not in units:
             raise self.file.wrong(table.line, f"{key} is in {unit}, not in {', '.join(units)}")
         value = self.file.get(table, unit, (int, float), "a number")
         if not 0 <= value < math.inf:

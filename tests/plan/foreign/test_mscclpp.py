@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.foreign import mscclpp, mscclpp_writer, reading
@@ -215,3 +219,36 @@ def test_two_chunks_in_memory_cannot_be_reduced():
         ScheduleError, match=r"rank 0 reduces i\[0\] and i\[1\], of which more than one lie in its memory"
     ):
         mscclpp.register(plan.text())
+
+
+_broken = itertools.count()
+BROKEN = [reduce_scatter_by_scratch(2).text(), all_reduce_by_packets(2, 2).text()]
+WRONG = (None, -1, 1 << 70, 3.5, True, "x", "i", "", [], {}, [None], [[]], {"a": 1})
+
+
+def parts(value, path=()):
+    """The paths of all values in a plan."""
+    if path:
+        yield path
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inside:
+        yield from parts(each, (*path, key))
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_what_is_broken_anywhere_is_said(data):
+    """A value that is missing or another one, wherever it stands, is read or refused with a ValueError."""
+    plan = json.loads(data.draw(st.sampled_from(BROKEN)))
+    *above, last = data.draw(st.sampled_from(list(parts(plan))))
+    at = plan
+    for key in above:
+        at = at[key]
+    if data.draw(st.booleans()):
+        del at[last]
+    else:
+        at[last] = data.draw(st.sampled_from(WRONG))
+    if isinstance(plan.get("name"), str):
+        plan["name"] = f"broken_{next(_broken)}"
+    with contextlib.suppress(ValueError):
+        mscclpp.register(json.dumps(plan))
