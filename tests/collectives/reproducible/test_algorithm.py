@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from fractions import Fraction
 
 import jax
@@ -13,8 +14,10 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from jaxring.plan.algorithms import ALGORITHMS
+from tests.collectives.cases.coll_jobs import run_job
 from tests.collectives.reproducible.rep_exact import FORMATS, bits, dtype_of, exact_sum, rounded, terms
 
+INSTALLED = pathlib.Path(__file__).with_name("worker_installed.py")
 COLUMNS = 203  # whole vectors of every instruction set, and a rest
 
 
@@ -153,6 +156,13 @@ def test_gpus_refuse_it_while_a_program_is_lowered():
     )
     with pytest.raises(ValueError, match=r"jaxring.all_reduce: algorithm 'reproducible' is for ranks on CPUs"):
         jax.jit(f).trace(jnp.zeros(8)).lower(lowering_platforms=("cuda",))
+
+
+@pytest.mark.multiprocess
+def test_a_setting_asks_for_it_in_programs_that_know_nothing_of_it():
+    code, output = run_job(INSTALLED, 2, 2, JAXRING_ALGO="reproducible")
+    assert code == 0, output
+    assert output.count("sums are exact") == 2, output
 
 
 def test_it_promises_exact_sums_and_nothing_else_does():
