@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxring.tracing.axes import Axes
     from jaxring.tracing.options import Options
 
-# Float32 bytes of a piece of an all-reduce, and the most pieces. Measured: docs/concepts/compression.md.
+# Float32 bytes of a piece of an all-reduce, and the most pieces: docs/concepts/compression.md says what they cost.
 PIECE_BYTES = 8 << 20
 MOST_PIECES = 8
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -209,6 +210,15 @@ def test_over_an_axis_of_vmap_and_one_of_the_mesh(name):
     exact, near = on_ranks(over, x), on_ranks(functools.partial(over, compress="int8", seed=2), x)
     assert np.max(np.abs(near - exact)) < 0.15
     assert np.any(near != exact)
+
+
+def test_an_exported_program():
+    mesh = Mesh(np.array(jax.devices()[:N]), ("x",))
+    f = functools.partial(jaxring.all_reduce, axis_name="x", compress="int8", seed=1)
+    program = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P()))
+    x = jax.device_put(values(), jax.sharding.NamedSharding(mesh, P("x")))
+    exported = jax.export.export(program, disabled_checks=jaxring.export_checks())(x)
+    np.testing.assert_array_equal(jax.jit(exported.call)(x), program(x))
 
 
 def test_bad_calls():
