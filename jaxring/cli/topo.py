@@ -3,6 +3,7 @@
     jaxring topo
     jaxring topo --file topology.xml      another machine's, from NCCL's XML
     jaxring topo --xml                    this machine's, in NCCL's XML
+    srun jaxring topo --job               process 0's host, as all processes of the job on it see it together
     jaxring topo --paths                  the best path of each pair, with its GB/s
     jaxring topo --rings                  rings and trees, what part they are of what the machine can do, and why
     jaxring topo --graph rings.xml        these rings for NCCL (NCCL_GRAPH_FILE)
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", default="", metavar="FILE", help=file)
     add = parser.add_argument
     add("--xml", action="store_true", help="print NCCL's XML instead")
+    add("--job", action="store_true", help="merge what the processes of this job see on the host of its process 0")
     add("--paths", action="store_true", help="print the type and the GB/s of each pair's best path instead")
     add("--rings", action="store_true", help="search rings and trees, and print them beside what the machine can do")
     add("--machines", type=types.positive, default=1, metavar="N", help="for a job on N such machines (default: 1)")
@@ -60,6 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.file:
         values = dataclasses.replace(values, topo_file=arguments.file)
     machine = detect.machine(values)
+    if arguments.job:
+        from jaxring.cli import topo_job
+
+        merged = topo_job.merged(machine, values)
+        if merged is None:
+            return 0
+        machine = merged
     if arguments.xml:
         print(xml.text(machine), end="")
         return 0

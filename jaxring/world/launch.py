@@ -35,3 +35,24 @@ def initialize(environ: Mapping[str, str] | None = None) -> bool:
         raise JoinError(f"JAX_PROCESS_ID={process} and JAX_NUM_PROCESSES={count} are not an index below a count.")
     jax.distributed.initialize(coordinator_address=address, num_processes=int(count), process_id=int(process))
     return True
+
+
+def join(command: str) -> None:
+    """Joins the job that ``command`` was started in, by our variables or as JAX finds it, unless that has been done.
+
+    Raises JoinError that says how the command is started, where there is no job.
+    """
+    import jax
+
+    if jax.distributed.is_initialized():
+        return
+    if all(os.environ.get(name) for name in VARIABLES):
+        initialize()
+        return
+    try:
+        jax.distributed.initialize()
+    except (ValueError, RuntimeError) as error:
+        raise JoinError(
+            f"`{command}` is started as a job is: `srun {command}`, or in each process with {', '.join(VARIABLES[:2])} "
+            f"and {VARIABLES[2]} set. JAX says: {error}"
+        ) from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-import os
 from typing import TYPE_CHECKING, Any
 
 from jaxring import _compat
@@ -32,10 +31,6 @@ _PREFIX = "jaxring/order/"
 _MOST_BYTES = 1 << 24
 # A step waits for the slowest pair of the one before.
 _STEP_S = 2 * PROBE_S + 30
-_HOW = (
-    "`jaxring tune --ranks` is started as a job is, by a process on each host: `srun jaxring tune --ranks`, or with "
-    "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID set"
-)
 
 
 class Session:
@@ -57,7 +52,7 @@ class Session:
         """Finds the order, and publishes it; process 0's part. What it raises ends the others, too."""
         try:
             if len(self.hosts) < 2:
-                raise JaxringError(f"All processes of this job are on one host: there is nothing to order. {_HOW}.")
+                raise JaxringError("All processes of this job are on one host: there is nothing to order.")
             if twice := [name for name in self.names if self.names.count(name) > 1]:
                 raise JaxringError(
                     f"{twice.count(twice[0])} hosts are called {twice[0]}: give each a name of its own, by which an "
@@ -135,10 +130,9 @@ def run() -> tuple[Order, Found | None, bool]:
 
     Joins the job that the environment names. Raises JaxringError where there is none, or a host cannot be measured.
     """
-    _join()
+    launch.join("jaxring tune --ranks")
     state = _compat.distributed_state()
-    if state is None:
-        raise JaxringError(f"{_HOW}.")
+    assert state is not None
     process, count = state.process, state.processes
     with Prober(JaxStore(), process, count, state.coordinator or "", settings()) as prober:
         session = Session(JaxStore(), prober)
@@ -146,17 +140,3 @@ def run() -> tuple[Order, Found | None, bool]:
             order, found = session.search()
             return order, found, True
         return session.follow(), None, session.own is not None
-
-
-def _join() -> None:
-    import jax
-
-    if jax.distributed.is_initialized():
-        return
-    if all(os.environ.get(name) for name in launch.VARIABLES):
-        launch.initialize()
-        return
-    try:
-        jax.distributed.initialize()
-    except (ValueError, RuntimeError) as error:
-        raise JaxringError(f"{_HOW}. JAX says: {error}") from error
