@@ -20,11 +20,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import JaxringError
-from jaxring.trace.totals import Operations, Totals
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from jaxring.trace.totals import Totals
 
 
 HELP = "serve a running job's totals to Prometheus"
@@ -52,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not token and not ipaddress.ip_address(host).is_loopback:
         raise JaxringError(f"--listen {arguments.listen}: other hosts can reach this address, so give --token-file.")
     from jaxring.trace import jobs
+    from jaxring.trace.totals import Totals
 
     found = jobs.look(arguments.job)
     if not found:
@@ -152,6 +154,8 @@ def _application(job: str, totals: Totals, lock: threading.Lock) -> Any:
 def families(job: str, totals: Totals) -> list[Any]:
     """The metrics, for prometheus-client's exposition."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    from jaxring.trace.totals import Operations
 
     def family(kind: Any, name: str, text: str, labels: Sequence[str], values: Mapping[Any, float]) -> Any:
         made = kind(f"jaxring_{name}", text, labels=["job_name", *labels])

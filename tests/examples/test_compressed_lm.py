@@ -15,6 +15,7 @@ COMMAND = [f"{sysconfig.get_path('scripts')}/jaxring", "run", "-n", "2", "--devi
 TINY = ["--steps", "8", "--width", "32", "--layers", "1"]
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_compressed_lm():
     done = subprocess.run(

@@ -78,6 +78,7 @@ def test_a_job_on_one_host_has_nothing_to_order(tmp_path):
         assert "All processes of this job are on one host" in result.err
 
 
+@pytest.mark.slow
 def test_an_unreachable_host_is_named(tmp_path):
     with hosts(3) as made, Job(tmp_path) as job:
         made.drop_connections_to(2)
