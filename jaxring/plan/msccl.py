@@ -14,20 +14,15 @@ from typing import TYPE_CHECKING
 
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.foreign import imported
+from jaxring.plan.foreign.names import FROM_THEIRS
 from jaxring.plan.foreign.places import Action
 from jaxring.plan.schedule import ScheduleError
 
 if TYPE_CHECKING:
     from jaxring.plan.foreign.places import Place
 
-_COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-}
+# MSCCL's tools write this one with and without the underscore.
+_COLLECTIVES = FROM_THEIRS | {"reduce_scatter": "reduce_scatter"}
 _TYPES = {"s", "r", "rcs", "rrs", "rrc", "rrcs", "re", "cpy", "nop"}
 _RECEIVES = ("r", "rcs", "rrs", "rrc", "rrcs")
 _MOST_STEPS = 1 << 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
+from jaxring.plan.foreign.names import BUFFERS, TO_THEIRS
 from jaxring.plan.schedule import Buffer, Flag, Kind
 
 if TYPE_CHECKING:
@@ -12,23 +13,14 @@ if TYPE_CHECKING:
 
     from jaxring.plan.schedule import Chunk, Schedule, Step
 
-_NAMES = {
-    "all_reduce": "allreduce",
-    "all_gather": "allgather",
-    "reduce_scatter": "reducescatter",
-    "all_to_all": "alltoall",
-    "broadcast": "broadcast",
-}
-_BUFFERS = {Buffer.INPUT: "i", Buffer.OUTPUT: "o", Buffer.SCRATCH: "s"}
-
 
 def text(schedule: Schedule) -> str:
     """The file. Raises ValueError for a schedule that MSCCL's thread blocks cannot make: one that goes by memory, whose
     steps have several peers, or whose lanes send to several ranks or receive from several."""
     spec = schedule.spec
-    name = _NAMES.get(spec.collective)
+    name = TO_THEIRS.get(spec.collective)
     if name is None:
-        raise ValueError(f"MSCCL has no {spec.collective}; it has {', '.join(_NAMES)}")
+        raise ValueError(f"MSCCL has no {spec.collective}; it has {', '.join(TO_THEIRS)}")
     chunks = {
         "i_chunks": str(schedule.in_blocks * schedule.pieces),
         "o_chunks": str(schedule.out_blocks * schedule.pieces),
@@ -78,7 +70,7 @@ def _block(schedule: Schedule, gpu: ET.Element, rank: int, number: int, lane: Se
             index = 0 if chunk is None else chunk.index
             if chunk is not None and chunk.buffer is Buffer.SCRATCH:
                 index += number * schedule.scratch_chunks
-            places |= {buffer: "i" if chunk is None else _BUFFERS[chunk.buffer], offset: str(index)}
+            places |= {buffer: "i" if chunk is None else BUFFERS[chunk.buffer], offset: str(index)}
         given = {"s": str(len(block)), "type": kind, **places, "cnt": "1", "depid": "-1", "deps": "-1", "hasdep": "0"}
         ET.SubElement(block, "step", given)
 

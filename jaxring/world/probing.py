@@ -126,7 +126,7 @@ class Prober:
                 while True:
                     _serve(sock, deadline)
             except ConnectionResetError:
-                pass  # the peer has what it wanted
+                return  # the peer has ended the connection, since it has measured enough
             except (OSError, ValueError) as error:
                 logger.warning("a measurement by process %d has ended: %s", session.peer, error)
 

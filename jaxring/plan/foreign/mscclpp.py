@@ -29,19 +29,13 @@ from jaxring.plan.foreign.mscclpp_ops import (
     get,
     tables,
 )
+from jaxring.plan.foreign.names import FROM_THEIRS
 from jaxring.plan.foreign.places import Action
 from jaxring.plan.schedule import ScheduleError
 
 if TYPE_CHECKING:
     from jaxring.plan.foreign.places import Place
 
-_COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-}
 _MOST_RANKS = 1 << 12
 
 
@@ -59,9 +53,9 @@ def register(text: str) -> tuple[str, str]:
     if not isinstance(data, dict):
         raise ValueError("it is no execution plan: the file is no table")
     name, wanted = get(data, "name", str, "the plan"), get(data, "collective", str, "the plan")
-    collective = _COLLECTIVES.get(wanted.lower().replace("_", ""))
+    collective = FROM_THEIRS.get(wanted.lower().replace("_", ""))
     if collective is None:
-        raise ValueError(f"its collective is {wanted!r}; there are {', '.join(_COLLECTIVES)}")
+        raise ValueError(f"its collective is {wanted!r}; there are {', '.join(FROM_THEIRS)}")
     gpus = get(data, "gpus", list, "the plan")
     if not 1 <= len(gpus) <= _MOST_RANKS or [get(gpu, "id", int, "a GPU") for gpu in gpus] != list(range(len(gpus))):
         raise ValueError(f"its GPUs are not numbered from 0 on, up to {_MOST_RANKS}")

@@ -6,28 +6,21 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from jaxring.plan.foreign.names import BUFFERS, TO_THEIRS
 from jaxring.plan.schedule import Buffer, Flag, Kind
 
 if TYPE_CHECKING:
     from jaxring.plan.schedule import Chunk, Lane, Schedule, Step
 
-_NAMES = {
-    "all_reduce": "allreduce",
-    "all_gather": "allgather",
-    "reduce_scatter": "reducescatter",
-    "all_to_all": "alltoall",
-    "broadcast": "broadcast",
-}
-_BUFFERS = {Buffer.INPUT: "i", Buffer.OUTPUT: "o", Buffer.SCRATCH: "s"}
 _NOP: dict[str, Any] = {"name": "nop"}
 
 
 def text(schedule: Schedule) -> str:
     """The file. Raises ValueError for a schedule that goes by memory, or gathers messages."""
     spec = schedule.spec
-    name = _NAMES.get(spec.collective)
+    name = TO_THEIRS.get(spec.collective)
     if name is None:
-        raise ValueError(f"MSCCL++ has no {spec.collective}; it has {', '.join(_NAMES)}")
+        raise ValueError(f"MSCCL++ has no {spec.collective}; it has {', '.join(TO_THEIRS)}")
     writer = _Writer(schedule)
     plan = {
         "name": f"jaxring_{spec.algorithm}_{spec.collective}_{spec.nranks}",
@@ -156,7 +149,7 @@ class _Writer:
     def _local(self, lane: int, chunk: Chunk | None) -> dict[str, Any]:
         assert chunk is not None, "the verifier has seen that a step names what it reads"
         index = chunk.index + lane * self.schedule.scratch_chunks * (chunk.buffer is Buffer.SCRATCH)
-        return {"type": _BUFFERS[chunk.buffer], "index": index, "size": 1}
+        return {"type": BUFFERS[chunk.buffer], "index": index, "size": 1}
 
 
 def _received(rank: int, step: Step) -> list[int]:

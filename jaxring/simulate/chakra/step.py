@@ -21,10 +21,9 @@ def entries(nodes: Sequence[Node]) -> list[training.Entry]:
     """The step of a trace, in an order in which each entry stands behind all that it needs; to be played as one that
     is not ordered.
 
-    Control dependencies say who called whom, not who waits for whom, and do not count. A collective's size is its input
-    per rank. The ranks of its group are known where a metadata node lists PyTorch's process groups. Raises ValueError
-    with the node for what cannot be simulated: sends, receives, remote memory, barriers, and nodes that need each
-    other.
+    Control dependencies are those of calls, not of data, and do not count. A collective's size is its input per rank.
+    The ranks of its group are known where a metadata node lists PyTorch's process groups. Raises ValueError with the
+    node for what cannot be simulated: sends, receives, remote memory, barriers, and nodes that need each other.
     """
     groups: dict[str, int] = {}
     for node in nodes:
