@@ -77,7 +77,7 @@ JAXRING_INLINE bool AddInPairs(Vector<T> (&sums)[kCount], Vector<T> (&rests)[kCo
   }
   for (int v = 0; v < kCount; ++v) {
     const Vector<T> sum = sums[v] + rests[v];
-    lost |= sum - sum != T(0);
+    lost |= sum * T(0) != T(0);  // Zero times what is not finite is NaN.
   }
   return AnyLane((WideBits)lost);
 }
