@@ -61,9 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
         return _order(arguments)
     from jaxring.bench.tuning.calibrate import calibrated, hosts_of, measure_all
     from jaxring.bench.tuning.cell import Layout
-    from jaxring.topology import calibration
+    from jaxring.topology import cache, calibration
 
-    kind = calibration.machine_kind()
+    kind = cache.machine_kind()
     if arguments.forget:
         calibration.file_of(kind).unlink(missing_ok=True)
         print(f"jaxring chooses by its built-in profile on {kind}.")
@@ -84,11 +84,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _order(arguments: argparse.Namespace) -> int:
-    from jaxring.topology import calibration
+    from jaxring.topology import cache
     from jaxring.topology import order as orders
 
     if arguments.forget:
-        orders.file_of(calibration.machine_kind()).unlink(missing_ok=True)
+        orders.file_of(cache.machine_kind()).unlink(missing_ok=True)
         print("Rings visit hosts in the order of their ranks.")
         return 0
     from jaxring.bench.tuning import ranks

@@ -12,20 +12,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import logging
 import pathlib
-import tempfile
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 from jaxring.errors import SettingsError
 from jaxring.settings import settings
-from jaxring.topology import calibration, elements
+from jaxring.topology import cache, elements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-log = logging.getLogger("jaxring.tune")
 
 _MOST_HOSTS = 1 << 16
 # The digest of those that have no order.
@@ -95,19 +91,13 @@ def parse(data: bytes, file: str = "") -> Order | None:
 
 
 def file_of(kind: str) -> pathlib.Path:
-    """Where the order of hosts of a kind of machine lies, beside the profiles in the cache."""
-    return calibration.file_of(kind).parent.parent / "orders" / f"{kind}.xml"
+    """Where the order of hosts of a kind of machine lies in the cache."""
+    return cache.folder("orders") / f"{kind}.xml"
 
 
 def save(order: Order) -> pathlib.Path:
     """Has new processes on this kind of machine use the order. Returns its file. Raises OSError."""
-    path = file_of(calibration.machine_kind())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place, since processes that start meanwhile read it.
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-        file.write(order.text())
-    pathlib.Path(file.name).replace(path)
-    return path
+    return cache.save(file_of(cache.machine_kind()), order.text())
 
 
 def current() -> Order | None:
@@ -127,18 +117,8 @@ def _current(topo_file: str) -> Order | None:
             raise SettingsError(f"The topology file {topo_file} cannot be used: {error}.") from None
         if found is not None:
             return found
-    path = file_of(calibration.machine_kind())
-    try:
-        return _read(path)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        log.warning(
-            "%s is not used: %s. Rings visit hosts in the order of ranks; `jaxring tune --ranks` writes the file anew.",
-            path,
-            error,
-        )
-        return None
+    without = "Rings visit hosts in the order of ranks; `jaxring tune --ranks` writes the file anew."
+    return cache.load(file_of(cache.machine_kind()), _read, without)
 
 
 def _read(path: pathlib.Path) -> Order | None:

@@ -15,6 +15,7 @@ from jaxring.cli import main
 from jaxring.plan.profile import Link
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.topology import calibration
+from jaxring.topology.cache import machine_kind
 
 SIZES = [64, 1 << 10, 16 << 10, 256 << 10, 4 << 20]
 LAYOUTS = (Layout(1, 4), Layout(2, 1), Layout(4, 1), Layout(2, 2))
@@ -86,7 +87,7 @@ def cache(monkeypatch, tmp_path):
 def test_the_command_measures_saves_and_forgets(capsys):
     assert main(["tune", "-n", "2x1", "-n", "1x2", "-b", "64", "-e", "4K", "-f", "64"]) == 0
     out = capsys.readouterr().out
-    kind = calibration.machine_kind()
+    kind = machine_kind()
     path = calibration.file_of(kind)
     assert f"the profile of {kind} is in {path}" in out
     profile = calibration.read(path)
@@ -109,7 +110,7 @@ def test_the_check_of_the_choices_leaves_the_profile_alone(capsys):
     assert "on 2 of 3 sizes" in out
     assert "profile commodity: within 10% of the best candidate in" in out
     assert "profile calibrated: within 10% of the best candidate in" in out
-    assert not calibration.file_of(calibration.machine_kind()).exists()
+    assert not calibration.file_of(machine_kind()).exists()
 
 
 def test_hosts_that_cannot_share_the_processes_are_refused(capsys):

@@ -13,6 +13,7 @@ from jaxring.plan.profile import Measured
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.tuner import choose
 from jaxring.topology import calibration
+from jaxring.topology.cache import machine_kind
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
@@ -51,7 +52,7 @@ def upside_down(monkeypatch, tmp_path):
         Measured("all_reduce", *name.split("/"), 2, 1, 1, (4096,), (100.0 - place,)) for place, name in enumerate(names)
     ]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    calibration.save(dataclasses.replace(COMMODITY, kind=calibration.machine_kind(), measured=tuple(times)))
+    calibration.save(dataclasses.replace(COMMODITY, kind=machine_kind(), measured=tuple(times)))
     return tmp_path / "cache", names[-1]
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from jaxring.errors import SettingsError
 from jaxring.settings import load
-from jaxring.topology import calibration, detect
+from jaxring.topology import detect
 from jaxring.topology import order as orders
+from jaxring.topology.cache import machine_kind
 from jaxring.topology.order import Hop, Order
 
 ORDER = Order((Hop("b", 21.5, 9400), Hop("a", 20.0, 9300), Hop("c", 300.0, 100)), "a test")
@@ -54,7 +55,7 @@ def test_the_cache_is_used_where_no_file_is_named(cache):
     orders._current.cache_clear()
     path = orders.save(ORDER)
     assert path.is_relative_to(cache)
-    assert [each.name for each in path.parent.iterdir()] == [f"{calibration.machine_kind()}.xml"]
+    assert [each.name for each in path.parent.iterdir()] == [f"{machine_kind()}.xml"]
     assert orders.current().hops == ORDER.hops
     assert orders.current().file == str(path)
 
