@@ -56,7 +56,7 @@ PTX_SHARE = TEST_SHARE=8
 PTX_RACES = -R '^ptx_(engine|epoch_barrier|matrix|multicast)_test$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs cuda cuda-all test-ptx test-ptx-all package-test clean
+.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs cuda cuda-all test-ptx test-ptx-all package-test test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -175,6 +175,12 @@ gpu-programs: $(BUILT) ## compile whole programs by JAX's CUDA plugin for four H
 	fi; \
 	TEST_CUDA_PLUGIN="$$PWD/$$plugin" TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
 	  pytest -q tests/dropin/whole_program/gpu/gpu_jobs.py $(PYTEST_ARGS)
+
+test-ray: $(BUILT) ## a job in Ray's actors on this machine (gets 240 MB; about a minute)
+	$(SAY) "Ray"
+	@[ -e build/ray/ray ] || python -m pip install -q --target build/ray 'ray>=2.40'
+	@PYTHONPATH="$(abspath build/ray)" JAX_PLATFORMS=cpu RAY_AUTH_MODE=disabled RAY_ADDRESS= \
+	  python examples/clusters/on_ray.py --processes 2
 
 counts: $(BUILT) $(SCHEDULES) ## instructions, accesses to memory and system calls of an all-reduce (needs valgrind, strace)
 	$(SAY) "counts"
