@@ -28,14 +28,15 @@ from jaxring.simulate import clusters, goal
 from jaxring.simulate.chakra import nodes
 from jaxring.simulate.chakra import schedule as chakra
 from jaxring.simulate.faults import Faults
+from jaxring.simulate.groups import check, within
 from jaxring.simulate.run import Run, schedule_of, simulate, spec_of
 from jaxring.simulate.sizes import cut
 
 if TYPE_CHECKING:
     from jaxring.plan.schedule import Schedule
     from jaxring.simulate.clusters import AnyCluster
+    from jaxring.simulate.groups import Groups
     from jaxring.simulate.sizes import Sizes
-    from jaxring.simulate.training import Collective
 
 HELP = "simulate a collective on a described cluster"
 # Pieces of the critical path that are printed.
@@ -96,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.algorithm = [_registered(arguments)]
         if arguments.step:
             ranks = cluster.ranks * arguments.nodes[0]
-            simulated = functools.partial(_entry, arguments, cluster)
+            simulated = functools.partial(_one, arguments, cluster)
             return simulate_step.run(arguments.step, simulated, arguments.json, arguments.chakra, ranks)
         runs = _runs(arguments, cluster)
         if arguments.goal:
@@ -135,7 +136,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _runs(arguments: argparse.Namespace, cluster: AnyCluster) -> list[Run]:
+def _runs(
+    arguments: argparse.Namespace, cluster: AnyCluster, groups: Groups = (), perm: tuple[tuple[int, int], ...] = ()
+) -> list[Run]:
     faults = _faults(arguments)
     return [
         simulate(
@@ -149,30 +152,37 @@ def _runs(arguments: argparse.Namespace, cluster: AnyCluster) -> list[Run]:
             dtype=arguments.dtype,
             symmetric=False if arguments.every_rank else None,
             faults=faults,
+            groups=groups,
+            perm=perm,
         )
         for hosts in arguments.nodes
         for nbytes in arguments.sizes
-        for algorithm in arguments.algorithm or [_choice(cluster, hosts, arguments, nbytes)]
+        for algorithm in arguments.algorithm or [_choice(cluster, hosts, arguments, nbytes, groups)]
     ]
 
 
-def _entry(arguments: argparse.Namespace, cluster: AnyCluster, entry: Collective) -> Run:
-    """The run of a training step's collective, on the first number of hosts that is given."""
-    ranks = cluster.ranks * arguments.nodes[0]
-    if entry.ranks not in (0, ranks):
-        raise ValueError(
-            f"{entry.name or entry.collective} is of {entry.ranks} ranks, and {cluster.name} with {arguments.nodes[0]} "
-            f"host(s) has {ranks}; a step's collectives are simulated among all ranks"
-        )
-    named = [entry.algorithm] if entry.algorithm else arguments.algorithm[:1]
-    options = {"collective": entry.collective, "sizes": [entry.nbytes], "nodes": arguments.nodes[:1]}
-    return _runs(argparse.Namespace(**(vars(arguments) | options | {"algorithm": named})), cluster)[0]
+def _one(
+    arguments: argparse.Namespace,
+    cluster: AnyCluster,
+    collective: str,
+    nbytes: int,
+    algorithm: str = "",
+    groups: Groups = (),
+    perm: tuple[tuple[int, int], ...] = (),
+) -> Run:
+    """The run of one collective of a training step, on the first number of hosts that is given."""
+    options: dict[str, Any] = {"collective": collective, "sizes": [nbytes], "nodes": arguments.nodes[:1]}
+    # A message is a permute of one pair, and --algorithm is meant for collectives.
+    options["algorithm"] = [algorithm] if algorithm else [] if perm else arguments.algorithm[:1]
+    return _runs(argparse.Namespace(**(vars(arguments) | options)), cluster, groups, perm)[0]
 
 
-def _choice(cluster: AnyCluster, hosts: int, arguments: argparse.Namespace, nbytes: int) -> str:
-    """The algorithm that the planner takes."""
-    placement = cluster.placement(hosts)
-    where = cluster.machines(hosts)
+def _choice(cluster: AnyCluster, hosts: int, arguments: argparse.Namespace, nbytes: int, groups: Groups) -> str:
+    """The algorithm that the planner takes, for the first of several groups."""
+    placement, where = cluster.placement(hosts), cluster.machines(hosts)
+    check(groups, len(placement))
+    if groups:
+        placement, where = within(placement, groups[0]), [where[rank] for rank in groups[0]]
     network = "rdma" if cluster.kind == "gpu" else "tcp"
     return tuner.choose(arguments.collective, placement, where, nbytes, arguments.dtype, network=network).algorithm
 

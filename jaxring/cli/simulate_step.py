@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from jaxring.cli import tables
 from jaxring.errors import JaxringError
@@ -17,9 +17,23 @@ from jaxring.trace import flight
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
+    from jaxring.simulate.groups import Groups
     from jaxring.simulate.run import Run
+
+
+class Simulate(Protocol):
+    """Simulates a collective, among all ranks where there are no groups."""
+
+    def __call__(
+        self,
+        collective: str,
+        nbytes: int,
+        algorithm: str = "",
+        groups: Groups = (),
+        perm: tuple[tuple[int, int], ...] = (),
+    ) -> Run: ...
 
 
 # Entries that are printed, the longest ones.
@@ -28,7 +42,7 @@ _ROWS = 40
 
 def run(
     path: pathlib.Path,
-    simulated: Callable[[training.Collective], Run],
+    simulate: Simulate,
     as_json: bool,
     trace: pathlib.Path | None,
     ranks: int,
@@ -49,12 +63,22 @@ def run(
             entries = _recorded(data, path)
         else:
             entries = training.read(data.decode())
-        made = nodes.write(chakra.nodes(entries, ordered)) if trace is not None else b""
+        of = range(ranks if trace is not None else 0)
+        traces = [nodes.write(chakra.nodes(entries, ordered, rank)) for rank in of]
     except ValueError as error:
         raise JaxringError(f"{path}: {error}.") from None
+
+    def simulated(entry: training.Collective | training.Message) -> Run:
+        try:
+            if isinstance(entry, training.Message):
+                return simulate("permute", entry.nbytes, "", ((entry.source, entry.target),), ((0, 1),))
+            return simulate(entry.collective, entry.nbytes, entry.algorithm, entry.groups)
+        except ValueError as error:
+            raise ValueError(f"{entry.name or _what(entry)}: {error}") from None
+
     found = training.play(entries, simulated, ordered)
     if trace is not None:
-        write(trace, [made] * ranks)
+        write(trace, traces)
     if as_json:
         print(json.dumps(dataclasses.asdict(found), indent=1))
         return 0
@@ -66,11 +90,21 @@ def run(
     rows = []
     for position in sorted(longest, key=lambda i: (found.spans[i], i)):
         entry, (begin, end) = entries[position], found.spans[position]
-        what = f"{entry.collective}, {shown(entry.nbytes)}" if isinstance(entry, training.Collective) else "computation"
-        rows.append((f"{begin:,.1f}", f"{end - begin:,.1f}", f"{what} ({entry.name})" if entry.name else what))
+        what = f"{_what(entry)} ({entry.name})" if entry.name else _what(entry)
+        rows.append((f"{begin:,.1f}", f"{end - begin:,.1f}", what))
     title = "Entries" if len(rows) == len(entries) else f"The longest {len(rows)} of {len(entries)} entries"
     tables.console().print(tables.table(title, ("from us", "us", "what"), rows))
     return 0
+
+
+def _what(entry: training.Entry) -> str:
+    if isinstance(entry, training.Compute):
+        return "computation"
+    if isinstance(entry, training.Message):
+        return f"message from rank {entry.source} to rank {entry.target}, {shown(entry.nbytes)}"
+    many = len(entry.groups)
+    among = f" in {many} group{'s' * (many > 1)} of {len(entry.groups[0])}" if many else ""
+    return f"{entry.collective}{among}, {shown(entry.nbytes)}"
 
 
 def write(prefix: pathlib.Path, traces: Iterable[bytes]) -> None:

@@ -14,6 +14,7 @@ from jaxring.plan.user import build_user
 from jaxring.plan.user import find as find_user
 from jaxring.simulate import symmetry
 from jaxring.simulate.cluster import ClusterNetwork, Folded
+from jaxring.simulate.groups import check, joined, within
 from jaxring.simulate.play import Played, play
 from jaxring.simulate.program import compile_lanes
 from jaxring.simulate.record import Record
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from jaxring.simulate.clusters import AnyCluster
     from jaxring.simulate.faults import Faults
+    from jaxring.simulate.groups import Groups
     from jaxring.simulate.network import Network
     from jaxring.simulate.routes import Ways
 
@@ -35,9 +37,9 @@ _OF_RAILS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A simulated collective. ``algorithm_gbs``, ``bus_gbs``: as nccl-tests define them. ``used``: the share of the
-    time for which each kind of link was busy, mean and most. ``how``: which ranks were played. ``wall_s``: what
-    that took."""
+    """A simulated collective. ``ranks``: of a group. ``algorithm_gbs``, ``bus_gbs``: as nccl-tests define them.
+    ``used``: the share of the time for which each kind of link was busy, mean and most. ``how``: which ranks were
+    played. ``wall_s``: what that took."""
 
     cluster: str
     hosts: int
@@ -58,10 +60,16 @@ class Run:
     record: Record | None = dataclasses.field(repr=False, compare=False)
 
 
-def spec_of(collective: str, placement: tuple[int, ...], algorithm: str, channels: int) -> Spec:
-    """What is planned; a permute sends each rank's data to the next one."""
-    ranks = range(len(placement))
-    perm = tuple((rank, (rank + 1) % len(placement)) for rank in ranks) if COLLECTIVES[collective].pairs else ()
+def spec_of(
+    collective: str,
+    placement: tuple[int, ...],
+    algorithm: str,
+    channels: int,
+    perm: tuple[tuple[int, int], ...] = (),
+) -> Spec:
+    """What is planned; a permute without ``perm`` sends each rank's data to the next one."""
+    if COLLECTIVES[collective].pairs and not perm:
+        perm = tuple((rank, (rank + 1) % len(placement)) for rank in range(len(placement)))
     return Spec(collective, len(placement), algorithm, channels=channels, placement=placement, perm=perm)
 
 
@@ -83,8 +91,13 @@ def simulate(
     symmetric: bool | None = None,
     recorded: bool = True,
     faults: Faults | None = None,
+    groups: Groups = (),
+    perm: tuple[tuple[int, int], ...] = (),
 ) -> Run:
     """Plays ``collective`` of ``nbytes`` of input per rank on ``hosts`` hosts.
+
+    ``groups``: the ranks of each group, where it is one of groups, all at once; without them all ranks are one group.
+    ``perm``: a permute's pairs, by places in the group.
 
     ``algorithm``: the name of one of ours, of a registered one, or nvls: the table of direct, with switches that reduce
     and copy. ``symmetric``: None takes a symmetry where there is one and nothing goes wrong; False plays every rank;
@@ -107,16 +120,20 @@ def simulate(
         if not cluster.multicast or hosts > 1 or collective not in nvls.SERVED:
             raise ValueError(f"nvls serves {' and '.join(nvls.SERVED)} on one host whose switches reduce and copy")
         model, table = dataclasses.replace(model, multicast=cluster.multicast, launch=cluster.multicast_us), "direct"
-    schedule = schedule_of(spec_of(collective, placement, table, channels))
+    check(groups, nranks)
+    placements = [within(placement, group) for group in groups] or [placement]
+    schedules = [schedule_of(spec_of(collective, each, table, channels, perm)) for each in placements]
+    one = schedules[0]
+    schedule = joined(schedules, groups, nranks) if groups else one
     network = cluster.build(hosts, protocol)
-    sizes = cut(schedule, nbytes, dtype, model.tile_bytes, equal=True)
+    sizes = cut(one, nbytes, dtype, model.tile_bytes, equal=True)
     found = None
     if symmetric is not False and faults is None:
         found = symmetry.find(schedule, sizes, cluster.ranks, cluster.leaf)
         if symmetric and found is None:
             raise ValueError(f"{algorithm} {collective} has no symmetry on {hosts} hosts of {cluster.name}")
     if found is None:
-        sizes = cut(schedule, nbytes, dtype, model.tile_bytes)
+        sizes = cut(one, nbytes, dtype, model.tile_bytes)
     program = compile_lanes(schedule, sizes, found)
     messages = sizes.tiles * sum(len(op.send) for lane in program.lanes for op in lane.ops)
     record = Record(program) if recorded and messages <= RECORDED else None
@@ -125,12 +142,12 @@ def simulate(
         assert isinstance(network, ClusterNetwork), "only these have hosts that are alike"
         ways = Folded(network, found)
     played = play(program, ways, model, record, faults.on(network, nranks) if faults else None)
-    moved = COLLECTIVES[collective].total(nranks, nbytes)
+    moved = COLLECTIVES[collective].total(one.spec.nranks, nbytes)
     rate = moved / played.time_us / 1000 if played.time_us else 0.0
     return Run(
         cluster.name,
         hosts,
-        nranks,
+        one.spec.nranks,
         collective,
         algorithm,
         protocol,
@@ -138,7 +155,7 @@ def simulate(
         nbytes,
         played.time_us,
         rate,
-        rate * COLLECTIVES[collective].bus_factor(nranks),
+        rate * COLLECTIVES[collective].bus_factor(one.spec.nranks),
         _used(network, played, ways.speed, model.wire),
         played.messages,
         played.events,

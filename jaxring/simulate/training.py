@@ -1,9 +1,10 @@
-"""A training step: computations and collectives, to the time of the step and what communication adds.
+"""A training step: computations, collectives and messages, to the time of the step and what communication adds.
 
-A process computes one thing at a time, communicates one thing at a time, and its host does one thing at a time beside.
-In a step that is ordered, a collective begins when the computation before it in the list is over and the collectives
-before it are, and a computation when the one before it is; a computation that needs a collective waits for its end. In
-one that is not, as a trace's is, an entry waits for what it needs only, and what has waited longest begins first.
+A process computes one thing at a time, takes part in one collective at a time, sends one message and receives one at a
+time, and its host does one thing at a time beside. In a step that is ordered, a collective begins when the computation
+before it in the list is over and the collectives before it are, a message likewise with the messages before it, and a
+computation when the one before it is; a computation that needs one of them waits for its end. In one that is not, as a
+trace's is, an entry waits for what it needs only, and what has waited longest begins first.
 """
 
 from __future__ import annotations
@@ -33,18 +34,31 @@ class Compute:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective of so many bytes of input per rank. ``algorithm``: "" where the planner chooses. ``ranks``: how many
-    take part, 0 where all do."""
+    """A collective of so many bytes of input per rank. ``algorithm``: "" where the planner chooses. ``groups``: the
+    ranks of each group among which it is, all groups at once; without them all ranks are one."""
 
     collective: str
     nbytes: int
     algorithm: str = ""
     needs: tuple[int, ...] = ()
-    ranks: int = 0
+    groups: tuple[tuple[int, ...], ...] = ()
     name: str = dataclasses.field(default="", compare=False)
 
 
-Entry = Compute | Collective
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """So many bytes from a rank to another. ``received``: the process whose step it is receives it, and does not send
+    it. The other process is taken to be ready at the same moment."""
+
+    nbytes: int
+    source: int
+    target: int
+    needs: tuple[int, ...] = ()
+    received: bool = False
+    name: str = dataclasses.field(default="", compare=False)
+
+
+Entry = Compute | Collective | Message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +77,12 @@ class Timeline:
 
 
 def read(text: str) -> list[Entry]:
-    """A list in JSON: {"compute_us": 100, "needs": [0]} and {"collective": "all_reduce", "bytes": 1048576,
-    "algorithm": "ring"}. Raises ValueError with the position of what is no such entry."""
+    """A list in JSON: {"compute_us": 100, "needs": [0]}, {"collective": "all_reduce", "bytes": 1048576, "algorithm":
+    "ring", "groups": [[0, 1], [2, 3]]} and {"message": [0, 1], "bytes": 4096}. Raises ValueError with the position of
+    what is no such entry."""
     data = json.loads(text)
     if not isinstance(data, list):
-        raise ValueError("a step is a list of computations and collectives")
+        raise ValueError("a step is a list of computations, collectives and messages")
     return [_entry(position, entry) for position, entry in enumerate(data)]
 
 
@@ -84,14 +99,29 @@ def _entry(position: int, entry: Any) -> Entry:
         if not isinstance(needs, list) or any(type(n) is not int or not 0 <= n < position for n in needs):
             raise wrong(f"needs names entries before it, not {needs!r}")
         return Compute(float(us), tuple(needs))
-    if entry.keys() <= {"collective", "bytes", "algorithm"} and entry.keys() >= {"collective", "bytes"}:
-        name, nbytes, algorithm = entry["collective"], entry["bytes"], entry.get("algorithm", "")
+    nbytes: Any = entry.get("bytes")
+    if "bytes" in entry and (type(nbytes) is not int or nbytes < 1):
+        raise wrong(f"bytes is a number from 1, not {nbytes!r}")
+    if entry.keys() <= {"collective", "bytes", "algorithm", "groups"} and entry.keys() >= {"collective", "bytes"}:
+        name, algorithm, groups = entry["collective"], entry.get("algorithm", ""), entry.get("groups", [])
         if name not in COLLECTIVES:
             raise wrong(f"there is no collective {name!r}; there are {', '.join(COLLECTIVES)}")
-        if type(nbytes) is not int or nbytes < 1 or not isinstance(algorithm, str):
-            raise wrong("bytes is a number from 1, and algorithm a name")
-        return Collective(name, nbytes, algorithm)
-    raise wrong(f"it has {', '.join(sorted(entry)) or 'nothing'}, not compute_us, or collective and bytes")
+        if not isinstance(algorithm, str):
+            raise wrong(f"algorithm is a name, not {algorithm!r}")
+        if not isinstance(groups, list) or not all(map(_are_ranks, groups)):
+            raise wrong(f"groups is a list of lists of ranks, not {groups!r}")
+        return Collective(name, nbytes, algorithm, groups=tuple(map(tuple, groups)))
+    if entry.keys() == {"message", "bytes"}:
+        ends = entry["message"]
+        if not _are_ranks(ends) or len(set(ends)) != 2 or len(ends) != 2:
+            raise wrong(f"message names the rank that sends and the one that receives, not {ends!r}")
+        return Message(nbytes, *ends)
+    what = "not compute_us, or collective and bytes, or message and bytes"
+    raise wrong(f"it has {', '.join(sorted(entry)) or 'nothing'}, {what}")
+
+
+def _are_ranks(found: Any) -> bool:
+    return isinstance(found, list) and bool(found) and all(type(rank) is int and rank >= 0 for rank in found)
 
 
 def waits(entries: Sequence[Entry]) -> list[tuple[int, ...]]:
@@ -100,26 +130,26 @@ def waits(entries: Sequence[Entry]) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     last: dict[type, int] = {}
     for position, entry in enumerate(entries):
-        implied = [
-            last[each] for each in (Compute, Collective) if each in last and isinstance(entry, (each, Collective))
-        ]
+        implied = [last[each] for each in dict.fromkeys((Compute, type(entry))) if each in last]
         found.append(tuple(dict.fromkeys((*entry.needs, *implied))))
         last[type(entry)] = position
     return found
 
 
-def play(entries: Sequence[Entry], simulated: Callable[[Collective], Run], ordered: bool = True) -> Timeline:
-    """The step. ``simulated`` gives a collective's run; it is asked once for each that differs.
+def play(entries: Sequence[Entry], simulated: Callable[[Collective | Message], Run], ordered: bool = True) -> Timeline:
+    """The step. ``simulated`` gives the run of a collective or message; it is asked once for each that differs.
 
     Raises ValueError where entries wait for each other.
     """
-    times: dict[Collective, float] = {}
+    times: dict[Collective | Message, float] = {}
     took: list[float] = []
     for entry in entries:
         if isinstance(entry, Compute):
             took.append(entry.us)
             continue
         alone = dataclasses.replace(entry, needs=())
+        if isinstance(alone, Message):
+            alone = dataclasses.replace(alone, received=False)
         if alone not in times:
             times[alone] = simulated(alone).time_us
         took.append(times[alone])
@@ -130,7 +160,7 @@ def play(entries: Sequence[Entry], simulated: Callable[[Collective], Run], order
     return Timeline(
         step,
         sum(us for us, entry in zip(took, entries, strict=True) if _unit(entry) == "compute"),
-        sum(us for us, entry in zip(took, entries, strict=True) if _unit(entry) == "network"),
+        sum(us for us, entry in zip(took, entries, strict=True) if not isinstance(entry, Compute)),
         step - _covered(computing),
         tuple(spans),
     )
@@ -139,7 +169,9 @@ def play(entries: Sequence[Entry], simulated: Callable[[Collective], Run], order
 def _unit(entry: Entry) -> str:
     """What does one such entry at a time."""
     if isinstance(entry, Collective):
-        return "network"
+        return "collective"
+    if isinstance(entry, Message):
+        return "receive" if entry.received else "send"
     return "host" if entry.host else "compute"
 
 

@@ -80,7 +80,8 @@ def test_step_of_a_flight_record(capsys, tmp_path, monkeypatch):
 def test_step_written_as_chakra_and_read_again(capsys, tmp_path):
     path = tmp_path / "step.json"
     path.write_text(
-        '[{"compute_us": 90}, {"collective": "all_reduce", "bytes": 65536}, {"compute_us": 9}, '
+        '[{"compute_us": 90}, {"collective": "all_reduce", "bytes": 65536}, {"message": [3, 0], "bytes": 4096}, '
+        '{"collective": "all_gather", "bytes": 64, "groups": [[0, 2], [1, 3]]}, {"compute_us": 9}, '
         '{"compute_us": 4, "needs": [1]}]'
     )
     given = ["simulate", "--cluster", "ethernet-25g", "--nodes", "4", "--json"]
@@ -95,7 +96,7 @@ def test_step_written_as_chakra_and_read_again(capsys, tmp_path):
     assert f"{trace}: byte " in capsys.readouterr().err
 
 
-def test_collectives_of_a_part_of_the_ranks_are_refused(capsys, tmp_path):
+def test_collectives_of_a_part_of_the_ranks(capsys, tmp_path):
     members = '[\'[{"pg_name": "1", "ranks": [0, 2]}]\']'
     collective = {"comm_type": 0, "comm_size": 4096, "pg_name": "1"}
     trace = [
@@ -104,10 +105,10 @@ def test_collectives_of_a_part_of_the_ranks_are_refused(capsys, tmp_path):
     ]
     path = tmp_path / "trace.0.et"
     path.write_bytes(nodes.write(trace))
-    assert main(["simulate", "--cluster", "ethernet-25g", "--nodes", "2", "--step", str(path)]) == 0
-    capsys.readouterr()
-    assert main(["simulate", "--cluster", "ethernet-25g", "--nodes", "4", "--step", str(path)]) == 1
-    assert "sum is of 2 ranks, and ethernet-25g with 4 host(s) has 4" in capsys.readouterr().err
+    assert main(["simulate", "--cluster", "ethernet-25g", "--nodes", "4", "--step", str(path)]) == 0
+    assert "all_reduce in 1 group of 2, 4 KiB (sum)" in capsys.readouterr().out
+    assert main(["simulate", "--cluster", "ethernet-25g", "--nodes", "2", "--step", str(path)]) == 1
+    assert "sum: group (0, 2) names rank 2, and there are the ranks 0..1." in capsys.readouterr().err
 
 
 def test_a_schedule_as_chakra(capsys, tmp_path):

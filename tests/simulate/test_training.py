@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from jaxring.simulate.training import Collective, Compute, from_records, play, read
+from jaxring.simulate.training import Collective, Compute, Message, from_records, play, read
 
 AR = Collective("all_reduce", 1 << 20)
 
@@ -37,6 +37,14 @@ def test_collectives_take_turns():
 def test_read():
     text = '[{"compute_us": 5}, {"collective": "all_reduce", "bytes": 1048576}, {"compute_us": 1, "needs": [1]}]'
     assert read(text) == [Compute(5.0), AR, Compute(1.0, (1,))]
+    text = '[{"collective": "all_reduce", "bytes": 8, "groups": [[0, 1], [2, 3]]}, {"message": [3, 1], "bytes": 4}]'
+    assert read(text) == [Collective("all_reduce", 8, groups=((0, 1), (2, 3))), Message(4, 3, 1)]
+
+
+def test_a_message_follows_the_computation_before_it_and_goes_beside_collectives():
+    step = [Compute(10.0), Message(4, 0, 1), AR, Message(4, 0, 2), Compute(1.0), Compute(1.0, (3,))]
+    spans = ((0.0, 10.0), (10.0, 15.0), (10.0, 15.0), (15.0, 20.0), (10.0, 11.0), (20.0, 21.0))
+    assert play(step, taking(5.0)).spans == spans
 
 
 @pytest.mark.parametrize(
@@ -47,6 +55,8 @@ def test_read():
         ('{"collective": "all_reduce"}', "it has collective, not"),
         ('{"collective": "sum", "bytes": 4}', "there is no collective 'sum'"),
         ('{"collective": "all_reduce", "bytes": 0}', "bytes is a number from 1"),
+        ('{"collective": "all_reduce", "bytes": 4, "groups": [[0], []]}', "groups is a list of lists of ranks"),
+        ('{"message": [1, 1], "bytes": 4}', "message names the rank that sends and the one that receives"),
         ("7", "it is no object"),
     ],
 )

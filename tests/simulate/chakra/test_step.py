@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import types
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from jaxring.simulate import training
 from jaxring.simulate.chakra import nodes, step
-from jaxring.simulate.training import Collective, Compute
+from jaxring.simulate.training import Collective, Compute, Message
 from tests.simulate.chakra import schema
 
 # examples/workload/microbenchmarks/all_reduce/8npus_1MB/all_reduce.0.et of ASTRA-sim: an all-reduce of 1 MiB.
@@ -38,7 +39,7 @@ def read(made: list) -> list[training.Entry]:
     return step.entries(nodes.read(schema.encode(made)))
 
 
-COMP, COLL = 4, 7
+COMP, SEND, RECV, COLL = 4, 5, 6, 7
 
 
 def test_a_trace_of_astra_sim():
@@ -83,7 +84,17 @@ def test_process_groups():
     groups = node(1, 1)
     groups.inputs.values = '[\'[{"pg_name": "0", "ranks": []}, {"pg_name": "3", "ranks": [0, 2, 4, 6]}]\']'
     sizes = [groups, *(node(2 + i, COLL, comm_type=0, comm_size=8, pg_name=name) for i, name in enumerate("03"))]
-    assert [entry.ranks for entry in read(sizes)] == [0, 4]
+    assert [entry.groups for entry in read(sizes)] == [(), ((0, 2, 4, 6),)]
+
+
+def test_messages():
+    """A process sends and receives at the same time, but sends one message at a time."""
+    ends = [{"comm_src": 2, "comm_dst": 3}, {"comm_src": 2, "comm_dst": 0}, {"comm_src": 1, "comm_dst": 2}]
+    made = [node(i, RECV if i == 2 else SEND, comm_size=64, comm_tag=i, **each) for i, each in enumerate(ends)]
+    assert read(made) == [Message(64, 2, 3), Message(64, 2, 0), Message(64, 1, 2, received=True)]
+    found = training.play(read(made), taking(5.0), ordered=False)
+    assert found.spans == ((0.0, 5.0), (5.0, 10.0), (0.0, 5.0))
+    assert (found.step, found.communication, found.exposed) == (10.0, 15.0, 10.0)
 
 
 STEP = [
@@ -104,6 +115,38 @@ def test_written_and_read_again():
     assert training.play(again, taking(60.0), False) == training.play(rounded, taking(60.0))
 
 
+GROUPS = ((0, 1), (2, 3))
+PARTED = [
+    Compute(5.0),
+    Collective("all_reduce", 64, groups=GROUPS),
+    Message(4096, 1, 2),
+    Compute(7.0, (1, 2)),
+    Collective("all_gather", 8),
+]
+
+
+@pytest.mark.parametrize("rank", range(5))
+def test_each_rank_s_trace_has_its_own_part(rank):
+    """Rank 4 is in no group: its second computation needs what the first collective needs."""
+    again = step.entries(nodes.read(nodes.write(step.nodes(PARTED, rank=rank))))
+    group = next((each for each in GROUPS if rank in each), None)
+    assert [e.groups for e in again if isinstance(e, Collective)] == [*([(group,)] if group else []), ()]
+    messages = [Message(4096, 1, 2, received=rank == 2)] if rank in (1, 2) else []
+    assert [dataclasses.replace(e, needs=()) for e in again if isinstance(e, Message)] == messages
+    second = next(e for e in again if isinstance(e, Compute) and e.us == 7.0)
+    kinds = [type(again[other]) for other in second.needs]
+    assert kinds == [Compute, *([Collective] if group else []), *([Message] if messages else [])]
+
+
+def test_groups_are_listed_as_pytorch_lists_them():
+    found = schema.decode(nodes.write(step.nodes(PARTED, rank=3)))
+    assert (found[0].name, found[0].type) == ("## process_group:init ##", 1)
+    assert found[0].inputs.values == '[\'[{"pg_name": "2", "ranks": [2, 3]}]\']'
+    (reduced,) = [each for each in found if each.name == "all_reduce_1"]
+    assert schema.attributes(reduced)["pg_name"] == "2"
+    assert found[0].id in reduced.data_deps
+
+
 def test_protobuf_reads_what_is_written():
     found = schema.decode(nodes.write(step.nodes(STEP)))
     assert [each.type for each in found] == [COMP, COLL, COMP, COLL, COMP]
@@ -115,7 +158,13 @@ def test_protobuf_reads_what_is_written():
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        ([node(4, 5, name="send")], r"node 4 \(send\): .* has no COMM_SEND_NODE"),
+        ([node(4, 2, name="load")], r"node 4 \(load\): .* has no MEM_LOAD_NODE"),
+        ([node(4, SEND, comm_size=8, comm_dst=1)], r"its comm_src and comm_dst are None and 1, not two ranks"),
+        ([node(4, RECV, comm_src=0, comm_dst=1)], "its comm_size is None, not a number of bytes from 1"),
+        (
+            [node(4, COLL, comm_type=0, comm_size=8, pg_name="3")],
+            "ranks of its process group 3; listed: none",
+        ),
         ([node(4, COLL, comm_type=9, comm_size=1)], "a barrier cannot be simulated"),
         ([node(4, COLL, comm_size=1)], r"comm_type None cannot be simulated; these can: 0 \(all_reduce\)"),
         ([node(4, COLL, comm_type=0)], "its comm_size is None, not a number of bytes from 1"),
