@@ -46,6 +46,7 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   result["moves"] = c.moves.load();
   result["wakes"] = Doorbell::wakes();
   result["injected_faults"] = Faults::injected();
+  result["sent_bytes"] = c.sent_bytes.load();
   result["spilled_messages"] = c.spills.load();
   result["stashed_bytes"] = engine->unexpected().bytes();
   result["link_bytes"] = engine->links().MemoryBytes();

@@ -231,6 +231,11 @@ void Engine::Finish(const std::shared_ptr<Operation>& op) {
     version_.fetch_add(1, std::memory_order_release);
     active_count_.fetch_sub(1, std::memory_order_release);
   }
+  if (!op->plan().alone()) {
+    uint64_t sent = 0;
+    for (auto& lane : op->lanes()) sent += std::exchange(lane->sent_bytes, 0);
+    counters_.sent_bytes.fetch_add(sent, std::memory_order_relaxed);
+  }
   Status status = op->failed() ? op->status() : Status{};
   if (saver_ && (op->failed() || !op->non_finite_text.empty())) {
     std::string trouble = saver_->Save(*op, op->failed() ? status.message : op->non_finite_text);

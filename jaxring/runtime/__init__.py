@@ -28,6 +28,8 @@ def build_info() -> dict[str, Any]:
 def counters() -> dict[str, int]:
     """Counts since the engines started: operations, failures, sleeps, bytes of links and of unexpected messages.
 
+    ``sent_bytes`` are those that this process's ranks have sent to ranks of other processes, by whichever transport, in
+    operations that have ended: what they carry, without headers.
     ``moves`` counts how often a waiting thread moved to a processor on which no peer waits. ``connections`` counts the
     connections to this process's listener in this epoch of the job, ``refused`` those of them that did not
     authenticate. The names of the CUDA engine (experimental: has run on one GPU only) begin with ``cuda_``; they are

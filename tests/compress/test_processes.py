@@ -25,4 +25,6 @@ def test_layouts_agree(processes):
     assert done.returncode == 0, done.stdout + done.stderr
     here = worker_compressed.digests()
     assert len(here) == len(NAMES) * 2 * 2  # a digest each: all ranks have the same bits
+    counted, needed = next(line for line in done.stdout.splitlines() if line.startswith("sent")).split()[1:]
+    assert counted == needed != "0"
     assert [line for line in done.stdout.splitlines() if line.startswith(NAMES)] == here

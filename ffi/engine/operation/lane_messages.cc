@@ -131,6 +131,7 @@ void Interpreter::Publish(Operation& op, Lane& lane, uint32_t entry, RingSender&
   const MessageId id{op.key(), static_cast<uint32_t>(table.rank), static_cast<uint32_t>(Peer::rank(table.peers[entry])),
                      lane.number, lane.flows[table.flow[entry]].sent++};
   Message message{static_cast<uint32_t>(bytes), plan.check};
+  if (plan.ranks[id.dst].process != plan.process) lane.sent_bytes += bytes;
   if (checksums_) message.checksum = Crc32c(in_block ? lane.value : ring.payload(position), bytes);
   if (in_block) {
     ring.PublishBlock(position, static_cast<uint32_t>(lane.block), id, message);

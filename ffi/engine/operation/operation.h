@@ -93,6 +93,7 @@ struct Lane {
   std::vector<char> staging, scratch;
   std::vector<uint64_t> scratch_elements;
   std::vector<Flow> flows;
+  uint64_t sent_bytes = 0;  // payload of messages to other processes that the engine has not counted yet
   bool done = false;
   // For failure reports: the rank that the current step waits for, and whether it waits to send.
   int waits_for = -1;
