@@ -245,9 +245,22 @@ void Decode(float* to, const char* from, size_t elements, bool stream) {
 }
 
 template <class Code>
-void SumBlock(float* sum, const char* from, size_t stride, size_t rows, uint64_t divisor) {
-  DecodeBlock<Code, Use::kStore>(sum, from);
-  for (size_t row = 1; row < rows; ++row) DecodeBlock<Code, Use::kAdd>(sum, from + row * stride);
+void SumBlock(float* sum, const char* from, size_t stride, size_t rows, uint64_t divisor, const OwnRow& own,
+              const float* values) {
+  for (size_t row = 0; row < rows; ++row) {
+    const char* codes = from + own.place(row) * stride;
+    if (row == own.row && row == 0) {
+      __builtin_memcpy(sum, values, kQuantBlock * sizeof(float));
+    } else if (row == own.row) {
+      for (size_t i = 0; i < kQuantBlock; i += kFloatLanes) {
+        StoreVector<float>(reinterpret_cast<char*>(sum + i), Load(sum + i) + Load(values + i));
+      }
+    } else if (row == 0) {
+      DecodeBlock<Code, Use::kStore>(sum, codes);
+    } else {
+      DecodeBlock<Code, Use::kAdd>(sum, codes);
+    }
+  }
   if (divisor == 0) return;
   const Float factor = Broadcast(1.0f / static_cast<float>(divisor));
   for (size_t i = 0; i < kQuantBlock; i += kFloatLanes) {

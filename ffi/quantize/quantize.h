@@ -32,6 +32,15 @@ struct Rounding {
 // Counters of one block's random bits.
 inline constexpr size_t kQuantWords = kQuantBlock / 4;
 
+// The row of an array that its rank has as it is, and that needs no codes.
+struct OwnRow {
+  static constexpr size_t kNone = ~size_t{0};
+  size_t row = kNone;
+  // Whether the encoded array has no place for it, so that the rows behind it move up.
+  bool left_out = false;
+  size_t place(size_t other) const { return other - (left_out && other > row ? 1 : 0); }
+};
+
 // One format's functions of one instruction set. They must run in the IEEE float mode. No buffer needs alignment.
 struct Quantizers {
   size_t block_bytes;
@@ -41,8 +50,9 @@ struct Quantizers {
   // Decodes `elements` values; `stream` asks for non-temporal stores (the caller fences with StreamFence afterwards).
   void (*decode)(float* to, const char* from, size_t elements, bool stream);
   // sum[i] = from's block of row 0 + that of row 1 + ..., for one block, times 1 / `divisor` unless that is 0. Rows are
-  // `stride` bytes apart.
-  void (*sum_block)(float* sum, const char* from, size_t stride, size_t rows, uint64_t divisor);
+  // `stride` bytes apart. `values` are those of the own row, if there is one.
+  void (*sum_block)(float* sum, const char* from, size_t stride, size_t rows, uint64_t divisor, const OwnRow& own,
+                    const float* values);
 };
 
 // Of this CPU, or of the instruction set that ForceInstructionSet has chosen.
@@ -53,18 +63,27 @@ struct QuantShape {
   QuantFormat format;
   size_t rows;
   size_t row_elements;
+  OwnRow own = {};
   size_t row_bytes() const;
+  size_t encoded_rows() const { return rows - (own.left_out ? 1 : 0); }
 };
 
-// Encodes rows of which only the first `elements` elements exist; the others count as zeros.
+// The own row's values: the first `elements` of them, the others count as zeros.
+struct OwnValues {
+  const float* values = nullptr;
+  size_t elements = 0;
+};
+
+// Encodes rows of which only the first `elements` elements exist; the others count as zeros. The codes of the own row,
+// if the encoded array has a place for them, stay as they are, and its errors are 0.
 void QuantizeRows(const QuantShape& shape, char* to, float* error, const float* from, size_t elements,
                   const Rounding& rounding);
-// Decodes rows of which only the first `elements` elements are wanted.
-void DequantizeRows(const QuantShape& shape, float* to, const char* from, size_t elements);
+// Decodes rows of which only the first `elements` elements are wanted. An own row that is left out is in `own_codes`.
+void DequantizeRows(const QuantShape& shape, float* to, const char* from, size_t elements, const char* own_codes);
 // The sum over the rows, or their mean, in float32 and in the order of the rows, as float32.
-void SumRows(const QuantShape& shape, float* to, const char* from, uint64_t divisor);
+void SumRows(const QuantShape& shape, float* to, const char* from, uint64_t divisor, const OwnValues& own);
 // The same, encoded again as one row. `error`, unless it is null, gets what encode says.
 void SumRowsQuantized(const QuantShape& shape, char* to, float* error, const char* from, uint64_t divisor,
-                      const Rounding& rounding);
+                      const OwnValues& own, const Rounding& rounding);
 
 }  // namespace jaxring

@@ -16,8 +16,11 @@ namespace {
 // What every handler is told of the encoded array. jaxring/compress/native.py writes these attributes.
 struct Encoded {
   QuantShape shape;
-  size_t bytes() const { return shape.rows * shape.row_bytes(); }
+  size_t bytes() const { return shape.encoded_rows() * shape.row_bytes(); }
 };
+
+// What is done with the row of the rank itself. The numbers are those of jaxring/compress/native.py.
+enum class Own : int64_t { kEncoded = 0, kSkipped = 1, kLeftOut = 2 };
 
 ffi::Error Refuse() {
   return ffi::Error(ffi::ErrorCode::kInvalidArgument,
@@ -30,7 +33,18 @@ bool Read(int64_t format, int64_t rows, int64_t row_elements, Encoded* encoded) 
   return true;
 }
 
-// `key`: the seed and the rank. The two hops of an all-reduce have streams of their own.
+constexpr size_t kKeyBytes = 3 * sizeof(uint32_t);
+
+bool ReadOwn(int64_t own, const ffi::AnyBuffer& key, Encoded* encoded) {
+  if (key.size_bytes() != kKeyBytes) return false;
+  if (own == static_cast<int64_t>(Own::kEncoded)) return true;
+  const auto row = size_t{static_cast<const uint32_t*>(key.untyped_data())[2]};
+  encoded->shape.own = {row, own == static_cast<int64_t>(Own::kLeftOut)};
+  return row < encoded->shape.rows;
+}
+
+// `key`: the seed, the number of the rank's random bits, and the rank's row. The two hops of an all-reduce have streams
+// of their own.
 Rounding MakeRounding(bool stochastic, const ffi::AnyBuffer& key, int64_t hop, int64_t first_word) {
   const auto* words = static_cast<const uint32_t*>(key.untyped_data());
   return {stochastic, words[0], 2 * words[1] + static_cast<uint32_t>(hop), static_cast<uint64_t>(first_word)};
@@ -52,9 +66,10 @@ float* ErrorOf(const ffi::RemainingRets& rets, size_t index, size_t elements, bo
 // Encodes elements [first, first + count) of `values` as rows. Results: the codes, and where wanted what they leave
 // out.
 ffi::Error Quantize(ffi::AnyBuffer values, ffi::AnyBuffer key, ffi::RemainingRets rets, int64_t format, int64_t rows,
-                    int64_t row_elements, int64_t first, int64_t count, bool stochastic, int64_t first_word) {
+                    int64_t row_elements, int64_t first, int64_t count, int64_t own, bool stochastic,
+                    int64_t first_word) {
   Encoded encoded;
-  if (!Read(format, rows, row_elements, &encoded) || rets.size() < 1 || key.size_bytes() != 8) return Refuse();
+  if (!Read(format, rows, row_elements, &encoded) || !ReadOwn(own, key, &encoded) || rets.size() < 1) return Refuse();
   ffi::Result<ffi::AnyBuffer> codes = *rets.get<ffi::AnyBuffer>(0);
   bool fits = true;
   float* error = ErrorOf(rets, 1, static_cast<size_t>(count), &fits);
@@ -66,11 +81,23 @@ ffi::Error Quantize(ffi::AnyBuffer values, ffi::AnyBuffer key, ffi::RemainingRet
   return ffi::Error::Success();
 }
 
-// Sums rows. Results: the sum as float32, or as codes, then where wanted what those leave out.
-ffi::Error SumQuantized(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::RemainingRets rets, int64_t format, int64_t rows,
-                        int64_t row_elements, int64_t divisor, bool stochastic, int64_t first_word) {
+// Sums rows. Operands: the codes, the key, and where the rank's own row is not encoded the array of which it is a part:
+// elements [first, first + count) are that array's rows. Results: the sum as float32, or as codes, then where wanted
+// what those leave out.
+ffi::Error SumQuantized(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                        int64_t format, int64_t rows, int64_t row_elements, int64_t first, int64_t count, int64_t own,
+                        int64_t divisor, bool stochastic, int64_t first_word) {
   Encoded encoded;
-  if (!Read(format, rows, row_elements, &encoded) || rets.size() < 1 || key.size_bytes() != 8) return Refuse();
+  if (!Read(format, rows, row_elements, &encoded) || !ReadOwn(own, key, &encoded) || rets.size() < 1) return Refuse();
+  OwnValues own_values;
+  if (const size_t row = encoded.shape.own.row; row != OwnRow::kNone) {
+    if (args.size() != 1) return Refuse();
+    const ffi::AnyBuffer values = *args.get<ffi::AnyBuffer>(0);
+    if (!Within(values, first, count)) return Refuse();
+    const size_t begin = std::min(row * encoded.shape.row_elements, static_cast<size_t>(count));
+    own_values = {static_cast<const float*>(values.untyped_data()) + first + begin,
+                  std::min(encoded.shape.row_elements, static_cast<size_t>(count) - begin)};
+  }
   const QuantShape& shape = encoded.shape;
   ffi::Result<ffi::AnyBuffer> sum = *rets.get<ffi::AnyBuffer>(0);
   bool fits = true;
@@ -80,25 +107,33 @@ ffi::Error SumQuantized(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::Remaining
   const ScopedFloatMode mode(kIeeeFloatMode);
   if (sum->element_type() == ffi::F32) {
     if (sum->element_count() != shape.row_elements) return Refuse();
-    SumRows(shape, static_cast<float*>(sum->untyped_data()), from, static_cast<uint64_t>(divisor));
+    SumRows(shape, static_cast<float*>(sum->untyped_data()), from, static_cast<uint64_t>(divisor), own_values);
   } else {
     if (sum->size_bytes() != shape.row_bytes()) return Refuse();
     SumRowsQuantized(shape, static_cast<char*>(sum->untyped_data()), error, from, static_cast<uint64_t>(divisor),
-                     MakeRounding(stochastic, key, 1, first_word));
+                     own_values, MakeRounding(stochastic, key, 1, first_word));
   }
   return ffi::Error::Success();
 }
 
-// Decodes rows to elements [first, first + count) of the result. Operands: the codes, and where the result has other
-// elements, too, the array whose buffer it takes.
-ffi::Error Dequantize(ffi::AnyBuffer codes, ffi::RemainingArgs, ffi::Result<ffi::AnyBuffer> values, int64_t format,
-                      int64_t rows, int64_t row_elements, int64_t first, int64_t count) {
+// Decodes rows to elements [first, first + count) of the result. Operands: the codes, the key, where the rank's own row
+// is left out of them its codes, and where the result has other elements, too, the array whose buffer it takes.
+ffi::Error Dequantize(ffi::AnyBuffer codes, ffi::AnyBuffer key, ffi::RemainingArgs args,
+                      ffi::Result<ffi::AnyBuffer> values, int64_t format, int64_t rows, int64_t row_elements,
+                      int64_t first, int64_t count, int64_t own) {
   Encoded encoded;
-  if (!Read(format, rows, row_elements, &encoded)) return Refuse();
+  if (!Read(format, rows, row_elements, &encoded) || !ReadOwn(own, key, &encoded)) return Refuse();
+  const char* own_codes = nullptr;
+  if (encoded.shape.own.row != OwnRow::kNone) {
+    if (!encoded.shape.own.left_out || args.size() < 1) return Refuse();
+    const ffi::AnyBuffer row = *args.get<ffi::AnyBuffer>(0);
+    if (row.size_bytes() != encoded.shape.row_bytes()) return Refuse();
+    own_codes = static_cast<const char*>(row.untyped_data());
+  }
   if (!Within(*values, first, count) || codes.size_bytes() != encoded.bytes()) return Refuse();
   const ScopedFloatMode mode(kIeeeFloatMode);
   DequantizeRows(encoded.shape, static_cast<float*>(values->untyped_data()) + first,
-                 static_cast<const char*>(codes.untyped_data()), static_cast<size_t>(count));
+                 static_cast<const char*>(codes.untyped_data()), static_cast<size_t>(count), own_codes);
   return ffi::Error::Success();
 }
 
@@ -114,6 +149,7 @@ XLA_FFI_Error* CpuQuantize(XLA_FFI_CallFrame* frame) {
                              .Attr<int64_t>("row_elements")
                              .Attr<int64_t>("first")
                              .Attr<int64_t>("count")
+                             .Attr<int64_t>("own")
                              .Attr<bool>("stochastic")
                              .Attr<int64_t>("first_word")
                              .To(Quantize)
@@ -125,10 +161,14 @@ XLA_FFI_Error* CpuSumQuantized(XLA_FFI_CallFrame* frame) {
   static auto* handler = ffi::Ffi::Bind()
                              .Arg<ffi::AnyBuffer>()
                              .Arg<ffi::AnyBuffer>()
+                             .RemainingArgs()
                              .RemainingRets()
                              .Attr<int64_t>("format")
                              .Attr<int64_t>("rows")
                              .Attr<int64_t>("row_elements")
+                             .Attr<int64_t>("first")
+                             .Attr<int64_t>("count")
+                             .Attr<int64_t>("own")
                              .Attr<int64_t>("divisor")
                              .Attr<bool>("stochastic")
                              .Attr<int64_t>("first_word")
@@ -140,6 +180,7 @@ XLA_FFI_Error* CpuSumQuantized(XLA_FFI_CallFrame* frame) {
 XLA_FFI_Error* CpuDequantize(XLA_FFI_CallFrame* frame) {
   static auto* handler = ffi::Ffi::Bind()
                              .Arg<ffi::AnyBuffer>()
+                             .Arg<ffi::AnyBuffer>()
                              .RemainingArgs()
                              .Ret<ffi::AnyBuffer>()
                              .Attr<int64_t>("format")
@@ -147,6 +188,7 @@ XLA_FFI_Error* CpuDequantize(XLA_FFI_CallFrame* frame) {
                              .Attr<int64_t>("row_elements")
                              .Attr<int64_t>("first")
                              .Attr<int64_t>("count")
+                             .Attr<int64_t>("own")
                              .To(Dequantize)
                              .release();
   return handler->Call(frame);

@@ -28,7 +28,7 @@ class Compressor:
     """Compresses the leaves of one call's pytree, one after the other."""
 
     def __init__(self, what: str, form: Format, seed: Any, axes: Axes) -> None:
-        self._what, self._form, self._axes = what, form, axes
+        self.form, self._what, self._axes = form, what, axes
         self._stochastic = seed is not None
         self._key = key_of(seed if self._stochastic else 0, axes)
         self._leaves = itertools.count()
@@ -55,13 +55,13 @@ class Compressor:
                 f"jaxring.{self._what}: {x.dtype} cannot be compressed, only {', '.join(_DTYPES)}; convert it first, "
                 "or leave out compress."
             )
-        return Compression(self._form, self._stochastic, next(self._leaves) * _LEAF_WORDS)
+        return Compression(self.form, self._stochastic, next(self._leaves) * _LEAF_WORDS)
 
     def _shorter(self, x: Any) -> bool:
         """Whether fewer bytes are sent than without compression."""
         parts = 1 if self._what == "all_gather" else self._axes.size
         nbytes: int = x.size * x.dtype.itemsize
-        return parts * self._form.row_bytes(-(-x.size // parts)) < nbytes
+        return parts * self.form.row_bytes(-(-x.size // parts)) < nbytes
 
 
 def wanted(what: str, compress: Any, seed: Any, axes: Axes, op: str | None, algorithm: str | None) -> Compressor | None:

@@ -1,12 +1,13 @@
 """The arithmetic of compressed collectives on CPUs: custom calls of ffi/xla/quantize_handlers.cc.
 
 `jaxring.compress.portable` has functions of the same names for other platforms. All take and give float32; ``key`` is
-uint32[2], the seed and the rank.
+uint32[3]: the seed, the number of the rank's random bits, and the row of the rank itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -26,6 +27,17 @@ class Rounding(NamedTuple):
     first_word: int = 0
 
 
+class Own(enum.IntEnum):
+    """What becomes of the row of the rank itself; the numbers are those of ffi/xla/quantize_handlers.cc.
+
+    It has codes as the others; or none, in its place in the array of codes; or that array has no place for it.
+    """
+
+    ENCODED = 0
+    SKIPPED = 1
+    LEFT_OUT = 2
+
+
 @dataclasses.dataclass(frozen=True)
 class Rows:
     """Elements [first, first + count) of a flat array, as ``rows`` rows of ``row_elements``; zeros fill up the last."""
@@ -34,6 +46,16 @@ class Rows:
     row_elements: int
     first: int
     count: int
+    own: Own = Own.ENCODED
+
+    @property
+    def encoded(self) -> int:
+        """Rows that an array of codes has a place for."""
+        return self.rows - (self.own is Own.LEFT_OUT)
+
+    def attributes(self) -> dict[str, np.int64]:
+        """As the handlers read them."""
+        return {field.name: np.int64(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
 
 def _type(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -41,65 +63,78 @@ def _type(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def quantize(form: Format, x: Any, key: Any, rows: Rows, rounding: Rounding, *, feedback: bool = False) -> Any:
-    """Codes, uint8[rows, bytes], of ``x``, and with ``feedback`` what they leave out, float32[count]."""
-    results = [_type((rows.rows, form.row_bytes(rows.row_elements)), jnp.uint8)]
+    """Codes, uint8[rows, bytes], of ``x``, and with ``feedback`` what they leave out, float32[count].
+
+    The bytes of a row that is skipped can be any; what is left out of it is 0.
+    """
+    results = [_type((rows.encoded, form.row_bytes(rows.row_elements)), jnp.uint8)]
     if feedback:
         results.append(_type((rows.count,), jnp.float32))
     found = jax.ffi.ffi_call(QUANTIZE, results)(
         x,
         key,
         format=np.int64(form.number),
-        rows=np.int64(rows.rows),
-        row_elements=np.int64(rows.row_elements),
-        first=np.int64(rows.first),
-        count=np.int64(rows.count),
+        **rows.attributes(),
         stochastic=rounding.stochastic,
         first_word=np.int64(rounding.first_word),
     )
     return tuple(found) if feedback else found[0]
 
 
-def _sum(form: Format, codes: Any, key: Any, elements: int, divisor: int, rounding: Rounding, results: Any) -> Any:
+def _sum(form: Format, codes: Any, key: Any, rows: Rows, x: Any, divisor: int, rounding: Rounding, results: Any) -> Any:
     call: Any = jax.ffi.ffi_call(SUM_QUANTIZED, results)
     return call(
         codes,
         key,
+        *(() if rows.own is Own.ENCODED else (x,)),
         format=np.int64(form.number),
-        rows=np.int64(codes.shape[0]),
-        row_elements=np.int64(elements),
+        **rows.attributes(),
         divisor=np.int64(divisor),
         stochastic=rounding.stochastic,
         first_word=np.int64(rounding.first_word),
     )
 
 
-def sum_rows(form: Format, codes: Any, elements: int, divisor: int) -> Any:
-    """The sum over the rows, float32[elements]; times 1 / ``divisor`` unless that is 0."""
-    key = jnp.zeros(2, jnp.uint32)
-    return _sum(form, codes, key, elements, divisor, Rounding(False), [_type((elements,), jnp.float32)])[0]
+def sum_rows(form: Format, codes: Any, key: Any, rows: Rows, x: Any, divisor: int) -> Any:
+    """The sum over the rows, float32[row_elements]; times 1 / ``divisor`` unless that is 0.
+
+    Where ``rows`` has a row without codes, its values are those of ``x``, which has this rank's rows.
+    """
+    results = [_type((rows.row_elements,), jnp.float32)]
+    return _sum(form, codes, key, rows, x, divisor, Rounding(False), results)[0]
 
 
 def sum_quantized(
-    form: Format, codes: Any, key: Any, elements: int, divisor: int, rounding: Rounding, *, feedback: bool = False
+    form: Format,
+    codes: Any,
+    key: Any,
+    rows: Rows,
+    x: Any,
+    divisor: int,
+    rounding: Rounding,
+    *,
+    feedback: bool = False,
 ) -> Any:
-    """The same, quantised again: uint8[bytes], and with ``feedback`` what that leaves out, float32[elements]."""
-    results = [_type((form.row_bytes(elements),), jnp.uint8)]
+    """The same, quantised again: uint8[bytes], and with ``feedback`` what that leaves out, float32[row_elements]."""
+    results = [_type((form.row_bytes(rows.row_elements),), jnp.uint8)]
     if feedback:
-        results.append(_type((elements,), jnp.float32))
-    found = _sum(form, codes, key, elements, divisor, rounding, results)
+        results.append(_type((rows.row_elements,), jnp.float32))
+    found = _sum(form, codes, key, rows, x, divisor, rounding, results)
     return tuple(found) if feedback else found[0]
 
 
-def dequantize(form: Format, codes: Any, rows: Rows, elements: int, onto: Any = None) -> Any:
-    """float32[elements] with the values of ``codes`` in their place, and with those of ``onto`` elsewhere."""
-    operands = [codes] if onto is None else [codes, onto]
-    aliases = None if onto is None else {1: 0}
+def dequantize(
+    form: Format, codes: Any, key: Any, rows: Rows, elements: int, onto: Any = None, own_codes: Any = None
+) -> Any:
+    """float32[elements] with the values of ``codes`` in their place, and with those of ``onto`` elsewhere.
+
+    ``own_codes`` are those of the row that ``codes`` leaves out.
+    """
+    operands = [codes, key, *(value for value in (own_codes, onto) if value is not None)]
+    aliases = None if onto is None else {len(operands) - 1: 0}
     call: Any = jax.ffi.ffi_call(DEQUANTIZE, _type((elements,), jnp.float32), input_output_aliases=aliases)
     return call(
         *operands,
         format=np.int64(form.number),
-        rows=np.int64(rows.rows),
-        row_elements=np.int64(rows.row_elements),
-        first=np.int64(rows.first),
-        count=np.int64(rows.count),
+        **rows.attributes(),
     )

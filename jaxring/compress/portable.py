@@ -13,6 +13,7 @@ import numpy as np
 from jax.extend.random import threefry_2x32
 
 from jaxring.compress.formats import BLOCK
+from jaxring.compress.native import Own
 
 if TYPE_CHECKING:
     from jaxring.compress.formats import Format
@@ -157,47 +158,88 @@ def _rows(form: Format, codes: Any) -> Any:
     return codes.reshape(*codes.shape[:-1], -1, form.block_bytes)
 
 
+def _others(key: Any, rows: Rows) -> Any:
+    """The rows that an array of codes has a place for."""
+    places = jnp.arange(rows.encoded)
+    return places + (places >= key[2]) if rows.own is Own.LEFT_OUT else places
+
+
+def _with_own(form: Format, codes: Any, key: Any, rows: Rows, own: Any) -> Any:
+    """Codes of all rows: where those of this rank are left out, ``own``, or any if that is None."""
+    codes = _rows(form, codes).reshape(rows.encoded, -1, form.block_bytes)
+    if rows.own is not Own.LEFT_OUT:
+        return codes
+    whole = jnp.zeros((rows.rows, *codes.shape[1:]), codes.dtype).at[_others(key, rows)].set(codes)
+    return whole if own is None else whole.at[key[2]].set(_rows(form, own))
+
+
+def _as_rows(x: Any, rows: Rows) -> Any:
+    part = x[rows.first : rows.first + rows.count]
+    return jnp.pad(part, (0, rows.rows * rows.row_elements - rows.count)).reshape(rows.rows, rows.row_elements)
+
+
 def quantize(form: Format, x: Any, key: Any, rows: Rows, rounding: Rounding, *, feedback: bool = False) -> Any:
     """See `jaxring.compress.native.quantize`."""
-    part = x[rows.first : rows.first + rows.count]
-    padded = jnp.pad(part, (0, rows.rows * rows.row_elements - rows.count)).reshape(rows.rows, rows.row_elements)
-    blocks = _blocks(padded)
+    whole = _as_rows(x, rows)
+    blocks = _blocks(whole)
     random = _random(key, 0, rounding.first_word, blocks.shape) if rounding.stochastic else None
     codes = _encode(form, blocks, random)
-    encoded = codes.reshape(rows.rows, -1)
+    encoded = codes.reshape(rows.rows, -1)[_others(key, rows)]
     if not feedback:
         return encoded
-    decoded = _flat(_decode(form, codes), rows.row_elements).reshape(-1)[: rows.count]
-    return encoded, _left_out(part, decoded)
+    left = _left_out(whole, _flat(_decode(form, codes), rows.row_elements))
+    if rows.own is not Own.ENCODED:
+        left = left.at[key[2]].set(0)
+    return encoded, left.reshape(-1)[: rows.count]
 
 
-def sum_rows(form: Format, codes: Any, elements: int, divisor: int) -> Any:
+def sum_rows(form: Format, codes: Any, key: Any, rows: Rows, x: Any, divisor: int) -> Any:
     """See `jaxring.compress.native.sum_rows`."""
-    blocks = _rows(form, codes)
+    blocks = _with_own(form, codes, key, rows, None)
+    encoded = jnp.ones(rows.rows, bool)
+    mine = jnp.zeros((*blocks.shape[1:-1], BLOCK), jnp.float32)
+    if rows.own is not Own.ENCODED:
+        encoded = encoded.at[key[2]].set(False)
+        mine = _blocks(_as_rows(x, rows)[key[2]])
+
+    def value(row: Any) -> Any:
+        return jnp.where(row[1], _decode(form, row[0]), mine)
 
     def add(total: Any, row: Any) -> tuple[Any, None]:
-        return total + _decode(form, row), None
+        return total + value(row), None
 
-    total, _ = jax.lax.scan(add, _decode(form, blocks[0]), blocks[1:], unroll=min(8, len(blocks)))
-    return _flat(total * (np.float32(1) / np.float32(divisor)) if divisor else total, elements)
+    first, rest = (blocks[0], encoded[0]), (blocks[1:], encoded[1:])
+    total, _ = jax.lax.scan(add, value(first), rest, unroll=min(8, rows.rows))
+    return _flat(total * (np.float32(1) / np.float32(divisor)) if divisor else total, rows.row_elements)
 
 
 def sum_quantized(
-    form: Format, codes: Any, key: Any, elements: int, divisor: int, rounding: Rounding, *, feedback: bool = False
+    form: Format,
+    codes: Any,
+    key: Any,
+    rows: Rows,
+    x: Any,
+    divisor: int,
+    rounding: Rounding,
+    *,
+    feedback: bool = False,
 ) -> Any:
     """See `jaxring.compress.native.sum_quantized`."""
-    total = sum_rows(form, codes, elements, divisor)
+    total = sum_rows(form, codes, key, rows, x, divisor)
     blocks = _blocks(total)
     random = _random(key, 1, rounding.first_word, blocks.shape) if rounding.stochastic else None
     encoded = _encode(form, blocks, random)
     if not feedback:
         return encoded.reshape(-1)
-    return encoded.reshape(-1), _left_out(total, _flat(_decode(form, encoded), elements))
+    return encoded.reshape(-1), _left_out(total, _flat(_decode(form, encoded), rows.row_elements))
 
 
-def dequantize(form: Format, codes: Any, rows: Rows, elements: int, onto: Any = None) -> Any:
+def dequantize(
+    form: Format, codes: Any, key: Any, rows: Rows, elements: int, onto: Any = None, own_codes: Any = None
+) -> Any:
     """See `jaxring.compress.native.dequantize`."""
-    values = _flat(_decode(form, _rows(form, codes)), rows.row_elements).reshape(-1)[: rows.count]
+    whole = _with_own(form, codes, key, rows, own_codes)
+    values = _flat(_decode(form, whole), rows.row_elements).reshape(-1)[: rows.count]
     if rows.count == elements:
         return values
     onto = jnp.zeros(elements, jnp.float32) if onto is None else onto

@@ -46,13 +46,18 @@ def key_of(seed: Any, axes: Axes) -> Any:
     return jnp.stack([jnp.asarray(seed).astype(jnp.uint32), jnp.asarray(mine).astype(jnp.uint32)])
 
 
+def _with_row(key: Any, axes: Axes) -> Any:
+    """What the arithmetic takes: uint32[3], a key and this rank's row, which batching may change."""
+    return jnp.stack([key[0], key[1], rank(axes).astype(jnp.uint32)])
+
+
 def apply(name: str, x: Any, key: Any, axes: Axes, options: Options, compression: Compression) -> Any:
     """Binds a primitive. ``x`` is float32. A single rank's value is not rounded."""
     if axes.size == 1 or not axes.names:
         return primitives.apply(name, cast_varying(x, axes, options), axes, options)
     params: dict[str, Any] = {"axes": axes, "options": options, "compression": compression}
     x = cast_varying(x, axes, options)
-    return PRIMITIVES[name].bind(x, key, **params)  # type: ignore[no-untyped-call]
+    return PRIMITIVES[name].bind(x, _with_row(key, axes), **params)  # type: ignore[no-untyped-call]
 
 
 def apply_with_error(x: Any, key: Any, axes: Axes, options: Options, compression: Compression) -> tuple[Any, Any]:
@@ -61,7 +66,7 @@ def apply_with_error(x: Any, key: Any, axes: Axes, options: Options, compression
         return primitives.apply("all_reduce", cast_varying(x, axes, options), axes, options), jnp.zeros_like(x)
     params: dict[str, Any] = {"axes": axes, "options": options, "compression": compression}
     x = cast_varying(x, axes, options)
-    y, error = with_error_p.bind(x, key, **params)  # type: ignore[no-untyped-call]
+    y, error = with_error_p.bind(x, _with_row(key, axes), **params)  # type: ignore[no-untyped-call]
     return y, error
 
 

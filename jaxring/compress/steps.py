@@ -1,20 +1,23 @@
 """Compressed collectives, composed of quantisation and of collectives on bytes.
 
-An all-reduce is two-shot: each rank quantises its value, an all-to-all brings the parts of all ranks to the part's
-owner, the owner sums them in float32 and quantises the sum, and an all-gather spreads it. Every rank decodes the same
-bytes, the owner its own ones, too, so all get the same bits. A large value goes in pieces, so that the arithmetic of
-one overlaps with the transfer of another.
+An all-reduce is two-shot: each rank quantises the parts of its value that others own, an all-to-all brings the parts to
+their owners, the owner of a part sums the others' codes and its own values in float32 and quantises the sum, and an
+all-gather spreads it. Every rank decodes the same bytes, the owner its own ones, too, so all get the same bits. A large
+value goes in pieces, so that the arithmetic of one overlaps with the transfer of another.
+
+Two ranks exchange codes by a permutation: what a rank would send to itself is not even copied.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 
 from jaxring.compress import native, portable
 from jaxring.compress.formats import BLOCK
-from jaxring.compress.native import Rounding, Rows
+from jaxring.compress.native import Own, Rounding, Rows
 from jaxring.tracing.primitives import apply
 
 if TYPE_CHECKING:
@@ -51,9 +54,30 @@ class Call(NamedTuple):
         """That of the elements whose random bits begin at ``first_word``."""
         return Rounding(self.stochastic, self.first_word + first_word)
 
+    def without_own(self, rows: Rows) -> Rows:
+        """``rows`` of an array whose part of this rank stays with it."""
+        return dataclasses.replace(rows, own=Own.LEFT_OUT if self.axes.size == 2 else Own.SKIPPED)
+
     def move(self, name: str, codes: Any) -> Any:
         """A collective on bytes."""
         return apply(name, codes, self.axes, self.options._replace(op=None))
+
+    def to_owners(self, codes: Any) -> Any:
+        """The rows of all ranks for this one's part, of codes that are `without_own`."""
+        return self._swap(codes) if self.axes.size == 2 else self.move("all_to_all", codes)
+
+    def spread(self, total: Any, rows: Rows) -> tuple[Any, Rows, Any]:
+        """The codes of all parts, their rows, and the codes of this rank's part if the first leave these out."""
+        if self.axes.size == 2:
+            return self._swap(total), dataclasses.replace(rows, own=Own.LEFT_OUT), total
+        return self.move("all_gather", total), dataclasses.replace(rows, own=Own.ENCODED), None
+
+    def _swap(self, codes: Any) -> Any:
+        """What the other of two ranks has."""
+        groups = self.axes.groups or ((0, 1),)
+        pairs = tuple(pair for first, second in groups for pair in ((first, second), (second, first)))
+        whole = self.axes.over(self.axes.names)
+        return apply("permute", codes, whole, self.options._replace(op=None, perm=pairs))
 
 
 def pieces(elements: int, ranks: int) -> list[Rows]:
@@ -68,66 +92,67 @@ def all_reduce(call: Call, x: Any, key: Any) -> Any:
     """The reduction of ``x``, float32 of any shape, on all ranks."""
     flat = x.reshape(-1)
     result: Any = None
-    for rows in pieces(flat.size, call.axes.size):
-        word = rows.first // 4
-        codes = call.arithmetic.quantize(call.form, flat, key, rows, call.rounding(word))
-        parts = call.move("all_to_all", codes)
-        total = call.arithmetic.sum_quantized(
-            call.form, parts, key, rows.row_elements, call.divisor, call.rounding(word)
-        )
-        spread = call.move("all_gather", total)
-        result = call.arithmetic.dequantize(call.form, spread, rows, flat.size, result)
+    for whole in pieces(flat.size, call.axes.size):
+        rows, rounding = call.without_own(whole), call.rounding(whole.first // 4)
+        parts = call.to_owners(call.arithmetic.quantize(call.form, flat, key, rows, rounding))
+        total = call.arithmetic.sum_quantized(call.form, parts, key, rows, flat, call.divisor, rounding)
+        spread, rows, own = call.spread(total, rows)
+        result = call.arithmetic.dequantize(call.form, spread, key, rows, flat.size, result, own)
     return jnp.reshape(result, x.shape)
 
 
 def all_reduce_with_error(call: Call, x: Any, key: Any) -> tuple[Any, Any]:
     """The reduction, and what this rank should add to its next value to make up for what was left out of this one.
 
-    That is what its own codes left out, and, of the part that it owns, what the codes of the sum left out.
+    That is what its codes left out of the parts of others, and what the codes of the sum left out of its own.
     """
     flat, errors = x.reshape(-1), []
     result: Any = None
-    for rows in pieces(flat.size, call.axes.size):
-        word = rows.first // 4
-        codes, error = call.arithmetic.quantize(call.form, flat, key, rows, call.rounding(word), feedback=True)
-        parts = call.move("all_to_all", codes)
+    for whole in pieces(flat.size, call.axes.size):
+        rows, rounding = call.without_own(whole), call.rounding(whole.first // 4)
+        codes, error = call.arithmetic.quantize(call.form, flat, key, rows, rounding, feedback=True)
+        parts = call.to_owners(codes)
         total, lost = call.arithmetic.sum_quantized(
-            call.form, parts, key, rows.row_elements, call.divisor, call.rounding(word), feedback=True
+            call.form, parts, key, rows, flat, call.divisor, rounding, feedback=True
         )
-        spread = call.move("all_gather", total)
-        result = call.arithmetic.dequantize(call.form, spread, rows, flat.size, result)
+        spread, rows, own = call.spread(total, rows)
+        result = call.arithmetic.dequantize(call.form, spread, key, rows, flat.size, result, own)
         error = jnp.pad(error, (0, rows.rows * rows.row_elements - rows.count)).reshape(rows.rows, rows.row_elements)
         lost = lost * call.axes.size if call.divisor else lost
-        owned = jnp.arange(rows.rows, dtype=jnp.uint32)[:, None] == key[1]
-        errors.append(jnp.where(owned, error + lost, error).reshape(-1)[: rows.count])
+        owned = jnp.arange(rows.rows, dtype=jnp.uint32)[:, None] == key[2]
+        errors.append(jnp.where(owned, lost, error).reshape(-1)[: rows.count])
     return jnp.reshape(result, x.shape), jnp.reshape(jnp.concatenate(errors), x.shape)
 
 
-def _encoded(call: Call, x: Any, key: Any, rows: int) -> tuple[Any, Rows]:
-    shape = Rows(rows, x.size // rows, 0, x.size)
-    return call.arithmetic.quantize(call.form, x.reshape(-1), key, shape, call.rounding()), shape
+def _encoded(call: Call, x: Any, key: Any, rows: Rows) -> Any:
+    return call.arithmetic.quantize(call.form, x.reshape(-1), key, rows, call.rounding())
 
 
 def all_gather(call: Call, x: Any, key: Any) -> Any:
     """(ranks, *shape): the values of all ranks."""
-    codes, _ = _encoded(call, x, key, 1)
+    codes = _encoded(call, x, key, Rows(1, x.size, 0, x.size))
     ranks = call.axes.size
     gathered = call.move("all_gather", codes[0])
     rows = Rows(ranks, x.size, 0, ranks * x.size)
-    return call.arithmetic.dequantize(call.form, gathered, rows, rows.count).reshape(ranks, *x.shape)
+    return call.arithmetic.dequantize(call.form, gathered, key, rows, rows.count).reshape(ranks, *x.shape)
+
+
+def _blocks(call: Call, x: Any) -> Rows:
+    return Rows(call.axes.size, x.size // call.axes.size, 0, x.size)
 
 
 def all_to_all(call: Call, x: Any, key: Any) -> Any:
     """``x`` has a block for each rank, and so has the result."""
-    codes, rows = _encoded(call, x, key, call.axes.size)
-    return call.arithmetic.dequantize(call.form, call.move("all_to_all", codes), rows, x.size).reshape(x.shape)
+    rows = _blocks(call, x)
+    moved = call.move("all_to_all", _encoded(call, x, key, rows))
+    return call.arithmetic.dequantize(call.form, moved, key, rows, x.size).reshape(x.shape)
 
 
 def reduce_scatter(call: Call, x: Any, key: Any) -> Any:
     """``x`` has a block for each rank; the result is the sum of the ranks' blocks for this one."""
-    codes, rows = _encoded(call, x, key, call.axes.size)
-    parts = call.move("all_to_all", codes)
-    return call.arithmetic.sum_rows(call.form, parts, rows.row_elements, call.divisor).reshape(x.shape[1:])
+    rows = call.without_own(_blocks(call, x))
+    parts = call.to_owners(_encoded(call, x, key, rows))
+    return call.arithmetic.sum_rows(call.form, parts, key, rows, x.reshape(-1), call.divisor).reshape(x.shape[1:])
 
 
 STEPS = {

@@ -1,11 +1,4 @@
-"""Optax transformations that reduce gradients over ranks. `import jaxring` does not import this; it needs optax.
-
-    import jaxring.optax
-
-    optimizer = optax.chain(jaxring.optax.compressed_mean("data", "int8"), optax.adamw(3e-3))
-
-docs/concepts/compression.md has the arithmetic.
-"""
+"""The mean of gradients in a compressed format, with error feedback. See docs/concepts/compression.md."""
 
 from __future__ import annotations
 
@@ -16,15 +9,19 @@ import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 
 from jaxring.compress.calls import wanted
+from jaxring.compress.formats import BLOCK
 from jaxring.tracing import checks, replicated
-from jaxring.tracing.axes import call_site, named, resolve
+from jaxring.tracing.axes import call_site, resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jaxring.compress.formats import Format
     from jaxring.tracing.axes import AxisName
 
-__all__ = ["CompressedMeanState", "compressed_mean", "state_specs"]
-
 _WHAT = "optax.compressed_mean"
+# Leaves of up to so many elements travel together: by itself each would cost two collectives and its own arithmetic.
+_SMALL = 1 << 14
 
 
 class CompressedMeanState(NamedTuple):
@@ -72,17 +69,21 @@ def compressed_mean(
             raise ValueError(f"jaxring.{_WHAT}: compress=None leaves nothing to do; use jaxring.all_reduce.")
         replicated.warn(_WHAT, updates, axes, "mean")
         step = state.step + 1
-        if state.residual is None:
-            mean = jax.tree.map(lambda g: compressor.bind(g, options), updates)
-            return mean, CompressedMeanState(step, None)
         leaves, tree = jax.tree.flatten(updates)
-        means, residuals = [], []
-        for gradient, residual in zip(leaves, jax.tree.leaves(state.residual), strict=True):
-            whole = gradient.astype(jnp.float32) + residual[0]
-            mean, left = compressor.bind_with_error(whole, options)
-            means.append(mean.astype(gradient.dtype))
-            residuals.append(left[None])
-        return jax.tree.unflatten(tree, means), CompressedMeanState(step, jax.tree.unflatten(tree, residuals))
+        wholes = leaves
+        if state.residual is not None:
+            residuals = jax.tree.leaves(state.residual)
+            wholes = [g.astype(jnp.float32) + r[0] for g, r in zip(leaves, residuals, strict=True)]
+        packed, unpack = _packed(wholes, compressor.form)
+        if state.residual is None:
+            means = unpack([compressor.bind(value, options) for value in packed])
+            left = None
+        else:
+            both = [compressor.bind_with_error(value, options) for value in packed]
+            means = unpack([mean for mean, _ in both])
+            left = jax.tree.unflatten(tree, [error[None] for error in unpack([error for _, error in both])])
+        means = [mean.astype(g.dtype) for mean, g in zip(means, leaves, strict=True)]
+        return jax.tree.unflatten(tree, means), CompressedMeanState(step, left)
 
     return optax.GradientTransformation(init, update)
 
@@ -93,18 +94,24 @@ def _mixed(seed: int, step: jax.Array) -> jax.Array:
     return mixed
 
 
-def state_specs(state: Any, axis_name: AxisName) -> Any:
-    """The `jax.sharding.PartitionSpec` of each array of an optimiser's state, for `jax.shard_map`.
+def _packed(leaves: Sequence[Any], form: Format) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
+    """The leaves with the small ones in one float32 vector, and the function that takes results apart again.
 
-    ``state`` is a state, or its shapes as of `jax.eval_shape`, that may hold a `CompressedMeanState` anywhere.
-    Residuals have ranks on their first axis; everything else is the same on all ranks.
+    Each leaf begins a block of its own, so that no leaf's scale depends on another. Leaves that blocks would make
+    longer stay as they are.
     """
-    whole: Any = jax.sharding.PartitionSpec()  # type: ignore[no-untyped-call]
-    by_rank: Any = jax.sharding.PartitionSpec(named("optax.state_specs", axis_name))  # type: ignore[no-untyped-call]
+    small = [i for i, x in enumerate(leaves) if x.size <= _SMALL and form.row_bytes(x.size) < x.size * x.dtype.itemsize]
+    others = [i for i in range(len(leaves)) if i not in set(small)]
+    parts = [jnp.ravel(leaves[i]).astype(jnp.float32) for i in small]
+    vectors = [jnp.concatenate([jnp.pad(part, (0, -part.size % BLOCK)) for part in parts])] if small else []
 
-    def of(node: Any) -> Any:
-        if isinstance(node, CompressedMeanState):
-            return CompressedMeanState(whole, jax.tree.map(lambda _: by_rank, node.residual))
-        return whole
+    def unpack(results: Sequence[Any]) -> list[Any]:
+        found: dict[int, Any] = dict(zip(others, results, strict=False))
+        at = 0
+        for i in small:
+            size = leaves[i].size
+            found[i] = jnp.reshape(results[-1][at : at + size], leaves[i].shape)
+            at += size + -size % BLOCK
+        return [found[i] for i in range(len(leaves))]
 
-    return jax.tree.map(of, state, is_leaf=lambda node: isinstance(node, CompressedMeanState))
+    return [*(leaves[i] for i in others), *vectors], unpack

@@ -95,6 +95,25 @@ def test_the_others(name):
         assert np.all(np.abs(kept[rank] - exact) <= bound)
 
 
+@pytest.mark.parametrize("n", [2, N])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rank_adds_its_own_values_exactly(name, n):
+    x = np.zeros((n, n, WIDE), np.float32)
+    for rank in range(n):
+        x[rank, rank] = data(WIDE, rank)["normal"]
+    y = on_ranks(lambda v: jaxring.reduce_scatter(v, "x", compress=name), x, n=n)
+    np.testing.assert_array_equal(y, x[np.arange(n), np.arange(n)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_ranks_get_the_same_bits(name):
+    x = values()[:2]
+    y = on_ranks(lambda v: jaxring.all_reduce(v, "x", compress=name), x, n=2)
+    exact, bound, _ = summed(name, x, False)
+    assert np.all(np.abs(y[0] - exact) <= bound)
+    np.testing.assert_array_equal(y[0], y[1])
+
+
 def test_tiled_and_groups():
     x = values(shape=(2 * N, WIDE))
     y = on_ranks(lambda v: jaxring.reduce_scatter(v, "x", "mean", tiled=True, compress="int8"), x)

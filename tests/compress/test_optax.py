@@ -76,6 +76,26 @@ def test_the_mean_over_time_is_right_only_with_feedback():
     assert with_feedback < without / 2
 
 
+@pytest.mark.parametrize("feedback", [True, False])
+def test_small_leaves_travel_together(feedback):
+    """Each in blocks of its own: the large values of one do not spoil those of its neighbour."""
+    rng = np.random.default_rng(0)
+    leaves = [rng.standard_normal((N, 150 + i)).astype(np.float32) * 1000.0**i for i in range(8)]
+    transformation = jaxring.optax.compressed_mean("x", error_feedback=feedback)
+
+    def update(g):
+        mean, _ = transformation.update([v[0] for v in g], transformation.init([v[0] for v in g]))
+        return [m[None] for m in mean]
+
+    mesh = Mesh(np.array(jax.devices()[:N]), ("x",))
+    step = jax.jit(jax.shard_map(update, mesh=mesh, in_specs=P("x"), out_specs=P("x")))
+    before = jaxring.counters()["operations"]
+    means = jax.block_until_ready(step(leaves))
+    assert jaxring.counters()["operations"] - before == 2  # of one all-reduce: to the owners, and back
+    for leaf, mean in zip(leaves, means, strict=True):
+        assert np.max(np.abs(mean - leaf.mean(axis=0))) < 0.02 * np.max(np.abs(leaf))
+
+
 def test_each_step_has_random_bits_of_its_own():
     transformation = jaxring.optax.compressed_mean("x", "int4", error_feedback=False, seed=1)
     mesh = Mesh(np.array(jax.devices()[:N]), ("x",))

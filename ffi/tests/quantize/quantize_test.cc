@@ -1,6 +1,7 @@
 // Every instruction set gives the same codes, the same sums and the same values, and touches nothing beyond them.
 #include "quantize/quantize.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -35,8 +36,11 @@ std::vector<float> Values(bool finite) {
 }
 
 // Codes, what they leave out, the sum's codes, what those leave out, the sum, and the values: as bytes.
-std::vector<std::string> Everything(QuantFormat format, bool stochastic, const std::vector<float>& values) {
-  const QuantShape shape{format, 3, 300};
+std::vector<std::string> Everything(QuantFormat format, bool stochastic, const std::vector<float>& values,
+                                    const OwnRow& own = {}) {
+  const QuantShape shape{format, 3, 300, own};
+  const OwnValues own_values{own.row == OwnRow::kNone ? nullptr : values.data() + own.row * 300,
+                             std::min<size_t>(300, kElements - 300 * (own.row % 3))};
   const Rounding rounding{stochastic, 7, 9, 64};
   constexpr size_t kGuard = 64;
   std::vector<std::string> found;
@@ -45,13 +49,13 @@ std::vector<std::string> Everything(QuantFormat format, bool stochastic, const s
     CHECK(bytes.substr(bytes.size() - kGuard) == std::string(kGuard, '\x5a'));
     found.push_back(std::move(bytes));
   };
-  std::string codes = buffer(3 * shape.row_bytes()), error = buffer(4 * kElements);
+  std::string codes = buffer(shape.encoded_rows() * shape.row_bytes()), error = buffer(4 * kElements);
   QuantizeRows(shape, codes.data(), reinterpret_cast<float*>(error.data()), values.data(), kElements, rounding);
   std::string again = buffer(shape.row_bytes()), lost = buffer(4 * 300), sum = buffer(4 * 300);
-  SumRowsQuantized(shape, again.data(), reinterpret_cast<float*>(lost.data()), codes.data(), 3, rounding);
-  SumRows(shape, reinterpret_cast<float*>(sum.data()), codes.data(), 0);
+  SumRowsQuantized(shape, again.data(), reinterpret_cast<float*>(lost.data()), codes.data(), 3, own_values, rounding);
+  SumRows(shape, reinterpret_cast<float*>(sum.data()), codes.data(), 0, own_values);
   std::string decoded = buffer(4 * kElements);
-  DequantizeRows(shape, reinterpret_cast<float*>(decoded.data()), codes.data(), kElements);
+  DequantizeRows(shape, reinterpret_cast<float*>(decoded.data()), codes.data(), kElements, again.data());
   for (std::string* each : {&codes, &error, &again, &lost, &sum, &decoded}) keep(std::move(*each));
   return found;
 }
@@ -64,14 +68,55 @@ CASE("every instruction set gives the same bits") {
         const std::vector<float> values = Values(finite);
         CHECK(ForceInstructionSet("baseline"));
         const auto want = Everything(format, stochastic, values);
+        const auto own = Everything(format, stochastic, values, {2, true});
         for (const char* name : {"avx2", "avx512"}) {
           if (!ForceInstructionSet(name)) continue;
           const auto got = Everything(format, stochastic, values);
+          if (finite) CHECK(Everything(format, stochastic, values, {2, true}) == own);
           CHECK(got[0] == want[0]);
           CHECK(got[1] == want[1]);
           if (finite) CHECK(got == want);
         }
       }
+    }
+  }
+}
+
+CASE("a rank's own row counts as it is, in the order of the rows, and is not encoded") {
+  for (QuantFormat format : kFormats) {
+    const std::vector<float> values = Values(true);
+    const auto all = Everything(format, false, values);
+    const size_t row_bytes = QuantShape{format, 3, 300}.row_bytes();
+    for (size_t row = 0; row < 3; ++row) {
+      const auto skipped = Everything(format, false, values, {row, false});
+      const auto left_out = Everything(format, false, values, {row, true});
+      // All but the codes, whose own row is any bytes or is not there, and what is decoded where it was.
+      for (size_t i : {1, 2, 3, 4}) CHECK(skipped[i] == left_out[i]);
+      for (size_t other = 0, place = 0; other < 3; ++other) {
+        if (other == row) continue;
+        const std::string want = all[0].substr(other * row_bytes, row_bytes);
+        CHECK(skipped[0].substr(other * row_bytes, row_bytes) == want);
+        CHECK(left_out[0].substr(place++ * row_bytes, row_bytes) == want);
+      }
+      std::vector<float> error(kElements), decoded(kElements), sum(300);
+      std::memcpy(error.data(), left_out[1].data(), 4 * kElements);
+      std::memcpy(sum.data(), left_out[4].data(), 4 * 300);
+      std::memcpy(decoded.data(), all[5].data(), 4 * kElements);
+      for (size_t i = 0; i < 300; ++i) {
+        float want = 0;
+        for (size_t other = 0; other < 3; ++other) {
+          const size_t at = 300 * other + i;
+          const float part = at >= kElements ? 0 : other == row ? values[at] : decoded[at];
+          want = other == 0 ? part : want + part;
+          if (other == row && at < kElements) CHECK(error[at] == 0);
+        }
+        CHECK(sum[i] == want);
+      }
+      // The codes of the own row come from where the caller has them: here, those of the sum.
+      std::vector<float> total(300);
+      DequantizeRows({format, 1, 300}, total.data(), left_out[2].data(), 300, nullptr);
+      const size_t count = std::min<size_t>(300, kElements - 300 * row);
+      CHECK(std::memcmp(left_out[5].data() + 4 * 300 * row, total.data(), 4 * count) == 0);
     }
   }
 }
@@ -85,7 +130,7 @@ CASE("a value that is an exact multiple comes back as it was") {
     const QuantShape shape{format, 1, 128};
     std::vector<char> codes(shape.row_bytes());
     QuantizeRows(shape, codes.data(), nullptr, values.data(), 128, {});
-    DequantizeRows(shape, back.data(), codes.data(), 128);
+    DequantizeRows(shape, back.data(), codes.data(), 128, nullptr);
     CHECK(back == values);
   }
 }
