@@ -17,8 +17,10 @@ from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import messages as cuda_messages
 from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, shared_gpus, why_apart
 from jaxring.runtime.cuda.groups import Group, GroupRank, Shape, WireShape
+from jaxring.runtime.cuda.near_nics import NearNics
 from jaxring.settings import settings
-from jaxring.topology import detect, paths
+from jaxring.topology import detect
+from jaxring.world import identity, machines
 from jaxring.world.join import World
 from jaxring.world.links import memory_path
 from jaxring.world.store import JaxStore
@@ -63,11 +65,11 @@ class Communicators:
         self._process, self._processes = jax.process_index(), jax.process_count()
         self._infos[self._process] = self._own_info()
         machine = detect.machine(configured)
-        for gpu in sorted(set(devices.gpus.values())):
-            near = paths.nics_near(machine, native.device(gpu).busid, configured.net_gdr_level)
-            native.allow_direct(gpu, near)
+        self._near = NearNics(native, set(devices.gpus.values()), configured.net_gdr_level, machine)
         if self._processes > 1:
             self.store = JaxStore()
+            # Before the information about its GPUs, so that whoever has that one need not wait for this.
+            machines.publish(self.store, self._process, identity.host_id(configured.hostid), machine)
             self.store.set(f"jaxring/cuda/card/{self._process}", self._infos[self._process].to_json())
 
     def gpu_info(self, process: int) -> GpuInfo:
@@ -96,6 +98,10 @@ class Communicators:
         hosts: list[Any] = [world.info(p).host_id if world is not None else 0 for p in owners]
         if settings().p2p == "none":
             hosts = list(range(len(owners)))
+        if world is not None and self.store is not None:
+            here = world.info(self._process).host_id
+            mates = {process for process in {*owners, self._process} if world.info(process).host_id == here}
+            self._near.meet(self.store, mates, here, settings().join_timeout)
         domains = domains_of(devices, owners, infos, hosts)
         why = why_apart(devices, owners, infos, hosts)
         if why and not self._said_apart:
