@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jaxring import _compat
-from jaxring.world import identity, launch, machines
+from jaxring.runtime import machines
+from jaxring.world import identity, launch
 from jaxring.world.store import JaxStore
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import jax
 from jaxring import _compat
 from jaxring.errors import JoinError
 from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES
-from jaxring.runtime import schedules
+from jaxring.runtime import machines, schedules
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import messages as cuda_messages
 from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, shared_gpus, why_apart
@@ -20,7 +20,7 @@ from jaxring.runtime.cuda.groups import Group, GroupRank, Shape, WireShape
 from jaxring.runtime.cuda.near_nics import NearNics
 from jaxring.settings import settings
 from jaxring.topology import detect
-from jaxring.world import identity, machines
+from jaxring.world import identity
 from jaxring.world.join import World
 from jaxring.world.links import memory_path
 from jaxring.world.store import JaxStore
@@ -68,7 +68,7 @@ class Communicators:
         self._near = NearNics(native, set(devices.gpus.values()), configured.net_gdr_level, machine)
         if self._processes > 1:
             self.store = JaxStore()
-            # Before the information about its GPUs, so that whoever has that one need not wait for this.
+            # Before the information about its GPUs, so that who has read that one need not wait for this.
             machines.publish(self.store, self._process, identity.host_id(configured.hostid), machine)
             self.store.set(f"jaxring/cuda/card/{self._process}", self._infos[self._process].to_json())
 

@@ -8,8 +8,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import JoinError
+from jaxring.runtime import machines
 from jaxring.topology import paths
-from jaxring.world import machines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

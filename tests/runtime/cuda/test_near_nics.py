@@ -8,9 +8,10 @@ import types
 import pytest
 
 from jaxring.errors import JoinError
+from jaxring.runtime import machines
 from jaxring.runtime.cuda.near_nics import NearNics
 from jaxring.topology.machine import Cpu, Gpu, Machine, Net, Pci
-from jaxring.world import machines, wire
+from jaxring.world import wire
 from tests.world.world_fakes import DirStore
 
 BRIDGE, GPU, NIC = "0000:10:00.0", "0000:11:00.0", "0000:12:00.0"
