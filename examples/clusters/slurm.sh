@@ -22,6 +22,9 @@ export JAXRING_DEBUG=${JAXRING_DEBUG:-INFO}
 export JAXRING_TRACE_DIR=${JAXRING_TRACE_DIR:-$PWD/records-$SLURM_JOB_ID}
 mkdir -p "$JAXRING_TRACE_DIR"
 
+# What the nodes lack, settings that differ, and whether every process reaches every other, by what and how fast.
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" jaxring doctor --job
+
 # srun and not the script starts the processes, since the script runs once. By default srun lets the others go on when
 # one fails, until jaxring's deadline has them fail, too; --kill-on-bad-exit ends them.
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 --label python "${program[@]}"

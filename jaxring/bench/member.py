@@ -34,13 +34,14 @@ def main() -> None:
                 name, arguments = controller.recv()
             except EOFError:
                 break
-            controller.send(_answer(backend, name, arguments))
+            controller.send(answer(backend, name, arguments))
     # MPI in jaxlib is finalised before its communicators are freed, which Open MPI calls an error.
     sys.stdout.flush()
     os._exit(0)
 
 
-def _answer(backend: Any, name: str, arguments: Any) -> Any:
+def answer(backend: Any, name: str, arguments: Any) -> Any:
+    """What a backend says to a request."""
     if name == "prepare":
         return backend.prepare(arguments)
     if name == "run":

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.bench import limits
 from jaxring.bench.fleet import Crew
+from jaxring.bench.in_job import PEERS as IN_JOB
+from jaxring.bench.in_job import JobCrew
 from jaxring.bench.peers import find, is_ours
 from jaxring.bench.work import Case
 from jaxring.errors import JaxringError
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from jaxring.bench.hosts import Hosts
+    from jaxring.bench.in_job import Members
     from jaxring.bench.programs import Program
 
 # Iterations of a turn last about this long, so that the machine's moods meet all peers alike.
@@ -91,18 +94,30 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Processes x devices, the peers with the environment of each, and the hosts that they run on, if any."""
+    """Processes x devices, the peers with the environment of each, and the hosts that they run on, if any.
+
+    ``members``: the processes of a running job, which are measured instead of ones that are started for it.
+    """
 
     processes: int
     devices: int
     peers: tuple[str, ...]
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     hosts: Hosts | None = None
+    members: Members | None = None
+
+    def crew(self, name: str) -> Crew | JobCrew:
+        """The processes of this peer, to be entered."""
+        if self.members is not None:
+            return JobCrew(find(name), self.members)
+        return Crew(find(name), self.processes, self.devices, self.environment, self.hosts)
 
 
 def installed(job: Job) -> tuple[list[str], dict[str, str]]:
     """The peers that can run, and why the others cannot."""
     reasons = {name: find(name).missing(job.processes, job.devices) for name in job.peers}
+    if job.members is not None:
+        reasons |= {name: "it is not measured within a job" for name in job.peers if name not in IN_JOB}
     return [name for name, reason in reasons.items() if not reason], {n: r for n, r in reasons.items() if r}
 
 
@@ -123,10 +138,12 @@ def measure(
     """
     names, _ = installed(job)
     with contextlib.ExitStack() as stack:
-        crews = []
+        crews: list[Crew | JobCrew] = []
         for name in names:
             say(f"starting {name}")
-            crews.append(stack.enter_context(Crew(find(name), job.processes, job.devices, job.environment, job.hosts)))
+            crew = job.crew(name)
+            stack.enter_context(crew)
+            crews.append(crew)
         for number, case in enumerate(cases, 1):
             what = f"{number} of {len(cases)}: {case.name}, {shown(case.nbytes)}: "
             results = _one(job, crews, case, iterations, warmup, check, functools.partial(_tell, say, what), seconds)
@@ -139,7 +156,7 @@ def _tell(say: Callable[[str], object], what: str, text: str) -> None:
 
 def _one(
     job: Job,
-    crews: Sequence[Crew],
+    crews: Sequence[Crew | JobCrew],
     case: Case | Program,
     iterations: int,
     warmup: int,
@@ -151,7 +168,7 @@ def _one(
         crew: Result(crew.peer.name, case, job.processes, job.devices, crew.ranks, [], 0, "", crew.lost)
         for crew in crews
     }
-    turns: dict[Crew, tuple[int, int]] = {}
+    turns: dict[Crew | JobCrew, tuple[int, int]] = {}
     batch_s = max(BATCH_S, BUCKETS * job.hosts.bucket_s) if job.hosts else BATCH_S
     for crew, result in found.items():
         say(f"{crew.peer.name} prepares")
@@ -191,7 +208,7 @@ def _one(
     yield from found.values()
 
 
-def _pace(crew: Crew, warmup: int, batch_s: float) -> tuple[int, float]:
+def _pace(crew: Crew | JobCrew, warmup: int, batch_s: float) -> tuple[int, float]:
     """How many iterations make a batch, and how long it lasts, in s.
 
     The first ones are slow, so it looks twice at least, and on while that makes batches longer: too short ones would
@@ -207,7 +224,7 @@ def _pace(crew: Crew, warmup: int, batch_s: float) -> tuple[int, float]:
 
 
 @contextlib.contextmanager
-def _may_break(crew: Crew, result: Result) -> Iterator[None]:
+def _may_break(crew: Crew | JobCrew, result: Result) -> Iterator[None]:
     """A peer that is not ours may break: its job is ended, and its result says so."""
     try:
         yield

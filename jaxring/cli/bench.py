@@ -15,6 +15,11 @@ compares two algorithms: behind a peer's name may stand a variable that its proc
 
 the same over TCP, between hosts that are network namespaces with shaped links; iperf3 tells what a link carries.
 
+    srun jaxring bench --job all_reduce -b 4 -e 64M
+
+measures the job that it is started in, by srun, mpirun or anything else that `jax.distributed.initialize()` knows, with
+its processes, hosts and devices as they are; process 0 prints. Peers are jaxring and gloo (XLA's collectives there).
+
     jaxring bench --program fsdp,fft -n 2x2 -b 64K -e 4M -f 64 --peers gloo
 
 times whole programs, plain `jax.jit` over sharded arrays, under `jaxring.install(whole_program=True)` and without: XLA
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from jaxring.bench.hosts import Hosts
+    from jaxring.bench.in_job import Members
     from jaxring.bench.run import Job, Result
 
 _STDOUT = pathlib.Path("-")
@@ -66,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = f"whole programs, whose collectives XLA inserts (default: all): {', '.join(PROGRAMS)}"
     add("--program", dest="programs", nargs="?", default="", const=",".join(PROGRAMS), metavar="LIST", help=help_)
     add("--tuner", action="store_true", help="how near the tuner's choices are to the best candidates")
+    add("--job", action="store_true", help="measure the job that this process is part of, instead of starting one")
     add("-n", dest="jobs", type=types.layout, action="append", metavar="PxD", help="processes x devices (default: 1x8)")
     help_ = "smallest size in bytes, with K, M or G (default: 4)"
     add("-b", dest="begin", type=types.nbytes, default="4", metavar="SIZE", help=help_)
@@ -118,9 +125,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure and report. Raises JaxringError for what cannot be measured; at Ctrl-C what there is yet is reported."""
-    from jaxring.bench import report
-    from jaxring.bench.table import width_of
-
     if any((arguments.suite, arguments.out, arguments.limit, arguments.stages)):
         raise JaxringError(
             "The suites are part of jaxring's repository and no longer of the package: in a checkout, run "
@@ -129,8 +133,34 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.collectives and not arguments.programs and not arguments.tuner:
         raise JaxringError("Name a collective, such as all_reduce, or --program, or --tuner.")
     _check(arguments)
+    if arguments.job:
+        return _in_job(arguments)
     if arguments.tuner:
         return _tuner(arguments)
+    return _bench(arguments, None)
+
+
+def _in_job(arguments: argparse.Namespace) -> int:
+    from jaxring.bench.in_job import Members
+
+    if arguments.tuner or arguments.programs or arguments.jobs or arguments.hosts or arguments.env:
+        raise JaxringError(
+            "--job measures collectives in the job as it is, without --tuner, --program, -n, --hosts, --env."
+        )
+    members = Members()
+    if members.process:
+        members.serve()
+        return 0
+    try:
+        return _bench(arguments, members)
+    finally:
+        members.end()
+
+
+def _bench(arguments: argparse.Namespace, members: Members | None) -> int:
+    from jaxring.bench import report
+    from jaxring.bench.table import width_of
+
     try:
         older = report.load(arguments.compare) if arguments.compare else []
     except (OSError, ValueError) as error:
@@ -139,7 +169,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = sys.stderr if arguments.json == _STDOUT else sys.stdout
     measured: list[tuple[list[Result], float]] = []
     try:
-        _measure(arguments, out, measured)
+        _measure(arguments, out, measured, members)
     finally:
         # Ctrl-C, or a peer that breaks, does not take what has been measured.
         everything = [result for results, _ in measured for result in results]
@@ -192,7 +222,9 @@ def _check(arguments: argparse.Namespace) -> None:
         raise JaxringError(f"{arguments.hosts} hosts cannot share the processes of every -n equally.")
 
 
-def _measure(arguments: argparse.Namespace, out: TextIO, measured: list[tuple[list[Result], float]]) -> None:
+def _measure(
+    arguments: argparse.Namespace, out: TextIO, measured: list[tuple[list[Result], float]], members: Members | None
+) -> None:
     """Adds a case's results, and the machine's copy bandwidth, to ``measured`` as soon as they are made."""
     from jaxring.bench import show
     from jaxring.bench.run import Job
@@ -205,8 +237,9 @@ def _measure(arguments: argparse.Namespace, out: TextIO, measured: list[tuple[li
     with _hosts(arguments, environment) or contextlib.nullcontext() as made:
         if made is not None:
             print(made.describe(), file=out)
-        for processes, devices in arguments.jobs or [_LAYOUT]:
-            job = Job(processes, devices, names, environment, made)
+        layouts = [(members.count, members.devices)] if members else arguments.jobs or [_LAYOUT]
+        for processes, devices in layouts:
+            job = Job(processes, devices, names, environment, made, members)
             show.left_out(out, job)
             for served, cases in _work(arguments, job, sizes, out):
                 show.run(out, served, cases, arguments.iters, arguments.warmup, bool(arguments.check), measured.append)

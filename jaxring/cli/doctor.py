@@ -1,16 +1,23 @@
 """List what this host gives to collectives, what it lacks, what each lack costs, and how to mend it.
 
     jaxring doctor
+    srun jaxring doctor --job        the processes of a job together, and what joins each two of them
     jaxring doctor --settings        the documented table of variables, as Markdown
 
 Shows the settings in force and their origin, limits, network interfaces, RDMA ports with their GIDs, and findings.
 Run it where the job will run: in its container, under its service. Exits with 1 where a finding is grave.
+
+With --job, started by srun, mpirun or anything else that `jax.distributed.initialize()` knows, process 0 prints what
+the processes lack, the settings in which they differ, and for each two whether one can connect to the other, by which
+transport and interface, with which MTU, and at how many GB/s. A link that cannot be made is grave, too.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import ipaddress
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +46,8 @@ HELP = "list devices, limits and settings, and what is wrong with them"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `jaxring doctor`."""
     parser.add_argument("--settings", action="store_true", help="print the table of all variables, as Markdown")
+    parser.add_argument("--job", action="store_true", help="examine the job that this process is part of")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--all-gids", action="store_true", help="list link-local GIDs too")
 
 
@@ -49,7 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     from jaxring.topology import ports as rdma_ports
 
-    out = tables.console()
     variables, wrong = examine(os.environ)
     values = of(variables)
     here = host.describe()
@@ -60,6 +68,16 @@ def run(arguments: argparse.Namespace) -> int:
         wrong.append(str(error))
         machine = detect.detect()
     cpus = os.sched_getaffinity(0)
+    found = [*map(_wrong, wrong), *map(_retired, retired.told(os.environ))]
+    found += findings.find(here, ports, machine, values, cpus)
+    if arguments.job:
+        from jaxring.cli import doctor_job
+
+        return doctor_job.run(here, variables, found, arguments.json)
+    if arguments.json:
+        print(json.dumps(_as_json(variables, here, ports, found)))
+        return int(any(finding.grave for finding in found))
+    out = tables.console()
     out.print(tables.table("Settings", ("variable", "value", "origin"), _settings(variables)))
     out.print(tables.table(f"Host {here.name}", ("what", "value"), _host(here)))
     columns: tuple[str, ...] = ("name", "state", "Gbit/s", "MTU", "addresses")
@@ -69,11 +87,23 @@ def run(arguments: argparse.Namespace) -> int:
     if ports:
         columns = ("device", "port", "index", "type", "GID", "IP", "interface")
         out.print(tables.table("GIDs", columns, _gids(ports, arguments.all_gids)))
-    found = [*map(_wrong, wrong), *map(_retired, retired.told(os.environ))]
-    found += findings.find(here, ports, machine, values, cpus)
     rows = [("grave" if f.grave else "", f.what, f.cost, f.mend) for f in found]
     out.print(tables.table("Findings", ("", "what", "what it costs", "how to mend it"), rows))
     return int(any(finding.grave for finding in found))
+
+
+def _as_json(
+    variables: Mapping[str, Origin], here: Host, ports: Sequence[Port], found: Sequence[Finding]
+) -> dict[str, Any]:
+    return {
+        "settings": {
+            PREFIX + name: {"value": shown(origin.value), "origin": origin.name or origin.ignored or "default"}
+            for name, origin in variables.items()
+        },
+        "host": dataclasses.asdict(here),
+        "rdma_ports": [dataclasses.asdict(port) for port in ports],
+        "findings": [dataclasses.asdict(finding) for finding in found],
+    }
 
 
 def _wrong(sentence: str) -> Finding:

@@ -59,6 +59,9 @@ def said(command, env):
 def test_every_task_is_a_process_of_one_job(cluster, tmp_path, tasks):
     code, printed = submit(cluster, tmp_path, tasks)
     assert code == "0:0", printed
+    assert f"{tasks} processes on 1 host(s)" in printed, printed
+    links = re.findall(r"^ +(\d) +(\d)  shm .* \d+\.\d\d$", printed, re.M)
+    assert len(set(links)) == tasks * (tasks - 1), printed
     total = tasks * (tasks + 1) // 2
     for task in range(tasks):
         line = rf"^{task}: process {task} of {tasks} on .*: the sum .* is that of NumPy, {total}$"
