@@ -3,7 +3,8 @@ there and on other ranks, in an order in which they can be done.
 
 What an action writes on another rank is a message. It is received where its place is first read, or when two messages
 of its connection wait already, so that neither side waits for the other without need. A reduction takes its messages as
-they come, and so needs no room for operands. What no step can do is an error.
+they come, and so needs no room for operands. What no step can do is an error; reductions of parts, and then of the
+parts, are made one before (`jaxring.plan.foreign.nested`).
 
 Actions that depend on each other lie in one lane, since nothing orders lanes.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from jaxring.plan.foreign import nested
 from jaxring.plan.foreign.memory import Memory, Use, Value, said
 from jaxring.plan.foreign.places import Places, renamed
 from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Peer, ScheduleError, Spec, Step
@@ -29,7 +31,17 @@ _DEPTH = 2
 def lanes_of(spec: Spec, pieces: int, in_place: bool, actions: Sequence[Action]) -> list[list[list[Step]]]:
     """The lanes of each rank. Raises ScheduleError for what our schedules have not, naming rank and place."""
     actions = renamed(spec, pieces, in_place, actions)
-    return _Run(Places(spec, pieces, in_place, actions), actions).play()
+    try:
+        return _Run(Places(spec, pieces, in_place, actions), actions).play()
+    except _SeveralInMemoryError:
+        fewer = nested.joined(actions)
+        if len(fewer) == len(actions):
+            raise
+    return _Run(Places(spec, pieces, in_place, fewer), fewer).play()
+
+
+class _SeveralInMemoryError(ScheduleError):
+    """A reduction of more than one chunk that lies in memory."""
 
 
 class _Run(Memory):
@@ -84,7 +96,7 @@ class _Run(Memory):
             raise ScheduleError(f"rank {rank} reduces for {self.spec.collective}, which reduces nothing")
         if len(local) > 1:
             where = " and ".join(said(place) for place in action.sources)
-            raise ScheduleError(
+            raise _SeveralInMemoryError(
                 f"rank {rank} reduces {where}, of which more than one lie in its memory; our schedules reduce one "
                 "with messages"
             )

@@ -43,8 +43,8 @@ def register(text: str) -> tuple[str, str]:
     """Makes ``algorithm=NAME`` run the plan in ``text``; returns the name and the collective.
 
     Raises ValueError where the text is no such plan, with the rank, the thread block and the operation that is wrong,
-    or the plan does what our schedules cannot: reduce two chunks that both lie in a GPU's memory already. What switches
-    reduce or copy goes by messages to and from each rank.
+    or the plan does what our schedules cannot: reduce two chunks that both lie in a GPU's memory already, unless one is
+    itself a reduction that only this one reads. What switches reduce or copy goes by messages to and from each rank.
     """
     try:
         data = json.loads(text)

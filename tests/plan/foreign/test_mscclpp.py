@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.foreign import mscclpp, mscclpp_writer, reading
-from jaxring.plan.schedule import ScheduleError, Spec
+from jaxring.plan.schedule import Kind, ScheduleError, Spec
 from jaxring.plan.user import build_user
 from jaxring.plan.verify import verify
 from tests.plan.foreign.plans import Plan, all_reduce_by_packets, own, reduce_scatter_by_scratch
@@ -219,6 +219,44 @@ def test_two_chunks_in_memory_cannot_be_reduced():
         ScheduleError, match=r"rank 0 reduces i\[0\] and i\[1\], of which more than one lie in its memory"
     ):
         mscclpp.register(plan.text())
+
+
+def all_reduce_in_parts(ranks: int, parts: int, chain: bool = False) -> Plan:
+    """Every rank puts its chunk into the scratch of all others. A thread block reduces a part of what has come, and
+    the first one then reduces the parts; with ``chain`` each part is reduced into what the parts before have given."""
+    plan = Plan("allreduce", ranks, (1, 1))
+    for rank in range(ranks):
+        peers = plan.peers(rank)
+        sends = [plan.data("put", [own("i", 0)], [plan.far(rank, peer, "s", rank)]) for peer in peers]
+        blocks = [[*sends, plan.sync("signal", rank, *peers), plan.sync("wait", rank, *peers)]]
+        blocks += [[] for _ in range(parts - 1)]
+        for number, block in enumerate(blocks):
+            block.append({"name": "barrier", "barrier_id": 0, "num_threadblocks": parts})
+            mine = [own("s", peer) for peer in peers[number::parts]] + ([own("i", 0)] if number == parts - 1 else [])
+            block.append(plan.data("re", mine, [own("s", ranks + number)]))
+            block.append({"name": "barrier", "barrier_id": 1, "num_threadblocks": parts})
+        made = [own("s", ranks + number) for number in range(parts)]
+        if chain:
+            for number in range(1, parts - 1):
+                blocks[0].append(plan.data("re", [made[0], made[number]], [made[0]]))
+            made = [made[0], made[-1]]
+        blocks[0].append(plan.data("re", made, [own("o", 0)]))
+        plan.blocks[rank] = blocks
+    return plan
+
+
+@pytest.mark.parametrize(("ranks", "parts", "chain"), [(5, 2, False), (7, 3, False), (7, 3, True)])
+def test_reductions_of_reductions_are_one(ranks, parts, chain):
+    schedule = built(all_reduce_in_parts(ranks, parts, chain), "all_reduce")
+    steps = [step for lane in schedule.lanes(0) for step in lane]
+    assert sum(step.kind is Kind.REDUCE for step in steps) == 1
+
+
+def test_a_part_that_is_read_twice_stays():
+    plan = all_reduce_in_parts(5, 2)
+    plan.blocks[2][0].insert(-1, plan.data("copy", [own("s", 5)], [own("s", 9)]))
+    with pytest.raises(ScheduleError, match=r"rank 2 reduces s\[5\] and .* and i\[0\], of which more than one lie"):
+        built(plan, "all_reduce")
 
 
 _broken = itertools.count()
