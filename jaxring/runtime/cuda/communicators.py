@@ -122,6 +122,11 @@ class Communicators:
                 self._groups[name] = self._make(name, shape, devices, owners, domains, world, spec)
             return self._groups[name]
 
+    @property
+    def world(self) -> World | None:
+        """The other processes, once a communicator has ranks of theirs."""
+        return self._world
+
     def queue(self, devices: list[int], owners: list[int], spec: CallSpec, lanes: int) -> tuple[Group, Group]:
         """The communicators of a message's shape and of its queue, connected. All ranks call this for either half."""
         queue, of_shape = cuda_messages.names(spec, devices)

@@ -10,11 +10,12 @@ import time
 from typing import Any
 
 from jaxring.errors import JoinError
+from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.plan.choice import choose_among
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu import tuner as cuda_tuner
 from jaxring.plan.schedule import Spec
-from jaxring.runtime import schedules
+from jaxring.runtime import ranking, schedules
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import (
     builder as cuda_builder,
@@ -31,7 +32,7 @@ from jaxring.runtime.cuda import (
 from jaxring.runtime.cuda.communicators import Communicators, Devices
 from jaxring.runtime.cuda.gpu_info import shared_gpus, stores_whole_lines, uuid_of
 from jaxring.runtime.explain import Decision, record
-from jaxring.runtime.placement import device_owners, exchange_devices, known_devices
+from jaxring.runtime.placement import RankPlace, device_owners, exchange_devices, known_devices
 from jaxring.settings import settings
 
 logger = logging.getLogger("jaxring.runtime")
@@ -91,6 +92,10 @@ class CudaPlanner:
             )
             asked = (spec.algorithm, spec.protocol)
             choice = choose_among(pick, settings().algo, settings().proto, *asked)
+        known = ALGORITHMS.get(choice.algorithm)
+        places = [RankPlace(process, device) for process, device in zip(owners, devices, strict=True)]
+        ordered = known is not None and known.ordered
+        order = ranking.order(domains, places, self._communicators.world) if ordered else ranking.PLAIN
         schedule = schedules.schedule(
             half,
             Spec(
@@ -101,6 +106,7 @@ class CudaPlanner:
                 channels=choice.channels,
                 placement=domains,
                 perm=spec.perm,
+                order=order.domains,
             ),
         )
         moved = choice.algorithm in (copy_engine.NAME, nvls.NAME)  # through memory of the communicator's own
@@ -167,6 +173,7 @@ class CudaPlanner:
             transports=transports,
             reason=choice.reason + (f"; {shares_gpu}" if shares_gpu else "") + memory,
             candidates=tuple(choice.candidates),
+            order=order.words,
         )
         record(decision)
         logger.info("%s", decision)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
 import jaxring
+from jaxring.runtime import schedules
 from jaxring.settings import settings
 from tests.runtime.cuda.cudahost_engine import (
     RANKS,
@@ -224,6 +228,22 @@ def traced_again():
         check(lambda v: jaxring.all_reduce(v, "d"), rows, np.broadcast_to(rows.sum(0), rows.shape))
         plans.append(engine.native.counters()["plans"])
     assert plans == plans[:1] * 3, plans
+
+
+def ordered():
+    """Rings visit hosts in a file's order: 0, 2, 1. Each process is a host of its own, with a name of its own."""
+    socket.gethostname = lambda: f"host{process}"
+    os.environ["JAXRING_HOSTID"] = str(process)
+    engine.start()
+    build, asked = schedules.schedule, []
+    schedules.schedule = lambda half, spec: asked.append(spec) or build(half, spec)
+    rows = np.arange(RANKS * 96, dtype=np.float32).reshape(RANKS, 96) % 17
+    total = np.broadcast_to(rows.sum(0), rows.shape)
+    check(lambda v: jaxring.all_reduce(v, "d", algorithm="ring"), rows, total)
+    check(lambda v: jaxring.all_reduce(v, "d", algorithm="direct"), rows, total)
+    assert [spec.order for spec in asked] == [(0, 2, 1), ()]
+    told = [plan.order for plan in jaxring.plans()]
+    assert told == [f"hosts in the order of {settings().topo_file}: host0, host2, host1", ""], told
 
 
 def explained(word):

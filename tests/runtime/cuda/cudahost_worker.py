@@ -25,6 +25,7 @@ from tests.runtime.cuda.cudahost_values import (
     loop,
     memory,
     not_switched,
+    ordered,
     over_rdma,
     replays,
     sharded,
@@ -85,6 +86,7 @@ CASES["joined"] = lambda: (engine.start(), joined())
 CASES["sharded"] = lambda: (engine.start(), sharded())
 CASES["ring"] = lambda: (engine.start(), collectives(algorithm="ring", protocol="ll"))
 CASES["network"] = lambda: (engine.start(), collectives(), explained("network"))
+CASES["ordered"] = ordered
 CASES["shared"] = lambda: (engine.start(), collectives(), explained("ipc"), memory(), loop())
 CASES["copied"] = lambda: (engine.start(), copied())
 CASES["switched"] = lambda: (start_apart(), switched())

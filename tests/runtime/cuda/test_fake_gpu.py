@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from jaxring.topology.order import Hop, Order
 from tests.runtime.cuda.cudahost_jobs import REFUSED, run_job
 
 FAKE = os.environ.get("TEST_CUDA_FAKE", "")
@@ -57,6 +58,14 @@ def test_collectives_give_what_numpy_gives(case, processes, devices, environment
     for output in run_job(case, processes, devices, **environment):
         # Processes that end in good order are no news.
         assert "is gone" not in output, output
+
+
+@needs_fake
+@pytest.mark.multiprocess
+def test_rings_visit_hosts_in_the_measured_order(tmp_path):
+    file = tmp_path / "order.xml"
+    file.write_text(Order(tuple(Hop(f"host{host}") for host in (0, 2, 1))).text())
+    run_job("ordered", 3, 1, JAXRING_TOPO_FILE=str(file))
 
 
 @needs_fake
