@@ -31,6 +31,7 @@ from jaxring.p2p import new_token, ragged_all_to_all, recv, send
 from jaxring.plan.user import register_algorithm
 from jaxring.recovery import abort, rebuild, shrink
 from jaxring.reproducible import reproducible_sum
+from jaxring.resharding.api import reshard
 from jaxring.runtime import build_info, counters, plans
 from jaxring.tracing.casting import pcast
 from jaxring.world.identity import version as _version
@@ -80,6 +81,7 @@ __all__ = [
     "reduce_scatter_start",
     "register_algorithm",
     "reproducible_sum",
+    "reshard",
     "scatter",
     "send",
     "sharded",

@@ -1,0 +1,123 @@
+"""The copies at the ends of the routes: from shards to messages, from messages to results, and within a process."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxring.resharding.routes import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from jaxring.resharding.routes import Block, Region, Routes
+
+# The parts of one array that a process has in its memory.
+Parts = dict["Region", np.ndarray]
+_Copy = tuple[np.ndarray, np.ndarray]
+
+_ALIGNMENT = 64
+# More bytes than these are copied by several threads, about so many at a time, in pieces of a MiB or less.
+_TASK_BYTES = 4 << 20
+_PIECE_BYTES = 1 << 20
+_WORKERS = min(8, os.cpu_count() or 1)
+# What an element is while it is moved: NumPy copies its own types fastest.
+_UNITS: Mapping[int, np.dtype[Any]] = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
+
+def unit(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """A type of the same size that stands for ``dtype``."""
+    return _UNITS.get(dtype.itemsize, dtype)
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """An array of any content, whose memory jax takes over as it is."""
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    return memory[begin : begin + nbytes].view(dtype).reshape(shape)
+
+
+def extent(region: Region) -> tuple[int, ...]:
+    """The shape of a region."""
+    return tuple(stop - start for start, stop in region)
+
+
+def _within(parts: Parts, outer: Region, region: Region) -> np.ndarray:
+    # With an ellipsis the part of an array of no dimensions is an array, too.
+    index: Any = (*(slice(a - c, b - c) for (a, b), (c, _) in zip(region, outer, strict=True)), ...)
+    part: np.ndarray = parts[outer][index]
+    return part
+
+
+class Copier:
+    """Copies of a process: ``held`` are the parts that it has of each array, ``results`` those that it is to have."""
+
+    def __init__(self, routes: Routes, held: Sequence[Parts], results: Sequence[Parts]) -> None:
+        self._routes, self._held, self._results = routes, held, results
+        # NumPy copies without the interpreter's lock.
+        self._pool = concurrent.futures.ThreadPoolExecutor(_WORKERS)
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._pool.shutdown()
+
+    def local(self, process: int) -> None:
+        """What the process has and needs."""
+
+        def copies() -> Iterator[_Copy]:
+            for leaf, region, held, wanted in self._routes.copies.get(process, ()):
+                for part in cut(region, max(1, _PIECE_BYTES // self._routes.itemsizes[leaf])):
+                    yield _within(self._results[leaf], wanted, part), _within(self._held[leaf], held, part)
+
+        self._copy(copies())
+
+    def pack(self, blocks: Iterable[Block], memory: np.ndarray) -> None:
+        """Writes blocks behind each other into ``memory``, uint8[n]."""
+        self._copy(
+            (_message(memory, at, source), source)
+            for at, source in _places(blocks, lambda block: _within(self._held[block.leaf], block.held, block.region))
+        )
+
+    def unpack(self, blocks: Iterable[Block], memory: np.ndarray) -> None:
+        """Takes them from there."""
+        self._copy(
+            (to, _message(memory, at, to))
+            for at, to in _places(blocks, lambda block: _within(self._results[block.leaf], block.wanted, block.region))
+        )
+
+    def _copy(self, copies: Iterable[_Copy]) -> None:
+        tasks: list[list[_Copy]] = [[]]
+        waiting = 0
+        for copy in copies:
+            tasks[-1].append(copy)
+            waiting += copy[0].nbytes
+            if waiting >= _TASK_BYTES:
+                tasks.append([])
+                waiting = 0
+        if len(tasks) <= 2 or _WORKERS == 1:
+            for task in tasks:
+                _copy_all(task)
+        else:
+            for _ in self._pool.map(_copy_all, tasks):
+                pass
+
+
+def _places(blocks: Iterable[Block], part: Any) -> Iterator[tuple[int, np.ndarray]]:
+    at = 0
+    for block in blocks:
+        array = part(block)
+        yield at, array
+        at += array.nbytes
+
+
+def _message(memory: np.ndarray, at: int, like: np.ndarray) -> np.ndarray:
+    return np.ndarray(like.shape, like.dtype, memory.data, at)
+
+
+def _copy_all(copies: Iterable[_Copy]) -> None:
+    for to, source in copies:
+        to[...] = source

@@ -1,0 +1,71 @@
+"""`jaxring.reshard` within one process: values, dtypes, trees, donation and bad calls."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxring
+
+DEVICES = np.array(jax.devices()[:4])
+ROWS = NamedSharding(Mesh(DEVICES, ("x",)), P("x"))
+COLUMNS = NamedSharding(Mesh(DEVICES[::-1], ("x",)), P(None, "x"))
+WHOLE = NamedSharding(Mesh(DEVICES, ("x",)), P())
+GRID = NamedSharding(Mesh(DEVICES.reshape(2, 2), ("x", "y")), P("y", "x"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int4", "float8_e4m3fn", "bool", "complex64", "uint8"])
+def test_dtypes(dtype):
+    x = jax.device_put(jnp.arange(64).reshape(8, 8).astype(dtype), ROWS)
+    for to in (COLUMNS, WHOLE, GRID, ROWS):
+        y = jaxring.reshard(x, to)
+        assert y.sharding == to
+        assert y.dtype == x.dtype
+        np.testing.assert_array_equal(np.asarray(y), np.asarray(x))
+
+
+def test_trees_and_shapes():
+    tree = {"a": jnp.float32(3), "b": [jnp.ones((0, 4)), jnp.arange(2**20, dtype=jnp.float32).reshape(1024, 1024)]}
+    tree = jax.device_put(tree, WHOLE)
+    result = jaxring.reshard(tree, {"a": WHOLE, "b": COLUMNS})
+    assert result["a"].sharding == WHOLE
+    assert result["b"][1].sharding == COLUMNS
+    jax.tree.map(np.testing.assert_array_equal, result, tree)
+    single = jaxring.reshard(tree, jax.sharding.SingleDeviceSharding(DEVICES[2]))
+    jax.tree.map(np.testing.assert_array_equal, single, tree)
+
+
+@pytest.mark.parametrize("to", [ROWS, WHOLE])
+def test_operand_and_result_can_be_donated(to):
+    x = jax.device_put(np.ones((8, 8), np.float32), ROWS)
+    y = jaxring.reshard(x, to)
+    more = jax.jit(lambda v: v + 1, donate_argnums=0)
+    more(x)
+    np.testing.assert_array_equal(np.asarray(y), np.ones((8, 8)))
+    z = jaxring.reshard(y, ROWS)
+    np.testing.assert_array_equal(np.asarray(more(y)), np.full((8, 8), 2))
+    np.testing.assert_array_equal(np.asarray(z), np.ones((8, 8)))
+
+
+def test_bad_calls():
+    x = jax.device_put(np.ones((8, 8), np.float32), ROWS)
+    with pytest.raises(TypeError, match=r"inside jax\.jit or another transformation; call it outside"):
+        jax.jit(lambda v: jaxring.reshard(v, WHOLE))(x)
+    with pytest.raises(TypeError, match=r"to_sharding must be a jax\.sharding\.Sharding or a tree of them, not P"):
+        jaxring.reshard(x, P("x"))
+    with pytest.raises(TypeError, match=r"a leaf must be a jax\.Array, or .* not an array of float32\[8, 8\]"):
+        jaxring.reshard(np.ones((8, 8), np.float32), WHOLE)
+    with pytest.raises(TypeError, match=r"has no sharding"):
+        jaxring.reshard(jax.ShapeDtypeStruct((8, 8), np.float32), WHOLE)
+    with pytest.raises(TypeError, match=r"reshard jax\.random\.key_data of it"):
+        jaxring.reshard(jax.random.key(0), WHOLE)
+    with pytest.raises(ValueError, match=r"process 0 has a part of .*; pass the jax\.Array in its place"):
+        jaxring.reshard(jax.ShapeDtypeStruct((8, 8), np.float32, sharding=ROWS), WHOLE)
+    with pytest.raises(ValueError, match=r"partitioned 4 times|divisible by 4"):
+        jaxring.reshard(jax.device_put(np.ones(6, np.float32), WHOLE), ROWS)
+    with pytest.raises(ValueError, match="round_bytes=100 must be 65536 at least"):
+        jaxring.reshard(x, WHOLE, round_bytes=100)
