@@ -15,9 +15,11 @@ import socket
 
 import jax
 
-# What Kubeflow's Trainer and `jaxring run` set. Of these JAX reads the address alone; Slurm and Open MPI it knows.
+# What Kubeflow's Trainer sets. Of these JAX reads the address alone; Slurm and Open MPI it knows.
 NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-if all(os.environ.get(name) for name in NAMES):
+if jax.distributed.is_initialized():
+    pass  # by `jaxring run`
+elif all(os.environ.get(name) for name in NAMES):
     address, count, process = (os.environ[name] for name in NAMES)
     jax.distributed.initialize(address, int(count), int(process))
 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from typing import TYPE_CHECKING
@@ -20,10 +21,12 @@ def environment(
     `devices` is the number of CPU devices, None for what `base` says.
     """
     env = dict(base)
+    if _is_number(address.rpartition(":")[0]):
+        # By default JAX listens on all interfaces, where any program can write to its store. A host's name is left to
+        # it: on the host itself that often means loopback.
+        env["JAX_COORDINATOR_BIND_ADDRESS"] = address
     env |= {
         "JAX_COORDINATOR_ADDRESS": address,
-        # By default JAX listens on all interfaces, where any program can write to its store.
-        "JAX_COORDINATOR_BIND_ADDRESS": address,
         "JAX_NUM_PROCESSES": str(processes),
         "JAX_PROCESS_ID": str(process),
     }
@@ -41,3 +44,11 @@ def environment(
     if not (env.get("PJRT_NPROC", "").isdecimal() and int(env["PJRT_NPROC"]) >= 2 * devices):
         env["PJRT_NPROC"] = str(threads)
     return env
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True

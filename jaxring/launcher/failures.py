@@ -14,7 +14,7 @@ import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from jaxring.launcher.report import Report
 
@@ -23,11 +23,20 @@ _PF_EXITING = 0x4
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """How process `rank` failed: by an exception, with a report, or with this wait status (-n: by signal n)."""
+    """How process `rank` failed: by an exception, with a report, or with this wait status (-n: by signal n).
+
+    `host` is that of a launcher, which is then what failed.
+    """
 
     rank: int
     status: int
     report: Report | None
+    host: str = ""
+
+    @property
+    def who(self) -> str:
+        """The process, or host."""
+        return f"host {self.host}" if self.host else f"process {self.rank}"
 
     @property
     def code(self) -> int:
@@ -45,20 +54,28 @@ class Failure:
     def __str__(self) -> str:
         """A sentence."""
         if self.report is not None and self.report.kind:
-            return f"process {self.rank} failed: {self.report}"
-        return f"process {self.rank} " + ("was " if self.status < 0 else "failed with ") + self.cause()
+            return f"{self.who} failed: {self.report}"
+        return f"{self.who} " + ("was " if self.status < 0 else "failed with ") + self.cause()
 
 
 class Failures:
-    """The failures of a job. `first` is the one that the others follow, None until that is known."""
+    """The failures of a job. `first` is the one that the others follow, None until that is known.
 
-    def __init__(self) -> None:
+    `hosts` are the names of those whose launchers the processes are, if they are.
+    """
+
+    def __init__(self, hosts: Sequence[str] = ()) -> None:
+        self._hosts = hosts
         self.first: Failure | None = None
         self._reports: dict[int, Report] = {}
         self._silent: list[Failure] = []
         self._later: dict[int, Failure] = {}
         self._ended: list[int] = []
         self._suspects: set[int] | None = None
+
+    def echoes(self) -> list[int]:
+        """Whose reports another's failure may be the cause of."""
+        return [rank for rank, report in self._reports.items() if report.echo]
 
     def undecided(self) -> bool:
         """Whether a process has failed and the first failure is not known yet."""
@@ -74,7 +91,7 @@ class Failures:
 
     def failure(self, rank: int, status: int) -> Failure:
         """How the process that ended with `status` failed."""
-        return Failure(rank, status, self._reports.get(rank))
+        return Failure(rank, status, self._reports.get(rank), self._host(rank))
 
     def ended(self, rank: int, status: int, by_launcher: bool) -> None:
         """The process has ended, of itself or by a signal of the launcher's."""
@@ -108,7 +125,7 @@ class Failures:
             self._later |= {failure.rank: failure for failure in rest}
         else:
             rank, report = min(reports.items(), key=lambda item: item[1].when)
-            self.first = Failure(rank, report.code, report)
+            self.first = Failure(rank, report.code, report, self._host(rank))
         return self.first
 
     def summary(self) -> str | None:
@@ -116,22 +133,30 @@ class Failures:
         first = self.first
         if first is None:
             return None
-        later = self._later | {rank: Failure(rank, r.code, r) for rank, r in self._reports.items()}
+        later = self._later | {rank: Failure(rank, r.code, r, self._host(rank)) for rank, r in self._reports.items()}
         others = [failure for rank, failure in sorted(later.items()) if rank != first.rank]
         same = [failure.rank for failure in others if failure.report and failure.cause() == first.cause()]
         echoes = [failure.rank for failure in others if failure.rank not in same and _is_echo(failure)]
         parts = [
-            f"{_processes(same)} failed in the same way" if same else "",
-            f"{_processes(echoes)} {'failed, too' if _is_echo(first) else 'failed because of it'}" if echoes else "",
+            f"{self._listed(same)} failed in the same way" if same else "",
+            f"{self._listed(echoes)} {'failed, too' if _is_echo(first) else 'failed because of it'}" if echoes else "",
             *(
-                f"process {failure.rank} failed after it: {failure.cause()}"
+                f"{failure.who} failed after it: {failure.cause()}"
                 for failure in others
                 if failure.rank not in same + echoes
             ),
-            f"{_processes(self._ended)} had to be ended" if self._ended else "",
+            f"{self._listed(self._ended)} had to be ended" if self._ended else "",
         ]
         said = [part for part in parts if part]
-        return f"process {first.rank} failed first: {'; '.join([first.cause(), *said])}" if said else None
+        return f"{first.who} failed first: {'; '.join([first.cause(), *said])}" if said else None
+
+    def _host(self, rank: int) -> str:
+        return self._hosts[rank] if self._hosts else ""
+
+    def _listed(self, ranks: Iterable[int]) -> str:
+        names = [self._host(rank) or str(rank) for rank in sorted(ranks)]
+        one, several = ("host", "hosts") if self._hosts else ("process", "processes")
+        return f"{one} {names[0]}" if len(names) == 1 else f"{several} {', '.join(names[:-1])} and {names[-1]}"
 
 
 def is_exiting(pid: int) -> bool:
@@ -148,8 +173,3 @@ def is_exiting(pid: int) -> bool:
 def _is_echo(failure: Failure) -> bool:
     # JAX's client of the coordination service aborts its process when another one is lost.
     return failure.report.echo if failure.report is not None else failure.status == -signal.SIGABRT
-
-
-def _processes(ranks: Iterable[int]) -> str:
-    names = [str(rank) for rank in sorted(ranks)]
-    return f"process {names[0]}" if len(names) == 1 else f"processes {', '.join(names[:-1])} and {names[-1]}"

@@ -7,20 +7,26 @@ only, which passes it on. A child is reaped after its group has been ended, so t
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import pathlib
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, BinaryIO
 
+from jaxring.launcher.command import Command, Input, Over
 from jaxring.launcher.failures import Failures
 from jaxring.launcher.streams import Reports, Sink, Stream
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from jaxring.launcher.report import Report
+    from jaxring.launcher.restart import Restart
 
 GRACE_S = 5.0
 KILL_S = 2.0
@@ -29,54 +35,30 @@ _READS = 16
 _TICK_S = 0.05
 
 
-class Restart:
-    """How often processes that fail are started again, all but process 0, and how long after.
+class Job:
+    """Starts `commands` and waits for them. `output` is "all" or "rank0"; see `jaxring run`.
 
-    Process 0 can wait for the end of all others: `read_end`, which it inherits, is at its end then.
+    `log_dir` has a file of each process's output, whatever `output` says; "" for none.
     """
 
-    def __init__(self, times: int, delay_s: float) -> None:
-        self.times, self.delay_s = times, delay_s
-        self.read_end, self._write_end = os.pipe()
-        self.due: dict[int, float] = {}
-
-    def would_take(self, rank: int) -> bool:
-        """Whether the process would be started again if it failed now."""
-        return rank != 0 and self.times > 0
-
-    def takes(self, rank: int) -> bool:
-        """Whether the failed process is started again; it is then in `due`."""
-        if not self.would_take(rank):
-            return False
-        self.times -= 1
-        self.due[rank] = time.monotonic() + self.delay_s
-        return True
-
-    def close(self) -> None:
-        """Whether process 0 is the only one left."""
-        if self._write_end >= 0:
-            os.close(self._write_end)
-            self._write_end = -1
-
-
-class Command(NamedTuple):
-    """What a process runs: `argv` of the descriptor to which it writes its report (`jaxring.launcher.report`)."""
-
-    argv: Callable[[int], Sequence[str]]
-    env: dict[str, str]
-
-
-class Job:
-    """Starts `commands` and waits for them. `output` is "all" or "rank0"; see `jaxring run`."""
-
-    def __init__(self, commands: Sequence[Command], output: str, prefix: bool, restart: Restart | None = None) -> None:
-        self._commands = commands
+    def __init__(
+        self,
+        commands: Sequence[Command],
+        output: str,
+        prefix: bool,
+        restart: Restart | None = None,
+        over: Over = Over(),  # noqa: B008 - immutable
+        log_dir: str = "",
+    ) -> None:
+        self._over, self._log_dir = over, log_dir
+        self._commands = dict(enumerate(commands, over.first))
         self._restart = restart
         self._output, self._prefix = output, prefix
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._selector = selectors.DefaultSelector()
         self._tails: dict[int, Stream] = {}
-        self._failures = Failures()
+        self._failures = Failures(over.hosts)
+        self._started: set[int] = set()
         self._code = 0
         self._signals: list[int] = []
         self._handled = 0
@@ -91,7 +73,9 @@ class Job:
         """
         previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for rank, command in enumerate(self._commands):
+            if self._over.until_input_ends:
+                self._watch(os.fdopen(os.dup(0), "rb", buffering=0), Input(lambda: self._signals.append(signal.SIGINT)))
+            for rank, command in self._commands.items():
                 if self._signals:
                     break
                 self._start(rank, command)
@@ -117,12 +101,16 @@ class Job:
                 signal.signal(number, handler)
 
     def _start(self, rank: int, command: Command) -> None:
-        direct = not self._prefix if self._output == "all" else rank == 0
+        direct = not self._log_dir and (not self._prefix if self._output == "all" else rank == 0)
         pipe = None if direct else subprocess.PIPE
         hidden = self._output == "rank0" and rank != 0
-        out = subprocess.DEVNULL if hidden else pipe
+        out = subprocess.DEVNULL if hidden and not self._log_dir else pipe
         # In a group of its own, a child that reads from the terminal would be stopped; a pipe or file it may read.
-        stdin = None if rank == 0 and not os.isatty(0) else subprocess.DEVNULL
+        stdin = None if rank == 0 and not os.isatty(0) and not self._over.until_input_ends else subprocess.DEVNULL
+        if command.lifeline:
+            stdin = subprocess.PIPE
+        again = rank in self._started
+        self._started.add(rank)
         reads, writes = os.pipe()
         pass_fds = (writes, self._restart.read_end) if self._restart is not None and rank == 0 else (writes,)
         try:
@@ -131,23 +119,41 @@ class Job:
                 env=command.env,
                 stdin=stdin,
                 stdout=out,
-                stderr=pipe,
+                stderr=subprocess.PIPE if command.lifeline else pipe,
                 process_group=0,
                 pass_fds=pass_fds,
             )
         finally:
             os.close(writes)
             reports = os.fdopen(reads, "rb", buffering=0)
-        self._watch(reports, Reports(lambda report: self._failures.reported(rank, report)))
+        self._watch(reports, Reports(functools.partial(self._report, rank)))
         self._children[rank] = child
         label = f"[{rank}] ".encode() if self._prefix else b""
+        log = self._log(rank, again)
         if child.stdout is not None:
-            self._watch(child.stdout, Stream(label, sys.stdout.buffer))
+            self._watch(child.stdout, Stream(label, None if hidden else sys.stdout.buffer, log))
         if child.stderr is not None:
-            stream = Stream(label, None if hidden else sys.stderr.buffer)
+            if command.lifeline and self._over.listen is not None:
+                hear = functools.partial(self._report, rank)
+                self._watch(child.stderr, self._over.listen(sys.stderr.buffer, hear))
+                return
+            stream = Stream(label, None if hidden else sys.stderr.buffer, log)
             self._watch(child.stderr, stream)
             if hidden:
                 self._tails[rank] = stream
+
+    def _report(self, rank: int, report: Report) -> None:
+        self._failures.reported(rank, report)
+        if self._over.tell is not None:
+            self._over.tell(rank, report)
+
+    def _log(self, rank: int, again: bool) -> BinaryIO | None:
+        """The file for the process's output: of a process that is started again, one file."""
+        if not self._log_dir:
+            return None
+        path = pathlib.Path(self._log_dir) / f"process_{rank}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab" if again else "wb", buffering=0)
 
     def _watch(self, pipe: IO[bytes], sink: Sink) -> None:
         os.set_blocking(pipe.fileno(), False)
@@ -213,6 +219,9 @@ class Job:
         # Reports that lie in their pipes may be older than those that have been read.
         self._read_all()
         deferred = [rank for rank in self._children if self._restart is not None and self._restart.would_take(rank)]
+        if self._over.hosts:
+            # Reports of hosts come by several ways: one that another may be the cause of waits for its host's end.
+            deferred = [rank for rank in self._failures.echoes() if rank in self._children]
         first = self._failures.decide({rank: child.pid for rank, child in self._children.items()}, deferred)
         if first is None:
             return

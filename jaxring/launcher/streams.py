@@ -27,14 +27,17 @@ class Sink(Protocol):
 
 @dataclasses.dataclass
 class Stream:
-    """One output of one child. `sink` None keeps the last TAIL_BYTES instead of forwarding."""
+    """One output of one child. `sink` None keeps the last TAIL_BYTES instead of forwarding. `log` has all of it."""
 
     prefix: bytes
     sink: BinaryIO | None
+    log: BinaryIO | None = None
     pending: bytearray = dataclasses.field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> None:
         """Take output: whole lines go out with the prefix, a carriage return ends one too, for progress bars."""
+        if self.log is not None:
+            self.log.write(data)
         self.pending += data
         if self.sink is None:
             del self.pending[:-TAIL_BYTES]
