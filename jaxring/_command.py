@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_MODULE, _WORKER = "jaxring.cli", "jaxring.launcher.worker"
+_MODULES, _WORKER = ("jaxring", "jaxring.cli"), "jaxring.launcher.worker"
 # When an interrupt that was lost is raised again; one that is lost once more is raised once more.
 _AGAIN_S = 0.05
 _again: list[threading.Timer] = []
@@ -31,7 +31,9 @@ def is_command(argv: Sequence[str], original: Sequence[str]) -> bool:
     The script that pip makes is called jaxring; in `python -m jaxring.cli` the first argument is "-m" until the module
     is found.
     """
-    return _is_module(_MODULE, argv, original) or (bool(argv) and pathlib.PurePath(argv[0]).name == "jaxring")
+    return any(_is_module(name, argv, original) for name in _MODULES) or (
+        bool(argv) and pathlib.PurePath(argv[0]).name == "jaxring"
+    )
 
 
 def _is_module(name: str, argv: Sequence[str], original: Sequence[str]) -> bool:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
+import importlib.util
 import os
+import platform
 import sys
 from typing import TYPE_CHECKING
 
@@ -63,6 +66,9 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="jaxring", description="Collectives for JAX: tools.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions of jaxring, jax and Python")
+    help_ = "print what makes a shell complete jaxring's options (needs the package shtab)"
+    parser.add_argument("--print-completion", action=_Completion, choices=("bash", "zsh", "tcsh"), help=help_)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module_name in COMMANDS.items():
         module = importlib.import_module(module_name)
@@ -71,3 +77,25 @@ def _parser() -> argparse.ArgumentParser:
         module.add_arguments(subparser)
         subparser.set_defaults(run=module.run)
     return parser
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        # By what is installed: importing jax takes a second.
+        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("jaxring", "jax", "jaxlib")]
+        built = importlib.util.find_spec("jaxring._native_cuda") is not None
+        engines = f"CPU engine, {'and' if built else 'no'} CUDA engine"
+        print(f"{', '.join(versions)}, Python {platform.python_version()}; {engines}")
+        parser.exit(0)
+
+
+class _Completion(argparse.Action):
+    def __call__(
+        self, parser: argparse.ArgumentParser, _namespace: object, shell: object, _option: object = None
+    ) -> None:
+        try:
+            shtab = importlib.import_module("shtab")
+        except ImportError:
+            parser.exit(1, "jaxring: completions are made by shtab: pip install 'jaxring[completion]'\n")
+        print(shtab.complete(parser, shell=str(shell)))
+        parser.exit(0)
