@@ -8,6 +8,7 @@
 #   COVERAGE  ON: `make pytest` and `make asan` count executed lines, for `make coverage-report` (OFF)
 #   UNITY   OFF: compile every source by itself, for work on the C++ code (ON)
 #   GPU_JAX  the jax whose CUDA plugin compiles programs in gpu-programs (0.12.0.1)
+#   PYTHONS  the Pythons for which wheels and package-test make and install wheels (PYTHON)
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for this machine's GPUs; AUTO: where there are some
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,6 +18,7 @@ CUDA ?= OFF
 DEMO_ARGS ?=
 RDMA_ARGS ?=
 JOBS ?= 2
+PYTHONS ?= $(PYTHON)
 FUZZ_SECONDS ?= 600
 UNITY ?= ON
 COVERAGE ?= OFF
@@ -56,7 +58,7 @@ PTX_SHARE = TEST_SHARE=8
 PTX_RACES = -R '^ptx_(engine|epoch_barrier|matrix|multicast)_test$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs cuda cuda-all test-ptx test-ptx-all package-test test-ray clean
+.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs cuda cuda-all test-ptx test-ptx-all wheels package-test test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -247,16 +249,16 @@ test-ptx-all: PTX_SHARE =
 test-ptx-all: PTX_RACES =
 test-ptx-all: test-ptx ## the same with all cases, and all tests under ThreadSanitizer
 
-package-test: $(ENVIRONMENT) ## build a wheel in isolation, install it in an empty environment, run README's commands with it
+wheels: $(ENVIRONMENT) ## a source distribution and manylinux wheels by each of PYTHONS, checked, in dist/ (CUDA=ON: with the CUDA engine)
+	$(SAY) "wheels"
+	@[ -n "$(ROOT)" ] || rm -rf dist
+	@JAXRING_CUDA=$(CUDA) tools/wheels.sh dist $(PYTHONS)
+
+package-test: $(ENVIRONMENT) ## make wheels by PYTHONS, install one in an empty environment of each, run README's commands with it
 	$(SAY) "package"
-	@rm -rf build/package build/package-cmake && mkdir -p build/package
-	@python -m pip wheel -q --no-deps -w build/package . $(DEFINE).JAXRING_CUDA=$(CUDA) \
-	  $(DEFINE).JAXRING_UNITY=$(UNITY) $(DEFINE).JAXRING_WERROR=ON \
-	  --config-settings build-dir=build/package-cmake
-	@python -m venv build/package/venv
-	@build/package/venv/bin/python -m pip install -q build/package/*.whl $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
-	@cd build/package && venv/bin/python -I -X dev -W error -c 'import jaxring; print("jaxring", jaxring.__version__, "imports")'
-	@cd build/package && venv/bin/jaxring --help >/dev/null
+	@rm -rf build/package
+	@JAXRING_CUDA=$(CUDA) tools/wheels.sh build/package/dist $(PYTHONS)
+	@tests/package/clean.sh build/package $(PYTHONS)
 	@tests/package/in_checkout.sh build/package
 
 clean: ## remove environments, builds and outputs

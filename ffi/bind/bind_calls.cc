@@ -11,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/old_symbols.h"
+
 namespace jaxring {
 namespace {
 

@@ -5,6 +5,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/old_symbols.h"
+
 namespace jaxring {
 namespace {
 

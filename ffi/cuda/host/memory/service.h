@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "base/old_symbols.h"
+
 namespace jaxring::cuda {
 
 class Service {
