@@ -10,13 +10,9 @@ iproute2. It also says how far each result is off, and whether all ranks have th
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
-import os
-import pathlib
 import subprocess
 import sys
-import tempfile
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -26,18 +22,15 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from benchmarks import turns
-from jaxring.bench.hosts import Hosts
+from benchmarks import namespaces, turns
 from jaxring.compress.formats import FORMATS
 from jaxring.errors import JaxringError
-from jaxring.launcher.environment import environment
 from jaxring.settings.sizes import shown, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PLAIN = "float32"
-_PORT = 19210
 _LIMIT_S = 600.0
 
 
@@ -70,20 +63,6 @@ def measure(nbytes: int, formats: Sequence[str], iterations: int) -> tuple[turns
     return turns.measure_in_turns(programs, (x,), iterations), notes
 
 
-def on_hosts(hosts: int, rate: str, arguments: Sequence[str]) -> int:
-    """Runs this program on so many hosts. Returns the exit status."""
-    with Hosts(hosts, rate=rate) as made, contextlib.ExitStack() as stack:
-        print(made.describe(), flush=True)
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxring-compressed-")))
-        children = []
-        for process in range(hosts):
-            env = environment(os.environ, f"{made.address(0)}:{_PORT}", hosts, process, 1)
-            command = [sys.executable, "-m", "benchmarks.compressed", "--join", *arguments]
-            children.append(subprocess.Popen(made.command(process, folder, command), env=env))
-            stack.callback(children[-1].kill)
-        return max(abs(child.wait(_LIMIT_S)) for child in children)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and let process 0 report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compressed", description=__doc__.split("\n")[0])
@@ -97,14 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.hosts:
         rest = ["--bytes", str(arguments.bytes), "--formats", *arguments.formats, "--iters", str(arguments.iters)]
         try:
-            return on_hosts(arguments.hosts, arguments.rate, rest)
+            return namespaces.on_hosts("benchmarks.compressed", arguments.hosts, arguments.rate, rest, _LIMIT_S)
         except (JaxringError, subprocess.TimeoutExpired) as error:
             print(f"benchmarks.compressed: {error}", file=sys.stderr)
             return 1
     if arguments.join:
-        job = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-        address, count, process = (os.environ[name] for name in job)
-        jax.distributed.initialize(address, int(count), int(process))
+        namespaces.join()
     times, notes = measure(arguments.bytes, arguments.formats, arguments.iters)
     if jax.process_index() == 0:
         middle = turns.medians(times)

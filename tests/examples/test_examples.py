@@ -17,7 +17,7 @@ README = ROOT / "examples" / "README.md"
 COMMAND = re.compile(r"^\| `([^`]*examples/(\w+)\.py)`", re.MULTILINE)
 COMMANDS = {name: command for command, name in COMMAND.findall(README.read_text())}
 # They take longer, and have tests of their own.
-ELSEWHERE = {"train_lm", "compressed_lm", "recover_lm"}
+ELSEWHERE = {"train_lm", "compressed_lm", "diloco_lm", "recover_lm"}
 SMALL = [name for name in COMMANDS if name not in ELSEWHERE]
 # It calls no collective; tests/frameworks/ counts those that the compiler inserts.
 CALLS_NONE = {"fsdp_nnx"}

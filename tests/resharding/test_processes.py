@@ -19,8 +19,8 @@ JAXRING = f"{sysconfig.get_path('scripts')}/jaxring"
     ("processes", "devices", "examples"),
     [
         (2, 2, 25),
-        pytest.param(3, 1, 40, marks=pytest.mark.slow),
-        pytest.param(4, 4, 60, marks=pytest.mark.slow),
+        pytest.param(3, 1, 30, marks=pytest.mark.slow),
+        pytest.param(4, 4, 30, marks=pytest.mark.slow),
     ],
 )
 def test_random_shardings(processes, devices, examples):

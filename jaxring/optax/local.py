@@ -1,0 +1,150 @@
+"""Local SGD: groups of ranks train by themselves and exchange what they have learnt now and then (DiLoCo).
+
+docs/concepts/local-sgd.md has the arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax  # type: ignore[import-untyped]
+
+from jaxring.collectives import all_reduce
+from jaxring.overlap import all_reduce_start
+from jaxring.tracing import checks
+from jaxring.tracing.axes import call_site, resolve
+from jaxring.tracing.casting import cast_varying
+
+if TYPE_CHECKING:
+    from jaxring.tracing.axes import AxisName
+
+_WHAT = "optax.diloco"
+
+
+class DilocoState(NamedTuple):
+    """``step``: updates so far, int32. ``inner``: the inner optimiser's state, a leading axis of 1 on each array.
+
+    ``outer``: the outer optimiser's state of each fragment, on the leading axis. ``anchor``: for each parameter of n
+    elements what the groups agreed on last, float32 (fragments, ceil(n / fragments)).
+    """
+
+    step: jax.Array
+    inner: Any
+    outer: Any
+    anchor: Any
+
+
+def diloco(
+    axis_name: AxisName,
+    inner: optax.GradientTransformation,
+    *,
+    every: int,
+    fragments: int | None = None,
+    outer: optax.GradientTransformation | None = None,
+    compress: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+) -> optax.GradientTransformation:
+    """DiLoCo: each rank of ``axis_name`` trains by ``inner``; every parameter is exchanged once in ``every`` steps.
+
+    A rank of ``axis_name`` is a group that trains by itself: its gradients come from its own data (reduced over other
+    axes before, if it has several devices), and its parameters differ from those of other groups. The parameters are
+    cut into ``fragments`` of equal size, by default ``every``. In each step, or with fewer fragments in every ``every
+    // fragments``-th, the groups exchange one fragment, in turn: how far each has come from the values of the last
+    exchange. The mean over the groups is the gradient of the optimiser ``outer`` (by default SGD with rate 0.7 and
+    Nesterov momentum 0.9), whose step from those values all groups take. The exchange depends on the parameters alone,
+    so that it can travel while gradients are computed. With ``compress`` it is sent in that format: see
+    `jaxring.all_reduce`, whose arguments ``protocol`` and ``timeout`` are, too.
+
+    Call it inside `jax.shard_map`: ``init`` on the parameters, of any shapes and dtypes, with which all groups begin,
+    and ``update`` with a group's own ones, which cross the border of `jax.shard_map` as what differs along
+    ``axis_name``. The state crosses it by `state_specs`.
+
+    ValueError for ``every`` and ``fragments`` that do not fit, and for an update without parameters.
+    """
+    every = checks.integer(f"jaxring.{_WHAT}: every", every)
+    count = every if fragments is None else checks.integer(f"jaxring.{_WHAT}: fragments", fragments)
+    if every < 1 or count < 1 or every % count:
+        raise ValueError(
+            f"jaxring.{_WHAT}: every={every} must be a multiple of fragments={count}, and both at least 1; each of the "
+            "fragments is exchanged once in so many steps."
+        )
+    spacing = every // count
+    outer = optax.sgd(0.7, momentum=0.9, nesterov=True) if outer is None else outer
+
+    def init(params: Any) -> DilocoState:
+        anchor = jax.tree.map(lambda p: _fragments(p, count), params)
+        mine = jax.tree.map(lambda x: jnp.asarray(x)[None], inner.init(params))
+        return DilocoState(jnp.zeros((), jnp.int32), mine, jax.vmap(outer.init)(anchor), anchor)
+
+    def update(updates: Any, state: DilocoState, params: Any = None) -> tuple[Any, DilocoState]:
+        if params is None:
+            raise ValueError(f"jaxring.{_WHAT}: the update needs the parameters: update(updates, state, params).")
+        axes = resolve(_WHAT, axis_name)
+        options = checks.options("all_reduce", axes, "mean", None, protocol, timeout, call_site())
+        choice: dict[str, Any] = {"compress": compress, "protocol": protocol, "timeout": timeout}
+        k = state.step // spacing % count
+        before = jax.tree.map(lambda p: _fragments(p, count)[k], params)
+        since = jax.tree.map(lambda a: a[k], state.anchor)
+        behind = _joined(jax.tree.map(lambda a, p: cast_varying(a, axes, options) - p, since, before))
+
+        def settle(mean: Any) -> tuple[Any, Any, Any]:
+            """The way of a fragment from a group's values to the common ones, and the common state after it."""
+            step, after = outer.update(_parted(mean, since), jax.tree.map(lambda s: s[k], state.outer), since)
+            common = optax.apply_updates(since, step)
+            way = jax.tree.map(lambda c, p: cast_varying(c, axes, options) - p, common, before)
+            return way, *(
+                jax.tree.map(lambda whole, part: whole.at[k].set(part), *pair)
+                for pair in ((state.outer, after), (state.anchor, common))
+            )
+
+        def rest() -> tuple[Any, Any, Any]:
+            way = jax.tree.map(lambda p: cast_varying(jnp.zeros(p.shape, p.dtype), axes, options), before)
+            return way, state.outer, state.anchor
+
+        def advance() -> tuple[Any, Any]:
+            return inner.update(updates, jax.tree.map(lambda x: x[0], state.inner), params)  # type: ignore[no-any-return]
+
+        if spacing == 1:
+            # The gradients and the inner step are computed while the exchange travels.
+            exchange = all_reduce_start(behind, axis_name, "mean", **choice)
+            mean, own, mine = exchange.done(*advance())
+            way, after, anchor = settle(mean)
+        else:
+            way, after, anchor = jax.lax.cond(
+                state.step % spacing == 0, lambda: settle(all_reduce(behind, axis_name, "mean", **choice)), rest
+            )
+            own, mine = advance()
+        moved = jax.tree.map(lambda u, w: _with_fragment(u, w, k, count), own, way)
+        return moved, DilocoState(state.step + 1, jax.tree.map(lambda x: x[None], mine), after, anchor)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _fragments(x: Any, count: int) -> Any:
+    """float32 (count, n): the elements in order, zeros behind them."""
+    length = -(-x.size // count)
+    return jnp.pad(jnp.ravel(x).astype(jnp.float32), (0, count * length - x.size)).reshape(count, length)
+
+
+def _with_fragment(update: Any, way: Any, k: Any, count: int) -> Any:
+    """``update`` with ``way`` added to its fragment ``k``."""
+    whole = _fragments(update, count).at[k].add(way)
+    return jnp.reshape(whole.reshape(-1)[: update.size], update.shape).astype(update.dtype)
+
+
+def _joined(tree: Any) -> Any:
+    """One vector of all: fragments of many small parameters are smaller still, and travel in one collective."""
+    return jnp.concatenate(jax.tree.leaves(tree))
+
+
+def _parted(vector: Any, like: Any) -> Any:
+    """Such a vector as a tree of vectors."""
+    leaves, shape = jax.tree.flatten(like)
+    parts, at = [], 0
+    for leaf in leaves:
+        parts.append(vector[at : at + leaf.size])
+        at += leaf.size
+    return jax.tree.unflatten(shape, parts)
