@@ -15,11 +15,12 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parent.parent
-READERS = ("unauthenticated", "request", "topology", "graphs", "trace", "saved")
+READERS = ("unauthenticated", "request", "viewer", "topology", "graphs", "trace", "saved")
 _DONE = re.compile(r"Done (\d+) runs in (\d+) second")
 _COVERAGE = re.compile(r"cov: (\d+) ft: (\d+) corp: (\d+)")
 # Limits of an input's length, time (generous, for loaded machines) and memory.
-_LIMITS = ("-max_len=4096", "-timeout=25", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=1")
+_LENGTH, _LONG = 4096, {"trace": 32768}
+_LIMITS = ("-timeout=25", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=1")
 
 
 def run(build: pathlib.Path, name: str, seconds: int) -> tuple[bool, str]:
@@ -30,7 +31,13 @@ def run(build: pathlib.Path, name: str, seconds: int) -> tuple[bool, str]:
     findings = build / "findings"
     for folder in (*folders, findings):
         folder.mkdir(parents=True, exist_ok=True)
-    command += [f"-max_total_time={seconds}", f"-artifact_prefix={findings}/{name}-", *_LIMITS, *map(str, folders)]
+    command += [
+        f"-max_total_time={seconds}",
+        f"-artifact_prefix={findings}/{name}-",
+        *_LIMITS,
+        f"-max_len={_LONG.get(name, _LENGTH)}",
+        *map(str, folders),
+    ]
     env = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(command, capture_output=True, text=True, errors="replace", env=env, check=False)
     if ran.returncode != 0:

@@ -53,10 +53,6 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   return result;
 }
 
-int64_t Nanoseconds(OperationRecord::Time time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
 std::vector<OperationRecord> Records(uint64_t after) {
   Engine* engine = RunningEngine();
   return engine == nullptr ? std::vector<OperationRecord>{} : engine->recorder().After(after);
@@ -74,11 +70,46 @@ const char* Word(OperationState state) {
   return "unknown";
 }
 
+void BindArrivals(nb::module_& m) {
+  nb::class_<LaunchTime>(m, "LaunchTime", "The launch of an operation, by the clock of the process that launched it.")
+      .def_ro("key", &LaunchTime::key)
+      .def_ro("sequence", &LaunchTime::sequence)
+      .def_ro("launched_ns", &LaunchTime::launched_ns)
+      .def_ro("idle_ns", &LaunchTime::idle_ns, "Since the operation before it ended; -1: not known.");
+  nb::class_<Meeting>(m, "Meeting", "An operation that this process and another one have launched.")
+      .def_ro("number", &Meeting::number, "Of this process's record.")
+      .def_ro("own", &Meeting::own)
+      .def_ro("theirs", &Meeting::theirs);
+  nb::class_<Pace>(m, "Pace", "What a process has spent so far, and its slowest connection since the sample before.")
+      .def_ro("at_ns", &Pace::at_ns)
+      .def_ro("cpu_ns", &Pace::cpu_ns)
+      .def_ro("delayed_ns", &Pace::delayed_ns)
+      .def_ro("link_peer", &Pace::link_peer)
+      .def_ro("link_bytes", &Pace::link_bytes)
+      .def_ro("link_ns", &Pace::link_ns);
+  nb::class_<Arrivals>(m, "Arrivals", "What the heartbeats of a process have said; of this process (-1) its samples.")
+      .def_ro("process", &Arrivals::process)
+      .def_prop_ro(
+          "offset_ns", [](const Arrivals& a) { return a.clock.offset_ns; }, "Its clock less this one's.")
+      .def_prop_ro(
+          "error_ns", [](const Arrivals& a) { return a.clock.error_ns; }, "-1: the clocks are not compared.")
+      .def_ro("meetings", &Arrivals::meetings)
+      .def_ro("paces", &Arrivals::paces);
+  m.def(
+      "take_arrivals", [] { return RunningEngine() == nullptr ? std::vector<Arrivals>{} : Running().TakeArrivals(); },
+      "What the heartbeats of the connected processes have said since the last call; first of this process itself.");
+  m.def(
+      "record",
+      [](uint64_t number) { return RunningEngine() == nullptr ? std::nullopt : Running().recorder().At(number); },
+      nb::arg("number"), "The record of the operation with this number, if it is still there.");
+}
+
 void BindRecords(nb::module_& m) {
   nb::class_<OperationRecord>(m, "OperationRecord",
                               "One operation. Times are ns of `clock`; `ended` is 0 while it runs.")
       .def_ro("number", &OperationRecord::number)
       .def_ro("sequence", &OperationRecord::sequence)
+      .def_ro("what", &OperationRecord::what)
       .def_ro("label", &OperationRecord::label)
       .def_prop_ro("arrived", [](const OperationRecord& r) { return Nanoseconds(r.arrived); })
       .def_prop_ro("launched", [](const OperationRecord& r) { return Nanoseconds(r.launched); })
@@ -87,6 +118,7 @@ void BindRecords(nb::module_& m) {
           "state", [](const OperationRecord& r) { return Word(r.state); }, "\"running\", \"done\" or \"failed\".");
   m.def("records", &Records, nb::arg("after"), nb::call_guard<nb::gil_scoped_release>(),
         "The recorded operations numbered above `after`, oldest first.");
+  BindArrivals(m);
 }
 
 }  // namespace
@@ -172,6 +204,13 @@ NB_MODULE(_native, m) {
       "Makes SIGUSR1 write the flight record to PREFIX0.trace, then PREFIX1.trace, ..., unless it has a handler. With "
       "an "
       "empty prefix SIGUSR1 has no effect.");
+  m.def(
+      "record_memory",
+      [] {
+        const auto [record, bytes] = Running().recorder().memory();
+        return nb::bytes(record, bytes);
+      },
+      "A copy of the flight record, in the format of its file.");
   m.def("dump_now", &DumpNow, nb::call_guard<nb::gil_scoped_release>(), "Does what SIGUSR1 does.");
   m.def("keep_freed_blocks", &KeepFreedBlocks, nb::arg("bytes"),
         "Makes malloc keep freed blocks of up to so many bytes. False if the C library cannot do it.");

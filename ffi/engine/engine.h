@@ -20,9 +20,9 @@
 #include "engine/operation/interpreter.h"
 #include "engine/operation/operation.h"
 #include "engine/operation/unexpected_messages.h"
+#include "engine/peer.h"
 #include "engine/records/operands.h"
 #include "engine/records/recorder.h"
-#include "network/control.h"
 #include "network/transports.h"
 #include "transport/core/doorbell.h"
 #include "transport/core/faults.h"
@@ -187,6 +187,10 @@ class Engine {
   uint64_t Register(Site* site);
   void Unregister(Site* site);
 
+  // What the heartbeats of the connected processes have said since the last call; the first one is this process itself,
+  // with its samples only. What is not taken for long is dropped.
+  std::vector<Arrivals> TakeArrivals();
+
   // The error message that the caller of an operation gets.
   std::string ToMessage(const Status& status) const;
 
@@ -201,6 +205,7 @@ class Engine {
   Counters& counters() { return counters_; }
 
  private:
+  using Peer = ConnectedPeer;
   void Work();
   [[gnu::hot]] void Begin(std::span<Started> ops, bool help);
   // Executes operations on the launching thread, and polls for their peers for a short time. True if all ended.
@@ -281,6 +286,17 @@ class Engine {
   std::string LastSeen(int process);
   std::vector<Activity> Activities(Clock::time_point now);
   void SendHeartbeats(Clock::time_point now);
+  // Records a sample of what this process spends, if it is time for one.
+  void SamplePace(Clock::time_point now);
+  // The slowest TCP connection since the last sample.
+  void SampleLinks(Pace* pace);
+  // Takes from a heartbeat how the peer's clock differs, its sample, and its launches of operations that this process
+  // has launched, too. Under peers_mutex_.
+  void TakeBeat(int process, const ControlFrame& frame);
+  // The processes that have not begun this operation of this process, as far as the peers' heartbeats say; without
+  // those of which that is not certain.
+  std::vector<Behind> FindBehind(const Operation& op, Clock::time_point now);
+  std::string DescribeBehind(const Operation& op, Clock::time_point now);
   std::vector<std::shared_ptr<Operation>> Active(uint64_t* version);
   // Wraps a connection to inject the faults of the options. `what` gives each connection of a process its own faults.
   std::unique_ptr<Stream> WithInjectedFaults(std::unique_ptr<Stream> stream, int process, int what) const;
@@ -324,28 +340,15 @@ class Engine {
   std::map<uint64_t, Status> known_failures_;
   std::deque<uint64_t> known_failure_order_;
 
-  struct Peer {
-    std::vector<std::shared_ptr<ControlLink>> controls;  // each side dials one
-    Clock::time_point heard_at, heartbeat_sent_at;       // the last frame from it; the last heartbeat to it
-    Clock::time_point said_at;                           // the arrival of `doing`
-    std::vector<Activity> doing;
-    bool left = false;  // it sent a goodbye
-    std::string how;    // the goodbye's text: "it has ended (exit code 3)"; empty if it left this epoch
-    Clock::time_point left_at;
-    std::string Farewell() const { return how.empty() ? "it has gone on to another epoch of the job" : how; }
-    std::vector<std::string> unsent;  // encoded control messages that wait for a connection
-    // Uses the first connection that has not ended.
-    void Send(const std::string& frame, bool dispensable = false) {
-      for (auto& control : controls) {
-        if (control->Send(frame, dispensable)) return;
-      }
-    }
-  };
   std::string farewell_;    // this process's last frame, encoded; sent also to processes that connect later
   std::mutex peers_mutex_;  // taken after mutex_, if both are
   std::map<int, Peer> peers_;
-  Clock::time_point stalls_checked_at_{};  // the poller's thread only
-  std::map<uint64_t, Stall> stalls_;       // by operation or execution; the poller's thread only
+  Clock::time_point stalls_checked_at_{};           // the poller's thread only
+  std::map<uint64_t, Stall> stalls_;                // by operation or execution; the poller's thread only
+  Clock::time_point paced_at_{};                    // the poller's thread only
+  std::map<std::pair<int, int>, SendTotals> sent_;  // by peer and channel at `paced_at_`; the poller's thread only
+  Pace pace_;                                       // the last sample; the poller's thread only
+  std::deque<Pace> own_paces_;                      // under peers_mutex_
 
   const size_t processors_ = AllowedCpus();
   std::atomic<bool> crowded_{false};  // the host's processes outnumber them

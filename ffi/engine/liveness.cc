@@ -117,7 +117,9 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
     peer.heard_at = Clock::now();
     if (frame.kind == ControlFrame::Kind::kAlive) {
       peer.doing = frame.activities;
+      peer.behind = frame.behind;
       peer.said_at = peer.heard_at;
+      TakeBeat(process, frame);
     }
     if (frame.kind == ControlFrame::Kind::kGoodbye && !peer.left) {
       peer.left = true;
@@ -193,12 +195,19 @@ void Engine::SendHeartbeats(Clock::time_point now) {
   }
   ControlFrame alive;
   alive.activities = Activities(now);
-  const std::string bytes = EncodeFrame(alive);
+  alive.pace = pace_;
+  alive.launches = recorder_.LastLaunches(ControlFrame::kMaxLaunches);
+  uint64_t version;
+  for (auto& op : Active(&version)) {
+    if (now - op->begun() > kHeartbeatEvery && alive.behind.empty()) alive.behind = FindBehind(*op, now);
+  }
   std::lock_guard lock(peers_mutex_);
   for (auto& [process, peer] : peers_) {
     if (!due(peer)) continue;
     peer.heartbeat_sent_at = now;
-    peer.Send(bytes, true);
+    const auto sent = Clock::now();
+    alive.times = {Nanoseconds(sent), peer.beat_sent_ns, peer.beat_sent_ns == 0 ? 0 : Nanoseconds(sent - peer.said_at)};
+    peer.Send(EncodeFrame(alive), true);
   }
 }
 
@@ -237,7 +246,7 @@ std::string Engine::DescribePeer(int process, const std::string& name, uint64_t 
     runs |= activity.running;
     same |= activity.running && activity.key == key;
     // What is still planned has no key yet, and may be what is waited for.
-    unknown |= activity.running && activity.key != 0 && activity.key != key && !recorder_.Knows(activity.key);
+    unknown |= activity.running && activity.key != 0 && activity.key != key && recorder_.NumberOf(activity.key) == 0;
   }
   if (!runs) return text + " It computes, waits in Python, or runs another program than this process.";
   if (!same && unknown) {
@@ -284,7 +293,7 @@ void Engine::FailLate(Operation& op, Clock::time_point now) {
   std::snprintf(limit, sizeof limit, "%g", op.plan().timeout_s);
   op.Fail(Status::Error(
       Code::kDeadlineExceeded,
-      op.What() + ": not finished " + limit + " s after it began: " + waits +
+      op.What() + ": not finished " + limit + " s after it began: " + waits + DescribeBehind(op, now) +
           (slow || waited_for.empty() ? " Raise timeout= or JAXRING_TIMEOUT if the peer is only slow." : "")));
 }
 

@@ -44,6 +44,8 @@ class Fields {
     rest_.remove_prefix(size);
     return true;
   }
+  // A process is not told of ages and times that are none.
+  bool GetTime(int64_t* value) { return Get(value) && *value >= 0; }
   bool empty() const { return rest_.empty(); }
 
  private:
@@ -81,6 +83,85 @@ bool KnownLoss(uint32_t ending) {
   return false;
 }
 
+void PutActivity(std::string* out, const Activity& activity) {
+  Put(out, activity.key);
+  Put(out, uint32_t{activity.running});
+  Put(out, activity.age_ms);
+  PutText(out, activity.what, ControlFrame::kMaxWhat);
+}
+
+bool GetActivity(Fields* fields, Activity* activity) {
+  uint32_t running;
+  if (!fields->Get(&activity->key) || !fields->Get(&running) || running > 1 || !fields->Get(&activity->age_ms) ||
+      !fields->GetText(&activity->what, ControlFrame::kMaxWhat)) {
+    return false;
+  }
+  activity->running = running == 1;
+  return true;
+}
+
+bool GetPace(Fields* fields, Pace* pace) {
+  return fields->GetTime(&pace->at_ns) && fields->GetTime(&pace->cpu_ns) && fields->GetTime(&pace->delayed_ns) &&
+         fields->Get(&pace->link_peer) && pace->link_peer >= -1 && pace->link_peer <= INT32_MAX &&
+         fields->GetTime(&pace->link_bytes) && fields->GetTime(&pace->link_ns);
+}
+
+bool GetHeartbeat(Fields* fields, ControlFrame* frame) {
+  uint32_t count;
+  if (!fields->Get(&count) || count > ControlFrame::kMaxActivities) return false;
+  frame->activities.resize(count);
+  for (Activity& activity : frame->activities) {
+    if (!GetActivity(fields, &activity)) return false;
+  }
+  BeatTimes& times = frame->times;
+  if (!fields->GetTime(&times.sent) || !fields->GetTime(&times.echoed) || !fields->GetTime(&times.held)) return false;
+  if (!GetPace(fields, &frame->pace)) return false;
+  if (!fields->Get(&count) || count > ControlFrame::kMaxLaunches) return false;
+  frame->launches.resize(count);
+  for (LaunchTime& launch : frame->launches) {
+    if (!fields->Get(&launch.key) || !fields->Get(&launch.sequence) || !fields->GetTime(&launch.launched_ns) ||
+        !fields->Get(&launch.idle_ns) || launch.idle_ns < -1) {
+      return false;
+    }
+  }
+  if (!fields->Get(&count) || count > ControlFrame::kMaxBehind) return false;
+  frame->behind.resize(count);
+  for (Behind& behind : frame->behind) {
+    if (!fields->Get(&behind.key) || !fields->Get(&behind.process) || behind.process < 0 ||
+        !fields->Get(&behind.seen_ms) || !GetActivity(fields, &behind.last)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void PutHeartbeat(std::string* out, const ControlFrame& frame) {
+  auto put_some = [out](const auto& items, size_t limit, auto put) {
+    const size_t count = std::min(items.size(), limit);
+    Put(out, static_cast<uint32_t>(count));
+    for (size_t i = 0; i < count; ++i) put(items[i]);
+  };
+  put_some(frame.activities, ControlFrame::kMaxActivities,
+           [out](const Activity& activity) { PutActivity(out, activity); });
+  for (int64_t time : {frame.times.sent, frame.times.echoed, frame.times.held}) Put(out, time);
+  const Pace& pace = frame.pace;
+  for (int64_t value : {pace.at_ns, pace.cpu_ns, pace.delayed_ns, pace.link_peer, pace.link_bytes, pace.link_ns}) {
+    Put(out, value);
+  }
+  put_some(frame.launches, ControlFrame::kMaxLaunches, [out](const LaunchTime& launch) {
+    Put(out, launch.key);
+    Put(out, launch.sequence);
+    Put(out, launch.launched_ns);
+    Put(out, launch.idle_ns);
+  });
+  put_some(frame.behind, ControlFrame::kMaxBehind, [out](const Behind& behind) {
+    Put(out, behind.key);
+    Put(out, behind.process);
+    Put(out, behind.seen_ms);
+    PutActivity(out, behind.last);
+  });
+}
+
 bool Decode(std::string_view bytes, ControlFrame* frame) {
   *frame = {};
   Fields fields(bytes);
@@ -88,21 +169,8 @@ bool Decode(std::string_view bytes, ControlFrame* frame) {
   if (!fields.Get(&kind)) return false;
   frame->kind = static_cast<ControlFrame::Kind>(kind);
   switch (frame->kind) {
-    case ControlFrame::Kind::kAlive: {
-      uint32_t count;
-      if (!fields.Get(&count) || count > ControlFrame::kMaxActivities) return false;
-      for (uint32_t i = 0; i < count; ++i) {
-        Activity activity;
-        uint32_t running;
-        if (!fields.Get(&activity.key) || !fields.Get(&running) || running > 1 || !fields.Get(&activity.age_ms) ||
-            !fields.GetText(&activity.what, ControlFrame::kMaxWhat)) {
-          return false;
-        }
-        activity.running = running == 1;
-        frame->activities.push_back(std::move(activity));
-      }
-      return fields.empty();
-    }
+    case ControlFrame::Kind::kAlive:
+      return GetHeartbeat(&fields, frame) && fields.empty();
     case ControlFrame::Kind::kFailed: {
       uint32_t code;
       if (!fields.Get(&frame->key) || !fields.Get(&code) || !KnownFailure(code)) return false;
@@ -133,18 +201,9 @@ std::string EncodeFrame(const ControlFrame& frame) {
   std::string body;
   Put(&body, static_cast<uint32_t>(frame.kind));
   switch (frame.kind) {
-    case ControlFrame::Kind::kAlive: {
-      const size_t count = std::min(frame.activities.size(), ControlFrame::kMaxActivities);
-      Put(&body, static_cast<uint32_t>(count));
-      for (size_t i = 0; i < count; ++i) {
-        const Activity& activity = frame.activities[i];
-        Put(&body, activity.key);
-        Put(&body, uint32_t{activity.running});
-        Put(&body, activity.age_ms);
-        PutText(&body, activity.what, ControlFrame::kMaxWhat);
-      }
+    case ControlFrame::Kind::kAlive:
+      PutHeartbeat(&body, frame);
       break;
-    }
     case ControlFrame::Kind::kFailed:
       Put(&body, frame.key);
       Put(&body, static_cast<uint32_t>(frame.code));

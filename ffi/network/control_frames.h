@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "network/pace.h"
 #include "transport/core/stream.h"
 
 namespace jaxring {
@@ -22,6 +23,14 @@ struct Activity {
   std::string what;
 };
 
+// A process that has not begun an operation that others wait in.
+struct Behind {
+  uint64_t key = 0;  // of that operation
+  int32_t process = -1;
+  uint32_t seen_ms = 0;  // since a process that is connected with it saw that
+  Activity last;         // what it did last; without key and text: nothing yet
+};
+
 // An age for Activity, 0 if the caller read its clock before the operation began. UINT32_MAX: 49 days or more.
 inline uint32_t AgeMs(std::chrono::nanoseconds age) {
   const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(age).count();
@@ -30,7 +39,7 @@ inline uint32_t AgeMs(std::chrono::nanoseconds age) {
 
 struct ControlFrame {
   enum class Kind : uint32_t {
-    kAlive = 1,    // a heartbeat; activities
+    kAlive = 1,    // a heartbeat; activities, times, pace, launches, behind
     kFailed = 2,   // key, code, text: this operation has failed in all processes
     kGone = 3,     // process, witness, ending, text: that process ended without a goodbye
     kLeaving = 4,  // ending, text: the sender abandons its operations, and is about to end or to close the connection
@@ -46,8 +55,14 @@ struct ControlFrame {
   Ending ending = Ending::kNoGoodbye;
   std::string text;
   std::vector<Activity> activities;
+  // Of heartbeats only.
+  BeatTimes times;
+  Pace pace;
+  std::vector<LaunchTime> launches;
+  std::vector<Behind> behind;
 
   static constexpr size_t kMaxBytes = 8192, kMaxText = 3072, kMaxActivities = 4, kMaxWhat = 512;
+  static constexpr size_t kMaxLaunches = 8, kMaxBehind = 4;
 };
 
 // Truncates texts and activities to the limits.

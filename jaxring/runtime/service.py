@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+import time
 
 import jax
 
@@ -25,6 +26,7 @@ from jaxring.runtime.job import Job
 from jaxring.runtime.memory import keep_freed_blocks
 from jaxring.runtime.planner import Planner
 from jaxring.runtime.record_files import hint, make_room, new_file, new_prefix
+from jaxring.runtime.stragglers.watch import StragglerWatch
 from jaxring.settings import Settings, announce, kinds, settings
 from jaxring.world import daemons
 from jaxring.world.identity import version
@@ -155,10 +157,14 @@ def job() -> Job:
 
 def _serve() -> None:
     kept = named = False
+    watch = StragglerWatch(_native)
     while not _stop.is_set():
         request = _native.next_request(_POLL_S)
         named = named or _name()
         _warn()
+        if named and settings().stall_warning:
+            for sentence in watch.look(time.monotonic()):
+                logger.warning("%s", sentence)
         try:
             _job.converse()
         except Exception:

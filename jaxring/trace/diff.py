@@ -1,4 +1,4 @@
-"""Compares the flight records of a job's processes: which process is behind, and in which operation."""
+"""Compares the flight records of a job's processes: which process is behind, in which operation, and who was late."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxring.profiler.spans import plan
+from jaxring.trace.lateness import stragglers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,13 +32,14 @@ def compare(flights: Sequence[Flight]) -> Comparison:
     is most likely the one that is behind: a process that was killed leaves none.
     """
     stuck = _first_stuck(flights)
+    late = [f"{each}" for each in stragglers(flights, None if stuck is None else stuck.launched)]
     count = _processes(flights, stuck)
     missing, names = _missing(flights, count)
     without = f"There is no record of {names} (of {count})" if missing else ""
     if stuck is None:
         ended = ", ".join(f"{flight} {len(flight.records)}" for flight in flights)
         well = f"every operation that was begun has ended well. Operations recorded: {ended}."
-        return Comparison([f"{without or 'No process is behind'}: {well}"], missing == 0)
+        return Comparison([f"{without or 'No process is behind'}: {well}", *late], missing == 0)
     inside, outside = _sides(flights, stuck)
     waiting = ", ".join(f"{flight} ({_state(record)})" for flight, record in inside)
     sentences = [
@@ -58,7 +60,7 @@ def compare(flights: Sequence[Flight]) -> Comparison:
         sentences.append(f"All that take part have begun {stuck}: {waiting}.")
         if missing:
             sentences.append(f"{without}, which takes no part in it.")
-    return Comparison(sentences, False)
+    return Comparison([*sentences, *late], False)
 
 
 def _processes(flights: Sequence[Flight], stuck: Record | None) -> int:

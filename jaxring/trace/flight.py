@@ -1,4 +1,5 @@
-"""Reads a flight record, which ffi/engine/records/recorder.cc writes: a header, a ring of slots, a ring of texts.
+"""Reads a flight record, which ffi/engine/records/recorder.cc writes: a header with samples and clocks, a ring of
+slots, a ring of texts.
 
 The file may come from a process that died while it wrote, or from anywhere else: every number is checked before it is
 used as an offset or a length.
@@ -11,13 +12,17 @@ import struct
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JaxringError
+from jaxring.runtime.stragglers.find import Sample
 
 if TYPE_CHECKING:
     import pathlib
 
-MAGIC = b"JRTRACE1"
+MAGIC = b"JRTRACE2"
 STATES = ("running", "done", "failed")
-_HEADER = struct.Struct("<8s4I q2q q2Q 64s q 64s")
+_HEADER = struct.Struct("<8s4I q2q q2Q 64s q 64s Q")
+_PACE, _PACES = struct.Struct("<6q"), 256
+_CLOCK, _CLOCKS = struct.Struct("<3q"), 256
+HEADER_BYTES = 5 * 4096
 _SLOT = struct.Struct("<4Q3q2I")
 _MAX_BYTES = 64 << 20
 _MAX_PROCESSES = 1 << 20
@@ -59,6 +64,12 @@ class Flight:
     records: tuple[Record, ...]
     processes: int = 0
     job: str = ""
+    # What it has spent, the oldest sample first.
+    samples: tuple[Sample, ...] = ()
+    # By process: its monotonic clock less this one's and how wrong that may be, in ns.
+    clocks: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    # What was added to moments of the monotonic clock.
+    shift: int = 0
 
     def name(self) -> str:
         """Short, and as good as unique in a job."""
@@ -86,7 +97,7 @@ def parse(data: bytes) -> Flight:
     """The record in these bytes. Raises ValueError."""
     if len(data) > _MAX_BYTES or len(data) < _HEADER.size or not data.startswith(MAGIC):
         raise ValueError("it does not begin as one, or is too long")
-    _, header, slot, capacity, text, pid, real, monotonic, process, last, written, host, processes, job = (
+    _, header, slot, capacity, text, pid, real, monotonic, process, last, written, host, processes, job, paces = (
         _HEADER.unpack_from(data)
     )
     if slot != _SLOT.size or header < _HEADER.size or len(data) != header + slot * capacity + text or not text:
@@ -108,7 +119,26 @@ def parse(data: bytes) -> Flight:
         )
     records.sort(key=lambda record: record.number)
     name, job = (_printable(text.split(b"\0")[0]) for text in (host, job))
-    return Flight(name, pid, process, tuple(records), min(max(processes, 0), _MAX_PROCESSES), job)
+    processes = min(max(processes, 0), _MAX_PROCESSES)
+    whole = header >= HEADER_BYTES
+    samples = _samples(data, paces, shift) if whole else ()
+    return Flight(name, pid, process, tuple(records), processes, job, samples, _clocks(data) if whole else {}, shift)
+
+
+def _samples(data: bytes, written: int, shift: int) -> tuple[Sample, ...]:
+    """The ring of samples, without one that was being written."""
+    found = []
+    for number in range(max(0, written - _PACES), written):
+        at, *spent = _PACE.unpack_from(data, _HEADER.size + number % _PACES * _PACE.size)
+        if at > 0 and min(spent[0], spent[1], spent[3], spent[4]) >= 0:
+            found.append(Sample(at + shift, *spent))
+    return tuple(sorted(found))
+
+
+def _clocks(data: bytes) -> dict[int, tuple[int, int]]:
+    begin = _HEADER.size + _PACES * _PACE.size
+    table = (_CLOCK.unpack_from(data, begin + _CLOCK.size * i) for i in range(_CLOCKS))
+    return {number - 1: (offset, error) for number, offset, error in table if number > 0 and error >= 0}
 
 
 def _texts(texts: bytes, begin: int, length: int, written: int) -> tuple[str, str]:

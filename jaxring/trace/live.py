@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.profiler.spans import plan
+from jaxring.trace.clocks import aligned
+from jaxring.trace.lateness import stragglers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from jaxring.runtime.stragglers.find import Straggler
     from jaxring.trace.flight import Flight, Record
 
 
@@ -62,12 +65,14 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """A job over ``seconds``: its processes on this host, and its calls, those that took most of the time first."""
+    """A job over ``seconds``: the processes that are seen, its calls, those that took most of the time first, and the
+    processes that hold the others up."""
 
     job: str
     seconds: float
     processes: tuple[Process, ...]
     calls: tuple[Call, ...]
+    stragglers: tuple[Straggler, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """For `json.dumps`."""
@@ -76,26 +81,28 @@ class View:
 
 def view(job: str, before: Iterable[Flight], after: Sequence[Flight], begin_ns: int, end_ns: int) -> View:
     """The time from ``begin_ns`` to ``end_ns`` (ns since 1970), when ``before`` and ``after`` were read."""
-    known = {flight.pid: max((r.number for r in flight.records), default=0) for flight in before}
+    late = tuple(stragglers(after))
+    after = [flight for flight, _ in aligned(after)]
+    known = {flight.name(): max((r.number for r in flight.records), default=0) for flight in before}
     # What ran at the first look may have ended since: by its end it is of this view.
-    ended = {flight.pid: _ended(flight, known.get(flight.pid, 0), begin_ns) for flight in after}
+    ended = {flight.name(): _ended(flight, known.get(flight.name(), 0), begin_ns) for flight in after}
     # A record holds the last 4096 operations: for those that newer ones have pushed out the others stand.
-    scale = {flight.pid: _scale(flight, known.get(flight.pid, 0)) for flight in after}
-    launches: dict[tuple[int, int], dict[int, int]] = collections.defaultdict(dict)
+    scale = {flight.name(): _scale(flight, known.get(flight.name(), 0)) for flight in after}
+    launches: dict[tuple[int, int], dict[str, int]] = collections.defaultdict(dict)
     for flight in after:
-        for record in ended[flight.pid]:
-            launches[record.key, record.sequence][flight.pid] = record.launched
-    together = {execution: by_pid for execution, by_pid in launches.items() if len(by_pid) > 1}
+        for record in ended[flight.name()]:
+            launches[record.key, record.sequence][flight.name()] = record.launched
+    together = {execution: by_process for execution, by_process in launches.items() if len(by_process) > 1}
     seconds = max(end_ns - begin_ns, 1) / 1e9
-    names = {flight.pid: flight.name() for flight in after}
     return View(
         job,
         seconds,
         tuple(
-            _process(flight, ended[flight.pid], scale[flight.pid], together, seconds, begin_ns, end_ns)
+            _process(flight, ended[flight.name()], scale[flight.name()], together, seconds, begin_ns, end_ns)
             for flight in after
         ),
-        _calls(ended, scale, together, names, seconds),
+        _calls(ended, scale, together, seconds),
+        late,
     )
 
 
@@ -103,14 +110,14 @@ def _process(
     flight: Flight,
     ended: Sequence[Record],
     scale: float,
-    together: dict[tuple[int, int], dict[int, int]],
+    together: dict[tuple[int, int], dict[str, int]],
     seconds: float,
     begin_ns: int,
     end_ns: int,
 ) -> Process:
-    shared = [by_pid for execution, by_pid in together.items() if flight.pid in by_pid]
-    waited = [max(by_pid.values()) - by_pid[flight.pid] for by_pid in shared]
-    late = [by_pid[flight.pid] - min(by_pid.values()) for by_pid in shared]
+    shared = [by_process for execution, by_process in together.items() if flight.name() in by_process]
+    waited = [max(by_process.values()) - by_process[flight.name()] for by_process in shared]
+    late = [by_process[flight.name()] - min(by_process.values()) for by_process in shared]
     running = min((r for r in flight.records if not r.ended), key=lambda r: r.launched, default=None)
     ran = [*ended, running] if running else ended
     spans = [(max(r.launched, begin_ns), min(r.ended or end_ns, end_ns)) for r in ran]
@@ -129,25 +136,24 @@ def _process(
 
 
 def _calls(
-    ended: dict[int, list[Record]],
-    scale: dict[int, float],
-    together: dict[tuple[int, int], dict[int, int]],
-    names: dict[int, str],
+    ended: dict[str, list[Record]],
+    scale: dict[str, float],
+    together: dict[tuple[int, int], dict[str, int]],
     seconds: float,
 ) -> tuple[Call, ...]:
     # An operation's key is that of one execution; executions of one call share its text.
-    by_call: dict[str, dict[int, list[Record]]] = collections.defaultdict(lambda: collections.defaultdict(list))
-    last: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
-    for pid, each in ended.items():
+    by_call: dict[str, dict[str, list[Record]]] = collections.defaultdict(lambda: collections.defaultdict(list))
+    last: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for name, each in ended.items():
         for record in each:
-            by_call[record.what][pid].append(record)
+            by_call[record.what][name].append(record)
             launches = together.get((record.key, record.sequence))
-            if launches and max(launches, key=lambda other: launches[other]) == pid:
-                last[record.what][pid] += 1
+            if launches and max(launches, key=lambda other: launches[other]) == name:
+                last[record.what][name] += 1
     found = []
     for what, by_process in by_call.items():
-        pid, records = max(by_process.items(), key=lambda item: len(item[1]))
-        executions = len(records) * scale[pid]
+        name, records = max(by_process.items(), key=lambda item: len(item[1]))
+        executions = len(records) * scale[name]
         facts = plan(next((r.label for r in records if r.label), ""))
         us = _mean([r.ended - r.launched for each in by_process.values() for r in each]) / 1e3
         nbytes, ranks, processes = (_number(facts.get(name)) for name in ("nbytes", "ranks", "processes"))
@@ -166,7 +172,7 @@ def _calls(
                 executions / seconds,
                 us,
                 busbw,
-                names[latest[0][0]] if latest else "",
+                latest[0][0] if latest else "",
                 latest[0][1] / last[what].total() if latest else 0.0,
             )
         )

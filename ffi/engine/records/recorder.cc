@@ -13,8 +13,20 @@
 
 namespace jaxring {
 
-// The file format, which jaxring/trace/flight.py reads: a page with this header, the slots, the texts. Times are in ns
-// of the monotonic clock.
+// A sample or the difference of a clock. A reader of the file takes only those that are complete: `at_ns` or `process`
+// is 0 while the rest is being written.
+struct PaceSlot {
+  std::atomic<int64_t> at_ns;
+  int64_t cpu_ns, delayed_ns, link_peer, link_bytes, link_ns;
+};
+
+struct ClockSlot {
+  std::atomic<int64_t> process;  // plus 1
+  int64_t offset_ns, error_ns;
+};
+
+// The file format, which jaxring/trace/flight.py reads: whole pages with this header, the slots, the texts. Times are
+// in ns of the monotonic clock.
 struct Recorder::Header {
   char magic[8];
   uint32_t header_bytes, slot_bytes, capacity, text_bytes;
@@ -26,6 +38,9 @@ struct Recorder::Header {
   char host[64];
   std::atomic<int64_t> processes;  // of the job; 0: not known yet. `job` is complete once it is set.
   char job[64];
+  std::atomic<uint64_t> paces;  // written so far to the ring of samples
+  PaceSlot pace[kPaces];
+  ClockSlot clock[kClocks];
 };
 
 struct Recorder::Slot {
@@ -38,13 +53,11 @@ struct Recorder::Slot {
 
 namespace {
 
-constexpr size_t kHeaderBytes = 4096;
+constexpr size_t kHeaderBytes = 5 * 4096;
+// So far back the operation is looked for that ended before another one was launched.
+constexpr uint64_t kLookBack = 64;
 
-int64_t Nanoseconds(OperationRecord::Time time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
-OperationRecord::Time At(int64_t ns) {
+OperationRecord::Time TimeAt(int64_t ns) {
   return OperationRecord::Time(
       std::chrono::duration_cast<OperationRecord::Time::duration>(std::chrono::nanoseconds(ns)));
 }
@@ -82,7 +95,7 @@ Recorder::Recorder(const std::string& path) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   header_->monotonic_ns = Nanoseconds(std::chrono::steady_clock::now());
   gethostname(header_->host, sizeof header_->host - 1);
-  std::memcpy(header_->magic, "JRTRACE1", sizeof header_->magic);
+  std::memcpy(header_->magic, "JRTRACE2", sizeof header_->magic);
 }
 
 Recorder::~Recorder() {
@@ -159,9 +172,9 @@ OperationRecord Recorder::Read(uint64_t number) const {
                          s.key,
                          "",
                          "",
-                         At(s.arrived),
-                         At(s.launched),
-                         At(s.ended),
+                         TimeAt(s.arrived),
+                         TimeAt(s.launched),
+                         TimeAt(s.ended),
                          static_cast<OperationState>(s.state)};
   const uint64_t written = header_->written.load(std::memory_order_relaxed), begin = s.text_at - 1;
   if (written - begin > kTextBytes) return record;
@@ -187,13 +200,79 @@ std::optional<OperationRecord> Recorder::Last() const {
   return last == 0 ? std::nullopt : std::optional(Read(last));
 }
 
-bool Recorder::Knows(uint64_t key) const {
+uint64_t Recorder::NumberOf(uint64_t key) const {
   std::lock_guard lock(mutex_);
   const uint64_t last = header_->last.load(std::memory_order_relaxed);
   for (uint64_t n = last; n > 0 && last - n < kCapacity; --n) {
-    if (slot(n).key == key) return true;
+    if (slot(n).key == key) return n;
   }
-  return false;
+  return 0;
+}
+
+std::optional<OperationRecord> Recorder::At(uint64_t number) const {
+  std::lock_guard lock(mutex_);
+  const uint64_t last = header_->last.load(std::memory_order_relaxed);
+  const bool there = number != 0 && number <= last && last - number < kCapacity;
+  return there ? std::optional(Read(number)) : std::nullopt;
+}
+
+LaunchTime Recorder::ReadLaunch(uint64_t number) const {
+  const Slot& s = slot(number);
+  LaunchTime launch{s.key, s.sequence, s.launched};
+  const uint64_t oldest = number > kLookBack ? number - kLookBack : 1;
+  for (uint64_t n = number - 1; n >= oldest; --n) {
+    const Slot& before = slot(n);
+    if (before.number.load(std::memory_order_relaxed) != n || before.ended == 0 || before.ended > s.launched) continue;
+    const int64_t idle = s.launched - before.ended;
+    launch.idle_ns = launch.idle_ns < 0 ? idle : std::min(launch.idle_ns, idle);
+  }
+  return launch;
+}
+
+std::vector<LaunchTime> Recorder::LastLaunches(size_t count) const {
+  std::lock_guard lock(mutex_);
+  const uint64_t last = header_->last.load(std::memory_order_relaxed);
+  std::vector<LaunchTime> launches;
+  for (uint64_t n = last > count ? last - count + 1 : 1; n <= last; ++n) launches.push_back(ReadLaunch(n));
+  return launches;
+}
+
+std::optional<std::pair<LaunchTime, uint64_t>> Recorder::FindLaunch(uint64_t key, uint64_t sequence) const {
+  std::lock_guard lock(mutex_);
+  const uint64_t last = header_->last.load(std::memory_order_relaxed);
+  for (uint64_t n = last; n > 0 && last - n < kCapacity; --n) {
+    if (slot(n).key == key && slot(n).sequence == sequence) return std::pair(ReadLaunch(n), n);
+  }
+  return std::nullopt;
+}
+
+void Recorder::Keep(const Pace& pace) {
+  std::lock_guard lock(mutex_);
+  const uint64_t number = header_->paces.load(std::memory_order_relaxed);
+  PaceSlot& s = header_->pace[number % kPaces];
+  s.at_ns.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  s.cpu_ns = pace.cpu_ns;
+  s.delayed_ns = pace.delayed_ns;
+  s.link_peer = pace.link_peer;
+  s.link_bytes = pace.link_bytes;
+  s.link_ns = pace.link_ns;
+  s.at_ns.store(pace.at_ns, std::memory_order_release);
+  header_->paces.store(number + 1, std::memory_order_release);
+}
+
+void Recorder::Keep(int process, const ClockOffset& clock) {
+  std::lock_guard lock(mutex_);
+  for (ClockSlot& s : header_->clock) {
+    const int64_t known = s.process.load(std::memory_order_relaxed);
+    if (known != 0 && known != process + 1) continue;
+    s.process.store(0, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+    s.offset_ns = clock.offset_ns;
+    s.error_ns = clock.error_ns;
+    s.process.store(process + 1, std::memory_order_release);
+    return;
+  }
 }
 
 }  // namespace jaxring

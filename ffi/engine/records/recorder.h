@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "network/pace.h"
 #include "plan/plan.h"
 
 namespace jaxring {
@@ -33,6 +34,7 @@ class Recorder {
  public:
   static constexpr uint64_t kCapacity = 4096;
   static constexpr uint64_t kTextBytes = 1 << 20;
+  static constexpr size_t kPaces = 256, kClocks = 256;
 
   // Records in unnamed shared memory, or in a new file of mode 0600. Throws std::system_error if that cannot be made.
   explicit Recorder(const std::string& path = "");
@@ -51,14 +53,25 @@ class Recorder {
   // The records that are still there with numbers greater than `number`, oldest first.
   std::vector<OperationRecord> After(uint64_t number) const;
   std::optional<OperationRecord> Last() const;
-  // Whether a record has this key.
-  bool Knows(uint64_t key) const;
+  // The number of the latest record with this key; 0: there is none.
+  uint64_t NumberOf(uint64_t key) const;
+  std::optional<OperationRecord> At(uint64_t number) const;
+  // The latest launches, oldest first.
+  std::vector<LaunchTime> LastLaunches(size_t count) const;
+  // The launch of that execution and its number, if there is a record of it.
+  std::optional<std::pair<LaunchTime, uint64_t>> FindLaunch(uint64_t key, uint64_t sequence) const;
+
+  // Keeps the last `kPaces` of them for the record's readers.
+  void Keep(const Pace& pace);
+  // Keeps how another process's clock differs, for `kClocks` processes at most.
+  void Keep(int process, const ClockOffset& clock);
 
  private:
   struct Header;
   struct Slot;
   Slot& slot(uint64_t number) const;
   OperationRecord Read(uint64_t number) const;
+  LaunchTime ReadLaunch(uint64_t number) const;
   uint64_t Write(const Plan& plan);
 
   mutable std::mutex mutex_;

@@ -162,6 +162,10 @@ CASE("a failure describes which process waits for which") {
 CASE("garbage on a control connection") {
   ControlFrame alive;
   alive.activities = {{7, true, 3, "what"}, {8, false, 4, std::string(5000, 'w')}};
+  alive.times = {5, 4, 3};
+  alive.pace = {1, 2, 3, 4, 5, 6};
+  alive.launches = std::vector<LaunchTime>(9, {1, 2, 3, -1});
+  alive.behind = {{7, 3, 100, {6, false, 5, "before"}}};
   ControlFrame failed;
   failed.kind = ControlFrame::Kind::kFailed;
   failed.code = Code::kInternal;
@@ -186,6 +190,7 @@ CASE("garbage on a control connection") {
       FrameReader::Result result;
       while ((result = one.Next(&frame)) == FrameReader::Result::kFrame) {
         CHECK(frame.activities.size() <= ControlFrame::kMaxActivities && frame.text.size() <= ControlFrame::kMaxText);
+        CHECK(frame.launches.size() <= ControlFrame::kMaxLaunches && frame.behind.size() <= ControlFrame::kMaxBehind);
       }
       garbage += result == FrameReader::Result::kGarbage;
     }

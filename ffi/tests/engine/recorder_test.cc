@@ -40,7 +40,7 @@ CASE("states") {
   std::vector<OperationRecord> records = recorder.After(0);
   CHECK_EQ(records.size(), 2u);
   CHECK(records[0].number == a && records[0].label == "a" && records[0].what == "what a");
-  CHECK(records[0].sequence == 7 && records[0].key == 70 && recorder.Knows(71) && !recorder.Knows(72));
+  CHECK(records[0].sequence == 7 && records[0].key == 70 && recorder.NumberOf(71) == b && recorder.NumberOf(72) == 0);
   CHECK(records[0].state == State::kRunning && records[0].ended == Clock::time_point());
   CHECK(records[0].arrived == before && before <= records[0].launched);
   CHECK(records[1].number == b && records[1].state == State::kFailed && records[1].ended >= records[1].launched);
@@ -48,6 +48,26 @@ CASE("states") {
   CHECK(recorder.After(0)[0].state == State::kDone);
   CHECK_EQ(recorder.After(a).size(), 1u);
   CHECK(recorder.After(b).empty());
+}
+
+CASE("launches, and what a process did before them") {
+  Recorder recorder;
+  const Clock::time_point begin = Clock::now();
+  const uint64_t first = recorder.Begin(Labelled("a"), 70, 1, begin, begin);
+  recorder.End(first, false);
+  const Clock::time_point later = Clock::now() + std::chrono::milliseconds(5);
+  recorder.Begin(Labelled("a"), 70, 2, later, later);  // runs on
+  recorder.Begin(Labelled("b"), 71, 1, later, later + std::chrono::milliseconds(1));
+  CHECK(!recorder.FindLaunch(70, 3) && !recorder.FindLaunch(72, 1));
+  const auto found = recorder.FindLaunch(70, 2);
+  CHECK(found && found->second == first + 1 && found->first.launched_ns == Nanoseconds(later));
+  // The operation before it ended a little less than 5 ms earlier; nothing had ended before the first one.
+  CHECK(found->first.idle_ns > 0 && found->first.idle_ns >= Nanoseconds(std::chrono::milliseconds(5)));
+  CHECK_EQ(recorder.FindLaunch(70, 1)->first.idle_ns, -1);
+  const std::vector<LaunchTime> last = recorder.LastLaunches(2);
+  CHECK(last.size() == 2 && last[0].sequence == 2 && last[1].key == 71);
+  CHECK_EQ(last[1].idle_ns, last[0].idle_ns + Nanoseconds(std::chrono::milliseconds(1)));
+  CHECK(recorder.At(first)->what == "what a" && !recorder.At(0) && !recorder.At(9));
 }
 
 CASE("old records are overwritten") {
@@ -59,7 +79,7 @@ CASE("old records are overwritten") {
   std::vector<OperationRecord> records = recorder.After(0);
   CHECK_EQ(records.size(), Recorder::kCapacity);
   CHECK(records.front().number == first + 1 && records.back().number == last);
-  CHECK(records.front().label == *later.label && !recorder.Knows(0));
+  CHECK(records.front().label == *later.label && recorder.NumberOf(0) == 0);
   recorder.End(first, false);  // another record has its slot now
   for (const OperationRecord& record : recorder.After(0)) CHECK(record.state == State::kRunning);
 }

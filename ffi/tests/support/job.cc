@@ -71,7 +71,8 @@ void Ends::WaitOk() {
   }
 }
 
-Job::Job(int processes, Wire wire, const EngineOptions& options, int channels) : channels_(channels), wire_(wire) {
+Job::Job(int processes, Wire wire, const EngineOptions& options, int channels, bool ring)
+    : channels_(channels), wire_(wire), ring_(ring) {
   for (int p = 0; p < processes; ++p) {
     engines_.push_back(std::make_unique<Engine>(options));
   }
@@ -84,7 +85,8 @@ void Job::Link() {
     for (int to = 0; to < processes(); ++to) {
       for (int c = 0; from != to && c < channels_; ++c)
         wire_ == Wire::kShared ? Share(from, to, c) : Connect(from, to, c);
-      if (from < to) Control(from, to);
+      const bool neighbours = to == from + 1 || to == from + processes() - 1;
+      if (from < to && (neighbours || !ring_)) Control(from, to);
     }
   }
 }

@@ -42,7 +42,8 @@ class Job {
 
   Job(int processes, Wire wire, uint32_t slot_bytes = 256, int channels = 2, int64_t patience_us = 20)
       : Job(processes, wire, EngineOptions{2, slot_bytes, 20, patience_us}, channels) {}
-  Job(int processes, Wire wire, const EngineOptions& options, int channels);
+  // With `ring` only neighbours have control connections, as the processes of a job have that only plays rings.
+  Job(int processes, Wire wire, const EngineOptions& options, int channels, bool ring = false);
   ~Job();
 
   Engine& engine(int process) { return *engines_[process]; }
@@ -69,6 +70,7 @@ class Job {
 
   const int channels_;
   const Wire wire_;
+  const bool ring_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::pair<std::pair<int, int>, int>> sockets_;
   std::map<std::pair<int, int>, int> controls_;

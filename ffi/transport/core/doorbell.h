@@ -11,6 +11,12 @@
 
 namespace jaxring {
 
+// What has left on a connection so far.
+struct SendTotals {
+  int64_t bytes = 0;    // that the peer's kernel has acknowledged
+  int64_t busy_ns = 0;  // in which some were under way, without the time in which the peer had no room
+};
+
 // A thread that publishes data or frees room calls Notify. Which threads this wakes depends on the link.
 class Notifier {
  public:
@@ -18,6 +24,8 @@ class Notifier {
   virtual void Notify() = 0;
   // Polls the link on the calling thread instead of waking its I/O thread. Returns whether anything arrived.
   virtual bool Poll() { return false; }
+  // False if the link has no connection that counts.
+  virtual bool GetTotals(SendTotals* /*totals*/) const { return false; }
 };
 
 // A futex word in a memfd page. The owner gives the descriptor's number to its peers, which map the same page. The

@@ -109,6 +109,16 @@ std::vector<std::shared_ptr<RecvLink>> Links::AllRecv() const {
   return all;
 }
 
+std::map<std::pair<int, int>, SendTotals> Links::Totals(size_t most) const {
+  std::lock_guard lock(mutex_);
+  std::map<std::pair<int, int>, SendTotals> all;
+  for (const auto& [key, link] : send_) {
+    if (all.size() == most) break;
+    if (SendTotals totals; link->notifier && link->notifier->GetTotals(&totals)) all.emplace(key, totals);
+  }
+  return all;
+}
+
 size_t Links::WaiterCpus(std::span<std::pair<int, int>> cpus) const {
   size_t count = 0;
   std::lock_guard lock(mutex_);

@@ -39,6 +39,8 @@ class Links {
   std::shared_ptr<SendLink> LocalSend(int src_device, int dst_device, int channel);
   std::shared_ptr<RecvLink> LocalRecv(int src_device, int dst_device, int channel);
   std::vector<std::shared_ptr<RecvLink>> AllRecv() const;
+  // What has been sent so far on connections that count it, by peer and channel; of `most` of them at most.
+  std::map<std::pair<int, int>, SendTotals> Totals(size_t most) const;
   // The processes that share memory with this one, each with the CPU of its waiter (`Doorbell::WaiterCpu`). Writes as
   // many as fit into `cpus` and returns how many there are. Allocates nothing.
   size_t WaiterCpus(std::span<std::pair<int, int>> cpus) const;

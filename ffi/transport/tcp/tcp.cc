@@ -7,6 +7,8 @@
 #include <cstring>
 #include <string>
 
+#include "transport/tcp/tcp_totals.h"
+
 namespace jaxring {
 namespace {
 
@@ -19,6 +21,10 @@ class TcpNotifier final : public Notifier {
   explicit TcpNotifier(std::weak_ptr<TcpSendPump> pump) : pump_(std::move(pump)) {}
   void Notify() override {
     if (auto pump = pump_.lock()) pump->Pump();
+  }
+  bool GetTotals(SendTotals* totals) const override {
+    auto pump = pump_.lock();
+    return pump && pump->GetTotals(totals);
   }
   void SayGoodbye() {
     if (auto pump = pump_.lock()) pump->SayGoodbye();
@@ -275,6 +281,10 @@ void TcpRecvPump::OnKick() {
   armed_ = true;
   poller_->Change(stream_->fd(), EPOLLIN);
   Read();
+}
+
+bool TcpSendPump::GetTotals(SendTotals* totals) const {
+  return !ended_.load(std::memory_order_relaxed) && GetTcpTotals(stream_->fd(), totals);
 }
 
 std::shared_ptr<SendLink> MakeTcpSendLink(std::unique_ptr<Stream> stream, Poller* poller, LinkMemory memory,

@@ -29,6 +29,7 @@ class TcpSendPump final : public Poller::Handler {
   void Pump();
   // Tells the peer that nothing more will be sent, after the messages that are still in the rings.
   void SayGoodbye();
+  bool GetTotals(SendTotals* totals) const;
 
  private:
   // Any thread; holds the lock.

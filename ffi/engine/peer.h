@@ -1,0 +1,56 @@
+// What a process knows of another one that it has control connections with.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "network/control.h"
+#include "network/pace.h"
+
+namespace jaxring {
+
+// An operation that this process and another one have launched.
+struct Meeting {
+  uint64_t number;  // of this process's record
+  LaunchTime own, theirs;
+};
+
+// What the heartbeats of a process have said since the last call of Engine::TakeArrivals.
+struct Arrivals {
+  int process;
+  ClockOffset clock;
+  std::vector<Meeting> meetings;
+  std::vector<Pace> paces;
+};
+
+// What this process knows of one that it is connected with, or has messages for.
+struct ConnectedPeer {
+  std::vector<std::shared_ptr<ControlLink>> controls;  // each side dials one
+  std::chrono::steady_clock::time_point heard_at,
+      heartbeat_sent_at;                          // the last frame from it; the last heartbeat to it
+  std::chrono::steady_clock::time_point said_at;  // the arrival of the last heartbeat
+  std::vector<Activity> doing;
+  std::vector<Behind> behind;  // what it said of others, at `said_at`
+  int64_t beat_sent_ns = 0;    // by its clock, of the heartbeat that arrived at `said_at`
+  ClockOffset clock;
+  std::chrono::steady_clock::time_point compared_at;  // when `clock` was found
+  std::deque<Meeting> meetings;
+  std::deque<Pace> paces;
+  bool left = false;  // it sent a goodbye
+  std::string how;    // the goodbye's text: "it has ended (exit code 3)"; empty if it left this epoch
+  std::chrono::steady_clock::time_point left_at;
+  std::string Farewell() const { return how.empty() ? "it has gone on to another epoch of the job" : how; }
+  std::vector<std::string> unsent;  // encoded control messages that wait for a connection
+  // Uses the first connection that has not ended.
+  void Send(const std::string& frame, bool dispensable = false) {
+    for (auto& control : controls) {
+      if (control->Send(frame, dispensable)) return;
+    }
+  }
+};
+
+}  // namespace jaxring

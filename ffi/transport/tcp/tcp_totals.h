@@ -1,0 +1,11 @@
+// What the kernel has counted on a TCP connection.
+#pragma once
+
+#include "transport/core/doorbell.h"
+
+namespace jaxring {
+
+// False if `fd` is no TCP socket, or the kernel does not count (before Linux 4.9).
+bool GetTcpTotals(int fd, SendTotals* totals);
+
+}  // namespace jaxring

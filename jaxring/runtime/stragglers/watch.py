@@ -1,0 +1,100 @@
+"""Warns of processes that hold this one up, by what the heartbeats of those that it is connected with say."""
+
+from __future__ import annotations
+
+import collections
+import json
+from typing import TYPE_CHECKING, Any
+
+from jaxring import _compat
+from jaxring.plan.collectives import COLLECTIVES
+from jaxring.runtime.stragglers.find import WINDOW, Arrival, Execution, Sample, find
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_EVERY_S = 2.0
+# The same is said again after so long.
+_AGAIN_S = 600.0
+_EXECUTIONS = 8 * WINDOW
+_SAMPLES = 256
+
+
+class StragglerWatch:
+    """Used by one thread. ``native``: the engine's module."""
+
+    def __init__(self, native: ModuleType | Any) -> None:
+        self._native = native
+        self._looked = 0.0
+        self._executions: collections.OrderedDict[tuple[int, int], tuple[str, dict[str, Arrival]]] = (
+            collections.OrderedDict()
+        )
+        self._samples: dict[str, collections.deque[Sample]] = collections.defaultdict(
+            lambda: collections.deque(maxlen=_SAMPLES)
+        )
+        self._told: dict[tuple[str, str], float] = {}
+        self._own = ""
+
+    def look(self, now: float) -> list[str]:
+        """Warnings about processes that hold others up, at most every two seconds. ``now``: time.monotonic()."""
+        if now - self._looked < _EVERY_S:
+            return []
+        self._looked = now
+        state = _compat.distributed_state()
+        self._own = f"process {state.process if state is not None else 0}"
+        if not self._take():
+            return []
+        known = [Execution(call, arrivals) for call, arrivals in self._executions.values()]
+        known.sort(key=lambda each: each.arrivals[self._own].launched)
+        found = find(known, {name: list(of_it) for name, of_it in self._samples.items()})
+        said = []
+        for each in found:
+            last = self._told.get((each.process, each.cause))
+            # Each process says it of the others: the one that is late hears it from them.
+            if each.process == self._own or (last is not None and now - last < _AGAIN_S):
+                continue
+            self._told[each.process, each.cause] = now
+            said.append(f"{each} JAXRING_STALL_WARNING=0 turns this off.")
+        return said
+
+    def _take(self) -> bool:
+        """Adds what has been heard since the last look; whether that is anything."""
+        own, *peers = self._native.take_arrivals() or [None]
+        if own is None or not peers:
+            return False
+        for pace in own.paces:
+            self._add(self._own, pace, 0)
+        heard = False
+        for peer in peers:
+            if peer.error_ns < 0:
+                continue
+            name = f"process {peer.process}"
+            for pace in peer.paces:
+                self._add(name, pace, peer.offset_ns)
+            for meeting in peer.meetings:
+                heard = True
+                self._meet(name, meeting, peer.offset_ns, peer.error_ns)
+        while len(self._executions) > _EXECUTIONS:
+            self._executions.popitem(last=False)
+        return heard
+
+    def _add(self, name: str, pace: Any, offset: int) -> None:
+        self._samples[name].append(
+            Sample(pace.at_ns - offset, pace.cpu_ns, pace.delayed_ns, pace.link_peer, pace.link_bytes, pace.link_ns)
+        )
+
+    def _meet(self, name: str, meeting: Any, offset: int, error: int) -> None:
+        key = (meeting.theirs.key, meeting.theirs.sequence)
+        if key not in self._executions:
+            record = self._native.record(meeting.number)
+            collective = None if record is None else COLLECTIVES.get(_collective(record.label))
+            if collective is None or not collective.needs_all:
+                return
+            own = Arrival(meeting.own.launched_ns, meeting.own.idle_ns)
+            self._executions[key] = (record.what, {self._own: own})
+        theirs = meeting.theirs
+        self._executions[key][1][name] = Arrival(theirs.launched_ns - offset, theirs.idle_ns, error)
+
+
+def _collective(label: str) -> str:
+    return str(json.loads(label).get("collective")) if label else ""
