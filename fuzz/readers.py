@@ -14,6 +14,7 @@ import types
 import atheris
 
 from jaxring.errors import JoinError
+from jaxring.runtime import viewing
 from jaxring.topology import elements, graph, wiring, xml
 from jaxring.topology.routes import Routes
 from jaxring.trace import diff, flight, operands, replay, view
@@ -29,7 +30,7 @@ def _instrument(module: types.ModuleType) -> None:
                 atheris.instrument_func(function)
 
 
-for _module in (elements, graph, xml, diff, flight, operands, replay, view, handshake, identity, links, wire):
+for _module in (elements, graph, xml, diff, flight, operands, replay, view, handshake, identity, links, viewing, wire):
     _instrument(_module)
 
 _SECRET = b"s" * handshake.SECRET_BYTES
@@ -85,6 +86,7 @@ def _sessions(hello: bytes) -> tuple[handshake.Session, handshake.Session]:
 
 
 _HELLO = handshake._HELLO.pack(handshake.MAGIC, 1, 0, b"n" * 32)
+_LOOK = handshake._HELLO.pack(handshake.MAGIC, handshake.VIEWER, 0, b"n" * 32)
 _DIALLED, _ACCEPTED = _sessions(_HELLO)
 _INFO = identity.ProcessInfo.from_json(json.dumps(_PEER).encode())
 
@@ -93,6 +95,9 @@ def unauthenticated(data: bytes) -> None:
     """Who does not know the secret: as dialler, and as acceptor."""
     acceptance = handshake.Acceptance(_SECRET, 0, 4)
     rest = data
+    if data[:1] == b"v":  # who says that it is a viewer
+        acceptance.feed(_LOOK)
+        rest = data[1:]
     try:
         while len(rest) >= acceptance.needed:
             part, rest = rest[: acceptance.needed], rest[acceptance.needed :]
@@ -153,6 +158,41 @@ def request(data: bytes) -> None:
         _told(error)
 
 
+class Published:
+    """A job of one process."""
+
+    def there(self) -> list[identity.ProcessInfo]:
+        return [_INFO]
+
+
+def viewer(data: bytes) -> None:
+    """A viewer's request, what a process answers to it, and the file that `jaxring top --share` writes."""
+    try:
+        again = viewing.decode(viewing.decode(data).encode())
+        assert again == viewing.decode(data)
+    except ValueError as error:
+        _told(error)
+    if len(data) > handshake.MAX_MESSAGE_BYTES:
+        return
+    door = viewing.Door(lambda: b"record", "job", False)
+    door.open(Published(), _INFO, _SECRET)  # type: ignore[arg-type]
+    sock = Socket(len(data).to_bytes(4, "big") + _DIALLED._tag(_DIALLED._labels[0], data) + data)
+    try:
+        door.answer(sock, _ACCEPTED, time.monotonic() + 60)  # type: ignore[arg-type]
+        assert wire.decode(data, len(data))["view"] in ("members", "record")
+    except (ValueError, JoinError) as error:
+        _told(error)
+    finally:
+        door.close()
+    bulk = len(data).to_bytes(4, "big") + _ACCEPTED._tag(b"bulk\0", data) + data
+    assert _DIALLED.receive_bulk(Socket(bulk), time.monotonic() + 60) == data  # type: ignore[arg-type]
+    try:
+        _DIALLED.receive_bulk(Socket(data), time.monotonic() + 60)  # type: ignore[arg-type]
+        raise AssertionError("its tag was right")
+    except (OSError, ValueError) as error:
+        _told(error)
+
+
 def topology(data: bytes) -> None:
     """NCCL's XML; what is taken can be written and taken again."""
     try:
@@ -187,7 +227,7 @@ def trace(data: bytes) -> None:
         return
     for count in (1, 2):
         flights = list(itertools.repeat(found, count))
-        assert all(sentence.isprintable() for sentence in diff.compare(flights))
+        assert all(sentence.isprintable() for sentence in diff.compare(flights).sentences)
         json.dumps(view.timeline(flights))
 
 
@@ -203,7 +243,7 @@ def saved(data: bytes) -> None:
         assert all(sentence.isprintable() for sentence in replay.explain(failure))
 
 
-TARGETS = {target.__name__: target for target in (unauthenticated, request, topology, graphs, trace, saved)}
+TARGETS = {target.__name__: target for target in (unauthenticated, request, viewer, topology, graphs, trace, saved)}
 
 
 def main() -> None:

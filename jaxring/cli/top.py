@@ -2,14 +2,20 @@
 
     jaxring top                   shows this user's job on this host, again every two seconds, until Ctrl-C
     jaxring top --once --json     looks for two seconds and prints what it saw
+    jaxring top --share FILE      writes what another host needs to look at the job
+    jaxring top --from FILE       shows that job, all its processes, from anywhere
 
 Reads the flight records in the memory of the job's processes on this host, which only their user may: the job does
-nothing for it. Processes of other hosts are not shown: run it there, too.
+nothing for it. With --from the processes are asked over the network, on the ports on which they listen to each other.
+FILE has a key with which one can look at the job and do nothing else; it holds until the job is rebuilt or ends. Keep
+it as private as the names of the program's files and lines.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import pathlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -19,9 +25,12 @@ from jaxring.settings.sizes import shown
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
-    from jaxring.trace.jobs import Living
+    from jaxring.trace.flight import Flight
     from jaxring.trace.live import View
+
+    Look = Callable[[], tuple[str, list[Flight], int]]
 
 HELP = "show what a running job does"
 
@@ -34,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the job: its coordinator's address, the pid of one of its processes, or of its launcher (default: the "
         "only job of this user on this host)",
     )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--share", type=pathlib.Path, metavar="FILE", help="write what another host needs, and end")
+    where.add_argument("--from", dest="source", type=pathlib.Path, metavar="FILE", help="look at the job of this file")
     parser.add_argument("--interval", type=float, default=2.0, metavar="S", help="seconds of a view (default: 2)")
     parser.add_argument("--once", action="store_true", help="one view, then end")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each view")
@@ -43,31 +55,76 @@ def run(arguments: argparse.Namespace) -> int:
     """Show views until Ctrl-C or the job's end. Raises JaxringError where there is no job."""
     if not arguments.interval > 0:
         raise JaxringError(f"--interval {arguments.interval:g}: give seconds above 0.")
-    before, begin = _look(arguments.job)
-    if not before:
-        which = f"process of job {arguments.job}" if arguments.job else "job of this user"
-        raise JaxringError(f"There is no {which} on this host whose record can be read.")
+    if arguments.share is not None:
+        return _share(arguments.share, arguments.job)
+    look = _here(arguments.job) if arguments.source is None else _there(arguments.source)
+    job, before, begin = look()
     from jaxring.trace.live import view
 
     with _screen(arguments) as show:
         while True:
             time.sleep(arguments.interval)
-            after, end = _look(arguments.job or before[0].job())
+            _, after, end = look()
             if not after:
                 print("The job has ended.", file=sys.stderr)
                 return 0
-            flights = [each.flight for each in sorted(after, key=lambda each: (each.flight.process, each.pid))]
-            show(view(after[0].job(), [each.flight for each in before], flights, begin, end))
+            show(view(job, before, after, begin, end))
             if arguments.once:
                 return 0
             before, begin = after, end
 
 
-def _look(job: str | None) -> tuple[list[Living], int]:
-    """The records of the job's processes, and the moment, in ns since 1970."""
+def _here(job: str | None) -> Look:
+    """What looks at the processes of this host: the job, their records in order, and the moment, in ns since 1970.
+
+    Raises JaxringError where there are none.
+    """
     from jaxring.trace import jobs
 
-    return jobs.look(job), time.time_ns()
+    found = jobs.look(job)
+    if not found:
+        which = f"process of job {job}" if job else "job of this user"
+        raise JaxringError(f"There is no {which} on this host whose record can be read.")
+    name = found[0].job()
+
+    def look() -> tuple[str, list[Flight], int]:
+        living = jobs.look(job or name)
+        return name, sorted((each.flight for each in living), key=lambda each: (each.process, each.pid)), time.time_ns()
+
+    return look
+
+
+def _there(path: pathlib.Path) -> Look:
+    """What looks at the processes of all hosts. Raises JaxringError where none answers; what does not is named once."""
+    from jaxring.trace.remote import Remote
+
+    remote = Remote(path)
+    told: set[str] = set()
+
+    def look() -> tuple[str, list[Flight], int]:
+        flights, now, failed = remote.look()
+        for sentence in failed:
+            if sentence not in told:
+                told.add(sentence)
+                print(sentence, file=sys.stderr)
+        return remote.job, flights, now
+
+    return look
+
+
+def _share(path: pathlib.Path, job: str | None) -> int:
+    from jaxring.runtime import viewing
+    from jaxring.trace import jobs
+
+    access = viewing.shared([each.pid for each in jobs.look(job)])
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise JaxringError(f"Cannot make {path}: {error.strerror}.") from error
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(access.encode())
+    print(path)
+    return 0
 
 
 class _screen:  # noqa: N801
@@ -139,4 +196,5 @@ def _tables(view: View) -> list[Any]:
     return [
         table(title, heads, processes),
         table("calls", ("call", "bytes", "way", "1/s", "us", "busbw GB/s", "comes last"), calls),
+        *(str(each) for each in view.stragglers),
     ]

@@ -12,6 +12,7 @@ import jaxring._native as _native
 from jaxring import _compat
 from jaxring.errors import JoinError
 from jaxring.runtime.agreement import Agreement
+from jaxring.runtime.viewing import Door
 from jaxring.settings import settings
 from jaxring.world.join import World
 from jaxring.world.membership import Membership, first
@@ -33,6 +34,7 @@ class Job:
         self._store: JaxStore | None = None
         self._agreement: Agreement | None = None
         self._membership: Membership | None = None
+        self._suspended = False
         self._lock = threading.Lock()
         self.waits = Waits(_native.planning_waits_for)
 
@@ -74,7 +76,7 @@ class Job:
 
     def joined(self) -> bool:
         """Whether this process has published itself to the others."""
-        return self._world is not None
+        return self._world is not None or self._suspended
 
     def join(self, membership: Membership) -> World:
         """The World of `membership`, made when it is first asked for. JoinError where that is out of date."""
@@ -87,6 +89,7 @@ class Job:
 
     def _make_world(self, membership: Membership, serving: bool) -> World:
         state = _compat.distributed_state()
+        coordinator = state.coordinator if state is not None else ""
         return World(
             self.store(),
             jax.process_index(),
@@ -95,10 +98,11 @@ class Job:
             settings().join_timeout,
             come_s=settings().come_timeout,
             waits=self.waits,
-            coordinator=state.coordinator if state is not None else "",
+            coordinator=coordinator,
             epoch=membership.epoch,
             members=membership.processes,
             serving=serving,
+            door=Door(_native.record_memory, coordinator, settings().tls),
         )
 
     def leave(self, deadline: float) -> None:
@@ -106,6 +110,17 @@ class Job:
         with self._lock:
             if self._world is not None:
                 self._world.close(deadline)
+
+    def suspend(self, membership: Membership, deadline: float) -> None:
+        """Between `leave` and `enter` of an epoch: the halted engine gives up all links and their memory."""
+        _give_up_links(membership.epoch, deadline)
+        with self._lock:
+            self._world, self._membership, self._agreement = None, membership, None
+            self._suspended = True
+
+    def suspended(self) -> bool:
+        """Whether this process has no links until it enters the epoch of its membership."""
+        return self._suspended
 
     def enter(self, membership: Membership, deadline: float, gone: Callable[[], list[int]]) -> None:
         """Begin an epoch: waits for all its members, then has the engine, which is halted, resume.
@@ -126,17 +141,22 @@ class Job:
                     raise JoinError(f"Process {absent[0]} has agreed to take part but has not come: try again.")
                 time.sleep(_POLL_S)
             # No link of the new epoch is made before the engine has given up those of the old one.
-            while not _native.renew(membership.epoch, min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
-                # In slices, between which Python sees Ctrl-C.
-                if time.monotonic() < deadline:
-                    continue
-                raise JoinError("An operation of this process has not ended in time: try again.")
+            _give_up_links(membership.epoch, deadline)
         except BaseException:
             if world is not None:
                 world.close()
             raise
         with self._lock:
             self._world, self._membership, self._agreement = world, membership, None
+            self._suspended = False
         if world is not None:
             world.serve()
         _native.resume()
+
+
+def _give_up_links(epoch: int, deadline: float) -> None:
+    """Has the halted engine begin an epoch. JoinError where an operation has not ended by ``deadline``."""
+    while not _native.renew(epoch, min(_SLICE_S, max(0.0, deadline - time.monotonic()))):
+        # In slices, between which Python sees Ctrl-C.
+        if time.monotonic() >= deadline:
+            raise JoinError("An operation of this process has not ended in time: try again.")

@@ -4,6 +4,9 @@ The dialler sends HELLO (both indices and its nonce), the acceptor answers with 
 answers with its proof. A proof is HMAC-SHA256 of the secret over role, HELLO and the acceptor's nonce, so it holds for
 these two processes, this direction and this connection only. The request and its answer carry a tag under a key that
 is made from the same values, so they cannot be altered or moved to another connection.
+
+A viewer, such as `jaxring top` on another host, is authenticated in the same way by a key that is made of the secret:
+who holds that key can look at the job and nothing else. It says VIEWER for its index.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
 MAGIC = b"jaxring\x01"
 SECRET_BYTES = 32
+# Stands for the dialler's index where that is no process of the job, but looks at it.
+VIEWER = 0xFFFFFFFF
+MAX_BULK_BYTES = 64 << 20
 MAX_MESSAGE_BYTES = 8192
 _NONCE = 32
 _TAG = 32
@@ -56,6 +62,21 @@ class Session:
             raise ValueError("a message's tag is wrong: it was altered on the network")
         return wire.decode(payload, MAX_MESSAGE_BYTES)
 
+    def send_bulk(self, sock: socket.socket, data: bytes, deadline: float) -> None:
+        """Send bytes that are no message, after the answer. Raises OSError where the peer is gone or late."""
+        send_all(sock, _LENGTH.pack(len(data)) + self._tag(b"bulk\0", data) + data, deadline)
+
+    def receive_bulk(self, sock: socket.socket, deadline: float) -> bytes:
+        """What `send_bulk` sends. Raises ValueError for other bytes, OSError where the peer is gone or late."""
+        (length,) = _LENGTH.unpack(receive_exactly(sock, _LENGTH.size, deadline))
+        if length > MAX_BULK_BYTES:
+            raise ValueError(f"{length} bytes exceed {MAX_BULK_BYTES}")
+        tag = receive_exactly(sock, _TAG, deadline)
+        data = receive_exactly(sock, length, deadline)
+        if not hmac.compare_digest(tag, self._tag(b"bulk\0", data)):
+            raise ValueError("the tag of what came is wrong: it was altered on the network")
+        return data
+
     def stream_key(self) -> bytes:
         """32 bytes that only the two ends of this connection have. They are the pre-shared key of TLS."""
         return hmac.digest(self._key, b"tls\0", hashlib.sha256)
@@ -77,20 +98,30 @@ class Acceptance:
     def feed(self, data: bytes) -> bytes:
         """Take `needed` bytes, return the answer. Raises ValueError for a peer that must be dropped."""
         if self._hello:
-            if not hmac.compare_digest(data, _proof(self._secret, b"dialler\0", self._hello, self._nonce)):
-                raise ValueError("it does not hold this job's secret")
             peer = int(_HELLO.unpack(self._hello)[1])
-            self.session = Session(peer, _proof(self._secret, b"session\0", self._hello, self._nonce), dialled=False)
+            secret = self._key(peer)
+            if not hmac.compare_digest(data, _proof(secret, b"dialler\0", self._hello, self._nonce)):
+                raise ValueError("it does not hold this job's secret")
+            self.session = Session(peer, _proof(secret, b"session\0", self._hello, self._nonce), dialled=False)
             return b""
         magic, dialler, acceptor, _ = _HELLO.unpack(data)
         if magic != MAGIC:
             raise ValueError("it does not speak jaxring's protocol")
-        if acceptor != self._index or dialler >= self._count or dialler == self._index:
+        process = dialler < self._count and dialler != self._index
+        if acceptor != self._index or not (process or dialler == VIEWER):
             raise ValueError(f"it dials process {acceptor} as process {dialler} of {self._count}")
         self._hello = data
         self._nonce = secrets.token_bytes(_NONCE)
         self.needed = _TAG
-        return self._nonce + _proof(self._secret, b"acceptor\0", data, self._nonce)
+        return self._nonce + _proof(self._key(dialler), b"acceptor\0", data, self._nonce)
+
+    def _key(self, dialler: int) -> bytes:
+        return viewing_key(self._secret) if dialler == VIEWER else self._secret
+
+
+def viewing_key(secret: bytes) -> bytes:
+    """What a viewer is authenticated by. The secret cannot be found from it."""
+    return hmac.digest(secret, b"viewer\0", hashlib.sha256)
 
 
 def authenticate(sock: socket.socket, secret: bytes, index: int, peer: int, deadline: float) -> Session:

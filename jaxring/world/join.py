@@ -8,7 +8,7 @@ import logging
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from jaxring.errors import JaxringError, JoinError
 from jaxring.settings import Settings
@@ -19,7 +19,7 @@ from jaxring.world import congestion, identity, links
 from jaxring.world.claims import CONTROL, Claims
 from jaxring.world.closable import ClosableNative
 from jaxring.world.dialling import connect
-from jaxring.world.handshake import Acceptance, Session
+from jaxring.world.handshake import VIEWER, Acceptance, Session
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.listener import Listener
 from jaxring.world.published import Published
@@ -39,6 +39,19 @@ logger = logging.getLogger("jaxring.world")
 _REQUEST_S = 30.0
 
 
+class Door(Protocol):
+    """What shows this process to viewers, who hold a key of the job but not its secret."""
+
+    def open(self, published: Published, own: ProcessInfo, secret: bytes) -> None:
+        """The secret is known; called for each connection."""
+
+    def answer(self, sock: socket.socket, session: Session, deadline: float) -> None:
+        """Serve an authenticated viewer. What it raises is told to the viewer."""
+
+    def close(self) -> None:
+        """The world is closed."""
+
+
 class World:
     """The processes of one job as seen by process `process` of `count`. All methods are safe from any thread.
 
@@ -48,6 +61,7 @@ class World:
     `epoch` keeps the keys of a World apart from those of an earlier one in the same store. `members` are the processes
     that are in it (default: all); the first of them makes the secret. With `serving` False no peer is answered before
     `serve`. `gpus` are the bus ids of the GPUs whose data it carries; NICs near them are chosen first.
+    `door` answers viewers; without it there are none.
     """
 
     def __init__(
@@ -66,6 +80,7 @@ class World:
         serving: bool = True,
         settings: Settings | None = None,
         gpus: Sequence[str] = (),
+        door: Door | None = None,
     ) -> None:
         if not 0 <= process < count <= identity.MAX_PROCESSES:
             raise JoinError(f"Process {process} of {count} is not possible (at most {identity.MAX_PROCESSES}).")
@@ -107,6 +122,7 @@ class World:
                 self._waits,
             )
             self._published.publish()
+            self._door = door
             if serving:
                 self.serve()
         except BaseException:
@@ -179,6 +195,8 @@ class World:
         where that takes longer.
         """
         self._listener.close()
+        if self._door is not None:
+            self._door.close()
         with self._lock:
             for sock in self._dialling:
                 with contextlib.suppress(OSError):
@@ -236,7 +254,7 @@ class World:
                 self._dialling.discard(sock)
 
     def _connect(self, peer: ProcessInfo, channel: int, deadline: float) -> tuple[socket.socket, Session]:
-        secret = self._published.secret()
+        secret = self._secret()
         with self._waits.waiting(f"{peer} to answer") as wait:
             return connect(
                 peer, self.process, secret, channel, self._timeout_s, deadline, lambda: self._listener.closed, wait
@@ -244,14 +262,21 @@ class World:
 
     def _acceptance(self) -> Acceptance:
         # Members have read the secret before they connect. Only an unauthenticated peer comes before it is there.
-        return Acceptance(self._published.secret(), self.process, self.count)
+        return Acceptance(self._secret(), self.process, self.count)
+
+    def _secret(self) -> bytes:
+        secret = self._published.secret()
+        if self._door is not None:
+            self._door.open(self._published, self.own, secret)
+        return secret
 
     def _serve(self, sock: socket.socket, session: Session) -> None:
         with sock:
             try:
                 self._answer(sock, session)
             except Exception as error:
-                logger.warning("no link from process %d: %s", session.peer, error)
+                who = "a viewer" if session.peer == VIEWER else f"process {session.peer}"
+                logger.warning("no link from %s: %s", who, error)
                 if sock.fileno() < 0:
                     return  # the engine has the socket
                 what = str(error) if isinstance(error, JaxringError) else f"{type(error).__name__}: {error}"
@@ -260,6 +285,11 @@ class World:
                     session.send(sock, {"error": printable}, time.monotonic() + _REQUEST_S)
 
     def _answer(self, sock: socket.socket, session: Session) -> None:
+        if session.peer == VIEWER:
+            if self._door is None:
+                raise JoinError("This process shows nothing to viewers.")
+            self._door.answer(sock, session, time.monotonic() + _REQUEST_S)
+            return
         request = links.Request(session.receive(sock, time.monotonic() + _REQUEST_S), session)
         claim = (session.peer, CONTROL if request.transport == "control" else request.channel)
         deadline = time.monotonic() + _REQUEST_S

@@ -32,7 +32,7 @@ _SLICE_S = 0.3
 _GRACE_S = 0.3
 # How much longer than its own timeout a process waits for the deciding process, whose timeout began later.
 _SLACK_S = 10.0
-REBUILD, SHRINK = "rebuild", "shrink"
+REBUILD, SHRINK, SUSPEND = "rebuild", "shrink", "suspend"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,8 @@ def agree(
     timeout_s: float,
     gone: Callable[[], list[int]],
 ) -> Membership:
-    """The members of the next epoch, the same in each of them: all processes (REBUILD), or those that call (SHRINK).
+    """The members of the next epoch, the same in each of them: all processes (REBUILD), those that call (SHRINK), or
+    the same as now (SUSPEND).
 
     ``token`` names this start of the process; ``fresh`` says that it has not taken part before. ``gone`` lists the
     processes that have ended, as far as this one knows. Raises JoinError where a process did not call or called for the
@@ -84,7 +85,7 @@ def agree(
         epoch = current.epoch + 1
         decided = _decisions(store)
         while epoch in decided and not _holds(decided[epoch], process, token):
-            if kind == SHRINK and decided[epoch]["members"]:
+            if kind != REBUILD and decided[epoch]["members"]:
                 raise _left_out(process, epoch, decided[epoch])
             if decided[epoch]["differ"] and not fresh and process not in _ready(store, epoch):
                 break
@@ -99,7 +100,7 @@ def agree(
             return Membership(epoch, current.count, tuple(sorted(decision["members"])))
         if decision["error"]:
             raise JoinError(decision["error"])
-        if kind == SHRINK:
+        if kind != REBUILD:
             raise _left_out(process, epoch, decision)
         # The others have called shrink(). This process wants to come back, so it waits for the next epoch.
 
@@ -159,18 +160,19 @@ def _outcome(
     """The deciding process's decision, or None while it has to wait."""
     others = sorted(p for p, wish in ready.items() if wish["kind"] != kind and not wish["fresh"])
     if others:
-        other = REBUILD if kind == SHRINK else SHRINK
+        other = ready[others[0]]["kind"]
         return _failed(
             f"Processes {_listed(others)} called {other}() where others called {kind}(): all must call one.", True
         )
-    if kind == REBUILD:
-        missing = [p for p in range(current.count) if p not in ready]
+    if kind != SHRINK:
+        wanted = range(current.count) if kind == REBUILD else current.processes
+        missing = [p for p in wanted if p not in ready]
         if missing and late:
             return _failed(
-                f"Processes {_listed(missing)} did not call rebuild(). Start them again, or go on without them: "
+                f"Processes {_listed(missing)} did not call {kind}(). Start them again, or go on without them: "
                 "jaxring.shrink()."
             )
-        return None if missing else _members(ready)
+        return None if missing else _members({p: ready[p] for p in wanted})
     for wish in ready.values():
         for p in wish["gone"]:
             since.setdefault(p, now)

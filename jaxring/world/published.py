@@ -61,6 +61,11 @@ class Published:
         there = self._store.list(self._prefix + "process/")
         return tuple(p for p in self._members if str(p) not in there)
 
+    def there(self) -> list[ProcessInfo]:
+        """The members that have published themselves, without waiting. Raises JoinError, ValueError."""
+        there = self._store.list(self._prefix + "process/")
+        return [ProcessInfo.from_json(raw) for p, raw in there.items() if int(p) in self._members]
+
     def info(self, p: int) -> ProcessInfo:
         """Waits for the entry of process `p`. Raises JoinError where it is late, cannot be read or does not match."""
         if not 0 <= p < self._count:

@@ -35,7 +35,8 @@ def test_unauthenticated_peers_neither_block_nor_enter(make_world, monkeypatch):
                 elif number % 4 == 2:
                     sock.sendall(handshake.MAGIC)
                 elif number % 4 == 3:
-                    sock.sendall(handshake._HELLO.pack(handshake.MAGIC, 0, 1, b"n" * 32) + b"p" * 32)
+                    who = handshake.VIEWER if number % 8 == 3 else 0
+                    sock.sendall(handshake._HELLO.pack(handshake.MAGIC, who, 1, b"n" * 32) + b"p" * 32)
         assert zero.link(1, 0) == "shm"
         assert len(native1.named("shm_attach")) == 1
     finally:
@@ -53,7 +54,8 @@ def test_links_are_made_during_a_flood(make_world):
         while not over.is_set():
             with contextlib.suppress(OSError):
                 sock = socket.create_connection((address, port), 60)
-                sock.sendall(handshake._HELLO.pack(handshake.MAGIC, 0, 1, b"n" * 32) + b"p" * number)
+                who = handshake.VIEWER if number % 2 else 0
+                sock.sendall(handshake._HELLO.pack(handshake.MAGIC, who, 1, b"n" * 32) + b"p" * number)
                 kept.append(sock)
             while len(kept) > 30:
                 flooded.set()

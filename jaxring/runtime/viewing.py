@@ -1,0 +1,190 @@
+"""Shows a job to who holds its viewing key: `jaxring top` on another host. Nothing of the job can be changed this way.
+
+Each process keeps what a viewer needs, its address and the key, in unnamed memory that only its user can open. `jaxring
+top --share` on the job's host writes that to a file, which is taken to the other host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import threading
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from jaxring.errors import JaxringError, JoinError
+from jaxring.world import handshake, wire
+from jaxring.world.identity import MAX_PROCESSES
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from jaxring.world.handshake import Session
+    from jaxring.world.identity import ProcessInfo
+    from jaxring.world.published import Published
+
+MEMORY = "jaxring-door"
+MAX_ACCESS_BYTES = 1 << 20
+# A process answers so many viewers at a time, each with a copy of its record.
+_AT_ONCE = 4
+_ADDRESSES = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """What a viewer needs: the job's name, its viewing key, and where its processes listen: by index, (address, port)
+    pairs."""
+
+    job: str
+    key: bytes
+    processes: dict[int, tuple[tuple[str, int], ...]]
+
+    def encode(self) -> bytes:
+        """As a file holds it."""
+        processes = {str(index): list(addresses) for index, addresses in self.processes.items()}
+        return wire.encode({"job": self.job, "key": self.key.hex(), "processes": processes}) + b"\n"
+
+
+def decode(data: bytes) -> Access:
+    """What `Access.encode` has made. Raises ValueError."""
+    found = wire.decode(data, MAX_ACCESS_BYTES)
+    key = bytes.fromhex(wire.text(found.get("key"), "key", 2 * handshake.SECRET_BYTES))
+    if len(key) != handshake.SECRET_BYTES:
+        raise ValueError(f"its key has {len(key)} bytes instead of {handshake.SECRET_BYTES}")
+    return Access(wire.text(found.get("job"), "job", 256), key, _processes(found.get("processes")))
+
+
+def _processes(value: Any) -> dict[int, tuple[tuple[str, int], ...]]:
+    if not isinstance(value, dict) or len(value) > MAX_PROCESSES:
+        raise ValueError("processes is not a table of processes")
+    found = {}
+    for index, addresses in value.items():
+        if not index.isdecimal() or not isinstance(addresses, list) or len(addresses) > _ADDRESSES:
+            raise ValueError("a process's addresses are none")
+        pairs = [
+            (each[0], each[1]) if isinstance(each, list) and len(each) == 2 else (None, None) for each in addresses
+        ]
+        found[wire.integer(int(index), "process", 0, MAX_PROCESSES - 1)] = tuple(
+            (wire.text(address, "address", 64), wire.integer(port, "port", 1, 65535)) for address, port in pairs
+        )
+    return found
+
+
+class Door:
+    """One process's side, for a World. Safe from any thread.
+
+    ``record`` returns the process's flight record; ``tls``: whether the job encrypts.
+    """
+
+    def __init__(self, record: Callable[[], bytes], job: str, tls: bool) -> None:
+        self._record, self._job, self._tls = record, job, tls
+        self._published: Published | None = None
+        self._slots = threading.Semaphore(_AT_ONCE)
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._closed = False
+
+    def open(self, published: Published, own: ProcessInfo, secret: bytes) -> None:
+        """Leave what a viewer needs in this process's memory, where its user finds it; once."""
+        with self._lock:
+            if self._fd >= 0 or self._closed:
+                return
+            self._published = published
+            access = Access(self._job, handshake.viewing_key(secret), _addresses([own]))
+            self._fd = os.memfd_create(MEMORY, os.MFD_CLOEXEC)
+            os.write(self._fd, access.encode())
+
+    def close(self) -> None:
+        """The key is no longer found here."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd, self._closed = -1, True
+
+    def _members(self) -> dict[str, Any]:
+        there = self._published.there() if self._published is not None else []
+        return {str(index): where for index, where in _addresses(there).items()}
+
+    def answer(self, sock: socket.socket, session: Session, deadline: float) -> None:
+        """Serve a viewer's one request. Raises JoinError for what is refused, ValueError for nonsense, OSError."""
+        request = session.receive(sock, deadline)
+        what = wire.text(request.get("view"), "view", 16)
+        if what not in ("members", "record"):
+            raise JoinError(f"There is no view {what!r} of a job.")
+        if self._tls:
+            raise JoinError(
+                "This job encrypts what it sends (JAXRING_NET=TLS), which a view from another host does not do: look "
+                "from its hosts."
+            )
+        if not self._slots.acquire(blocking=False):
+            raise JoinError(f"{_AT_ONCE} viewers are being answered: look again.")
+        try:
+            data = self._record() if what == "record" else wire.encode(self._members())
+            session.send(sock, {"ok": True, "bytes": len(data), "now": time.time_ns()}, deadline)
+            session.send_bulk(sock, zlib.compress(data, 1), deadline)
+        finally:
+            self._slots.release()
+
+
+def _addresses(infos: list[ProcessInfo]) -> dict[int, tuple[tuple[str, int], ...]]:
+    return {info.index: tuple((address, port) for _, address, port in info.addresses[:_ADDRESSES]) for info in infos}
+
+
+def look(access: Access, process: int, what: str, deadline: float) -> tuple[bytes, int]:
+    """Ask a process: "record" or "members"; what it says, and when, in ns since 1970 by its clock.
+
+    Raises JoinError where it refuses or is not there by ``deadline`` (time.monotonic seconds).
+    """
+    import socket
+
+    reasons = []
+    for address, port in access.processes[process]:
+        try:
+            with socket.create_connection((address, port), max(0.01, deadline - time.monotonic())) as sock:
+                session = handshake.authenticate(sock, access.key, handshake.VIEWER, process, deadline)
+                session.send(sock, {"view": what}, deadline)
+                answer = session.receive(sock, deadline)
+                if "error" in answer:
+                    raise JoinError(f"Process {process} refuses: {wire.text(answer['error'], 'error', 4096)}")
+                size = wire.integer(answer.get("bytes"), "bytes", 0, handshake.MAX_BULK_BYTES)
+                data = zlib.decompressobj().decompress(session.receive_bulk(sock, deadline), size)
+                if len(data) != size:
+                    raise ValueError(f"{len(data)} bytes came instead of {size}")
+                return data, wire.integer(answer.get("now"), "now", 0, 1 << 63)
+        except (OSError, ValueError, zlib.error) as error:
+            reasons.append(f"{address} port {port}: {error}")
+    raise JoinError(f"Process {process} of {access.job} does not answer ({'; '.join(reasons)}).")
+
+
+def members(access: Access, deadline: float) -> Access:
+    """The same with all processes of the job that have joined it. Raises JoinError where none of those that are known
+    answers."""
+    failed = ""
+    for process in access.processes:
+        try:
+            found, _ = look(access, process, "members", deadline)
+            return dataclasses.replace(access, processes=_processes(wire.decode(found, handshake.MAX_BULK_BYTES)))
+        except (JoinError, ValueError) as error:
+            failed = str(error)
+    raise JoinError(failed or f"No process of {access.job} is known.")
+
+
+def shared(pids: list[int]) -> Access:
+    """What the memory of these processes of this host holds for viewers. Raises JaxringError where there is nothing."""
+    found: list[Access] = []
+    for pid in pids:
+        for path in sorted(pathlib.Path(f"/proc/{pid}/fd").iterdir()):
+            try:
+                if str(path.readlink()).startswith(f"/memfd:{MEMORY}"):
+                    found.append(decode(path.read_bytes()))
+            except (OSError, ValueError):  # it was closed meanwhile
+                continue
+    if not found:
+        raise JaxringError(
+            "This job can be seen from here only: its processes have not met by a connection yet, or are one process."
+        )
+    processes = {index: where for each in found for index, where in each.processes.items()}
+    return dataclasses.replace(found[0], processes=processes)
