@@ -36,7 +36,7 @@ import jax.numpy as jnp
 from jaxring.compress.calls import wanted
 
 # batching and differentiation are imported for the rules of jax.vmap and jax.grad that they register.
-from jaxring.tracing import batching, blocks, checks, differentiation, replicated  # noqa: F401
+from jaxring.tracing import batching, blocks, checks, differentiation, oracle, replicated  # noqa: F401
 from jaxring.tracing.axes import call_site, resolve
 from jaxring.tracing.casting import cast_varying
 from jaxring.tracing.primitives import apply
@@ -83,7 +83,10 @@ def _bind(
         return finish(compressor.bind(x, options))
     started = _starting.get()
     options = options._replace(started=started)
-    y = apply(name, cast_varying(x, axes, options), axes, options)
+    x = cast_varying(x, axes, options)
+    y = apply(name, x, axes, options)
+    if oracle.asked_for(name, axes, options):
+        oracle.watch(name, x, y, axes, options)
     return Started(y, finish) if started else finish(y)
 
 

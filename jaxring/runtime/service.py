@@ -135,7 +135,7 @@ def _start(configured: Settings, trace_file: str) -> None:
         spin_us=_SPIN_US,
         patience_us=configured.patience,
         trace_file=trace_file,
-        checksums=configured.checksum,
+        checksums=bool(configured.checksum),
         faults=kinds.fault_plan(configured.faults),
         non_finite=configured.nan_check,
         link_timeout_s=configured.link_timeout,

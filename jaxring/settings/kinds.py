@@ -60,6 +60,14 @@ def flag(text: str) -> bool:
     return text == "1"
 
 
+def checks(text: str) -> str:
+    """0, 1 or oracle; as "", "messages" and "oracle"."""
+    known = {"0": "", "1": "messages", "oracle": "oracle"}
+    if text.lower() not in known:
+        raise ValueError("0, 1 or oracle")
+    return known[text.lower()]
+
+
 def seconds(text: str) -> float:
     """A positive number."""
     try:

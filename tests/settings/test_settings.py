@@ -55,7 +55,7 @@ READ = {
     "DEBUG": ("info", "INFO"),
     "TRACE_DIR": ("/traces", "/traces"),
     "SAVE_OPERANDS": ("4096", 4096),
-    "CHECKSUM": ("1", True),
+    "CHECKSUM": ("1", "messages"),
     "NAN_CHECK": ("warn", "warn"),
     "FAULTS": ("seed=3,drop=0.5, delay_us=20", ("seed=3", "drop=0.5", "delay_us=20")),
 }

@@ -104,7 +104,7 @@ def ensure_started(native: Any, find_devices: Any = cuda_devices, threads: int =
             jax.process_index(),
             configured.slot_bytes,
             configured.link_timeout,
-            configured.checksum,
+            bool(configured.checksum),
             kinds.fault_plan(configured.faults),
         )
         devices = find_devices(native)

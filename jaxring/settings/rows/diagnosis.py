@@ -29,12 +29,13 @@ class Diagnosis:
         kinds.integer(0, 1 << 38),
         engines="CPU",
     )
-    checksum: bool = row(
-        "flag",
-        False,
+    checksum: str = row(
+        "name",
+        "",
         "1: every message carries a CRC-32C of its payload, on all transports; a wrong one is an error. Between GPUs: "
-        "every message that goes over the network.",
-        kinds.flag,
+        "every message that goes over the network. oracle: that, and every collective of a program is computed a "
+        "second way on the host; the first result that differs is an error.",
+        kinds.checks,
         shared=True,
     )
     nan_check: str = row(

@@ -1,0 +1,137 @@
+"""JAXRING_CHECKSUM=oracle: every collective of a program is computed a second way, and what differs is an error.
+
+The second way gathers the operands of all ranks by an all_gather, and puts the result together with NumPy on the host:
+blocks that are moved bit for bit, reductions in twice the precision. So it shares neither the algorithm, nor the
+arithmetic, nor the compiled code with the first one, but the links. It finds faults of compilers, of memory and of
+processors, and costs a multiple of the collective in time and memory. Collectives that derivatives are made of are not
+checked.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from jaxring.errors import JaxringError
+from jaxring.plan.collectives import COLLECTIVES, Arguments, Folded, Moved
+from jaxring.settings import settings
+from jaxring.tracing.primitives import apply
+
+if TYPE_CHECKING:
+    from jaxring.tracing.axes import Axes
+    from jaxring.tracing.options import Options
+
+logger = logging.getLogger("jaxring.runtime")
+
+# Sums may round at each step, here by half a unit in the last place; and a mean's division and a narrow result once.
+_ROUNDED_ONCE = 2.0
+
+
+def asked_for(name: str, axes: Axes, options: Options) -> bool:
+    """Whether this call is checked. Calls over an axis of `jax.vmap` are when JAX has made calls over the mesh of them;
+    those that are started early are not, since their results must not be looked at yet."""
+    return settings().checksum == "oracle" and name in COLLECTIVES and not axes.vmapped and not options.started
+
+
+def watch(name: str, x: Any, y: Any, axes: Axes, options: Options) -> None:
+    """Has the program compare ``y``, the result of the operand ``x``, with what the operands of all ranks make."""
+    plain = options._replace(op=None, algorithm=None, protocol=None, root=0, perm=())
+    operands = apply("all_gather", x, axes, plain)
+    rank = jax.lax.axis_index(axes.names)
+    if axes.groups is not None:
+        place = np.zeros(sum(map(len, axes.groups)), np.int32)
+        for group in axes.groups:
+            place[list(group)] = np.arange(len(group))
+        rank = jnp.asarray(place)[rank]
+    call = f"{name}{f' {options.op}' if options.op else ''} over {axes} ({options.site})"
+    arguments = Arguments(axes.size, options.root, options.perm)
+    jax.debug.callback(functools.partial(compare, name, call, options.op, arguments), operands, y, rank)
+
+
+def compare(name: str, call: str, op: str | None, given: Arguments, operands: Any, y: Any, rank: Any) -> None:
+    """Raises JaxringError where ``y`` is not what rank ``rank`` gets of these operands, one for each rank."""
+    collective = COLLECTIVES[name]
+    operands, result, rank = np.asarray(operands), np.asarray(y), int(rank)
+    blocks = result if collective.blocks_out else result[None]
+    for number, source in enumerate(collective.results(given, rank)):
+        if isinstance(source, Folded):
+            parts = operands[:, source.block] if collective.blocks_in else operands
+            wrong, expected = _folded(str(op), parts, blocks[number])
+        else:
+            expected = np.zeros_like(blocks[number])
+            if isinstance(source, Moved):
+                moved = operands[source.rank]
+                expected = moved[source.block] if collective.blocks_in else moved
+            wrong = _bits(expected) != _bits(blocks[number])
+        if not wrong.any():
+            continue
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        where = f"element {list(at)}" + (f" of block {number}" if collective.blocks_out else "")
+        text = (
+            f"JAXRING_CHECKSUM=oracle: {call}: {where} of rank {rank}'s result of shape {list(result.shape)} "
+            f"{result.dtype} is {_shown(blocks[number], at)}, but the operands of all ranks make "
+            f"{_shown(expected, at)}; {int(wrong.sum())} of {wrong.size} elements differ. A compiler, a memory or a "
+            "processor is at fault, or jaxring."
+        )
+        logger.error("%s", text)
+        raise JaxringError(text)
+
+
+def _shown(values: Any, at: tuple[int, ...]) -> str:
+    return str(np.asarray(values)[at])
+
+
+def _bits(values: Any) -> Any:
+    """Values that are equal where all bits are."""
+    values = np.ascontiguousarray(values)
+    return values.view(np.dtype(("V", values.dtype.itemsize))) if values.dtype.kind not in "biu" else values
+
+
+def _folded(op: str, parts: Any, y: Any) -> tuple[Any, Any]:
+    """Where ``y`` is not the reduction of these parts, and what that is."""
+    ranks = len(parts)
+    kind = np.dtype(y.dtype).kind
+    if op in ("and", "or", "xor"):
+        expected = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[op].reduce(parts)
+        return expected != y, expected
+    if kind in "biu":
+        expected = _integers(op, parts, y.dtype)
+        return expected != y, expected
+    wide = np.clongdouble if kind == "c" else np.longdouble
+    with np.errstate(all="ignore"):
+        exact = parts.astype(wide)
+        reduce = {"sum": np.add, "mean": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}[op].reduce
+        expected = reduce(exact) / (ranks if op == "mean" else 1)
+        narrow = np.finfo(y.dtype) if kind == "c" else ml_dtypes.finfo(y.dtype)  # type: ignore[no-untyped-call]
+        size = np.abs(expected) if op == "prod" else np.abs(exact).sum(0)
+        if op in ("min", "max"):
+            bound = np.zeros_like(size)
+        else:
+            # Partial results are rounded in float32 at least, and a narrow result once.
+            step = min(float(narrow.eps), float(np.finfo(np.float32).eps))
+            once = _ROUNDED_ONCE * float(narrow.eps) * np.abs(expected)
+            bound = ranks * step * size + once + ranks * float(narrow.smallest_normal)
+        got = y.astype(wide)
+        # Where a partial result may overflow, the order decides what comes out.
+        sure = (size < float(narrow.max) / 2) & ~np.isnan(expected)
+        wrong = sure & ~(np.abs(got - expected) <= bound)
+        if op not in ("min", "max"):
+            wrong |= np.isnan(exact).any(0) & ~np.isnan(got)
+    return wrong, expected
+
+
+def _integers(op: str, parts: Any, dtype: Any) -> Any:
+    """Integers wrap around, as those of XLA do; a mean divides the sum."""
+    with np.errstate(all="ignore"):
+        if op in ("min", "max"):
+            return (np.minimum if op == "min" else np.maximum).reduce(parts)
+        if op == "prod":
+            return np.multiply.reduce(parts.astype(dtype), dtype=dtype)
+        total = np.add.reduce(parts.astype(dtype), dtype=dtype)
+        return total if op == "sum" else (total / len(parts)).astype(dtype)
