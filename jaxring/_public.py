@@ -29,7 +29,7 @@ from jaxring.overlap import (
 )
 from jaxring.p2p import new_token, ragged_all_to_all, recv, send
 from jaxring.plan.user import register_algorithm
-from jaxring.recovery import abort, rebuild, shrink
+from jaxring.recovery import abort, rebuild, resume, shrink, suspend
 from jaxring.reproducible import reproducible_sum
 from jaxring.resharding.api import reshard
 from jaxring.runtime import build_info, counters, plans
@@ -82,9 +82,11 @@ __all__ = [
     "register_algorithm",
     "reproducible_sum",
     "reshard",
+    "resume",
     "scatter",
     "send",
     "sharded",
     "shrink",
+    "suspend",
     "uninstall",
 ]

@@ -25,9 +25,9 @@ from jaxring.runtime import service
 from jaxring.runtime.cuda import service as cuda_service
 from jaxring.settings import settings
 from jaxring.world import membership
-from jaxring.world.membership import REBUILD, SHRINK, Membership
+from jaxring.world.membership import REBUILD, SHRINK, SUSPEND, Membership
 
-__all__ = ["Membership", "abort", "halted", "members", "rebuild", "restarted", "shrink", "waiting"]
+__all__ = ["Membership", "abort", "halted", "members", "rebuild", "restarted", "resume", "shrink", "suspend", "waiting"]
 
 # Names this start of the process.
 _token = secrets.token_hex(16)
@@ -70,6 +70,33 @@ def shrink(timeout: float | None = None) -> Membership:
     return _renew(SHRINK, settings().join_timeout if timeout is None else timeout)
 
 
+def suspend(timeout: float | None = None) -> Membership:
+    """Give back the memory of all links and of what waits in them, between phases that need collectives.
+
+    All members call it at the same step. It returns when all have called; programs stay compiled, and collectives raise
+    until `resume`. JoinError where a process does not call within ``timeout`` seconds (default: JAXRING_JOIN_TIMEOUT):
+    collectives then fail until another call of this and `resume`, of `rebuild` or of `shrink` succeeds. JaxringError in
+    a process that has run collectives on a GPU.
+    """
+    return _renew(SUSPEND, settings().join_timeout if timeout is None else timeout)
+
+
+def resume(timeout: float | None = None) -> Membership:
+    """Take up collectives again after `suspend`: links are made again when they are needed.
+
+    All members call it. JoinError where one has not called within ``timeout`` seconds (default: JAXRING_JOIN_TIMEOUT);
+    then call `rebuild` or `shrink`. JaxringError where nothing is suspended.
+    """
+    job = service.job()
+    with _lock:
+        if not job.suspended():
+            raise JaxringError("jaxring.resume(): this process has not called jaxring.suspend().")
+        found = job.membership()
+        limit = settings().join_timeout if timeout is None else timeout
+        job.enter(found, time.monotonic() + limit, _native.gone)
+        return found
+
+
 def members() -> Membership:
     """The processes that take part now."""
     return service.job().membership()
@@ -100,6 +127,7 @@ def _renew(kind: str, timeout_s: float) -> Membership:
     with _lock:
         # Others may still be in an operation that this process has ended. Unless one has failed, it ends by itself.
         text = f"process {process} called jaxring.{kind}()"
+        text += ". Go on with jaxring.resume()" if kind == SUSPEND else ""
         _native.halt(text, _native.troubled())
         if cuda_service.abort(text):
             raise JaxringError(
@@ -124,5 +152,9 @@ def _renew(kind: str, timeout_s: float) -> Membership:
         finally:
             patience.cancel()
             patience.join()  # it must not halt the next epoch
-        job.enter(found, max(deadline, time.monotonic() + _ENTER_S), _native.gone)
+        enough = max(deadline, time.monotonic() + _ENTER_S)
+        if kind == SUSPEND:
+            job.suspend(found, enough)
+        else:
+            job.enter(found, enough, _native.gone)
         return found

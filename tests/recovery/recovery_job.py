@@ -155,6 +155,23 @@ def survivors_shrink():
     come_back({2})
 
 
+def suspended_links_take_no_memory():
+    before = recovery.members()
+    assert jaxring.counters()["link_bytes"] > 0
+    for _ in range(2):
+        jaxring.suspend(LIMIT_S)
+        assert jaxring.counters()["link_bytes"] == 0
+        assert not recovery.restarted()
+        expect("called jaxring.suspend(). Go on with jaxring.resume()", lambda: everybody.run("all_reduce", op="sum"))
+        jaxring.resume(LIMIT_S)
+        check({0, 1, 2})
+    assert recovery.members() == recovery.Membership(before.epoch + 2, 3, before.processes)
+    assert jaxring.counters()["link_bytes"] > 0
+    # After a suspension the job can also be formed anew.
+    jaxring.suspend(LIMIT_S)
+    jaxring.rebuild(LIMIT_S)
+
+
 def come_back(lost):
     while set(recovery.waiting()) != lost:
         time.sleep(0.01)
@@ -191,7 +208,13 @@ def nothing_is_left_after_five_rebuilds():
         time.sleep(0.01)
 
 
-PHASES = (abort_is_seen_by_all, survivors_shrink, two_at_once, nothing_is_left_after_five_rebuilds)
+PHASES = (
+    abort_is_seen_by_all,
+    survivors_shrink,
+    two_at_once,
+    nothing_is_left_after_five_rebuilds,
+    suspended_links_take_no_memory,
+)
 
 
 def main():

@@ -27,6 +27,15 @@ def test_abort_ends_what_waits_and_refuses_until_the_job_is_formed_anew():
     total = np.tile(np.asarray(x).sum(axis=0), (2, 1))
     np.testing.assert_array_equal(compiled["sum"](x), total)
     assert recovery.members().lost == ()
+    with pytest.raises(jaxring.JaxringError, match=r"has not called jaxring.suspend\(\)"):
+        jaxring.resume()
+    before = recovery.members().epoch
+    assert jaxring.suspend() == recovery.Membership(before + 1, 1, (0,))
+    assert jaxring.counters()["link_bytes"] == 0
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"called jaxring.suspend\(\). Go on with jaxring.resume\(\)"):
+        jax.block_until_ready(compiled["sum"](x))
+    assert jaxring.resume() == recovery.members()
+    np.testing.assert_array_equal(compiled["sum"](x), total)
     for renew in (jaxring.rebuild, jaxring.shrink):
         before = recovery.members().epoch
         waits = compiled["lost"](x)  # nobody sends
