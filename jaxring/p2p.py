@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxring.collectives import all_to_all
+from jaxring.plan.algorithms import serving
 from jaxring.tracing import checks
 from jaxring.tracing.axes import call_site, resolve, shown
 from jaxring.tracing.casting import cast_alike, cast_varying
@@ -16,7 +17,8 @@ from jaxring.tracing.p2p_primitives import ragged_p, recv_p, send_p
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxring.tracing.axes import AxisName
+    from jaxring.tracing.axes import Axes, AxisName
+    from jaxring.tracing.options import Options
 
 
 def new_token() -> jax.Array:
@@ -93,18 +95,20 @@ def ragged_all_to_all(
     *,
     axis_name: AxisName,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
+    algorithm: str | None = None,
     timeout: float | None = None,
 ) -> jax.Array:
     """All-to-all of uneven parts, as `jax.lax.ragged_all_to_all`, which has no CPU version.
 
     To rank j go the ``send_sizes[j]`` rows of ``operand`` from ``input_offsets[j]``; they land at row
     ``output_offsets[j]`` of its ``output``, whose other rows stay. ``recv_sizes[i]`` rows come from rank i. These are
-    integer vectors with an entry per rank. `jax.errors.JaxRuntimeError` where sizes disagree or reach past an end.
+    integer vectors with an entry per rank. ``algorithm``: "direct", "deterministic", which is the same, or, on CPUs,
+    "pxn"; None: the tuner's choice. `jax.errors.JaxRuntimeError` where sizes disagree or reach past an end.
     The gradient of a row that goes to several ranks is the sum of their parts. By JAX's own rules, which hold for
     `jax.lax`'s function, `jaxring.lax`'s and under `install`, it is one rank's part.
     """
     axes = resolve("ragged_all_to_all", axis_name, axis_index_groups)
-    options = checks.options("ragged_all_to_all", axes, None, None, None, timeout, call_site())
+    options = ragged_options("ragged_all_to_all", axes, algorithm, timeout)
     operand, output = (checks.array("ragged_all_to_all", v) for v in (operand, output))
     checks.movable("ragged_all_to_all", operand)
     vectors = [checks.array("ragged_all_to_all", v) for v in (input_offsets, send_sizes, output_offsets, recv_sizes)]
@@ -112,10 +116,26 @@ def ragged_all_to_all(
     vectors = [v.astype(jnp.int64 if v.dtype.itemsize > 4 else jnp.int32) for v in vectors]
     # A rank knows where its rows land at others; each receiver has to know it of the others' rows, and how many come.
     lands, comes = (
-        all_to_all(v, axis_name, 0, 0, tiled=True, axis_index_groups=axis_index_groups, timeout=timeout)
+        all_to_all(
+            v, axis_name, 0, 0, tiled=True, axis_index_groups=axis_index_groups, algorithm=algorithm, timeout=timeout
+        )
         for v in (vectors[2], vectors[1])
     )
     operands = [operand, output, vectors[0], vectors[1], lands, vectors[3], comes]
     operands = cast_alike(operands, axes, options)
     result: jax.Array = ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
     return result
+
+
+def ragged_options(what: str, axes: Axes, algorithm: str | None, timeout: float | None) -> Options:
+    """The checked options of an all-to-all of uneven parts. ValueError for an algorithm that does not serve it.
+
+    Nothing on the way knows the lengths of others' parts, so it takes the algorithms of jaxring's own, which pass none
+    on.
+    """
+    if algorithm is not None and algorithm not in serving("all_to_all"):
+        raise ValueError(
+            f"jaxring.{what}: algorithm {algorithm!r} does not serve parts of any length; use one of "
+            f"{', '.join(serving('all_to_all'))}."
+        )
+    return checks.options("ragged_all_to_all", axes, None, algorithm, None, timeout, call_site())

@@ -10,12 +10,9 @@ from jaxring.plan import tuner, user
 from jaxring.plan.choice import Choice, choose_among
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import Spec
-from jaxring.plan.selection import EVERYTHING
 from jaxring.settings import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jaxring.plan.profile import Profile
     from jaxring.runtime.call import CallSpec
 
@@ -37,10 +34,8 @@ def choose(
     has them all, else 0. ``network``: how messages between hosts travel, for their price by ``profile``.
     """
     collective, ragged, apart = spec.facts.plays, spec.facts.ragged, spec.half != "both"
-    # PXN cannot gather messages whose sizes only their senders know.
-    no_pxn = ("pxn",) if ragged else ()
 
-    def pick(unwanted: Sequence[str] = (), **wishes: Any) -> Choice:
+    def pick(**wishes: Any) -> Choice:
         return tuner.choose(
             collective,
             domains,
@@ -49,7 +44,6 @@ def choose(
             spec.dtype,
             ll_bytes=_native.ll_payload_bytes(),
             channels=settings().channels,
-            unwanted=(*unwanted, *no_pxn),
             interfaces=interfaces,
             processors=processors,
             network=network,
@@ -59,7 +53,7 @@ def choose(
 
     choice = _users_choice(collective, domains, spec, root) or choose_among(
         pick,
-        EVERYTHING if ragged else settings().algo,
+        settings().algo,
         settings().proto,
         spec.algorithm,
         spec.protocol or ("simple" if ragged and len(set(domains)) > 1 else None),

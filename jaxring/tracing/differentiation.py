@@ -183,6 +183,10 @@ def _ragged_transpose(ct: Any, x: Any, output: Any, *vectors: Any, axes: Axes, o
     if isinstance(x, ad.UndefinedPrimal):
         if isinstance(ct, ad.Zero):
             back[0] = ad.Zero(x.aval)
+        elif options.disjoint:
+            zeros = jnp.zeros(x.aval.shape, ct.dtype)
+            operands = cast_alike([ct, zeros, lands, came, starts, sent, sent], axes, options)
+            back[0] = ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
         else:
             operands = cast_alike([ct, starts, sent, lands, came], axes, options)
             params = {"rows": x.aval.shape[0], "axes": axes, "options": options}

@@ -21,3 +21,5 @@ class Options(NamedTuple):
     tag: int = 0
     # Its result is used by a done only: see overlap.py.
     started: bool = False
+    # Of ragged_all_to_all: no row goes to two ranks, so that its transpose is one, too.
+    disjoint: bool = False

@@ -1,5 +1,6 @@
 // Steps whose message holds several chunks, for PXN: they gather the chunks of a memory domain's ranks into one
-// message, and spread a message over blocks of the output.
+// message, and spread a message over blocks of the output. The chunks of a ragged collective differ in length. A
+// message without a byte is not sent, and its receiver, which knows the lengths, does not wait for it.
 #include <cstring>
 
 #include "engine/operation/interpreter.h"
@@ -7,43 +8,60 @@
 
 namespace jaxring {
 
-bool Interpreter::Gather(Operation& op, Lane& lane, const Step& step, uint64_t elements) {
+bool Interpreter::Gather(Operation& op, Lane& lane, const Step& step) {
   const Plan& plan = op.plan();
   const RankTable& table = plan.locals[lane.local];
-  const size_t part = elements * plan.element_bytes;
+  auto part = [&](uint32_t i) {
+    const int rank = Peer::rank(table.peers[step.recv_begin + i]);
+    const uint32_t local = static_cast<uint32_t>(plan.local_of_rank[rank]);
+    return op.Tile(local, Buffer::kInput, step.src_chunk, lane.tile);
+  };
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < step.recv_count; ++i) bytes += part(i).elements * plan.element_bytes;
+  if (bytes == 0) return true;
   RingSender* ring;
   uint64_t position;
   SendLink* link = SendTo(op, lane, step.send_begin);
-  if (link != nullptr && part * step.recv_count > link->ring(plan.protocol).memory().shape().payload_bytes) {
+  if (link != nullptr && bytes > link->ring(plan.protocol).memory().shape().payload_bytes) {
     op.Fail(Status::Error(Code::kInternal, op.What() + ": its tiles are too long to be gathered into one message."));
     return false;
   }
   if (!Reserve(op, lane, step.send_begin, &ring, &position)) return false;
   char* to = ring->payload(position);
-  for (uint32_t i = 0; i < step.recv_count; ++i, to += part) {
-    const int rank = Peer::rank(table.peers[step.recv_begin + i]);
-    const uint32_t local = static_cast<uint32_t>(plan.local_of_rank[rank]);
-    std::memcpy(to, op.Tile(local, Buffer::kInput, step.src_chunk, lane.tile).data, part);
+  for (uint32_t i = 0; i < step.recv_count; ++i) {
+    const Operation::Span from = part(i);
+    const size_t length = from.elements * plan.element_bytes;
+    if (length != 0) std::memcpy(to, from.data, length);
+    to += length;
   }
-  Publish(op, lane, step.send_begin, *ring, position, part * step.recv_count);
+  Publish(op, lane, step.send_begin, *ring, position, bytes);
   return true;
 }
 
-bool Interpreter::Spread(Operation& op, Lane& lane, const Step& step, uint64_t elements) {
+bool Interpreter::Spread(Operation& op, Lane& lane, const Step& step) {
   const Plan& plan = op.plan();
   const RankTable& table = plan.locals[lane.local];
+  const int32_t parts = step.src_chunk;
+  auto part = [&](int32_t k) {
+    return op.Tile(lane.local, Buffer::kOutput, step.dst_chunk + k * plan.pieces, lane.tile);
+  };
+  size_t bytes = 0;
+  for (int32_t k = 0; k < parts; ++k) bytes += part(k).elements * plan.element_bytes;
+  if (bytes == 0) return true;
   Claim claim;
   if (!Receive(op, lane, step.recv_begin, &claim)) return false;
-  const size_t part = elements * plan.element_bytes, parts = static_cast<size_t>(step.src_chunk);
-  if (!Expect(op, table, Peer::rank(table.peers[step.recv_begin]), claim, part * parts)) {
+  if (!Expect(op, table, Peer::rank(table.peers[step.recv_begin]), claim, bytes)) {
     Return(claim);
     return false;
   }
-  for (size_t k = 0; k < parts; ++k) {
-    const int32_t chunk = step.dst_chunk + static_cast<int32_t>(k * plan.pieces);
-    void* to = op.Tile(lane.local, Buffer::kOutput, chunk, lane.tile).data;
-    if (op.participant(lane.local).pages != Pages::kPresent) PopulatePages(to, part);
-    std::memcpy(to, claim.data + k * part, part);
+  const char* from = claim.data;
+  for (int32_t k = 0; k < parts; ++k) {
+    const Operation::Span to = part(k);
+    const size_t length = to.elements * plan.element_bytes;
+    if (length == 0) continue;
+    if (op.participant(lane.local).pages != Pages::kPresent) PopulatePages(to.data, length);
+    std::memcpy(to.data, from, length);
+    from += length;
   }
   ++lane.flows[claim.flow].received;
   if (claim.ring != nullptr) claim.ring->Release(claim.position);

@@ -69,7 +69,9 @@ bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
   const RankTable& table = plan.locals[lane.local];
   Buffer src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
   auto in_memory = [](Buffer b) { return b == Buffer::kInput || b == Buffer::kOutput; };
-  // All chunks of a step have the same length. A scratch chunk has the length of the step that wrote it.
+  if (step.kind == static_cast<uint8_t>(StepKind::kGather)) return Gather(op, lane, step);
+  if (step.kind == static_cast<uint8_t>(StepKind::kSpread)) return Spread(op, lane, step);
+  // All chunks of other steps have the same length. A scratch chunk has the length of the step that wrote it.
   uint64_t elements;
   if (in_memory(dst)) {
     elements = op.Tile(lane.local, dst, step.dst_chunk, lane.tile).elements;
@@ -89,8 +91,6 @@ bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
     std::memset(zeros.data, 0, elements * plan.element_bytes);
     return true;
   }
-  if (step.kind == static_cast<uint8_t>(StepKind::kGather)) return Gather(op, lane, step, elements);
-  if (step.kind == static_cast<uint8_t>(StepKind::kSpread)) return Spread(op, lane, step, elements);
   uint32_t message_sends = 0;
   for (uint32_t i = 0; i < step.send_count; ++i) {
     if (!Peer::memory(table.peers[step.send_begin + i])) ++message_sends;

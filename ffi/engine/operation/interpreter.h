@@ -48,8 +48,8 @@ class Interpreter {
   // operation.
   [[gnu::hot]] bool Expect(Operation& op, const RankTable& table, int from, const Claim& claim, uint64_t bytes);
   // Steps whose message holds several chunks.
-  bool Gather(Operation& op, Lane& lane, const Step& step, uint64_t elements);
-  bool Spread(Operation& op, Lane& lane, const Step& step, uint64_t elements);
+  bool Gather(Operation& op, Lane& lane, const Step& step);
+  bool Spread(Operation& op, Lane& lane, const Step& step);
   void Return(Claim& claim);
   [[gnu::hot]] SendLink* SendTo(Operation& op, Lane& lane, uint32_t peer_entry);
   [[gnu::hot]] bool Reserve(Operation& op, Lane& lane, uint32_t peer_entry, RingSender** ring, uint64_t* position);

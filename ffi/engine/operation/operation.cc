@@ -37,10 +37,14 @@ uint64_t Mix(uint64_t x) {  // splitmix64's finaliser (Steele, Lea, Flood 2014)
 // A reused lane keeps its staging and scratch memory up to this size.
 constexpr size_t kKeptBytes = 16 * 1024;
 
-uint64_t RaggedTiles(const Plan& plan, const Extents& extents) {
+// The tiles of the longest block of any local rank: a rank that gathers a message reads the blocks of others, too.
+uint64_t RaggedTiles(const Plan& plan, const std::vector<Participant>& participants) {
   uint64_t longest = 0;
-  for (uint64_t n : extents.in_length) longest = std::max(longest, n);
-  for (uint64_t n : extents.out_length) longest = std::max(longest, n);
+  for (const Participant& participant : participants) {
+    if (!participant.extents) continue;
+    for (uint64_t n : participant.extents->in_length) longest = std::max(longest, n);
+    for (uint64_t n : participant.extents->out_length) longest = std::max(longest, n);
+  }
   return (longest + plan.tile_elements - 1) / plan.tile_elements;
 }
 
@@ -51,6 +55,7 @@ uint64_t OperationKey(uint64_t plan_key, uint64_t sequence) { return Mix(plan_ke
 Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector<Participant> participants,
                      Clock::time_point deadline)
     : plan_(std::move(plan)), key_(key), deadline_(deadline), participants_(std::move(participants)) {
+  const uint64_t ragged_tiles = RaggedTiles(*plan_, participants_);
   for (uint32_t l = 0; l < plan_->locals.size(); ++l) {
     const RankTable& table = plan_->locals[l];
     const Extents* extents = participants_[l].extents.get();
@@ -61,7 +66,7 @@ Operation::Operation(std::shared_ptr<const Plan> plan, uint64_t key, std::vector
       lane->number = static_cast<uint16_t>(i);
       lane->step = table.lane_begin[i];
       lane->step_end = table.lane_begin[i + 1];
-      lane->tiles = extents != nullptr ? RaggedTiles(*plan_, *extents) : plan_->tiles;
+      lane->tiles = extents != nullptr ? ragged_tiles : plan_->tiles;
       lane->flows.resize(table.flow_rank.size());
       lanes_.push_back(std::move(lane));
     }
