@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 _PORT = 19210
 
 
-def on_hosts(module: str, hosts: int, rate: str, arguments: Sequence[str], limit_s: float) -> int:
+def on_hosts(module: str, hosts: int, rate: str, arguments: Sequence[str], limit_s: float, devices: int = 1) -> int:
     """Runs `python -m MODULE --join ARGUMENTS` on so many hosts, whose links have that rate. Returns the exit status.
+
+    ``devices``: CPU devices of each process.
 
     Raises JaxringError without root and iproute2, and subprocess.TimeoutExpired after ``limit_s`` seconds.
     """
@@ -31,7 +33,7 @@ def on_hosts(module: str, hosts: int, rate: str, arguments: Sequence[str], limit
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="jaxring-hosts-")))
         children = []
         for process in range(hosts):
-            env = environment(os.environ, f"{made.address(0)}:{_PORT}", hosts, process, 1)
+            env = environment(os.environ, f"{made.address(0)}:{_PORT}", hosts, process, devices)
             command = [sys.executable, "-m", module, "--join", *arguments]
             children.append(subprocess.Popen(made.command(process, folder, command), env=env))
             stack.callback(children[-1].kill)

@@ -1,9 +1,9 @@
-"""Train a mixture of experts, one expert per device, whose tokens travel by ragged_all_to_all.
+"""Train a mixture of experts, several experts per device, whose tokens travel by jaxring.moe.
 
     JAX_NUM_CPU_DEVICES=4 python examples/mixture_of_experts.py
     jaxring run -n 2 --devices-per-process 2 examples/mixture_of_experts.py
 
-A router sends each token to one expert. As many tokens travel as each expert is sent: none is dropped, and nothing is
+A router sends each token to two experts. As many tokens travel as each expert is sent: none is dropped, and nothing is
 padded on the way. The losses and the trained parameters are compared with those of one device that has all experts.
 """
 
@@ -15,55 +15,32 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 
-TOKENS, WIDTH, HIDDEN, STEPS, RATE = 64, 8, 16, 5, 0.3
+EXPERTS, CHOICES, TOKENS, WIDTH, HIDDEN, STEPS, RATE = 8, 2, 64, 8, 16, 5, 0.3
 
 SPECS = {"router": P(), "up": P("expert"), "down": P("expert")}
 
 
 def route(router, x):
-    """The expert of each token and the weight of its answer."""
-    probabilities = jax.nn.softmax(x @ router)
-    return probabilities.argmax(axis=-1), probabilities.max(axis=-1)
+    """The experts of each token, and the weights of their answers: both [tokens, CHOICES]."""
+    return jax.lax.top_k(jax.nn.softmax(x @ router), CHOICES)[::-1]
 
 
 def experts_of_all(params, x):
-    """What the tokens' experts answer, with all experts at hand."""
-    expert, weight = route(params["router"], x)
-    hidden = jax.nn.gelu(jnp.einsum("td,tdh->th", x, params["up"][expert]))
-    return weight[:, None] * jnp.einsum("th,thd->td", hidden, params["down"][expert])
+    """What the tokens' experts answer: all experts answer all tokens, and most answers count nothing."""
+    ids, weights = route(params["router"], x)
+    share = jnp.zeros((len(x), EXPERTS)).at[jnp.arange(len(x))[:, None], ids].set(weights)
+    hidden = jax.nn.gelu(jnp.einsum("td,edh->eth", x, params["up"]))
+    return jnp.einsum("et,eth,ehd->td", share.T, hidden, params["down"])
 
 
 def experts_elsewhere(params, x):
-    """The same with ``x[tokens / devices, width]``, this device's tokens, and one expert on each device."""
-    size, rank = jax.lax.axis_size("expert"), jax.lax.axis_index("expert")
-    expert, weight = route(params["router"], x)
-
-    order = jnp.argsort(expert)  # tokens for one expert lie together
-    counts = jnp.bincount(expert, length=size).astype(jnp.int32)
-    # Who sends how many to whom: [from, to]. Tokens lie at their expert in the order of the devices that they are from.
-    table = jaxring.all_gather(counts, "expert")
-    starts = jnp.cumsum(counts) - counts
-    positions = jnp.cumsum(table, axis=0) - table
-
-    # Room for all tokens, in case that all go to one expert.
-    room = jnp.zeros((size * len(x), WIDTH))
-    arrived = jaxring.ragged_all_to_all(
-        x[order], room, starts, counts, positions[rank], table[:, rank], axis_name="expert"
-    )
-    answers = jax.nn.gelu(arrived @ params["up"][0]) @ params["down"][0]
-
-    # Back by the same table: what came from a device goes there, to where its tokens for this expert begin.
-    begins = jnp.cumsum(table, axis=1) - table
-    returned = jaxring.ragged_all_to_all(
-        answers,
-        jnp.zeros_like(x),
-        positions[:, rank],
-        table[:, rank],
-        begins[:, rank],
-        counts,
-        axis_name="expert",
-    )
-    return weight[:, None] * jnp.zeros_like(x).at[order].set(returned)
+    """The same with ``x[tokens / devices, width]``, this device's tokens, and its share of the experts."""
+    ids, weights = route(params["router"], x)
+    sent = jaxring.moe.dispatch(x, ids, "expert", EXPERTS)
+    # Rows for one expert lie together: ragged_dot multiplies those of each by its own matrix.
+    hidden = jax.nn.gelu(jax.lax.ragged_dot(sent.tokens, params["up"], sent.counts))
+    answers = jax.lax.ragged_dot(hidden, params["down"], sent.counts)
+    return jaxring.moe.combine(answers, sent, weights)
 
 
 def loss(experts, params, x, target):
@@ -91,12 +68,12 @@ def single_step(params, x, target):
     return value, descend(params, gradients)
 
 
-def train(step, experts):
+def train(step):
     random = np.random.default_rng(0)
     params = {
-        "router": random.standard_normal((WIDTH, experts), np.float32),
-        "up": random.standard_normal((experts, WIDTH, HIDDEN), np.float32) / WIDTH**0.5,
-        "down": random.standard_normal((experts, HIDDEN, WIDTH), np.float32) / HIDDEN**0.5,
+        "router": random.standard_normal((WIDTH, EXPERTS), np.float32),
+        "up": random.standard_normal((EXPERTS, WIDTH, HIDDEN), np.float32) / WIDTH**0.5,
+        "down": random.standard_normal((EXPERTS, HIDDEN, WIDTH), np.float32) / HIDDEN**0.5,
     }
     losses = []
     for _ in range(STEPS):
@@ -110,15 +87,15 @@ def main():
     mesh = Mesh(jax.devices(), ("expert",))
     specs = (SPECS, P("expert"), P("expert"))
     step = jax.shard_map(divided_step, mesh=mesh, in_specs=specs, out_specs=(P(), SPECS))
-    losses, params = train(jax.jit(step), mesh.size)
-    expected_losses, expected_params = train(jax.jit(single_step), mesh.size)
+    losses, params = train(jax.jit(step))
+    expected_losses, expected_params = train(jax.jit(single_step))
 
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
     for name, param in params.items():
         for shard in param.addressable_shards:  # those of this process
             np.testing.assert_allclose(shard.data, expected_params[name][shard.index], rtol=1e-4, atol=1e-6)
     if jax.process_index() == 0:
-        print(f"{mesh.size} experts, {TOKENS} tokens: loss {losses[0]:.4f} to {losses[-1]:.4f}")
+        print(f"{EXPERTS} experts on {mesh.size} devices, {TOKENS} tokens: loss {losses[0]:.4f} to {losses[-1]:.4f}")
         print("losses and parameters are those of one device")
 
 

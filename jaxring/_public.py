@@ -1,6 +1,6 @@
 """What `import jaxring` offers: one place that gathers the public names."""
 
-from jaxring import data_parallel, lax, profiler, recovery, sharded
+from jaxring import data_parallel, lax, moe, profiler, recovery, sharded
 from jaxring.collectives import (
     all_gather,
     all_reduce,
@@ -66,6 +66,7 @@ __all__ = [
     "install",
     "installed",
     "lax",
+    "moe",
     "new_token",
     "pcast",
     "permute",

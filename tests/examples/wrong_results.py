@@ -18,7 +18,8 @@ import jaxring
 
 
 def enlarged(x: Any) -> Any:
-    return x * 1.01 if np.issubdtype(x.dtype, np.inexact) else x
+    # What was started is not only arrays.
+    return x * 1.01 if hasattr(x, "dtype") and np.issubdtype(x.dtype, np.inexact) else x
 
 
 def wrong(function: Any) -> Any:
@@ -52,7 +53,8 @@ NAMES = (
 
 for name in NAMES:
     setattr(jaxring, name, wrong(getattr(jaxring, name)))
-jaxring.collectives.all_reduce = jaxring.all_reduce  # for jaxring.data_parallel
+jaxring.collectives.all_reduce = jaxring.all_reduce  # for jaxring.data_parallel and jaxring.overlap_gradients
+jaxring.moe.combine = wrong(jaxring.moe.combine)
 jaxring.Communicator.all_reduce = wrong(jaxring.Communicator.all_reduce)
 jaxring.installed, right_installed = installed, jaxring.installed
 

@@ -1,0 +1,119 @@
+"""Time the tokens of a mixture of experts, there and back, in two levels (PXN) against flat, in turns.
+
+    python -m benchmarks.moe --hosts 4 --devices 2
+    jaxring run -n 2 --devices-per-process 2 --output rank0 -m benchmarks.moe
+
+The first command starts a process on each of four network namespaces, whose links are shaped; it needs root and
+iproute2. Each program dispatches the tokens of each rank to experts of all ranks and combines what comes back. "rows
+alone" exchanges the rows and no counts. Both programs' results are compared to the bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxring
+from benchmarks import namespaces, turns
+from jaxring.errors import JaxringError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FLAT, TWO_LEVEL = "direct", "pxn"
+_LIMIT_S = 600.0
+
+
+def measure(tokens: int, width: int, choices: int, iterations: int) -> turns.Times:
+    """Times in s of dispatch and combine by both algorithms, and of the rows' way there alone."""
+    mesh = turns.mesh("r")
+    experts = mesh.size
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((mesh.size * tokens, width), np.float32)
+    ids = np.argsort(rng.random((mesh.size * tokens, experts)), axis=1)[:, :choices].astype(np.int32)
+    sharding = NamedSharding(mesh, P("r"))  # type: ignore[no-untyped-call]
+    operands = tuple(jax.make_array_from_callback(v.shape, sharding, v.__getitem__) for v in (x, ids))
+
+    def there_and_back(algorithm: str) -> Any:
+        def program(x: Any, ids: Any) -> Any:
+            sent = jaxring.moe.dispatch(x, ids, "r", experts, algorithm=algorithm)
+            return jaxring.moe.combine(sent.tokens * 2, sent)
+
+        return program
+
+    def rows_alone(algorithm: str) -> Any:
+        each = tokens * choices // experts
+        places = jnp.arange(experts, dtype=jnp.int32) * each
+
+        def program(x: Any, ids: Any) -> Any:
+            rows = jnp.repeat(x, choices, axis=0) + ids.reshape(-1, 1)
+            lands = jnp.full(experts, each * jax.lax.axis_index("r"), jnp.int32)
+            sizes = jnp.full(experts, each, jnp.int32)
+            return jaxring.ragged_all_to_all(
+                rows, jnp.zeros_like(rows), places, sizes, lands, sizes, axis_name="r", algorithm=algorithm
+            )
+
+        return program
+
+    names = {f"{name}, {algorithm}": make(algorithm)
+             for name, make in (("there and back", there_and_back), ("rows alone", rows_alone))
+             for algorithm in (FLAT, TWO_LEVEL)}  # fmt: skip
+    spec = sharding.spec
+    programs = {
+        name: jax.jit(jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
+        for name, f in names.items()
+    }
+    results = {name: np.asarray(f(*operands).addressable_shards[0].data) for name, f in programs.items()}
+    for name in ("there and back", "rows alone"):
+        np.testing.assert_array_equal(results[f"{name}, {FLAT}"], results[f"{name}, {TWO_LEVEL}"])
+    return turns.measure_in_turns(programs, operands, iterations)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and let process 0 report."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.moe", description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=int, default=64, help="of each rank (default: 64)")
+    parser.add_argument("--width", type=int, default=16, help="float32 of a token (default: 16)")
+    parser.add_argument("--choices", type=int, default=2, help="experts of a token (default: 2)")
+    parser.add_argument("--iters", type=int, default=100, help="iterations that count (default: 100)")
+    parser.add_argument("--devices", type=int, help="CPU devices of each process")
+    parser.add_argument("--hosts", type=int, help="start a process on each of so many network namespaces")
+    parser.add_argument("--rate", default="10gbit", help="of each host's link (default: 10gbit)")
+    parser.add_argument("--join", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.hosts:
+        names = ("tokens", "width", "choices", "iters")
+        rest = [word for name in names for word in (f"--{name}", str(getattr(arguments, name)))]
+        try:
+            devices = arguments.devices or 1
+            return namespaces.on_hosts("benchmarks.moe", arguments.hosts, arguments.rate, rest, _LIMIT_S, devices)
+        except (JaxringError, subprocess.TimeoutExpired) as error:
+            print(f"benchmarks.moe: {error}", file=sys.stderr)
+            return 1
+    if arguments.join:
+        namespaces.join()
+    else:
+        turns.use_devices(arguments.devices)
+    times = measure(arguments.tokens, arguments.width, arguments.choices, arguments.iters)
+    if jax.process_index() == 0:
+        middle = turns.medians(times)
+        gains = ", ".join(
+            f"{name}: {middle[f'{name}, {FLAT}'] / middle[f'{name}, {TWO_LEVEL}']:.2f}"
+            for name in ("there and back", "rows alone")
+        )
+        ranks = f"{jax.device_count()} ranks in {jax.process_count()} process(es)"
+        title = f"{arguments.tokens} tokens of {arguments.width} float32 a rank, {arguments.choices} choices, {ranks}"
+        turns.report(times, title, f"{FLAT} / {TWO_LEVEL}: {gains}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
