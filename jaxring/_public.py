@@ -27,6 +27,8 @@ from jaxring.overlap import (
     permute_start,
     reduce_scatter_start,
 )
+from jaxring.overlapped.buckets import overlap_gradients
+from jaxring.overlapped.matmul import all_gather_matmul, matmul_reduce_scatter
 from jaxring.p2p import new_token, ragged_all_to_all, recv, send
 from jaxring.plan.user import register_algorithm
 from jaxring.recovery import abort, rebuild, resume, shrink, suspend
@@ -49,6 +51,7 @@ __all__ = [
     "__version__",
     "abort",
     "all_gather",
+    "all_gather_matmul",
     "all_gather_start",
     "all_reduce",
     "all_reduce_start",
@@ -66,8 +69,10 @@ __all__ = [
     "install",
     "installed",
     "lax",
+    "matmul_reduce_scatter",
     "moe",
     "new_token",
+    "overlap_gradients",
     "pcast",
     "permute",
     "permute_start",

@@ -42,8 +42,10 @@ def installed(**options: Any) -> Any:
 
 NAMES = (
     "all_gather",
+    "all_gather_matmul",
     "all_reduce",
     "all_to_all",
+    "matmul_reduce_scatter",
     "permute",
     "ragged_all_to_all",
     "recv",

@@ -37,8 +37,8 @@ def rows_of_experts(tokens, counts, ranks, capacity):
     return found
 
 
-@pytest.mark.parametrize("capacity", [None, 3, 60])
-@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("capacity", [None, 3])
+@pytest.mark.parametrize("ranks", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_each_expert_gets_its_rows_in_order(ranks, capacity):
     one = case()
     y, tokens, counts, dropped = jax.jit(program(Mesh(jax.devices()[:ranks], ("e",)), capacity=capacity))(*one)
@@ -49,7 +49,7 @@ def test_each_expert_gets_its_rows_in_order(ranks, capacity):
     assert np.sum(dropped) == np.sum(~kept(one.ids, capacity))
 
 
-@pytest.mark.parametrize(("capacity", "check_vma"), [(None, True), (3, False)])
+@pytest.mark.parametrize(("capacity", "check_vma"), [(3, True), pytest.param(None, False, marks=pytest.mark.slow)])
 def test_derivatives(mesh, capacity, check_vma):
     one = case()
     ours, theirs = program(mesh, check_vma, capacity=capacity), dense(one, capacity)
@@ -97,6 +97,7 @@ def test_counts_travel_once_and_derivatives_need_none(mesh):
     assert calls(jax.grad(loss)) == {"all_to_all": 1, "ragged_all_to_all": 4}
 
 
+@pytest.mark.slow
 def test_a_batch_of_rows(mesh):
     """vmap over a dimension of the tokens: the same routes, longer rows; and over routes of their own."""
     one, other = case(), case(seed=1)

@@ -12,6 +12,7 @@ JAXRING = f"{sysconfig.get_path('scripts')}/jaxring"
 WORKER = Path(__file__).with_name("worker_moe.py")
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 def test_two_levels_give_the_bits_of_flat():
     command = [JAXRING, "run", "-n", "2", "--devices-per-process", "2", str(WORKER)]

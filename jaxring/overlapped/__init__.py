@@ -1,0 +1,1 @@
+"""Transfers behind computation: gradients in buckets, and matrix products in chunks."""
