@@ -18,6 +18,8 @@ order. Extras are keyword-only:
   scalar, rounds at random by a counter-based generator; None rounds to nearest. Values that would not become shorter
   are sent as they are. docs/concepts/compression.md has the error bounds.
 
+Those that only move data also take typed PRNG keys and integers of 4 bits, as `jax.lax` does.
+
 All but barrier can be differentiated, any number of times. Under ``check_vma=True`` see `jaxring.pcast`.
 
 Errors at trace time: NameError for an axis that is not bound, TypeError for an operation that is not defined for a
@@ -36,7 +38,7 @@ import jax.numpy as jnp
 from jaxring.compress.calls import wanted
 
 # batching and differentiation are imported for the rules of jax.vmap and jax.grad that they register.
-from jaxring.tracing import batching, blocks, checks, differentiation, oracle, replicated  # noqa: F401
+from jaxring.tracing import batching, blocks, carriers, checks, differentiation, oracle, replicated  # noqa: F401
 from jaxring.tracing.axes import call_site, resolve
 from jaxring.tracing.casting import cast_varying
 from jaxring.tracing.primitives import apply
@@ -83,11 +85,12 @@ def _bind(
         return finish(compressor.bind(x, options))
     started = _starting.get()
     options = options._replace(started=started)
+    x, back = carriers.carried(x)
     x = cast_varying(x, axes, options)
     y = apply(name, x, axes, options)
     if oracle.asked_for(name, axes, options):
         oracle.watch(name, x, y, axes, options)
-    return Started(y, finish) if started else finish(y)
+    return Started(y, lambda y: finish(back(y))) if started else finish(back(y))
 
 
 def _each(what: str, function: Callable[[Any], Any], tree: Tree) -> Tree:
@@ -149,7 +152,7 @@ def all_gather(
     compressor = wanted("all_gather", compress, seed, axes, None, algorithm)
 
     def one(leaf: Any) -> Any:
-        checks.movable("all_gather", leaf)
+        carriers.movable("all_gather", leaf)
         at = checks.dimension("all_gather", "axis", axis, leaf.ndim + (not tiled))
         return _bind("all_gather", leaf, axes, options, compressor, lambda y: blocks.join(y, at, tiled))
 
@@ -213,7 +216,7 @@ def all_to_all(
     compressor = wanted("all_to_all", compress, seed, axes, None, algorithm)
 
     def one(leaf: Any) -> Any:
-        checks.movable("all_to_all", leaf)
+        carriers.movable("all_to_all", leaf)
         split = checks.dimension("all_to_all", "split_axis", split_axis, leaf.ndim)
         concat = checks.dimension("all_to_all", "concat_axis", concat_axis, leaf.ndim)
         parts = blocks.split("all_to_all", leaf, split, axes.size, tiled)
@@ -239,7 +242,7 @@ def permute(
     options = checks.options("permute", axes, None, algorithm, protocol, timeout, call_site())._replace(perm=pairs)
 
     def one(leaf: Any) -> Any:
-        checks.movable("permute", leaf)
+        carriers.movable("permute", leaf)
         return _bind("permute", leaf, axes, options)
 
     return _each("permute", one, x)
@@ -350,7 +353,7 @@ def _rooted(
 
     def one(leaf: Any) -> Any:
         if op is None:
-            checks.movable(name, leaf)
+            carriers.movable(name, leaf)
         else:
             leaf = checks.reducible(name, leaf, op)
         return _bind(name, leaf, axes, options)

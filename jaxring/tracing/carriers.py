@@ -1,0 +1,36 @@
+"""What travels as another dtype: typed PRNG keys, and integers of 4 bits, which the engine does not know."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxring.tracing import checks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CARRIERS = {"int4": jnp.int8, "uint4": jnp.uint8}
+
+
+def movable(what: str, x: Any) -> None:
+    """TypeError for a dtype that neither the engine knows nor another carries."""
+    if not _is_key(x) and x.dtype.name not in _CARRIERS:
+        checks.movable(what, x)
+
+
+def carried(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """What of ``x`` travels, and the function that makes of what has come what ``x`` is. Leading dimensions stay."""
+    if _is_key(x):
+        return jax.random.key_data(x), functools.partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
+    if x.dtype.name in _CARRIERS:
+        dtype = x.dtype
+        return x.astype(_CARRIERS[dtype.name]), lambda y: y.astype(dtype)
+    return x, lambda y: y
+
+
+def _is_key(x: Any) -> bool:
+    return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
