@@ -29,6 +29,28 @@ def distributed_state() -> DistributedState | None:
     return DistributedState(state.client, state.process_id, state.num_processes, state.coordinator_address or "")
 
 
+# Coordination services of jobs that this process has left. Others may still be leaving: one that finds no service ends.
+_services: list[Any] = []
+
+
+def leave_distributed() -> None:
+    """Shut jax.distributed and the backends down, so that it can be initialised as another job.
+
+    The service, if this process holds it, runs on until the process ends: recoverable processes do not wait for each
+    other when they leave.
+    """
+    import jax
+    from jax._src import distributed
+    from jax.extend import backend
+
+    state = distributed.global_state
+    if state.service is not None:
+        _services.append(state.service)
+        state.service = None
+    jax.distributed.shutdown()  # type: ignore[no-untyped-call]
+    backend.clear_backends()  # type: ignore[no-untyped-call]
+
+
 class _SyncPoints:
     """JAX's preemption manager, which also records whether the program asks it."""
 

@@ -20,12 +20,13 @@ import time
 import jax
 
 import jaxring._native as _native
+from jaxring import _compat
 from jaxring.errors import JaxringError
 from jaxring.runtime import service
 from jaxring.runtime.cuda import service as cuda_service
 from jaxring.settings import settings
 from jaxring.world import membership
-from jaxring.world.membership import REBUILD, SHRINK, SUSPEND, Membership
+from jaxring.world.membership import REBUILD, RESIZE, SHRINK, SUSPEND, Membership
 
 __all__ = ["Membership", "abort", "halted", "members", "rebuild", "restarted", "resume", "shrink", "suspend", "waiting"]
 
@@ -49,15 +50,25 @@ def abort(reason: str = "") -> None:
     cuda_service.abort(text)
 
 
-def rebuild(timeout: float | None = None) -> Membership:
+def rebuild(timeout: float | None = None, *, size: int | None = None, coordinator: str | None = None) -> Membership:
     """Form the job again of all its processes: the living ones, and those that were lost and have been started again.
 
     Every process calls it, a restarted one before its first collective. It returns when all have called; compiled
     programs stay valid and are planned again. JoinError where a process does not call within ``timeout`` seconds
     (default: the longer of JAXRING_TIMEOUT and JAXRING_JOIN_TIMEOUT): collectives then fail until another call of this
     or of `shrink` succeeds. JaxringError in a process that has run collectives on a GPU.
+
+    With ``size`` the job goes on as one of that many processes, more or fewer than before: all living processes call it
+    with the same arguments, are numbered anew in their order, and begin a new `jax.distributed` whose coordinator is
+    process 0, at the address and port of ``coordinator``. The others of the ``size`` processes are new ones, with the
+    last numbers; they initialise `jax.distributed` with that address and call `rebuild()`. JAX's backend begins anew:
+    `jax.devices()` has the devices of the ``size`` processes, meshes and programs are made anew, and arrays of before
+    can only be read (`numpy.asarray`). ValueError without ``coordinator``; JaxringError where more than ``size`` live.
     """
-    return _renew(REBUILD, settings().come_timeout if timeout is None else timeout)
+    limit = settings().come_timeout if timeout is None else timeout
+    if size is not None:
+        _begin_anew(size, coordinator, limit)
+    return _renew(REBUILD, limit)
 
 
 def shrink(timeout: float | None = None) -> Membership:
@@ -121,13 +132,31 @@ def waiting() -> tuple[int, ...]:
     return membership.waiting(job.store(), job.membership()) if jax.process_count() > 1 else ()
 
 
+def _begin_anew(size: int, coordinator: str | None, timeout_s: float) -> None:
+    """Leave the job with all living processes, for one of ``size`` processes."""
+    if coordinator is None:
+        raise ValueError("jaxring.rebuild(size=...): give coordinator=, the address and port for process 0.")
+    process = jax.process_index()
+    living = _renew(RESIZE, timeout_s).processes
+    if len(living) > size:
+        raise JaxringError(
+            f"jaxring.rebuild(size={size}): {len(living)} processes live. Give their number at least; jaxring.resume() "
+            "goes on as before."
+        )
+    _compat.leave_distributed()
+    service.forget()
+    limit = max(1, int(timeout_s))
+    jax.distributed.initialize(coordinator, size, living.index(process), initialization_timeout=limit)
+
+
 def _renew(kind: str, timeout_s: float) -> Membership:
     process = jax.process_index()
     job = service.job()
     with _lock:
         # Others may still be in an operation that this process has ended. Unless one has failed, it ends by itself.
-        text = f"process {process} called jaxring.{kind}()"
-        text += ". Go on with jaxring.resume()" if kind == SUSPEND else ""
+        suspends = kind in (SUSPEND, RESIZE)
+        text = f"process {process} called jaxring.{membership.call(kind)}"
+        text += ". Go on with jaxring.resume()" if suspends else ""
         _native.halt(text, _native.troubled())
         if cuda_service.abort(text):
             raise JaxringError(
@@ -153,7 +182,7 @@ def _renew(kind: str, timeout_s: float) -> Membership:
             patience.cancel()
             patience.join()  # it must not halt the next epoch
         enough = max(deadline, time.monotonic() + _ENTER_S)
-        if kind == SUSPEND:
+        if suspends:
             job.suspend(found, enough)
         else:
             job.enter(found, enough, _native.gone)

@@ -118,6 +118,12 @@ class Job:
             self._world, self._membership, self._agreement = None, membership, None
             self._suspended = True
 
+    def forget(self) -> None:
+        """A suspended process leaves the job for another one of jax.distributed, in which it begins anew."""
+        with self._lock:
+            self._store = self._membership = self._agreement = None
+            self._suspended = False
+
     def suspended(self) -> bool:
         """Whether this process has no links until it enters the epoch of its membership."""
         return self._suspended

@@ -49,6 +49,11 @@ class Planner:
         # not counted per group, because a process has ranks of different groups at different sites.
         self._askers: dict[tuple[int, str, int], list[int]] = collections.defaultdict(list)
 
+    def forget(self) -> None:
+        """Another job begins, whose epochs and devices are counted anew."""
+        self._exchanged.clear()
+        self._askers.clear()
+
     def asks_peers(self, request: _native.PlanRequest) -> bool:
         """Whether planning waits for other processes to reach the same call."""
         spec = CallSpec.from_json(request.spec)

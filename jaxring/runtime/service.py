@@ -155,12 +155,19 @@ def job() -> Job:
     return _job
 
 
+def forget() -> None:
+    """Has a suspended process begin anew: jax.distributed is initialised as another job."""
+    _job.forget()
+    _planner.forget()
+
+
 def _serve() -> None:
-    kept = named = False
+    kept = False
+    named: tuple[int, int, str] | None = None
     watch = StragglerWatch(_native)
     while not _stop.is_set():
         request = _native.next_request(_POLL_S)
-        named = named or _name()
+        named = _name(named)
         _warn()
         if named and settings().stall_warning:
             for sentence in watch.look(time.monotonic()):
@@ -184,15 +191,16 @@ def _serve() -> None:
         del request
 
 
-def _name() -> bool:
-    """Writes this process's number to the flight record once jax.distributed is initialised. It returns whether it did.
+def _name(named: tuple[int, int, str] | None) -> tuple[int, int, str] | None:
+    """Writes this process's number to the flight record once jax.distributed is initialised, or is as another job.
 
-    This does not wait for the first call: a process may fail before that.
+    This does not wait for the first call: a process may fail before that. ``named`` and the result: what it says.
     """
     state = _compat.distributed_state()
-    if state is not None:
-        _native.name_process(state.process, state.processes, state.coordinator)
-    return state is not None
+    if state is None or named == (state.process, state.processes, state.coordinator):
+        return named
+    _native.name_process(state.process, state.processes, state.coordinator)
+    return state.process, state.processes, state.coordinator
 
 
 def _warn() -> None:

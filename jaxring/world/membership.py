@@ -33,6 +33,8 @@ _GRACE_S = 0.3
 # How much longer than its own timeout a process waits for the deciding process, whose timeout began later.
 _SLACK_S = 10.0
 REBUILD, SHRINK, SUSPEND = "rebuild", "shrink", "suspend"
+# As SHRINK, before the members begin another job of jax.distributed together with new processes.
+RESIZE = "resize"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +75,8 @@ def agree(
     timeout_s: float,
     gone: Callable[[], list[int]],
 ) -> Membership:
-    """The members of the next epoch, the same in each of them: all processes (REBUILD), those that call (SHRINK), or
-    the same as now (SUSPEND).
+    """The members of the next epoch, the same in each of them: all processes (REBUILD), those that call (SHRINK,
+    RESIZE), or the same as now (SUSPEND).
 
     ``token`` names this start of the process; ``fresh`` says that it has not taken part before. ``gone`` lists the
     processes that have ended, as far as this one knows. Raises JoinError where a process did not call or called for the
@@ -162,23 +164,29 @@ def _outcome(
     if others:
         other = ready[others[0]]["kind"]
         return _failed(
-            f"Processes {_listed(others)} called {other}() where others called {kind}(): all must call one.", True
+            f"Processes {_listed(others)} called {call(other)} where others called {call(kind)}: all must call one.",
+            True,
         )
-    if kind != SHRINK:
+    if kind in (REBUILD, SUSPEND):
         wanted = range(current.count) if kind == REBUILD else current.processes
         missing = [p for p in wanted if p not in ready]
         if missing and late:
             return _failed(
-                f"Processes {_listed(missing)} did not call {kind}(). Start them again, or go on without them: "
+                f"Processes {_listed(missing)} did not call {call(kind)}. Start them again, or go on without them: "
                 "jaxring.shrink()."
             )
         return None if missing else _members({p: ready[p] for p in wanted})
     for wish in ready.values():
         for p in wish["gone"]:
             since.setdefault(p, now)
-    coming = {p: wish for p, wish in ready.items() if p in current.processes and wish["kind"] == SHRINK}
+    coming = {p: wish for p, wish in ready.items() if p in current.processes and wish["kind"] == kind}
     expected = [p for p in current.processes if p not in coming and now - since.get(p, now) <= _GRACE_S]
     return None if expected and not late else _members(coming)
+
+
+def call(kind: str) -> str:
+    """What a process calls for a change of that kind."""
+    return "rebuild(size=...)" if kind == RESIZE else f"{kind}()"
 
 
 def _left_out(process: int, epoch: int, decision: dict[str, Any]) -> JoinError:
