@@ -13,8 +13,9 @@ visit these: the one that `jaxring tune --ranks` has measured, or that of ranks.
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
@@ -29,6 +30,7 @@ from jaxring.settings.sizes import shown
 from jaxring.topology import calibration, order
 
 if TYPE_CHECKING:
+    from jaxring.plan.choice import Choice
     from jaxring.plan.profile import Profile
 
 HELP = "tell which algorithm and protocol a collective takes, and why"
@@ -57,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--protocol", type=protocol, metavar="NAME", help="ask for this protocol")
     help_ = "prices by a profile's file, or by the one that comes with jaxring: commodity (default: this machine's)"
     add("--profile", type=profile, metavar="FILE", help=help_)
+    add("--json", action="store_true", help="print the choice and its candidates as JSON")
     add("--schedule", action="store_true", help="print the schedule, verified")
 
 
@@ -75,6 +78,27 @@ def _order() -> str:
     if found is None:
         return "the order of ranks: no other was measured (jaxring tune --ranks)"
     return f"the order of {found.file}, where a job's hosts are all in it: {', '.join(found.hosts)}"
+
+
+def _as_json(choice: Choice) -> dict[str, Any]:
+    """Times are in us; a candidate's is measured where it was, else predicted."""
+    return {
+        "algorithm": choice.algorithm,
+        "protocol": choice.protocol,
+        "channels": choice.channels,
+        "reason": choice.reason,
+        "light_us": choice.light,
+        "candidates": [
+            {
+                "name": name,
+                "us": us,
+                "predicted_us": choice.details[name].predicted.us,
+                "measured_us": choice.details[name].measured,
+                "limit": choice.details[name].predicted.limit,
+            }
+            for name, us in choice.candidates
+        ],
+    }
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -99,6 +123,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise JaxringError(f"{error}.") from None
+    if arguments.json:
+        print(json.dumps(_as_json(choice)))
+        return 0
     perm = tuple((rank, (rank + 1) % len(placement)) for rank in range(len(placement)))
     schedule = build(
         Spec(

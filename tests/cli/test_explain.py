@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from jaxring.cli import main
@@ -24,6 +26,19 @@ def test_the_schedule_of_an_algorithm_that_is_asked_for(capsys):
     assert "takes ring by simple, 1 channel(s): algorithm 'ring' and protocol 'simple' asked for" in out
     assert "fold in[" in out
     assert "send" in out
+
+
+def test_json_says_what_the_tables_say(capsys):
+    options = ["explain", "all_reduce", "-n", "4x2", "--hosts", "2", "-b", "64M"]
+    assert main([*options, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert main(options) == 0
+    shown = capsys.readouterr().out
+    assert f"takes {said['algorithm']} by {said['protocol']}, {said['channels']} channel(s): {said['reason']}." in shown
+    for candidate in said["candidates"]:
+        assert f"  {candidate['name']} " in shown
+        assert f" {candidate['predicted_us']:.4g} " in shown
+        assert candidate["us"] > 0
 
 
 @pytest.mark.parametrize(
