@@ -19,7 +19,7 @@ from tests.stress.stress_jobs import ROOT, Job, environment
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_stragglers.py")
 PLACEMENT = [0, 0, 1, 1, 2, 2, 3, 3]
-UNDISTURBED, WITHIN = int(os.environ.get("TEST_STEPS", "200")), 20
+UNDISTURBED, WITHIN = int(os.environ.get("TEST_STEPS", "40")), 20
 # The process with a CPU quota, the one whose input sleeps, and the host with a slow network.
 QUOTA, INPUT, NETWORK = 1, 4, 3
 
