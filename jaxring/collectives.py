@@ -38,7 +38,7 @@ import jax.numpy as jnp
 from jaxring.compress.calls import wanted
 
 # batching and differentiation are imported for the rules of jax.vmap and jax.grad that they register.
-from jaxring.tracing import batching, blocks, carriers, checks, differentiation, oracle, replicated  # noqa: F401
+from jaxring.tracing import batching, blocks, checks, differentiation, oracle, replicated, wire_dtypes  # noqa: F401
 from jaxring.tracing.axes import call_site, resolve
 from jaxring.tracing.casting import cast_varying
 from jaxring.tracing.primitives import apply
@@ -85,7 +85,7 @@ def _bind(
         return finish(compressor.bind(x, options))
     started = _starting.get()
     options = options._replace(started=started)
-    x, back = carriers.carried(x)
+    x, back = wire_dtypes.on_the_wire(x)
     x = cast_varying(x, axes, options)
     y = apply(name, x, axes, options)
     if oracle.asked_for(name, axes, options):
@@ -152,7 +152,7 @@ def all_gather(
     compressor = wanted("all_gather", compress, seed, axes, None, algorithm)
 
     def one(leaf: Any) -> Any:
-        carriers.movable("all_gather", leaf)
+        wire_dtypes.movable("all_gather", leaf)
         at = checks.dimension("all_gather", "axis", axis, leaf.ndim + (not tiled))
         return _bind("all_gather", leaf, axes, options, compressor, lambda y: blocks.join(y, at, tiled))
 
@@ -216,7 +216,7 @@ def all_to_all(
     compressor = wanted("all_to_all", compress, seed, axes, None, algorithm)
 
     def one(leaf: Any) -> Any:
-        carriers.movable("all_to_all", leaf)
+        wire_dtypes.movable("all_to_all", leaf)
         split = checks.dimension("all_to_all", "split_axis", split_axis, leaf.ndim)
         concat = checks.dimension("all_to_all", "concat_axis", concat_axis, leaf.ndim)
         parts = blocks.split("all_to_all", leaf, split, axes.size, tiled)
@@ -242,7 +242,7 @@ def permute(
     options = checks.options("permute", axes, None, algorithm, protocol, timeout, call_site())._replace(perm=pairs)
 
     def one(leaf: Any) -> Any:
-        carriers.movable("permute", leaf)
+        wire_dtypes.movable("permute", leaf)
         return _bind("permute", leaf, axes, options)
 
     return _each("permute", one, x)
@@ -353,7 +353,7 @@ def _rooted(
 
     def one(leaf: Any) -> Any:
         if op is None:
-            carriers.movable(name, leaf)
+            wire_dtypes.movable(name, leaf)
         else:
             leaf = checks.reducible(name, leaf, op)
         return _bind(name, leaf, axes, options)

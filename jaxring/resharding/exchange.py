@@ -103,7 +103,7 @@ def _round(devices: tuple[Any, ...], capacity: int, timeout: float | None) -> An
 
     def exchange(data: Any, into: Any, sizes: Any) -> Any:
         axes = resolve("reshard", _AXIS)
-        options = checks.options("ragged_all_to_all", axes, None, None, None, timeout, _SITE)
+        options = checks.options("ragged_all_to_all", axes, None, "direct", None, timeout, _SITE)
         begin, count, lands, comes = (jnp.reshape(row, -1) for row in sizes[0])
         operands = (data[0], into[0], begin, count, lands, comes, comes)
         return ragged_p.bind(*operands, axes=axes, options=options)[None]  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Random programs: some of fixed seeds, and in CI 200 of seeds that nobody has seen, other ones each day."""
+"""Random programs: some of fixed seeds, and in CI some of seeds that nobody has seen, other ones each day."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 RUN = Path(__file__).with_name("run.py")
 SUPERVISE = RUN.with_name("supervise.py")
-# Other days' seeds are other programs.
+# Other days' seeds are other programs. So many are a minute of CI's; each takes a second to compile.
 A_DAY = 1000
+OF_THE_DAY = 60
 LIMIT_S = 1500
 # In place of a program's check: it aborts at one seed, but for the reference alone.
 ABORTS = """
@@ -112,7 +113,7 @@ def test_whole_programs_of_the_day(capsys):
     seed = 100_000 + A_DAY * (dt.datetime.now(dt.UTC).date() - dt.date(2026, 1, 1)).days
     with capsys.disabled():
         print(f"\nwhole programs of the day: python -m tests.random.run --whole-program --seed {seed}", flush=True)
-    assert "left to XLA: {}" in check([sys.executable], seed, 200, 8, options=("--whole-program",))
+    assert "left to XLA: {}" in check([sys.executable], seed, OF_THE_DAY, 8, options=("--whole-program",))
 
 
 @pytest.mark.slow
@@ -121,8 +122,9 @@ def test_seeds_of_the_day(capsys):
     days = (dt.datetime.now(dt.UTC).date() - dt.date(2026, 1, 1)).days
     seed = 100_000 + A_DAY * days
     with capsys.disabled():
-        print(f"\nrandom programs of the day: python -m tests.random.supervise --seed {seed} --count 200", flush=True)
-    check([sys.executable], seed, 200, 8, SUPERVISE)
+        command = f"python -m tests.random.supervise --seed {seed} --count {OF_THE_DAY}"
+        print(f"\nrandom programs of the day: {command}", flush=True)
+    check([sys.executable], seed, OF_THE_DAY, 8, SUPERVISE)
 
 
 @pytest.mark.slow

@@ -13,22 +13,22 @@ from jaxring.tracing import checks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_CARRIERS = {"int4": jnp.int8, "uint4": jnp.uint8}
+_SENT_AS = {"int4": jnp.int8, "uint4": jnp.uint8}
 
 
 def movable(what: str, x: Any) -> None:
-    """TypeError for a dtype that neither the engine knows nor another carries."""
-    if not _is_key(x) and x.dtype.name not in _CARRIERS:
+    """TypeError for a dtype that the engine does not know and that is not sent as another one."""
+    if not _is_key(x) and x.dtype.name not in _SENT_AS:
         checks.movable(what, x)
 
 
-def carried(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+def on_the_wire(x: Any) -> tuple[Any, Callable[[Any], Any]]:
     """What of ``x`` travels, and the function that makes of what has come what ``x`` is. Leading dimensions stay."""
     if _is_key(x):
         return jax.random.key_data(x), functools.partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
-    if x.dtype.name in _CARRIERS:
+    if x.dtype.name in _SENT_AS:
         dtype = x.dtype
-        return x.astype(_CARRIERS[dtype.name]), lambda y: y.astype(dtype)
+        return x.astype(_SENT_AS[dtype.name]), lambda y: y.astype(dtype)
     return x, lambda y: y
 
 
