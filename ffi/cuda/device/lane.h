@@ -67,10 +67,15 @@ JAXRING_DEVICE void Report(const Lane& lane, Fault fault, Wait wait, int32_t pee
   if (args.spread_faults) StoreRelaxed(const_cast<uint32_t*>(args.abort), 1u);
 }
 
-// Returns whether the wait must end, and reports why.
-JAXRING_DEVICE bool GivesUp(const Lane& lane, Wait wait, int32_t peer, uint64_t number) {
+// Returns whether the wait must end, and reports why. `strays`: whether the peer is known to be in another call,
+// `call`.
+JAXRING_DEVICE bool GivesUp(const Lane& lane, Wait wait, int32_t peer, uint64_t number, bool strays = false,
+                            uint32_t call = 0) {
   Fault fault = Fault::kNone;
-  if (LoadRelaxed(lane.args.abort) != 0) {
+  if (strays) {
+    fault = Fault::kOtherCall;
+    number = call;
+  } else if (LoadRelaxed(lane.args.abort) != 0) {
     fault = Fault::kAborted;
   } else if (Clock() > lane.deadline) {
     fault = Fault::kTimeout;
@@ -92,6 +97,16 @@ JAXRING_DEVICE bool Await(const Lane& lane, Wait wait, int32_t peer, uint64_t nu
     Pause(turn);
   }
   return true;
+}
+
+// Waits for a message by its slot's counter. Returns false if it gave up, or if the peer is in another call.
+JAXRING_DEVICE bool AwaitMessage(const Lane& lane, int32_t peer, const uint64_t* arrived, uint64_t number) {
+  uint64_t word = 0;
+  const auto came = [&] { return Stamp::Has(word = LoadAcquire(arrived), number); };
+  if (!Await(lane, Wait::kMessage, peer, number, came)) return false;
+  if (Stamp::CallOf(word) == (lane.args.call & 0xffff)) return true;
+  Report(lane, Fault::kOtherCall, Wait::kMessage, peer, Stamp::CallOf(word));
+  return false;
 }
 
 JAXRING_DEVICE bool AwaitAtLeast(const Lane& lane, Wait wait, int32_t peer, const uint64_t* word, uint64_t least) {

@@ -1,9 +1,10 @@
 // The LL (low latency) protocol: every 8 bytes are 4 bytes of data and 4 of flag in one store, so a reader that sees
 // the flag has the data. A vector takes two lines of 16 bytes: {data, flag, data, flag}.
 //
-// The flag is the message's number, from 1, in 32 bits. Slots are zero at first, and messages leave the unused end of a
-// slot unchanged, so a slot must never hold a future flag by chance. Therefore the first messages of a communicator,
-// and those after every 2^31, write their slots to the end, and no flag in a slot is older than that.
+// The flag is 16 bits of the message's number, from 1, and 16 of its sender's Args::call, so that a reader can tell
+// which call the sender is in. Slots are zero at first, and messages leave the lines that they do not use unchanged, so
+// a slot must never hold a future flag by chance. Therefore the first messages of a communicator, and those after every
+// 2^15, write all lines of their slots, and no flag in a slot is older than that.
 #pragma once
 
 #include "cuda/device/packs.h"
@@ -22,23 +23,23 @@ struct LL {
   template <int kPacks>
   using Map = RunsOfPacks<kPacks>;
 
-  JAXRING_DEVICE static uint32_t Flag(uint64_t number) { return static_cast<uint32_t>(number + 1); }
+  static constexpr uint32_t kNumberMask = 0xffff;
+
+  JAXRING_DEVICE static uint32_t FlagOf(uint64_t number, uint32_t call) {
+    return (static_cast<uint32_t>(number + 1) & kNumberMask) | call << 16;
+  }
+  // For lines that hold the flag of this message or of one less than 2^16 - 1 before.
+  JAXRING_DEVICE static bool OfOtherCall(uint32_t seen, uint32_t flag) {
+    return seen != flag && ((seen ^ flag) & kNumberMask) == 0;
+  }
 
   JAXRING_DEVICE static Vec Line(const Vec& data, int half, uint32_t flag) {
     return {{data.w[2 * half], flag, data.w[2 * half + 1], flag}};
   }
 
-  // Whether a line with that flag is of the awaited launch, but of another call. Flags of slots do not say so.
-  JAXRING_DEVICE static bool OfOtherCall(uint32_t, uint32_t) { return false; }
-
   template <int kPacks, int kVectors>
   JAXRING_DEVICE static bool Load(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end, Vec* to) {
-    return LoadLines<LL, kPacks, kVectors>(lane, message, begin, end, to);
-  }
-  template <class Self, int kPacks, int kVectors>
-  JAXRING_DEVICE static bool LoadLines(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end,
-                                       Vec* to) {
-    const uint32_t flag = Flag(message.number);
+    const uint32_t flag = FlagOf(message.number, lane.args.call);
     Vec lines[2 * kVectors * kPacks] = {};
     for (uint32_t turn = 1;; ++turn) {
       bool all = true;
@@ -54,17 +55,11 @@ struct LL {
       }
       if (all) break;
       if (turn % kPatience == 0) {
-        uint32_t other = flag;
-        JAXRING_UNROLL
-        for (int i = 0; i < 2 * kVectors * kPacks; ++i) {
-          const bool used = Map<kPacks>::Pack(begin, i / (2 * kVectors)) < end;
-          if (used && Self::OfOtherCall(lines[i].w[1], flag)) other = lines[i].w[1];
-        }
-        if (other != flag) {
-          Report(lane, Fault::kOtherCall, Wait::kMessage, message.peer, other >> 16);
+        // A message's lines are of one call.
+        const uint32_t seen = lines[0].w[1];
+        if (GivesUp(lane, Wait::kMessage, message.peer, message.number, OfOtherCall(seen, flag), seen >> 16)) {
           return false;
         }
-        if (GivesUp(lane, Wait::kMessage, message.peer, message.number)) return false;
       }
       Pause(turn);
     }
@@ -76,8 +71,9 @@ struct LL {
   }
 
   template <int kPacks, int kVectors>
-  JAXRING_DEVICE static void Store(const Operand& message, uint32_t begin, uint32_t end, const Vec* from) {
-    const uint32_t flag = Flag(message.number);
+  JAXRING_DEVICE static void Store(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end,
+                                   const Vec* from) {
+    const uint32_t flag = FlagOf(message.number, lane.args.call);
     JAXRING_UNROLL
     for (int i = 0; i < 2 * kVectors * kPacks; ++i) {
       const uint32_t pack = Map<kPacks>::Pack(begin, i / (2 * kVectors));
@@ -86,34 +82,30 @@ struct LL {
     }
   }
 
-  // Writes the rest of the slot, from `used` bytes on, if this message must (see above).
-  JAXRING_DEVICE static void Clean(const Args& args, const Operand& message, uint64_t used) {
-    if ((message.number & 0x7fffffffu) >= args.slots) return;
-    const uint32_t flag = Flag(message.number);
-    for (uint64_t at = used + ThreadIndex() * 16; at < args.slot_bytes; at += Threads() * 16) {
-      StoreLine(message.at + at, {{0, flag, 0, flag}});
+  // Writes the lines of `bytes` from `to` on that a message does not use: all but those of its `packs`, `lines` of
+  // each. For one of `threads` threads.
+  JAXRING_DEVICE static void WriteRest(char* to, uint64_t bytes, uint32_t packs, uint32_t lines, uint32_t flag,
+                                       uint32_t thread, uint32_t threads) {
+    const uint32_t all = static_cast<uint32_t>(bytes / 16);
+    for (uint32_t line = packs / kWarp * kWarp * lines + thread; line < all; line += threads) {
+      const bool used = line / kWarp / lines * kWarp + line % kWarp < packs;  // see VectorOffset
+      if (!used) StoreLine(to + uint64_t{line} * 16, {{0, flag, 0, flag}});
     }
+  }
+  // Whether this message must write all lines of its slot (see above).
+  JAXRING_DEVICE static bool Cleans(const Args& args, uint64_t number) { return (number & 0x7fffu) < args.slots; }
+  // Then writes the others than those of its `packs`, as `vectors` vectors each.
+  JAXRING_DEVICE static void Clean(const Args& args, const Operand& message, uint32_t packs, uint32_t vectors) {
+    if (!Cleans(args, message.number)) return;
+    WriteRest(message.at, args.slot_bytes, packs, 2 * vectors, FlagOf(message.number, args.call), ThreadIndex(),
+              Threads());
   }
 };
 
-// For the one-shot all-reduces, whose messages are all elements, and that have no scratch. A flag is 16 bits of the
-// launch's number, from 1, and 16 of Args::call, so that a reader can tell which call a rank is in. The number of such
-// a message is what makes LL give it that flag.
+// For the one-shot all-reduces, whose messages are all elements, and that have no scratch. The number of such a message
+// is that of the launch.
 struct ElementLines : LL {
   static constexpr bool kPartial = false;
-  static constexpr uint32_t kNumberMask = 0xffff;
-
-  JAXRING_DEVICE static uint32_t FlagOf(uint64_t launch, uint32_t call) {
-    return (static_cast<uint32_t>(launch + 1) & kNumberMask) | call << 16;
-  }
-  // For lines that hold the flag of this launch or of one less than 2^16 - 1 before.
-  JAXRING_DEVICE static bool OfOtherCall(uint32_t seen, uint32_t flag) {
-    return seen != flag && ((seen ^ flag) & kNumberMask) == 0;
-  }
-  template <int kPacks, int kVectors>
-  JAXRING_DEVICE static bool Load(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end, Vec* to) {
-    return LoadLines<ElementLines, kPacks, kVectors>(lane, message, begin, end, to);
-  }
 };
 
 }  // namespace jaxring::cuda

@@ -8,7 +8,7 @@
 //   B     vectors 7 .. 13     second half of vector 14, flag
 //
 // If packs have several vectors, there is a row for each: 15 packs' first vectors, then their second ones, and so on.
-// The flag is the message's number, from 1, in 64 bits, so no flag ever comes again.
+// The flag is the message's Stamp. No flag ever comes again.
 #pragma once
 
 #include "cuda/device/packs.h"
@@ -42,13 +42,13 @@ struct LL128 {
   JAXRING_DEVICE static char* Share(const Operand& message, uint32_t row, int v, int line) {
     return message.at + (static_cast<uint64_t>(row) * kVectors + v) * kRowBytes + line * 128 + WarpLane() % 8 * 16;
   }
-  JAXRING_DEVICE static bool HasFlag(const Vec& share, uint64_t flag) {
-    return share.w[2] == static_cast<uint32_t>(flag) && share.w[3] == static_cast<uint32_t>(flag >> 32);
+  JAXRING_DEVICE static uint64_t FlagIn(const Vec& share) {
+    return static_cast<uint64_t>(share.w[3]) << 32 | share.w[2];
   }
 
   template <int kPacks, int kVectors>
   JAXRING_DEVICE static bool Load(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end, Vec* to) {
-    const uint64_t flag = message.number + 1;
+    const uint64_t flag = Stamp::Of(message.number, lane.args.call);
     const bool last = WarpLane() % 8 == 7;
     JAXRING_UNROLL
     for (int r = 0; r < kPacks / 2; ++r) {
@@ -62,10 +62,15 @@ struct LL128 {
           const uint32_t there = active ? row : begin / kRowPacks;
           a = LoadShare(Share<kVectors>(message, there, v, 0));
           b = LoadShare(Share<kVectors>(message, there, v, 1));
-          if (!WarpAny(last && active && !(HasFlag(a, flag) && HasFlag(b, flag)))) break;
-          const bool look = turn % kPatience == 0;
-          const bool lost = look && WarpLane() == 0 && GivesUp(lane, Wait::kMessage, message.peer, message.number);
-          if (look && WarpAny(lost)) return false;
+          if (!WarpAny(last && active && !(FlagIn(a) == flag && FlagIn(b) == flag))) break;
+          if (turn % kPatience == 0) {
+            // A message's lines are of one call.
+            const uint64_t seen = FlagIn(a);
+            const bool strays = last && active && seen != flag && Stamp::Has(seen, message.number);
+            const bool lost = (strays || WarpLane() == 0) &&
+                              GivesUp(lane, Wait::kMessage, message.peer, message.number, strays, Stamp::CallOf(seen));
+            if (WarpAny(lost)) return false;
+          }
           Pause(turn);
         }
         if (last) {
@@ -80,8 +85,9 @@ struct LL128 {
   }
 
   template <int kPacks, int kVectors>
-  JAXRING_DEVICE static void Store(const Operand& message, uint32_t begin, uint32_t end, const Vec* from) {
-    const uint64_t flag = message.number + 1;
+  JAXRING_DEVICE static void Store(const Lane& lane, const Operand& message, uint32_t begin, uint32_t end,
+                                   const Vec* from) {
+    const uint64_t flag = Stamp::Of(message.number, lane.args.call);
     const uint32_t low = static_cast<uint32_t>(flag), high = static_cast<uint32_t>(flag >> 32);
     const bool last = WarpLane() % 8 == 7;
     JAXRING_UNROLL
@@ -100,7 +106,8 @@ struct LL128 {
     }
   }
 
-  JAXRING_DEVICE static void Clean(const Args&, const Operand&, uint64_t) {}
+  JAXRING_DEVICE static bool Cleans(const Args&, uint64_t) { return false; }
+  JAXRING_DEVICE static void Clean(const Args&, const Operand&, uint32_t, uint32_t) {}
 };
 
 }  // namespace jaxring::cuda

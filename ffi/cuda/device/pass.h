@@ -51,10 +51,10 @@ struct Access {
     return true;
   }
 
-  JAXRING_DEVICE static void StoreElements(const Work& work, const Operand& to, uint32_t begin, uint32_t end,
-                                           const Vec (&raw)[kPacks]) {
+  JAXRING_DEVICE static void StoreElements(const Lane& lane, const Work& work, const Operand& to, uint32_t begin,
+                                           uint32_t end, const Vec (&raw)[kPacks]) {
     if constexpr (Protocol::kSlots) {
-      if (to.form == Form::kMessage) return Protocol::template Store<kPacks, 1>(to, begin, end, raw);
+      if (to.form == Form::kMessage) return Protocol::template Store<kPacks, 1>(lane, to, begin, end, raw);
     }
     const bool far = to.form == Form::kFar;
     JAXRING_UNROLL
@@ -97,10 +97,10 @@ struct Access {
   }
 
   // A target takes the value as elements, which are rounded once for all such targets, or as accumulators.
-  JAXRING_DEVICE static void StoreAccumulators(const Operand& to, uint32_t begin, uint32_t end,
+  JAXRING_DEVICE static void StoreAccumulators(const Lane& lane, const Operand& to, uint32_t begin, uint32_t end,
                                                const Vec (&value)[kVectors]) {
     if (to.form == Form::kPartialMessage) {
-      Protocol::template Store<kPacks, kWiden>(to, begin, end, value);
+      Protocol::template Store<kPacks, kWiden>(lane, to, begin, end, value);
     } else {
       JAXRING_UNROLL
       for (int i = 0; i < kVectors; ++i) {
@@ -122,7 +122,7 @@ JAXRING_DEVICE bool MovePacks(const Lane& lane, const Work& work, uint32_t begin
     Vec raw[kPacks] = {};
     if (!Memory::LoadElements(lane, work, work.source[0], at, end, raw)) return false;
     for (uint32_t t = 0; t < work.targets; ++t) {
-      Memory::StoreElements(work, work.target[t], at, end, raw);
+      Memory::StoreElements(lane, work, work.target[t], at, end, raw);
     }
   }
   return true;
@@ -160,11 +160,11 @@ JAXRING_DEVICE bool FoldPacks(Operation operation, const Lane& lane, const Arith
       const Operand& target = work.target[t];
       if constexpr (Protocol::kPartial) {
         if (Memory::TakesAccumulators(target)) {
-          Memory::StoreAccumulators(target, at, end, value);
+          Memory::StoreAccumulators(lane, target, at, end, value);
           continue;
         }
       }
-      Memory::StoreElements(work, target, at, end, raw);
+      Memory::StoreElements(lane, work, target, at, end, raw);
     }
   }
   return true;

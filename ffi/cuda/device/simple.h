@@ -1,4 +1,4 @@
-// The Simple protocol: messages are plain bytes, and a counter reports each whole message.
+// The Simple protocol: messages are plain bytes, and a counter of the slot reports each whole message.
 //
 // sender: writes the slot; barrier; one thread stores the counter with release at system scope.
 // receiver: one thread loads the counter with acquire; barrier; all read.
@@ -34,7 +34,7 @@ struct Simple {
   }
 
   template <int kPacks, int kVectors>
-  JAXRING_DEVICE static void Store(const Operand& message, uint32_t begin, uint32_t end, const Vec* from) {
+  JAXRING_DEVICE static void Store(const Lane&, const Operand& message, uint32_t begin, uint32_t end, const Vec* from) {
     JAXRING_UNROLL
     for (int u = 0; u < kPacks; ++u) {
       const uint32_t pack = Map<kPacks>::Pack(begin, u);
@@ -45,7 +45,8 @@ struct Simple {
     }
   }
 
-  JAXRING_DEVICE static void Clean(const Args&, const Operand&, uint64_t) {}
+  JAXRING_DEVICE static bool Cleans(const Args&, uint64_t) { return false; }
+  JAXRING_DEVICE static void Clean(const Args&, const Operand&, uint32_t, uint32_t) {}
 };
 
 // For kernels whose operands are all elements in the memory of ranks.

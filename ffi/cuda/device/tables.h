@@ -37,6 +37,19 @@ inline constexpr int kMaxThreads = 384;        // of a block; a multiple of kWar
 inline constexpr uint32_t kMaxStepPeers = 64;  // sources, and destinations, that one step may list; and members
 inline constexpr uint32_t kMaxScratch = 16;    // Args::scratch_chunks
 
+// A message's number, from 1, and the low half of its sender's Args::call, in one word: a slot's counter, and a flag of
+// LL128. So a reader that sees the message there knows which call it is of. Flags of LL have 16 bits of each.
+struct Stamp {
+  static constexpr int kNumberBits = 48;  // no number comes again
+  static constexpr uint64_t kNumber = (uint64_t{1} << kNumberBits) - 1;
+  static constexpr uint64_t Of(uint64_t message, uint32_t call) {
+    return (message + 1) | uint64_t{call} << kNumberBits;
+  }
+  // Whether a slot with that word has this message, of whichever call. Before it the slot has older ones.
+  static constexpr bool Has(uint64_t word, uint64_t message) { return (word & kNumber) > message; }
+  static constexpr uint32_t CallOf(uint64_t word) { return static_cast<uint32_t>(word >> kNumberBits); }
+};
+
 // The traffic of one lane with one peer, both directions, under one protocol: `slots` slots each way (Args::slots),
 // each of Args::slot_bytes, 128-byte aligned. Message number m (from 0, over the life of the communicator) lies in slot
 // m % slots. The sender fills a slot only while sent - *credit < slots; the receiver gives it back through `give`.
@@ -47,11 +60,12 @@ inline constexpr uint32_t kMaxScratch = 16;    // Args::scratch_chunks
 //
 // An array of these is in device memory. Kernels advance `sent` and `received` and change nothing else.
 struct alignas(128) Connection {
-  char* send_slots;         // where our messages go: the peer's memory
-  const char* recv_slots;   // where the peer's messages come: own memory
-  uint64_t* tail;           // the peer's: messages sent so far. Written (release) after a message. kSimple, or network
+  char* send_slots;        // where our messages go: the peer's memory
+  const char* recv_slots;  // where the peer's messages come: own memory
+  uint64_t* tail;  // the peer's: [slots], the Stamp of each slot's message. Written (release) after the message.
+                   // kSimple, or network
   const uint64_t* credit;   // own: messages of ours that the peer has taken
-  const uint64_t* arrived;  // own: messages that the peer has sent so far. kSimple only
+  const uint64_t* arrived;  // own: what the peer writes by its `tail`. kSimple only
   uint64_t* give;           // the peer's: messages that we have taken. Written (release) after a message was read
   uint32_t* sizes;          // nullptr, or [slots]: bytes used in each slot, written before `tail`
   uint64_t sent;            // our messages so far

@@ -4,8 +4,10 @@
 namespace jaxring::cuda {
 namespace {
 
-// The counters of one lane of a wire, a cache line each: what this rank waits for as a sender, and as a receiver.
-constexpr uint64_t kCreditAt = 0, kArrivedAt = kLineBytes, kCountersEnd = 2 * kLineBytes;
+// The counters of one lane of a wire: what this rank waits for as a sender, on a cache line of its own, and as a
+// receiver, one for each slot.
+constexpr uint64_t kCreditAt = 0, kArrivedAt = kLineBytes;
+uint64_t CountersEnd(const WireShape& shape) { return kArrivedAt + SlotCountersBytes(shape.slots); }
 
 }  // namespace
 
@@ -14,7 +16,7 @@ Location Communicator::OfferWire(int rank, int peer, Protocol protocol) {
   const WireShape shape = spec_.wires[static_cast<int>(protocol)];
   Wire& wire = here.wires[{peer, static_cast<int>(protocol)}];
   if (wire.memory == nullptr) {
-    wire.memory = NewMemory(here.device, spec_.lanes * (shape.slots * shape.slot_bytes + kCountersEnd));
+    wire.memory = NewMemory(here.device, spec_.lanes * (shape.slots * shape.slot_bytes + CountersEnd(shape)));
     wire.offered = spec_.ranks[peer].process == process_ ? Location{0, reinterpret_cast<uint64_t>(wire.memory)}
                                                          : Offer(rank, wire.memory, 1);
   }
@@ -36,8 +38,8 @@ void Communicator::ConnectWire(int rank, int peer, Protocol protocol, Location t
     Connection connection{};
     connection.send_slots = far + lane * area;
     connection.recv_slots = wire.memory + lane * area;
-    char* ours = wire.memory + counters + lane * kCountersEnd;
-    char* others = far + counters + lane * kCountersEnd;
+    char* ours = wire.memory + counters + lane * CountersEnd(shape);
+    char* others = far + counters + lane * CountersEnd(shape);
     connection.credit = reinterpret_cast<uint64_t*>(ours + kCreditAt);
     connection.give = reinterpret_cast<uint64_t*>(others + kCreditAt);
     if (protocol == Protocol::kSimple) {

@@ -145,7 +145,7 @@ class Player {
       FillZeros(work);
     } else {
       lost = !PassOrCopy<Protocol, kWiden>(lane_, how_, work);
-      for (uint32_t i = 0; i < targets; ++i) CleanTarget(lane_.shared.targets[i], elements);
+      for (uint32_t i = 0; i < targets; ++i) CleanTarget(lane_.shared.targets[i], work.packs);
       if constexpr (Protocol::kBulk) FinishBulk(args_);
     }
     if (SyncBlockOr(lost)) return false;
@@ -182,10 +182,11 @@ class Player {
     Connection& connection = lane_.ConnectionOf(route);
     const uint64_t number = connection.received++;
     const bool partial = kWidening > 1 && (step.flags & StepFlag::kRecvPartial);
-    char* slot = const_cast<char*>(connection.recv_slots) + (number & (args_.slots - 1)) * args_.slot_bytes;
+    const uint64_t at_slot = number & (args_.slots - 1);
+    char* slot = const_cast<char*>(connection.recv_slots) + at_slot * args_.slot_bytes;
     operand = {slot, number, partial ? Form::kPartialMessage : Form::kMessage, route, connection.peer};
     if constexpr (!Protocol::kCounts) return true;
-    return AwaitAtLeast(lane_, Wait::kMessage, connection.peer, connection.arrived, number + 1);
+    return AwaitMessage(lane_, connection.peer, connection.arrived + at_slot, number);
   }
 
   JAXRING_DEVICE bool PrepareTarget(const Step& step, uint64_t offset, uint64_t at, uint32_t i, bool has_dst) {
@@ -218,19 +219,25 @@ class Player {
   JAXRING_DEVICE static bool IsMessage(const Operand& operand) {
     return operand.form == Form::kMessage || operand.form == Form::kPartialMessage;
   }
+  // Of a pack in the message.
+  JAXRING_DEVICE static uint32_t VectorsOf(const Operand& target) {
+    return target.form == Form::kPartialMessage ? kWidening : 1;
+  }
   JAXRING_DEVICE uint64_t MessageSize(const Operand& target, uint64_t elements) const {
-    return MessageBytes(Protocol::kProtocol, elements, element_, target.form == Form::kPartialMessage ? kWidening : 1);
+    return MessageBytes(Protocol::kProtocol, elements, element_, VectorsOf(target));
   }
 
   JAXRING_DEVICE void PublishTarget(const Operand& target, uint64_t elements) {
     if (!IsMessage(target)) return;
     const Connection& connection = lane_.ConnectionOf(target.connection);
     if (connection.tail == nullptr) return;
+    const uint32_t slot = static_cast<uint32_t>(target.number & (args_.slots - 1));
     if (connection.sizes != nullptr) {
-      const uint32_t slot = static_cast<uint32_t>(target.number & (args_.slots - 1));
-      StoreRelaxed(&connection.sizes[slot], static_cast<uint32_t>(MessageSize(target, elements)));
+      const bool whole = Protocol::Cleans(args_, target.number);
+      StoreRelaxed(&connection.sizes[slot],
+                   static_cast<uint32_t>(whole ? args_.slot_bytes : MessageSize(target, elements)));
     }
-    StoreRelease(connection.tail, target.number + 1);
+    StoreRelease(&connection.tail[slot], Stamp::Of(target.number, args_.call));
   }
   // LL lines have been read once their flags were seen, so nothing need be ordered before the slot is released.
   JAXRING_DEVICE void PublishSource(const Operand& source) {
@@ -242,8 +249,8 @@ class Player {
       StoreRelaxed(give, source.number + 1);
     }
   }
-  JAXRING_DEVICE void CleanTarget(const Operand& target, uint64_t elements) {
-    if (IsMessage(target)) Protocol::Clean(args_, target, MessageSize(target, elements));
+  JAXRING_DEVICE void CleanTarget(const Operand& target, uint32_t packs) {
+    if (IsMessage(target)) Protocol::Clean(args_, target, packs, VectorsOf(target));
   }
 
   JAXRING_DEVICE void FillZeros(const Work& work) {

@@ -16,12 +16,12 @@ JAXRING_DEVICE bool ExchangeHeader(const Lane& lane, const Mail& mail) {
     }
     StoreFarElement<uint64_t>(ring.send_slots + slot * mail.slot_bytes, mail.check);
     if (ring.sizes != nullptr) StoreRelaxed(&ring.sizes[slot], static_cast<uint32_t>(sizeof mail.check));
-    StoreRelease(ring.tail, number + 1);
+    StoreRelease(&ring.tail[slot], Stamp::Of(number, lane.args.call));
     return true;
   }
-  const uint64_t number = ring.received++;
-  if (!AwaitAtLeast(lane, Wait::kMessage, ring.peer, ring.arrived, number + 1)) return false;
-  const Vec header = LoadSlot(ring.recv_slots + (number & (mail.slots - 1)) * mail.slot_bytes);
+  const uint64_t number = ring.received++, slot = number & (mail.slots - 1);
+  if (!AwaitMessage(lane, ring.peer, ring.arrived + slot, number)) return false;
+  const Vec header = LoadSlot(ring.recv_slots + slot * mail.slot_bytes);
   StoreRelease(ring.give, number + 1);
   const uint64_t theirs = static_cast<uint64_t>(header.w[1]) << 32 | header.w[0];
   if (theirs != mail.check) Report(lane, Fault::kDisagrees, Wait::kMessage, ring.peer, number);

@@ -33,19 +33,17 @@ struct OneShot {
   // Where this lane's lines are in a stage. They take twice the bytes of their data.
   JAXRING_DEVICE uint64_t Lines() const { return half + 2 * mine.begin; }
 
-  JAXRING_DEVICE uint32_t Flag() const { return ElementLines::FlagOf(number, args.call); }
+  JAXRING_DEVICE uint32_t Flag() const { return LL::FlagOf(number, args.call); }
 
-  // As LL::Clean for slots: no flag in a stage may be older than 2^15 launches. The lines of this launch are before all
-  // bytes written here; they have the new flag already, or get it from their own lane.
+  // As LL::Clean for slots: no flag in a stage may be older than 2^15 launches. The lines that the launch uses have the
+  // new flag already, or get it from their own lane.
   JAXRING_DEVICE void CleanStages() const {
     if ((number & 0x7fffu) >= 2) return;
-    const uint32_t flag = Flag();
-    const uint64_t used = StageBytes(bytes);
-    const uint64_t step = static_cast<uint64_t>(args.lanes) * Threads() * 16;
+    const uint32_t packs = static_cast<uint32_t>((bytes + kPackBytes - 1) / kPackBytes);
+    const uint32_t thread = lane.number * Threads() + ThreadIndex();
     for (uint32_t m = 0; m < args.member_count; ++m) {
-      char* stage = args.members[m].stage_theirs + half;
-      const uint64_t first = used + (static_cast<uint64_t>(lane.number) * Threads() + ThreadIndex()) * 16;
-      for (uint64_t at = first; at < args.stage_bytes; at += step) StoreLine(stage + at, {{0, flag, 0, flag}});
+      LL::WriteRest(args.members[m].stage_theirs + half, args.stage_bytes, packs, 2, Flag(), thread,
+                    args.lanes * Threads());
     }
   }
 
@@ -150,11 +148,9 @@ class OneShotSum {
       if (missing < 0) break;
       if (turn % kPatience == 0) {
         const int32_t rank = launch_.args.members[missing].rank;
-        if (ElementLines::OfOtherCall(seen, flag)) {
-          Report(launch_.lane, Fault::kOtherCall, Wait::kMessage, rank, seen >> 16);
+        if (GivesUp(launch_.lane, Wait::kMessage, rank, launch_.number, LL::OfOtherCall(seen, flag), seen >> 16)) {
           return false;
         }
-        if (GivesUp(launch_.lane, Wait::kMessage, rank, launch_.number)) return false;
       }
       Pause(turn);
     }
@@ -197,10 +193,9 @@ JAXRING_DEVICE void PlayAnyOneShot(const Args& args, Shared& shared) {
   Operand* targets = shared.targets;
   for (uint32_t m = ThreadIndex(); m < args.member_count; m += Threads()) {
     const Member& member = args.members[m];
-    const uint32_t message = launch.Flag() - LL::Flag(0);
-    targets[m] = {member.stage_theirs + launch.Lines(), message, Form::kMessage, 0, member.rank};
+    targets[m] = {member.stage_theirs + launch.Lines(), launch.number, Form::kMessage, 0, member.rank};
     sources[m + (m >= static_cast<uint32_t>(args.rank))] = {const_cast<char*>(member.stage_ours) + launch.Lines(),
-                                                            message, Form::kMessage, 0, member.rank};
+                                                            launch.number, Form::kMessage, 0, member.rank};
   }
   if (ThreadIndex() == 0) {
     sources[args.rank] = {const_cast<char*>(args.in) + mine.begin, 0, Form::kRaw, 0, -1};

@@ -1,6 +1,7 @@
 // Ranks of the CUDA engine: the memory and the records that their hosts would set up.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -53,6 +54,7 @@ struct ClusterShape {
 class Cluster {
  public:
   explicit Cluster(ClusterShape shape) : shape_(std::move(shape)), ranks_(shape_.ranks) {
+    CHECK(shape_.slots <= 16);
     for (int r = 0; r < shape_.ranks; ++r) Allocate(r);
     for (int from = 0; from < shape_.ranks; ++from) {
       for (int to = 0; to < shape_.ranks; ++to) Connect(from, to);
@@ -76,7 +78,8 @@ class Cluster {
       for (uint32_t i = 0; i < shape_.lanes * shape_.ranks; ++i) {
         cuda::Connection& connection = rank.connections.as<cuda::Connection>()[i];
         connection.sent = connection.received = number;
-        *rank.credit(i) = *rank.arrived(i) = number;
+        *rank.credit(i) = number;
+        std::fill_n(rank.arrived(i), shape_.slots, number);
       }
     }
   }
@@ -138,6 +141,7 @@ class Cluster {
           epochs(16 * s.lanes),
           status(sizeof(cuda::Status)),
           regions(16) {}
+    // A line of 128 bytes each.
     uint64_t* credit(uint32_t i) const { return counters.as<uint64_t>() + 32 * i; }
     uint64_t* arrived(uint32_t i) const { return counters.as<uint64_t>() + 32 * i + 16; }
     Memory connections, counters, slots, barriers, stages, members, epochs, status, regions;

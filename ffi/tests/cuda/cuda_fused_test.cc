@@ -5,6 +5,7 @@
 #include "tests/cuda/cuda_compare.h"
 #include "tests/cuda/cuda_launch.h"
 #include "tests/support/cases.h"
+#include "tests/support/reduce_reference.h"
 
 namespace jaxring::test {
 namespace {
@@ -105,6 +106,53 @@ CASE("one-shot all-reduces whose flags wrap") {
       CheckFused(job, cuda::Fused::kAllReduceOneShot, "all_reduce direct 1x4 x1", dtype, false, 300, before);
     }
   }
+}
+
+template <class T>
+void CheckOldLines(DType dtype) {
+  constexpr uint64_t kLong = 100, kShort = 3, kBefore = 8, kTurn = uint64_t{1} << 16;
+  constexpr int kRanks = 4;
+  Cluster cluster({kRanks, 1, {0, 0, 0, 0}, cuda::Protocol::kSimple, 4, 128, cuda::StageBytes(kLong * 4)});
+  const auto play = [&](uint64_t number, uint64_t block, int launches, int salt) {
+    cluster.StartOneShotsAt(number);
+    std::vector<Buffer> inputs, outputs;
+    std::vector<cuda::simt::Stream> streams(kRanks);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      inputs.emplace_back(block * 4);
+      outputs.emplace_back(block * 4);
+      for (int i = 0; i < static_cast<int>(block); ++i) {
+        Put<T>(inputs[rank].data() + 4 * i, static_cast<T>(rank * 1000 + i + salt));
+      }
+    }
+    for (int rank = 0; rank < kRanks; ++rank) {
+      cuda::Args args = cluster.Common(rank, inputs[rank].data(), outputs[rank].data(), true);
+      args.block_elements = block;
+      args.lanes = args.in_blocks = args.out_blocks = 1;
+      args.dtype = dtype;
+      args.op = ReduceOp::kSum;
+      args.reduces = true;
+      args.call = 0x20005;
+      streams[rank].assign(launches, FusedLaunchOf(cuda::Fused::kAllReduceOneShot, args, 32));
+    }
+    cuda::simt::Machine machine;
+    CHECK(machine.Run(streams, {3, {}}));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      CHECK_EQ(cluster.status(rank).fault, 0u);
+      for (int i = 0; i < static_cast<int>(block); ++i) {
+        CHECK(Get<T>(outputs[rank].data() + 4 * i) == static_cast<T>(6000 + kRanks * (i + salt)));
+      }
+    }
+  };
+  play(kBefore, kLong, 2, 5000);
+  play(kTurn / 2 - 1, kShort, 4, 0);
+  play(kTurn + kBefore, kLong, 1, 0);
+}
+
+// Short launches pass the number at which stages are cleaned, and then come long ones whose flags are those of the
+// first ones: no line of these is taken for one of theirs.
+CASE("old lines in stages") {
+  CheckOldLines<float>(DType::kF32);
+  CheckOldLines<int32_t>(DType::kInt32);
 }
 
 // One rank is in another call of the same size: nobody takes its data, and the others name it and its call.

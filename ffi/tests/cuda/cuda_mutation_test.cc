@@ -40,6 +40,7 @@ Outcome Play(const char* name, Protocol protocol, uint64_t seed, const std::func
       cuda::Args args = scene->plan.Args(*first.cluster, rank, scene->inputs[rank].data(), scene->outputs[rank].data());
       args.timeout_ns = 20'000'000;
       args.bulk_bytes = bulk_bytes;
+      args.call = 0x7fff7fff;  // as waits that are left out and forged lines have it
       const auto look = [&right, scene, rank, block] {
         const float* got = reinterpret_cast<const float*>(scene->outputs[rank].data());
         for (uint64_t i = 0; i < block * scene->schedule.out_blocks; ++i) {
@@ -75,15 +76,16 @@ Faults LostInBulk(Cluster&) {
   faults.bulk = kFault;
   return faults;
 }
-// Skips the wait for one of the words of all ranks' connections or barriers.
+// Skips the wait for some words of all ranks' connections or barriers.
 template <class Pick>
-std::function<Faults(Cluster&)> Skipped(Pick pick) {
-  return [pick](Cluster& cluster) {
+std::function<Faults(Cluster&)> Skipped(Pick pick, uint64_t words = 1) {
+  return [pick, words](Cluster& cluster) {
     Faults faults;
-    faults.skipped_wait = [&cluster, pick](const uint64_t* word) {
+    faults.skipped_wait = [&cluster, pick, words](const uint64_t* word) {
       for (int rank = 0; rank < 4; ++rank) {
         for (int peer = 0; peer < 4; ++peer) {
-          if (peer != rank && pick(cluster, rank, peer) == word) return true;
+          const uint64_t* const first = pick(cluster, rank, peer);
+          if (peer != rank && word >= first && word < first + words) return true;
         }
       }
       return false;
@@ -100,7 +102,8 @@ Faults ForgedBegin(Cluster& cluster) {
     for (int rank = 0; rank < 4; ++rank) {
       for (int peer = 0; peer < 4; ++peer) {
         const auto& begun = cluster.barrier(rank, 0, peer).begun;
-        if (peer != rank && (line == begun[0] || line == begun[1])) return cluster.epoch(rank, 0) == 1 && line[1] == 1;
+        if (peer != rank && (line == begun[0] || line == begun[1]))
+          return cluster.epoch(rank, 0) == 1 && (line[1] & 0xffff) == 1;
       }
     }
     return false;
@@ -121,7 +124,7 @@ struct Mutation {
 const std::vector<Mutation>& Mutations() {
   static const std::vector<Mutation> mutations = {
       {"simple: a counter is seen before the data", kRing, Protocol::kSimple, LostRelease, Outcome::kWrong},
-      {"simple: no rank waits for messages", kRing, Protocol::kSimple, Skipped(Arrived), Outcome::kWrong},
+      {"simple: no rank waits for messages", kRing, Protocol::kSimple, Skipped(Arrived, 4), Outcome::kWrong},
       {"simple: no rank waits for room", kRing, Protocol::kSimple, Skipped(Credit), Outcome::kWrong},
       {"ll: a flag is seen before the data", kRing, Protocol::kLL, EarlyFlag, Outcome::kWrong},
       {"ll: no rank waits for room", kRing, Protocol::kLL, Skipped(Credit), Outcome::kStuck},

@@ -150,7 +150,7 @@ class CudaPlanner:
         plan = self._plans.get(key)
         if plan is None:
             plan = cuda_builder.build(
-                self._native, spec, schedule, choice, group.local, nbytes, self._threads, _call(request)
+                self._native, spec, schedule, choice, group.local, nbytes, self._threads, _call(request, half)
             )
             if ragged:
                 plan.set_ragged(math.prod(spec.shape[1:]))
@@ -222,8 +222,13 @@ def _identity(request: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def _call(request: Any) -> int:
-    """A number of the request's call and group, the same in all processes and after the program is traced again."""
+def _call(request: Any, half: str) -> int:
+    """A number of the request's call and group, the same in all processes and after the program is traced again.
+
+    The two halves of a message are calls of their own, which a queue matches by their order.
+    """
+    if half != "both":
+        return 0
     return schedules.number(f"{request.spec}/{list(request.partitions)}", 4)
 
 

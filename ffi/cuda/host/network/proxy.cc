@@ -71,7 +71,7 @@ uint32_t Proxy::Checksum(const void* data, uint32_t bytes) const {
   return engine_.options().checksums ? Crc32c(data, bytes) : 0;
 }
 
-bool Proxy::SendDirect(LaneState& lane, uint64_t slot, uint32_t bytes) {
+bool Proxy::SendDirect(LaneState& lane, uint64_t slot, uint32_t bytes, uint32_t call) {
   const auto sender = lane.send->direct.lock();
   uint64_t position;
   RingSender& ring = lane.send->ll;
@@ -81,19 +81,19 @@ bool Proxy::SendDirect(LaneState& lane, uint64_t slot, uint32_t bytes) {
   std::memcpy(ring.payload(position), &notice, sizeof notice);
   sender->Attach(position, {from, lane.slots->key(), static_cast<uint32_t>(lane.invited->key),
                             lane.invited->slots + slot * lane.what.slot_bytes, bytes});
-  ring.Publish(position, lane.Id(true, false, lane.sent), {sizeof notice, 0, Checksum(&notice, sizeof notice)});
+  ring.Publish(position, lane.Id(true, false, lane.sent), {sizeof notice, call, Checksum(&notice, sizeof notice)});
   ++direct_messages_;
   if (lane.slots->on_gpu()) ++gpu_direct_messages_;
   return true;
 }
 
 bool Proxy::Send(LaneState& lane) {
-  if (Load(lane.counters[kTail]) == lane.sent || !lane.send) return false;
-  const uint64_t slot = lane.sent % lane.what.slots;
+  const uint64_t slot = lane.sent % lane.what.slots, stamp = Load(lane.counters[kTail] + slot);
+  if (!Stamp::Has(stamp, lane.sent) || !lane.send) return false;
   const uint32_t bytes = __atomic_load_n(&lane.sizes[slot], __ATOMIC_RELAXED);
   const uint32_t fits = bytes <= lane.what.slot_bytes ? bytes : 0;  // with 0 the peer's kernel finds no message
   if (lane.direct()) {
-    if (!SendDirect(lane, slot, fits)) return false;
+    if (!SendDirect(lane, slot, fits, Stamp::CallOf(stamp))) return false;
     ++lane.sent;
     ++messages_;
     return true;
@@ -102,7 +102,8 @@ bool Proxy::Send(LaneState& lane) {
   RingSender& ring = lane.send->simple;
   if (!ring.Reserve(&position)) return false;
   std::memcpy(ring.payload(position), lane.send_slots + slot * lane.what.slot_bytes, fits);
-  ring.Publish(position, lane.Id(true, false, lane.sent), {fits, 0, Checksum(ring.payload(position), fits)});
+  ring.Publish(position, lane.Id(true, false, lane.sent),
+               {fits, Stamp::CallOf(stamp), Checksum(ring.payload(position), fits)});
   ++lane.sent;
   ++messages_;
   return true;
@@ -140,10 +141,10 @@ void Proxy::Damaged(LaneState& lane, const MessageId& id, uint32_t bytes) {
 template <class Use>
 bool Proxy::Take(LaneState& lane, const MessageId& id, Use use) {
   if (lane.damaged) return false;
-  const auto check = [&](const char* payload, uint32_t bytes, uint32_t checksum) {
-    lane.damaged = engine_.options().checksums && Checksum(payload, bytes) != checksum;
-    if (!lane.damaged) use(payload, bytes);
-    if (lane.damaged) Damaged(lane, id, bytes);
+  const auto check = [&](const char* payload, const Message& message) {
+    lane.damaged = engine_.options().checksums && Checksum(payload, message.bytes) != message.checksum;
+    if (!lane.damaged) use(payload, message);
+    if (lane.damaged) Damaged(lane, id, message.bytes);
   };
   if (lane.recv) {
     for (RingReceiver* ring : {&lane.recv->simple, &lane.recv->ll}) {
@@ -151,7 +152,7 @@ bool Proxy::Take(LaneState& lane, const MessageId& id, Use use) {
       const char* payload;
       Message message;
       if (!ring->Find(id, &position, &payload, &message)) continue;
-      check(payload, message.bytes, message.checksum);
+      check(payload, message);
       ring->Release(position);
       return true;
     }
@@ -159,37 +160,38 @@ bool Proxy::Take(LaneState& lane, const MessageId& id, Use use) {
   // A worker of the engine moves what fills a ring to the unexpected-message queue.
   UnexpectedMessages::Entry unexpected;
   if (!engine_.unexpected().Take(id, &unexpected)) return false;
-  check(unexpected.data.data(), static_cast<uint32_t>(unexpected.data.size()), unexpected.checksum);
+  check(unexpected.data.data(), {static_cast<uint32_t>(unexpected.data.size()), unexpected.check, unexpected.checksum});
   return true;
 }
 
 bool Proxy::Receive(LaneState& lane) {
   // The peer sends only into slots for which it has a credit, so there is room.
-  return Take(lane, lane.Id(false, false, lane.received), [&](const char* payload, uint32_t bytes) {
-    char* to = lane.recv_slots + lane.received % lane.what.slots * lane.what.slot_bytes;
+  return Take(lane, lane.Id(false, false, lane.received), [&](const char* payload, const Message& message) {
+    const uint64_t slot = lane.received % lane.what.slots;
+    char* to = lane.recv_slots + slot * lane.what.slot_bytes;
     if (lane.direct()) {
       Notice notice{};
-      if (bytes == sizeof notice) std::memcpy(&notice, payload, sizeof notice);
-      lane.damaged = bytes != sizeof notice || notice.bytes > lane.what.slot_bytes ||
+      if (message.bytes == sizeof notice) std::memcpy(&notice, payload, sizeof notice);
+      lane.damaged = message.bytes != sizeof notice || notice.bytes > lane.what.slot_bytes ||
                      (engine_.options().checksums && Checksum(to, notice.bytes) != notice.checksum);
       if (lane.damaged) return;
       lane.slots->Flush();
-    } else if (bytes <= lane.what.slot_bytes) {
-      CopyLines(to, payload, bytes);
+    } else if (message.bytes <= lane.what.slot_bytes) {
+      CopyLines(to, payload, message.bytes);
     }
-    Store(lane.counters[kArrived], ++lane.received);
+    Store(lane.counters[kArrived] + slot, Stamp::Of(lane.received++, message.check));
   });
 }
 
 bool Proxy::ReceiveCredit(LaneState& lane) {
-  return Take(lane, lane.Id(false, true, lane.credits), [&](const char* payload, uint32_t bytes) {
+  return Take(lane, lane.Id(false, true, lane.credits), [&](const char* payload, const Message& message) {
     uint64_t given = 0;
-    if (bytes == sizeof(Invitation)) {
+    if (message.bytes == sizeof(Invitation)) {
       Invitation invitation;
       std::memcpy(&invitation, payload, sizeof invitation);
       if (!lane.invited) lane.invited = invitation;
     }
-    if (bytes == sizeof given) std::memcpy(&given, payload, sizeof given);
+    if (message.bytes == sizeof given) std::memcpy(&given, payload, sizeof given);
     if (given > Load(lane.counters[kCredit]) && given <= lane.sent) Store(lane.counters[kCredit], given);
     ++lane.credits;
   });

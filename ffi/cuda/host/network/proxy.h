@@ -6,6 +6,8 @@
 // slots (see Slots), the sender's NIC does so, and a notice of a few bytes names the message. LL's lines are read while
 // they are written, which requires whole words that no network guarantees, so these go through the link.
 //
+// A message's `check` is the call of its Stamp.
+//
 // One thread serves all connections. A GPU cannot wake it, so it polls every counter in turn and sleeps longer each
 // time that it finds nothing.
 #pragma once
@@ -27,6 +29,10 @@ namespace jaxring::cuda {
 
 // A counter, or any other word that is polled, has this many bytes to itself.
 inline constexpr uint64_t kLineBytes = 128;
+// Of the counters of a connection's slots, one way: Connection::tail, or `arrived`.
+constexpr uint64_t SlotCountersBytes(uint64_t slots) {
+  return (slots * sizeof(uint64_t) + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
 
 // The connection of all lanes with one peer. `name` and the sizes are equal on both sides.
 struct ProxySpec {
@@ -72,12 +78,12 @@ class Proxy {
   void FindLinks(LaneState& lane);
   void Invite(LaneState& lane);
   bool Send(LaneState& lane);
-  bool SendDirect(LaneState& lane, uint64_t slot, uint32_t bytes);
+  bool SendDirect(LaneState& lane, uint64_t slot, uint32_t bytes, uint32_t call);
   bool SendCredit(LaneState& lane);
   bool Receive(LaneState& lane);
   bool ReceiveCredit(LaneState& lane);
   void Damaged(LaneState& lane, const MessageId& id, uint32_t bytes);
-  // Takes the message of that name, if it has arrived, and passes it to `use(payload, bytes)`. A damaged message ends
+  // Takes the message of that name, if it has arrived, and passes it to `use(payload, message)`. A damaged message ends
   // the lane.
   template <class Use>
   bool Take(LaneState& lane, const MessageId& id, Use use);

@@ -9,6 +9,7 @@
 
 namespace jaxring::cuda {
 
+// The first two have a word for each slot.
 enum Counter { kTail = 0, kArrived, kCredit, kGive, kCounters };
 // The last bit of a message's operation: 0 for data, 1 for credits, which go in the other direction.
 constexpr uint64_t kCreditBit = 1;

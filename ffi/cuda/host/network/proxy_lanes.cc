@@ -1,6 +1,8 @@
 // How the lanes of a proxy connection are made: where their slots lie, and their counters.
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "cuda/host/network/proxy_lane.h"
 
@@ -35,21 +37,25 @@ std::vector<Connection> Proxy::Connect(const ProxySpec& spec, std::string* how) 
   }
   const uint64_t area = spec.slots * spec.slot_bytes;
   const uint64_t sizes = (spec.slots * sizeof(uint32_t) + kLineBytes - 1) / kLineBytes * kLineBytes;
-  const uint64_t counts = kCounters * kLineBytes + sizes;
+  const uint64_t lengths[kCounters] = {SlotCountersBytes(spec.slots), SlotCountersBytes(spec.slots), kLineBytes,
+                                       kLineBytes};
+  const uint64_t counts = std::accumulate(lengths, lengths + kCounters, sizes);
   const auto slots = std::make_shared<Slots>(gpu_, spec.device, spec.lanes * area, link.get(), spec.counts,
                                              WhyPinned(spec, link.get()));
   if (how != nullptr) *how = slots->description();
   char* counted = gpu_.AllocatePinned(spec.lanes * counts);
   std::vector<Connection> connections;
-  for (uint32_t i = 0; i < spec.lanes; ++i, counted += counts) {
+  for (uint32_t i = 0; i < spec.lanes; ++i) {
     auto lane = std::make_unique<LaneState>();
     lane->what = spec;
     lane->index = i;
     lane->slots = slots;
     lane->send_slots = slots->sent() + i * area;
     lane->recv_slots = slots->received() + i * area;
-    for (int c = 0; c < kCounters; ++c) lane->counters[c] = reinterpret_cast<uint64_t*>(counted + c * kLineBytes);
-    lane->sizes = reinterpret_cast<uint32_t*>(counted + kCounters * kLineBytes);
+    for (int c = 0; c < kCounters; ++c, counted += lengths[c - 1]) {
+      lane->counters[c] = reinterpret_cast<uint64_t*>(counted);
+    }
+    lane->sizes = reinterpret_cast<uint32_t*>(std::exchange(counted, counted + sizes));
     Connection connection{};
     connection.send_slots = lane->send_slots;
     connection.recv_slots = lane->recv_slots;

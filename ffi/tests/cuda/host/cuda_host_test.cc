@@ -69,9 +69,10 @@ void Graphs(Processes& here) {
 }
 
 // The processes begin two calls of one communicator, of one size, in different orders: neither takes the other's data.
-void OtherOrderBy(Processes& here, std::optional<cuda::Fused> fused) {
-  const Schedule& schedule = Find("all_reduce direct 1x2 x1");
-  GroupShape shape = ShapeOf(schedule, {0, 1}, {0, 0}, cuda::Protocol::kSimple);
+void OtherOrderBy(Processes& here, const char* name, const std::vector<int>& domain, cuda::Protocol protocol,
+                  std::optional<cuda::Fused> fused = {}) {
+  const Schedule& schedule = Find(name);
+  GroupShape shape = ShapeOf(schedule, {0, 1}, domain, protocol);
   shape.stage_bytes = 8192;
   constexpr uint64_t kElements = 300;
   auto group = Join(here, shape);
@@ -88,6 +89,7 @@ void OtherOrderBy(Processes& here, std::optional<cuda::Fused> fused) {
     here.runtime->Watch(plans.back());
     buffers.emplace_back(here.own, schedule, kElements);
     buffers.back().Fill(static_cast<int>(buffers.size()));
+    if (domain[0] != domain[1]) continue;
     group->ShareBuffers(here.own, buffers.back().in, plans.back()->in_bytes(), buffers.back().out,
                         plans.back()->out_bytes());
   }
@@ -106,9 +108,16 @@ void OtherOrderBy(Processes& here, std::optional<cuda::Fused> fused) {
 }
 
 void OtherOrder(Processes& here) {
-  OtherOrderBy(here, {});
-  OtherOrderBy(here, cuda::Fused::kAllReduceTwoShot);
-  OtherOrderBy(here, cuda::Fused::kAllReduceOneShot);
+  const char* const kMemory = "all_reduce direct 1x2 x1";
+  OtherOrderBy(here, kMemory, {0, 0}, cuda::Protocol::kSimple);
+  OtherOrderBy(here, kMemory, {0, 0}, cuda::Protocol::kSimple, cuda::Fused::kAllReduceTwoShot);
+  OtherOrderBy(here, kMemory, {0, 0}, cuda::Protocol::kSimple, cuda::Fused::kAllReduceOneShot);
+  // Messages through memory, and over the network.
+  const char* const kMessages = "all_reduce ring 2x1 x1";
+  for (auto protocol : {cuda::Protocol::kSimple, cuda::Protocol::kLL, cuda::Protocol::kLL128}) {
+    OtherOrderBy(here, kMessages, {0, 0}, protocol);
+    if (protocol != cuda::Protocol::kLL128) OtherOrderBy(here, kMessages, {0, 1}, protocol);
+  }
 }
 
 void Death(Processes& here) { DeathIn(here, "all_reduce direct 1x4 x1"); }
