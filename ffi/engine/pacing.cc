@@ -1,5 +1,5 @@
 // What heartbeats say of those that hold a job up: how the clocks of two processes differ, when each launched the same
-// operation, and what a process spends CPU time and links on. Python judges it (jaxring/runtime/stragglers/find.py).
+// operation, and what a process spends CPU time and links on. Python judges it (jaxring/_stragglers.py).
 #include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>

@@ -11,8 +11,8 @@ import dataclasses
 import struct
 from typing import TYPE_CHECKING
 
+from jaxring._stragglers import Sample
 from jaxring.errors import JaxringError
-from jaxring.runtime.stragglers.find import Sample
 
 if TYPE_CHECKING:
     import pathlib

@@ -5,9 +5,9 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING
 
+from jaxring._stragglers import WINDOW, Arrival, Execution, Straggler, find
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.profiler.spans import plan
-from jaxring.runtime.stragglers.find import WINDOW, Arrival, Execution, Straggler, find
 from jaxring.trace.clocks import aligned
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from jaxring.trace.lateness import stragglers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from jaxring.runtime.stragglers.find import Straggler
+    from jaxring._stragglers import Straggler
     from jaxring.trace.flight import Flight, Record
 
 

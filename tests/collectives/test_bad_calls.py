@@ -98,8 +98,19 @@ def test_mean_of_integers_says_what_to_do():
         trace(lambda v: jaxring.all_reduce(v, "x", "mean"), np.zeros((N, 3), np.int32))
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if name != "barrier"])
-@pytest.mark.parametrize("dtype", ["int4", "float8_e4m3b11fnuz", "float8_e5m2fnuz", "uint4"])
+# What only moves integers of 4 bits and keys takes them: tests/collectives has it where they arrive.
+NARROW_TOO = ("all_gather", "all_to_all", "permute", "broadcast", "gather", "scatter")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        (name, dtype)
+        for name in CALLS
+        for dtype in ("int4", "float8_e4m3b11fnuz", "float8_e5m2fnuz", "uint4")
+        if name != "barrier" and (name not in NARROW_TOO or "int4" not in dtype)
+    ],
+)
 def test_dtypes_that_are_not_served(name, dtype):
     with pytest.raises(
         TypeError, match=rf"jaxring\.{name}: .*no collectives for dtype {dtype}; convert to one of bool"
@@ -107,9 +118,9 @@ def test_dtypes_that_are_not_served(name, dtype):
         trace(lambda v: CALLS[name](v.astype(dtype)))
 
 
-def test_random_keys_are_no_data():
-    with pytest.raises(TypeError, match=r"jaxring\.all_gather: .*no collectives for dtype key"):
-        trace(lambda v: jax.random.key_data(jaxring.all_gather(jax.random.key(0), "x")))
+def test_random_keys_are_no_numbers():
+    with pytest.raises(TypeError, match=r"jaxring\.all_reduce: .*dtype key"):
+        trace(lambda v: jax.random.key_data(jaxring.all_reduce(jax.random.key(0), "x")))
 
 
 @pytest.mark.parametrize("name", ["reduce_scatter", "all_to_all", "scatter"])

@@ -23,11 +23,20 @@ def operands(dtype, blocks=()):
     return values.astype(dtype) if np.dtype(dtype).kind != "c" else (values + 1j * values[::-1]).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint32", "float16", "float32", "float64", "complex64", ml_dtypes.bfloat16])
-@pytest.mark.parametrize("op", ["sum", "prod", "max", "mean"])
+DTYPES = ("int8", "uint32", "float16", "float32", "float64", "complex64", ml_dtypes.bfloat16)
+NO_MEANING = {("i", "mean"), ("u", "mean"), ("c", "max")}
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        (op, dtype)
+        for op in ("sum", "prod", "max", "mean")
+        for dtype in DTYPES
+        if (np.dtype(dtype).kind, op) not in NO_MEANING
+    ],
+)
 def test_sums_in_any_order_pass_and_others_do_not(op, dtype):
-    if (np.dtype(dtype).kind, op) in {("i", "mean"), ("u", "mean"), ("c", "max")}:
-        pytest.skip("it has no meaning")
     parts = operands(dtype)
     wide = np.float32 if parts.dtype.itemsize == 2 else parts.dtype
     y = parts[0].astype(wide)

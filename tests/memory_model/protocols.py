@@ -243,7 +243,7 @@ def _recorder(o: Mapping[str, str]) -> Program:
 _RECORDER = "engine/records/recorder.cc"
 RECORDER = Protocol(
     {
-        "number taken back": Access(_RECORDER, "s.number.store(0, {})", RELAXED),
+        "number taken back": Access(_RECORDER, "mark.store(0, {})", RELAXED),
         "fence": Access(_RECORDER, "std::atomic_thread_fence({})", RELEASE),
         "number set": Access(_RECORDER, "s.number.store(number, {})", RELEASE),
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxring.runtime.stragglers.find import Sample
+from jaxring._stragglers import Sample
 from jaxring.trace import view
 from jaxring.trace.clocks import aligned
 from jaxring.trace.diff import compare

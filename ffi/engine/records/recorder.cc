@@ -54,6 +54,14 @@ struct Recorder::Slot {
 namespace {
 
 constexpr size_t kHeaderBytes = 5 * 4096;
+// Before the rest of a slot is written anew. None of it is written under the old mark, as another process that reads the
+// file could see.
+template <class T>
+void TakeBack(std::atomic<T>& mark) {
+  mark.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+}
+
 // So far back the operation is looked for that ended before another one was launched.
 constexpr uint64_t kLookBack = 64;
 
@@ -139,9 +147,7 @@ uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, Oper
   header_->process.store(plan.process, std::memory_order_relaxed);
   const uint64_t number = header_->last.load(std::memory_order_relaxed) + 1;
   Slot& s = slot(number);
-  s.number.store(0, std::memory_order_relaxed);
-  // The new fields are not written under the old number, as another process that reads the file could see them.
-  std::atomic_thread_fence(std::memory_order_release);
+  TakeBack(s.number);
   s.sequence = sequence;
   s.key = key;
   s.text_at = plan.text_at;
@@ -250,8 +256,7 @@ void Recorder::Keep(const Pace& pace) {
   std::lock_guard lock(mutex_);
   const uint64_t number = header_->paces.load(std::memory_order_relaxed);
   PaceSlot& s = header_->pace[number % kPaces];
-  s.at_ns.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  TakeBack(s.at_ns);
   s.cpu_ns = pace.cpu_ns;
   s.delayed_ns = pace.delayed_ns;
   s.link_peer = pace.link_peer;
@@ -266,8 +271,7 @@ void Recorder::Keep(int process, const ClockOffset& clock) {
   for (ClockSlot& s : header_->clock) {
     const int64_t known = s.process.load(std::memory_order_relaxed);
     if (known != 0 && known != process + 1) continue;
-    s.process.store(0, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
+    TakeBack(s.process);
     s.offset_ns = clock.offset_ns;
     s.error_ns = clock.error_ns;
     s.process.store(process + 1, std::memory_order_release);

@@ -7,8 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from jaxring import _compat
+from jaxring._stragglers import WINDOW, Arrival, Execution, Sample, find
 from jaxring.plan.collectives import COLLECTIVES
-from jaxring.runtime.stragglers.find import WINDOW, Arrival, Execution, Sample, find
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from jaxring.runtime.stragglers.find import Arrival, Execution, Sample, find
+from jaxring._stragglers import Arrival, Execution, Sample, find
 
 MS = 10**6
 PROCESSES = [f"process {p}" for p in range(4)]

@@ -1,1 +1,0 @@
-"""Who holds a job up."""
