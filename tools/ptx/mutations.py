@@ -76,7 +76,7 @@ MUTATIONS = [
     Mutation("barrier", "a vote of a warp without its barrier", _LL128, r"vote\.sync\.any\.pred (\S+), (\S+), \S+;",
              r"mov.pred \2, \3;"),
     Mutation("barrier", "no barrier between sending and overwriting in place", _ANY_ONE_SHOT, r"bar\.sync 0;",
-             second=True, **_FUSES),
+             second=True, test="ptx_fused_test", case="one-shot all-reduces"),
     Mutation("barrier", "no barrier at the end of a one-shot launch", _ONE_SHOT, r"bar\.red\.or\.pred (\S+), 0, (\S+);",
              r"mov.pred \2, \3;", **_ONCE),
     Mutation("barrier", "no barrier between slices in multicast memory", _MULTICAST, r"bar\.sync 0;", **_SIZES),
