@@ -54,8 +54,8 @@ struct Recorder::Slot {
 namespace {
 
 constexpr size_t kHeaderBytes = 5 * 4096;
-// Before the rest of a slot is written anew. None of it is written under the old mark, as another process that reads the
-// file could see.
+// Before the rest of a slot is written anew: none of it is written under the old mark, as another process that reads
+// the file could see.
 template <class T>
 void TakeBack(std::atomic<T>& mark) {
   mark.store(0, std::memory_order_relaxed);
