@@ -17,13 +17,12 @@ import jax
 
 # What Kubeflow's Trainer sets. Of these JAX reads the address alone; Slurm and Open MPI it knows.
 NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-if jax.distributed.is_initialized():
-    pass  # by `jaxring run`
-elif all(os.environ.get(name) for name in NAMES):
-    address, count, process = (os.environ[name] for name in NAMES)
-    jax.distributed.initialize(address, int(count), int(process))
-else:
-    jax.distributed.initialize()
+if not jax.distributed.is_initialized():  # `jaxring run` has done it
+    address, count, process = (os.environ.get(name) for name in NAMES)
+    if address and count and process:
+        jax.distributed.initialize(address, int(count), int(process))
+    else:
+        jax.distributed.initialize()
 
 import numpy as np  # noqa: E402 - the job comes before anything else of JAX
 from jax.sharding import Mesh  # noqa: E402
