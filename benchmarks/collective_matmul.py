@@ -74,12 +74,7 @@ def measure(every: dict[str, Callable[[Any, Any], Any]], rows: int, k: int, colu
         jax.make_array_from_callback(x.shape, sharding, x.__getitem__),
         jax.make_array_from_callback(w.shape, whole, w.__getitem__),
     )
-    given, found = (sharding.spec, whole.spec), sharding.spec
-    programs = {
-        name: jax.jit(jax.shard_map(f, mesh=mesh, in_specs=given, out_specs=found, check_vma=False))
-        for name, f in every.items()
-    }
-    results = {name: np.asarray(f(*operands).addressable_shards[0].data) for name, f in programs.items()}
+    programs, results = turns.compiled(every, mesh, ((sharding.spec, whole.spec), sharding.spec), operands)
     np.testing.assert_allclose(results[PIPELINE], results[AFTER], rtol=1e-4, atol=1e-3)
     return turns.measure_in_turns(programs, operands, iters)
 

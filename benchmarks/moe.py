@@ -66,12 +66,7 @@ def measure(tokens: int, width: int, choices: int, iterations: int) -> turns.Tim
     names = {f"{name}, {algorithm}": make(algorithm)
              for name, make in (("there and back", there_and_back), ("rows alone", rows_alone))
              for algorithm in (FLAT, TWO_LEVEL)}  # fmt: skip
-    spec = sharding.spec
-    programs = {
-        name: jax.jit(jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
-        for name, f in names.items()
-    }
-    results = {name: np.asarray(f(*operands).addressable_shards[0].data) for name, f in programs.items()}
+    programs, results = turns.compiled(names, mesh, (sharding.spec, sharding.spec), operands)
     for name in ("there and back", "rows alone"):
         np.testing.assert_array_equal(results[f"{name}, {FLAT}"], results[f"{name}, {TWO_LEVEL}"])
     return turns.measure_in_turns(programs, operands, iterations)

@@ -24,6 +24,17 @@ def mesh(axis: str) -> Mesh:
     return Mesh(np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id))), (axis,))
 
 
+def compiled(
+    every: Mapping[str, Callable[..., Any]], over: Mesh, specs: tuple[Any, Any], operands: tuple[Any, ...]
+) -> tuple[dict[str, Callable[..., Any]], dict[str, np.ndarray]]:
+    """Each function over a mesh, by (in_specs, out_specs), and what it gives this process's first device."""
+    programs: dict[str, Callable[..., Any]] = {
+        name: jax.jit(jax.shard_map(f, mesh=over, in_specs=specs[0], out_specs=specs[1], check_vma=False))
+        for name, f in every.items()
+    }
+    return programs, {name: np.asarray(f(*operands).addressable_shards[0].data) for name, f in programs.items()}
+
+
 def measure_in_turns(programs: Mapping[str, Callable[..., Any]], operands: tuple[Any, ...], iterations: int) -> Times:
     """Times in s of each program, one after another in every iteration. They must have run once before.
 
