@@ -7,6 +7,7 @@ two-level form: a host's rows for one rank elsewhere are one message.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -18,7 +19,7 @@ from jaxring.tracing import checks
 from jaxring.tracing.axes import named, resolve
 from jaxring.tracing.casting import cast_alike
 from jaxring.tracing.p2p_primitives import ragged_p
-from jaxring.tracing.row_moves import moved
+from jaxring.tracing.row_moves import permute_rows
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -30,17 +31,18 @@ __all__ = ["Dispatched", "combine", "dispatch"]
 
 
 class _Route(NamedTuple):
-    """Where rows go and come from. Per rank: first row and number of rows, here and at the other end.
+    """Where rows go and come from. ``input_offsets``, ``send_sizes``: the first row for each rank and how many rows it
+    gets. ``recv_offsets``, ``recv_sizes``: where the rows of each rank land here, and how many these are.
 
     ``sorted_from``, ``sorted_to``: the choice (token * k + j) of each row that is sent, and the row of each choice.
     ``grouped_from``, ``grouped_to``: the row, as rows arrive, of each row of `Dispatched.tokens`, and the inverse; None
     where rows stay as they arrive. Numbers past the end stand for no row.
     """
 
-    starts: Any
-    sent: Any
-    lands: Any
-    came: Any
+    input_offsets: Any
+    send_sizes: Any
+    recv_offsets: Any
+    recv_sizes: Any
     sorted_from: Any
     sorted_to: Any
     grouped_from: Any
@@ -82,8 +84,9 @@ def dispatch(
 ) -> Dispatched:
     """Sends each row of ``x`` to the experts that ``ids`` names: rank r has the r-th part of ``range(experts)``.
 
-    ``x``: ``[tokens, ...]``, of any dtype. ``ids``: integers ``[tokens, k]``, a token's k choices. ``experts``: of all
-    ranks, a multiple of their number. An id that is none of ``range(experts)``, such as -1, is sent to nobody, and
+    ``x``: ``[tokens, ...]``, of a dtype that `jaxring.ragged_all_to_all` serves, which leaves out those of less than a
+    byte and keys of `jax.random`. ``ids``: integers of any width ``[tokens, k]``, a token's k choices. ``experts``: of
+    all ranks, a multiple of their number. An id that is none of ``range(experts)``, such as -1, is sent to nobody, and
     counted in `Dispatched.dropped`. Otherwise nothing is dropped, unless there is a ``capacity``: the most rows that
     one expert takes from all ranks. It takes the first ones in the order of (source rank, token, choice), so the same
     tokens in the same order drop the same on any number of ranks.
@@ -95,20 +98,24 @@ def dispatch(
     Counts travel first, experts * 4 bytes a rank, twice with a capacity; then the rows themselves. Differentiable in
     ``x``: the cotangents of rows travel back, and a token's are added in the order of its choices.
 
-    Raises at trace time: ValueError for shapes and numbers that do not fit each other, TypeError for ids that are no
-    integers.
+    Raises at trace time: ValueError for shapes and numbers that do not fit each other; TypeError for ids that are no
+    integers, and for another dtype of ``x``; NotImplementedError where ``axis_name`` is an axis of `jax.vmap`.
     """
     axes = resolve("moe.dispatch", axis_name)
     options = ragged_options("moe.dispatch", axes, algorithm, timeout)._replace(disjoint=True)
     x, ids = (checks.array("moe.dispatch", v) for v in (x, ids))
     checks.movable("ragged_all_to_all", x)
-    experts = _checked(x, ids, axes.size, experts, capacity, rows)
+    experts, capacity, rows = _checked(x, ids, axes.size, experts, capacity, rows)
+    # Cast here, where there is one row for each token, since the transpose of the cast is a sum over the ranks.
+    x, ids = cast_alike([x, ids], axes, options)
     ranks, here = axes.size, experts // axes.size
     tokens, k = ids.shape
     choices = tokens * k
 
     # The choices, those for one expert together.
     flat = ids.reshape(-1)
+    if ids.dtype.itemsize < 4:
+        flat = flat.astype(jnp.int32)  # the number of experts need not fit into the dtype of their numbers
     flat = jnp.where((flat >= 0) & (flat < experts), flat, experts).astype(jnp.int32)
     order = jnp.argsort(flat, stable=True).astype(jnp.int32)
     bounds = jnp.searchsorted(flat[order], jnp.arange(experts + 1), method="scan_unrolled").astype(jnp.int32)
@@ -121,35 +128,44 @@ def dispatch(
     comes = exchanged(goes)
     arriving = length = ranks * choices if rows is None else rows
     if capacity is not None:
-        comes = jnp.clip(capacity - _before(comes), 0, comes)
+        comes = jnp.clip(capacity - _exclusive_cumsum(comes), 0, comes)
         goes = exchanged(comes)
         arriving, length = min(ranks * choices, here * capacity), here * capacity
-    sent, came = goes.sum(1, dtype=jnp.int32), comes.sum(1, dtype=jnp.int32)
+    send_sizes, recv_sizes = goes.sum(1, dtype=jnp.int32), comes.sum(1, dtype=jnp.int32)
 
     # Choices that are sent nowhere lie behind all others.
     sorted_from, sorted_to = order, jnp.argsort(order).astype(jnp.int32)
     if capacity is not None:
-        by_expert, leave = goes.reshape(-1), _before(goes.reshape(-1))
-        sorted_from = jnp.append(order, choices)[_origins(choices, leave, by_expert, bounds[:-1], choices)]
-        sorted_to = _origins(choices, bounds[:-1], by_expert, leave, choices)[sorted_to]
+        by_expert, leave = goes.reshape(-1), _exclusive_cumsum(goes.reshape(-1))
+        sorted_from = jnp.append(order, choices)[_source_rows(choices, leave, by_expert, bounds[:-1], choices)]
+        sorted_to = _source_rows(choices, bounds[:-1], by_expert, leave, choices)[sorted_to]
     grouped_from = grouped_to = None
     if here > 1 or arriving != length:
-        arrive = _before(comes.reshape(-1)).reshape(ranks, here)
-        lie = _before(comes.T.reshape(-1)).reshape(here, ranks)
+        arrive = _exclusive_cumsum(comes.reshape(-1)).reshape(ranks, here)
+        lie = _exclusive_cumsum(comes.T.reshape(-1)).reshape(here, ranks)
         if capacity is not None:
             lie = lie - lie[:, :1] + capacity * jnp.arange(here, dtype=jnp.int32)[:, None]
-        grouped_from = _origins(length, lie, comes.T, arrive.T, arriving)
-        grouped_to = _origins(arriving, arrive, comes, lie.T, length)
-    route = _Route(_before(sent), sent, _before(came), came, sorted_from, sorted_to, grouped_from, grouped_to)
+        grouped_from = _source_rows(length, lie, comes.T, arrive.T, arriving)
+        grouped_to = _source_rows(arriving, arrive, comes, lie.T, length)
+    route = _Route(
+        input_offsets=_exclusive_cumsum(send_sizes),
+        send_sizes=send_sizes,
+        recv_offsets=_exclusive_cumsum(recv_sizes),
+        recv_sizes=recv_sizes,
+        sorted_from=sorted_from,
+        sorted_to=sorted_to,
+        grouped_from=grouped_from,
+        grouped_to=grouped_to,
+    )
 
     copies = jnp.repeat(x, k, axis=0)
-    there = (route.starts, route.sent, route.lands, route.came)
-    arrived = _exchange(moved(copies, sorted_from, sorted_to), arriving, there, axes, options)
-    found = arrived if grouped_from is None else moved(arrived, grouped_from, grouped_to)
+    there = (route.input_offsets, route.send_sizes, route.recv_offsets, route.recv_sizes)
+    arrived = _exchange(permute_rows(copies, sorted_from, sorted_to), arriving, there, axes, options)
+    found = arrived if grouped_from is None else permute_rows(arrived, grouped_from, grouped_to)
     return Dispatched(
         tokens=found if capacity is None else found.reshape(here, capacity, *x.shape[1:]),
         counts=comes.sum(0, dtype=jnp.int32),
-        dropped=choices - sent.sum(dtype=jnp.int32),
+        dropped=choices - send_sizes.sum(dtype=jnp.int32),
         route=route,
         choices=k,
         capacity=capacity,
@@ -164,10 +180,11 @@ def combine(answers: Any, dispatched: Dispatched, weights: Any = None) -> Any:
 
     ``answers``: an array with the rows of ``dispatched.tokens``, and any other dimensions and dtype. ``weights``:
     ``[tokens, k]``, as ``ids`` was; None: 1. Returns ``[tokens, ...]`` of the answers' dtype. Answers are added in the
-    order of the choices; float16, bfloat16 and float8 add in float32. A choice that was not sent counts as zeros.
-    Differentiable in ``answers`` and ``weights``. It sends no counts.
+    order of the choices; float16, bfloat16 and float8 add in float32. A choice that was not sent counts as zeros,
+    whatever its weight. Differentiable in ``answers`` and ``weights``. It sends no counts.
 
-    ValueError at trace time for shapes that do not fit.
+    Raises at trace time: ValueError for shapes that do not fit, TypeError for a dtype of ``answers`` that
+    `jaxring.ragged_all_to_all` does not serve.
     """
     axes = resolve("moe.combine", dispatched.axis_name)
     options = ragged_options("moe.combine", axes, dispatched.algorithm, dispatched.timeout)._replace(disjoint=True)
@@ -187,34 +204,40 @@ def combine(answers: Any, dispatched: Dispatched, weights: Any = None) -> Any:
                 f"jaxring.moe.combine: weights {weights.shape} must be {(choices // k, k)}: one for each token "
                 "and choice."
             )
+    answers, *_ = cast_alike([answers, route.sorted_to], axes, options)
     width = answers.shape[len(lead) :]
-    rows = answers.reshape(-1, *width)
+    rows = answers.reshape(math.prod(lead), *width)
     if route.grouped_to is not None:
-        rows = moved(rows, route.grouped_to, route.grouped_from)
-    back = (route.lands, route.came, route.starts, route.sent)
+        rows = permute_rows(rows, route.grouped_to, route.grouped_from)
+    back = (route.recv_offsets, route.recv_sizes, route.input_offsets, route.send_sizes)
     arrived = _exchange(rows, choices, back, axes, options)
-    of_choice = moved(arrived, route.sorted_to, route.sorted_from).reshape(choices // k, k, *width)
+    of_choice = permute_rows(arrived, route.sorted_to, route.sorted_from).reshape(choices // k, k, *width)
     if jnp.issubdtype(answers.dtype, jnp.floating):
         of_choice = of_choice.astype(jnp.promote_types(answers.dtype, jnp.float32))
     if weights is not None:
-        of_choice = of_choice * weights.reshape(choices // k, k, *[1] * len(width))
+        # A weight that is not finite would make NaN of the zeros.
+        went = route.sorted_to.reshape(weights.shape) < route.send_sizes.sum()
+        weights, _ = cast_alike([weights, of_choice], axes, options)
+        weights = jnp.where(went, weights, jnp.zeros((), weights.dtype))
+        of_choice = of_choice * weights.reshape(*weights.shape, *[1] * len(width))
     return of_choice.sum(1).astype(answers.dtype)
 
 
 def _exchange(rows: Any, length: int, there: tuple[Any, ...], axes: Axes, options: Options) -> Any:
     """The ``length`` rows that arrive. ``there``: first row and number to each rank, and from each rank."""
-    starts, sent, lands, came = there
-    operands = [rows, jnp.zeros((length, *rows.shape[1:]), rows.dtype), starts, sent, lands, came, came]
+    input_offsets, send_sizes, recv_offsets, recv_sizes = there
+    zeros = jnp.zeros((length, *rows.shape[1:]), rows.dtype)
+    operands = [rows, zeros, input_offsets, send_sizes, recv_offsets, recv_sizes, recv_sizes]
     operands = cast_alike(operands, axes, options)
     return ragged_p.bind(*operands, axes=axes, options=options)  # type: ignore[no-untyped-call]
 
 
-def _before(counts: Any) -> Any:
+def _exclusive_cumsum(counts: Any) -> Any:
     """Of each entry the sum of those before it, along the first dimension."""
     return jnp.cumsum(counts, axis=0, dtype=jnp.int32) - counts
 
 
-def _origins(size: int, begins: Any, lengths: Any, origins: Any, past: int) -> Any:
+def _source_rows(size: int, begins: Any, lengths: Any, origins: Any, past: int) -> Any:
     """Where each of ``size`` rows comes from; ``past`` for rows in no part.
 
     Part i is ``lengths[i]`` rows from ``begins[i]`` on, which come from ``origins[i]`` on, where i counts the entries
@@ -227,8 +250,10 @@ def _origins(size: int, begins: Any, lengths: Any, origins: Any, past: int) -> A
     return jnp.where(within < lengths[part], origins[part] + within, past)
 
 
-def _checked(x: Any, ids: Any, ranks: int, experts: int, capacity: int | None, rows: int | None) -> int:
-    """The number of experts. TypeError and ValueError for what does not fit."""
+def _checked(
+    x: Any, ids: Any, ranks: int, experts: int, capacity: int | None, rows: int | None
+) -> tuple[int, int | None, int | None]:
+    """``experts``, ``capacity`` and ``rows`` as Python's int. TypeError and ValueError for what does not fit."""
     what = "jaxring.moe.dispatch"
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise TypeError(f"{what}: ids are numbers of experts, of an integer dtype, not {ids.dtype}.")
@@ -239,7 +264,13 @@ def _checked(x: Any, ids: Any, ranks: int, experts: int, capacity: int | None, r
         raise ValueError(f"{what}: experts={experts} must be a multiple of the number of ranks, {ranks}.")
     if capacity is not None and rows is not None:
         raise ValueError(f"{what}: give rows or a capacity: with a capacity the result has capacity rows an expert.")
-    for name, number in (("capacity", capacity), ("rows", rows)):
-        if number is not None and checks.integer(f"{what}: {name}", number) < 1:
-            raise ValueError(f"{what}: {name}={number} must be 1 or more.")
-    return experts
+    return experts, _at_least_one("capacity", capacity), _at_least_one("rows", rows)
+
+
+def _at_least_one(name: str, number: int | None) -> int | None:
+    if number is None:
+        return None
+    number = checks.integer(f"jaxring.moe.dispatch: {name}", number)
+    if number < 1:
+        raise ValueError(f"jaxring.moe.dispatch: {name}={number} must be 1 or more.")
+    return number

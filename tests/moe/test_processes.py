@@ -18,3 +18,5 @@ def test_two_levels_give_the_bits_of_flat():
     command = [JAXRING, "run", "-n", "2", "--devices-per-process", "2", str(WORKER)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    for process in range(2):
+        assert f"raised in process {process}" in done.stdout

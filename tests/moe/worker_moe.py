@@ -1,16 +1,20 @@
-"""Two processes of two ranks each: two levels give the bits of flat, forward and back, with parts of any length."""
+"""Two processes of two ranks each: two levels give the bits of flat, forward and back, with parts of any length.
+
+Where one rank gets more rows than it has room for, both processes end with an error.
+"""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxring
 from benchmarks import turns
-from tests.moe.mixture import case, dense, program
+from tests.moe.mixture import case, dense, program, sent_rows
 
 
 def main() -> None:
@@ -37,6 +41,12 @@ def main() -> None:
         np.testing.assert_allclose(shard.data, expected[shard.index], rtol=1e-6, atol=1e-5)
     ran = {plan.algorithm for plan in jaxring.plans() if plan.collective == "ragged_all_to_all"}
     assert ran == {"direct", "pxn"}, ran
+    arriving = sorted(sum(map(len, part)) for part in np.array_split(np.array(sent_rows(one, None), object), 4))
+    assert arriving[-2] < arriving[-1]
+    short = jax.jit(program(mesh, rows=arriving[-1] - 1))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="reaches past the output's end"):
+        jax.block_until_ready(short(*operands))
+    print("raised in process", jax.process_index(), flush=True)
 
 
 if __name__ == "__main__":
