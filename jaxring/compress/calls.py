@@ -50,11 +50,7 @@ class Compressor:
         return apply_with_error(x, self._key, self._axes, options, compression)
 
     def _next(self, x: Any) -> Compression:
-        if x.dtype.name not in _DTYPES:
-            raise TypeError(
-                f"jaxring.{self._what}: {x.dtype} cannot be compressed, only {', '.join(_DTYPES)}; convert it first, "
-                "or leave out compress."
-            )
+        compressible(self._what, x)
         return Compression(self.form, self._stochastic, next(self._leaves) * _LEAF_WORDS)
 
     def _shorter(self, x: Any) -> bool:
@@ -62,6 +58,15 @@ class Compressor:
         parts = 1 if self._what == "all_gather" else self._axes.size
         nbytes: int = x.size * x.dtype.itemsize
         return parts * self.form.row_bytes(-(-x.size // parts)) < nbytes
+
+
+def compressible(what: str, x: Any) -> None:
+    """TypeError for a dtype that no format serves."""
+    if x.dtype.name not in _DTYPES:
+        raise TypeError(
+            f"jaxring.{what}: {x.dtype} cannot be compressed, only {', '.join(_DTYPES)}; convert it first, or leave "
+            "it out of what is compressed."
+        )
 
 
 def wanted(what: str, compress: Any, seed: Any, axes: Axes, op: str | None, algorithm: str | None) -> Compressor | None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 
-from jaxring.compress.calls import wanted
+from jaxring.compress.calls import compressible, wanted
 from jaxring.compress.formats import BLOCK
 from jaxring.tracing import checks, replicated
 from jaxring.tracing.axes import call_site, resolve
@@ -52,7 +52,8 @@ def compressed_mean(
     ``init`` is called inside, too. ``seed`` rounds at random, by other random bits in each step. ``protocol`` and
     ``timeout`` are those of `jaxring.all_reduce`.
 
-    ValueError for a format that is not served, TypeError for gradients that cannot be compressed.
+    Raises at trace time: ValueError for a format that is not served, TypeError for gradients of another dtype than
+    float32, bfloat16 and float16.
     """
 
     def init(params: Any) -> CompressedMeanState:
@@ -70,6 +71,8 @@ def compressed_mean(
         replicated.warn(_WHAT, updates, axes, "mean")
         step = state.step + 1
         leaves, tree = jax.tree.flatten(updates)
+        for leaf in leaves:
+            compressible(_WHAT, leaf)  # as it is given: what follows is in float32
         wholes = leaves
         if state.residual is not None:
             residuals = jax.tree.leaves(state.residual)
@@ -100,8 +103,11 @@ def _packed(leaves: Sequence[Any], form: Format) -> tuple[list[Any], Callable[[S
     Each leaf begins a block of its own, so that no leaf's scale depends on another. Leaves that blocks would make
     longer stay as they are.
     """
-    small = [i for i, x in enumerate(leaves) if x.size <= _SMALL and form.row_bytes(x.size) < x.size * x.dtype.itemsize]
-    others = [i for i in range(len(leaves)) if i not in set(small)]
+    small: list[int] = []
+    others: list[int] = []
+    for i, x in enumerate(leaves):
+        shorter = form.row_bytes(x.size) < x.size * x.dtype.itemsize
+        (small if x.size <= _SMALL and shorter else others).append(i)
     parts = [jnp.ravel(leaves[i]).astype(jnp.float32) for i in small]
     vectors = [jnp.concatenate([jnp.pad(part, (0, -part.size % BLOCK)) for part in parts])] if small else []
 

@@ -15,7 +15,7 @@ from jaxring.collectives import all_reduce
 from jaxring.overlap import all_reduce_start
 from jaxring.tracing import checks
 from jaxring.tracing.axes import call_site, resolve
-from jaxring.tracing.casting import cast_varying
+from jaxring.tracing.casting import cast_alike, cast_varying
 
 if TYPE_CHECKING:
     from jaxring.tracing.axes import AxisName
@@ -27,7 +27,7 @@ class DilocoState(NamedTuple):
     """``step``: updates so far, int32. ``inner``: the inner optimiser's state, a leading axis of 1 on each array.
 
     ``outer``: the outer optimiser's state of each fragment, on the leading axis. ``anchor``: for each parameter of n
-    elements what the groups agreed on last, float32 (fragments, ceil(n / fragments)).
+    elements what the groups agreed on last, float32 (fragments, ceil(n / fragments)); float64 for one of float64.
     """
 
     step: jax.Array
@@ -58,11 +58,13 @@ def diloco(
     so that it can travel while gradients are computed. With ``compress`` it is sent in that format: see
     `jaxring.all_reduce`, whose arguments ``protocol`` and ``timeout`` are, too.
 
-    Call it inside `jax.shard_map`: ``init`` on the parameters, of any shapes and dtypes, with which all groups begin,
-    and ``update`` with a group's own ones, which cross the border of `jax.shard_map` as what differs along
-    ``axis_name``. The state crosses it by `state_specs`.
+    Call it inside `jax.shard_map`: ``init`` on the parameters, of any shapes and real floating dtypes, with which all
+    groups begin, and ``update`` with a group's own ones, which cross the border of `jax.shard_map` as what differs
+    along ``axis_name``. The state crosses it by `state_specs`, whose ``sharded_over`` names further mesh axes over
+    which the parameters are sharded. The arithmetic is in float32, and in float64 for parameters of float64.
 
-    ValueError for ``every`` and ``fragments`` that do not fit, and for an update without parameters.
+    ValueError for ``every`` and ``fragments`` that do not fit, and for an update without parameters. TypeError, from
+    ``init``, for parameters of integers or complex numbers.
     """
     every = checks.integer(f"jaxring.{_WHAT}: every", every)
     count = every if fragments is None else checks.integer(f"jaxring.{_WHAT}: fragments", fragments)
@@ -75,6 +77,13 @@ def diloco(
     outer = optax.sgd(0.7, momentum=0.9, nesterov=True) if outer is None else outer
 
     def init(params: Any) -> DilocoState:
+        for path, leaf in jax.tree.leaves_with_path(params):
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise TypeError(
+                    f"jaxring.{_WHAT}: the parameter params{jax.tree_util.keystr(path)} has dtype {leaf.dtype}; only "
+                    "real floating-point numbers are exchanged. Keep others out of the optimiser, for example by "
+                    "optax.masked, or as arrays of real and imaginary parts."
+                )
         anchor = jax.tree.map(lambda p: _fragments(p, count), params)
         mine = jax.tree.map(lambda x: jnp.asarray(x)[None], inner.init(params))
         return DilocoState(jnp.zeros((), jnp.int32), mine, jax.vmap(outer.init)(anchor), anchor)
@@ -88,63 +97,75 @@ def diloco(
         k = state.step // spacing % count
         before = jax.tree.map(lambda p: _fragments(p, count)[k], params)
         since = jax.tree.map(lambda a: a[k], state.anchor)
-        behind = _joined(jax.tree.map(lambda a, p: cast_varying(a, axes, options) - p, since, before))
+        delta = jax.tree.map(lambda a, p: cast_varying(a, axes, options) - p, since, before)
+        if compress is not None:
+            delta = jax.tree.map(lambda d: d.astype(jnp.float32), delta)
+        vectors = _joined(delta)
 
-        def settle(mean: Any) -> tuple[Any, Any, Any]:
-            """The way of a fragment from a group's values to the common ones, and the common state after it."""
-            step, after = outer.update(_parted(mean, since), jax.tree.map(lambda s: s[k], state.outer), since)
+        def outer_step(means: Any) -> tuple[Any, Any, Any]:
+            """What a group's fragment is corrected by to become the common one, and the common state after it."""
+            gradients = jax.tree.map(lambda mean, a: mean.astype(a.dtype), _parted(means, delta), since)
+            step, after = outer.update(gradients, jax.tree.map(lambda s: s[k], state.outer), since)
             common = optax.apply_updates(since, step)
-            way = jax.tree.map(lambda c, p: cast_varying(c, axes, options) - p, common, before)
-            return way, *(
+            correction = jax.tree.map(lambda c, p: cast_varying(c, axes, options) - p, common, before)
+            return correction, *(
                 jax.tree.map(lambda whole, part: whole.at[k].set(part), *pair)
                 for pair in ((state.outer, after), (state.anchor, common))
             )
 
-        def rest() -> tuple[Any, Any, Any]:
-            way = jax.tree.map(lambda p: cast_varying(jnp.zeros(p.shape, p.dtype), axes, options), before)
-            return way, state.outer, state.anchor
+        def no_exchange() -> tuple[Any, Any, Any]:
+            correction = jax.tree.map(lambda p: cast_alike([jnp.zeros(p.shape, p.dtype), p], axes, options)[0], before)
+            return correction, state.outer, state.anchor
 
-        def advance() -> tuple[Any, Any]:
+        def inner_step() -> tuple[Any, Any]:
             return inner.update(updates, jax.tree.map(lambda x: x[0], state.inner), params)  # type: ignore[no-any-return]
 
         if spacing == 1:
             # The gradients and the inner step are computed while the exchange travels.
-            exchange = all_reduce_start(behind, axis_name, "mean", **choice)
-            mean, own, mine = exchange.done(*advance())
-            way, after, anchor = settle(mean)
+            exchange = all_reduce_start(vectors, axis_name, "mean", **choice)
+            means, own, mine = exchange.done(*inner_step())
+            correction, after, anchor = outer_step(means)
         else:
-            way, after, anchor = jax.lax.cond(
-                state.step % spacing == 0, lambda: settle(all_reduce(behind, axis_name, "mean", **choice)), rest
+            correction, after, anchor = jax.lax.cond(
+                state.step % spacing == 0,
+                lambda: outer_step(all_reduce(vectors, axis_name, "mean", **choice)),
+                no_exchange,
             )
-            own, mine = advance()
-        moved = jax.tree.map(lambda u, w: _with_fragment(u, w, k, count), own, way)
-        return moved, DilocoState(state.step + 1, jax.tree.map(lambda x: x[None], mine), after, anchor)
+            own, mine = inner_step()
+        corrected = jax.tree.map(lambda u, c: _with_fragment(u, c, k, count), own, correction)
+        return corrected, DilocoState(state.step + 1, jax.tree.map(lambda x: x[None], mine), after, anchor)
 
     return optax.GradientTransformation(init, update)
 
 
 def _fragments(x: Any, count: int) -> Any:
-    """float32 (count, n): the elements in order, zeros behind them."""
+    """(count, n) of at least float32: the elements in order, zeros behind them."""
     length = -(-x.size // count)
-    return jnp.pad(jnp.ravel(x).astype(jnp.float32), (0, count * length - x.size)).reshape(count, length)
+    flat = jnp.ravel(x).astype(jnp.float32 if x.dtype.itemsize < 4 else x.dtype)
+    return jnp.pad(flat, (0, count * length - x.size)).reshape(count, length)
 
 
-def _with_fragment(update: Any, way: Any, k: Any, count: int) -> Any:
-    """``update`` with ``way`` added to its fragment ``k``."""
-    whole = _fragments(update, count).at[k].add(way)
+def _with_fragment(update: Any, correction: Any, k: Any, count: int) -> Any:
+    """``update`` with ``correction`` added to its fragment ``k``."""
+    whole = _fragments(update, count)
+    whole = whole.astype(jnp.promote_types(whole.dtype, correction.dtype)).at[k].add(correction)
     return jnp.reshape(whole.reshape(-1)[: update.size], update.shape).astype(update.dtype)
 
 
-def _joined(tree: Any) -> Any:
-    """One vector of all: fragments of many small parameters are smaller still, and travel in one collective."""
-    return jnp.concatenate(jax.tree.leaves(tree))
+def _joined(tree: Any) -> dict[str, Any]:
+    """One vector of all leaves of a dtype: fragments of small parameters are smaller still, and travel together."""
+    found: dict[str, list[Any]] = {}
+    for leaf in jax.tree.leaves(tree):
+        found.setdefault(leaf.dtype.name, []).append(leaf)
+    return {name: jnp.concatenate(leaves) for name, leaves in found.items()}
 
 
-def _parted(vector: Any, like: Any) -> Any:
-    """Such a vector as a tree of vectors."""
+def _parted(vectors: dict[str, Any], like: Any) -> Any:
+    """Such vectors as a tree of vectors."""
     leaves, shape = jax.tree.flatten(like)
-    parts, at = [], 0
+    parts, at = [], dict.fromkeys(vectors, 0)
     for leaf in leaves:
-        parts.append(vector[at : at + leaf.size])
-        at += leaf.size
+        name = leaf.dtype.name
+        parts.append(vectors[name][at[name] : at[name] + leaf.size])
+        at[name] += leaf.size
     return jax.tree.unflatten(shape, parts)
