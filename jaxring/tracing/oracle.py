@@ -118,12 +118,22 @@ def _folded(op: str, parts: Any, y: Any) -> tuple[Any, Any]:
             once = _ROUNDED_ONCE * float(narrow.eps) * np.abs(expected)
             bound = ranks * step * size + once + ranks * float(narrow.smallest_normal)
         got = y.astype(wide)
-        # Where a partial result may overflow, the order decides what comes out.
+        # Where a partial result may leave the range of its dtype, the order decides what comes out.
         sure = (size < float(narrow.max) / 2) & ~np.isnan(expected)
+        if op == "prod":
+            sure &= _products_in_range(np.abs(exact), y.dtype)
         wrong = sure & ~(np.abs(got - expected) <= bound)
         if op not in ("min", "max"):
             wrong |= np.isnan(exact).any(0) & ~np.isnan(got)
     return wrong, expected
+
+
+def _products_in_range(sizes: Any, dtype: Any) -> Any:
+    """Where the product of no subset of these magnitudes overflows or loses digits to underflow, zeros aside."""
+    kept = np.finfo(np.float32 if dtype.itemsize < 4 else dtype)
+    largest = np.maximum(sizes, 1).prod(0)
+    least = np.where(sizes > 0, np.minimum(sizes, 1), 1).prod(0)
+    return (largest < float(kept.max) / 2) & (least > float(kept.smallest_normal))
 
 
 def _integers(op: str, parts: Any, dtype: Any) -> Any:

@@ -88,6 +88,26 @@ def test_infinity_and_nan():
         oracle.compare("all_reduce", "it", "sum", Arguments(N), parts, y, 0)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "bfloat16"])
+@pytest.mark.parametrize("huge_first", [True, False])
+def test_a_product_whose_partial_result_leaves_the_range(dtype, huge_first):
+    """The exact product is one of the second way's values; what the order makes of it is no fault."""
+    huge, small = (1e200, 1e-200) if dtype == "float64" else (1e30, 1e-30)
+    parts = np.ones((N, 2)).astype(jax.numpy.dtype(dtype))
+    parts[:, 0] = [huge, huge, small, small] if huge_first else [small, small, huge, huge]
+    parts[:, 1] = [2, 0, 3, 4]
+    y = parts[0].astype(np.float32 if dtype == "bfloat16" else dtype)
+    with np.errstate(all="ignore"):
+        for part in parts[1:]:
+            y = y * part.astype(y.dtype)
+    y = y.astype(parts.dtype)
+    assert not np.isclose(complex(y[0]), 1)
+    oracle.compare("all_reduce", "it", "prod", Arguments(N), parts, y, 0)
+    y[1] = 24
+    with pytest.raises(JaxringError, match=r"element \[1\] .* 1 of 2 elements"):
+        oracle.compare("all_reduce", "it", "prod", Arguments(N), parts, y, 0)
+
+
 @pytest.fixture
 def consulted(monkeypatch):
     """Turns the oracle on, and returns the lists of what it has compared and found.
