@@ -27,6 +27,7 @@ Tree = TypeVar("Tree")
 
 _ROUND_BYTES = 4 << 20
 _LEAST_ROUND_BYTES = 64 << 10
+_MOST_ROUND_BYTES = 1 << 30  # a round's offsets are int32, and a round may hold more than it was asked to
 
 
 class _Array(NamedTuple):
@@ -51,16 +52,22 @@ def reshard(tree: Tree, to_sharding: Any, *, round_bytes: int = _ROUND_BYTES, ti
     the data is there. In a process that has no part of a result, the result is a `jax.ShapeDtypeStruct` with its
     sharding. Operand and result can be donated to a program without harm to each other.
 
-    The exchange goes in rounds of about ``round_bytes`` bytes that a process sends and receives, for which it takes
-    five times as much memory beside the arrays. ``timeout``, in seconds, is each round's; None means JAXRING_TIMEOUT.
+    The exchange goes in rounds of about ``round_bytes`` bytes that a process sends and receives, between 64 KiB and 1
+    GiB, for which it takes five times as much memory beside the arrays. ``timeout``, in seconds, is each round's; None
+    means JAXRING_TIMEOUT.
 
-    ValueError for a shape that a sharding does not divide, and for a part that is not given; TypeError for leaves and
-    shardings that are none; `jaxring.JaxringError` where processes ask for different things; and
-    `jax.errors.JaxRuntimeError` where a process fails or does not call it.
+    ValueError for a shape that a sharding does not divide, for a part that is not given, and for ``round_bytes`` and
+    ``timeout`` out of range; TypeError for leaves and shardings that are none; `jaxring.JaxringError` where processes
+    ask for different things and anything has to travel; and `jax.errors.JaxRuntimeError` where a process fails or does
+    not call it.
     """
     round_bytes = checks.integer("jaxring.reshard: round_bytes", round_bytes)
-    if round_bytes < _LEAST_ROUND_BYTES:
-        raise ValueError(f"jaxring.reshard: round_bytes={round_bytes} must be {_LEAST_ROUND_BYTES} at least.")
+    if not _LEAST_ROUND_BYTES <= round_bytes <= _MOST_ROUND_BYTES:
+        raise ValueError(
+            f"jaxring.reshard: round_bytes={round_bytes} must be {_LEAST_ROUND_BYTES} at least and {_MOST_ROUND_BYTES} "
+            "at most."
+        )
+    timeout = None if timeout is None else checks.seconds("jaxring.reshard", timeout)
     leaves, shape = jax.tree.flatten(tree)
     arrays = [_checked(leaf, to) for leaf, to in zip(leaves, _for_each(to_sharding, tree), strict=True)]
     result: Tree = jax.tree.unflatten(shape, _move(arrays, round_bytes, timeout))
@@ -122,25 +129,27 @@ def _layout(sharding: Any, shape: tuple[int, ...]) -> Layout:
 
 
 @functools.lru_cache(maxsize=64)
-def _planned(
-    arrays: tuple[tuple[tuple[int, ...], int, Any, Any], ...], round_bytes: int
-) -> tuple[list[routes.Leaf], Routes]:
-    """The routes of arrays of these shapes, bytes of an element, sources and targets."""
-    leaves = [routes.Leaf(size, _layout(source, shape), _layout(to, shape)) for shape, size, source, to in arrays]
-    return leaves, routes.plan(leaves, round_bytes)
+def _planned(arrays: tuple[tuple[tuple[int, ...], np.dtype[Any], Any, Any], ...], round_bytes: int) -> Routes:
+    """The routes of arrays of these shapes, dtypes, sources and targets."""
+    leaves = [
+        routes.Leaf(shape, dtype.name, dtype.itemsize, _layout(source, shape), _layout(to, shape))
+        for shape, dtype, source, to in arrays
+    ]
+    return routes.plan(leaves, round_bytes)
 
 
 def _move(arrays: Sequence[_Array], round_bytes: int, timeout: float | None) -> list[Any]:
-    facts = tuple((a.shape, a.dtype.itemsize, a.source, a.target) for a in arrays)
-    (leaves, found), mine = _planned(facts, round_bytes), jax.process_index()
+    facts = tuple((a.shape, a.dtype, a.source, a.target) for a in arrays)
+    found, mine = _planned(facts, round_bytes), jax.process_index()
     held = [_held(a) for a in arrays]
     results: list[Parts] = [
         {region: aligned(extent(region), unit(a.dtype)) for region in leaf.target.get(mine, ())}
-        for a, leaf in zip(arrays, leaves, strict=True)
+        for a, leaf in zip(arrays, found.leaves, strict=True)
     ]
     copier = Copier(found, held, results)
     with contextlib.closing(copier):
-        processes = sorted({process for leaf in leaves for layout in (leaf.source, leaf.target) for process in layout})
+        layouts = [layout for leaf in found.leaves for layout in (leaf.source, leaf.target)]
+        processes = sorted({process for layout in layouts for process in layout})
         if found.rounds and mine in processes:
             _between(found, processes, copier, timeout)
         copier.local(mine)

@@ -70,7 +70,7 @@ class Copier:
 
         def copies() -> Iterator[_Copy]:
             for leaf, region, held, wanted in self._routes.copies.get(process, ()):
-                for part in cut(region, max(1, _PIECE_BYTES // self._routes.itemsizes[leaf])):
+                for part in cut(region, max(1, _PIECE_BYTES // self._routes.leaves[leaf].itemsize)):
                     yield _within(self._results[leaf], wanted, part), _within(self._held[leaf], held, part)
 
         self._copy(copies())

@@ -51,8 +51,10 @@ class Block(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One array: bytes of an element, and its two layouts."""
+    """One array: its shape, the name of its dtype and the bytes of an element, and its two layouts."""
 
+    shape: tuple[int, ...]
+    dtype: str
     itemsize: int
     source: Layout
     target: Layout
@@ -66,7 +68,7 @@ class Routes:
     ``block_bytes``, or one element.
     """
 
-    itemsizes: tuple[int, ...]
+    leaves: tuple[Leaf, ...]
     copies: Mapping[int, list[Piece]]
     streams: Mapping[tuple[int, int], list[Piece]]
     nbytes: Mapping[tuple[int, int], int]
@@ -76,15 +78,16 @@ class Routes:
 
     @functools.cached_property
     def digest(self) -> int:
-        """The same on processes that mean the same; 63 bits."""
-        text = repr((self.itemsizes, sorted(self.streams.items()), self.rounds, self.capacity))
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+        """The same on processes that mean the same; 62 bits, since it travels as two positive int32."""
+        arrays = [(leaf.shape, leaf.dtype) for leaf in self.leaves]
+        text = repr((arrays, sorted(self.streams.items()), self.rounds, self.capacity))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 2
 
     def blocks(self, source: int, target: int) -> Iterator[tuple[int, Block]]:
         """The blocks of a stream in their order, each with its round. Both ends cut alike."""
         total, offset = self.nbytes.get((source, target), 0), 0
         for piece in self.streams.get((source, target), ()):
-            itemsize = self.itemsizes[piece.leaf]
+            itemsize = self.leaves[piece.leaf].itemsize
             for region in cut(piece.region, max(1, self.block_bytes // itemsize)):
                 nbytes = elements(region) * itemsize
                 yield offset * self.rounds // total, Block(piece.leaf, region, piece.held, piece.wanted, nbytes)
@@ -164,5 +167,4 @@ def plan(leaves: Sequence[Leaf], round_bytes: int) -> Routes:
     # A stream's blocks of a round begin within an equal part of it; the last may end beyond.
     fill = most if rounds <= 1 else -(-most // rounds) + widest * block_bytes
     capacity = max(_LEAST_CAPACITY, 1 << max(0, fill - 1).bit_length()) if rounds <= 1 else fill
-    itemsizes = tuple(leaf.itemsize for leaf in leaves)
-    return Routes(itemsizes, dict(copies), dict(streams), dict(nbytes), rounds, capacity, block_bytes)
+    return Routes(tuple(leaves), dict(copies), dict(streams), dict(nbytes), rounds, capacity, block_bytes)

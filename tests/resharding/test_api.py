@@ -67,5 +67,8 @@ def test_bad_calls():
         jaxring.reshard(jax.ShapeDtypeStruct((8, 8), np.float32, sharding=ROWS), WHOLE)
     with pytest.raises(ValueError, match=r"partitioned 4 times|divisible by 4"):
         jaxring.reshard(jax.device_put(np.ones(6, np.float32), WHOLE), ROWS)
-    with pytest.raises(ValueError, match="round_bytes=100 must be 65536 at least"):
-        jaxring.reshard(x, WHOLE, round_bytes=100)
+    for number in (100, (1 << 30) + 1):
+        with pytest.raises(ValueError, match=f"round_bytes={number} must be 65536 at least and 1073741824 at most"):
+            jaxring.reshard(x, WHOLE, round_bytes=number)
+    with pytest.raises(ValueError, match=r"jaxring\.reshard: timeout must be a positive number of seconds, not 0"):
+        jaxring.reshard(x, WHOLE, timeout=0)

@@ -36,7 +36,7 @@ def at(region):
     st.lists(st.tuples(layouts(), layouts(), st.sampled_from([1, 4])), min_size=1, max_size=3), st.integers(64, 4096)
 )
 def test_any_pair_of_layouts(pairs, round_bytes):
-    leaves = [Leaf(itemsize, source, target) for source, target, itemsize in pairs]
+    leaves = [Leaf(SHAPE, f"int{8 * itemsize}", itemsize, source, target) for source, target, itemsize in pairs]
     found = plan(leaves, round_bytes)
     values = np.arange(math.prod(SHAPE)).reshape(SHAPE)
     results = [{p: np.full(SHAPE, -1) for p in leaf.target} for leaf in leaves]
@@ -75,7 +75,7 @@ def test_any_pair_of_layouts(pairs, round_bytes):
 
 def test_copies_share_the_sending():
     everywhere = (((0, 8),),)
-    found = plan([Leaf(1, {0: everywhere, 1: everywhere}, {2: everywhere, 3: everywhere})], 1 << 16)
+    found = plan([Leaf((8,), "int8", 1, {0: everywhere, 1: everywhere}, {2: everywhere, 3: everywhere})], 1 << 16)
     assert sorted(source for source, _ in found.streams) == [0, 1]
 
 

@@ -17,6 +17,7 @@ import jaxring
 
 DIGEST_BYTES = 8
 DEVICES = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+DTYPES = ["float32", "int8", "bfloat16", "bool", "int4", "complex128"]
 SHAPES = [(12, 24), (24,), (4, 12, 6), (144, 96)]
 
 
@@ -77,15 +78,23 @@ def check(comm, leaves, round_bytes):
 
 
 def disagree():
-    """Each process asks for another result, and is told."""
+    """Each process asks for another result, or has another array, and is told."""
     mesh = Mesh(np.array(DEVICES), ("a",))
-    x = made(np.zeros((len(DEVICES), len(DEVICES))), NamedSharding(mesh, P("a")))
-    to = NamedSharding(mesh, P() if jax.process_index() == 0 else P(None, "a"))
-    with pytest.raises(jaxring.JaxringError, match=r"process\(es\) .* mean other arrays or shardings than process"):
-        jaxring.reshard(x, to)
+    rows, columns, whole = (NamedSharding(mesh, spec) for spec in (P("a"), P(None, "a"), P()))
+    side, first = len(DEVICES), jax.process_index() == 0
+    # Another sharding; a dtype of as many bytes; a shape of as many elements, whose routes are the same.
+    differing = (
+        ((side, side), np.float32, whole if first else columns),
+        ((side, side), np.float32 if first else np.int32, whole),
+        ((side, 4) if first else (side, 2, 2), np.float32, whole),
+    )
+    for shape, dtype, to in differing:
+        with pytest.raises(jaxring.JaxringError, match=r"process\(es\) .* mean other arrays or shardings than process"):
+            jaxring.reshard(made(np.zeros(shape, dtype), rows), to)
 
 
 def main():
+    jax.config.update("jax_enable_x64", True)  # for complex128
     comm, moved = jaxring.Communicator(), []
 
     # Without a database and with fixed choices, every process draws the same examples.
@@ -102,7 +111,7 @@ def main():
         leaves = []
         for _ in range(data.draw(st.integers(1, 3))):
             shape = data.draw(st.sampled_from(SHAPES))
-            dtype = data.draw(st.sampled_from([np.dtype(np.float32), np.dtype(np.int8), jax.numpy.dtype("bfloat16")]))
+            dtype = jax.numpy.dtype(data.draw(st.sampled_from(DTYPES)))
             values = (np.arange(math.prod(shape)) % 251).astype(dtype).reshape(shape)
             leaves.append((values, data.draw(shardings(shape)), data.draw(shardings(shape))))
         moved.append(check(comm, leaves, 1 << 16))
