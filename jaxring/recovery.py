@@ -13,6 +13,7 @@ process that has run a collective on a GPU must be started again.
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 import time
@@ -22,6 +23,7 @@ import jax
 import jaxring._native as _native
 from jaxring import _compat
 from jaxring.errors import JaxringError
+from jaxring.launcher.environment import bind_address
 from jaxring.runtime import service
 from jaxring.runtime.cuda import service as cuda_service
 from jaxring.settings import settings
@@ -145,8 +147,18 @@ def _begin_anew(size: int, coordinator: str | None, timeout_s: float) -> None:
         )
     _compat.leave_distributed()
     service.forget()
-    limit = max(1, int(timeout_s))
-    jax.distributed.initialize(coordinator, size, living.index(process), initialization_timeout=limit)
+    jax.distributed.initialize(
+        coordinator,
+        size,
+        living.index(process),
+        initialization_timeout=max(1, int(timeout_s)),
+        coordinator_bind_address=bind_address(coordinator, os.environ),
+    )
+    if jax.process_count() != size:
+        raise JaxringError(
+            f"jaxring.rebuild(size={size}): process {process} has left its job, but JAX counts {jax.process_count()} "
+            "processes in the next one: something has replaced jax.distributed.initialize. Start the processes again."
+        )
 
 
 def _renew(kind: str, timeout_s: float) -> Membership:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _FORCED_DEVICES = re.compile(r"--xla_force_host_platform_device_count=([0-9]+)")
+_BIND = "JAX_COORDINATOR_BIND_ADDRESS"
 
 
 def environment(
@@ -21,10 +22,10 @@ def environment(
     `devices` is the number of CPU devices, None for what `base` says.
     """
     env = dict(base)
+    # By default JAX listens on all interfaces, where any program can write to its store. A host's name is left to it:
+    # on the host itself that often means loopback.
     if _is_number(address.rpartition(":")[0]):
-        # By default JAX listens on all interfaces, where any program can write to its store. A host's name is left to
-        # it: on the host itself that often means loopback.
-        env["JAX_COORDINATOR_BIND_ADDRESS"] = address
+        env[_BIND] = address
     env |= {
         "JAX_COORDINATOR_ADDRESS": address,
         "JAX_NUM_PROCESSES": str(processes),
@@ -44,6 +45,20 @@ def environment(
     if not (env.get("PJRT_NPROC", "").isdecimal() and int(env["PJRT_NPROC"]) >= 2 * devices):
         env["PJRT_NPROC"] = str(threads)
     return env
+
+
+def bind_address(coordinator: str, environ: Mapping[str, str]) -> str | None:
+    """Where process 0 listens when a process's job is replaced by one with this coordinator; None leaves it to JAX.
+
+    JAX would read the variable of ``environ``, which has the port of the job before.
+    """
+    before, (name, _, port) = environ.get(_BIND), coordinator.rpartition(":")
+    if not before:
+        return None
+    host = before.rpartition(":")[0]
+    if host != environ.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[0]:
+        return f"{host}:{port}"
+    return coordinator if _is_number(name) else f"[::]:{port}"
 
 
 def _is_number(host: str) -> bool:

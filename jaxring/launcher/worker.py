@@ -159,11 +159,15 @@ def _from_environment(real: Any) -> Any:
 def _tolerant(real: Any) -> Any:
     """jax.distributed.initialize for a script that calls it itself: checks that it means this job, and does nothing.
 
-    Raises RuntimeError for another number of processes or index.
+    Raises RuntimeError for another number of processes or index. After jax.distributed.shutdown() it is JAX's own
+    function, so that jaxring.rebuild(size=...) can form another job.
     """
 
     @functools.wraps(real)
     def initialize(*args: Any, **kwargs: Any) -> None:
+        if not jax.distributed.is_initialized():
+            real(*args, **kwargs)
+            return
         names = ("coordinator_address", "num_processes", "process_id")
         given = dict(zip(names, args, strict=False)) | kwargs
         for name, variable in (("num_processes", "JAX_NUM_PROCESSES"), ("process_id", "JAX_PROCESS_ID")):

@@ -8,14 +8,54 @@ import sys
 import numpy as np
 import pytest
 
+import jaxring
+from jaxring import recovery
 from tests.recovery import grow_job
 from tests.stress.stress_jobs import Job, coordinator_port, environment
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.slow, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
 SCRIPT = str(pathlib.Path(__file__).parent / "grow_job.py")
+ANEW = """
+import sys
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec as P
+import jaxring
+
+print("formed", jaxring.rebuild(60, size=2, coordinator=sys.argv[1]).processes, jax.process_count())
+mesh = jax.make_mesh((2,), ("x",))
+x = jax.make_array_from_callback((2,), jax.NamedSharding(mesh, P("x")), lambda i: np.arange(1.0, 3.0)[i])
+total = jax.jit(jax.shard_map(lambda v: jaxring.all_reduce(v, "x"), mesh=mesh, in_specs=P("x"), out_specs=P()))(x)
+print("sum", np.asarray(total.addressable_data(0)))
+"""
 
 
+def test_a_job_of_the_launcher_is_formed_anew(tmp_path):
+    script = tmp_path / "anew.py"
+    script.write_text(ANEW, encoding="utf-8")
+    with Job(tmp_path) as job, coordinator_port() as port:
+        command = ["-m", "jaxring.cli", "run", "-n", "2", str(script), f"127.0.0.1:{port}"]
+        job.start([sys.executable, *command], environment())
+        (result,) = job.wait(120)
+    assert result.code == 0, result
+    assert sorted(result.out.splitlines()) == [
+        f"[{p}] {line}" for p in (0, 1) for line in ("formed (0, 1) 2", "sum [3.]")
+    ]
+
+
+def test_a_job_that_jax_does_not_form_is_no_job_of_one_process(monkeypatch):
+    monkeypatch.setattr(recovery._compat, "leave_distributed", lambda: None)
+    monkeypatch.setattr(recovery.service, "forget", lambda: None)
+    monkeypatch.setattr(recovery.jax.distributed, "initialize", lambda *_, **__: None)
+    try:
+        with pytest.raises(jaxring.JaxringError, match=r"JAX counts 1 processes in the next one"):
+            jaxring.rebuild(60, size=2, coordinator="127.0.0.1:1")
+    finally:
+        jaxring.resume()
+
+
+@pytest.mark.slow
 def test_a_job_grows_loses_a_process_and_grows_again(tmp_path):
     with Job(tmp_path) as job, coordinator_port() as one, coordinator_port() as two, coordinator_port() as three:
         at = [f"127.0.0.1:{port}" for port in (one, two, three)]
