@@ -32,7 +32,7 @@ import sys
 
 from jaxring.errors import JaxringError
 from jaxring.launcher import hosts as launch_hosts
-from jaxring.launcher.command import Command, Over
+from jaxring.launcher.command import Command, HostPart
 from jaxring.launcher.environment import environment
 from jaxring.launcher.hosts import REMOTE
 from jaxring.launcher.job import Job
@@ -142,7 +142,7 @@ def _on_hosts(arguments: argparse.Namespace) -> int:
     ]
     options += [arguments.script, *arguments.arguments]
     commands = launch_hosts.commands(hosts, arguments.ssh, arguments.coordinator, options, os.environ)
-    return Job(commands, "all", False, over=Over(hosts=hosts, listen=launch_hosts.Remote)).run()
+    return Job(commands, "all", False, part=HostPart(hosts=hosts, listen=launch_hosts.Remote)).run()
 
 
 def _here(arguments: argparse.Namespace, address: str) -> int:
@@ -164,8 +164,8 @@ def _here(arguments: argparse.Namespace, address: str) -> int:
         rest = [*last, str(os.getpid()), arguments.script, *arguments.arguments]
         commands.append(Command(functools.partial(_argv, worker, rest), env))
     tell = launch_hosts.tell if arguments.remote else None
-    over = Over(first, tell=tell, until_input_ends=arguments.remote)
-    return Job(commands, arguments.output, not arguments.no_prefix, restart, over, arguments.log_dir).run()
+    part = HostPart(first, tell=tell, until_input_ends=arguments.remote)
+    return Job(commands, arguments.output, not arguments.no_prefix, restart, part, arguments.log_dir).run()
 
 
 def _argv(worker: list[str], rest: list[str], report: int) -> list[str]:

@@ -22,9 +22,15 @@ class Command(NamedTuple):
     lifeline: bool = False
 
 
-class Over(NamedTuple):
-    """A job that is part of one over hosts: the number of its first process, the names of the hosts whose launchers it
-    starts, what hears of reports, and whether it ends when its standard input does, as such launchers do."""
+class HostPart(NamedTuple):
+    """What a launcher has to do with a job over several hosts; the defaults are those of a job on one host.
+
+    ``first``: the number of its first process. ``hosts``: the names of the hosts, where its processes are their
+    launchers. ``tell(rank, report)`` hands on what a process reports, to the launcher that has started this one.
+    ``listen(sink, then)`` makes the stream for the standard error of a host's launcher: reports in it go to ``then``,
+    the rest to ``sink``. ``until_input_ends``: the job ends when standard input does, because the launcher that has
+    started this one is gone.
+    """
 
     first: int = 0
     hosts: Sequence[str] = ()

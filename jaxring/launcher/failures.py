@@ -82,8 +82,13 @@ class Failures:
         return self.first is None and bool(self._reports or self._silent)
 
     def reported(self, rank: int, report: Report) -> None:
-        """The script of this process has ended by an exception; the process may live on for a while."""
-        self._reports.setdefault(rank, report)
+        """The script of this process has ended by an exception; the process may live on for a while.
+
+        A host's launcher hands on the reports of several processes: the first one counts that is no echo of another's.
+        """
+        known = self._reports.get(rank)
+        if known is None or (self.first is None and known.echo and not report.echo):
+            self._reports[rank] = report
 
     def unreported(self, rank: int) -> None:
         """The process is started again."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import BinaryIO
 
-# The options of a launcher that another one has started.
+# The option of a launcher that another one has started.
 REMOTE = "--started-by-ssh"
 _MARK = b"\x1ejaxring-report "
 # Variables that a host's processes have from here.
@@ -54,7 +54,8 @@ def commands(
     if not coordinator:
         match = _HOST.fullmatch(hosts[0])
         assert match is not None
-        coordinator = f"{match[1]}:{random.SystemRandom().choice(_PORTS)}"
+        host = f"[{match[1]}]" if ":" in match[1] else match[1]
+        coordinator = f"{host}:{random.SystemRandom().choice(_PORTS)}"
     variables = [f"{name}={value}" for name, value in environ.items() if _HANDED_ON.fullmatch(name)]
     made = []
     for number, host in enumerate(hosts):
@@ -86,16 +87,20 @@ class Remote(Stream):
     def _write(self, lines: Sequence[bytes]) -> None:
         rest = []
         for line in lines:
-            found = _read(line) if line.startswith(_MARK) else None
+            # What writes straight to that error output, as a progress bar does, may have left a line unfinished.
+            before, mark, after = line.rpartition(_MARK)
+            found = _read(after) if mark else None
             if found is None:
                 rest.append(line)
-            else:
-                self._then(found)
+                continue
+            self._then(found)
+            if before:
+                rest.append(before + b"\n")
         super()._write(rest)
 
 
-def _read(line: bytes) -> report.Report | None:
-    rank, _, encoded = line.removeprefix(_MARK).partition(b" ")
+def _read(told: bytes) -> report.Report | None:
+    rank, _, encoded = told.partition(b" ")
     found = report.decode(encoded)
     if found is None or not rank.isdigit():
         return None

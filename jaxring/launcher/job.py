@@ -9,17 +9,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import pathlib
 import selectors
 import signal
 import subprocess
 import sys
 import time
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
 
-from jaxring.launcher.command import Command, Input, Over
+from jaxring.launcher.command import Command, HostPart, Input
 from jaxring.launcher.failures import Failures
-from jaxring.launcher.streams import Reports, Sink, Stream
+from jaxring.launcher.streams import Log, Reports, Sink, Stream
 
 if TYPE_CHECKING:
     import types
@@ -47,17 +46,17 @@ class Job:
         output: str,
         prefix: bool,
         restart: Restart | None = None,
-        over: Over = Over(),  # noqa: B008 - immutable
+        part: HostPart = HostPart(),  # noqa: B008 - immutable
         log_dir: str = "",
     ) -> None:
-        self._over, self._log_dir = over, log_dir
-        self._commands = dict(enumerate(commands, over.first))
+        self._part, self._log_dir = part, log_dir
+        self._commands = dict(enumerate(commands, part.first))
         self._restart = restart
         self._output, self._prefix = output, prefix
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._selector = selectors.DefaultSelector()
         self._tails: dict[int, Stream] = {}
-        self._failures = Failures(over.hosts)
+        self._failures = Failures(part.hosts)
         self._started: set[int] = set()
         self._code = 0
         self._signals: list[int] = []
@@ -73,7 +72,7 @@ class Job:
         """
         previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            if self._over.until_input_ends:
+            if self._part.until_input_ends:
                 self._watch(os.fdopen(os.dup(0), "rb", buffering=0), Input(lambda: self._signals.append(signal.SIGINT)))
             for rank, command in self._commands.items():
                 if self._signals:
@@ -86,9 +85,10 @@ class Job:
                 self._show_tail()
                 self._start_again()
                 self._end_if_due()
+            interrupted = bool(self._signals)  # before standard input is given up, which counts as one
             self._drain()
             summary = self._failures.summary()
-            if summary is not None and not self._signals:
+            if summary is not None and not interrupted:
                 _say(summary)
             return self._code
         finally:
@@ -106,10 +106,10 @@ class Job:
         hidden = self._output == "rank0" and rank != 0
         out = subprocess.DEVNULL if hidden and not self._log_dir else pipe
         # In a group of its own, a child that reads from the terminal would be stopped; a pipe or file it may read.
-        stdin = None if rank == 0 and not os.isatty(0) and not self._over.until_input_ends else subprocess.DEVNULL
+        stdin = None if rank == 0 and not os.isatty(0) and not self._part.until_input_ends else subprocess.DEVNULL
         if command.lifeline:
             stdin = subprocess.PIPE
-        again = rank in self._started
+        log = self._log(rank)
         self._started.add(rank)
         reads, writes = os.pipe()
         pass_fds = (writes, self._restart.read_end) if self._restart is not None and rank == 0 else (writes,)
@@ -129,13 +129,12 @@ class Job:
         self._watch(reports, Reports(functools.partial(self._report, rank)))
         self._children[rank] = child
         label = f"[{rank}] ".encode() if self._prefix else b""
-        log = self._log(rank, again)
         if child.stdout is not None:
             self._watch(child.stdout, Stream(label, None if hidden else sys.stdout.buffer, log))
         if child.stderr is not None:
-            if command.lifeline and self._over.listen is not None:
+            if command.lifeline and self._part.listen is not None:
                 hear = functools.partial(self._report, rank)
-                self._watch(child.stderr, self._over.listen(sys.stderr.buffer, hear))
+                self._watch(child.stderr, self._part.listen(sys.stderr.buffer, hear))
                 return
             stream = Stream(label, None if hidden else sys.stderr.buffer, log)
             self._watch(child.stderr, stream)
@@ -144,16 +143,12 @@ class Job:
 
     def _report(self, rank: int, report: Report) -> None:
         self._failures.reported(rank, report)
-        if self._over.tell is not None:
-            self._over.tell(rank, report)
+        if self._part.tell is not None:
+            self._part.tell(rank, report)
 
-    def _log(self, rank: int, again: bool) -> BinaryIO | None:
+    def _log(self, rank: int) -> Log | None:
         """The file for the process's output: of a process that is started again, one file."""
-        if not self._log_dir:
-            return None
-        path = pathlib.Path(self._log_dir) / f"process_{rank}.log"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("ab" if again else "wb", buffering=0)
+        return Log(self._log_dir, rank, rank in self._started, _say) if self._log_dir else None
 
     def _watch(self, pipe: IO[bytes], sink: Sink) -> None:
         os.set_blocking(pipe.fileno(), False)
@@ -219,7 +214,7 @@ class Job:
         # Reports that lie in their pipes may be older than those that have been read.
         self._read_all()
         deferred = [rank for rank in self._children if self._restart is not None and self._restart.would_take(rank)]
-        if self._over.hosts:
+        if self._part.hosts:
             # Reports of hosts come by several ways: one that another may be the cause of waits for its host's end.
             deferred = [rank for rank in self._failures.echoes() if rank in self._children]
         first = self._failures.decide({rank: child.pid for rank, child in self._children.items()}, deferred)

@@ -30,7 +30,7 @@ class Restart:
         return True
 
     def close(self) -> None:
-        """Whether process 0 is the only one left."""
+        """Process 0 is the only one left: it waits no longer."""
         if self._write_end >= 0:
             os.close(self._write_end)
             self._write_end = -1

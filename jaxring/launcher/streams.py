@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pathlib
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from jaxring.errors import JaxringError
 from jaxring.launcher import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from io import FileIO
 
 TAIL_BYTES = 8192
 _LONG_LINE_BYTES = 1 << 20
@@ -25,13 +28,60 @@ class Sink(Protocol):
         """The pipe is at its end."""
 
 
+class Log:
+    """A file in ``folder`` that has all output of process ``rank``, both streams; what is there is kept with ``again``.
+
+    Raises JaxringError where it cannot be made, unless with ``again``. The job goes on without a log that cannot be
+    written later, as on a full disk: ``say`` is told once.
+    """
+
+    def __init__(self, folder: str, rank: int, again: bool, say: Callable[[str], None]) -> None:
+        self._rank, self._say, self._streams = rank, say, 2
+        self._file: FileIO | None = None
+        path = pathlib.Path(folder) / f"process_{rank}.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab" if again else "wb", buffering=0)
+        except OSError as error:
+            if not again:
+                raise JaxringError(
+                    f"Cannot write the log of process {rank}, {path}: {error.strerror}. Choose another --log-dir."
+                ) from error
+            self._give_up(error)
+
+    def write(self, data: bytes) -> None:
+        """Add output."""
+        rest = memoryview(data)
+        try:
+            while self._file is not None and rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._give_up(error)
+
+    def end(self) -> None:
+        """One of the two streams is at its end."""
+        self._streams -= 1
+        if not self._streams:
+            self._close()
+
+    def _give_up(self, error: OSError) -> None:
+        self._say(f"cannot write the log of process {self._rank}: {error.strerror}; it ends here")
+        self._close()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
+
+
 @dataclasses.dataclass
 class Stream:
     """One output of one child. `sink` None keeps the last TAIL_BYTES instead of forwarding. `log` has all of it."""
 
     prefix: bytes
     sink: BinaryIO | None
-    log: BinaryIO | None = None
+    log: Log | None = None
     pending: bytearray = dataclasses.field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> None:
@@ -50,6 +100,8 @@ class Stream:
 
     def end(self) -> None:
         """Write what is left, unless it is kept for `finish`."""
+        if self.log is not None:
+            self.log.end()
         if self.sink is not None:
             self.finish()
 

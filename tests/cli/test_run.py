@@ -14,7 +14,8 @@ import pytest
 
 from jaxring.cli import main
 from jaxring.cli.run import environment
-from jaxring.launcher.streams import Stream
+from jaxring.launcher.hosts import REMOTE
+from jaxring.launcher.streams import Log, Stream
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
@@ -249,3 +250,48 @@ def test_a_process_that_fails_is_started_again_so_often(run):
     code, out, err = run(FAILS, "-n", "1", *options, arguments=("0",))
     assert (code, out) == (3, ["[0] start of 0 1"])
     assert "started again" not in err
+
+
+def test_a_log_has_both_streams_and_ends_where_its_disk_is_full(tmp_path, capsys):
+    said = []
+    log = Log(str(tmp_path / "new"), 3, False, said.append)
+    streams = [Stream(b"", None, log) for _ in range(2)]
+    for stream, text in zip(streams, (b"out\n", b"err\n"), strict=True):
+        stream.feed(text)
+        stream.end()
+    assert (tmp_path / "new" / "process_3.log").read_bytes() == b"out\nerr\n"
+    assert log._file is None  # closed with the second stream
+    (tmp_path / "process_0.log").symlink_to("/dev/full")
+    full = Stream(b"", sys.stdout.buffer, Log(str(tmp_path), 0, True, said.append))
+    full.feed(b"one\n")
+    full.feed(b"two\n")
+    full.end()
+    assert said == ["cannot write the log of process 0: No space left on device; it ends here"]
+    assert capsys.readouterr().out == "one\ntwo\n"
+
+
+def test_a_full_disk_does_not_end_the_job(run, tmp_path):
+    (tmp_path / "process_1.log").symlink_to("/dev/full")
+    code, out, err = run(SAY_ALL, "-n", "2", "--no-init", "--log-dir", str(tmp_path))
+    assert (code, sorted(out)) == (0, ["[0] out 0", "[1] out 1"])
+    assert err.count("cannot write the log of process 1: No space left on device") == 1
+    assert sorted((tmp_path / "process_0.log").read_text().splitlines()) == ["err", "out 0"]
+
+
+def test_a_log_that_cannot_be_made_is_told_before_anything_starts(run, tmp_path):
+    (tmp_path / "file").touch()
+    code, out, err = run(SAY_ALL, "-n", "2", "--no-init", "--log-dir", str(tmp_path / "file"))
+    assert (code, out) == (1, [])
+    assert "Traceback" not in err
+    assert f"Cannot write the log of process 0, {tmp_path}/file/process_0.log: " in err
+
+
+def test_the_launcher_of_one_host_says_its_summary(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("import os; raise SystemExit(3 + int(os.environ['JAX_PROCESS_ID']))", encoding="utf-8")
+    command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--no-init", REMOTE, str(script)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    err = child.stderr.read()  # its input stays open
+    child.communicate(timeout=60)
+    assert child.returncode in (3, 4)
+    assert " failed first: exit code " in err

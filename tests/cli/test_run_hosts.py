@@ -11,7 +11,7 @@ import pytest
 from jaxring.cli import main
 from jaxring.errors import JaxringError
 from jaxring.launcher import hosts
-from jaxring.launcher.environment import environment
+from jaxring.launcher.environment import bind_address, environment
 from jaxring.launcher.failures import Failures
 from jaxring.launcher.report import Report, encode
 
@@ -65,6 +65,18 @@ def test_the_coordinator_is_bound_to_an_address_and_not_to_a_name():
     assert bound not in environment({}, "hosta:5", 2, 0, None)
 
 
+def test_the_next_coordinator_is_bound_to_its_own_port():
+    def bound(coordinator, before, address="127.0.0.1:5"):
+        names = {"JAX_COORDINATOR_BIND_ADDRESS": before, "JAX_COORDINATOR_ADDRESS": address}
+        return bind_address(coordinator, names)
+
+    assert bound("10.0.0.1:7", "127.0.0.1:5") == "10.0.0.1:7"
+    assert bound("[::1]:7", "127.0.0.1:5") == "[::1]:7"
+    assert bound("hosta:7", "127.0.0.1:5") == "[::]:7"
+    assert bound("hosta:7", "0.0.0.0:5") == "0.0.0.0:7"  # what the user has chosen
+    assert bound("hosta:7", "") is None
+
+
 def test_reports_are_taken_out_of_what_a_host_says():
     said, heard = io.BytesIO(), []
     stream = hosts.Remote(said, heard.append)
@@ -75,6 +87,35 @@ def test_reports_are_taken_out_of_what_a_host_says():
     assert said.getvalue() == b"[3] a traceback\n" + hosts._MARK + b"x nonsense\nmore\n"
     assert [(each.kind, each.message) for each in heard] == [("process 3: ValueError", "my own bug")]
     assert abs(heard[0].when - time.monotonic()) < 60  # this host's clock
+
+
+def test_a_report_is_taken_from_behind_an_unfinished_line():
+    said, heard = io.BytesIO(), []
+    stream = hosts.Remote(said, heard.append)
+    stream.feed(b"\r 45%|##" + hosts._MARK + b"3 " + encode(CAUSE) + b"\r 50%|###")
+    stream.end()
+    assert said.getvalue() == b"\r 45%|##\n\r 50%|###\n"
+    assert [each.message for each in heard] == ["my own bug"]
+
+
+def test_a_hosts_own_cause_is_named_though_its_echo_was_read_first():
+    failures = Failures(["a", "b"])
+    alive = {0: 1 << 30, 1: (1 << 30) + 1}
+    failures.reported(1, ECHO)
+    assert failures.decide(alive, failures.echoes()) is None
+    failures.reported(1, CAUSE)
+    failures.reported(1, ECHO)
+    assert failures.decide(alive, failures.echoes()).cause() == str(CAUSE)
+    # What comes once that is known changes nothing.
+    failures.reported(0, ECHO)
+    failures.reported(0, CAUSE)
+    assert failures.summary().endswith("host a failed because of it")
+
+
+def test_an_ipv6_address_gets_brackets():
+    (made,) = hosts.commands(["u@fd00::1"], "ssh", "", [], {})
+    words = shlex.split(made.argv(3)[-1])
+    assert words[words.index("--coordinator") + 1].startswith("[fd00::1]:")
 
 
 def test_the_cause_is_named_though_its_echo_was_read_first():
