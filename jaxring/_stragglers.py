@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # So many of the last executions of a call are looked at, and so many have to be there.
 WINDOW, FEWEST = 20, 8
+# Executions that callers keep: what lasts longer is said to have lasted so long.
+KEPT = 8 * WINDOW
 # In this share of them a process has to be late, by this share of the time between two executions, at least so long,
 # and longer than the clocks may differ.
 _SHARE, _OF_PERIOD, _LEAST_NS, _ERRORS = 0.75, 0.1, 1_000_000, 4

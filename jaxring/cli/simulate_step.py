@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from jaxring.cli import tables
 from jaxring.errors import JaxringError
+from jaxring.plan import labels
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.settings.sizes import shown
 from jaxring.simulate import training
@@ -116,12 +117,9 @@ def write(prefix: pathlib.Path, traces: Iterable[bytes]) -> None:
 
 def _recorded(data: bytes, path: pathlib.Path) -> list[training.Entry]:
     """The collectives that ended well in a flight record, and the computation between them."""
-    # Only here, because it imports jax, without which the command starts several times as fast.
-    from jaxring.profiler.spans import plan
-
     records = []
     for record in flight.parse(data).records:
-        label = plan(record.label)
+        label = labels.parse(record.label)
         collective, nbytes = label.get("collective"), label.get("nbytes")
         if record.state == "done" and collective in COLLECTIVES and isinstance(nbytes, int) and nbytes > 0:
             records.append((record.launched / 1000, record.ended / 1000, str(collective), nbytes))

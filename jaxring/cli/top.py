@@ -164,6 +164,8 @@ class _screen:  # noqa: N801
 
 
 def _tables(view: View) -> list[Any]:
+    from rich.text import Text
+
     from jaxring.cli.tables import table
 
     processes = [
@@ -196,5 +198,5 @@ def _tables(view: View) -> list[Any]:
     return [
         table(title, heads, processes),
         table("calls", ("call", "bytes", "way", "1/s", "us", "busbw GB/s", "comes last"), calls),
-        *(str(each) for each in view.stragglers),
+        *(Text(str(each)) for each in view.stragglers),
     ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from jaxring.plan import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +51,7 @@ def spans(records: Iterable[Recorded], now_ns: int) -> list[Span]:
         end = max(record.launched, now_ns) if record.state == "running" else record.ended
         line = next((i for i, until in enumerate(free) if until <= record.launched), len(free))
         free[line:] = [end, *free[line + 1 :]]
-        name, arguments = _describe(plan(record.label))
+        name, arguments = _describe(labels.parse(record.label))
         arguments |= {"execution": record.sequence, "operation": record.number, "state": record.state}
         arguments["waited_us"] = (record.launched - record.arrived) // 1000
         result.append(Span(name, record.launched, end, line, arguments))
@@ -60,15 +61,6 @@ def spans(records: Iterable[Recorded], now_ns: int) -> list[Span]:
 def track(line: int) -> str:
     """The name of a line: each one has its own."""
     return "operations" if line == 0 else f"operations {line + 1}"
-
-
-def plan(label: str) -> dict[str, Any]:
-    """A label's content, {} where it has none or is malformed: a flight record may come from anywhere."""
-    try:
-        found = json.loads(label)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _describe(plan: dict[str, Any]) -> tuple[str, dict[str, str | int]]:

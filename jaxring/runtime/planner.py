@@ -108,7 +108,7 @@ class Planner:
         )
         schedule = plan_spec.schedule()
         local = [rank for rank, place in enumerate(placement) if place.process == process]
-        key = _key(request, spec, placement, membership.epoch)
+        key = _key(request, spec, placement, membership.epoch, _start(placement, world))
         request.identify(key, _HALVES[half], process)
         try:
             most = max(interfaces, settings().nsocks)
@@ -266,11 +266,23 @@ def _say_profiles_differ(one: str, other: str) -> None:
     )
 
 
-def _key(request: _native.PlanRequest, spec: CallSpec, placement: list[RankPlace], epoch: int) -> int:
-    """The same number in all processes of the group for one call site, and for both halves of a message queue."""
+def _start(placement: Sequence[RankPlace], world: World | None) -> str:
+    """Random text that names this start of the group's first process in the job, the same in all processes of it.
+
+    "" for a group within one process, which no other one takes part in.
+    """
+    return "" if world is None else world.info(placement[0].process).token
+
+
+def _key(request: _native.PlanRequest, spec: CallSpec, placement: list[RankPlace], epoch: int, start: str) -> int:
+    """The same number in all processes of the group for one call site, and for both halves of a message queue.
+
+    ``start`` keeps the keys apart of a job and of one that replaces it (`rebuild(size=...)`), whose epochs begin at 0
+    again: a flight record has the operations of both.
+    """
     devices = [place.device for place in placement]
     if spec.half == "both":
         identity = f"{request.spec}/{request.ordinal}/{devices}"
     else:
         identity = f"p2p/{spec.tag}/{spec.perm}/{devices}"
-    return schedules.number(f"{epoch}/{identity}", 8)
+    return schedules.number(f"{start}/{epoch}/{identity}", 8)

@@ -94,7 +94,8 @@ def ensure_started() -> None:
         announce(os.environ, version())
         if configured.faults:
             logger.warning("JAXRING_FAULTS is set: faults are injected into messages")
-        # The command `jaxring` takes part in no job, and `trace diff` would find it behind all others.
+        # What the command `jaxring` runs, also as a job of its own, is no part of the job whose records are kept there:
+        # `trace diff` would find it behind all others.
         folder = "" if _command.this_process() else configured.trace_dir
         try:
             _start(configured, new_file(folder))
@@ -164,18 +165,23 @@ def forget() -> None:
 def _serve() -> None:
     kept = False
     named: tuple[int, int, str] | None = None
-    watch = StragglerWatch(_native)
+    watch: StragglerWatch | None = None
     while not _stop.is_set():
         request = _native.next_request(_POLL_S)
-        named = _name(named)
+        before, named = named, _name(named)
         _warn()
-        if named and settings().stall_warning:
-            for sentence in watch.look(time.monotonic()):
-                logger.warning("%s", sentence)
+        if named != before:  # in another job the numbers mean other processes
+            watch = StragglerWatch(_native, named[0]) if named and settings().stall_warning else None
         try:
             _job.converse()
         except Exception:
             logger.exception("comparing programs with other processes failed")
+        try:
+            for sentence in watch.look(time.monotonic()) if watch is not None else ():
+                logger.warning("%s", sentence)
+        except Exception:
+            logger.exception("looking for stragglers failed; this process looks no more")
+            watch = None
         if request is None:
             continue
         if not kept:

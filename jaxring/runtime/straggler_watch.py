@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import collections
-import json
 from typing import TYPE_CHECKING, Any
 
-from jaxring import _compat
-from jaxring._stragglers import WINDOW, Arrival, Execution, Sample, find
-from jaxring.plan.collectives import COLLECTIVES
+from jaxring._stragglers import KEPT, Arrival, Execution, Sample, find
+from jaxring.plan import labels
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -16,15 +14,15 @@ if TYPE_CHECKING:
 _EVERY_S = 2.0
 # The same is said again after so long.
 _AGAIN_S = 600.0
-_EXECUTIONS = 8 * WINDOW
 _SAMPLES = 256
 
 
 class StragglerWatch:
-    """Used by one thread. ``native``: the engine's module."""
+    """Used by one thread. ``native``: the engine's module. ``process``: this one's index in its job, for good."""
 
-    def __init__(self, native: ModuleType | Any) -> None:
+    def __init__(self, native: ModuleType | Any, process: int) -> None:
         self._native = native
+        self._own = f"process {process}"
         self._looked = 0.0
         self._executions: collections.OrderedDict[tuple[int, int], tuple[str, dict[str, Arrival]]] = (
             collections.OrderedDict()
@@ -33,15 +31,12 @@ class StragglerWatch:
             lambda: collections.deque(maxlen=_SAMPLES)
         )
         self._told: dict[tuple[str, str], float] = {}
-        self._own = ""
 
     def look(self, now: float) -> list[str]:
         """Warnings about processes that hold others up, at most every two seconds. ``now``: time.monotonic()."""
         if now - self._looked < _EVERY_S:
             return []
         self._looked = now
-        state = _compat.distributed_state()
-        self._own = f"process {state.process if state is not None else 0}"
         if not self._take():
             return []
         known = [Execution(call, arrivals) for call, arrivals in self._executions.values()]
@@ -74,7 +69,7 @@ class StragglerWatch:
             for meeting in peer.meetings:
                 heard = True
                 self._meet(name, meeting, peer.offset_ns, peer.error_ns)
-        while len(self._executions) > _EXECUTIONS:
+        while len(self._executions) > KEPT:
             self._executions.popitem(last=False)
         return heard
 
@@ -87,14 +82,9 @@ class StragglerWatch:
         key = (meeting.theirs.key, meeting.theirs.sequence)
         if key not in self._executions:
             record = self._native.record(meeting.number)
-            collective = None if record is None else COLLECTIVES.get(_collective(record.label))
-            if collective is None or not collective.needs_all:
+            if record is None or not labels.synchronises(record.label):
                 return
             own = Arrival(meeting.own.launched_ns, meeting.own.idle_ns)
             self._executions[key] = (record.what, {self._own: own})
         theirs = meeting.theirs
         self._executions[key][1][name] = Arrival(theirs.launched_ns - offset, theirs.idle_ns, error)
-
-
-def _collective(label: str) -> str:
-    return str(json.loads(label).get("collective")) if label else ""

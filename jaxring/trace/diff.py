@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxring.profiler.spans import plan
+from jaxring.plan import labels
+from jaxring.trace.clocks import aligned
 from jaxring.trace.lateness import stragglers
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ def compare(flights: Sequence[Flight]) -> Comparison:
     """Finds the processes that are behind in the first operation that has not ended everywhere; later ones wait for it.
 
     Processes are compared by the operations' keys, which are the same in all that take part. A process without a record
-    is most likely the one that is behind: a process that was killed leaves none.
+    is most likely the one that is behind: a process that was killed leaves none. Moments are compared by the clock of
+    the first record, as far as the hosts' clocks have been compared.
     """
+    flights = [flight for flight, _ in aligned(flights)]
     stuck = _first_stuck(flights)
     late = [f"{each}" for each in stragglers(flights, None if stuck is None else stuck.launched)]
     count = _processes(flights, stuck)
@@ -47,7 +50,7 @@ def compare(flights: Sequence[Flight]) -> Comparison:
         + _last(flight, stuck)
         for flight in outside
     ]
-    taking_part = plan(stuck.label).get("processes")
+    taking_part = labels.parse(stuck.label).get("processes")
     known = len({flight.process for flight, _ in inside} | {flight.process for flight in outside})
     if missing and (type(taking_part) is not int or known < taking_part):
         these = "these have" if missing > 1 else "it has"
@@ -67,7 +70,7 @@ def _processes(flights: Sequence[Flight], stuck: Record | None) -> int:
     """How many processes should have a record: all of the job, or those that take part where its size is unknown."""
     count = _of_job(flights)
     if count == 0 and stuck is not None:
-        found = plan(stuck.label).get("processes")
+        found = labels.parse(stuck.label).get("processes")
         count = found if type(found) is int and found < _MOST else 0
     return count
 
@@ -98,7 +101,7 @@ def _first_stuck(flights: Sequence[Flight]) -> Record | None:
 
 def _sides(flights: Sequence[Flight], stuck: Record) -> tuple[list[tuple[Flight, Record]], list[Flight]]:
     """The processes that have begun the operation, with their records, and those that take part and have not."""
-    everybody = plan(stuck.label).get("processes") == (_of_job(flights) or len(flights))
+    everybody = labels.parse(stuck.label).get("processes") == (_of_job(flights) or len(flights))
     inside, outside = [], []
     for flight in flights:
         mine = next((record for record in flight.records if record.key == stuck.key), None)

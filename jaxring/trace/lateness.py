@@ -5,9 +5,8 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING
 
-from jaxring._stragglers import WINDOW, Arrival, Execution, Straggler, find
-from jaxring.plan.collectives import COLLECTIVES
-from jaxring.profiler.spans import plan
+from jaxring._stragglers import KEPT, Arrival, Execution, Straggler, find
+from jaxring.plan import labels
 from jaxring.trace.clocks import aligned
 
 if TYPE_CHECKING:
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
 
     from jaxring.trace.flight import Flight, Record
 
-# Executions of a call that are looked at: what lasts longer is said to have lasted so long.
-_KEPT = 8 * WINDOW
 _RECORDS = 2048
 
 
@@ -38,8 +35,7 @@ def stragglers(flights: Sequence[Flight], until: int | None = None) -> list[Stra
             if until is not None and record.launched > until:
                 continue
             if record.label not in synchronising:
-                collective = COLLECTIVES.get(str(plan(record.label).get("collective")))
-                synchronising[record.label] = collective is not None and collective.needs_all
+                synchronising[record.label] = labels.synchronises(record.label)
             if not synchronising[record.label]:
                 continue
             execution = (record.key, record.sequence)
@@ -51,7 +47,7 @@ def stragglers(flights: Sequence[Flight], until: int | None = None) -> list[Stra
     last = []
     for each in reversed(together):
         kept[each.call] += 1
-        if kept[each.call] <= _KEPT:
+        if kept[each.call] <= KEPT:
             last.append(each)
     begin = last[-1].arrivals if last else {}
     since = min((a.launched for a in begin.values()), default=0)

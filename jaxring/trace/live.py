@@ -1,7 +1,7 @@
-"""What a job does now, from the flight records of its processes on this host: rates, times, and who comes late.
+"""What a job does now, from the flight records of its processes: rates, times, and who comes late.
 
-Two looks at the records make a view of the time between them. The processes of a host have one clock, so their moments
-can be compared; processes of other hosts are not seen.
+Two looks at the records make a view of the time between them. The records are those of the processes of this host or,
+with `jaxring top --from`, of all hosts, whose moments are brought to one clock.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from jaxring.plan import labels
 from jaxring.plan.collectives import COLLECTIVES
-from jaxring.profiler.spans import plan
 from jaxring.trace.clocks import aligned
 from jaxring.trace.lateness import stragglers
 
@@ -48,7 +48,7 @@ class Process:
 class Call:
     """One call of the program in a view. ``nbytes``: of a rank's input. ``us``: mean time from launch to end;
     ``per_second``: executions; ``busbw``: GB/s as nccl-tests counts it, while it runs; ``latest``: the process that
-    came last most often, and in which share of the executions, where several processes of this host take part."""
+    came last most often, and in which share of the executions, where the records of several that take part are seen."""
 
     what: str
     nbytes: int
@@ -154,7 +154,7 @@ def _calls(
     for what, by_process in by_call.items():
         name, records = max(by_process.items(), key=lambda item: len(item[1]))
         executions = len(records) * scale[name]
-        facts = plan(next((r.label for r in records if r.label), ""))
+        facts = labels.parse(next((r.label for r in records if r.label), ""))
         us = _mean([r.ended - r.launched for each in by_process.values() for r in each]) / 1e3
         nbytes, ranks, processes = (_number(facts.get(name)) for name in ("nbytes", "ranks", "processes"))
         collective = COLLECTIVES.get(str(facts.get("collective")))

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxring.profiler.spans import plan
+from jaxring.plan import labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,7 +85,7 @@ class Totals:
         return youngest, {r.number for r in flight.records if not r.ended}
 
     def _add(self, name: str, record: Record) -> None:
-        facts = plan(record.label)
+        facts = labels.parse(record.label)
         way = f"{facts.get('algorithm', '?')}/{facts.get('protocol', '?')}"
         total = self.operations[Operations(name, str(facts.get("collective", "?")), record.what, way)]
         total.count += 1

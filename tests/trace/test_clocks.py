@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from jaxring._stragglers import Sample
 from jaxring.trace import view
 from jaxring.trace.clocks import aligned
@@ -89,3 +91,17 @@ def test_a_late_process_of_another_host_is_named_in_diff_and_view():
     # With a process that computes more the cause is another one, and clocks that differ by more say nothing.
     assert [each.cause for each in stragglers(chain(late=40 * MS, asleep=False))] == ["compute"]
     assert not stragglers(chain(late=40 * MS, error=6 * MS))
+
+
+def test_who_is_behind_and_late_is_said_by_one_clock():
+    # All but process 1 are in the next step; by its own host's clock each would have begun it seconds apart.
+    flights = chain(late=40 * MS, error=0)
+    for process in (0, 2):
+        each = flights[process]
+        launched = 100 * MS * 20 + OFFSETS[process] + each.shift
+        stuck = Record(21, 20, 71, "all_gather y", LABEL, launched, launched, 0, "running")
+        flights[process] = dataclasses.replace(each, records=(*each.records, stuck))
+    behind, late = compare(flights).sentences
+    assert behind.startswith("Process 1 (pid 7 on host1) is behind: it has not begun all_gather y")
+    assert behind.endswith("all_reduce x, execution 19, done 0.04 s before the others began.")
+    assert late == str(stragglers(chain(late=40 * MS, error=0))[0])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
+import types
 
 import pytest
 
-from jaxring.cli import main
+from jaxring._stragglers import Straggler
+from jaxring.cli import main, top
 from jaxring.trace.flight import Flight, Record
 from jaxring.trace.live import view
 from tests.stress.stress_jobs import ROOT, Job, environment
@@ -51,6 +54,13 @@ def test_calls_come_by_the_time_that_they_take_and_records_may_be_damaged():
     assert (seen.calls[0].busbw, seen.calls[0].latest, seen.calls[0].way) == (0, "", "?/?")
     assert seen.processes[0].late_us == 0
     json.dumps(seen.as_json())
+
+
+def test_what_stands_in_brackets_is_no_markup_of_the_screen(capsys):
+    late = Straggler("process 1", "all_reduce at [/a]", "input", "[bold]why", 1.0, 0.0, 1, 1, 1.0)
+    seen = dataclasses.replace(view("a job", [], flights([record(1, 0, 1)]), 0, MS), stragglers=(late,))
+    top._screen(types.SimpleNamespace(json=False, once=True))._show(seen)
+    assert "process 1 comes late to all_reduce at [/a], " in capsys.readouterr().out
 
 
 def test_operations_that_newer_ones_have_pushed_out_are_counted():
