@@ -12,7 +12,7 @@ import jaxring._native as _native
 from jaxring import _compat
 from jaxring.errors import JoinError
 from jaxring.runtime.agreement import Agreement
-from jaxring.runtime.viewing import Door
+from jaxring.runtime.viewing import FlightService
 from jaxring.settings import settings
 from jaxring.world.join import World
 from jaxring.world.membership import Membership, first
@@ -102,7 +102,7 @@ class Job:
             epoch=membership.epoch,
             members=membership.processes,
             serving=serving,
-            door=Door(_native.record_memory, coordinator, settings().tls),
+            viewer_service=FlightService(_native.record_memory, coordinator, settings().tls),
         )
 
     def leave(self, deadline: float) -> None:

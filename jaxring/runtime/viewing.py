@@ -6,6 +6,7 @@ top --share` on the job's host writes that to a file, which is taken to the othe
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
     from jaxring.world.identity import ProcessInfo
     from jaxring.world.published import Published
 
-MEMORY = "jaxring-door"
+MEMORY = "jaxring-viewing-access"
 MAX_ACCESS_BYTES = 1 << 20
 # A process answers so many viewers at a time, each with a copy of its record.
 _AT_ONCE = 4
+# The longest wait for a viewer's request, and for one of several addresses of a process to answer.
+_REQUEST_S, _ADDRESS_S = 5.0, 2.0
 _ADDRESSES = 64
 
 
@@ -73,8 +76,8 @@ def _processes(value: Any) -> dict[int, tuple[tuple[str, int], ...]]:
     return found
 
 
-class Door:
-    """One process's side, for a World. Safe from any thread.
+class FlightService:
+    """Shows one process's flight record to viewers, for its World. Safe from any thread.
 
     ``record`` returns the process's flight record; ``tls``: whether the job encrypts.
     """
@@ -109,19 +112,21 @@ class Door:
         return {str(index): where for index, where in _addresses(there).items()}
 
     def answer(self, sock: socket.socket, session: Session, deadline: float) -> None:
-        """Serve a viewer's one request. Raises JoinError for what is refused, ValueError for nonsense, OSError."""
-        request = session.receive(sock, deadline)
-        what = wire.text(request.get("view"), "view", 16)
-        if what not in ("members", "record"):
-            raise JoinError(f"There is no view {what!r} of a job.")
-        if self._tls:
-            raise JoinError(
-                "This job encrypts what it sends (JAXRING_NET=TLS), which a view from another host does not do: look "
-                "from its hosts."
-            )
+        """Serve a viewer's one request. Raises JoinError for what is refused, ValueError for a malformed request,
+        OSError."""
+        # Before anything is read: a viewer that asks nothing holds a thread, too.
         if not self._slots.acquire(blocking=False):
             raise JoinError(f"{_AT_ONCE} viewers are being answered: look again.")
         try:
+            request = session.receive(sock, min(deadline, time.monotonic() + _REQUEST_S))
+            what = wire.text(request.get("view"), "view", 16)
+            if what not in ("members", "record"):
+                raise JoinError(f"There is no view {what!r} of a job.")
+            if self._tls:
+                raise JoinError(
+                    "This job encrypts what it sends (JAXRING_NET=TLS), which a view from another host does not do: "
+                    "look from its hosts."
+                )
             data = self._record() if what == "record" else wire.encode(self._members())
             session.send(sock, {"ok": True, "bytes": len(data), "now": time.time_ns()}, deadline)
             session.send_bulk(sock, zlib.compress(data, 1), deadline)
@@ -134,29 +139,41 @@ def _addresses(infos: list[ProcessInfo]) -> dict[int, tuple[tuple[str, int], ...
 
 
 def look(access: Access, process: int, what: str, deadline: float) -> tuple[bytes, int]:
-    """Ask a process: "record" or "members"; what it says, and when, in ns since 1970 by its clock.
+    """Ask a process for "record" or "members": what it says, and when, in ns since 1970 by its clock.
 
     Raises JoinError where it refuses or is not there by ``deadline`` (time.monotonic seconds).
     """
     import socket
 
     reasons = []
-    for address, port in access.processes[process]:
+    addresses = access.processes[process]
+    for number, (address, port) in enumerate(addresses, 1):
+        # An interface that cannot be reached from here may drop what is sent to it.
+        limit = deadline if number == len(addresses) else min(deadline, time.monotonic() + _ADDRESS_S)
         try:
-            with socket.create_connection((address, port), max(0.01, deadline - time.monotonic())) as sock:
-                session = handshake.authenticate(sock, access.key, handshake.VIEWER, process, deadline)
-                session.send(sock, {"view": what}, deadline)
+            with socket.create_connection((address, port), max(0.01, limit - time.monotonic())) as sock:
+                session = handshake.authenticate(sock, access.key, handshake.VIEWER, process, limit)
+                # A process that refuses at once may have closed the connection; its answer is there still.
+                with contextlib.suppress(ConnectionError):
+                    session.send(sock, {"view": what}, deadline)
                 answer = session.receive(sock, deadline)
                 if "error" in answer:
                     raise JoinError(f"Process {process} refuses: {wire.text(answer['error'], 'error', 4096)}")
                 size = wire.integer(answer.get("bytes"), "bytes", 0, handshake.MAX_BULK_BYTES)
-                data = zlib.decompressobj().decompress(session.receive_bulk(sock, deadline), size)
-                if len(data) != size:
-                    raise ValueError(f"{len(data)} bytes came instead of {size}")
+                data = _decompressed(session.receive_bulk(sock, deadline), size)
                 return data, wire.integer(answer.get("now"), "now", 0, 1 << 63)
         except (OSError, ValueError, zlib.error) as error:
             reasons.append(f"{address} port {port}: {error}")
     raise JoinError(f"Process {process} of {access.job} does not answer ({'; '.join(reasons)}).")
+
+
+def _decompressed(data: bytes, size: int) -> bytes:
+    """The ``size`` bytes that ``data`` holds. Raises ValueError for another number, zlib.error."""
+    # At most one byte too many; a limit of 0 would be none.
+    found = zlib.decompressobj().decompress(data, size + 1)
+    if len(found) != size:
+        raise ValueError(f"{'more' if len(found) > size else len(found)} bytes came instead of {size}")
+    return found
 
 
 def members(access: Access, deadline: float) -> Access:
@@ -176,7 +193,11 @@ def shared(pids: list[int]) -> Access:
     """What the memory of these processes of this host holds for viewers. Raises JaxringError where there is nothing."""
     found: list[Access] = []
     for pid in pids:
-        for path in sorted(pathlib.Path(f"/proc/{pid}/fd").iterdir()):
+        try:
+            paths = sorted(pathlib.Path(f"/proc/{pid}/fd").iterdir())
+        except OSError:  # the process has ended meanwhile
+            continue
+        for path in paths:
             try:
                 if str(path.readlink()).startswith(f"/memfd:{MEMORY}"):
                     found.append(decode(path.read_bytes()))

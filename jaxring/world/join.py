@@ -8,14 +8,14 @@ import logging
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from jaxring.errors import JaxringError, JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
 from jaxring.topology import calibration, interfaces, rdma
 from jaxring.topology import order as orders
-from jaxring.world import congestion, identity, links
+from jaxring.world import identity, links, viewers
 from jaxring.world.claims import CONTROL, Claims
 from jaxring.world.closable import ClosableNative
 from jaxring.world.dialling import connect
@@ -23,7 +23,7 @@ from jaxring.world.handshake import VIEWER, Acceptance, Session
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.listener import Listener
 from jaxring.world.published import Published
-from jaxring.world.transports import OFFERED, Transports
+from jaxring.world.transports import OFFERED, Transports, congestion
 from jaxring.world.transports.record import Offering
 from jaxring.world.waits import Waits
 
@@ -32,24 +32,12 @@ if TYPE_CHECKING:
 
     from jaxring.world.native import Native
     from jaxring.world.store import Store
+    from jaxring.world.viewers import ViewerService
 
 logger = logging.getLogger("jaxring.world")
 
 # Longest wait of an acceptor for the request and the answer's delivery.
 _REQUEST_S = 30.0
-
-
-class Door(Protocol):
-    """What shows this process to viewers, who hold a key of the job but not its secret."""
-
-    def open(self, published: Published, own: ProcessInfo, secret: bytes) -> None:
-        """The secret is known; called for each connection."""
-
-    def answer(self, sock: socket.socket, session: Session, deadline: float) -> None:
-        """Serve an authenticated viewer. What it raises is told to the viewer."""
-
-    def close(self) -> None:
-        """The world is closed."""
 
 
 class World:
@@ -61,7 +49,7 @@ class World:
     `epoch` keeps the keys of a World apart from those of an earlier one in the same store. `members` are the processes
     that are in it (default: all); the first of them makes the secret. With `serving` False no peer is answered before
     `serve`. `gpus` are the bus ids of the GPUs whose data it carries; NICs near them are chosen first.
-    `door` answers viewers; without it there are none.
+    `viewer_service` answers those who look at the job from elsewhere; without it nobody can.
     """
 
     def __init__(
@@ -80,7 +68,7 @@ class World:
         serving: bool = True,
         settings: Settings | None = None,
         gpus: Sequence[str] = (),
-        door: Door | None = None,
+        viewer_service: ViewerService | None = None,
     ) -> None:
         if not 0 <= process < count <= identity.MAX_PROCESSES:
             raise JoinError(f"Process {process} of {count} is not possible (at most {identity.MAX_PROCESSES}).")
@@ -122,7 +110,7 @@ class World:
                 self._waits,
             )
             self._published.publish()
-            self._door = door
+            self._viewer_service = viewer_service
             if serving:
                 self.serve()
         except BaseException:
@@ -195,8 +183,8 @@ class World:
         where that takes longer.
         """
         self._listener.close()
-        if self._door is not None:
-            self._door.close()
+        if self._viewer_service is not None:
+            self._viewer_service.close()
         with self._lock:
             for sock in self._dialling:
                 with contextlib.suppress(OSError):
@@ -266,8 +254,8 @@ class World:
 
     def _secret(self) -> bytes:
         secret = self._published.secret()
-        if self._door is not None:
-            self._door.open(self._published, self.own, secret)
+        if self._viewer_service is not None:
+            self._viewer_service.open(self._published, self.own, secret)
         return secret
 
     def _serve(self, sock: socket.socket, session: Session) -> None:
@@ -286,9 +274,7 @@ class World:
 
     def _answer(self, sock: socket.socket, session: Session) -> None:
         if session.peer == VIEWER:
-            if self._door is None:
-                raise JoinError("This process shows nothing to viewers.")
-            self._door.answer(sock, session, time.monotonic() + _REQUEST_S)
+            viewers.answer(self._viewer_service, sock, session)
             return
         request = links.Request(session.receive(sock, time.monotonic() + _REQUEST_S), session)
         claim = (session.peer, CONTROL if request.transport == "control" else request.channel)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
 import threading
 import time
+import zlib
 
 import pytest
 
@@ -14,13 +16,20 @@ from jaxring.errors import JaxringError, JoinError
 from jaxring.runtime import viewing
 from jaxring.settings import load
 from jaxring.world import World, handshake
-from tests.world.world_fakes import DirStore, FakeNative
+from tests.world.world_fakes import DirStore, FakeNative, black_hole
 
 RECORDS = [b"record of 0" * 1000, b""]
 
 
 def soon():
     return time.monotonic() + 60
+
+
+def wait_for(there):
+    deadline = soon()
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -36,7 +45,7 @@ def worlds(tmp_path, request):
             natives[p],
             60,
             settings=settings,
-            door=viewing.Door(functools.partial(bytes, RECORDS[p]), "job", settings.tls),
+            viewer_service=viewing.FlightService(functools.partial(bytes, RECORDS[p]), "job", settings.tls),
         )
         for p in range(2)
     ]
@@ -106,7 +115,7 @@ def test_so_many_viewers_are_answered_at_a_time(worlds):
         over.wait(60)
         return b""
 
-    worlds[0]._door._record = slow
+    worlds[0]._viewer_service._record = slow
     threads = [
         threading.Thread(target=viewing.look, args=(access, 0, "record", soon())) for _ in range(viewing._AT_ONCE)
     ]
@@ -120,7 +129,52 @@ def test_so_many_viewers_are_answered_at_a_time(worlds):
         thread.join()
 
 
-def test_a_world_without_a_door_shows_nothing(tmp_path):
+def test_viewers_that_ask_nothing_are_counted_and_dropped(worlds, monkeypatch):
+    access, slots = viewing.shared([os.getpid()]), worlds[0]._viewer_service._slots
+    monkeypatch.setattr(viewing, "_REQUEST_S", 60.0)
+    with contextlib.ExitStack() as silent:
+        for _ in range(viewing._AT_ONCE):
+            sock = silent.enter_context(socket.create_connection(access.processes[0][0], 60))
+            handshake.authenticate(sock, access.key, handshake.VIEWER, 0, soon())
+        wait_for(lambda: slots._value == 0)
+        with pytest.raises(JoinError, match="4 viewers are being answered: look again"):
+            viewing.look(access, 0, "record", soon())
+    wait_for(lambda: slots._value == viewing._AT_ONCE)
+    monkeypatch.setattr(viewing, "_REQUEST_S", 0.05)
+    with socket.create_connection(access.processes[0][0], 60) as sock:
+        session = handshake.authenticate(sock, access.key, handshake.VIEWER, 0, soon())
+        assert "timed out" in session.receive(sock, soon())["error"]
+    assert viewing.look(access, 0, "record", soon())[0] == RECORDS[0]
+
+
+@pytest.mark.usefixtures("worlds")
+def test_an_address_that_drops_packets_does_not_use_up_the_time_of_the_others(monkeypatch):
+    monkeypatch.setattr(viewing, "_ADDRESS_S", 0.1)
+    access = viewing.shared([os.getpid()])
+    with black_hole() as nowhere:
+        two = viewing.Access(access.job, access.key, {0: (nowhere, *access.processes[0])})
+        assert viewing.look(two, 0, "record", time.monotonic() + 10)[0] == RECORDS[0]
+
+
+def test_no_more_is_decompressed_than_was_said():
+    data = b"x" * 100_000
+    assert viewing._decompressed(zlib.compress(data), len(data)) == data
+    assert viewing._decompressed(zlib.compress(b""), 0) == b""
+    for size in (0, len(data) - 1):
+        with pytest.raises(ValueError, match=f"more bytes came instead of {size}"):
+            viewing._decompressed(zlib.compress(data), size)
+    with pytest.raises(ValueError, match="100000 bytes came instead of 100001"):
+        viewing._decompressed(zlib.compress(data), len(data) + 1)
+
+
+def test_a_process_that_has_ended_shares_nothing():
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(child, 0)
+    with pytest.raises(JaxringError, match="can be seen from here only"):
+        viewing.shared([child])
+
+
+def test_a_world_without_the_service_shows_nothing(tmp_path):
     natives = [FakeNative(), FakeNative()]
     zero, one = (World(DirStore(tmp_path), p, 2, natives[p], 60, settings=load({})) for p in range(2))
     zero.link(1, 0)

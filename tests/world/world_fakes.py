@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import socket
@@ -196,3 +197,18 @@ class FakeNative:
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
+
+
+@contextlib.contextmanager
+def black_hole():
+    """An (address, port) that answers nothing: its queue of connections is full, so the kernel drops what comes."""
+    with contextlib.ExitStack() as held:
+        listener = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        while True:
+            sock = held.enter_context(socket.socket())
+            sock.settimeout(0.5)
+            try:
+                sock.connect(listener.getsockname())
+            except TimeoutError:
+                break
+        yield listener.getsockname()
