@@ -34,7 +34,8 @@ _PREFIX = "jaxring/doctor/"
 _MOST_BYTES = 1 << 20
 # A host that is there and listens answers within a round trip; a firewall never does.
 _CONNECT_S = 5.0
-_TIMEOUT_S = 60.0
+# All tries of a process, and how long the others wait for what it has found, which has to be longer.
+_TRIES_S, _TIMEOUT_S = 40.0, 60.0
 _EXCHANGED = 4 << 20
 _TIMES = 5
 
@@ -97,9 +98,7 @@ def _links(store: JaxStore, process: int, count: int, mtus: Mapping[str, int]) -
     """All links of the job, in all processes: first each tries to connect to all others, then pairs exchange data."""
     service.ensure_started()
     world = service.job().join(service.job().membership())
-    others = [p for p in range(count) if p != process]
-    with ThreadPoolExecutor(min(32, len(others))) as pool:
-        tried = list(pool.map(lambda p: _try(world, process, p, mtus), others))
+    tried = _try_all(world, process, count, mtus)
     store.set(f"{_PREFIX}links/{process}", wire.encode({"links": [dataclasses.asdict(link) for link in tried]}))
     links: list[Link] = []
     for p in range(count):
@@ -117,7 +116,15 @@ def _links(store: JaxStore, process: int, count: int, mtus: Mapping[str, int]) -
     return links
 
 
-def _try(world: World, process: int, other: int, mtus: Mapping[str, int]) -> Link:
+def _try_all(world: World, process: int, count: int, mtus: Mapping[str, int]) -> list[Link]:
+    """Behind a firewall every address takes as long as is waited for it, so that in a large job some are not tried."""
+    deadline = time.monotonic() + _TRIES_S
+    others = [p for p in range(count) if p != process]
+    with ThreadPoolExecutor(min(32, len(others))) as pool:
+        return list(pool.map(lambda p: _try(world, process, p, mtus, deadline), others))
+
+
+def _try(world: World, process: int, other: int, mtus: Mapping[str, int], deadline: float) -> Link:
     """Whether this process can connect to where the other listens, and by which interface it leaves."""
     peer = world.info(other)
     try:
@@ -129,8 +136,12 @@ def _try(world: World, process: int, other: int, mtus: Mapping[str, int]) -> Lin
     names = {address: name for name, address, _ in world.own.addresses}
     faults = []
     for _, address, port in peer.addresses:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            faults.append(f"{address} port {port}: not tried, others took {_TRIES_S:g} s")
+            continue
         try:
-            with socket.create_connection((address, port), _CONNECT_S) as sock:
+            with socket.create_connection((address, port), min(left, _CONNECT_S)) as sock:
                 name = names.get(sock.getsockname()[0], sock.getsockname()[0])
                 return Link(process, other, transport, name, mtus.get(name, 0), 0.0, "")
         except OSError as error:

@@ -36,13 +36,15 @@ class NearNics:
         Where they contradict each other, a warning says so, and what was known before stays in force.
         """
         with self._lock:
-            if self._known.issuperset(processes):
+            known = self._known.union(processes)
+            if known == self._known:
                 return
-            self._known.update(processes)
             try:
-                self._tell(machines.of_host(store, sorted(self._known), host_id, timeout_s))
+                self._tell(machines.of_host(store, sorted(known), host_id, timeout_s))
             except JoinError as error:
                 logger.warning("GPUs use the NICs near them that were known before. %s", error)
+            else:
+                self._known = known
 
     def _tell(self, machine: Machine) -> None:
         for gpu in self._gpus:

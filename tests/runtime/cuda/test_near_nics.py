@@ -92,6 +92,16 @@ def test_what_cannot_be_merged_is_warned_of_and_changes_nothing(store, caplog, v
     assert why in caplog.text
 
 
+def test_what_came_late_is_asked_for_again(store):
+    native = Native()
+    found = NearNics(native, {0}, "pxb", HIDDEN)
+    machines.publish(store, 0, "here", HIDDEN)
+    found.meet(store, {0, 1}, "here", 0.1)
+    machines.publish(store, 1, "here", WHOLE)
+    found.meet(store, {0, 1}, "here", 0.1)
+    assert native.allowed[-1] == (0, ["mlx5_0"])
+
+
 def test_a_view_that_cannot_be_read_names_its_process(store):
     store.set("jaxring/machine/1", wire.encode({"host": "here", "xml": "<system>"}))
     with pytest.raises(JoinError, match="What process 1 published of its machine cannot be read"):
