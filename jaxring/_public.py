@@ -16,7 +16,14 @@ from jaxring.collectives import (
 from jaxring.communicator import Communicator
 from jaxring.dropin import install, installed, uninstall
 from jaxring.dropin.explaining import explain
-from jaxring.errors import JaxringError, JoinError, PlanError, ReplicatedOperandWarning, SettingsError
+from jaxring.errors import (
+    JaxringError,
+    JoinError,
+    MemoryLimitError,
+    PlanError,
+    ReplicatedOperandWarning,
+    SettingsError,
+)
 from jaxring.exporting import export_checks
 from jaxring.overlap import (
     Handle,
@@ -45,6 +52,7 @@ __all__ = [
     "Handle",
     "JaxringError",
     "JoinError",
+    "MemoryLimitError",
     "PlanError",
     "ReplicatedOperandWarning",
     "SettingsError",

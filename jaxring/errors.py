@@ -1,10 +1,16 @@
-"""The errors jaxring raises from Python. What fails inside a running computation arrives as a JaxRuntimeError."""
+"""The errors jaxring raises from Python. What fails inside a running computation arrives as a JaxRuntimeError.
+
+docs/reference/errors.md says of each class when it is raised and what to do then.
+"""
 
 from __future__ import annotations
 
 
 class JaxringError(Exception):
-    """The base of every error below; its text is a sentence that says what to do."""
+    """The base of every error below, and raised for a call that is not possible now.
+
+    Its text is a sentence that says what to do.
+    """
 
 
 class SettingsError(JaxringError, ValueError):
@@ -20,7 +26,7 @@ class MemoryLimitError(JaxringError, MemoryError):
 
 
 class PlanError(JaxringError, ValueError):
-    """A schedule that cannot be made, or does not do what it claims."""
+    """A call whose result would need a rank that is lost."""
 
 
 class ReplicatedOperandWarning(UserWarning):
