@@ -1,7 +1,13 @@
 // Which processes have not begun an operation that others wait in. Each process sees it of those that it is connected
 // with, and passes on what it hears of others, so that the one that reports a deadline can name all of them.
+#include "engine/behind.h"
+
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <map>
+#include <utility>
 
 #include "engine/engine.h"
 
@@ -10,24 +16,59 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What was seen longer ago does not count: the process may have begun the operation since. So long a report takes from
-// process to process at most.
-constexpr uint32_t kSeenMs = 10000;
 constexpr size_t kNamed = 4;
+
+// Whether a process has begun an operation; nothing if that is not certain.
+std::optional<bool> HasBegun(const ConnectedPeer& peer, uint64_t key, const Recorder& recorder) {
+  const auto listed = [](const auto& list, uint64_t wanted) {
+    return std::any_of(list.begin(), list.end(), [wanted](const auto& each) { return each.key == wanted; });
+  };
+  if (listed(peer.doing, key) || listed(peer.launches, key)) return true;
+  const uint64_t number = recorder.NumberOf(key);
+  if (number == 0) return std::nullopt;
+  // Processes launch the operations that they share in the same order. So if the list of the last launches reaches back
+  // to before this operation, it would be listed; operations of others between them say nothing.
+  bool reaches_back = peer.launches.empty();
+  for (const LaunchTime& launch : peer.launches) {
+    const uint64_t known = recorder.NumberOf(launch.key);
+    if (known > number) return std::nullopt;
+    reaches_back |= known != 0;
+  }
+  if (!reaches_back) return std::nullopt;
+  // An execution that waits for local ranks or for its plan is not launched, and may have no key yet.
+  bool all_launched = true;
+  for (const Activity& activity : peer.doing) {
+    if (activity.key == 0 || recorder.NumberOf(activity.key) > number) return std::nullopt;
+    all_launched &= listed(peer.launches, activity.key);
+  }
+  // A full list may have left out such an execution of this operation.
+  if (peer.doing.size() == ControlFrame::kMaxActivities && !all_launched) return std::nullopt;
+  return false;
+}
+
+}  // namespace
+
+int64_t SinceSaid(const ConnectedPeer& peer, Clock::time_point now) {
+  return std::chrono::duration_cast<milliseconds>(now - peer.said_at).count();
+}
 
 uint32_t Older(uint32_t age_ms, int64_t since_ms) {
   return static_cast<uint32_t>(std::min<int64_t>(age_ms + since_ms, UINT32_MAX));
 }
 
-bool IsIn(const std::vector<Activity>& doing, uint64_t key) {
-  return std::any_of(doing.begin(), doing.end(), [key](const Activity& a) { return a.running && a.key == key; });
+std::optional<Behind> FindBehind(int process, const ConnectedPeer& peer, uint64_t key, const Recorder& recorder,
+                                 Clock::time_point now) {
+  const int64_t since = SinceSaid(peer, now);
+  if (peer.left || since > kSeenMs || HasBegun(peer, key, recorder).value_or(true)) return std::nullopt;
+  Behind behind{key, process, static_cast<uint32_t>(since), {}};
+  if (!peer.doing.empty()) {
+    behind.last = peer.doing.front();
+    behind.last.age_ms = Older(behind.last.age_ms, since);
+  }
+  return behind;
 }
 
-}  // namespace
-
-std::vector<Behind> Engine::FindBehind(const Operation& op, Clock::time_point now) {
-  const uint64_t number = recorder_.NumberOf(op.key());
-  if (number == 0) return {};
+std::vector<Behind> Engine::FindAllBehind(const Operation& op, Clock::time_point now) {
   std::map<int, Behind> found;
   std::lock_guard lock(peers_mutex_);
   auto takes_part = [&op](int process) {
@@ -40,7 +81,7 @@ std::vector<Behind> Engine::FindBehind(const Operation& op, Clock::time_point no
   };
   for (const auto& [process, peer] : peers_) {
     if (peer.said_at <= op.begun() || peer.controls.empty()) continue;
-    const auto since = std::chrono::duration_cast<milliseconds>(now - peer.said_at).count();
+    const int64_t since = SinceSaid(peer, now);
     for (Behind behind : peer.behind) {
       // What a connected process does is known better from itself.
       if (behind.key != op.key() || connected(behind.process) || !takes_part(behind.process)) continue;
@@ -50,19 +91,8 @@ std::vector<Behind> Engine::FindBehind(const Operation& op, Clock::time_point no
       const auto [it, news] = found.emplace(behind.process, behind);
       if (!news && behind.seen_ms < it->second.seen_ms) it->second = behind;
     }
-    if (peer.left || IsIn(peer.doing, op.key()) || !takes_part(process)) continue;
-    const bool earlier = std::all_of(peer.doing.begin(), peer.doing.end(), [&](const Activity& activity) {
-      // An operation that is not recorded here may be a later one, or one that only others take part in.
-      const uint64_t known = activity.key == 0 ? 0 : recorder_.NumberOf(activity.key);
-      return known != 0 && known < number;
-    });
-    if (!earlier) continue;
-    Behind behind{op.key(), process, 0, {}};
-    if (!peer.doing.empty()) {
-      behind.last = peer.doing.front();
-      behind.last.age_ms = Older(behind.last.age_ms, since);
-    }
-    found[process] = behind;
+    if (!takes_part(process)) continue;
+    if (auto behind = FindBehind(process, peer, op.key(), recorder_, now)) found[process] = *std::move(behind);
   }
   std::vector<Behind> all;
   for (auto& [process, behind] : found) all.push_back(std::move(behind));
@@ -70,7 +100,7 @@ std::vector<Behind> Engine::FindBehind(const Operation& op, Clock::time_point no
 }
 
 std::string Engine::DescribeBehind(const Operation& op, Clock::time_point now) {
-  const std::vector<Behind> all = FindBehind(op, now);
+  const std::vector<Behind> all = FindAllBehind(op, now);
   std::string text;
   for (size_t i = 0; i < std::min(kNamed, all.size()); ++i) {
     const auto& [key, process, seen_ms, last] = all[i];

@@ -172,9 +172,7 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
   CloseRequests();
   const bool idle = active_count_.load(std::memory_order_acquire) == 0;
   // Tells waiting peers what this process is doing now: its last heartbeat may be half a second old.
-  ControlFrame alive;
-  alive.activities = Activities(Clock::now());
-  TellAll(alive, -1);
+  TellAll(Heartbeat(Clock::now()), -1);
   if (!idle || !goodbye) {
     ControlFrame leaving;
     leaving.kind = ControlFrame::Kind::kLeaving;

@@ -285,6 +285,8 @@ class Engine {
   std::vector<ControlFrame> LastFailures();
   std::string LastSeen(int process);
   std::vector<Activity> Activities(Clock::time_point now);
+  // A heartbeat with what this process does and has launched.
+  ControlFrame Heartbeat(Clock::time_point now);
   void SendHeartbeats(Clock::time_point now);
   // Records a sample of what this process spends, if it is time for one.
   void SamplePace(Clock::time_point now);
@@ -295,7 +297,7 @@ class Engine {
   void TakeBeat(int process, const ControlFrame& frame);
   // The processes that have not begun this operation of this process, as far as the peers' heartbeats say; without
   // those of which that is not certain.
-  std::vector<Behind> FindBehind(const Operation& op, Clock::time_point now);
+  std::vector<Behind> FindAllBehind(const Operation& op, Clock::time_point now);
   std::string DescribeBehind(const Operation& op, Clock::time_point now);
   std::vector<std::shared_ptr<Operation>> Active(uint64_t* version);
   // Wraps a connection to inject the faults of the options. `what` gives each connection of a process its own faults.

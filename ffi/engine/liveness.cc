@@ -117,6 +117,7 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
     peer.heard_at = Clock::now();
     if (frame.kind == ControlFrame::Kind::kAlive) {
       peer.doing = frame.activities;
+      peer.launches = frame.launches;
       peer.behind = frame.behind;
       peer.said_at = peer.heard_at;
       TakeBeat(process, frame);
@@ -183,6 +184,14 @@ std::vector<Activity> Engine::Activities(Clock::time_point now) {
   return activities;
 }
 
+ControlFrame Engine::Heartbeat(Clock::time_point now) {
+  ControlFrame alive;
+  // Before the launches: an operation that is launched meanwhile is in one of the two at least.
+  alive.activities = Activities(now);
+  alive.launches = recorder_.LastLaunches(ControlFrame::kMaxLaunches);
+  return alive;
+}
+
 void Engine::SendHeartbeats(Clock::time_point now) {
   auto due = [now](const Peer& peer) {
     if (peer.controls.empty() || peer.left) return false;
@@ -193,13 +202,11 @@ void Engine::SendHeartbeats(Clock::time_point now) {
     std::lock_guard lock(peers_mutex_);
     if (std::none_of(peers_.begin(), peers_.end(), [&](const auto& entry) { return due(entry.second); })) return;
   }
-  ControlFrame alive;
-  alive.activities = Activities(now);
+  ControlFrame alive = Heartbeat(now);
   alive.pace = pace_;
-  alive.launches = recorder_.LastLaunches(ControlFrame::kMaxLaunches);
   uint64_t version;
   for (auto& op : Active(&version)) {
-    if (now - op->begun() > kHeartbeatEvery && alive.behind.empty()) alive.behind = FindBehind(*op, now);
+    if (now - op->begun() > kHeartbeatEvery && alive.behind.empty()) alive.behind = FindAllBehind(*op, now);
   }
   std::lock_guard lock(peers_mutex_);
   for (auto& [process, peer] : peers_) {

@@ -34,8 +34,9 @@ struct ConnectedPeer {
       heartbeat_sent_at;                          // the last frame from it; the last heartbeat to it
   std::chrono::steady_clock::time_point said_at;  // the arrival of the last heartbeat
   std::vector<Activity> doing;
-  std::vector<Behind> behind;  // what it said of others, at `said_at`
-  int64_t beat_sent_ns = 0;    // by its clock, of the heartbeat that arrived at `said_at`
+  std::vector<LaunchTime> launches;  // its latest ones, the oldest first
+  std::vector<Behind> behind;        // what it said of others, at `said_at`
+  int64_t beat_sent_ns = 0;          // by its clock, of the heartbeat that arrived at `said_at`
   ClockOffset clock;
   std::chrono::steady_clock::time_point compared_at;  // when `clock` was found
   std::deque<Meeting> meetings;
