@@ -17,8 +17,6 @@ constexpr auto kSampleEvery = std::chrono::milliseconds(500);
 constexpr size_t kMaxMeetings = 512, kMaxPaces = 64, kMaxConnections = 64;
 // Fewer bytes on a connection say nothing of what it can carry.
 constexpr int64_t kBulkBytes = 256 * 1024;
-// Two clocks drift apart by less than this: ns in each second.
-constexpr double kDriftNs = 100e3;
 
 // How long this process's living threads have been ready to run without a CPU. A quota of its cgroup counts, too.
 int64_t DelayedNs() {
@@ -96,19 +94,10 @@ void Engine::SampleLinks(Pace* pace) {
 void Engine::TakeBeat(int process, const ControlFrame& frame) {
   Peer& peer = peers_[process];
   const int64_t here = Nanoseconds(peer.said_at);
-  const BeatTimes& times = frame.times;
-  peer.beat_sent_ns = times.sent;
-  // The moments of two heartbeats, here -> there -> here: what they took both ways bounds how wrong the difference is.
-  const int64_t travel = (here - times.echoed) - times.held;
-  if (times.sent != 0 && times.echoed != 0 && travel >= 0 && times.echoed <= here) {
-    const double aged = static_cast<double>(peer.clock.error_ns) +
-                        kDriftNs * std::chrono::duration<double>(peer.said_at - peer.compared_at).count();
-    if (peer.clock.error_ns < 0 || static_cast<double>(travel) / 2 <= aged) {
-      peer.clock = {times.sent - times.held / 2 - (times.echoed + (here - times.echoed) / 2), travel / 2 + 1};
-      peer.compared_at = peer.said_at;
-      recorder_.Keep(process, peer.clock);
-    }
-  }
+  peer.beat_sent_ns = frame.times.sent;
+  peer.clock.Compare(frame.times, here);
+  // With each heartbeat, because the error grows while there is no better comparison.
+  if (const ClockOffset clock = peer.clock.At(here); clock.error_ns >= 0) recorder_.Keep(process, clock);
   if (frame.pace.at_ns != 0 && (peer.paces.empty() || peer.paces.back().at_ns < frame.pace.at_ns)) {
     peer.paces.push_back(frame.pace);
     if (peer.paces.size() > kMaxPaces) peer.paces.pop_front();
@@ -129,11 +118,14 @@ std::vector<Arrivals> Engine::TakeArrivals() {
   std::vector<Arrivals> found(1);
   found.front().process = -1;
   std::lock_guard lock(peers_mutex_);
+  const int64_t now = Nanoseconds(Clock::now());
   found.front().paces.assign(own_paces_.begin(), own_paces_.end());
   own_paces_.clear();
   for (auto& [process, peer] : peers_) {
-    found.push_back(
-        {process, peer.clock, {peer.meetings.begin(), peer.meetings.end()}, {peer.paces.begin(), peer.paces.end()}});
+    found.push_back({process,
+                     peer.clock.At(now),
+                     {peer.meetings.begin(), peer.meetings.end()},
+                     {peer.paces.begin(), peer.paces.end()}});
     peer.meetings.clear();
     peer.paces.clear();
   }

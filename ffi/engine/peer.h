@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/peer_clock.h"
 #include "network/control.h"
 #include "network/pace.h"
 
@@ -37,8 +38,7 @@ struct ConnectedPeer {
   std::vector<LaunchTime> launches;  // its latest ones, the oldest first
   std::vector<Behind> behind;        // what it said of others, at `said_at`
   int64_t beat_sent_ns = 0;          // by its clock, of the heartbeat that arrived at `said_at`
-  ClockOffset clock;
-  std::chrono::steady_clock::time_point compared_at;  // when `clock` was found
+  PeerClock clock;
   std::deque<Meeting> meetings;
   std::deque<Pace> paces;
   bool left = false;  // it sent a goodbye

@@ -201,6 +201,11 @@ CASE("garbage on a control connection") {
   int ends[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   job.engine(0).AddControl(1, std::make_unique<Stream>(ends[0]));
+  // Not malformed, but no times of a heartbeat.
+  alive.times = {1, INT64_MAX, INT64_MAX};
+  const std::string odd = EncodeFrame(alive);
+  CHECK(write(ends[1], odd.data(), odd.size()) == static_cast<ssize_t>(odd.size()));
+  while (job.engine(0).TakeArrivals()[1].paces.empty()) std::this_thread::yield();
   CHECK(write(ends[1], "\xff\xff\xff\xff", 4) == 4);
   char byte;
   while (recv(ends[1], &byte, 1, 0) > 0) {

@@ -1,15 +1,19 @@
 // What heartbeats say: how clocks differ, and who launched what when.
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 #include <vector>
 
+#include "engine/peer_clock.h"
 #include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/site4.h"
 
 namespace jaxring::test {
 namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
 
 // What the heartbeats of process 1 have said to process 0, once they have said all of it.
 Arrivals HeardByZero(Job* job, size_t meetings) {
@@ -47,6 +51,35 @@ CASE("clocks, launches and samples") {
     CHECK(heard.paces[0].at_ns < heard.paces[1].at_ns && heard.paces[0].cpu_ns > 0);
     CHECK(heard.paces[0].cpu_ns <= heard.paces[1].cpu_ns);
   }
+}
+
+// A heartbeat that arrives at `here`, `travel` after the one that it answers was sent. The other clock is 7 s ahead.
+BeatTimes Echo(int64_t here, int64_t travel) { return {here - travel / 2 + 7 * kSecond, here - travel, 0}; }
+
+CASE("the error of a clock grows until there is a better comparison") {
+  PeerClock clock;
+  CHECK_EQ(clock.At(kSecond).error_ns, -1);
+  clock.Compare(Echo(kSecond, 40000), kSecond);
+  CHECK_EQ(clock.At(kSecond).offset_ns, 7 * kSecond);
+  CHECK_EQ(clock.At(kSecond).error_ns, 20001);
+  // This one took 5 ms, so it says less than the first one still does.
+  clock.Compare(Echo(11 * kSecond, 5000000), 11 * kSecond);
+  CHECK_EQ(clock.At(11 * kSecond).error_ns, 1020001);
+  clock.Compare(Echo(11 * kSecond, 2000000), 11 * kSecond);
+  CHECK_EQ(clock.At(11 * kSecond).error_ns, 1000001);
+}
+
+CASE("times that no heartbeat has") {
+  constexpr int64_t kMost = INT64_MAX;
+  PeerClock clock;
+  for (const BeatTimes& times :
+       {BeatTimes{1, kMost, kMost}, BeatTimes{1, 1, kMost}, BeatTimes{kMost, kMost, 0}, BeatTimes{0, 1, 0},
+        BeatTimes{1, 0, 0}, BeatTimes{kMost, INT64_MIN, INT64_MIN}, BeatTimes{1, 1, INT64_MIN}}) {
+    clock.Compare(times, kSecond);
+    CHECK_EQ(clock.At(kSecond).error_ns, -1);
+  }
+  clock.Compare({kMost, 1, 0}, kSecond);
+  CHECK(clock.At(kSecond).error_ns > 0);
 }
 
 }  // namespace
