@@ -100,7 +100,8 @@ class Engine {
   Recorder& recorder() { return recorder_; }
   const EngineOptions& options() const { return options_; }
 
-  // Planning requests, served by one Python thread. False after `timeout_s`, and at once from Abort on.
+  // Planning requests, served by one Python thread, which also samples how long threads wait for CPUs. False after
+  // `timeout_s`, and at once from Abort on.
   bool NextRequest(double timeout_s, PlanRequest* request);
   void Ask(PlanRequest request);
   void CloseRequests();
@@ -288,6 +289,8 @@ class Engine {
   // A heartbeat with what this process does and has launched.
   ControlFrame Heartbeat(Clock::time_point now);
   void SendHeartbeats(Clock::time_point now);
+  // Samples how long threads have waited for CPUs, if it is time for that.
+  void SampleDelays(Clock::time_point now);
   // Records a sample of what this process spends, if it is time for one.
   void SamplePace(Clock::time_point now);
   // The slowest TCP connection since the last sample.
@@ -351,6 +354,8 @@ class Engine {
   std::map<std::pair<int, int>, SendTotals> sent_;  // by peer and channel at `paced_at_`; the poller's thread only
   Pace pace_;                                       // the last sample; the poller's thread only
   std::deque<Pace> own_paces_;                      // under peers_mutex_
+  std::atomic<Clock::time_point> delays_sampled_at_{Clock::time_point{}};
+  std::atomic<int64_t> delayed_ns_{0};  // at `delays_sampled_at_`
 
   const size_t processors_ = AllowedCpus();
   std::atomic<bool> crowded_{false};  // the host's processes outnumber them

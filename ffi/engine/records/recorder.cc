@@ -62,6 +62,9 @@ void TakeBack(std::atomic<T>& mark) {
   std::atomic_thread_fence(std::memory_order_release);
 }
 
+// Keys of successive operations may be any numbers.
+size_t Bucket(uint64_t key) { return (key * 0x9e3779b97f4a7c15) >> 32 & (Recorder::kCapacity - 1); }
+
 // So far back the operation is looked for that ended before another one was launched.
 constexpr uint64_t kLookBack = 64;
 
@@ -72,8 +75,8 @@ OperationRecord::Time TimeAt(int64_t ns) {
 
 }  // namespace
 
-Recorder::Recorder(const std::string& path) {
-  static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Slot) == 64);
+Recorder::Recorder(const std::string& path) : newest_(kCapacity), before_(kCapacity) {
+  static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Slot) == 64 && (kCapacity & (kCapacity - 1)) == 0);
   const size_t bytes = kHeaderBytes + kCapacity * sizeof(Slot) + kTextBytes;
   fd_ = path.empty() ? memfd_create("jaxring-trace", MFD_CLOEXEC)
                      : open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -206,13 +209,25 @@ std::optional<OperationRecord> Recorder::Last() const {
   return last == 0 ? std::nullopt : std::optional(Read(last));
 }
 
-uint64_t Recorder::NumberOf(uint64_t key) const {
-  std::lock_guard lock(mutex_);
+template <class Matches>
+uint64_t Recorder::Find(uint64_t key, Matches matches) const {
   const uint64_t last = header_->last.load(std::memory_order_relaxed);
-  for (uint64_t n = last; n > 0 && last - n < kCapacity; --n) {
-    if (slot(n).key == key) return n;
+  const uint64_t oldest = last < kCapacity ? 1 : last - kCapacity + 1;
+  for (uint64_t n = std::max(oldest, indexed_ + 1); n <= last; ++n) {
+    uint64_t& newest = newest_[Bucket(slot(n).key)];
+    before_[n % kCapacity] = newest;
+    newest = n;
+  }
+  indexed_ = last;
+  for (uint64_t n = newest_[Bucket(key)]; n >= oldest; n = before_[n % kCapacity]) {
+    if (slot(n).key == key && matches(n)) return n;
   }
   return 0;
+}
+
+uint64_t Recorder::NumberOf(uint64_t key) const {
+  std::lock_guard lock(mutex_);
+  return Find(key, [](uint64_t) { return true; });
 }
 
 std::optional<OperationRecord> Recorder::At(uint64_t number) const {
@@ -245,11 +260,8 @@ std::vector<LaunchTime> Recorder::LastLaunches(size_t count) const {
 
 std::optional<std::pair<LaunchTime, uint64_t>> Recorder::FindLaunch(uint64_t key, uint64_t sequence) const {
   std::lock_guard lock(mutex_);
-  const uint64_t last = header_->last.load(std::memory_order_relaxed);
-  for (uint64_t n = last; n > 0 && last - n < kCapacity; --n) {
-    if (slot(n).key == key && slot(n).sequence == sequence) return std::pair(ReadLaunch(n), n);
-  }
-  return std::nullopt;
+  const uint64_t number = Find(key, [&](uint64_t n) { return slot(n).sequence == sequence; });
+  return number == 0 ? std::nullopt : std::optional(std::pair(ReadLaunch(number), number));
 }
 
 void Recorder::Keep(const Pace& pace) {

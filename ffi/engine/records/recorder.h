@@ -73,11 +73,19 @@ class Recorder {
   OperationRecord Read(uint64_t number) const;
   LaunchTime ReadLaunch(uint64_t number) const;
   uint64_t Write(const Plan& plan);
+  // The latest record with this key for whose number `matches` is true; 0: there is none. Reads the records since the
+  // last call, and those whose keys have the same hash.
+  template <class Matches>
+  uint64_t Find(uint64_t key, Matches matches) const;
 
   mutable std::mutex mutex_;
   int fd_ = -1;
   Header* header_ = nullptr;
   char* text_ = nullptr;
+  // Of the records up to `indexed_`: by the key's hash the latest number, and by number the one before it with that
+  // hash. Find adds what is new, so that recording an operation costs no more.
+  mutable std::vector<uint64_t> newest_, before_;
+  mutable uint64_t indexed_ = 0;
 };
 
 }  // namespace jaxring

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <string>
@@ -68,6 +69,33 @@ CASE("launches, and what a process did before them") {
   CHECK(last.size() == 2 && last[0].sequence == 2 && last[1].key == 71);
   CHECK_EQ(last[1].idle_ns, last[0].idle_ns + Nanoseconds(std::chrono::milliseconds(1)));
   CHECK(recorder.At(first)->what == "what a" && !recorder.At(0) && !recorder.At(9));
+}
+
+CASE("records are found by their keys until they are overwritten") {
+  Recorder recorder;
+  const Plan plan = Labelled("a");
+  const Clock::time_point now = Clock::now();
+  uint64_t last = 0;
+  auto begin = [&](uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i, ++last) CHECK_EQ(recorder.Begin(plan, last / 2, last % 2, now, now), last + 1);
+  };
+  auto check = [&](uint64_t number, bool kept) {
+    const uint64_t key = (number - 1) / 2, sequence = (number - 1) % 2;
+    const auto launch = recorder.FindLaunch(key, sequence);
+    CHECK_EQ(launch.has_value(), kept);
+    if (!kept) return;
+    CHECK(launch->second == number && launch->first.key == key && launch->first.sequence == sequence);
+    CHECK_EQ(recorder.NumberOf(key), std::min(last, 2 * key + 2));
+  };
+  CHECK(recorder.NumberOf(0) == 0 && !recorder.FindLaunch(0, 0));
+  // A few at a time, all that fit, and more than fit since the last look.
+  for (uint64_t count :
+       {uint64_t{1}, uint64_t{2}, uint64_t{61}, Recorder::kCapacity, uint64_t{5}, 2 * Recorder::kCapacity + 7}) {
+    begin(count);
+    const uint64_t oldest = last > Recorder::kCapacity ? last - Recorder::kCapacity + 1 : 1;
+    for (uint64_t number = 1; number <= last; ++number) check(number, number >= oldest);
+    CHECK(recorder.NumberOf(last) == 0 && !recorder.FindLaunch(0, 2));
+  }
 }
 
 CASE("old records are overwritten") {
