@@ -248,7 +248,8 @@ template <class Code>
 void SumBlock(float* sum, const char* from, size_t stride, size_t rows, uint64_t divisor, const OwnRow& own,
               const float* values) {
   for (size_t row = 0; row < rows; ++row) {
-    const char* codes = from + own.place(row) * stride;
+    // The own row may have no place among the codes, not even an address behind the last one.
+    const auto codes = [&] { return from + own.place(row) * stride; };
     if (row == own.row && row == 0) {
       __builtin_memcpy(sum, values, kQuantBlock * sizeof(float));
     } else if (row == own.row) {
@@ -256,9 +257,9 @@ void SumBlock(float* sum, const char* from, size_t stride, size_t rows, uint64_t
         StoreVector<float>(reinterpret_cast<char*>(sum + i), Load(sum + i) + Load(values + i));
       }
     } else if (row == 0) {
-      DecodeBlock<Code, Use::kStore>(sum, codes);
+      DecodeBlock<Code, Use::kStore>(sum, codes());
     } else {
-      DecodeBlock<Code, Use::kAdd>(sum, codes);
+      DecodeBlock<Code, Use::kAdd>(sum, codes());
     }
   }
   if (divisor == 0) return;

@@ -36,10 +36,12 @@ bool Read(int64_t format, int64_t rows, int64_t row_elements, Encoded* encoded) 
 constexpr size_t kKeyBytes = 3 * sizeof(uint32_t);
 
 bool ReadOwn(int64_t own, const ffi::AnyBuffer& key, Encoded* encoded) {
+  const auto what = static_cast<Own>(own);
   if (key.size_bytes() != kKeyBytes) return false;
-  if (own == static_cast<int64_t>(Own::kEncoded)) return true;
+  if (what == Own::kEncoded) return true;
+  if (what != Own::kSkipped && what != Own::kLeftOut) return false;
   const auto row = size_t{static_cast<const uint32_t*>(key.untyped_data())[2]};
-  encoded->shape.own = {row, own == static_cast<int64_t>(Own::kLeftOut)};
+  encoded->shape.own = {row, what == Own::kLeftOut};
   return row < encoded->shape.rows;
 }
 

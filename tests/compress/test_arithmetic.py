@@ -123,3 +123,10 @@ def test_what_is_left_out_is_the_difference():
     np.testing.assert_array_equal(
         np.asarray(left), x - np.asarray(native.dequantize(FORMATS["int4"], codes, KEY, rows, 300))
     )
+
+
+@pytest.mark.parametrize("own", [-1, 3])
+def test_what_another_version_says_of_the_own_row_is_refused(own):
+    x = np.zeros(128, np.float32)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="lowered by another version"):
+        native.quantize(FORMATS["int8"], x, KEY, Rows(2, 64, 0, 128, own), ROUNDINGS["nearest"])
