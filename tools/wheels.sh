@@ -14,6 +14,7 @@ cd "$here"
 work="$here/build/wheels"
 mkdir -p "$work"
 LARGEST=$((20 << 20))
+NEWEST_GLIBC=34  # 2.34
 
 fail() { echo "wheels.sh: $*" >&2; exit 1; }
 # Commands without a network, where this user may make a namespace.
@@ -75,6 +76,11 @@ for base in "$@"; do
     -w "$work/built" "$work/source" "${options[@]}"
   # For the oldest C library that will do: built on Debian 12, 2.34, which Ubuntu 22.04 and RHEL 9 have, too.
   released auditwheel repair --plat auto -w "$work/repaired" "$work"/built/*.whl
+  for wheel in "$work"/repaired/*.whl; do
+    glibc="$(grep -oE 'manylinux_2_[0-9]+' <<<"${wheel##*/}" | sort -V | tail -1 || true)"
+    [ -n "$glibc" ] && [ "${glibc##*_}" -le "$NEWEST_GLIBC" ] || fail "${wheel##*/} would need a C library newer than 2.$NEWEST_GLIBC. Find" \
+      "the symbol by 'auditwheel -v show' of $(echo "$work"/built/*.whl); ffi/base/old_symbols.h is about one such symbol"
+  done
   mv "$work"/repaired/*.whl "$folder"
 done
 cp "$sdist" "$folder"
