@@ -57,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     view = actions.add_parser("view", help="make a timeline for Perfetto")
     for action in (diff, view):
         action.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE", help="flight records")
+    help_ = "print JSON: the sentences, the operation, who has begun it and who is behind, and who holds the others up"
+    diff.add_argument("--json", action="store_true", help=help_)
     replay = actions.add_parser("replay", help="play the operations that failed again, from saved operands")
     replay.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="what JAXRING_TRACE_DIR was")
     replay.add_argument(
@@ -82,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "diff":
         _of_one_job(flights)
         found = diff.compare(flights)
-        print("\n".join(found.sentences))
+        print(json.dumps(found.as_json()) if arguments.json else "\n".join(found.sentences))
         return 0 if found.well else 1
     arguments.out.write_text(json.dumps(view.timeline(flights)), encoding="utf-8")
     print(arguments.out)

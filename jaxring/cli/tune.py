@@ -19,6 +19,7 @@ rings had best visit them to each host's cache. Jobs whose processes all have th
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import time
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=pathlib.Path, metavar="FILE", help="write the result there, and leave the cache as it is")
     help_ = "measure the order of the hosts of the job that this process is part of, instead of this machine"
     add("--ranks", action="store_true", help=help_)
+    add("--json", action="store_true", help="print the result in JSON")
     help_ = "remove this machine's profile, with --ranks its order of hosts, and measure nothing"
     add("--forget", action="store_true", help=help_)
 
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     kind = cache.machine_kind()
     if arguments.forget:
         calibration.file_of(kind).unlink(missing_ok=True)
-        print(f"jaxring chooses by its built-in profile on {kind}.")
+        _forgotten(arguments.json, kind, f"jaxring chooses by its built-in profile on {kind}.")
         return 0
     if any(processes % arguments.hosts for processes, _ in arguments.jobs or _LAYOUTS):
         raise JaxringError(f"{arguments.hosts} hosts cannot share the processes of every -n equally.")
@@ -77,10 +79,17 @@ def run(arguments: argparse.Namespace) -> int:
     with hosts_of(arguments.hosts, arguments.rate) as hosts:
         measured = measure_all(layouts, sizes, hosts)
     profile = calibrated(dataclasses.replace(before, kind=kind), measured)
-    path = _write(profile, arguments.out)
-    print(f"measured in {time.monotonic() - begun:.0f} s; the profile of {kind} is in {path}\n")
+    path, seconds = _write(profile, arguments.out), time.monotonic() - begun
+    if arguments.json:
+        print(json.dumps({"kind": kind, "file": str(path), "seconds": seconds, "profile": dataclasses.asdict(profile)}))
+        return 0
+    print(f"measured in {seconds:.0f} s; the profile of {kind} is in {path}\n")
     _show(before, profile)
     return 0
+
+
+def _forgotten(as_json: bool, kind: str, text: str) -> None:
+    print(json.dumps({"kind": kind, "file": None}) if as_json else text)
 
 
 def _order(arguments: argparse.Namespace) -> int:
@@ -88,8 +97,9 @@ def _order(arguments: argparse.Namespace) -> int:
     from jaxring.topology import order as orders
 
     if arguments.forget:
-        orders.file_of(cache.machine_kind()).unlink(missing_ok=True)
-        print("Rings visit hosts in the order of their ranks.")
+        kind = cache.machine_kind()
+        orders.file_of(kind).unlink(missing_ok=True)
+        _forgotten(arguments.json, kind, "Rings visit hosts in the order of their ranks.")
         return 0
     from jaxring.bench.tuning import ranks
 
@@ -106,6 +116,11 @@ def _order(arguments: argparse.Namespace) -> int:
     if found is None:
         return 0
     seconds = time.monotonic() - begun
+    if arguments.json:
+        about = {"pairs": found.pairs, "kept": found.kept, "ring_s": found.cost, "in_order_of_ranks_s": found.before}
+        hops = [dataclasses.asdict(hop) for hop in order.hops]
+        print(json.dumps({"file": str(path), "seconds": seconds, "hops": hops} | about))
+        return 0
     print(f"measured {found.pairs} pairs of {len(order.hosts)} hosts in {seconds:.0f} s; the order is in {path}\n")
     pairs = zip(order.hops, (*order.hops[1:], order.hops[0]), strict=True)
     rows = [(hop.host, after.host, f"{hop.us:g}", f"{hop.mbps / 1000:.3g}") for hop, after in pairs]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxring.plan import labels
 from jaxring.trace.clocks import aligned
@@ -12,6 +13,7 @@ from jaxring.trace.lateness import stragglers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxring._stragglers import Straggler
     from jaxring.trace.flight import Flight, Record
 
 # So many processes are named.
@@ -20,10 +22,29 @@ _MOST = 1 << 20
 
 
 class Comparison(NamedTuple):
-    """``well``: every operation has ended well in every process of the job."""
+    """``well``: every operation has ended well in every process of the job.
+
+    ``operation`` is the first that has not ended everywhere, "" where all have; ``begun`` are the records of those that
+    have begun it, ``behind`` of those that take part and have not. ``missing``: how many processes of the job have no
+    record here.
+    """
 
     sentences: list[str]
     well: bool
+    operation: str
+    begun: list[Flight]
+    behind: list[Flight]
+    missing: int
+    stragglers: list[Straggler]
+
+    def as_json(self) -> dict[str, Any]:
+        """For `json.dumps`."""
+        processes = {
+            name: [{"process": each.process, "pid": each.pid, "host": each.host} for each in flights]
+            for name, flights in (("begun", self.begun), ("behind", self.behind))
+        }
+        late = [dataclasses.asdict(each) for each in self.stragglers]
+        return self._asdict() | processes | {"stragglers": late}
 
 
 def compare(flights: Sequence[Flight]) -> Comparison:
@@ -35,14 +56,16 @@ def compare(flights: Sequence[Flight]) -> Comparison:
     """
     flights = [flight for flight, _ in aligned(flights)]
     stuck = _first_stuck(flights)
-    late = [f"{each}" for each in stragglers(flights, None if stuck is None else stuck.launched)]
+    holding = stragglers(flights, None if stuck is None else stuck.launched)
+    late = [f"{each}" for each in holding]
     count = _processes(flights, stuck)
     missing, names = _missing(flights, count)
     without = f"There is no record of {names} (of {count})" if missing else ""
     if stuck is None:
         ended = ", ".join(f"{flight} {len(flight.records)}" for flight in flights)
         well = f"every operation that was begun has ended well. Operations recorded: {ended}."
-        return Comparison([f"{without or 'No process is behind'}: {well}", *late], missing == 0)
+        sentences = [f"{without or 'No process is behind'}: {well}", *late]
+        return Comparison(sentences, missing == 0, "", [], [], missing, holding)
     inside, outside = _sides(flights, stuck)
     waiting = ", ".join(f"{flight} ({_state(record)})" for flight, record in inside)
     sentences = [
@@ -63,7 +86,8 @@ def compare(flights: Sequence[Flight]) -> Comparison:
         sentences.append(f"All that take part have begun {stuck}: {waiting}.")
         if missing:
             sentences.append(f"{without}, which takes no part in it.")
-    return Comparison([*sentences, *late], False)
+    begun = [flight for flight, _ in inside]
+    return Comparison([*sentences, *late], False, str(stuck), begun, outside, missing, holding)
 
 
 def _processes(flights: Sequence[Flight], stuck: Record | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 
 import pytest
@@ -16,6 +17,8 @@ from jaxring.plan.profile import Link
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.topology import calibration
 from jaxring.topology.cache import machine_kind
+from jaxring.topology.order import Hop, Order
+from jaxring.topology.search.measured import Found
 
 SIZES = [64, 1 << 10, 16 << 10, 256 << 10, 4 << 20]
 LAYOUTS = (Layout(1, 4), Layout(2, 1), Layout(4, 1), Layout(2, 2))
@@ -125,3 +128,28 @@ def test_a_profile_that_cannot_be_written_is_told(monkeypatch, capsys, tmp_path)
     out = tmp_path / "missing" / "profile.toml"
     assert main(["tune", "-n", "2x1", "--out", os.fspath(out)]) == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cache")
+def test_json_has_the_profile_and_where_it_is(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("jaxring.bench.tuning.calibrate.measure_all", lambda *_: predicted(STRANGE, LAYOUTS[1:2]))
+    out = tmp_path / "profile.toml"
+    assert main(["tune", "-n", "2x1", "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["file"]) == (machine_kind(), str(out))
+    written = dataclasses.asdict(calibration.read(out))
+    assert found["profile"] == json.loads(json.dumps(written))
+    assert main(["tune", "--forget", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"kind": machine_kind(), "file": None}
+
+
+def test_json_has_the_order_of_hosts(monkeypatch, capsys, tmp_path):
+    order = Order((Hop("a", 21.0, 9400), Hop("b", 22.0, 9300)))
+    monkeypatch.setattr("jaxring.bench.tuning.ranks.run", lambda: (order, Found((0, 1), 0.25, 0.5, 1, 1), True))
+    out = tmp_path / "order.xml"
+    assert main(["tune", "--ranks", "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.pop("seconds") >= 0
+    hops = [{"host": "a", "us": 21.0, "mbps": 9400}, {"host": "b", "us": 22.0, "mbps": 9300}]
+    assert found.pop("hops") == hops
+    assert found == {"file": str(out), "pairs": 1, "kept": True, "ring_s": 0.25, "in_order_of_ranks_s": 0.5}

@@ -48,6 +48,29 @@ def test_who_is_behind_is_said():
     assert "is behind" not in sentences(flight(0, apart), flight(1, apart), flight(2, BEGUN[:1]))
 
 
+def test_json_has_what_the_sentences_say(tmp_path, capsys):
+    files = []
+    for process, records in enumerate((BEGUN, BEGUN[:1])):
+        files.append(tmp_path / str(process))
+        files[-1].write_bytes(flight(process, records, processes=3))
+    assert main(["trace", "diff", "--json", *map(str, files)]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found.pop("sentences") == diff.compare([read(path) for path in files]).sentences
+    assert found == {
+        "well": False,
+        "operation": "all_reduce at a.py:1, execution 1",
+        "begun": [{"process": 0, "pid": 7, "host": "h"}],
+        "behind": [{"process": 1, "pid": 7, "host": "h"}],
+        "missing": 1,
+        "stragglers": [],
+    }
+    files[0].write_bytes(flight(0, BEGUN[:1]))
+    files[1].write_bytes(flight(1, BEGUN[:1]))
+    assert main(["trace", "diff", "--json", *map(str, files)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["well"], found["operation"], found["begun"], found["missing"]) == (True, "", [], 0)
+
+
 def test_old_records_and_texts_are_gone():
     many = [record(n, n, n, f"call {n}") for n in range(1, 7)]
     assert [r.number for r in parse(flight(0, many)).records] == [3, 4, 5, 6]
