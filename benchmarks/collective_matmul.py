@@ -11,7 +11,6 @@ iproute2. Four programs take turns: the transfer alone, the product alone, one a
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +21,11 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from benchmarks import namespaces, turns
-from jaxring.errors import JaxringError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 TRANSFER, PRODUCT, AFTER, PIPELINE = "transfer", "product", "one after the other", "pipeline"
-_LIMIT_S = 600.0
 
 
 def gathering(chunks: int | None) -> dict[str, Callable[[Any, Any], Any]]:
@@ -88,25 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--chunks", type=int, help="default: the tuner's choice")
     parser.add_argument("--iters", type=int, default=15, help="iterations that count (default: 15)")
     parser.add_argument("--devices", type=int, help="CPU devices of each process")
-    parser.add_argument("--hosts", type=int, help="start a process on each of so many network namespaces")
-    parser.add_argument("--rate", default="1gbit", help="of each host's link (default: 1gbit)")
-    parser.add_argument("--join", action="store_true", help=argparse.SUPPRESS)
+    namespaces.add_arguments(parser, rate="1gbit")
     arguments = parser.parse_args(argv)
-    if arguments.hosts:
-        names = ["rows", "long", "short", "iters", *(["chunks"] if arguments.chunks else [])]
-        rest = [word for name in names for word in (f"--{name}", str(getattr(arguments, name)))]
-        try:
-            devices = arguments.devices or 1
-            return namespaces.on_hosts(
-                "benchmarks.collective_matmul", arguments.hosts, arguments.rate, rest, _LIMIT_S, devices
-            )
-        except (JaxringError, subprocess.TimeoutExpired) as error:
-            print(f"benchmarks.collective_matmul: {error}", file=sys.stderr)
-            return 1
-    if arguments.join:
-        namespaces.join()
-    else:
-        turns.use_devices(arguments.devices)
+    status = namespaces.run_or_join("benchmarks.collective_matmul", arguments, argv)
+    if status is not None:
+        return status
     rows, chunks = arguments.rows, arguments.chunks
     for title, programs, k, columns in (
         ("all_gather_matmul", gathering(chunks), arguments.long, arguments.short),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +23,12 @@ from jax.sharding import PartitionSpec as P
 import jaxring
 from benchmarks import namespaces, turns
 from jaxring.compress.formats import FORMATS
-from jaxring.errors import JaxringError
 from jaxring.settings.sizes import shown, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PLAIN = "float32"
-_LIMIT_S = 600.0
 
 
 def measure(nbytes: int, formats: Sequence[str], iterations: int) -> tuple[turns.Times, list[str]]:
@@ -69,19 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--bytes", type=size, default=size("64M"), help="of float32 per rank (default: 64M)")
     parser.add_argument("--formats", nargs="+", choices=tuple(FORMATS), default=["int8"], help="default: int8")
     parser.add_argument("--iters", type=int, default=11, help="iterations that count (default: 11)")
-    parser.add_argument("--hosts", type=int, help="start a process on each of so many network namespaces")
-    parser.add_argument("--rate", default="1gbit", help="of each host's link (default: 1gbit)")
-    parser.add_argument("--join", action="store_true", help=argparse.SUPPRESS)
+    namespaces.add_arguments(parser, rate="1gbit")
     arguments = parser.parse_args(argv)
-    if arguments.hosts:
-        rest = ["--bytes", str(arguments.bytes), "--formats", *arguments.formats, "--iters", str(arguments.iters)]
-        try:
-            return namespaces.on_hosts("benchmarks.compressed", arguments.hosts, arguments.rate, rest, _LIMIT_S)
-        except (JaxringError, subprocess.TimeoutExpired) as error:
-            print(f"benchmarks.compressed: {error}", file=sys.stderr)
-            return 1
-    if arguments.join:
-        namespaces.join()
+    status = namespaces.run_or_join("benchmarks.compressed", arguments, argv)
+    if status is not None:
+        return status
     times, notes = measure(arguments.bytes, arguments.formats, arguments.iters)
     if jax.process_index() == 0:
         middle = turns.medians(times)

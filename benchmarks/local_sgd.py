@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import argparse
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import namespaces
-from jaxring.errors import JaxringError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,17 +27,11 @@ _LIMIT_S = 3600.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the example on the hosts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.local_sgd", description=__doc__.split("\n")[0])
-    parser.add_argument("--hosts", type=int, default=2, help="network namespaces, a process on each (default: 2)")
-    parser.add_argument("--rate", default="100mbit", help="of each host's link (default: 100mbit)")
-    parser.add_argument("--join", action="store_true", help=argparse.SUPPRESS)
+    namespaces.add_arguments(parser, rate="100mbit", hosts=2)
     arguments, rest = parser.parse_known_args(argv)
-    if not arguments.join:
-        try:
-            return namespaces.on_hosts("benchmarks.local_sgd", arguments.hosts, arguments.rate, rest, _LIMIT_S)
-        except (JaxringError, subprocess.TimeoutExpired) as error:
-            print(f"benchmarks.local_sgd: {error}", file=sys.stderr)
-            return 1
-    namespaces.join()
+    status = namespaces.run_or_join("benchmarks.local_sgd", arguments, argv, _LIMIT_S)
+    if status is not None:
+        return status
     sys.argv = [str(_EXAMPLE), *rest]
     sys.path.insert(0, str(_EXAMPLE.parent))  # as for a script
     runpy.run_path(str(_EXAMPLE), run_name="__main__")

@@ -11,7 +11,6 @@ alone" exchanges the rows and no counts. Both programs' results are compared to 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +22,11 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from benchmarks import namespaces, turns
-from jaxring.errors import JaxringError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FLAT, TWO_LEVEL = "direct", "pxn"
-_LIMIT_S = 600.0
 
 
 def measure(tokens: int, width: int, choices: int, iterations: int) -> turns.Times:
@@ -80,23 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--choices", type=int, default=2, help="experts of a token (default: 2)")
     parser.add_argument("--iters", type=int, default=100, help="iterations that count (default: 100)")
     parser.add_argument("--devices", type=int, help="CPU devices of each process")
-    parser.add_argument("--hosts", type=int, help="start a process on each of so many network namespaces")
-    parser.add_argument("--rate", default="10gbit", help="of each host's link (default: 10gbit)")
-    parser.add_argument("--join", action="store_true", help=argparse.SUPPRESS)
+    namespaces.add_arguments(parser, rate="10gbit")
     arguments = parser.parse_args(argv)
-    if arguments.hosts:
-        names = ("tokens", "width", "choices", "iters")
-        rest = [word for name in names for word in (f"--{name}", str(getattr(arguments, name)))]
-        try:
-            devices = arguments.devices or 1
-            return namespaces.on_hosts("benchmarks.moe", arguments.hosts, arguments.rate, rest, _LIMIT_S, devices)
-        except (JaxringError, subprocess.TimeoutExpired) as error:
-            print(f"benchmarks.moe: {error}", file=sys.stderr)
-            return 1
-    if arguments.join:
-        namespaces.join()
-    else:
-        turns.use_devices(arguments.devices)
+    status = namespaces.run_or_join("benchmarks.moe", arguments, argv)
+    if status is not None:
+        return status
     times = measure(arguments.tokens, arguments.width, arguments.choices, arguments.iters)
     if jax.process_index() == 0:
         middle = turns.medians(times)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import pathlib
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import jax
 
+from benchmarks import turns
 from jaxring.bench.hosts import Hosts
+from jaxring.errors import JaxringError
 from jaxring.launcher.environment import environment
 
 if TYPE_CHECKING:
@@ -21,10 +24,41 @@ if TYPE_CHECKING:
 _PORT = 19210
 
 
-def on_hosts(module: str, hosts: int, rate: str, arguments: Sequence[str], limit_s: float, devices: int = 1) -> int:
-    """Runs `python -m MODULE --join ARGUMENTS` on so many hosts, whose links have that rate. Returns the exit status.
+def add_arguments(parser: argparse.ArgumentParser, rate: str, hosts: int | None = None) -> None:
+    """Those that `run_or_join` reads, with these defaults."""
+    default = "" if hosts is None else f" (default: {hosts})"
+    parser.add_argument(
+        "--hosts", type=int, default=hosts, help=f"start a process on each of so many network namespaces{default}"
+    )
+    parser.add_argument("--rate", default=rate, help=f"of each host's link (default: {rate})")
+    parser.add_argument("--join", action="store_true", help=argparse.SUPPRESS)
 
-    ``devices``: CPU devices of each process.
+
+def run_or_join(
+    module: str, arguments: argparse.Namespace, argv: Sequence[str] | None, limit_s: float = 600.0
+) -> int | None:
+    """The exit status of the same command on each of ``arguments.hosts``; None in a process that is to measure.
+
+    That is one on such a host, which has joined the others' job then, or the command itself where it was not asked for
+    hosts. ``arguments.devices``, where there is such an argument: CPU devices of each process.
+    """
+    devices = getattr(arguments, "devices", None)
+    if arguments.join:
+        _join()
+        return None
+    if not arguments.hosts:
+        turns.use_devices(devices)
+        return None
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        return _on_hosts(module, arguments.hosts, arguments.rate, words, limit_s, devices or 1)
+    except (JaxringError, subprocess.TimeoutExpired) as error:
+        print(f"{module}: {error}", file=sys.stderr)
+        return 1
+
+
+def _on_hosts(module: str, hosts: int, rate: str, words: Sequence[str], limit_s: float, devices: int) -> int:
+    """Runs `python -m MODULE WORDS --join` on so many hosts, whose links have that rate. Returns the exit status.
 
     Raises JaxringError without root and iproute2, and subprocess.TimeoutExpired after ``limit_s`` seconds.
     """
@@ -34,14 +68,14 @@ def on_hosts(module: str, hosts: int, rate: str, arguments: Sequence[str], limit
         children = []
         for process in range(hosts):
             env = environment(os.environ, f"{made.address(0)}:{_PORT}", hosts, process, devices)
-            command = [sys.executable, "-m", module, "--join", *arguments]
+            command = [sys.executable, "-m", module, *words, "--join"]
             children.append(subprocess.Popen(made.command(process, folder, command), env=env))
             stack.callback(children[-1].kill)
         return max(abs(child.wait(limit_s)) for child in children)
 
 
-def join() -> None:
-    """Makes this process the one of the job that `on_hosts` meant it to be."""
+def _join() -> None:
+    """Makes this process the one of the job that `_on_hosts` meant it to be."""
     job = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
     address, count, process = (os.environ[name] for name in job)
     jax.distributed.initialize(address, int(count), int(process))

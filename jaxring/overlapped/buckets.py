@@ -128,12 +128,12 @@ def _reduced(
 ) -> list[Any]:
     """The results, each bucket's all-reduce started where the bucket is ready."""
     jaxpr = closed.jaxpr
-    known = _Known(jaxpr, closed.consts, arrays)
+    environment = _Environment(jaxpr, closed.consts, arrays)
     reduced: list[Any] = [None] * len(jaxpr.outvars)
     last: tuple[Bucket, Handle[Any]] | None = None
     computed = 0
 
-    def end(following: list[Any]) -> list[Any]:
+    def finish_last_bucket(following: list[Any]) -> list[Any]:
         """The operands of the next bucket, which wait for the last one."""
         if last is None:
             return following
@@ -143,17 +143,17 @@ def _reduced(
         return following
 
     for bucket in buckets(jaxpr, limit):
-        known.compute(jaxpr.eqns[computed : bucket.ready])
+        environment.compute(jaxpr.eqns[computed : bucket.ready])
         computed = bucket.ready
-        operands = end([known.value(jaxpr.outvars[i]) for i in bucket.results])
+        operands = finish_last_bucket([environment.value(jaxpr.outvars[i]) for i in bucket.results])
         with collectives.starting():
             # A result has its operand's memory, so no operand has to be kept.
             last = bucket, Handle(all_reduce(operands))
-    end([])
+    finish_last_bucket([])
     return reduced
 
 
-class _Known:
+class _Environment:
     """The values of a jaxpr's variables, as far as they have been computed."""
 
     def __init__(self, jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any]) -> None:
@@ -184,11 +184,11 @@ class _Known:
 def _inlined(closed: jex.ClosedJaxpr, *arrays: Any) -> list[Any]:
     """The results of a jaxpr, with its jitted parts evaluated where they are called."""
     jaxpr = closed.jaxpr
-    known = _Known(jaxpr, closed.consts, arrays)
+    environment = _Environment(jaxpr, closed.consts, arrays)
     for equation in jaxpr.eqns:
         if equation.primitive.name not in ("jit", "pjit"):
-            known.compute([equation])
+            environment.compute([equation])
             continue
-        results = _inlined(equation.params["jaxpr"], *map(known.value, equation.invars))
-        known.set(equation.outvars, results)
-    return list(map(known.value, jaxpr.outvars))
+        results = _inlined(equation.params["jaxpr"], *map(environment.value, equation.invars))
+        environment.set(equation.outvars, results)
+    return list(map(environment.value, jaxpr.outvars))
