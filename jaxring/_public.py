@@ -1,18 +1,7 @@
 """What `import jaxring` offers: one place that gathers the public names."""
 
 from jaxring import data_parallel, lax, moe, profiler, recovery, sharded
-from jaxring.collectives import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    barrier,
-    broadcast,
-    gather,
-    permute,
-    reduce,
-    reduce_scatter,
-    scatter,
-)
+from jaxring.collectives import all_gather, all_reduce, all_to_all, barrier, permute, reduce_scatter
 from jaxring.communicator import Communicator
 from jaxring.dropin import install, installed, uninstall
 from jaxring.dropin.explaining import explain
@@ -41,6 +30,7 @@ from jaxring.plan.user import register_algorithm
 from jaxring.recovery import abort, rebuild, resume, shrink, suspend
 from jaxring.reproducible import reproducible_sum
 from jaxring.resharding.api import reshard
+from jaxring.rooted import broadcast, gather, reduce, scatter
 from jaxring.runtime import build_info, counters, plans
 from jaxring.tracing.casting import pcast
 from jaxring.world.identity import version as _version

@@ -1,4 +1,4 @@
-"""The collectives that users call, with `jax.lax`'s names for arguments and its argument order.
+"""The collectives that users call, with `jax.lax`'s names for arguments and its argument order; `rooted` has others.
 
 All of them work inside `jax.shard_map` and `jax.pmap` over mesh axes, and `jax.vmap` with an ``axis_name``, on pytrees
 leaf by leaf. ``axis_name`` is a name or a tuple of names; the rank is the row-major index over the tuple in the given
@@ -28,23 +28,21 @@ dtype and for an argument that is no array or no axis name, ValueError for argum
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import jax
 import jax.numpy as jnp
 
 from jaxring.compress.calls import wanted
 
 # batching and differentiation are imported for the rules of jax.vmap and jax.grad that they register.
-from jaxring.tracing import batching, blocks, checks, differentiation, oracle, replicated, wire_dtypes  # noqa: F401
+from jaxring.tracing import batching, blocks, checks, differentiation, replicated, wire_dtypes  # noqa: F401
 from jaxring.tracing.axes import call_site, resolve
-from jaxring.tracing.casting import cast_varying
-from jaxring.tracing.primitives import apply
+from jaxring.tracing.calls import bind, each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+
+    import jax
 
     from jaxring.compress.calls import Compressor
     from jaxring.tracing.axes import Axes, AxisName
@@ -53,49 +51,17 @@ if TYPE_CHECKING:
 Tree = TypeVar("Tree")
 
 
-class Started(NamedTuple):
-    """A result that must not be used before it is done, and the function that then makes the value of it."""
-
-    value: Any
-    finish: Callable[[Any], Any]
-
-
-_starting = contextvars.ContextVar("jaxring_starting", default=False)
-
-
-@contextlib.contextmanager
-def starting() -> Iterator[None]:
-    """Within this context collectives return `Started` in place of arrays."""
-    token = _starting.set(True)
-    try:
-        yield
-    finally:
-        _starting.reset(token)
-
-
 def _bind(
     name: str,
     x: Any,
     axes: Axes,
     options: Options,
-    compressor: Compressor | None = None,
+    compressor: Compressor | None,
     finish: Callable[[Any], Any] = lambda y: y,
 ) -> Any:
     if compressor is not None:
         return finish(compressor.bind(x, options))
-    started = _starting.get()
-    options = options._replace(started=started)
-    x, back = wire_dtypes.on_the_wire(x)
-    x = cast_varying(x, axes, options)
-    y = apply(name, x, axes, options)
-    if oracle.asked_for(name, axes, options):
-        oracle.watch(name, x, y, axes, options)
-    return Started(y, lambda y: finish(back(y))) if started else finish(back(y))
-
-
-def _each(what: str, function: Callable[[Any], Any], tree: Tree) -> Tree:
-    result: Tree = jax.tree.map(lambda leaf: function(checks.array(what, leaf)), tree)
-    return result
+    return bind(name, x, axes, options, finish)
 
 
 def all_reduce(
@@ -130,7 +96,7 @@ def all_reduce(
         leaf = checks.reducible("all_reduce", leaf, op)
         return _bind("all_reduce", leaf, axes, options, compressor)
 
-    return _each("all_reduce", one, x)
+    return each("all_reduce", one, x)
 
 
 def all_gather(
@@ -156,7 +122,7 @@ def all_gather(
         at = checks.dimension("all_gather", "axis", axis, leaf.ndim + (not tiled))
         return _bind("all_gather", leaf, axes, options, compressor, lambda y: blocks.join(y, at, tiled))
 
-    return _each("all_gather", one, x)
+    return each("all_gather", one, x)
 
 
 def reduce_scatter(
@@ -193,7 +159,7 @@ def reduce_scatter(
             "reduce_scatter", parts, axes, options, compressor, lambda y: jnp.moveaxis(y, 0, at) if tiled else y
         )
 
-    return _each("reduce_scatter", one, x)
+    return each("reduce_scatter", one, x)
 
 
 def all_to_all(
@@ -224,7 +190,7 @@ def all_to_all(
             parts = jnp.moveaxis(parts, 1, split + 1)
         return _bind("all_to_all", parts, axes, options, compressor, lambda y: blocks.join(y, concat, tiled))
 
-    return _each("all_to_all", one, x)
+    return each("all_to_all", one, x)
 
 
 def permute(
@@ -243,119 +209,14 @@ def permute(
 
     def one(leaf: Any) -> Any:
         wire_dtypes.movable("permute", leaf)
-        return _bind("permute", leaf, axes, options)
+        return bind("permute", leaf, axes, options)
 
-    return _each("permute", one, x)
-
-
-def broadcast(
-    x: Tree,
-    axis_name: AxisName,
-    root: int = 0,
-    *,
-    axis_index_groups: Sequence[Sequence[int]] | None = None,
-    algorithm: str | None = None,
-    protocol: str | None = None,
-    timeout: float | None = None,
-) -> Tree:
-    """Every rank gets the value of rank ``root``."""
-    return _rooted("broadcast", x, axis_name, None, root, axis_index_groups, algorithm, protocol, timeout)
-
-
-def reduce(
-    x: Tree,
-    axis_name: AxisName,
-    op: str = "sum",
-    root: int = 0,
-    *,
-    axis_index_groups: Sequence[Sequence[int]] | None = None,
-    algorithm: str | None = None,
-    protocol: str | None = None,
-    timeout: float | None = None,
-    assume_replicated: bool = False,
-) -> Tree:
-    """Rank ``root`` gets what `all_reduce` would give; the others get zeros. ``assume_replicated`` as there."""
-    groups = axis_index_groups
-    return _rooted("reduce", x, axis_name, op, root, groups, algorithm, protocol, timeout, assume_replicated)
-
-
-def gather(
-    x: Tree,
-    axis_name: AxisName,
-    root: int = 0,
-    *,
-    axis: int = 0,
-    tiled: bool = False,
-    axis_index_groups: Sequence[Sequence[int]] | None = None,
-    algorithm: str | None = None,
-    protocol: str | None = None,
-    timeout: float | None = None,
-) -> Tree:
-    """Rank ``root`` gets what `all_gather` would give; the others get zeros of that shape."""
-    y = _rooted("gather", x, axis_name, None, root, axis_index_groups, algorithm, protocol, timeout)
-
-    def one(leaf: Any) -> Any:
-        return blocks.join(leaf, checks.dimension("gather", "axis", axis, leaf.ndim - tiled), tiled)
-
-    return _each("gather", one, y)
-
-
-def scatter(
-    x: Tree,
-    axis_name: AxisName,
-    root: int = 0,
-    *,
-    axis: int = 0,
-    tiled: bool = False,
-    axis_index_groups: Sequence[Sequence[int]] | None = None,
-    algorithm: str | None = None,
-    protocol: str | None = None,
-    timeout: float | None = None,
-) -> Tree:
-    """Rank r gets the r-th part of rank ``root``'s value along ``axis``; the others' values do not matter."""
-    axes = resolve("scatter", axis_name, axis_index_groups)
-
-    def parts(leaf: Any) -> Any:
-        at = checks.dimension("scatter", "axis", axis, leaf.ndim)
-        return blocks.split("scatter", leaf, at, axes.size, tiled)
-
-    y = _rooted(
-        "scatter", _each("scatter", parts, x), axis_name, None, root, axis_index_groups, algorithm, protocol, timeout
-    )
-    return _each("scatter", lambda leaf: jnp.moveaxis(leaf, 0, axis), y) if tiled else y
+    return each("permute", one, x)
 
 
 def barrier(axis_name: AxisName, *, timeout: float | None = None) -> jax.Array:
     """No rank passes before all have arrived. Returns a uint32 zero; code that must wait has to use it."""
     axes = resolve("barrier", axis_name)
     options = checks.options("barrier", axes, "sum", None, None, timeout, call_site())
-    token: jax.Array = _bind("barrier", jnp.zeros((), jnp.uint32), axes, options)
+    token: jax.Array = bind("barrier", jnp.zeros((), jnp.uint32), axes, options)
     return token
-
-
-def _rooted(
-    name: str,
-    x: Tree,
-    axis_name: AxisName,
-    op: str | None,
-    root: int,
-    groups: Sequence[Sequence[int]] | None,
-    algorithm: str | None,
-    protocol: str | None,
-    timeout: float | None,
-    assume_replicated: bool = False,
-) -> Tree:
-    axes = resolve(name, axis_name, groups)
-    options = checks.options(name, axes, op, algorithm, protocol, timeout, call_site())
-    if op is not None and not assume_replicated:
-        replicated.warn(name, x, axes, op)
-    options = options._replace(root=checks.root(name, root, axes))
-
-    def one(leaf: Any) -> Any:
-        if op is None:
-            wire_dtypes.movable(name, leaf)
-        else:
-            leaf = checks.reducible(name, leaf, op)
-        return _bind(name, leaf, axes, options)
-
-    return _each(name, one, x)

@@ -23,9 +23,10 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import ad, batching, mlir
 
-from jaxring import _compat, collectives
+from jaxring import _compat, collectives, rooted
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.service import DONE, JOIN, STARTS
+from jaxring.tracing.calls import Started, starting
 from jaxring.tracing.primitives import define
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Handle(Generic[Tree]):
 
 def _started(function: Callable[P, Tree], name: str) -> Callable[P, Handle[Tree]]:
     def start(*args: P.args, **kwargs: P.kwargs) -> Handle[Tree]:
-        with collectives.starting():
+        with starting():
             value = function(*args, **kwargs)
         return Handle(value, args[0] if args else kwargs["x"])
 
@@ -108,11 +109,11 @@ all_gather_start = _started(collectives.all_gather, "all_gather")
 reduce_scatter_start = _started(collectives.reduce_scatter, "reduce_scatter")
 all_to_all_start = _started(collectives.all_to_all, "all_to_all")
 permute_start = _started(collectives.permute, "permute")
-broadcast_start = _started(collectives.broadcast, "broadcast")
+broadcast_start = _started(rooted.broadcast, "broadcast")
 
 
 def _is_started(x: Any) -> bool:
-    return isinstance(x, collectives.Started)
+    return isinstance(x, Started)
 
 
 # Operands: n values that are passed through, then others that must stay in memory until then. The first ``alone`` are

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxring import collectives
+from jaxring import collectives, rooted
 from jaxring.tracing import checks
 from jaxring.tracing.axes import named, shown
 
@@ -143,7 +143,7 @@ def broadcast(
 ) -> Tree:
     """The block of rank ``root``, replicated over ``axis``."""
     place = _place("broadcast", x, mesh, axis, spec)
-    return _run(place, lambda v: collectives.broadcast(v, place.axis, root, **choice), place.without, x)
+    return _run(place, lambda v: rooted.broadcast(v, place.axis, root, **choice), place.without, x)
 
 
 class _Place(NamedTuple):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from jaxring import _compat, collectives, p2p
+from jaxring import _compat, collectives, p2p, rooted
 from jaxring.dropin.sites import traced_at
 from jaxring.plan import dtypes
 from jaxring.runtime.explain import note
@@ -94,7 +94,7 @@ def _ppermute(x: Any, *, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any
 
 
 def _pbroadcast(x: Any, *, axis_name: Any, source: int) -> Any:
-    return collectives.broadcast(x, axis_name, source % resolve("pbroadcast", axis_name).size)
+    return rooted.broadcast(x, axis_name, source % resolve("pbroadcast", axis_name).size)
 
 
 def _pbroadcast_dynamic(x: Any, source: Any, *, axis_name: Any) -> Any:

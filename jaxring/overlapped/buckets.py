@@ -20,6 +20,7 @@ from jaxring.overlap import Handle
 from jaxring.settings import settings
 from jaxring.tracing import checks
 from jaxring.tracing.axes import resolve
+from jaxring.tracing.calls import starting
 from jaxring.tracing.casting import pcast
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _reduced(
         environment.compute(jaxpr.eqns[computed : bucket.ready])
         computed = bucket.ready
         operands = finish_last_bucket([environment.value(jaxpr.outvars[i]) for i in bucket.results])
-        with collectives.starting():
+        with starting():
             # A result has its operand's memory, so no operand has to be kept.
             last = bucket, Handle(all_reduce(operands))
     finish_last_bucket([])

@@ -15,10 +15,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, mlir
 
 from jaxring import _compat
-from jaxring.collectives import Started
 from jaxring.overlap import Handle
 from jaxring.plan import dtypes
 from jaxring.tracing import checks
+from jaxring.tracing.calls import Started
 from jaxring.tracing.casting import cast_alike
 from jaxring.tracing.lowering import fusion
 from jaxring.tracing.primitives import apply, define, lower

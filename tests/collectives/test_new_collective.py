@@ -40,7 +40,7 @@ def mirror(x, axis_name, *, algorithm=None, protocol=None, timeout=None):
     """Every rank gets the value of the rank that is as far from the other end of the axis."""
     axes = resolve("mirror", axis_name)
     options = checks.options("mirror", axes, None, algorithm, protocol, timeout, call_site())
-    return _each("mirror", lambda leaf: _bind("mirror", leaf, axes, options), x)
+    return each("mirror", lambda leaf: bind("mirror", leaf, axes, options), x)
 '''
 USE = """
 import sys
