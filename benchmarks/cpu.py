@@ -19,7 +19,7 @@ MIDDLE = ("4K", "16K", "64K", "256K", "1M")
 LARGE = ("4M", "16M", "64M")
 BETWEEN = ("gloo", "mpi", "mpi4jax", "torch")
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-# The malloc settings that JAXRING_KEEP_BYTES makes by default, here for all peers.
+# The malloc settings that jaxring makes, here for all peers.
 KEPT = {"GLIBC_TUNABLES": f"glibc.malloc.mmap_threshold={65 << 20}:glibc.malloc.trim_threshold={260 << 20}"}
 # Threads of one process, as XLA has for its devices, keep less memory than that in heaps of their own.
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}

@@ -19,14 +19,18 @@ from jaxring import _native
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Results above this size get fresh pages.
+_KEPT_BYTES = 1 << 26
 # The user's own settings of the same thing: mallopt(3) and the glibc manual, "Memory Allocation Tunables".
 _THRESHOLDS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_")
 _TUNABLES = re.compile(r"glibc\.malloc\.(mmap_threshold|trim_threshold|top_pad|mmap_max)=")
 
 
-def keep_freed_blocks(nbytes: int, environ: Mapping[str, str]) -> bool:
-    """Have malloc keep freed blocks of up to ``nbytes``, for the whole process. Returns False where it is unchanged:
-    where ``nbytes`` is 0, where the environment sets this already, and where the C library has no such option.
+def keep_freed_blocks(environ: Mapping[str, str]) -> bool:
+    """Have malloc keep freed blocks of up to 64 MiB for the next results, and four times that at the end of its heap.
+
+    This is for the whole process. Returns False where malloc is unchanged: where the environment sets its thresholds
+    already, and where the C library has no such option.
     """
     said = any(name in environ for name in _THRESHOLDS) or _TUNABLES.search(environ.get("GLIBC_TUNABLES", ""))
-    return bool(nbytes) and not said and _native.keep_freed_blocks(nbytes)
+    return not said and _native.keep_freed_blocks(_KEPT_BYTES)

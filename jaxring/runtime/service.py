@@ -186,7 +186,7 @@ def _serve() -> None:
             continue
         if not kept:
             # Not at import: a process that runs no collective keeps malloc's own settings.
-            keep_freed_blocks(settings().keep_bytes, os.environ)
+            keep_freed_blocks(os.environ)
             kept = True
         if _planner.asks_peers(request):
             # This waits until the peers reach the call, and they may wait in another one. So it gets its own thread.

@@ -53,6 +53,14 @@ def between(low: int, high: int) -> Callable[[str], Range]:
     return parse
 
 
+def ports(text: str) -> str:
+    """A range of ports, both ends included."""
+    found = re.fullmatch(r"([0-9]{1,5})\s*-\s*([0-9]{1,5})", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]) <= 65535:
+        raise ValueError("a range of ports from 1 to 65535, such as 20000-20099")
+    return f"{int(found[1])}-{int(found[2])}"
+
+
 def flag(text: str) -> bool:
     """0 or 1."""
     if text not in ("0", "1"):

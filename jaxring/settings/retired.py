@@ -54,6 +54,7 @@ RETIRED: tuple[Retired, ...] = (
     Retired("LOCAL_REGISTER", "0: P2P=staged", kinds.flag, "P2P", lambda on: "" if on else "staged"),
     Retired("TOPO_DUMP_FILE", "no effect: `jaxring topo --xml > FILE` writes the topology"),
     Retired("HUGE_PAGES", "no effect: /sys/kernel/mm/transparent_hugepage/enabled says what programs get"),
+    Retired("KEEP_BYTES", "no effect: MALLOC_MMAP_THRESHOLD_=BYTES, of glibc, says which freed blocks malloc keeps"),
     Retired("NTHREADS", "no effect: a lane has as many threads as its kernel is compiled for"),
 )
 

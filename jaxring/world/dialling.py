@@ -26,7 +26,7 @@ _RETRY_S = 0.05
 _CHECK_EVERY_S = 0.5
 _DROPPED = (
     " There is no answer at all: a firewall may drop the packets. It must let the processes of the job connect to each "
-    "other, in both directions, on ports that the kernel chooses."
+    "other, in both directions, on ports that the kernel chooses, or on those of JAXRING_PORT_RANGE."
 )
 # A process listens before it publishes its address and until it ends. A peer that refuses for so long has ended.
 _REFUSED_S = 5.0

@@ -87,7 +87,7 @@ class World:
         self._dialling: set[socket.socket] = set()
         self._transports = Transports(self._native, self._settings, gpus)
         order = orders.current()
-        self._listener = Listener(interfaces.choose(self._settings.socket_ifname, coordinator))
+        self._listener = Listener(interfaces.choose(self._settings.socket_ifname, coordinator), self._settings.ports)
         try:
             self.own = identity.describe_self(
                 process,

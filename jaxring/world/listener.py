@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import logging
 import selectors
 import socket
@@ -53,21 +54,22 @@ class _Unauthenticated:
 class Listener:
     """Listens on `where`, one port each, from the constructor on; serves from `start` until `close`.
 
+    The ports are free ones of `ports`, or chosen by the kernel where that is empty.
+
     `acceptance` makes the acceptor's half of a handshake. `on_peer` gets each authenticated socket, which is blocking
     and belongs to it, in a daemon thread of its own. `expecting` says whether a link from a member is expected. The
     constructor raises JoinError where no socket can be made. `came` and `refused` count connections.
     """
 
-    def __init__(self, where: Sequence[Address]) -> None:
+    def __init__(self, where: Sequence[Address], ports: range = range(0)) -> None:
         self._sockets: list[socket.socket] = []
         self.addresses: list[tuple[str, str, int]] = []
         for entry in where:
-            family = socket.AF_INET6 if ":" in entry.address else socket.AF_INET
             try:
-                sock = socket.create_server((entry.address, 0), family=family, backlog=_BACKLOG)
-            except OSError as error:
+                sock = _listening(entry, ports)
+            except JoinError:
                 self._close_sockets()
-                raise JoinError(f"Cannot listen on {entry.address} ({entry.interface}): {error}.") from error
+                raise
             sock.setblocking(False)
             self._sockets.append(sock)
             self.addresses.append((entry.interface, entry.address, sock.getsockname()[1]))
@@ -228,3 +230,20 @@ class Listener:
         for name in ("_wake", "_woken"):
             if hasattr(self, name):
                 getattr(self, name).close()
+
+
+def _listening(entry: Address, ports: range) -> socket.socket:
+    """A socket that listens on a free port of `ports`, or on any where that is empty. Raises JoinError."""
+    family = socket.AF_INET6 if ":" in entry.address else socket.AF_INET
+    for port in ports or (0,):
+        try:
+            return socket.create_server((entry.address, port), family=family, backlog=_BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not ports:
+                where = f"{entry.address} ({entry.interface})" + (f" port {port}" if port else "")
+                raise JoinError(f"Cannot listen on {where}: {error}.") from error
+    raise JoinError(
+        f"Cannot listen on {entry.address} ({entry.interface}): all ports of "
+        f"JAXRING_PORT_RANGE={ports.start}-{ports.stop - 1} are taken. Each process of this host needs one for each "
+        "interface, on GPUs two: give a longer range."
+    )

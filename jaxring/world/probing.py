@@ -60,7 +60,7 @@ class Prober:
         self.process, self.count = process, count
         self._timeout_s = settings.join_timeout
         self._waits = Waits()
-        self._listener = Listener(interfaces.choose(settings.socket_ifname, coordinator))
+        self._listener = Listener(interfaces.choose(settings.socket_ifname, coordinator), settings.ports)
         try:
             own = identity.describe_self(
                 process, self._listener.addresses, settings.fingerprint(), hostid_override=settings.hostid

@@ -27,7 +27,7 @@ exec "$@"
 def test_links_and_scratch_without_memory(tmp_path, transport):
     env = {"JAXRING_BUFFSIZE": str(1 << 29), "JAXRING_SHM_DISABLE": "0" if transport == "shm" else "1"}
     env["MALLOC_ARENA_MAX"] = "1"  # further ones set 64 MiB of addresses aside, in which scratch would find room
-    env["JAXRING_KEEP_BYTES"] = "0"  # scratch that is freed is kept for the next otherwise
+    env["MALLOC_MMAP_THRESHOLD_"] = "131072"  # scratch that is freed is kept for the next otherwise
     code, output = run_job(WORKER, 2, 2, transport, timeout_s=100, **env)
     assert code == 0, output[-6000:]
     assert output.count("all told") == 2

@@ -1,4 +1,4 @@
-"""What malloc keeps: told once there is a collective, not where the user has said it, not where it is turned off."""
+"""What malloc keeps: told once there is a collective, not where the user has said it."""
 
 import os
 import pathlib
@@ -27,10 +27,8 @@ PROGRAM = pathlib.Path(__file__).with_name("worker_memory.py")
 def test_what_the_environment_says_of_malloc_stays(monkeypatch, environ, asked):
     calls = []
     monkeypatch.setattr(_native, "keep_freed_blocks", lambda nbytes: calls.append(nbytes) or True)
-    assert memory.keep_freed_blocks(1 << 20, environ) == asked
-    assert calls == [1 << 20] * asked
-    assert not memory.keep_freed_blocks(0, environ)
-    assert len(calls) == asked
+    assert memory.keep_freed_blocks(environ) == asked
+    assert calls == [64 << 20] * asked
 
 
 def mapped_blocks(extra):
@@ -45,6 +43,5 @@ def test_large_blocks_come_from_the_heap_after_the_first_collective():
     assert mapped_blocks({}) == [4, 0]
 
 
-@pytest.mark.parametrize("extra", [{"JAXRING_KEEP_BYTES": "0"}, {"MALLOC_MMAP_THRESHOLD_": "131072"}])
-def test_malloc_is_left_alone_on_request(extra):
-    assert mapped_blocks(extra) == [4, 4]
+def test_malloc_is_left_alone_on_request():
+    assert mapped_blocks({"MALLOC_MMAP_THRESHOLD_": "131072"}) == [4, 4]

@@ -41,6 +41,13 @@ class Network:
         kinds.names,
         nccl=True,
     )
+    port_range: str = row(
+        "range",
+        "",
+        "Ports on which processes listen for each other, such as 20000-20099, for a firewall that opens few. Each "
+        "process takes a free one for each interface, on GPUs two; empty: the kernel chooses.",
+        kinds.ports,
+    )
     socket_congestion: str = row(
         "name",
         "",
@@ -65,6 +72,12 @@ class Network:
         shared=True,
         nccl=True,
     )
+
+    @property
+    def ports(self) -> range:
+        """The ports to listen on, empty for those that the kernel chooses."""
+        low, _, high = self.port_range.partition("-")
+        return range(int(low), int(high) + 1) if low else range(0)
 
     @property
     def slot_bytes(self) -> int:

@@ -60,15 +60,6 @@ class Tuning:
         kinds.integer(0, 1_000_000),
         engines="CPU",
     )
-    keep_bytes: int = row(
-        "bytes",
-        1 << 26,
-        "From a process's first collective on, malloc keeps freed blocks of up to this size for the next results, and "
-        "four times this size at the end of its heap; larger results get fresh pages. With 0, or where the environment "
-        "sets malloc's own thresholds, malloc is not changed.",
-        kinds.integer(0, 1 << 29),
-        engines="CPU",
-    )
 
     @property
     def worker_threads(self) -> int:
