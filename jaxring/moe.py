@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jaxring.collectives import all_to_all
 from jaxring.p2p import ragged_options
+from jaxring.plan import dtypes
 from jaxring.tracing import checks
 from jaxring.tracing.axes import named, resolve
 from jaxring.tracing.casting import cast_alike
@@ -212,8 +213,8 @@ def combine(answers: Any, dispatched: Dispatched, weights: Any = None) -> Any:
     back = (route.recv_offsets, route.recv_sizes, route.input_offsets, route.send_sizes)
     arrived = _exchange(rows, choices, back, axes, options)
     of_choice = permute_rows(arrived, route.sorted_to, route.sorted_from).reshape(choices // k, k, *width)
-    if jnp.issubdtype(answers.dtype, jnp.floating):
-        of_choice = of_choice.astype(jnp.promote_types(answers.dtype, jnp.float32))
+    if dtypes.accumulator_bytes(answers.dtype) > dtypes.element_bytes(answers.dtype):
+        of_choice = of_choice.astype(jnp.float32)
     if weights is not None:
         # A weight that is not finite would make NaN of the zeros.
         went = route.sorted_to.reshape(weights.shape) < route.send_sizes.sum()

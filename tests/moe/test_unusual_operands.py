@@ -159,6 +159,24 @@ def test_numbers_of_any_integer_type(mesh, options):
     np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "bfloat16"])
+def test_answers_of_narrow_dtypes_add_in_float32(mesh, dtype):
+    one = case()
+    x = one.x.astype(dtype)
+
+    def mine(x, ids, weights):
+        sent = jaxring.moe.dispatch(x, ids, "e", EXPERTS)
+        return jaxring.moe.combine(sent.tokens, sent, weights)
+
+    y = jax.jit(jax.shard_map(mine, mesh=mesh, in_specs=P("e"), out_specs=P("e")))(x, one.ids, one.weights)
+    wide = one._replace(x=x.astype(np.float32))
+    expected = dense(wide, None)(wide.x, one.weights, np.ones(EXPERTS, np.float32))
+    assert y.dtype == dtype
+    # One rounding of a sum in float32, of which another order of products may be another last bit.
+    unit = float(jnp.finfo(dtype).eps) * np.maximum(np.abs(expected), float(jnp.finfo(dtype).smallest_normal))
+    assert np.all(np.abs(np.asarray(y).astype(np.float32) - expected) <= unit)
+
+
 def test_dtypes_that_are_not_served(mesh):
     one = case()
 
