@@ -13,7 +13,7 @@ result goes straight into the done.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,10 @@ class Handle(Generic[Tree]):
         self._value, self._operands = value, operands
         self._trace, self._untouched = _compat.trace_state(), True
 
+    @overload
+    def done(self) -> Tree: ...
+    @overload
+    def done(self, first: Any, /, *compute: Any) -> tuple[Tree, *tuple[Any, ...]]: ...
     def done(self, *compute: Any) -> Any:
         """The result; with arguments, ``(result, *arguments)``: pytrees to be computed before it is waited for.
 

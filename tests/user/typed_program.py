@@ -1,0 +1,147 @@
+"""A user's program that calls every public function once, with types: run and type-checked by test_types.py."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax  # type: ignore[import-untyped, unused-ignore]
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxring
+import jaxring.optax
+from jaxring.plan.schedule import Buffer, Chunk, Kind, Peer, ScheduleError, Spec, Step
+
+RANKS = 4
+RING = [(i, (i + 1) % RANKS) for i in range(RANKS)]
+MESH = Mesh(np.array(jax.devices()), ("x",))
+# What is not typed here is JAX's and Optax's.
+SPLIT, WHOLE = P("x"), P()  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def on_ranks(function: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """What the ranks' calls give, one after the other; each is called with its row of 4 x 4 values."""
+    mapped = jax.shard_map(function, mesh=MESH, in_specs=SPLIT, out_specs=SPLIT, check_vma=False)
+    found: jax.Array = jax.jit(mapped)(jnp.arange(float(RANKS * RANKS)))
+    return found
+
+
+def lanes(spec: Spec, rank: int) -> list[list[Step]]:
+    """An all-gather in which everybody sends to everybody."""
+    others = tuple(Peer(r) for r in range(spec.nranks) if r != rank)
+    own = Step(Kind.MOVE, Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, rank), send=others)
+    return [[own, *(Step(Kind.MOVE, dst=Chunk(Buffer.OUTPUT, p.rank), recv=(p,)) for p in others)]]
+
+
+def collectives(x: jax.Array) -> jax.Array:
+    total: jax.Array = jaxring.all_reduce(x, "x", "mean", timeout=60.0)
+    total += jaxring.reduce_scatter(jaxring.all_gather(x, "x", tiled=True), "x", tiled=True)
+    total += jaxring.all_to_all(x, "x", 0, 0, tiled=True) + jaxring.permute(x, "x", RING)
+    total += jaxring.broadcast(x, "x", root=1) + jaxring.reduce(x, "x", "max", root=1)
+    total += jaxring.scatter(jaxring.gather(x, "x", tiled=True), "x", tiled=True)
+    total += jaxring.reproducible_sum(x, "x") + jaxring.pcast(jnp.ones(()), "x", to="varying")
+    total += jaxring.all_gather(x, "x", algorithm="everybody").sum(0)
+    pair: dict[str, jax.Array] = jaxring.all_reduce({"a": x, "b": x}, "x", compress="int8", seed=1)
+    return total + pair["a"] + jaxring.barrier("x").astype(x.dtype).sum()
+
+
+def starts(x: jax.Array) -> jax.Array:
+    handles: list[jaxring.Handle[jax.Array]] = [
+        jaxring.all_reduce_start(x, "x"),
+        jaxring.broadcast_start(x, "x"),
+        jaxring.permute_start(x, "x", RING),
+        jaxring.all_to_all_start(x, "x", 0, 0, tiled=True),
+    ]
+    gathered, doubled = jaxring.all_gather_start(x, "x", tiled=True).done(2 * x)
+    x = x + doubled
+    return sum((handle.done() for handle in handles), jaxring.reduce_scatter_start(gathered, "x", tiled=True).done())
+
+
+def messages(x: jax.Array) -> jax.Array:
+    token: jax.Array = jaxring.send(x, "x", RING, jaxring.new_token(), tag=3)
+    came, _ = jaxring.recv(x, "x", RING, token, tag=3)
+    ones, offsets = jnp.ones(RANKS, jnp.int32), jnp.arange(RANKS, dtype=jnp.int32)
+    own = jnp.full(RANKS, jax.lax.axis_index("x"), jnp.int32)
+    return came + jaxring.ragged_all_to_all(x, jnp.zeros_like(x), offsets, ones, own, ones, axis_name="x")
+
+
+def models(x: jax.Array) -> jax.Array:
+    square = jnp.outer(x, x)
+    product = jaxring.all_gather_matmul(square, square, "x") + jaxring.matmul_reduce_scatter(square, square, "x").sum()
+    ids = jnp.arange(RANKS, dtype=jnp.int32)[:, None]
+    sent: jaxring.moe.Dispatched = jaxring.moe.dispatch(square, ids, "x", experts=RANKS, capacity=RANKS)
+    answers = jaxring.moe.combine(sent.tokens, sent)
+    _, gradient = jaxring.data_parallel.value_and_grad(lambda w: (w * x).sum(), "x")(x)
+    gradient += jaxring.overlap_gradients(jax.grad(lambda w: (w * x).sum()), "x")(x)
+    for transformation in (
+        jaxring.optax.compressed_mean("x"),
+        jaxring.optax.diloco("x", optax.sgd(0.1), every=2),
+    ):
+        state = transformation.init(x)
+        jaxring.optax.state_specs(state, "x")
+        gradient, _ = transformation.update(gradient, state, x)
+    return product.sum(0) + jnp.sum(answers) + jnp.asarray(gradient)
+
+
+def lax(x: jax.Array) -> jax.Array:
+    total = jaxring.lax.psum(x, "x") + jaxring.lax.pmean(x, "x") + jaxring.lax.pmax(x, "x") + jaxring.lax.pmin(x, "x")
+    total += jaxring.lax.psum_scatter(jaxring.lax.all_gather(x, "x", tiled=True), "x", tiled=True)
+    total += jaxring.lax.all_to_all(x, "x", 0, 0, tiled=True) + jaxring.lax.ppermute(x, "x", RING)
+    total += jaxring.lax.pshuffle(x, "x", [1, 2, 3, 0]) + jaxring.lax.pswapaxes(x, "x", 0)
+    return jnp.asarray(total + jaxring.lax.pbroadcast(x, "x", 0))
+
+
+def whole_arrays() -> None:
+    x, kinds = jnp.arange(float(RANKS * RANKS)), jaxring.sharded
+    parts: list[jax.Array] = [
+        kinds.all_reduce(x, MESH, "x"),
+        kinds.all_gather(x, MESH, "x"),
+        kinds.reduce_scatter(x, MESH, "x"),
+        kinds.all_to_all(x, MESH, "x", 0, 0),
+        kinds.broadcast(x, MESH, "x", timeout=60.0),
+        kinds.permute(x, MESH, "x", RING),
+        jaxring.reshard(jax.device_put(x, NamedSharding(MESH, SPLIT)), NamedSharding(MESH, WHOLE)),
+    ]
+    assert all(part.size for part in parts)
+    own, comm = np.ones(3, np.float32), jaxring.Communicator(timeout=60.0)
+    out: np.ndarray = comm.all_reduce(comm.reduce_scatter(comm.all_gather(comm.all_to_all(own[None])[0])))
+    assert comm.permute(comm.broadcast(out), []).size
+
+
+def job() -> None:
+    recovery, members = jaxring.recovery, [jaxring.suspend(), jaxring.resume()]
+    jaxring.abort("a trial")
+    assert recovery.halted()
+    members += [jaxring.rebuild(), jaxring.shrink(timeout=60.0), recovery.members()]
+    epochs: list[int] = [each.epoch for each in members]
+    assert sorted(epochs) == epochs
+    assert (recovery.restarted(), recovery.waiting()) == (False, ())
+    jaxring.install()
+    jaxring.uninstall()
+    with jaxring.installed(whole_program=False), jaxring.profiler.trace(sys.argv[1]):
+        on_ranks(lambda x: jaxring.all_reduce(x, "x"))
+    names: set[str] = {plan.algorithm for plan in jaxring.plans()}
+    assert "everybody" in names, jaxring.explain()
+    assert jaxring.counters()["failures"] >= 0
+    assert jaxring.build_info()
+    assert jaxring.export_checks()
+
+
+def main() -> None:
+    jaxring.register_algorithm("everybody", "all_gather", lanes)
+    for function in (collectives, starts, messages, models, lax):
+        assert np.isfinite(np.asarray(on_ranks(function))).all(), function
+    whole_arrays()
+    job()
+    errors: tuple[type[Exception], ...] = (jaxring.SettingsError, jaxring.JoinError, jaxring.MemoryLimitError)
+    assert all(issubclass(error, jaxring.JaxringError) for error in (*errors, jaxring.PlanError))
+    assert issubclass(ScheduleError, ValueError)
+    assert issubclass(jaxring.ReplicatedOperandWarning, UserWarning)
+
+
+if __name__ == "__main__":
+    main()
