@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 
@@ -53,6 +54,17 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   return result;
 }
 
+// Nothing where the engine does not run.
+std::vector<Arrivals> TakeArrivals() {
+  Engine* engine = RunningEngine();
+  return engine == nullptr ? std::vector<Arrivals>{} : engine->TakeArrivals();
+}
+
+std::optional<OperationRecord> RecordAt(uint64_t number) {
+  Engine* engine = RunningEngine();
+  return engine == nullptr ? std::nullopt : engine->recorder().At(number);
+}
+
 std::vector<OperationRecord> Records(uint64_t after) {
   Engine* engine = RunningEngine();
   return engine == nullptr ? std::vector<OperationRecord>{} : engine->recorder().After(after);
@@ -95,13 +107,9 @@ void BindArrivals(nb::module_& m) {
           "error_ns", [](const Arrivals& a) { return a.clock.error_ns; }, "-1: the clocks are not compared.")
       .def_ro("meetings", &Arrivals::meetings)
       .def_ro("paces", &Arrivals::paces);
-  m.def(
-      "take_arrivals", [] { return RunningEngine() == nullptr ? std::vector<Arrivals>{} : Running().TakeArrivals(); },
-      "What the heartbeats of the connected processes have said since the last call; first of this process itself.");
-  m.def(
-      "record",
-      [](uint64_t number) { return RunningEngine() == nullptr ? std::nullopt : Running().recorder().At(number); },
-      nb::arg("number"), "The record of the operation with this number, if it is still there.");
+  m.def("take_arrivals", &TakeArrivals,
+        "What the heartbeats of the connected processes have said since the last call; first of this process itself.");
+  m.def("record", &RecordAt, nb::arg("number"), "The record of the operation with this number, if it is still there.");
 }
 
 void BindRecords(nb::module_& m) {

@@ -44,7 +44,7 @@ class Fields {
     rest_.remove_prefix(size);
     return true;
   }
-  // A process is not told of ages and times that are none.
+  // Times are never negative: a frame with a negative one is malformed.
   bool GetTime(int64_t* value) { return Get(value) && *value >= 0; }
   bool empty() const { return rest_.empty(); }
 

@@ -5,7 +5,7 @@
 
 namespace jaxring {
 
-// False if `fd` is no TCP socket, or the kernel does not count (before Linux 4.9).
+// False if `fd` is no TCP socket, or the kernel does not count (before Linux 4.10).
 bool GetTcpTotals(int fd, SendTotals* totals);
 
 }  // namespace jaxring

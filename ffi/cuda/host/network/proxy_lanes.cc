@@ -43,7 +43,9 @@ std::vector<Connection> Proxy::Connect(const ProxySpec& spec, std::string* how) 
   const auto slots = std::make_shared<Slots>(gpu_, spec.device, spec.lanes * area, link.get(), spec.counts,
                                              WhyPinned(spec, link.get()));
   if (how != nullptr) *how = slots->description();
-  char* counted = gpu_.AllocatePinned(spec.lanes * counts);
+  auto take = [rest = gpu_.AllocatePinned(spec.lanes * counts)](uint64_t bytes) mutable {
+    return std::exchange(rest, rest + bytes);
+  };
   std::vector<Connection> connections;
   for (uint32_t i = 0; i < spec.lanes; ++i) {
     auto lane = std::make_unique<LaneState>();
@@ -52,10 +54,8 @@ std::vector<Connection> Proxy::Connect(const ProxySpec& spec, std::string* how) 
     lane->slots = slots;
     lane->send_slots = slots->sent() + i * area;
     lane->recv_slots = slots->received() + i * area;
-    for (int c = 0; c < kCounters; ++c, counted += lengths[c - 1]) {
-      lane->counters[c] = reinterpret_cast<uint64_t*>(counted);
-    }
-    lane->sizes = reinterpret_cast<uint32_t*>(std::exchange(counted, counted + sizes));
+    for (int c = 0; c < kCounters; ++c) lane->counters[c] = reinterpret_cast<uint64_t*>(take(lengths[c]));
+    lane->sizes = reinterpret_cast<uint32_t*>(take(sizes));
     Connection connection{};
     connection.send_slots = lane->send_slots;
     connection.recv_slots = lane->recv_slots;
