@@ -9,13 +9,9 @@
 #include <memory>
 #include <string>
 
-namespace jaxring {
+#include "transport/core/send_totals.h"
 
-// What has left on a connection so far.
-struct SendTotals {
-  int64_t bytes = 0;    // that the peer's kernel has acknowledged
-  int64_t busy_ns = 0;  // in which some were under way, without the time in which the peer had no room
-};
+namespace jaxring {
 
 // A thread that publishes data or frees room calls Notify. Which threads this wakes depends on the link.
 class Notifier {

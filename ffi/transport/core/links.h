@@ -11,6 +11,7 @@
 
 #include "transport/core/faults.h"
 #include "transport/core/link.h"
+#include "transport/core/send_totals.h"
 
 namespace jaxring {
 

@@ -1,7 +1,7 @@
 // What the kernel has counted on a TCP connection.
 #pragma once
 
-#include "transport/core/doorbell.h"
+#include "transport/core/send_totals.h"
 
 namespace jaxring {
 
