@@ -104,7 +104,7 @@ JAXRING_DEVICE bool AwaitMessage(const Lane& lane, int32_t peer, const uint64_t*
   uint64_t word = 0;
   const auto came = [&] { return Stamp::Has(word = LoadAcquire(arrived), number); };
   if (!Await(lane, Wait::kMessage, peer, number, came)) return false;
-  if (Stamp::CallOf(word) == (lane.args.call & 0xffff)) return true;
+  if (Stamp::CallOf(word) == Stamp::ShortCall(lane.args.call)) return true;
   Report(lane, Fault::kOtherCall, Wait::kMessage, peer, Stamp::CallOf(word));
   return false;
 }

@@ -26,7 +26,7 @@ struct LL {
   static constexpr uint32_t kNumberMask = 0xffff;
 
   JAXRING_DEVICE static uint32_t FlagOf(uint64_t number, uint32_t call) {
-    return (static_cast<uint32_t>(number + 1) & kNumberMask) | call << 16;
+    return (static_cast<uint32_t>(number + 1) & kNumberMask) | Stamp::ShortCall(call) << 16;
   }
   // For lines that hold the flag of this message or of one less than 2^16 - 1 before.
   JAXRING_DEVICE static bool OfOtherCall(uint32_t seen, uint32_t flag) {

@@ -45,6 +45,8 @@ struct Stamp {
   static constexpr uint64_t Of(uint64_t message, uint32_t call) {
     return (message + 1) | uint64_t{call} << kNumberBits;
   }
+  // The part of Args::call that a word has.
+  static constexpr uint32_t ShortCall(uint32_t call) { return call & 0xffff; }
   // Whether a slot with that word has this message, of whichever call. Before it the slot has older ones.
   static constexpr bool Has(uint64_t word, uint64_t message) { return (word & kNumber) > message; }
   static constexpr uint32_t CallOf(uint64_t word) { return static_cast<uint32_t>(word >> kNumberBits); }
