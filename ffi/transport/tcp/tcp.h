@@ -57,6 +57,9 @@ class TcpSendPump final : public Poller::Handler {
 
 class TcpRecvPump final : public Poller::Handler, public BusyPollers::Source {
  public:
+  // The bytes that it may send on the connection: this process ends in good order, or has received damaged data.
+  static constexpr char kGoodbyeWord = 'b', kDamagedWord = 'd';
+
   TcpRecvPump(std::unique_ptr<Stream> stream, Poller* poller, BusyPollers* busy_pollers, std::shared_ptr<RecvLink> link,
               Notifier* on_message, OnEnd on_end);
   void OnEvents(uint32_t events) override;
