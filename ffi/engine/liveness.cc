@@ -1,7 +1,5 @@
-// Heartbeats and failure reports between the processes of a job, on their control connections; and the error texts
-// about silent or slow processes.
+// Heartbeats and failure reports between the processes of a job, on their control connections.
 #include <algorithm>
-#include <cstdio>
 
 #include "engine/engine.h"
 #include "engine/site.h"
@@ -11,38 +9,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kHeartbeatEvery = milliseconds(500);
-// A process that has been silent for longer is not running.
-constexpr auto kSilent = milliseconds(1500);
-// If the awaited process itself waits in the same operation, this process reports the deadline so much later. The other
-// one is nearer to the cause and reports it first.
-constexpr auto kReportGrace = milliseconds(1000);
 // A stopped process reads nothing, so heartbeats to a silent one are rare and do not fill its socket buffer.
 constexpr auto kSilentLong = milliseconds(5000), kHeartbeatToSilentEvery = milliseconds(10000);
 constexpr size_t kKnownFailures = 1024, kRepeatedFailures = 64;
 // Further control messages are dropped; Python reads them far faster than a sane peer sends them.
 constexpr size_t kMaxControlMessages = 65536;
-
-std::string Seconds(Clock::duration time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
-}
-
-// "in all_reduce ..., execution 3, for 2.9 s".
-std::string Doing(const std::vector<Activity>& activities, Clock::duration since) {
-  std::string text;
-  for (const Activity& activity : activities) {
-    const std::string age = Seconds(milliseconds(activity.age_ms) + since);
-    text += text.empty() ? "" : " and ";
-    if (activity.running) {
-      text.append("in ").append(activity.what).append(", for ").append(age);
-    } else {
-      text.append("between operations, ").append(age).append(" after the end of ").append(activity.what);
-    }
-  }
-  return text.empty() ? "before its first operation" : text;
-}
 
 ControlFrame Failed(uint64_t key, const Status& status) {
   ControlFrame frame;
@@ -216,92 +187,6 @@ void Engine::SendHeartbeats(Clock::time_point now) {
     alive.times = {Nanoseconds(sent), peer.beat_sent_ns, peer.beat_sent_ns == 0 ? 0 : Nanoseconds(sent - peer.said_at)};
     peer.Send(EncodeFrame(alive), true);
   }
-}
-
-std::string Engine::LastSeen(int process) {
-  std::lock_guard lock(peers_mutex_);
-  auto it = peers_.find(process);
-  if (it == peers_.end() || it->second.said_at == Clock::time_point{}) return "";
-  return std::string("It was last seen ").append(Doing(it->second.doing, {})).append(". ");
-}
-
-std::string Engine::DescribePeer(int process, const std::string& name, uint64_t key) {
-  Peer peer;
-  {
-    std::lock_guard lock(peers_mutex_);
-    if (auto it = peers_.find(process); it != peers_.end()) peer = it->second;
-  }
-  if (peer.controls.empty()) {
-    return name +
-           " has made no connection to this process yet: it has not reached a collective that both take part in, or "
-           "cannot reach this process.";
-  }
-  if (peer.left) return name + ": " + peer.Farewell() + ".";
-  const auto now = Clock::now();
-  const auto silent = now - peer.heard_at;
-  const bool said = peer.said_at != Clock::time_point{};
-  if (silent > kSilent) {
-    std::string text =
-        name + " has not moved for " + Seconds(silent) + ": it is stopped, swapped out, starved or cut off.";
-    if (said) text.append(" It was last seen ").append(Doing(peer.doing, {})).append(".");
-    return text;
-  }
-  if (!said) return name + " is alive and has not said yet what it does.";
-  std::string text = name + " is alive, and " + Doing(peer.doing, now - peer.said_at) + ".";
-  bool same = false, unknown = false, runs = false;
-  for (const Activity& activity : peer.doing) {
-    runs |= activity.running;
-    same |= activity.running && activity.key == key;
-    // What is still planned has no key yet, and may be what is waited for.
-    unknown |= activity.running && activity.key != 0 && activity.key != key && recorder_.NumberOf(activity.key) == 0;
-  }
-  if (!runs) return text + " It computes, waits in Python, or runs another program than this process.";
-  if (!same && unknown) {
-    text +=
-        " This process has not begun that: the processes run different programs, or collectives in another order or "
-        "of other shapes.";
-  }
-  return text;
-}
-
-bool Engine::WaitsTogether(int process, const Operation& op) {
-  std::lock_guard lock(peers_mutex_);
-  auto it = peers_.find(process);
-  if (it == peers_.end() || it->second.left || Clock::now() - it->second.heard_at > kSilent) return false;
-  // A heartbeat from before this operation, or just after its begin, says nothing about it.
-  if (it->second.said_at < op.begun() + kHeartbeatEvery) return true;
-  const std::vector<Activity>& doing = it->second.doing;
-  return std::any_of(doing.begin(), doing.end(), [&op](const Activity& a) { return a.running && a.key == op.key(); });
-}
-
-std::string Engine::DescribeWaiting(Operation& op, std::map<int, int>* waited_for) {
-  const std::string waits = op.DescribeWaits(waited_for);
-  std::string text = (waits.empty() ? "no lane reports what it waits for" : waits) + ".";
-  constexpr size_t kDescribed = 4;
-  size_t described = 0;
-  for (const auto& [process, rank] : *waited_for) {
-    if (process == op.plan().process || ++described > kDescribed) continue;
-    text.append(" ").append(DescribePeer(process, op.plan().ranks[rank].name, op.key()));
-  }
-  return text;
-}
-
-void Engine::FailLate(Operation& op, Clock::time_point now) {
-  std::map<int, int> waited_for;
-  const std::string waits = DescribeWaiting(op, &waited_for);
-  const bool together = std::all_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
-    return entry.first == op.plan().process || WaitsTogether(entry.first, op);
-  });
-  if (together && !op.plan().alone() && now < op.deadline() + kReportGrace) return;
-  const bool slow = std::any_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
-    return entry.first != op.plan().process && !HasLeft(entry.first);
-  });
-  char limit[32];
-  std::snprintf(limit, sizeof limit, "%g", op.plan().timeout_s);
-  op.Fail(Status::Error(
-      Code::kDeadlineExceeded,
-      op.What() + ": not finished " + limit + " s after it began: " + waits + DescribeBehind(op, now) +
-          (slow || waited_for.empty() ? " Raise timeout= or JAXRING_TIMEOUT if the peer is only slow." : "")));
 }
 
 }  // namespace jaxring

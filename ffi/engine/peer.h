@@ -14,6 +14,9 @@
 
 namespace jaxring {
 
+// How often a process sends a heartbeat to each one that it is connected with.
+inline constexpr auto kHeartbeatEvery = std::chrono::milliseconds(500);
+
 // An operation that this process and another one have launched.
 struct Meeting {
   uint64_t number;  // of this process's record
