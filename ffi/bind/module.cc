@@ -88,25 +88,26 @@ void BindArrivals(nb::module_& m) {
       .def_ro("sequence", &LaunchTime::sequence)
       .def_ro("launched_ns", &LaunchTime::launched_ns)
       .def_ro("idle_ns", &LaunchTime::idle_ns, "Since the operation before it ended; -1: not known.");
-  nb::class_<Meeting>(m, "Meeting", "An operation that this process and another one have launched.")
-      .def_ro("number", &Meeting::number, "Of this process's record.")
-      .def_ro("own", &Meeting::own)
-      .def_ro("theirs", &Meeting::theirs);
-  nb::class_<Pace>(m, "Pace", "What a process has spent so far, and its slowest connection since the sample before.")
-      .def_ro("at_ns", &Pace::at_ns)
-      .def_ro("cpu_ns", &Pace::cpu_ns)
-      .def_ro("delayed_ns", &Pace::delayed_ns)
-      .def_ro("link_peer", &Pace::link_peer)
-      .def_ro("link_bytes", &Pace::link_bytes)
-      .def_ro("link_ns", &Pace::link_ns);
+  nb::class_<SharedLaunch>(m, "SharedLaunch", "An operation that this process and another one have launched.")
+      .def_ro("number", &SharedLaunch::number, "Of this process's record.")
+      .def_ro("own", &SharedLaunch::own)
+      .def_ro("theirs", &SharedLaunch::theirs);
+  nb::class_<ResourceSample>(m, "ResourceSample",
+                             "What a process has spent so far, and its slowest connection since the sample before.")
+      .def_ro("at_ns", &ResourceSample::at_ns)
+      .def_ro("cpu_ns", &ResourceSample::cpu_ns)
+      .def_ro("delayed_ns", &ResourceSample::delayed_ns)
+      .def_ro("link_peer", &ResourceSample::link_peer)
+      .def_ro("link_bytes", &ResourceSample::link_bytes)
+      .def_ro("link_ns", &ResourceSample::link_ns);
   nb::class_<Arrivals>(m, "Arrivals", "What the heartbeats of a process have said; of this process (-1) its samples.")
       .def_ro("process", &Arrivals::process)
       .def_prop_ro(
           "offset_ns", [](const Arrivals& a) { return a.clock.offset_ns; }, "Its clock less this one's.")
       .def_prop_ro(
           "error_ns", [](const Arrivals& a) { return a.clock.error_ns; }, "-1: the clocks are not compared.")
-      .def_ro("meetings", &Arrivals::meetings)
-      .def_ro("paces", &Arrivals::paces);
+      .def_ro("shared_launches", &Arrivals::shared_launches)
+      .def_ro("samples", &Arrivals::samples);
   m.def("take_arrivals", &TakeArrivals,
         "What the heartbeats of the connected processes have said since the last call; first of this process itself.");
   m.def("record", &RecordAt, nb::arg("number"), "The record of the operation with this number, if it is still there.");

@@ -134,7 +134,7 @@ void Engine::Tick() {
     if (now >= op->deadline() && !op->failed()) FailLate(*op, now);
     late |= op->failed();
   }
-  SamplePace(now);
+  SampleResources(now);
   SendHeartbeats(now);
   WarnOfStalls(now);
   if (late) doorbell_->NotifyAll();

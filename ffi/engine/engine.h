@@ -292,12 +292,12 @@ class Engine {
   // Samples how long threads have waited for CPUs, if it is time for that.
   void SampleDelays(Clock::time_point now);
   // Records a sample of what this process spends, if it is time for one.
-  void SamplePace(Clock::time_point now);
+  void SampleResources(Clock::time_point now);
   // The slowest TCP connection since the last sample.
-  void SampleLinks(Pace* pace);
+  void SampleLinks(ResourceSample* sample);
   // Takes from a heartbeat how the peer's clock differs, its sample, and its launches of operations that this process
   // has launched, too. Under peers_mutex_.
-  void TakeBeat(int process, const ControlFrame& frame);
+  void OnHeartbeat(int process, const ControlFrame& frame);
   // The processes that have not begun this operation of this process, as far as the peers' heartbeats say; without
   // those of which that is not certain.
   std::vector<Behind> FindAllBehind(const Operation& op, Clock::time_point now);
@@ -350,10 +350,10 @@ class Engine {
   std::map<int, Peer> peers_;
   Clock::time_point stalls_checked_at_{};           // the poller's thread only
   std::map<uint64_t, Stall> stalls_;                // by operation or execution; the poller's thread only
-  Clock::time_point paced_at_{};                    // the poller's thread only
-  std::map<std::pair<int, int>, SendTotals> sent_;  // by peer and channel at `paced_at_`; the poller's thread only
-  Pace pace_;                                       // the last sample; the poller's thread only
-  std::deque<Pace> own_paces_;                      // under peers_mutex_
+  Clock::time_point sampled_at_{};                  // the poller's thread only
+  std::map<std::pair<int, int>, SendTotals> sent_;  // by peer and channel at `sampled_at_`; the poller's thread only
+  ResourceSample last_sample_;                      // the last sample; the poller's thread only
+  std::deque<ResourceSample> own_samples_;          // under peers_mutex_
   std::atomic<Clock::time_point> delays_sampled_at_{Clock::time_point{}};
   std::atomic<int64_t> delayed_ns_{0};  // at `delays_sampled_at_`
 

@@ -91,7 +91,7 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
       peer.launches = frame.launches;
       peer.behind = frame.behind;
       peer.said_at = peer.heard_at;
-      TakeBeat(process, frame);
+      OnHeartbeat(process, frame);
     }
     if (frame.kind == ControlFrame::Kind::kGoodbye && !peer.left) {
       peer.left = true;
@@ -174,7 +174,7 @@ void Engine::SendHeartbeats(Clock::time_point now) {
     if (std::none_of(peers_.begin(), peers_.end(), [&](const auto& entry) { return due(entry.second); })) return;
   }
   ControlFrame alive = Heartbeat(now);
-  alive.pace = pace_;
+  alive.sample = last_sample_;
   uint64_t version;
   for (auto& op : Active(&version)) {
     if (now - op->begun() > kHeartbeatEvery && alive.behind.empty()) alive.behind = FindAllBehind(*op, now);
@@ -184,7 +184,8 @@ void Engine::SendHeartbeats(Clock::time_point now) {
     if (!due(peer)) continue;
     peer.heartbeat_sent_at = now;
     const auto sent = Clock::now();
-    alive.times = {Nanoseconds(sent), peer.beat_sent_ns, peer.beat_sent_ns == 0 ? 0 : Nanoseconds(sent - peer.said_at)};
+    alive.times = {Nanoseconds(sent), peer.their_sent_ns,
+                   peer.their_sent_ns == 0 ? 0 : Nanoseconds(sent - peer.said_at)};
     peer.Send(EncodeFrame(alive), true);
   }
 }

@@ -10,7 +10,7 @@
 
 #include "engine/peer_clock.h"
 #include "network/control.h"
-#include "network/pace.h"
+#include "network/heartbeat_data.h"
 
 namespace jaxring {
 
@@ -18,7 +18,7 @@ namespace jaxring {
 inline constexpr auto kHeartbeatEvery = std::chrono::milliseconds(500);
 
 // An operation that this process and another one have launched.
-struct Meeting {
+struct SharedLaunch {
   uint64_t number;  // of this process's record
   LaunchTime own, theirs;
 };
@@ -27,26 +27,27 @@ struct Meeting {
 struct Arrivals {
   int process;
   ClockOffset clock;
-  std::vector<Meeting> meetings;
-  std::vector<Pace> paces;
+  std::vector<SharedLaunch> shared_launches;
+  std::vector<ResourceSample> samples;
 };
 
 // What this process knows of one that it is connected with, or has messages for.
 struct ConnectedPeer {
+  using Time = std::chrono::steady_clock::time_point;
   std::vector<std::shared_ptr<ControlLink>> controls;  // each side dials one
-  std::chrono::steady_clock::time_point heard_at,
-      heartbeat_sent_at;                          // the last frame from it; the last heartbeat to it
-  std::chrono::steady_clock::time_point said_at;  // the arrival of the last heartbeat
+  Time heard_at;                                       // the arrival of the last frame
+  Time heartbeat_sent_at;                              // the last heartbeat to it
+  Time said_at;                                        // the arrival of the last heartbeat
   std::vector<Activity> doing;
   std::vector<LaunchTime> launches;  // its latest ones, the oldest first
   std::vector<Behind> behind;        // what it said of others, at `said_at`
-  int64_t beat_sent_ns = 0;          // by its clock, of the heartbeat that arrived at `said_at`
+  int64_t their_sent_ns = 0;         // by its clock, of the heartbeat that arrived at `said_at`
   PeerClock clock;
-  std::deque<Meeting> meetings;
-  std::deque<Pace> paces;
+  std::deque<SharedLaunch> shared_launches;
+  std::deque<ResourceSample> samples;
   bool left = false;  // it sent a goodbye
   std::string how;    // the goodbye's text: "it has ended (exit code 3)"; empty if it left this epoch
-  std::chrono::steady_clock::time_point left_at;
+  Time left_at;
   std::string Farewell() const { return how.empty() ? "it has gone on to another epoch of the job" : how; }
   std::vector<std::string> unsent;  // encoded control messages that wait for a connection
   // Uses the first connection that has not ended.

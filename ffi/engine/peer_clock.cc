@@ -8,7 +8,7 @@ constexpr int64_t kDriftInverse = 10000;
 
 }  // namespace
 
-void PeerClock::Compare(const BeatTimes& times, int64_t here) {
+void PeerClock::Compare(const HeartbeatTimes& times, int64_t here) {
   if (times.sent <= 0 || times.echoed <= 0 || times.held < 0) return;
   if (times.echoed > here || times.held > here - times.echoed) return;
   // The moments of two heartbeats, here -> there -> here: what they took both ways bounds how wrong the difference is.

@@ -3,14 +3,14 @@
 
 #include <cstdint>
 
-#include "network/pace.h"
+#include "network/heartbeat_data.h"
 
 namespace jaxring {
 
 class PeerClock {
  public:
   // Takes the times of a heartbeat that arrived at `here`, in ns by this process's clock. They may be any numbers.
-  void Compare(const BeatTimes& times, int64_t here);
+  void Compare(const HeartbeatTimes& times, int64_t here);
   // The difference at `here`. Its error is that of the best comparison, and what the clocks may have drifted apart
   // since.
   ClockOffset At(int64_t here) const;

@@ -100,10 +100,10 @@ bool GetActivity(Fields* fields, Activity* activity) {
   return true;
 }
 
-bool GetPace(Fields* fields, Pace* pace) {
-  return fields->GetTime(&pace->at_ns) && fields->GetTime(&pace->cpu_ns) && fields->GetTime(&pace->delayed_ns) &&
-         fields->Get(&pace->link_peer) && pace->link_peer >= -1 && pace->link_peer <= INT32_MAX &&
-         fields->GetTime(&pace->link_bytes) && fields->GetTime(&pace->link_ns);
+bool GetSample(Fields* fields, ResourceSample* sample) {
+  return fields->GetTime(&sample->at_ns) && fields->GetTime(&sample->cpu_ns) && fields->GetTime(&sample->delayed_ns) &&
+         fields->Get(&sample->link_peer) && sample->link_peer >= -1 && sample->link_peer <= INT32_MAX &&
+         fields->GetTime(&sample->link_bytes) && fields->GetTime(&sample->link_ns);
 }
 
 bool GetHeartbeat(Fields* fields, ControlFrame* frame) {
@@ -113,9 +113,9 @@ bool GetHeartbeat(Fields* fields, ControlFrame* frame) {
   for (Activity& activity : frame->activities) {
     if (!GetActivity(fields, &activity)) return false;
   }
-  BeatTimes& times = frame->times;
+  HeartbeatTimes& times = frame->times;
   if (!fields->GetTime(&times.sent) || !fields->GetTime(&times.echoed) || !fields->GetTime(&times.held)) return false;
-  if (!GetPace(fields, &frame->pace)) return false;
+  if (!GetSample(fields, &frame->sample)) return false;
   if (!fields->Get(&count) || count > ControlFrame::kMaxLaunches) return false;
   frame->launches.resize(count);
   for (LaunchTime& launch : frame->launches) {
@@ -144,8 +144,9 @@ void PutHeartbeat(std::string* out, const ControlFrame& frame) {
   put_some(frame.activities, ControlFrame::kMaxActivities,
            [out](const Activity& activity) { PutActivity(out, activity); });
   for (int64_t time : {frame.times.sent, frame.times.echoed, frame.times.held}) Put(out, time);
-  const Pace& pace = frame.pace;
-  for (int64_t value : {pace.at_ns, pace.cpu_ns, pace.delayed_ns, pace.link_peer, pace.link_bytes, pace.link_ns}) {
+  const ResourceSample& sample = frame.sample;
+  for (int64_t value :
+       {sample.at_ns, sample.cpu_ns, sample.delayed_ns, sample.link_peer, sample.link_bytes, sample.link_ns}) {
     Put(out, value);
   }
   put_some(frame.launches, ControlFrame::kMaxLaunches, [out](const LaunchTime& launch) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "network/pace.h"
+#include "network/heartbeat_data.h"
 #include "transport/core/stream.h"
 
 namespace jaxring {
@@ -39,7 +39,7 @@ inline uint32_t AgeMs(std::chrono::nanoseconds age) {
 
 struct ControlFrame {
   enum class Kind : uint32_t {
-    kAlive = 1,    // a heartbeat; activities, times, pace, launches, behind
+    kAlive = 1,    // a heartbeat; activities, times, sample, launches, behind
     kFailed = 2,   // key, code, text: this operation has failed in all processes
     kGone = 3,     // process, witness, ending, text: that process ended without a goodbye
     kLeaving = 4,  // ending, text: the sender abandons its operations, and is about to end or to close the connection
@@ -56,8 +56,8 @@ struct ControlFrame {
   std::string text;
   std::vector<Activity> activities;
   // Of heartbeats only.
-  BeatTimes times;
-  Pace pace;
+  HeartbeatTimes times;
+  ResourceSample sample;
   std::vector<LaunchTime> launches;
   std::vector<Behind> behind;
 

@@ -57,34 +57,41 @@ class StragglerWatch:
         own, *peers = self._native.take_arrivals() or [None]
         if own is None or not peers:
             return False
-        for pace in own.paces:
-            self._add(self._own, pace, 0)
+        for sample in own.samples:
+            self._add(self._own, sample, 0)
         heard = False
         for peer in peers:
             if peer.error_ns < 0:
                 continue
             name = f"process {peer.process}"
-            for pace in peer.paces:
-                self._add(name, pace, peer.offset_ns)
-            for meeting in peer.meetings:
+            for sample in peer.samples:
+                self._add(name, sample, peer.offset_ns)
+            for launch in peer.shared_launches:
                 heard = True
-                self._meet(name, meeting, peer.offset_ns, peer.error_ns)
+                self._share(name, launch, peer.offset_ns, peer.error_ns)
         while len(self._executions) > KEPT:
             self._executions.popitem(last=False)
         return heard
 
-    def _add(self, name: str, pace: Any, offset: int) -> None:
+    def _add(self, name: str, sample: Any, offset: int) -> None:
         self._samples[name].append(
-            Sample(pace.at_ns - offset, pace.cpu_ns, pace.delayed_ns, pace.link_peer, pace.link_bytes, pace.link_ns)
+            Sample(
+                sample.at_ns - offset,
+                sample.cpu_ns,
+                sample.delayed_ns,
+                sample.link_peer,
+                sample.link_bytes,
+                sample.link_ns,
+            )
         )
 
-    def _meet(self, name: str, meeting: Any, offset: int, error: int) -> None:
-        key = (meeting.theirs.key, meeting.theirs.sequence)
+    def _share(self, name: str, launch: Any, offset: int, error: int) -> None:
+        key = (launch.theirs.key, launch.theirs.sequence)
         if key not in self._executions:
-            record = self._native.record(meeting.number)
+            record = self._native.record(launch.number)
             if record is None or not labels.synchronises(record.label):
                 return
-            own = Arrival(meeting.own.launched_ns, meeting.own.idle_ns)
+            own = Arrival(launch.own.launched_ns, launch.own.idle_ns)
             self._executions[key] = (record.what, {self._own: own})
-        theirs = meeting.theirs
+        theirs = launch.theirs
         self._executions[key][1][name] = Arrival(theirs.launched_ns - offset, theirs.idle_ns, error)

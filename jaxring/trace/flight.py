@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAGIC = b"JRTRACE2"
 STATES = ("running", "done", "failed")
 _HEADER = struct.Struct("<8s4I q2q q2Q 64s q 64s Q")
-_PACE, _PACES = struct.Struct("<6q"), 256
+_SAMPLE, _SAMPLES = struct.Struct("<6q"), 256
 _CLOCK, _CLOCKS = struct.Struct("<3q"), 256
 HEADER_BYTES = 5 * 4096
 _SLOT = struct.Struct("<4Q3q2I")
@@ -97,7 +97,7 @@ def parse(data: bytes) -> Flight:
     """The record in these bytes. Raises ValueError."""
     if len(data) > _MAX_BYTES or len(data) < _HEADER.size or not data.startswith(MAGIC):
         raise ValueError("it does not begin as one, or is too long")
-    _, header, slot, capacity, text, pid, real, monotonic, process, last, written, host, processes, job, paces = (
+    _, header, slot, capacity, text, pid, real, monotonic, process, last, written, host, processes, job, sampled = (
         _HEADER.unpack_from(data)
     )
     if slot != _SLOT.size or header < _HEADER.size or len(data) != header + slot * capacity + text or not text:
@@ -121,22 +121,22 @@ def parse(data: bytes) -> Flight:
     name, job = (_printable(text.split(b"\0")[0]) for text in (host, job))
     processes = min(max(processes, 0), _MAX_PROCESSES)
     whole = header >= HEADER_BYTES
-    samples = _samples(data, paces, shift) if whole else ()
+    samples = _samples(data, sampled, shift) if whole else ()
     return Flight(name, pid, process, tuple(records), processes, job, samples, _clocks(data) if whole else {}, shift)
 
 
 def _samples(data: bytes, written: int, shift: int) -> tuple[Sample, ...]:
     """The ring of samples, without one that was being written."""
     found = []
-    for number in range(max(0, written - _PACES), written):
-        at, *spent = _PACE.unpack_from(data, _HEADER.size + number % _PACES * _PACE.size)
+    for number in range(max(0, written - _SAMPLES), written):
+        at, *spent = _SAMPLE.unpack_from(data, _HEADER.size + number % _SAMPLES * _SAMPLE.size)
         if at > 0 and min(spent[0], spent[1], spent[3], spent[4]) >= 0:
             found.append(Sample(at + shift, *spent))
     return tuple(sorted(found))
 
 
 def _clocks(data: bytes) -> dict[int, tuple[int, int]]:
-    begin = _HEADER.size + _PACES * _PACE.size
+    begin = _HEADER.size + _SAMPLES * _SAMPLE.size
     table = (_CLOCK.unpack_from(data, begin + _CLOCK.size * i) for i in range(_CLOCKS))
     return {number - 1: (offset, error) for number, offset, error in table if number > 0 and error >= 0}
 

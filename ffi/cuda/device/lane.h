@@ -67,12 +67,12 @@ JAXRING_DEVICE void Report(const Lane& lane, Fault fault, Wait wait, int32_t pee
   if (args.spread_faults) StoreRelaxed(const_cast<uint32_t*>(args.abort), 1u);
 }
 
-// Returns whether the wait must end, and reports why. `strays`: whether the peer is known to be in another call,
+// Returns whether the wait must end, and reports why. `in_other_call`: whether the peer is known to be in another call,
 // `call`.
-JAXRING_DEVICE bool GivesUp(const Lane& lane, Wait wait, int32_t peer, uint64_t number, bool strays = false,
+JAXRING_DEVICE bool GivesUp(const Lane& lane, Wait wait, int32_t peer, uint64_t number, bool in_other_call = false,
                             uint32_t call = 0) {
   Fault fault = Fault::kNone;
-  if (strays) {
+  if (in_other_call) {
     fault = Fault::kOtherCall;
     number = call;
   } else if (LoadRelaxed(lane.args.abort) != 0) {

@@ -66,9 +66,10 @@ struct LL128 {
           if (turn % kPatience == 0) {
             // A message's lines are of one call.
             const uint64_t seen = FlagIn(a);
-            const bool strays = last && active && seen != flag && Stamp::Has(seen, message.number);
-            const bool lost = (strays || WarpLane() == 0) &&
-                              GivesUp(lane, Wait::kMessage, message.peer, message.number, strays, Stamp::CallOf(seen));
+            const bool in_other_call = last && active && seen != flag && Stamp::Has(seen, message.number);
+            const bool lost =
+                (in_other_call || WarpLane() == 0) &&
+                GivesUp(lane, Wait::kMessage, message.peer, message.number, in_other_call, Stamp::CallOf(seen));
             if (WarpAny(lost)) return false;
           }
           Pause(turn);

@@ -15,12 +15,12 @@ namespace jaxring {
 
 // A sample or the difference of a clock. A reader of the file takes only those that are complete: `at_ns` or `process`
 // is 0 while the rest is being written.
-struct PaceSlot {
+struct Recorder::SampleSlot {
   std::atomic<int64_t> at_ns;
   int64_t cpu_ns, delayed_ns, link_peer, link_bytes, link_ns;
 };
 
-struct ClockSlot {
+struct Recorder::ClockSlot {
   std::atomic<int64_t> process;  // plus 1
   int64_t offset_ns, error_ns;
 };
@@ -38,8 +38,8 @@ struct Recorder::Header {
   char host[64];
   std::atomic<int64_t> processes;  // of the job; 0: not known yet. `job` is complete once it is set.
   char job[64];
-  std::atomic<uint64_t> paces;  // written so far to the ring of samples
-  PaceSlot pace[kPaces];
+  std::atomic<uint64_t> samples;  // written so far to the ring of samples
+  SampleSlot sample[kSamples];
   ClockSlot clock[kClocks];
 };
 
@@ -57,7 +57,7 @@ constexpr size_t kHeaderBytes = 5 * 4096;
 // Before the rest of a slot is written anew: none of it is written under the old mark, as another process that reads
 // the file could see.
 template <class T>
-void TakeBack(std::atomic<T>& mark) {
+void Invalidate(std::atomic<T>& mark) {
   mark.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
 }
@@ -150,7 +150,7 @@ uint64_t Recorder::Begin(const Plan& plan, uint64_t key, uint64_t sequence, Oper
   header_->process.store(plan.process, std::memory_order_relaxed);
   const uint64_t number = header_->last.load(std::memory_order_relaxed) + 1;
   Slot& s = slot(number);
-  TakeBack(s.number);
+  Invalidate(s.number);
   s.sequence = sequence;
   s.key = key;
   s.text_at = plan.text_at;
@@ -264,18 +264,18 @@ std::optional<std::pair<LaunchTime, uint64_t>> Recorder::FindLaunch(uint64_t key
   return number == 0 ? std::nullopt : std::optional(std::pair(ReadLaunch(number), number));
 }
 
-void Recorder::Keep(const Pace& pace) {
+void Recorder::Keep(const ResourceSample& sample) {
   std::lock_guard lock(mutex_);
-  const uint64_t number = header_->paces.load(std::memory_order_relaxed);
-  PaceSlot& s = header_->pace[number % kPaces];
-  TakeBack(s.at_ns);
-  s.cpu_ns = pace.cpu_ns;
-  s.delayed_ns = pace.delayed_ns;
-  s.link_peer = pace.link_peer;
-  s.link_bytes = pace.link_bytes;
-  s.link_ns = pace.link_ns;
-  s.at_ns.store(pace.at_ns, std::memory_order_release);
-  header_->paces.store(number + 1, std::memory_order_release);
+  const uint64_t number = header_->samples.load(std::memory_order_relaxed);
+  SampleSlot& s = header_->sample[number % kSamples];
+  Invalidate(s.at_ns);
+  s.cpu_ns = sample.cpu_ns;
+  s.delayed_ns = sample.delayed_ns;
+  s.link_peer = sample.link_peer;
+  s.link_bytes = sample.link_bytes;
+  s.link_ns = sample.link_ns;
+  s.at_ns.store(sample.at_ns, std::memory_order_release);
+  header_->samples.store(number + 1, std::memory_order_release);
 }
 
 void Recorder::Keep(int process, const ClockOffset& clock) {
@@ -283,7 +283,7 @@ void Recorder::Keep(int process, const ClockOffset& clock) {
   for (ClockSlot& s : header_->clock) {
     const int64_t known = s.process.load(std::memory_order_relaxed);
     if (known != 0 && known != process + 1) continue;
-    TakeBack(s.process);
+    Invalidate(s.process);
     s.offset_ns = clock.offset_ns;
     s.error_ns = clock.error_ns;
     s.process.store(process + 1, std::memory_order_release);

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "network/pace.h"
+#include "network/heartbeat_data.h"
 #include "plan/plan.h"
 
 namespace jaxring {
@@ -34,7 +34,7 @@ class Recorder {
  public:
   static constexpr uint64_t kCapacity = 4096;
   static constexpr uint64_t kTextBytes = 1 << 20;
-  static constexpr size_t kPaces = 256, kClocks = 256;
+  static constexpr size_t kSamples = 256, kClocks = 256;
 
   // Records in unnamed shared memory, or in a new file of mode 0600. Throws std::system_error if that cannot be made.
   explicit Recorder(const std::string& path = "");
@@ -61,12 +61,14 @@ class Recorder {
   // The launch of that execution and its number, if there is a record of it.
   std::optional<std::pair<LaunchTime, uint64_t>> FindLaunch(uint64_t key, uint64_t sequence) const;
 
-  // Keeps the last `kPaces` of them for the record's readers.
-  void Keep(const Pace& pace);
+  // Keeps the last `kSamples` of them for the record's readers.
+  void Keep(const ResourceSample& sample);
   // Keeps how another process's clock differs, for `kClocks` processes at most.
   void Keep(int process, const ClockOffset& clock);
 
  private:
+  struct SampleSlot;
+  struct ClockSlot;
   struct Header;
   struct Slot;
   Slot& slot(uint64_t number) const;

@@ -163,7 +163,7 @@ CASE("garbage on a control connection") {
   ControlFrame alive;
   alive.activities = {{7, true, 3, "what"}, {8, false, 4, std::string(5000, 'w')}};
   alive.times = {5, 4, 3};
-  alive.pace = {1, 2, 3, 4, 5, 6};
+  alive.sample = {1, 2, 3, 4, 5, 6};
   alive.launches = std::vector<LaunchTime>(9, {1, 2, 3, -1});
   alive.behind = {{7, 3, 100, {6, false, 5, "before"}}};
   ControlFrame failed;
@@ -205,7 +205,7 @@ CASE("garbage on a control connection") {
   alive.times = {1, INT64_MAX, INT64_MAX};
   const std::string odd = EncodeFrame(alive);
   CHECK(write(ends[1], odd.data(), odd.size()) == static_cast<ssize_t>(odd.size()));
-  while (job.engine(0).TakeArrivals()[1].paces.empty()) std::this_thread::yield();
+  while (job.engine(0).TakeArrivals()[1].samples.empty()) std::this_thread::yield();
   CHECK(write(ends[1], "\xff\xff\xff\xff", 4) == 4);
   char byte;
   while (recv(ends[1], &byte, 1, 0) > 0) {

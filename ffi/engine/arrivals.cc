@@ -15,7 +15,7 @@ namespace jaxring {
 namespace {
 
 constexpr auto kSampleEvery = std::chrono::milliseconds(500);
-constexpr size_t kMaxMeetings = 512, kMaxPaces = 64, kMaxConnections = 64;
+constexpr size_t kMaxSharedLaunches = 512, kMaxSamples = 64, kMaxConnections = 64;
 // Fewer bytes on a connection say nothing of what it can carry.
 constexpr int64_t kBulkBytes = 256 * 1024;
 
@@ -60,26 +60,26 @@ void Engine::SampleDelays(Clock::time_point now) {
   delayed_ns_.store(DelayedNs(), std::memory_order_relaxed);
 }
 
-void Engine::SamplePace(Clock::time_point now) {
-  if (now - paced_at_ < kSampleEvery) return;
+void Engine::SampleResources(Clock::time_point now) {
+  if (now - sampled_at_ < kSampleEvery) return;
   {
     std::lock_guard lock(peers_mutex_);
     if (peers_.empty()) return;
   }
-  paced_at_ = now;
-  Pace pace;
-  pace.at_ns = Nanoseconds(now);
-  pace.cpu_ns = CpuNs();
-  pace.delayed_ns = delayed_ns_.load(std::memory_order_relaxed);
-  SampleLinks(&pace);
-  pace_ = pace;
-  recorder_.Keep(pace);
+  sampled_at_ = now;
+  ResourceSample sample;
+  sample.at_ns = Nanoseconds(now);
+  sample.cpu_ns = CpuNs();
+  sample.delayed_ns = delayed_ns_.load(std::memory_order_relaxed);
+  SampleLinks(&sample);
+  last_sample_ = sample;
+  recorder_.Keep(sample);
   std::lock_guard lock(peers_mutex_);
-  own_paces_.push_back(pace);
-  if (own_paces_.size() > kMaxPaces) own_paces_.pop_front();
+  own_samples_.push_back(sample);
+  if (own_samples_.size() > kMaxSamples) own_samples_.pop_front();
 }
 
-void Engine::SampleLinks(Pace* pace) {
+void Engine::SampleLinks(ResourceSample* sample) {
   auto sent = links_.Totals(kMaxConnections);
   std::map<int, SendTotals> by_peer;
   for (const auto& [key, totals] : sent) {
@@ -93,40 +93,40 @@ void Engine::SampleLinks(Pace* pace) {
   for (const auto& [peer, sum] : by_peer) {
     if (sum.bytes < kBulkBytes || sum.busy_ns <= 0) continue;
     const bool slower =
-        pace->link_peer < 0 || static_cast<double>(sum.bytes) * static_cast<double>(pace->link_ns) <
-                                   static_cast<double>(pace->link_bytes) * static_cast<double>(sum.busy_ns);
+        sample->link_peer < 0 || static_cast<double>(sum.bytes) * static_cast<double>(sample->link_ns) <
+                                     static_cast<double>(sample->link_bytes) * static_cast<double>(sum.busy_ns);
     if (!slower) continue;
-    pace->link_peer = peer;
-    pace->link_bytes = sum.bytes;
-    pace->link_ns = sum.busy_ns;
+    sample->link_peer = peer;
+    sample->link_bytes = sum.bytes;
+    sample->link_ns = sum.busy_ns;
   }
   sent_ = std::move(sent);
 }
 
-void Engine::TakeBeat(int process, const ControlFrame& frame) {
+void Engine::OnHeartbeat(int process, const ControlFrame& frame) {
   Peer& peer = peers_[process];
   const int64_t here = Nanoseconds(peer.said_at);
-  peer.beat_sent_ns = frame.times.sent;
+  peer.their_sent_ns = frame.times.sent;
   peer.clock.Compare(frame.times, here);
   // With each heartbeat, because the error grows while there is no better comparison.
   if (const ClockOffset clock = peer.clock.At(here); clock.error_ns >= 0) recorder_.Keep(process, clock);
-  if (frame.pace.at_ns != 0 && (peer.paces.empty() || peer.paces.back().at_ns < frame.pace.at_ns)) {
-    peer.paces.push_back(frame.pace);
-    if (peer.paces.size() > kMaxPaces) peer.paces.pop_front();
+  if (frame.sample.at_ns != 0 && (peer.samples.empty() || peer.samples.back().at_ns < frame.sample.at_ns)) {
+    peer.samples.push_back(frame.sample);
+    if (peer.samples.size() > kMaxSamples) peer.samples.pop_front();
   }
   for (const LaunchTime& theirs : frame.launches) {
     // While a launch is among the last ones of its process, at most twice as many are heard of.
-    const size_t recent = std::min(peer.meetings.size(), 2 * ControlFrame::kMaxLaunches);
-    const bool heard =
-        std::any_of(peer.meetings.rbegin(), std::next(peer.meetings.rbegin(), static_cast<ptrdiff_t>(recent)),
-                    [&](const Meeting& meeting) {
-                      return meeting.theirs.key == theirs.key && meeting.theirs.sequence == theirs.sequence;
-                    });
+    const size_t recent = std::min(peer.shared_launches.size(), 2 * ControlFrame::kMaxLaunches);
+    const bool heard = std::any_of(
+        peer.shared_launches.rbegin(), std::next(peer.shared_launches.rbegin(), static_cast<ptrdiff_t>(recent)),
+        [&](const SharedLaunch& launch) {
+          return launch.theirs.key == theirs.key && launch.theirs.sequence == theirs.sequence;
+        });
     if (heard) continue;
     const auto own = recorder_.FindLaunch(theirs.key, theirs.sequence);
     if (!own) continue;
-    peer.meetings.push_back({own->second, own->first, theirs});
-    if (peer.meetings.size() > kMaxMeetings) peer.meetings.pop_front();
+    peer.shared_launches.push_back({own->second, own->first, theirs});
+    if (peer.shared_launches.size() > kMaxSharedLaunches) peer.shared_launches.pop_front();
   }
 }
 
@@ -135,15 +135,15 @@ std::vector<Arrivals> Engine::TakeArrivals() {
   found.front().process = -1;
   std::lock_guard lock(peers_mutex_);
   const int64_t now = Nanoseconds(Clock::now());
-  found.front().paces.assign(own_paces_.begin(), own_paces_.end());
-  own_paces_.clear();
+  found.front().samples.assign(own_samples_.begin(), own_samples_.end());
+  own_samples_.clear();
   for (auto& [process, peer] : peers_) {
     found.push_back({process,
                      peer.clock.At(now),
-                     {peer.meetings.begin(), peer.meetings.end()},
-                     {peer.paces.begin(), peer.paces.end()}});
-    peer.meetings.clear();
-    peer.paces.clear();
+                     {peer.shared_launches.begin(), peer.shared_launches.end()},
+                     {peer.samples.begin(), peer.samples.end()}});
+    peer.shared_launches.clear();
+    peer.samples.clear();
   }
   return found;
 }

@@ -16,17 +16,18 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 
 // What the heartbeats of process 1 have said to process 0, once they have said all of it.
-Arrivals HeardByZero(Job* job, size_t meetings) {
+Arrivals HeardByZero(Job* job, size_t launches) {
   Arrivals all{1, {}, {}, {}};
-  while (all.clock.error_ns < 0 || all.meetings.size() < meetings || all.paces.size() < 2) {
+  while (all.clock.error_ns < 0 || all.shared_launches.size() < launches || all.samples.size() < 2) {
     const std::vector<Arrivals> found = job->engine(0).TakeArrivals();
-    CHECK(found.front().process == -1 && found.front().meetings.empty());
+    CHECK(found.front().process == -1 && found.front().shared_launches.empty());
     CHECK(found.size() <= 2);
     if (found.size() == 2) {
       CHECK_EQ(found[1].process, 1);
       all.clock = found[1].clock;
-      all.meetings.insert(all.meetings.end(), found[1].meetings.begin(), found[1].meetings.end());
-      all.paces.insert(all.paces.end(), found[1].paces.begin(), found[1].paces.end());
+      all.shared_launches.insert(all.shared_launches.end(), found[1].shared_launches.begin(),
+                                 found[1].shared_launches.end());
+      all.samples.insert(all.samples.end(), found[1].samples.begin(), found[1].samples.end());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -42,19 +43,19 @@ CASE("clocks, launches and samples") {
     const Arrivals heard = HeardByZero(&job, 2);
     // Both are of this process, so their clocks are one.
     CHECK(std::abs(heard.clock.offset_ns) <= heard.clock.error_ns);
-    for (const Meeting& meeting : heard.meetings) {
-      CHECK(meeting.own.key == meeting.theirs.key && meeting.own.sequence == meeting.theirs.sequence);
-      CHECK_EQ(job.engine(0).recorder().At(meeting.number)->key, meeting.own.key);
-      CHECK_EQ(meeting.theirs.launched_ns,
-               job.engine(1).recorder().FindLaunch(meeting.own.key, meeting.own.sequence)->first.launched_ns);
+    for (const SharedLaunch& launch : heard.shared_launches) {
+      CHECK(launch.own.key == launch.theirs.key && launch.own.sequence == launch.theirs.sequence);
+      CHECK_EQ(job.engine(0).recorder().At(launch.number)->key, launch.own.key);
+      CHECK_EQ(launch.theirs.launched_ns,
+               job.engine(1).recorder().FindLaunch(launch.own.key, launch.own.sequence)->first.launched_ns);
     }
-    CHECK(heard.paces[0].at_ns < heard.paces[1].at_ns && heard.paces[0].cpu_ns > 0);
-    CHECK(heard.paces[0].cpu_ns <= heard.paces[1].cpu_ns);
+    CHECK(heard.samples[0].at_ns < heard.samples[1].at_ns && heard.samples[0].cpu_ns > 0);
+    CHECK(heard.samples[0].cpu_ns <= heard.samples[1].cpu_ns);
   }
 }
 
 // A heartbeat that arrives at `here`, `travel` after the one that it answers was sent. The other clock is 7 s ahead.
-BeatTimes Echo(int64_t here, int64_t travel) { return {here - travel / 2 + 7 * kSecond, here - travel, 0}; }
+HeartbeatTimes Echo(int64_t here, int64_t travel) { return {here - travel / 2 + 7 * kSecond, here - travel, 0}; }
 
 CASE("the error of a clock grows until there is a better comparison") {
   PeerClock clock;
@@ -72,9 +73,9 @@ CASE("the error of a clock grows until there is a better comparison") {
 CASE("times that no heartbeat has") {
   constexpr int64_t kMost = INT64_MAX;
   PeerClock clock;
-  for (const BeatTimes& times :
-       {BeatTimes{1, kMost, kMost}, BeatTimes{1, 1, kMost}, BeatTimes{kMost, kMost, 0}, BeatTimes{0, 1, 0},
-        BeatTimes{1, 0, 0}, BeatTimes{kMost, INT64_MIN, INT64_MIN}, BeatTimes{1, 1, INT64_MIN}}) {
+  for (const HeartbeatTimes& times : {HeartbeatTimes{1, kMost, kMost}, HeartbeatTimes{1, 1, kMost},
+                                      HeartbeatTimes{kMost, kMost, 0}, HeartbeatTimes{0, 1, 0}, HeartbeatTimes{1, 0, 0},
+                                      HeartbeatTimes{kMost, INT64_MIN, INT64_MIN}, HeartbeatTimes{1, 1, INT64_MIN}}) {
     clock.Compare(times, kSecond);
     CHECK_EQ(clock.At(kSecond).error_ns, -1);
   }

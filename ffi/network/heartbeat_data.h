@@ -13,7 +13,7 @@ inline int64_t Nanoseconds(std::chrono::steady_clock::time_point moment) {
 }
 
 // Moments of a heartbeat in ns. The receiver compares the two clocks by them, as NTP does.
-struct BeatTimes {
+struct HeartbeatTimes {
   int64_t sent = 0;    // by the sender's clock
   int64_t echoed = 0;  // `sent` of the latest heartbeat from the receiver, by the receiver's clock; 0: none
   int64_t held = 0;    // since that one arrived
@@ -33,7 +33,7 @@ struct LaunchTime {
 };
 
 // Sums since the process began, sampled with its heartbeats; and its slowest connection since the sample before.
-struct Pace {
+struct ResourceSample {
   int64_t at_ns = 0;       // 0: no sample
   int64_t cpu_ns = 0;      // CPU time of all threads
   int64_t delayed_ns = 0;  // in which threads were ready to run and had no CPU, summed over those that live
