@@ -37,7 +37,7 @@ nb::typed<nb::dict, nb::str, nb::int_> Counters() {
   nb::typed<nb::dict, nb::str, nb::int_> result;
   Engine* engine = RunningEngine();
   if (engine == nullptr) return result;
-  const Engine::Counters& c = engine->counters();
+  const EngineCounters& c = engine->counters();
   result["sites"] = c.sites.load();
   result["in_flight"] = c.in_flight.load();
   result["operations"] = c.operations.load();

@@ -219,7 +219,7 @@ void Engine::Ask(PlanRequest request) {
 }
 
 bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
-  SampleDelays(Clock::now());
+  if (HasPeers()) resources_.ReadDelays(Clock::now());
   std::unique_lock lock(request_mutex_);
   request_ready_.wait_for(lock, std::chrono::duration<double>(timeout_s),
                           [this] { return requests_closed_ || !requests_.empty() || !control_messages_.empty(); });

@@ -16,13 +16,18 @@
 #include <vector>
 
 #include "engine/completion.h"
+#include "engine/counters.h"
 #include "engine/cpu_placement.h"
 #include "engine/operation/interpreter.h"
 #include "engine/operation/operation.h"
 #include "engine/operation/unexpected_messages.h"
+#include "engine/options.h"
 #include "engine/peer.h"
+#include "engine/plan_request.h"
 #include "engine/records/operands.h"
 #include "engine/records/recorder.h"
+#include "engine/resource_sampler.h"
+#include "engine/stall.h"
 #include "network/transports.h"
 #include "transport/core/doorbell.h"
 #include "transport/core/faults.h"
@@ -33,51 +38,6 @@
 namespace jaxring {
 
 class Site;
-
-struct EngineOptions {
-  int threads = 2;
-  uint32_t slot_bytes = 128 * 1024;
-  int64_t spin_us = 20;  // how long a launching thread or a worker polls before it sleeps
-  // How long the launching thread polls for the peers of a small operation if its process has one rank. Handing the
-  // wait to a worker costs three wake-ups, some 60 us in all. Ranks in the same step of a program are seldom further
-  // apart.
-  int64_t patience_us = 300;
-  FaultPlan faults{};  // faults to inject into the connections to other processes, for tests
-  // What to do about NaN or infinity in operands and results: nothing, a warning (`TakeWarnings`), an error.
-  enum class NonFinite { kIgnore, kWarn, kFail } non_finite = NonFinite::kIgnore;
-  bool checksums = false;  // of every message's payload; the same in all processes
-  // The link to a peer's host counts as cut when that host has acknowledged nothing for so long.
-  double link_timeout_s = 10;
-  // When to warn of an operation that waits (`NextStall`): after this time, then after 6 times and 36 times this time,
-  // and so on; 0: never.
-  double stall_warning_s = 0;
-  std::string trace_file{};     // the file of the recorder's ring; empty: unnamed shared memory
-  std::string record_hint{};    // appended to errors that involve other processes: how to read the flight records
-  std::string operand_files{};  // path prefix of the files that hold the operands of failed operations
-  uint64_t operand_bytes = 0;   // limit of all these files together; 0: save nothing
-};
-
-// What the Python of another process has sent.
-struct ControlMessage {
-  int sender;  // its process
-  std::string text;
-};
-
-// A site's request to Python for the plan of one collective of one group.
-struct PlanRequest {
-  uint64_t id = 0;
-  std::shared_ptr<Site> site;
-  int group = 0;
-  size_t collective = 0;            // index among the site's collectives
-  uint64_t ordinal = 0, epoch = 0;  // of the collective and the site, when it asked
-
-  const std::string& spec() const;
-  std::string shown() const;
-  // See Site.
-  void Resolve(std::shared_ptr<const Plan> plan) const;
-  void Identify(uint64_t key, Half half, int process) const;
-  void Reject(const Status& status) const;
-};
 
 class Engine {
  public:
@@ -198,12 +158,7 @@ class Engine {
   // Warnings for the log since the last call; at most one for each call site.
   std::vector<std::string> TakeWarnings();
 
-  struct Counters {
-    std::atomic<int64_t> sites{0}, in_flight{0};  // in_flight: local ranks that wait for the end of an operation
-    std::atomic<uint64_t> operations{0}, inline_operations{0}, failures{0}, sleeps{0}, spills{0}, moves{0};
-    std::atomic<uint64_t> sent_bytes{0};  // payload of messages to other processes, of operations that have ended
-  };
-  Counters& counters() { return counters_; }
+  EngineCounters& counters() { return counters_; }
 
  private:
   using Peer = ConnectedPeer;
@@ -227,13 +182,6 @@ class Engine {
   void Spill();
   // The poller's thread: deadlines, crashes, heartbeats and warnings.
   void Tick();
-  // How another process ended without a goodbye.
-  struct Crash {
-    std::string reason;
-    Ending ending = Ending::kNoGoodbye;
-    Clock::time_point seen;
-    int witness = -1;  // the process that reported it; -1: this one observed it
-  };
   // Records a crash and tells the linked processes. Returns the crash that counts: an earlier record of it if there is
   // one.
   Crash RecordCrash(int process, const std::string& reason, Ending ending, int witness = -1);
@@ -242,14 +190,6 @@ class Engine {
   // What an operation's lanes wait for, and the state of those processes, as sentences. Fills `waited_for` with a rank
   // of each of these processes.
   std::string DescribeWaiting(Operation& op, std::map<int, int>* waited_for);
-  // An operation, or an execution that has not become one yet, that makes no progress.
-  struct Stall {
-    uint64_t progress = 0;
-    Clock::time_point since;  // the last progress
-    int warnings = 0;         // given so far
-    std::shared_ptr<Operation> op;
-    std::string what;  // its description if there is no operation
-  };
   void WarnOfStalls(Clock::time_point now);
   static std::string DescribeStall(const Stall& stall, const std::string& waits, Clock::time_point now);
   // Confirms a latch for processes that ended a while ago, since these send no confirmation. The lanes then find the
@@ -289,12 +229,9 @@ class Engine {
   // A heartbeat with what this process does and has launched.
   ControlFrame Heartbeat(Clock::time_point now);
   void SendHeartbeats(Clock::time_point now);
-  // Samples how long threads have waited for CPUs, if it is time for that.
-  void SampleDelays(Clock::time_point now);
+  bool HasPeers();
   // Records a sample of what this process spends, if it is time for one.
   void SampleResources(Clock::time_point now);
-  // The slowest TCP connection since the last sample.
-  void SampleLinks(ResourceSample* sample);
   // Takes from a heartbeat how the peer's clock differs, its sample, and its launches of operations that this process
   // has launched, too. Under peers_mutex_.
   void OnHeartbeat(int process, const ControlFrame& frame);
@@ -315,8 +252,9 @@ class Engine {
   Interpreter interpreter_;
   CompletionPool completions_;
   Recorder recorder_;
+  ResourceSampler resources_;
   const std::unique_ptr<OperandSaver> saver_;  // null unless asked for
-  Counters counters_;
+  EngineCounters counters_;
   std::atomic<bool> stop_{false}, aborted_{false};
 
   std::mutex mutex_;
@@ -348,14 +286,9 @@ class Engine {
   std::string farewell_;    // this process's last frame, encoded; sent also to processes that connect later
   std::mutex peers_mutex_;  // taken after mutex_, if both are
   std::map<int, Peer> peers_;
-  Clock::time_point stalls_checked_at_{};           // the poller's thread only
-  std::map<uint64_t, Stall> stalls_;                // by operation or execution; the poller's thread only
-  Clock::time_point sampled_at_{};                  // the poller's thread only
-  std::map<std::pair<int, int>, SendTotals> sent_;  // by peer and channel at `sampled_at_`; the poller's thread only
-  ResourceSample last_sample_;                      // the last sample; the poller's thread only
-  std::deque<ResourceSample> own_samples_;          // under peers_mutex_
-  std::atomic<Clock::time_point> delays_sampled_at_{Clock::time_point{}};
-  std::atomic<int64_t> delayed_ns_{0};  // at `delays_sampled_at_`
+  Clock::time_point stalls_checked_at_{};   // the poller's thread only
+  std::map<uint64_t, Stall> stalls_;        // by operation or execution; the poller's thread only
+  std::deque<ResourceSample> own_samples_;  // under peers_mutex_
 
   const size_t processors_ = AllowedCpus();
   std::atomic<bool> crowded_{false};  // the host's processes outnumber them

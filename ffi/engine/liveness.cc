@@ -174,7 +174,7 @@ void Engine::SendHeartbeats(Clock::time_point now) {
     if (std::none_of(peers_.begin(), peers_.end(), [&](const auto& entry) { return due(entry.second); })) return;
   }
   ControlFrame alive = Heartbeat(now);
-  alive.sample = last_sample_;
+  alive.sample = resources_.last();
   uint64_t version;
   for (auto& op : Active(&version)) {
     if (now - op->begun() > kHeartbeatEvery && alive.behind.empty()) alive.behind = FindAllBehind(*op, now);

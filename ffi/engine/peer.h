@@ -31,6 +31,14 @@ struct Arrivals {
   std::vector<ResourceSample> samples;
 };
 
+// How another process ended without a goodbye.
+struct Crash {
+  std::string reason;
+  Ending ending = Ending::kNoGoodbye;
+  std::chrono::steady_clock::time_point seen;
+  int witness = -1;  // the process that reported it; -1: this one observed it
+};
+
 // What this process knows of one that it is connected with, or has messages for.
 struct ConnectedPeer {
   using Time = std::chrono::steady_clock::time_point;

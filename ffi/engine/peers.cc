@@ -68,7 +68,7 @@ void Engine::ControlEnded(int process, const std::string& why, Ending ending) {
   doorbell_->NotifyAll();
 }
 
-Engine::Crash Engine::RecordCrash(int process, const std::string& reason, Ending ending, int witness) {
+Crash Engine::RecordCrash(int process, const std::string& reason, Ending ending, int witness) {
   RecordTrouble();
   Crash crash{reason, ending, Clock::now(), witness};
   {
@@ -173,6 +173,11 @@ void Engine::FailCrashed(Operation& op, Clock::time_point now) {
   if (lost.size() > kDescribed) text += "; and " + std::to_string(lost.size() - kDescribed) + " more processes";
   const Ending ending = lost.front().crash.ending;
   op.Fail(Status::Error(LostCode(ending), text + ". " + LastSeen(lost.front().process) + LostHint(ending)));
+}
+
+bool Engine::HasPeers() {
+  std::lock_guard lock(peers_mutex_);
+  return !peers_.empty();
 }
 
 void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending) {

@@ -1,0 +1,39 @@
+// Samples of what this process spends CPU time and TCP connections on, for its heartbeats and its record.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "network/heartbeat_data.h"
+#include "transport/core/links.h"
+#include "transport/core/send_totals.h"
+
+namespace jaxring {
+
+class ResourceSampler {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Reads how long threads have waited for CPUs, if it is time for that. It reads a file for each thread, so the thread
+  // that moves TCP's bytes leaves it to another one.
+  void ReadDelays(Time now);
+  // A sample with the slowest connection of `links` since the one before, if it is time for one.
+  std::optional<ResourceSample> Sample(Time now, const Links& links);
+  const ResourceSample& last() const { return last_; }
+
+ private:
+  void AddSlowestLink(const Links& links);
+
+  std::atomic<Time> delays_read_at_{Time{}};
+  std::atomic<int64_t> delayed_ns_{0};  // at `delays_read_at_`
+  // Of the thread that samples.
+  Time sampled_at_{};
+  std::map<std::pair<int, int>, SendTotals> sent_;  // by peer and channel at `sampled_at_`
+  ResourceSample last_;
+};
+
+}  // namespace jaxring
