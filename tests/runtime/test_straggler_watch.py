@@ -21,16 +21,16 @@ class Native:
 
     def take_arrivals(self):
         self._key += 1
-        meetings = []
+        launches = []
         for i in range(20):
             begin = (1000 * self._key + 50 * i) * MS
             times = [
                 Some(key=self._key, sequence=i, launched_ns=begin + by, idle_ns=by + MS)
                 for by in (40 * MS * (self._late == self._own), 40 * MS * (self._late != self._own))
             ]
-            meetings.append(Some(number=i, own=times[0], theirs=times[1]))
-        peer = Some(process=1 - self._own, error_ns=0, offset_ns=0, meetings=meetings, paces=[])
-        return [Some(paces=[]), peer]
+            launches.append(Some(number=i, own=times[0], theirs=times[1]))
+        peer = Some(process=1 - self._own, error_ns=0, offset_ns=0, shared_launches=launches, samples=[])
+        return [Some(samples=[]), peer]
 
 
 def test_the_other_process_is_warned_of_and_this_one_is_not():
