@@ -16,6 +16,7 @@ import types
 import pytest
 
 from jaxring.cli import doctor_job
+from tests.world.world_fakes import black_hole
 
 jobs = [
     pytest.mark.slow,
@@ -94,15 +95,30 @@ def test_what_cannot_be_reached_is_named():
             info=lambda p: types.SimpleNamespace(addresses=(("lo", "127.0.0.1", port),)),
             transport=lambda p: "tcp",
         )
-        refused = doctor_job._try(world, 0, 1, {"lo": 65536})
+        (refused,) = doctor_job._try_all(world, 0, 2, {"lo": 65536})
         assert refused.fault == f"127.0.0.1 port {port}: Connection refused"
         bound.listen()
-        reached = doctor_job._try(world, 0, 1, {"lo": 65536})
+        (reached,) = doctor_job._try_all(world, 0, 2, {"lo": 65536})
         assert (reached.fault, reached.interface, reached.mtu) == ("", "lo", 65536)
     seen = [{"host": "a", "findings": []}] * 2
     lines = doctor_job._lines(["a", "b"], seen, {}, [reached, refused])
     assert lines[-2].split()[:3] == ["0", "1", "tcp"]
     assert lines[-2].endswith("Connection refused")  # the faults come first
+
+
+def test_processes_that_there_is_no_time_for_are_said_to_be_untried(monkeypatch):
+    monkeypatch.setattr(doctor_job, "_CONNECT_S", 0.2)
+    monkeypatch.setattr(doctor_job, "_TRIES_S", 0.3)
+    with black_hole() as (address, port):
+        peer = types.SimpleNamespace(addresses=[("lo", address, port)] * 2)
+        own = types.SimpleNamespace(addresses=[])
+        world = types.SimpleNamespace(info=lambda _: peer, transport=lambda _: "tcp", own=own)
+        links = doctor_job._try_all(world, 0, 100, {})
+    assert [link.other for link in links] == list(range(1, 100))
+    both = f"{address} port {port}: timed out; {address} port {port}: timed out"
+    assert links[0].fault == both
+    untried = f"{address} port {port}: not tried, others took 0.3 s"
+    assert links[-1].fault == f"{untried}; {untried}"
 
 
 def test_settings_that_differ_are_listed_with_their_processes():
