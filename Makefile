@@ -2,7 +2,7 @@
 #
 #   PYTHON  the Python to start from (3.11 or later)     VENV  where its environment goes
 #   JAX     an exact jax version, e.g. 0.10.2            PYTEST_ARGS, DEMO_ARGS  handed on
-#   JOBS    compilers and native tests that run side by side (2); Python's tests, which wait more than they work, one more
+#   JOBS    compilers that run side by side (2); tests, which wait more than they work, some more
 #   FUZZ_SECONDS  how long each fuzz target runs (600)
 #   RDMA_ARGS  --short, --flow or --measure, for test-rdma
 #   COVERAGE  ON: `make pytest` and `make asan` count executed lines, for `make coverage-report` (OFF)
@@ -139,7 +139,7 @@ newest: ## install the newest jax in .venv-newest, run these tests with it, and 
 native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"
 	@cmake --build $(BUILD) --target native_tests
-	@ctest -j $(JOBS) --test-dir $(BUILD) -LE ptx --output-on-failure --no-tests=error
+	@ctest -j $$(($(JOBS) + 2)) --test-dir $(BUILD) -LE ptx --output-on-failure --no-tests=error
 
 test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iWARP, in a guest (RDMA_ARGS=--short, --flow, --measure)
 	$(SAY) "RDMA tests"

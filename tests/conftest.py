@@ -1,5 +1,6 @@
 """Eight CPU devices for the tests that use JAX in pytest's own process; set before JAX starts its backend."""
 
+import collections
 import os
 import signal
 
@@ -38,6 +39,9 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", DEVICES)
 
 
+# How many cases of each test that is sampled have been collected.
+_cases = collections.Counter()
+
 # Hardware, and files of others, that no test machine can be given by an installation.
 MAY_SKIP = ("gpu", "rdma", "real_machines")
 
@@ -48,6 +52,16 @@ def pytest_addoption(parser):
         action="store_true",
         help=f"count a skipped test as failed, unless it is marked with one of: {', '.join(MAY_SKIP)}",
     )
+
+
+def pytest_itemcollected(item):
+    """Of the cases of a test that is marked `sampled(n)`, all but each n-th are slow; the first one is not."""
+    sampled = item.get_closest_marker("sampled")
+    if sampled is not None:
+        test = item.nodeid.partition("[")[0]
+        if _cases[test] % sampled.args[0]:
+            item.add_marker("slow")
+        _cases[test] += 1
 
 
 def _fail_if_skipped(report):

@@ -67,12 +67,13 @@ def test_figures_of_a_result():
     assert found.light(80.0) == pytest.approx((8 << 20) / 80e9 / 200e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(
     ("layout", "others", "collectives"),
     [
         ("1x2", ["xla"], ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"]),
-        pytest.param("2x1", ["gloo", "communicator"], ["all_reduce", "permute"], marks=pytest.mark.slow),
+        ("2x1", ["gloo", "communicator"], ["all_reduce", "permute"]),
     ],
 )
 def test_a_run(tmp_path, capsys, layout, others, collectives):
@@ -121,6 +122,7 @@ def compared(saved, layout, *options):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_two_algorithms_of_ours_take_turns(tmp_path, capsys):
     choices = compared(tmp_path / "out.json", "2x2")
     assert [choice.split("/")[0] for choice in choices] == ["pxn", "direct"] * 2

@@ -28,6 +28,7 @@ def page_of(row, module, tmp_path, monkeypatch, notes=""):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_the_suite_and_its_page(tmp_path, monkeypatch):
     row = rows.Row("tiny", "A tiny row", 1, 2, ("all_reduce", "permute"), ("4", "64", "1K"), ("xla", "gloo"))
     text, saved = page_of(row, "benchmarks.cpu", tmp_path, monkeypatch, "What a person says of it.")

@@ -13,6 +13,7 @@ FEW = ["--bytes", "8", "--turns", "2", "--seconds", "0.01"]
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_two_versions_take_turns_and_are_compared(capsys):
     assert versions.main(["--old", sys.prefix, "--new", sys.executable, *FEW]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -240,6 +240,7 @@ sys.exit(3 if os.environ["JAX_PROCESS_ID"] == sys.argv[1] else 0)
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_is_started_again_so_often(run):
     options = ("--no-init", "--restart", "1", "--restart-delay", "0")
     code, out, err = run(FAILS, "-n", "2", *options, arguments=("1",))

@@ -168,6 +168,7 @@ def test_goal(capsys, tmp_path):
     assert "GOAL does not know" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_leaf_decides_about_symmetry(capsys):
     """With all hosts at the same first switches a ring of hosts is the same from each of them."""
     given = ["simulate", "--nodes", "64", "--algorithm", "hier_ring", "--channels", "1", "--json"]

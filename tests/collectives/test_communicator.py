@@ -31,6 +31,7 @@ def test_every_collective_gives_what_numpy_does():
     assert "all as NumPy has it" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_before_the_end_of_its_process():
     """Each pair of processes has two control connections, and the failure must not come behind the goodbye of either.
 

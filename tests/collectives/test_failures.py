@@ -189,6 +189,7 @@ def test_a_process_that_never_calls(tmp_path, devices, warm):
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("how", ["exits", "raises"])
+@pytest.mark.sampled(2)
 def test_a_process_that_ends_sooner(tmp_path, how):
     """Every other one raises at once, by the name of the one that has ended and by what it said of its end."""
     path = script(

@@ -17,6 +17,7 @@ from tests.collectives.cases.coll_ranks import Ranks, Report
 
 
 @pytest.mark.parametrize("table", TABLES)
+@pytest.mark.sampled(2)
 def test_table(ranks, table):
     report = Report()
     TABLES[table](ranks(8), report)

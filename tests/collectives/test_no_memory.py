@@ -24,6 +24,7 @@ exec "$@"
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.sampled(2)
 def test_links_and_scratch_without_memory(tmp_path, transport):
     env = {"JAXRING_BUFFSIZE": str(1 << 29), "JAXRING_SHM_DISABLE": "0" if transport == "shm" else "1"}
     env["MALLOC_ARENA_MAX"] = "1"  # further ones set 64 MiB of addresses aside, in which scratch would find room

@@ -76,6 +76,7 @@ def test_nan_and_infinity_stay_where_they_are(name, rounding, kind):
 @pytest.mark.parametrize("rounding", ROUNDINGS.values(), ids=ROUNDINGS)
 @pytest.mark.parametrize("own", Own)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(5)
 def test_both_implementations_give_the_same_bits(name, own, rounding):
     rows = Rows(3, 200, 100, 500, own)  # of an array of 700, with a last row that is short
     # By a mean over 4: with others XLA computes a mean and what its codes leave out with one rounding.

@@ -45,6 +45,7 @@ def summed(name, x, stochastic):
 @pytest.mark.parametrize("vma", [True, False])
 @pytest.mark.parametrize("seed", SEEDS.values(), ids=SEEDS)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(5)
 def test_all_reduce(name, seed, vma):
     for kind in ("normal", "heavy", "sparse", "constant", "zeros", "subnormal"):
         x = values(kind)

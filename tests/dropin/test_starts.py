@@ -37,6 +37,7 @@ def test_starts_exist():
 
 
 @pytest.mark.parametrize(("name", "check_vma"), FOUND)
+@pytest.mark.sampled(3)
 def test_start_and_done(name, check_vma):
     start = getattr(parallel, name)
     sync, arguments = getattr(jax.lax, name.removesuffix("_start")), STARTS[name]

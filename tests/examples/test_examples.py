@@ -42,6 +42,7 @@ def test_the_list_is_complete():
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
+@pytest.mark.sampled(3)
 def test_command(name):
     done = run(COMMANDS[name])
     assert done.returncode == 0, done.stdout + done.stderr

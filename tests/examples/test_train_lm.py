@@ -94,6 +94,7 @@ def test_one_process(devices, collective, tmp_path):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_job_of_two_processes(tmp_path):
     out = run_script(
         [f"{sysconfig.get_path('scripts')}/jaxring", "run", "-n", "2", "--devices-per-process", "2"], tmp_path

@@ -38,6 +38,7 @@ def alone(train):
 
 
 @pytest.mark.parametrize("shape", MESHES.values(), ids=MESHES)
+@pytest.mark.sampled(3)
 def test_the_losses_are_those_without_install(train, alone, shape):
     theirs = train(mesh(shape))
     before = jaxring.counters()["operations"]

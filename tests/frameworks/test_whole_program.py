@@ -20,6 +20,7 @@ PROGRAMS = {"fsdp_nnx": "flax", "tests.frameworks.fw_equinox_jit": "equinox", "t
 
 
 @pytest.mark.parametrize("module", PROGRAMS)
+@pytest.mark.sampled(3)
 def test_one_process(module):
     for library in (PROGRAMS[module], "optax"):
         pytest.importorskip(library)

@@ -32,6 +32,7 @@ def errors(job, process, what, processes):
     return error
 
 
+@pytest.mark.slow
 def test_a_pulled_cable_is_told_on_both_sides_and_mended(tmp_path):
     settings = {"FOLDER": str(tmp_path), "JAXRING_LINK_TIMEOUT": f"{LINK_S:g}", "JAXRING_DEBUG": "WARN"}
     processes = range(len(PLACEMENT))

@@ -16,6 +16,7 @@ WORKER = str(pathlib.Path(__file__).parent / "worker_firewall.py")
 pytestmark = [pytest.mark.netns, pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
 
+@pytest.mark.slow
 def test_a_host_that_drops_connections_is_named_on_both_sides(tmp_path):
     with hosts(2) as made, Job(tmp_path) as job:
         made.drop_connections_to(1)

@@ -83,6 +83,7 @@ def test_shared_memory_can_be_turned_off(tmp_path):
 
 
 @pytest.mark.parametrize(("chosen", "network"), [("jxa", 0), ("jxb", 1), ("=jxb0", 1), ("^jxa", 1)])
+@pytest.mark.sampled(3)
 def test_the_interface_can_be_chosen(tmp_path, chosen, network):
     """The coordinator is reached over the first network, and data go over the chosen one."""
     with hosts(2, networks=2) as made, Job(tmp_path) as job:

@@ -39,6 +39,7 @@ def connected(result):
     return {tuple(pair) for pair in json.loads(line.partition(" ")[2])}
 
 
+@pytest.mark.slow
 def test_a_ring_avoids_the_slow_links(tmp_path):
     cache, folders = tmp_path / "cache", [tmp_path / name for name in ("tune", "plain", "job", "file")]
     for folder in folders:

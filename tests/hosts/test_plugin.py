@@ -31,6 +31,7 @@ def run(folder, cases, **extra):
         return job.wait(200)
 
 
+@pytest.mark.slow
 def test_every_collective_goes_by_the_plugin(tmp_path, plugin):
     for result in run(tmp_path, ["core", "messages"], JAXRING_NET=f"plugin:{plugin}"):
         assert result.code == 0, str(result)

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.multiprocess, pytest.mark.usefixtur
 HOSTS = 4
 
 
+@pytest.mark.slow
 def test_broadcasts_of_which_nobody_waits_for_the_others(monkeypatch):
     """A receiver that paused while an event of its socket was on its way was deaf from then on, in 4 of 4 runs."""
     monkeypatch.setattr(fleet, "ANSWER_S", 30.0)

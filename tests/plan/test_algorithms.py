@@ -70,6 +70,7 @@ def specs(algorithm: str, collective: str, n: int) -> Iterator[Spec]:
 
 
 @pytest.mark.parametrize(("algorithm", "collective"), PAIRS)
+@pytest.mark.sampled(5)
 def test_every_rank_count(algorithm: str, collective: str) -> None:
     most = 12 if algorithm in ("deterministic", "reproducible") else 64  # the code of direct
     # Of the larger counts each pair takes every sixteenth, another one than its neighbours, and those around powers of
@@ -183,6 +184,7 @@ def test_two_trees_share_the_inner_work() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [a for a in ALGORITHMS if a not in ("deterministic", "reproducible")])
+@pytest.mark.sampled(5)
 def test_single_ranks_of_a_large_schedule(algorithm: str) -> None:
     n = 65536
     collective = {"pxn": "all_to_all", "pat": "all_gather"}.get(algorithm, "all_reduce")

@@ -96,6 +96,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.slow
 def test_four_files_add_a_dtype_that_is_summed(tree: pathlib.Path) -> None:
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:

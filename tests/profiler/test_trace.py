@@ -115,6 +115,7 @@ def test_our_profile_has_a_track_of_operations(tmp_path, program):
         assert {e["args"]["algorithm"] for e in ours if e["name"].startswith("all_reduce")} == {"ring"}
 
 
+@pytest.mark.slow
 def test_more_operations_than_the_engine_remembers(tmp_path):
     mesh = Mesh(jax.devices()[:2], ("r",))
 

@@ -74,8 +74,9 @@ def test_fixed_seeds():
     check([sys.executable], 1200, 24, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("processes", "devices"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
 def test_fixed_seeds_between_processes(processes, devices):
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", str(processes), "--devices-per-process", str(devices)]
     check(command, 2000, 8, devices)
@@ -101,6 +102,7 @@ def test_what_is_left_to_xla_has_failed(tmp_path):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_whole_programs_between_processes():
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", "2"]
     said = check(command, 4000, 6, 2, options=("--whole-program",))
@@ -133,6 +135,7 @@ def test_an_abort_of_xla_is_not_taken_for_ours():
     check([sys.executable], 7262, 1, 8, SUPERVISE)
 
 
+@pytest.mark.slow
 def test_an_abort_of_ours_has_failed(tmp_path):
     """A process that ends by a signal, and whose reference does not, has failed: the rest is checked all the same."""
     (tmp_path / "sitecustomize.py").write_text(ABORTS)

@@ -48,6 +48,7 @@ def cut(spec, axis):
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.sampled(7)
 def test_values_and_shardings(name, place, kind):
     shape, axis, spec, dimension, ranks, outer, rows = PLACES[place]
     mesh, options = make(shape, kind), CALLS[name]

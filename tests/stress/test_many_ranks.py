@@ -21,7 +21,8 @@ def test_a_mebibyte_by_every_algorithm(tmp_path, processes, devices):
         assert out.splitlines()[-1] == "checked"
 
 
-@pytest.mark.parametrize("shm", ["shm", pytest.param("tcp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shm", ["shm", "tcp"])
 def test_who_waits_does_not_spin(tmp_path, shm):
     outputs = run_job(tmp_path, [WORKER, "late", str(tmp_path)], 3, 2, JAXRING_SHM_DISABLE=str(int(shm == "tcp")))
     for out in outputs[:-1]:

@@ -23,6 +23,7 @@ def test_64_independent_collectives_in_one_program(tmp_path, devices):
 
 
 @pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.sampled(2)
 def test_2000_launches_without_blocking(tmp_path, devices):
     run(tmp_path, "launches", devices)
 
@@ -31,6 +32,7 @@ def test_2000_launches_without_blocking(tmp_path, devices):
     "case", ["threads_with_different_programs", "threads_with_one_program", "threads_with_equal_programs"]
 )
 @pytest.mark.parametrize("devices", [4, 8])
+@pytest.mark.sampled(5)
 def test_four_threads_dispatch_at_once(tmp_path, case, devices):
     run(tmp_path, case, devices)
 
@@ -49,5 +51,6 @@ def test_four_threads_dispatch_at_once(tmp_path, case, devices):
         "with_psum",
     ],
 )
+@pytest.mark.sampled(4)
 def test_program_shapes(tmp_path, case):
     run(tmp_path, case, 8)

@@ -24,11 +24,13 @@ layouts = pytest.mark.parametrize(
 
 
 @layouts
+@pytest.mark.slow
 def test_64_collectives_each_in_programs_of_two_threads(tmp_path, processes, devices):
     run(tmp_path, ["programs_of_two_threads"], processes, devices)
 
 
 @layouts
+@pytest.mark.slow
 def test_program_shapes(tmp_path, processes, devices):
     cases = ["scan", "while_loop", "while_loop_of_groups", "branches", "cond_in_scan"]
     cases += ["inner_jit", "checkpoint", "donation", "with_psum"]

@@ -63,6 +63,7 @@ def pid_of(job, process):
     return int(job.wait_for_line(0, f"[{process}] pid of {process} is ").split()[-1])
 
 
+@pytest.mark.slow
 def test_a_missing_record_is_counted_and_a_dump_takes_the_job_s_processes(tmp_path, capsys):
     with Job(tmp_path) as job:
         launcher = launch(job, tmp_path, 3, 4)

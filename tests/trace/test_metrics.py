@@ -106,6 +106,7 @@ def until(found, seconds=60):
     shutil.which("prometheus") is None, reason="there is no prometheus (Debian: apt install prometheus)"
 )
 @pytest.mark.usefixtures("nothing_left")
+@pytest.mark.slow
 def test_prometheus_scrapes_a_job_and_the_dashboard_s_queries_have_data(tmp_path):
     script, token = tmp_path / "program.py", tmp_path / "token"
     script.write_text(PROGRAM, encoding="utf-8")

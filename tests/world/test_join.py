@@ -202,6 +202,7 @@ def test_an_oversize_request_is_answered_with_an_error(dial):
     assert "exceeds" in dial(raw=struct.pack(">I", len(deep)) + b"t" * 32 + deep)["error"]
 
 
+@pytest.mark.slow
 def test_a_busy_acceptor_is_dialled_again(make_world):
     (zero, _), (one, _) = make_world(0), make_world(1)
     with socket.create_server(("127.0.0.1", 0)) as door:

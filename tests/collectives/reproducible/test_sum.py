@@ -74,6 +74,7 @@ def test_zeros_and_no_terms(name):
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("count", [1, 48, (1 << 14) + 3])
+@pytest.mark.sampled(5)
 def test_jax_operations_give_the_same_bits_as_the_engine(name, count):
     """What GPUs compute. The engine's handlers make the sums of the same words, too."""
     x = terms(np.random.default_rng(count), name, count, 12)

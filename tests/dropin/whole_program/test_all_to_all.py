@@ -41,6 +41,7 @@ def swapped(x, groups):
 @pytest.mark.parametrize("who", WHO)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "int4", "uint16", "complex128"])
 @pytest.mark.parametrize("shape", [(8 * 7, 3), (8, 1), (8 * 1001, 5)])
+@pytest.mark.sampled(5)
 def test_values(who, dtype, shape):
     where, axis, axis_groups, groups = WHO[who]
     generator = np.random.default_rng(len(who) + shape[0])

@@ -39,6 +39,7 @@ def run(script, *options, **environment):
 
 
 @pytest.mark.parametrize("transport", ["shared memory", "TCP"])
+@pytest.mark.sampled(2)
 def test_a_job(transport):
     code, out, err = run(HERE / "wp_job.py", "--install", "whole", JAXRING_SHM_DISABLE=str(int(transport == "TCP")))
     assert code == 0, out + err

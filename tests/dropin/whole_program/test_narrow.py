@@ -76,6 +76,7 @@ MOVED = {
 
 @pytest.mark.parametrize("name", MOVED)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2"])
+@pytest.mark.sampled(3)
 def test_what_only_moves_has_the_same_bits(name, dtype):
     made, got, expected = compiled(over(FLAT, MOVED[name]), normal(dtype))
     xla = {"bfloat16": "bf16", "float8_e5m2": "f8e5m2"}[dtype]

@@ -54,6 +54,7 @@ def test_both_native_modules_load_without_a_warning():
         ("messages", 2, 1, {"JAXRING_P2P": "none"}),
     ],
 )
+@pytest.mark.sampled(5)
 def test_collectives_give_what_numpy_gives(case, processes, devices, environment):
     for output in run_job(case, processes, devices, **environment):
         # Processes that end in good order are no news.
@@ -80,6 +81,7 @@ def test_ranks_that_share_a_gpu_are_named_in_the_log_and_in_explain():
 @needs_fake
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("case", ["lost_writes", "no_export", "no_import"])
+@pytest.mark.sampled(2)
 def test_memory_that_cannot_be_shared_is_an_error_that_names_the_pair(case):
     run_job(case, 2, 1)
 
@@ -87,6 +89,7 @@ def test_memory_that_cannot_be_shared_is_an_error_that_names_the_pair(case):
 @needs_fake
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("only", [1, 0])
+@pytest.mark.sampled(2)
 def test_damaged_messages_are_an_error_on_both_sides(only):
     # A process that is told of damage before its own call has begun does not begin it: the other is told, too.
     faults = {"JAXRING_CHECKSUM": "1", "JAXRING_FAULTS": f"corrupt=1,seed=1,data_only={only}"}
@@ -100,6 +103,7 @@ def test_damaged_messages_are_an_error_on_both_sides(only):
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.slow if case == "ahead" else ()) for case in REFUSED]
 )
+@pytest.mark.sampled(3)
 def test_messages_that_cannot_be_served_are_errors(case):
     (output,) = run_job(case, 1, 2)
     assert REFUSED[case] in output, output

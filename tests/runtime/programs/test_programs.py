@@ -27,6 +27,7 @@ def run(tmp_path, case, *arguments, processes=1, devices=4):
 
 
 @layouts
+@pytest.mark.sampled(2)
 def test_the_persistent_compilation_cache_is_hit(tmp_path, processes, devices):
     cache = tmp_path / "cache"
     first = run(tmp_path, "cached", cache, processes=processes, devices=devices)
@@ -37,6 +38,7 @@ def test_the_persistent_compilation_cache_is_hit(tmp_path, processes, devices):
 
 
 @layouts
+@pytest.mark.sampled(2)
 def test_an_exported_program_runs_in_another_process(tmp_path, processes, devices):
     path = tmp_path / "program"
     run(tmp_path, "save", path, processes=processes, devices=devices)
@@ -53,6 +55,7 @@ def test_programs_compiled_ahead_and_shapes(tmp_path, processes, devices):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_alike_programs_in_another_order_never_mix(tmp_path):
     run_job(tmp_path, [ORDERS, "alike"], 4)
 
@@ -81,6 +84,7 @@ def test_import_is_clean_and_leaves_no_thread_that_keeps_the_process(tmp_path):
     ],
 )
 @pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.sampled(3)
 def test_a_process_ends(tmp_path, case, code, says, devices):
     with Job(tmp_path) as job:
         job.start([sys.executable, "-X", "dev", WORKER, case], environment(devices))
@@ -94,6 +98,7 @@ def test_a_process_ends(tmp_path, case, code, says, devices):
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.sampled(2)
 def test_a_process_ends_while_it_waits_for_a_peer(tmp_path, transport):
     with coordinator_port() as port, Job(tmp_path) as job:
         env = environment(2, JAXRING_SHM_DISABLE=str(int(transport == "tcp")))

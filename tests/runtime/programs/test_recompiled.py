@@ -15,6 +15,7 @@ WORKER = Path(__file__).with_name("worker_recompiled.py")
 
 
 @pytest.mark.parametrize(("devices", "case", "says"), [(2, "right", "right"), (1, "differ", "told")])
+@pytest.mark.sampled(2)
 def test_a_process_compiles_more_often_than_the_others(devices, case, says):
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--devices-per-process", str(devices)]
     # A deadline that only ends what hangs.

@@ -45,6 +45,7 @@ class Waiting:
         return error["kind"], error["text"]
 
 
+@pytest.mark.slow
 def test_a_process_with_all_ranks_goes_on_after_ctrl_c(tmp_path):
     with Job(tmp_path) as job:
         env = environment(2, FOLDER=str(tmp_path))

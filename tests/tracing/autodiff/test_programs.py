@@ -24,6 +24,7 @@ def over_ranks(ops, loss, check_vma, w_axis="x"):
 
 @pytest.mark.parametrize("check_vma", [False, True])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+@pytest.mark.sampled(3)
 def test_gradients(loss, check_vma):
     """jit of grad of shard_map, and shard_map of grad."""
 
@@ -58,6 +59,7 @@ def test_replicated_parameters(check_vma):
 
 
 @pytest.mark.parametrize("check_vma", [False, True])
+@pytest.mark.sampled(2)
 def test_higher_derivatives(check_vma):
     w, x = jnp.asarray(W[:4, :2]), jnp.asarray(X[:4, :4])
 
@@ -85,6 +87,7 @@ def sharded_small(ops, w, x):
 
 
 @pytest.mark.parametrize("check_vma", [False, True])
+@pytest.mark.sampled(2)
 def test_eagerly(check_vma):
     """Without any jit: values, and gradients outside and inside of shard_map."""
 
@@ -218,6 +221,7 @@ def test_messages_refuse_differentiation():
 
 
 @pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.sampled(2)
 def test_ties_share(op):
     x = np.array([[1.0, 2.0], [1.0, 5.0], [0.0, 5.0], [1.0, 2.0]]) * (1 if op == "max" else -1)
     mapped = jax.shard_map(lambda v: jaxring.all_reduce(v, "x", op), mesh=mesh("x"), in_specs=P("x"), out_specs=P())

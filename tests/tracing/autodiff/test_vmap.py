@@ -66,6 +66,7 @@ def flat():
     ],
     ids=str,
 )
+@pytest.mark.sampled(3)
 def test_mesh_axes_and_vmapped_axes_together(flat, names, check_vma):
     """The rank is the row-major index over the tuple, whatever its axes are and however the vmaps are nested."""
     x, values, gradient = flat

@@ -51,6 +51,7 @@ def test_a_pytree_is_one_call_with_the_bits_of_many(mesh):
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize(("processes", "devices"), [(2, 2), (4, 1)])
+@pytest.mark.sampled(2)
 def test_between_processes_too(processes, devices):
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", str(processes), "--devices-per-process", str(devices)]
     done = subprocess.run(
