@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from jaxring.resharding import routes
+from jaxring.resharding import routes, traced
 from jaxring.resharding.copies import Copier, Parts, aligned, extent, unit
 from jaxring.resharding.exchange import Exchange
 from jaxring.tracing import checks
@@ -40,7 +40,14 @@ class _Array(NamedTuple):
     array: jax.Array | None
 
 
-def reshard(tree: Tree, to_sharding: Any, *, round_bytes: int = _ROUND_BYTES, timeout: float | None = None) -> Tree:
+def reshard(
+    tree: Tree,
+    to_sharding: Any,
+    *,
+    from_sharding: Any = None,
+    round_bytes: int = _ROUND_BYTES,
+    timeout: float | None = None,
+) -> Tree:
     """``tree`` with ``to_sharding`` in place of the shardings that its arrays have, as `jax.device_put` would give it.
 
     The two shardings may be over different meshes, of the same processes, of others, or of some of them. Each byte that
@@ -48,9 +55,14 @@ def reshard(tree: Tree, to_sharding: Any, *, round_bytes: int = _ROUND_BYTES, ti
     them that ``tree`` begins like. A leaf is a `jax.Array` of any shape, and of any dtype but those of keys of
     `jax.random` (reshard their `jax.random.key_data`); or, in a process that has no part of the array, a
     `jax.ShapeDtypeStruct` with its sharding. Every process that has a part of the arrays or of the result calls it,
-    with the same shapes, dtypes and shardings, in the same order. It is for use outside of `jax.jit`, and returns when
-    the data is there. In a process that has no part of a result, the result is a `jax.ShapeDtypeStruct` with its
-    sharding. Operand and result can be donated to a program without harm to each other.
+    with the same shapes, dtypes and shardings, in the same order. It returns when the data is there. In a process that
+    has no part of a result, the result is a `jax.ShapeDtypeStruct` with its sharding. Operand and result can be donated
+    to a program without harm to each other.
+
+    Inside `jax.jit`, on traced arrays, both shardings are `jax.sharding.NamedSharding`s over one mesh, and the exchange
+    is a step of the program; it can be differentiated any number of times. ``from_sharding``, for use there alone, is
+    the sharding that an array has, or a tree of them; None takes it from the array's type, which says it where all
+    axes of the mesh are explicit.
 
     The exchange goes in rounds of about ``round_bytes`` bytes that a process sends and receives, between 64 KiB and 1
     GiB, for which it takes five times as much memory beside the arrays. ``timeout``, in seconds, is each round's; None
@@ -69,33 +81,37 @@ def reshard(tree: Tree, to_sharding: Any, *, round_bytes: int = _ROUND_BYTES, ti
         )
     timeout = None if timeout is None else checks.seconds("jaxring.reshard", timeout)
     leaves, shape = jax.tree.flatten(tree)
-    arrays = [_checked(leaf, to) for leaf, to in zip(leaves, _for_each(to_sharding, tree), strict=True)]
+    targets = _for_each("to_sharding", to_sharding, tree)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        sources = [None] * len(leaves) if from_sharding is None else _for_each("from_sharding", from_sharding, tree)
+        moved = [
+            traced.reshard(checks.array("reshard", leaf), source, target, timeout)
+            for leaf, source, target in zip(leaves, sources, targets, strict=True)
+        ]
+        return jax.tree.unflatten(shape, moved)  # type: ignore[no-any-return]
+    if from_sharding is not None:
+        raise ValueError("jaxring.reshard: from_sharding is for use inside jax.jit; an array outside has its sharding.")
+    arrays = [_checked(leaf, to) for leaf, to in zip(leaves, targets, strict=True)]
     result: Tree = jax.tree.unflatten(shape, _move(arrays, round_bytes, timeout))
     return result
 
 
-def _for_each(to_sharding: Any, tree: Any) -> list[Any]:
-    """The sharding of each leaf."""
+def _for_each(name: str, shardings: Any, tree: Any) -> list[Any]:
+    """The sharding of each leaf, by the argument of that name."""
     found: list[Any] = []
 
     def spread(sharding: Any, part: Any) -> None:
         if not isinstance(sharding, Sharding):
             raise TypeError(
-                "jaxring.reshard: to_sharding must be a jax.sharding.Sharding or a tree of them, not "
-                f"{shown(sharding)}."
+                f"jaxring.reshard: {name} must be a jax.sharding.Sharding or a tree of them, not {shown(sharding)}."
             )
         found.extend([sharding] * len(jax.tree.leaves(part)))
 
-    jax.tree.map(spread, to_sharding, tree, is_leaf=lambda x: isinstance(x, Sharding))
+    jax.tree.map(spread, shardings, tree, is_leaf=lambda x: isinstance(x, Sharding))
     return found
 
 
 def _checked(leaf: Any, target: Any) -> _Array:
-    if isinstance(leaf, jax.core.Tracer):
-        raise TypeError(
-            "jaxring.reshard: this is inside jax.jit or another transformation; call it outside, on whole arrays. "
-            "Inside, jax.sharding.reshard and jax.lax.with_sharding_constraint do it."
-        )
     if not isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
         raise TypeError(
             "jaxring.reshard: a leaf must be a jax.Array, or a jax.ShapeDtypeStruct with a sharding, not "

@@ -93,6 +93,41 @@ def disagree():
             jaxring.reshard(made(np.zeros(shape, dtype), rows), to)
 
 
+def traced(comm):
+    """Inside a program: right, and what no device of a process has is sent once to each of its devices that need it."""
+    mesh = Mesh(np.array(DEVICES).reshape(-1, 2), ("a", "b"))
+    shape, process = (48, 96), np.array([d.process_index for d in DEVICES])
+    values = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    pairs = [
+        (P("a", "b"), P("b", "a")),
+        (P("a"), P(None, "a")),
+        (P(("a", "b")), P()),
+        (P("a"), P()),
+        (P(None, "b"), P("b")),
+    ]
+    for source, target in pairs:
+        before, to = NamedSharding(mesh, source), NamedSharding(mesh, target)
+        run = jax.jit(lambda x, before=before, to=to: jaxring.reshard(x, to, from_sharding=before))
+        x = made(values, before)
+        jax.block_until_ready(run(x))
+        start = jaxring.counters()["sent_bytes"]
+        y = jax.block_until_ready(run(x))
+        total = int(comm.all_reduce(np.array([jaxring.counters()["sent_bytes"] - start]))[0])
+        for shard in y.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), values[shard.index])
+        needed = 0
+        held, wanted = (sharding.devices_indices_map(shape) for sharding in (before, to))
+        for number, device in enumerate(DEVICES):
+            missing = np.zeros(shape, bool)
+            missing[wanted[device]] = True
+            missing[held[device]] = False
+            local = np.zeros(shape, bool)
+            for other in np.flatnonzero(process == process[number]):
+                local[held[DEVICES[other]]] = True
+            needed += int((missing & ~local).sum()) * values.itemsize
+        assert total == needed, (source, target, total, needed)
+
+
 def main():
     jax.config.update("jax_enable_x64", True)  # for complex128
     comm, moved = jaxring.Communicator(), []
@@ -124,6 +159,8 @@ def main():
             ((DEVICES[:half], ("a",)), (DEVICES[half:], (None, "a")))]  # fmt: skip
     moved.append(check(comm, [(values, *pair)], 1 << 16))
     disagree()
+    if len(DEVICES) % 2 == 0:
+        traced(comm)
     print("moved", len(moved), sum(moved))
 
 

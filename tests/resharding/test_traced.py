@@ -1,0 +1,188 @@
+"""`jaxring.reshard` inside `jax.jit`: any pair of shardings over one mesh, derivatives, and what is sent."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import jaxring
+from jaxring.resharding import cells
+
+AUTO = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+EXPLICIT = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2, devices=jax.devices()[:4])
+SPECS = [P(), P("a"), P("b"), P(None, "a"), P("a", "b"), P("b", "a"), P(("a", "b")), P(("b", "a")), P(None, ("a", "b"))]
+SHAPE = (8, 12)
+
+
+def values(dtype=np.float32):
+    return np.arange(np.prod(SHAPE)).reshape(SHAPE).astype(dtype)
+
+
+def on(mesh, spec):
+    return NamedSharding(mesh, spec)
+
+
+@pytest.mark.parametrize("mesh", [AUTO, EXPLICIT], ids=["auto", "explicit"])
+def test_all_pairs(mesh):
+    """In one program, whose arrays' types say their shardings or not."""
+    pairs = list(itertools.product(SPECS, SPECS))
+    sources = None if mesh is EXPLICIT else [on(mesh, source) for source, _ in pairs]
+    targets = [on(mesh, target) for _, target in pairs]
+
+    @jax.jit
+    def run(arrays):
+        moved = jaxring.reshard(arrays, targets, from_sharding=sources)
+        return [x * 2 for x in moved]
+
+    results = run([jax.device_put(values() + i, on(mesh, source)) for i, (source, _) in enumerate(pairs)])
+    for i, (result, target) in enumerate(zip(results, targets, strict=True)):
+        np.testing.assert_array_equal(result, 2 * (values() + i))
+        assert result.sharding.is_equivalent_to(target, 2)
+
+
+AXES = st.permutations(range(3)).flatmap(lambda order: st.integers(0, 3).map(lambda n: tuple(order[:n])))
+
+
+@st.composite
+def entries(draw, dimensions):
+    """Which axes shard each dimension: each axis one dimension at most."""
+    found: list[list[int]] = [[] for _ in range(dimensions)]
+    for axis in draw(AXES):
+        found[draw(st.integers(0, dimensions - 1))].append(axis)
+    return tuple(map(tuple, found))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.integers(1, 3))
+def test_tables_of_any_pair(data, dimensions):
+    """Following the tables gives each device its block, and each cell that it does not have is sent to it once.
+
+    Another process sends it only what no device of its own process has.
+    """
+    sizes = tuple(data.draw(st.sampled_from([(2, 2, 2), (2, 3, 2), (4, 1, 2)])))
+    source, target = data.draw(entries(dimensions)), data.draw(entries(dimensions))
+    processes = tuple(data.draw(st.sampled_from([0, 1])) for _ in range(int(np.prod(sizes))))
+    table = cells.exchange(source, target, sizes, processes)
+    shape = [48] * dimensions
+    whole = np.arange(np.prod(shape)).reshape(shape)
+
+    def block(entry, place):
+        spans = []
+        for size, axes in zip(shape, entry, strict=True):
+            number = 0
+            for axis in axes:
+                number = number * sizes[axis] + place[axis]
+            count = int(np.prod([sizes[axis] for axis in axes], dtype=int))
+            spans.append(slice(number * size // count, (number + 1) * size // count))
+        return whole[tuple(spans)]
+
+    def rows(array, counts):
+        """The cells of an array in order, one a row."""
+        parts = [array]
+        for dimension, count in enumerate(counts):
+            parts = [each for part in parts for each in np.split(part, count, dimension)]
+        return np.stack([part.ravel() for part in parts])
+
+    places = list(np.ndindex(*sizes))
+    held = [rows(block(source, place), table.held) for place in places]
+    wanted = [rows(block(target, place), table.wanted) for place in places]
+    sent = [part[at] for part, at in zip(held, table.sent_from, strict=True)]
+    begin = np.cumsum(table.sizes, 1) - table.sizes
+    for device, expected in enumerate(wanted):
+        arrived = np.concatenate(
+            [
+                part[begin[other, device] : begin[other, device] + table.sizes[other, device]]
+                for other, part in enumerate(sent)
+            ]
+        )
+        np.testing.assert_array_equal(arrived[table.lies_at[device]], expected)
+        missing = {tuple(row) for row in expected} - {tuple(row) for row in held[device]}
+        assert table.sizes[:, device].sum() - table.sizes[device, device] == len(missing)
+        beside = [i for i, process in enumerate(processes) if process == processes[device]]
+        missing -= {tuple(row) for i in beside for row in held[i]}
+        assert table.sizes[:, device].sum() - table.sizes[beside, device].sum() == len(missing)
+    assert table.moves == bool((table.sizes - np.diag(np.diag(table.sizes))).any())
+
+
+def test_one_exchange_or_none():
+    def calls(source, target):
+        run = jax.jit(lambda x: jaxring.reshard(x, on(AUTO, target), from_sharding=on(AUTO, source)))
+        text = run.lower(jax.ShapeDtypeStruct(SHAPE, np.float32)).as_text()
+        return len(re.findall(r"@jaxring_\w+\(", text))
+
+    assert calls(P("a", "b"), P("b", "a")) == 1
+    assert calls(P("a"), P(None, "a")) == 1
+    # What a device has already, it cuts out.
+    assert calls(P(), P("a", "b")) == 0
+
+
+@pytest.mark.parametrize("mesh", [AUTO, EXPLICIT], ids=["auto", "explicit"])
+@pytest.mark.parametrize("target", [P(), P("b", "a"), P(None, ("b", "a"))])
+def test_derivatives(mesh, target):
+    source = on(mesh, P("a"))
+    options = {} if mesh is EXPLICIT else {"from_sharding": source}
+
+    def everything(moved, x, weights):
+        def f(x):
+            return jnp.sum(jnp.sin(moved(x)) * weights)
+
+        second = jax.grad(lambda x: jnp.sum(jax.grad(f)(x) ** 2))
+        return jax.grad(f)(x), jax.jvp(f, (x,), (x,))[1], second(x)
+
+    x, weights = values() / 50, np.cos(values())
+    ours = jax.jit(functools.partial(everything, lambda x: jaxring.reshard(x, on(mesh, target), **options)))(
+        jax.device_put(x, source), jax.device_put(weights, on(mesh, target))
+    )
+    theirs = everything(lambda x: x, x, weights)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), ours, theirs)
+    assert ours[0].sharding.is_equivalent_to(source, 2)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool", "int8", "complex64", "float8_e4m3fn"])
+@pytest.mark.parametrize("shape", [(8, 12), (8, 0), (8, 4, 2)])
+def test_dtypes_and_shapes(dtype, shape):
+    source, target = on(AUTO, P("a")), on(AUTO, P(None, ("b", "a")))
+    x = (np.arange(np.prod(shape)) % 7).reshape(shape).astype(dtype)
+    run = jax.jit(lambda x, _: jaxring.reshard(x, target, from_sharding=source))
+    y = run(jax.device_put(x, source), np.float32(1))
+    assert y.dtype == x.dtype
+    np.testing.assert_array_equal(y, x)
+
+
+def test_bad_calls():
+    x = np.ones(SHAPE, np.float32)
+    rows, columns = on(AUTO, P("a")), on(AUTO, P(None, "a"))
+    with pytest.raises(
+        TypeError, match=r"the sharding of .* is not known, .*; pass from_sharding, or use a mesh whose"
+    ):
+        jax.jit(lambda v: jaxring.reshard(v, columns))(x)
+    other = on(Mesh(AUTO.devices[::-1], AUTO.axis_names), P("a"))
+    with pytest.raises(ValueError, match=r"inside jax\.jit both shardings must be over one mesh"):
+        jax.jit(lambda v: jaxring.reshard(v, other, from_sharding=rows))(x)
+    single = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    with pytest.raises(TypeError, match=r"must be a jax\.sharding\.NamedSharding, not SingleDevice"):
+        jax.jit(lambda v: jaxring.reshard(v, single, from_sharding=rows))(x)
+    with pytest.raises(TypeError, match="no collectives for dtype int4"):
+        jax.jit(lambda v: jaxring.reshard(v.astype("int4"), columns, from_sharding=rows))(x)
+    with pytest.raises(TypeError, match=r"this is inside jax\.shard_map"):
+        jax.jit(
+            jax.shard_map(
+                lambda v: jaxring.reshard(v, columns, from_sharding=rows), mesh=AUTO, in_specs=P("a"), out_specs=P("a")
+            )
+        )(x)
+    with pytest.raises(NotImplementedError, match="linear_call"):
+        jax.jit(jax.vmap(lambda v: jaxring.reshard(v, columns, from_sharding=rows)))(np.ones((2, *SHAPE), np.float32))
+    with pytest.raises(ValueError, match=r"from_sharding is for use inside jax\.jit"):
+        jaxring.reshard(jax.device_put(x, rows), columns, from_sharding=rows)
+    with pytest.raises(ValueError, match=r"partitioned 2 times|divisible by 2"):
+        jax.jit(lambda v: jaxring.reshard(v, columns, from_sharding=rows))(np.ones((8, 3), np.float32))
