@@ -116,6 +116,9 @@ def test_specs_of_a_chain():
     specs = jaxring.optax.state_specs(jax.eval_shape(chain.init, PARAMS), "x")
     assert specs[0].residual == {"w": P(("x",)), "b": P(("x",))}
     assert specs[0].step == P()
+    sharded = jaxring.optax.state_specs(jax.eval_shape(chain.init, PARAMS), "x", sharded_over=("a", "b"))
+    assert sharded[0].residual == {"w": P(("x", "a", "b")), "b": P(("x", "a", "b"))}
+    assert sharded[0].step == P()
     assert set(jax.tree.leaves(specs[1], is_leaf=lambda s: isinstance(s, P))) == {P()}
 
 

@@ -62,7 +62,7 @@ def entries(draw, dimensions):
     return tuple(map(tuple, found))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(1, 3))
 def test_tables_of_any_pair(data, dimensions):
     """Following the tables gives each device its block, and each cell that it does not have is sent to it once.
@@ -73,7 +73,7 @@ def test_tables_of_any_pair(data, dimensions):
     source, target = data.draw(entries(dimensions)), data.draw(entries(dimensions))
     processes = tuple(data.draw(st.sampled_from([0, 1])) for _ in range(int(np.prod(sizes))))
     table = cells.exchange(source, target, sizes, processes)
-    shape = [48] * dimensions
+    shape = [24] * dimensions
     whole = np.arange(np.prod(shape)).reshape(shape)
 
     def block(entry, place):
@@ -106,10 +106,10 @@ def test_tables_of_any_pair(data, dimensions):
             ]
         )
         np.testing.assert_array_equal(arrived[table.lies_at[device]], expected)
-        missing = {tuple(row) for row in expected} - {tuple(row) for row in held[device]}
+        missing = set(expected[:, 0]) - set(held[device][:, 0])
         assert table.sizes[:, device].sum() - table.sizes[device, device] == len(missing)
         beside = [i for i, process in enumerate(processes) if process == processes[device]]
-        missing -= {tuple(row) for i in beside for row in held[i]}
+        missing -= {number for i in beside for number in held[i][:, 0]}
         assert table.sizes[:, device].sum() - table.sizes[beside, device].sum() == len(missing)
     assert table.moves == bool((table.sizes - np.diag(np.diag(table.sizes))).any())
 
