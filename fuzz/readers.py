@@ -14,7 +14,7 @@ import types
 import atheris
 
 from jaxring.errors import JoinError
-from jaxring.runtime import viewing
+from jaxring.runtime.reporting import viewing
 from jaxring.topology import elements, graph, wiring, xml
 from jaxring.topology.routes import Routes
 from jaxring.trace import diff, flight, operands, replay, view

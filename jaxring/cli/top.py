@@ -113,7 +113,7 @@ def _there(path: pathlib.Path) -> Look:
 
 
 def _share(path: pathlib.Path, job: str | None) -> int:
-    from jaxring.runtime import viewing
+    from jaxring.runtime.reporting import viewing
     from jaxring.trace import jobs
 
     access = viewing.shared([each.pid for each in jobs.look(job)])

@@ -123,7 +123,7 @@ def _replay(folder: pathlib.Path, modules: list[str]) -> int:
 
 
 def _dump(folder: pathlib.Path, pids: list[int], job: str | None) -> int:
-    from jaxring.runtime import record_files
+    from jaxring.runtime.reporting import record_files
     from jaxring.trace import jobs
 
     if pids and job is not None:

@@ -12,7 +12,7 @@ import jaxring._native as _native
 from jaxring import _compat
 from jaxring.errors import JoinError
 from jaxring.runtime.agreement import Agreement
-from jaxring.runtime.viewing import FlightService
+from jaxring.runtime.reporting.viewing import FlightService
 from jaxring.settings import settings
 from jaxring.world.join import World
 from jaxring.world.membership import Membership, first

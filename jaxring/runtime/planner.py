@@ -22,6 +22,7 @@ from jaxring.runtime.choice import choose
 from jaxring.runtime.explain import Decision, record
 from jaxring.runtime.placement import RankPlace, device_owners, exchange_devices, known_devices
 from jaxring.runtime.plan_spec import PlanSpec
+from jaxring.runtime.reporting.communicator_log import CommunicatorLog
 from jaxring.settings import settings
 from jaxring.topology import calibration
 from jaxring.world import identity
@@ -48,11 +49,13 @@ class Planner:
         # The call sites that asked for the devices of one call in an epoch, in the order in which they asked. They are
         # not counted per group, because a process has ranks of different groups at different sites.
         self._askers: dict[tuple[int, str, int], list[int]] = collections.defaultdict(list)
+        self._log = CommunicatorLog()
 
     def forget(self) -> None:
         """Another job begins, whose epochs and devices are counted anew."""
         self._exchanged.clear()
         self._askers.clear()
+        self._log.forget()
 
     def asks_peers(self, request: _native.PlanRequest) -> bool:
         """Whether planning waits for other processes to reach the same call."""
@@ -117,6 +120,9 @@ class Planner:
             self._job.agreement().failed(key, f"{spec.describe()}: {error}")
             raise
         self._job.agreement().planned(key)
+        reach = None if world is None else world.transport
+        owners, devices = [place.process for place in placement], [place.device for place in placement]
+        self._log.say("CPU", (membership.epoch, *devices), devices, owners, process, len(set(hosts)), reach)
 
         plan = _native.PlanBuilder()
         what = spec.describe()

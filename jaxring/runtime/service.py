@@ -25,8 +25,8 @@ from jaxring.runtime.interruption import Watcher, end_soon
 from jaxring.runtime.job import Job
 from jaxring.runtime.memory import keep_freed_blocks
 from jaxring.runtime.planner import Planner
-from jaxring.runtime.record_files import hint, make_room, new_file, new_prefix
-from jaxring.runtime.straggler_watch import StragglerWatch
+from jaxring.runtime.reporting.record_files import hint, make_room, new_file, new_prefix
+from jaxring.runtime.reporting.straggler_watch import StragglerWatch
 from jaxring.settings import Settings, announce, kinds, settings
 from jaxring.world import daemons
 from jaxring.world.identity import version

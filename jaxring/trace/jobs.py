@@ -9,7 +9,7 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JaxringError
-from jaxring.runtime import record_files
+from jaxring.runtime.reporting import record_files
 from jaxring.trace import flight
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JaxringError, JoinError
-from jaxring.runtime import viewing
+from jaxring.runtime.reporting import viewing
 from jaxring.trace import flight
 
 if TYPE_CHECKING:

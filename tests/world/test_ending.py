@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from jaxring.runtime import ending
-from jaxring.runtime.record_files import hint
+from jaxring.runtime.reporting.record_files import hint
 
 
 @pytest.mark.parametrize(("code", "said"), [(None, 0), (0, 0), (3, 3), (True, 1), ("no data", 1), (256 + 7, 7)])

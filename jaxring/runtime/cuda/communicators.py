@@ -18,6 +18,7 @@ from jaxring.runtime.cuda import messages as cuda_messages
 from jaxring.runtime.cuda.gpu_info import GpuInfo, domains_of, shared_gpus, why_apart
 from jaxring.runtime.cuda.groups import Group, GroupRank, Shape, WireShape
 from jaxring.runtime.cuda.near_nics import NearNics
+from jaxring.runtime.reporting.communicator_log import CommunicatorLog
 from jaxring.settings import settings
 from jaxring.topology import detect
 from jaxring.world import identity
@@ -54,6 +55,7 @@ class Communicators:
         self._attached: set[int] = set()
         self._said_apart = False
         self._said_shared: set[str] = set()
+        self._log = CommunicatorLog()
         self._world: World | None = None
         self.store: JaxStore | None = None
         configured = settings()
@@ -169,6 +171,7 @@ class Communicators:
             name_of = f"rank {rank} (process {process} on {host}, device {device})"
             ranks.append(GroupRank(process, gpu, domain, name_of))
         here = {domain for domain, process in zip(domains, owners, strict=True) if process == self._process}
+        near = {owner for domain, owner in zip(domains, owners, strict=True) if domain in here}
         others = sorted(set(owners) - {self._process})
         if world is not None:
             for process in others:
@@ -177,15 +180,18 @@ class Communicators:
             if world is None:
                 raise JoinError("there is no other process")
             world.link(process, 0)
-            near = any(domain in here for domain, owner in zip(domains, owners, strict=True) if owner == process)
-            if near and process not in self._attached:
+            if process in near and process not in self._attached:
                 info, peer = self.gpu_info(process), world.info(process)
                 directory = memory_path(peer, info.pid, info.board_fd)
                 self._native.attach_region_directory(process, directory, memory_path(peer, info.pid, info.bell_fd))
                 self._attached.add(process)
         store = self.store if world is not None else None
         timeout = min(settings().join_timeout, spec.timeout)
-        return Group(self._native, name, ranks, shape, store, timeout)
+        group = Group(self._native, name, ranks, shape, store, timeout)
+        hosts = 1 if world is None else len({world.info(process).host_id for process in owners})
+        reach = None if world is None else lambda process: "memory" if process in near else world.transport(process)
+        self._log.say("GPU", name, devices, owners, self._process, hosts, reach)
+        return group
 
     def _join(self) -> World:
         with self._lock:

@@ -13,7 +13,7 @@ import zlib
 import pytest
 
 from jaxring.errors import JaxringError, JoinError
-from jaxring.runtime import viewing
+from jaxring.runtime.reporting import viewing
 from jaxring.settings import load
 from jaxring.world import World, handshake
 from tests.world.world_fakes import DirStore, FakeNative, black_hole

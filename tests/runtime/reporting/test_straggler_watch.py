@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace as Some
 
-from jaxring.runtime.straggler_watch import StragglerWatch
+from jaxring.runtime.reporting.straggler_watch import StragglerWatch
 
 MS = 10**6
 

@@ -1,0 +1,78 @@
+"""The log's line about a communicator: the ranks of a collective, and how this process reaches the others."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+logger = logging.getLogger("jaxring.runtime")
+
+
+class CommunicatorLog:
+    """Logs one line, at level INFO, for each communicator."""
+
+    def __init__(self) -> None:
+        self._said: set[Hashable] = set()
+
+    def say(
+        self,
+        engine: str,
+        communicator: Hashable,
+        devices: Sequence[int],
+        owners: Sequence[int],
+        own: int,
+        hosts: int,
+        reach: Callable[[int], str] | None,
+    ) -> None:
+        """``communicator`` tells it from others of this engine. ``reach`` gives how this process reaches another one,
+        None where there is none. The other arguments are those of `describe`."""
+        if (engine, communicator) in self._said or not logger.isEnabledFor(logging.INFO):
+            return
+        self._said.add((engine, communicator))
+        ways = {} if reach is None else {process: reach(process) for process in set(owners) - {own}}
+        logger.info("%s", describe(engine, devices, owners, own, hosts, ways))
+
+    def forget(self) -> None:
+        """Another job begins."""
+        self._said.clear()
+
+
+def describe(
+    engine: str, devices: Sequence[int], owners: Sequence[int], own: int, hosts: int, ways: Mapping[int, str]
+) -> str:
+    """The line about a communicator of the CPU or GPU ``engine``.
+
+    ``devices``, ``owners``: the device and the process of each rank. ``own``: this process. ``hosts``: how many there
+    are. ``ways``: of other processes, how this one reaches them.
+    """
+    ranks = [rank for rank, process in enumerate(owners) if process == own]
+    size = f"{_count(len(owners), 'rank')}, {_count(len(set(owners)), 'process')}, {_count(hosts, 'host')}"
+    which = f"device{'s' * (len(devices) > 1)} {_runs(devices)}"
+    here = f"rank{'s' * (len(ranks) > 1)} {_runs(ranks)}" if ranks else "no rank"
+    by_way: dict[str, list[int]] = collections.defaultdict(list)
+    for process, way in ways.items():
+        by_way[way].append(process)
+    reached = "".join(
+        f"; process{'es' * (len(processes) > 1)} {_runs(sorted(processes))} by {way}"
+        for way, processes in sorted(by_way.items())
+    )
+    return f"{engine} communicator of {size} ({which}): process {own} has {here}{reached}"
+
+
+def _count(number: int, noun: str) -> str:
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{plural * (number != 1)}"
+
+
+def _runs(numbers: Iterable[int]) -> str:
+    """Such as "0-3, 8"."""
+    runs = []
+    for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        found = [number for _, number in run]
+        runs.append(str(found[0]) if len(found) == 1 else f"{found[0]}-{found[-1]}")
+    return ", ".join(runs)
