@@ -7,7 +7,6 @@
 #   RDMA_ARGS  --short, --flow or --measure, for test-rdma
 #   COVERAGE  ON: `make pytest` and `make asan` count executed lines, for `make coverage-report` (OFF)
 #   UNITY   OFF: compile every source by itself, for work on the C++ code (ON)
-#   GPU_JAX  the jax whose CUDA plugin compiles programs in gpu-programs (0.12.0.1)
 #   PYTHONS  the Pythons for which wheels and package-test make and install wheels (PYTHON)
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for this machine's GPUs; AUTO: where there are some
 PYTHON ?= python3
@@ -22,7 +21,6 @@ PYTHONS ?= $(PYTHON)
 FUZZ_SECONDS ?= 600
 UNITY ?= ON
 COVERAGE ?= OFF
-GPU_JAX ?= 0.12.0.1
 CXX ?= g++
 
 SHELL := bash
@@ -53,15 +51,12 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 # What an emulated processor does not run: tests of the CUDA kernels' source on fibers, which say nothing of the processor
 # and take long, and failures by deadlines of a second, in which four emulated processes get nowhere on a busy machine.
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
-# What test-ptx leaves out: most cases of the tests that take long, and tests that take ThreadSanitizer long.
-PTX_SHARE = TEST_SHARE=8
-PTX_RACES = -R '^ptx_(engine|epoch_barrier|matrix|multicast)_test$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
 .PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs cuda cuda-all test-ptx test-ptx-all wheels package-test test-ray clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 demo: $(BUILT) ## train a language model data parallel with jaxring, then with lax.psum (under 5 minutes)
 	$(SAY) "demo: 4 processes x 2 devices"
@@ -163,21 +158,6 @@ test-aarch64: $(BUILT) $(SCHEDULES) ## the native tests and a job of JAX on 64-b
 	@ctest -j $(JOBS) --test-dir build/aarch64/native --output-on-failure --no-tests=error -E $(NOT_EMULATED)
 	@tests/aarch64/jobs.sh build/aarch64
 
-gpu-programs: $(BUILT) ## compile whole programs by JAX's CUDA plugin for four H100s, without any (gets 400 MB; Python 3.12 or later)
-	$(SAY) "programs for GPUs, by the CUDA plugin of jax $(GPU_JAX)"
-	@case "$$(uname -sm)" in "Linux x86_64" | "Linux aarch64") ;; \
-	  *) echo "JAX has no CUDA plugin for $$(uname -sm): no program is compiled for GPUs"; exit 0 ;; esac; \
-	cmake --build $(BUILD) --target _native_cuda_fake; \
-	plugin=build/gpu-programs/jax-$(GPU_JAX); \
-	if [ ! -e $$plugin/.complete ]; then \
-	  rm -rf $$plugin; \
-	  python -m pip install -q --no-deps --only-binary :all: --target $$plugin \
-	    $(foreach name,jax jaxlib jax-cuda13-plugin jax-cuda13-pjrt,$(name)==$(GPU_JAX)); \
-	  touch $$plugin/.complete; \
-	fi; \
-	TEST_CUDA_PLUGIN="$$PWD/$$plugin" TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
-	  pytest -q tests/dropin/whole_program/gpu/gpu_jobs.py $(PYTEST_ARGS)
-
 test-ray: $(BUILT) ## a job in Ray's actors on this machine (gets 240 MB; about a minute)
 	$(SAY) "Ray"
 	@[ -e build/ray/ray ] || python -m pip install -q --target build/ray 'ray>=2.40'
@@ -224,31 +204,6 @@ fuzz: $(BUILT) ## every reader of what others write against inputs made to break
 	@cmake --build build/fuzz --target fuzz_targets
 	@python tools/fuzz.py build/fuzz $(FUZZ_SECONDS) --jobs $(JOBS)
 
-cuda: $(ENVIRONMENT) ## compile the CUDA engine for sm_90 and check its kernels' resources and machine code (needs nvcc)
-	@$(call cuda,cuda,90)
-
-cuda-all: $(ENVIRONMENT) ## the same for sm_80, sm_90, sm_100 and sm_120
-	@$(call cuda,cuda-all,all)
-
-test-ptx: $(BUILT) $(SCHEDULES) ## the shim's tests of the kernels, as nvcc compiles them: its PTX, translated (needs nvcc)
-	$(SAY) "the kernels' PTX on the shim"
-	@cmake $(BUILD) -DJAXRING_PTX=ON --log-level=WARNING >/dev/null
-	@cmake --build $(BUILD) --target ptx_tests
-	@rm -f $(BUILD)/ptx/played
-	@$(PTX_SHARE) ctest -j $(JOBS) -L ptx --test-dir $(BUILD) --output-on-failure --no-tests=error
-	@python -m tools.ptx.check $(BUILD) --jobs $(JOBS)
-	$(SAY) "the kernels' PTX on the shim, thread sanitizer"
-	@$(call configure_sanitized,tsan,thread) -DJAXRING_PTX=ON \
-	  -DJAXRING_PTX_KERNELS="$(abspath $(BUILD))/libjaxring_cuda_translated.a" >/dev/null
-	@cmake --build build/tsan --target ptx_tests
-	@$(FIXED_ADDRESSES) env $(PTX_SHARE) ctest -j $(JOBS) -L ptx $(PTX_RACES) --test-dir build/tsan \
-	  --output-on-failure --no-tests=error
-	@$(FIXED_ADDRESSES) python -m tools.ptx.check build/tsan --races
-
-test-ptx-all: PTX_SHARE =
-test-ptx-all: PTX_RACES =
-test-ptx-all: test-ptx ## the same with all cases, and all tests under ThreadSanitizer
-
 wheels: $(ENVIRONMENT) ## a source distribution and manylinux wheels by each of PYTHONS, checked, in dist/ (CUDA=ON: with the CUDA engine)
 	$(SAY) "wheels"
 	@[ -n "$(ROOT)" ] || rm -rf dist
@@ -278,19 +233,6 @@ cmake --build build/$(1) --target native_tests; \
 $(FIXED_ADDRESSES) ctest -j $(JOBS) --test-dir build/$(1) --output-on-failure --no-tests=error
 endef
 
-# $(call cuda,NAME,ARCHITECTURES): the kernels alone, in build/NAME. The disassembler comes as wheels where CUDA lacks it.
-define cuda
-printf '\n\033[1m== %s\033[0m\n' "CUDA kernels for $(2)"; \
-cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJAXRING_WERROR=ON -DJAXRING_CUDA=ON \
-  "-DJAXRING_CUDA_ARCHITECTURES=$(2)" --log-level=WARNING >/dev/null; \
-cmake --build build/$(1) --target jaxring_cuda; \
-if ! { command -v cuobjdump && command -v nvdisasm; } >/dev/null; then \
-  python -m pip install -q --no-deps --target build/cuda-tools --upgrade nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm; \
-  export PATH="$$(dirname "$$(find "$$PWD/build/cuda-tools" -name nvdisasm)"):$$PATH"; \
-fi; \
-python tools/cuda_resources.py build/$(1) --sass cuobjdump --table docs/cuda-resources.txt
-endef
-
 $(SCHEDULES): $(ENVIRONMENT) tools/dump_schedules.py $(shell find jaxring/plan -name '*.py')
 	@python tools/dump_schedules.py $@
 
@@ -316,3 +258,5 @@ $(BUILT): $(ENVIRONMENT) CMakeLists.txt $(FFI)
 	  $(DEFINE).JAXRING_WERROR=ON $(DEFINE).JAXRING_BUILD_TESTS=ON $(DEFINE).JAXRING_CUDA=$(CUDA) \
 	  $(DEFINE).JAXRING_UNITY=$(UNITY) $(DEFINE).JAXRING_FFI_INCLUDE="$$headers"
 	@touch $@
+
+include tools/gpu.mk

@@ -36,7 +36,7 @@ ALLOWED = {
     "jaxring/world/membership.py": {"generation"},
     "tests/world/test_membership.py": {"generation"},
 }
-SUFFIXES = (".py", ".cc", ".h", ".cu", ".md", ".sh", ".toml", ".cmake", ".yml", "Makefile")
+SUFFIXES = (".py", ".cc", ".h", ".cu", ".md", ".sh", ".toml", ".cmake", ".yml", ".mk", "Makefile")
 
 
 def earlier_words(text: str) -> set[str]:
