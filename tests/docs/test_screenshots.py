@@ -1,0 +1,33 @@
+"""The pictures of terminals in docs/screenshots: each is on a page, and shows what the command prints now."""
+
+import html
+import re
+
+import pytest
+
+from tests import ROOT
+from tests.docs.test_docs import PAGES
+from tools import screenshots
+
+
+def text(svg: str) -> list[str]:
+    """The characters that a picture shows, line by line; without the seconds that a simulation took, which end one."""
+    lines = [html.unescape(re.sub("<[^>]*>", "", line)).rstrip() for line in svg.splitlines() if "<text" in line]
+    return [re.sub(r"[\d.]+(\W*)$", r"\1", line) for line in lines]
+
+
+def test_each_is_on_a_page():
+    assert {path.stem for path in screenshots.FOLDER.iterdir()} == set(screenshots.SHOWN)
+    pages = "".join(page.read_text() for page in PAGES)
+    assert [name for name in screenshots.SHOWN if f"screenshots/{name}.svg" not in pages] == []
+
+
+@pytest.mark.parametrize("name", sorted(set(screenshots.SHOWN) - {"top"}))  # a job's times differ
+def test_it_shows_what_the_command_prints(name, tmp_path):
+    svg = screenshots.screenshot(screenshots.SHOWN[name], screenshots.environment(str(tmp_path)))
+    assert text(svg) == text((ROOT / "docs" / "screenshots" / f"{name}.svg").read_text())
+
+
+def test_a_command_that_fails_is_no_picture(tmp_path):
+    with pytest.raises(RuntimeError, match="ended with 2"):
+        screenshots.screenshot("jaxring explain nothing", screenshots.environment(str(tmp_path)))
