@@ -27,7 +27,7 @@ from jaxring.overlapped.buckets import overlap_gradients
 from jaxring.overlapped.matmul import all_gather_matmul, matmul_reduce_scatter
 from jaxring.p2p import new_token, ragged_all_to_all, recv, send
 from jaxring.plan.user import register_algorithm
-from jaxring.recovery import abort, rebuild, resume, shrink, suspend
+from jaxring.recovery import abort, commit, rebuild, resume, shrink, suspend
 from jaxring.reproducible import reproducible_sum
 from jaxring.resharding.api import reshard
 from jaxring.rooted import broadcast, gather, reduce, scatter
@@ -59,6 +59,7 @@ __all__ = [
     "broadcast",
     "broadcast_start",
     "build_info",
+    "commit",
     "counters",
     "data_parallel",
     "explain",

@@ -13,6 +13,7 @@ process that has run a collective on a GPU must be started again.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -25,12 +26,26 @@ from jaxring import _compat
 from jaxring.errors import JaxringError
 from jaxring.launcher.environment import bind_address
 from jaxring.runtime import service
+from jaxring.runtime.commit import Commits
 from jaxring.runtime.cuda import service as cuda_service
 from jaxring.settings import settings
 from jaxring.world import membership
 from jaxring.world.membership import REBUILD, RESIZE, SHRINK, SUSPEND, Membership
 
-__all__ = ["Membership", "abort", "halted", "members", "rebuild", "restarted", "resume", "shrink", "suspend", "waiting"]
+__all__ = [
+    "Membership",
+    "abort",
+    "commit",
+    "halted",
+    "members",
+    "rebuild",
+    "restarted",
+    "resume",
+    "shrink",
+    "suspend",
+    "waiting",
+]
+logger = logging.getLogger("jaxring.runtime")
 
 # Names this start of the process.
 _token = secrets.token_hex(16)
@@ -39,6 +54,8 @@ _lock = threading.Lock()
 _ENTER_S = 20.0
 # How long after rebuild() or shrink() began the other processes' operations are left to end by themselves.
 _PATIENCE_S = 10.0
+_commits_lock = threading.Lock()
+_commits: Commits | None = None
 
 
 def abort(reason: str = "") -> None:
@@ -108,6 +125,51 @@ def resume(timeout: float | None = None) -> Membership:
         limit = settings().join_timeout if timeout is None else timeout
         job.enter(found, time.monotonic() + limit, _native.gone)
         return found
+
+
+def commit(ok: bool = True, timeout: float | None = None) -> bool:
+    """Whether the step that has just ended counts: True in all processes, or False in all.
+
+    Every member calls it once at the end of each step, with ``ok=False`` where its step failed, and otherwise after it
+    has waited for the step's results (`jax.block_until_ready`). Calls belong together by their order since the job
+    began or was last formed. Where it returns False, keep the parameters of before; if a process may be lost, call
+    `shrink` or `rebuild`, which all can do alike, and do the step again.
+
+    There is one decision on each step, written once to the store of `jax.distributed`, which process 0 holds:
+
+    * True only if every member has called it with ``ok`` true. Such a step has ended everywhere.
+    * False as soon as one member votes so, is noticed to have ended before its vote arrived, or ends the job (`abort`,
+      `shrink`, `rebuild`); or where a member has not voted within ``timeout`` seconds of another one's call (default:
+      the longer of JAXRING_TIMEOUT and JAXRING_JOIN_TIMEOUT). The log says why.
+    * A process that ends after its vote has arrived counts as if it lived, and its end after the decision does not
+      change it. All processes that return get this decision, also one that was stopped meanwhile. The next step fails.
+    * A process whose wait ends by an exception (KeyboardInterrupt, JoinError) has voted and does not know the decision.
+
+    Runs no collective, and takes one thread at a time. The end of a process is noticed by those that have worked with
+    it in collectives on CPUs; otherwise only the timeout ends the wait. JoinError where the store is lost; JaxringError
+    in a restarted process that has not called `rebuild`, and between `suspend` and `resume`.
+    """
+    global _commits
+    halt = _native.halted
+    job, current = service.job(), service.job().membership()
+    if job.suspended():
+        raise JaxringError("jaxring.commit(): the job is suspended. Call jaxring.resume() before.")
+    process = jax.process_index()
+    refusal = "" if ok else f"process {process} called jaxring.commit(False)"
+    if current.count == 1:
+        return not (refusal or halt())
+    limit = settings().come_timeout if timeout is None else timeout
+    with _commits_lock:
+        if _commits is None or _commits.membership != current or _commits.store is not job.store():
+            if restarted():
+                raise JaxringError(
+                    f"jaxring.commit(): process {process} has been started again. Call jaxring.rebuild() before."
+                )
+            _commits = Commits(job.store(), process, _token, current)
+        why = _commits.decide(refusal or halt() or "", limit, _native.gone, lambda: halt() or "")
+    if why:
+        logger.warning("The step does not count in any process: %s", why)
+    return not why
 
 
 def members() -> Membership:

@@ -29,6 +29,9 @@ class Store(Protocol):
     def list(self, prefix: str) -> dict[str, bytes]:
         """The entries below `prefix`, which ends in a slash: the rest of each key, and its value."""
 
+    def delete(self, folder: str) -> None:
+        """Drop the entries below `folder`, which does not end in a slash."""
+
 
 class JaxStore:
     """The key-value store of jax.distributed. Raises JoinError where jax.distributed is not initialised."""
@@ -61,6 +64,12 @@ class JaxStore:
         except Exception as error:
             raise JoinError(f"Cannot read {prefix} from jax.distributed's store: {_first_line(error)}.") from error
         return {key.removeprefix(prefix): bytes(value) for key, value in found}
+
+    def delete(self, folder: str) -> None:
+        try:
+            self._client.key_value_delete(folder)
+        except Exception as error:
+            raise JoinError(f"Cannot delete {folder} from jax.distributed's store: {_first_line(error)}.") from error
 
     def get(self, key: str, timeout_s: float) -> bytes:
         deadline = time.monotonic() + timeout_s

@@ -114,8 +114,10 @@ def whole_arrays() -> None:
 
 def job() -> None:
     recovery, members = jaxring.recovery, [jaxring.suspend(), jaxring.resume()]
+    kept: list[bool] = [jaxring.commit(), jaxring.commit(ok=False), jaxring.commit(True, timeout=60.0)]
     jaxring.abort("a trial")
     assert recovery.halted()
+    assert [*kept, recovery.commit()] == [True, False, True, False]
     members += [jaxring.rebuild(), jaxring.shrink(timeout=60.0), recovery.members()]
     epochs: list[int] = [each.epoch for each in members]
     assert sorted(epochs) == epochs

@@ -36,6 +36,10 @@ class DirStore:
         found = [name for name in names if not name.endswith(".part")]
         return {name.removeprefix(begin).replace("@", "/"): (self._path / name).read_bytes() for name in found}
 
+    def delete(self, folder: str) -> None:
+        for name in self.list(f"{folder}/"):
+            (self._path / f"{folder}/{name}".replace("/", "@")).unlink()
+
     def _part(self, key: str, value: bytes) -> pathlib.Path:
         part = self._path / f"{key.replace('/', '@')}.{threading.get_ident()}.{os.getpid()}.part"
         part.write_bytes(value)
