@@ -3,8 +3,8 @@
     jaxring run -n 3 --restart 1 examples/recover_lm.py
 
 Every step trains on the same rows, which the living processes divide among them. After a third of the steps
-the last process kills itself. The others notice, shrink the job, go back to the last step that all of them have ended,
-and train on. When the launcher has started the lost process again they rebuild the job with it, and it gets the state
+the last process kills itself. The step fails in the others: it counts in none of them, they shrink the job and do it
+again. When the launcher has started the lost process again they rebuild the job with it, and it gets the state
 of the step that they are at; at two thirds they wait for it. Then the same is trained once more, undisturbed. The last
 losses differ by rounding only, since the rows were added up in another order meanwhile.
 """
@@ -54,17 +54,14 @@ class Programs:
 
 
 class Training:
-    """A run of the model that can lose processes: `losses` by step, `last` the states after the last two steps."""
+    """A run of the model that can lose processes: `losses` by step, `state` after the first `done` steps."""
 
     def __init__(self, programs: Programs, settings: Settings, corpus: Corpus, rows: int) -> None:
         self.programs, self.settings, self.corpus, self.rows = programs, settings, corpus, rows
         init = partial(model.init_state, settings.config, settings.seed)
-        self.last = {0: jax.jit(init, out_shardings=programs.everywhere)()}
+        self.state = jax.jit(init, out_shardings=programs.everywhere)()
+        self.done = 0
         self.losses: dict[int, float] = {}
-
-    @property
-    def done(self) -> int:
-        return max(self.last)
 
     def batch(self, step: int) -> jax.Array:
         """The step's rows, shared out evenly among the devices of the members. Lost devices have none."""
@@ -77,23 +74,23 @@ class Training:
         by_device = self.programs.by_device
         return jax.make_array_from_callback(shape, by_device, lambda index: parts[index[0].start // each])
 
-    def advance(self) -> None:
-        """One step."""
-        step = self.done
-        state, loss = self.programs.step(self.last[step], self.batch(step))
-        self.losses[step] = float(loss)
-        self.last = {step: self.last[step], step + 1: jax.block_until_ready(state)}
-
-    def go_back(self) -> None:
-        """To the last step that all members have ended: they are one apart at most, since each waits for the others."""
-        step = self.programs.agree(self.done)
-        self.last = {s: state for s, state in self.last.items() if s <= step}
+    def advance(self) -> bool:
+        """One step. Whether it counts, which is the same in all processes."""
+        step, ok = self.done, True
+        try:
+            state, loss = jax.block_until_ready(self.programs.step(self.state, self.batch(step)))
+        except ERRORS as error:
+            print(f"process {jax.process_index()}, step {step}: {str(error)[:200]} ...", flush=True)
+            ok = False
+        if not jaxring.commit(ok):
+            return False
+        self.state, self.done, self.losses[step] = state, step + 1, float(loss)
+        return True
 
     def take_from_first(self) -> None:
         """All processes get the step and the state of process 0, which was never lost."""
-        state = self.programs.from_first((np.int32(self.done), self.last[self.done]))
-        step, state = jax.block_until_ready(state)
-        self.last = {int(step): state}
+        step, self.state = jax.block_until_ready(self.programs.from_first((np.int32(self.done), self.state)))
+        self.done = int(step)
 
 
 def say(text: str) -> None:
@@ -106,30 +103,22 @@ def disturbed(training: Training, kill_at: int, wait_at: int) -> None:
     victim = jax.process_index() == jax.process_count() - 1
     steps = training.settings.steps
     back = recovery.restarted()
-    trouble = False
     if back:
         jaxring.rebuild()
         training.take_from_first()
     while training.done < steps:
         if victim and not back and training.done == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            if trouble:
-                say(f"epoch {jaxring.shrink().epoch}: processes {recovery.members().processes} go on")
-                training.go_back()
-                trouble = False
-            # All must see it at the same step.
-            if recovery.members().lost and training.programs.agree(len(recovery.waiting())):
-                say(f"epoch {jaxring.rebuild().epoch}: processes {recovery.members().processes}")
-                training.take_from_first()
-            if recovery.members().lost and training.done == wait_at:
-                time.sleep(0.05)
-                continue
-            training.advance()
+        # All must see it at the same step.
+        if recovery.members().lost and training.programs.agree(len(recovery.waiting())):
+            say(f"epoch {jaxring.rebuild().epoch}: processes {recovery.members().processes}")
+            training.take_from_first()
+        if recovery.members().lost and training.done == wait_at:
+            time.sleep(0.05)
+        elif training.advance():
             say(f"step {training.done:>4} of {steps}, loss {training.losses[training.done - 1]:.4f}")
-        except ERRORS as error:
-            print(f"process {jax.process_index()}, step {training.done}: {str(error)[:200]} ...", flush=True)
-            trouble = True
+        else:
+            say(f"epoch {jaxring.shrink().epoch}: processes {recovery.members().processes} go on")
 
 
 def main() -> int:
@@ -150,7 +139,9 @@ def main() -> int:
 
     again = Training(programs, settings, corpus, args.rows)
     while again.done < settings.steps:
-        again.advance()
+        if not again.advance():
+            say("FAILED: a step of the undisturbed run did not count")
+            return 1
     one, other = training.losses[settings.steps - 1], again.losses[settings.steps - 1]
     apart = report.relative_difference(one, other)
     say(f"last loss {one:.6f} after {epochs} changes of members, {other:.6f} undisturbed: {apart:.1e} apart")
