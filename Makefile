@@ -82,7 +82,9 @@ tidy: $(ENVIRONMENT) ## clang-tidy on the C++ code, with the checks of .clang-ti
 	@headers=$$(python tools/ffi_headers.py $(VENV)/headers); \
 	cmake -S . -B build/tidy -G Ninja -DPython_EXECUTABLE="$(abspath $(BIN))/python" -DJAXRING_BUILD_TESTS=ON \
 	  -DJAXRING_UNITY=OFF -DJAXRING_CUDA=OFF -DJAXRING_FFI_INCLUDE="$$headers" --log-level=WARNING >/dev/null
-	@run-clang-tidy.py -p build/tidy -j $(JOBS) -quiet -hide-progress '$(CURDIR)/ffi/'
+	@# Two tests for the RDMA guest include a header that make test-rdma installs: they are left out where it is missing.
+	@run-clang-tidy.py -p build/tidy -j $(JOBS) -quiet -hide-progress \
+	  '$(CURDIR)/ffi/$(if $(wildcard /usr/include/rdma/rdma_cma.h),,(?!tests/transport/rdma/(verbs_abi_layout|write_source)\.))'
 
 format: $(ENVIRONMENT) ## rewrite all sources in the project's format, and the tables of docs/settings.md and docs/reference/
 	@python tools/settings_page.py
