@@ -51,6 +51,11 @@ def test_gradients_by_weights_are_rounded_once(dtype):
     assert error(64) <= unit
 
 
+@pytest.mark.xfail(
+    jax.__version_info__[:2] == (0, 11),
+    reason="XLA of jaxlib 0.11 crashes on regions with operands or results of no elements, without jaxring too",
+    run=False,
+)
 # The rows of a rank, the elements of a row, and columns.
 @pytest.mark.parametrize("sizes", [(0, 3, 2), (4, 0, 2), (4, 3, 0)], ids=["rows", "width", "columns"])
 @pytest.mark.parametrize("name", ["gather", "scatter"])
