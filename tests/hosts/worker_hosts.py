@@ -188,8 +188,8 @@ def altered() -> None:
     class Behind(hidden):
         """Others are told the port of who is in the middle."""
 
-        def __init__(self, where):
-            super().__init__(where)
+        def __init__(self, where, ports):
+            super().__init__(where, ports)
             ((name, address, port),) = self.addresses
             say(f"port {port}")
             say("listens")
