@@ -39,6 +39,7 @@ def test_the_suite_and_its_page(tmp_path, monkeypatch):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_a_page_of_whole_programs(tmp_path, monkeypatch):
     row = dataclasses.replace(programs.ROWS[0], name="tiny", devices=2, collectives=("sum", "roll"), sizes=("4", "4K"))
     text, saved = page_of(row, "benchmarks.programs", tmp_path, monkeypatch)

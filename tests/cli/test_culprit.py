@@ -69,7 +69,8 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("arguments", [(), pytest.param(("3",), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [(), ("3",)])
 def test_a_failure_counts_when_it_happens_not_when_the_process_exits(run, arguments):
     code, _, err = run(LINGERS, "-n", "2", "--no-init", arguments=arguments)
     what = "exit code 3" if arguments else "FileNotFoundError: [Errno 2] No such file or directory: '/nowhere/at/all'"

@@ -88,6 +88,7 @@ def test_a_script_in_the_root_runs_the_installed_package(installed):
     assert python(executable, source.parent, script.name) == (0, f"1.0 {package}/__init__.py\n", "")
 
 
+@pytest.mark.slow
 def test_studies_modules_and_workers_run_the_installed_package(installed):
     executable, package, source = installed
     code, out, err = python(executable, source.parent, "-m", "benchmarks.pytrees", "--help")

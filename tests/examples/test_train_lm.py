@@ -85,8 +85,9 @@ def test_collectives_are_counted():
     assert count_collectives(hlo) == (2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
-@pytest.mark.parametrize(("devices", "collective"), [pytest.param(1, "psum", marks=pytest.mark.slow), (2, "both")])
+@pytest.mark.parametrize(("devices", "collective"), [(1, "psum"), (2, "both")])
 def test_one_process(devices, collective, tmp_path):
     out = run_script([sys.executable], tmp_path, "--devices", str(devices), "--collective", collective)
     assert f"1 processes, {devices} devices" in out

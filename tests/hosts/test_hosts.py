@@ -52,6 +52,7 @@ def test_four_processes_of_one_host_take_shared_memory(tmp_path):
             assert not {"tcp", "memory", "shm+tcp"} & logged(result), str(result)
 
 
+@pytest.mark.slow
 def test_two_hosts_speak_tls_when_told_to(tmp_path):
     with hosts(2) as made, Job(tmp_path) as job:
         made.start(job, [WORKER, "core"], [0, 1], JAXRING_NET="TLS")

@@ -17,6 +17,7 @@ SCRIPT = pathlib.Path(__file__).with_name("commit_job.py")
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.sampled(3)
 def test_survivors_of_a_kill_in_a_commit_decide_alike_and_go_on(tmp_path, seed):
     options = ("--restart", "5", "--restart-delay", "0")
     code, output = run_job(SCRIPT, 3, 1, str(tmp_path), str(seed), options=options)

@@ -72,6 +72,7 @@ def tree(tmp_path: Path, shared: bool) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled(2)
 def test_one_row_adds_a_setting(tree: Path, shared: bool, tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()

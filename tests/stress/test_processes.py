@@ -38,5 +38,6 @@ def test_program_shapes(tmp_path, processes, devices):
 
 
 @layouts
+@pytest.mark.slow
 def test_2000_launches_without_blocking(tmp_path, processes, devices):
     run(tmp_path, ["launches"], processes, devices)

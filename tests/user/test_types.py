@@ -29,6 +29,7 @@ def mypy(folder: pathlib.Path, text: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_mypy_finds_nothing_wrong_but_what_is(tmp_path: pathlib.Path) -> None:
     text = PROGRAM.read_text(encoding="utf-8")
     assert mypy(tmp_path, text).startswith("Success: no issues found")

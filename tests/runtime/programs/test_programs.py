@@ -55,7 +55,6 @@ def test_programs_compiled_ahead_and_shapes(tmp_path, processes, devices):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.slow
 def test_alike_programs_in_another_order_never_mix(tmp_path):
     run_job(tmp_path, [ORDERS, "alike"], 4)
 
