@@ -52,7 +52,6 @@ def reports(tmp_path_factory, worker_id):
     ],
     ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else value,
 )
-@pytest.mark.sampled(4)
 def test_table(reports, layout, table):
     checks, failures, digests = merged(reports(layout), table)
     assert checks > 0
