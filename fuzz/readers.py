@@ -174,16 +174,16 @@ def viewer(data: bytes) -> None:
         _told(error)
     if len(data) > handshake.MAX_MESSAGE_BYTES:
         return
-    door = viewing.Door(lambda: b"record", "job", False)
-    door.open(Published(), _INFO, _SECRET)  # type: ignore[arg-type]
+    service = viewing.FlightService(lambda: b"record", "job", False)
+    service.open(Published(), _INFO, _SECRET)  # type: ignore[arg-type]
     sock = Socket(len(data).to_bytes(4, "big") + _DIALLED._tag(_DIALLED._labels[0], data) + data)
     try:
-        door.answer(sock, _ACCEPTED, time.monotonic() + 60)  # type: ignore[arg-type]
+        service.answer(sock, _ACCEPTED, time.monotonic() + 60)  # type: ignore[arg-type]
         assert wire.decode(data, len(data))["view"] in ("members", "record")
     except (ValueError, JoinError) as error:
         _told(error)
     finally:
-        door.close()
+        service.close()
     bulk = len(data).to_bytes(4, "big") + _ACCEPTED._tag(b"bulk\0", data) + data
     assert _DIALLED.receive_bulk(Socket(bulk), time.monotonic() + 60) == data  # type: ignore[arg-type]
     try:
