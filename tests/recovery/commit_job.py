@@ -13,7 +13,6 @@ import random
 import signal
 import sys
 import time
-import traceback
 
 import jax
 import numpy as np
@@ -24,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 import jaxring
 from jaxring import recovery
 from jaxring.runtime import service
+from tests.recovery import ending
 
 ME = jax.process_index()
 PHASES = ("before", "others wait", "voted", "all voted", "decided")
@@ -154,10 +154,4 @@ def main():
     assert len(service.job().store().list(f"jaxring/commit/{recovery.members().epoch}/")) <= 8
 
 
-try:
-    main()
-except BaseException:
-    traceback.print_exc()
-    sys.stderr.flush()
-    os.kill(os.getppid(), signal.SIGTERM)  # or the launcher would start this process again
-    raise
+ending.run(main)

@@ -10,7 +10,6 @@ import pathlib
 import signal
 import sys
 import time
-import traceback
 
 import jax
 import numpy as np
@@ -19,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from jaxring import recovery
+from tests.recovery import ending
 
 ME = jax.process_index()
 DEVICES = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
@@ -234,10 +234,4 @@ def main():
     pathlib.Path(sys.argv[1], f"done {ME}").touch()
 
 
-try:
-    main()
-except BaseException:
-    traceback.print_exc()
-    sys.stderr.flush()
-    os.kill(os.getppid(), signal.SIGTERM)  # or the launcher would start this process again
-    raise
+ending.run(main)
