@@ -200,7 +200,7 @@ def _busy_pollers(o: Mapping[str, str]) -> Program:
             yield store("enabled", True, RELAXED)
 
     def poller() -> Steps:
-        yield store("disabled", True, o["disabled set"])
+        yield change("disabled", lambda _: True, o["disabled set"])
         if (yield load("count", o["count seen"])) > 0:
             yield load("enabled", RELAXED, until=bool)
 
@@ -214,7 +214,7 @@ BUSY_POLLERS = Protocol(
         "disabled seen": Access(_POLLERS, "!disabled_.load({})", SEQ_CST),
         # It only decides which of several threads enables events.
         "disabled taken": Access(_POLLERS, "disabled_.exchange(false, {})", SEQ_CST, enough=RELAXED),
-        "disabled set": Access(_POLLERS, "disabled_.store(true, {})", SEQ_CST),
+        "disabled set": Access(_POLLERS, "disabled_.exchange(true, {})", SEQ_CST),
         "count seen": Access(_POLLERS, "return count_.load({}) > 0", SEQ_CST),
     },
     _busy_pollers,

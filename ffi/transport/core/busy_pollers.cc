@@ -27,9 +27,10 @@ void BusyPollers::EnableEvents() {
 
 bool BusyPollers::MayDisableEvents() {
   if (!any()) return false;
-  // The last polling thread lowers the count before it reads disabled_: either it sees this store, or the load below
-  // sees that it is gone.
-  disabled_.store(true, std::memory_order_seq_cst);
+  // The last polling thread lowers the count before it reads disabled_: either it sees this write, or the load below
+  // sees that it is gone. The write is an exchange because qemu-user (7.2, Arm on x86-64) may move a load before a
+  // sequentially consistent store, which it emulates by a plain one, but never before an exchange.
+  disabled_.exchange(true, std::memory_order_seq_cst);
   return count_.load(std::memory_order_seq_cst) > 0;
 }
 
