@@ -75,8 +75,12 @@ class Job:
         return () if self._world is None else self._world.own.addresses
 
     def joined(self) -> bool:
-        """Whether this process has published itself to the others."""
-        return self._world is not None or self._suspended
+        """Whether this process takes part: it has published itself to others, or agreed with them on the members."""
+        if self._world is not None or self._suspended:
+            return True
+        # The only survivor of a job has no World.
+        found = self._membership
+        return found is not None and found.count > 1 and found.epoch > 0
 
     def join(self, membership: Membership) -> World:
         """The World of `membership`, made when it is first asked for. JoinError where that is out of date."""

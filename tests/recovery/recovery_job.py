@@ -186,6 +186,8 @@ def two_at_once():
         os.kill(os.getpid(), signal.SIGKILL)
     expect("", lambda: everybody.run("all_reduce", op="sum"))
     assert jaxring.shrink(LIMIT_S).processes == (0,)
+    assert not recovery.restarted()
+    assert jaxring.commit(True, LIMIT_S)
     check({0})
     come_back({1, 2})
 
