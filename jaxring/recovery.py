@@ -29,6 +29,7 @@ from jaxring.runtime import service
 from jaxring.runtime.commit import Commits
 from jaxring.runtime.cuda import service as cuda_service
 from jaxring.settings import settings
+from jaxring.tracing import checks
 from jaxring.world import membership
 from jaxring.world.membership import REBUILD, RESIZE, SHRINK, SUSPEND, Membership
 
@@ -83,8 +84,10 @@ def rebuild(timeout: float | None = None, *, size: int | None = None, coordinato
     last numbers; they initialise `jax.distributed` with that address and call `rebuild()`. JAX's backend begins anew:
     `jax.devices()` has the devices of the ``size`` processes, meshes and programs are made anew, and arrays of before
     can only be read (`numpy.asarray`). ValueError without ``coordinator``; JaxringError where more than ``size`` live.
+
+    TypeError for a ``timeout`` that is no number, ValueError for one that is not positive; then nothing has changed.
     """
-    limit = settings().come_timeout if timeout is None else timeout
+    limit = _seconds("rebuild", timeout, settings().come_timeout)
     if size is not None:
         _begin_anew(size, coordinator, limit)
     return _renew(REBUILD, limit)
@@ -97,7 +100,7 @@ def shrink(timeout: float | None = None) -> Membership:
     ``timeout`` seconds (default: JAXRING_JOIN_TIMEOUT) is left out, and gets a JoinError when it calls. Other errors
     are those of `rebuild`.
     """
-    return _renew(SHRINK, settings().join_timeout if timeout is None else timeout)
+    return _renew(SHRINK, _seconds("shrink", timeout, settings().join_timeout))
 
 
 def suspend(timeout: float | None = None) -> Membership:
@@ -106,23 +109,24 @@ def suspend(timeout: float | None = None) -> Membership:
     All members call it at the same step. It returns when all have called; programs stay compiled, and collectives raise
     until `resume`. JoinError where a process does not call within ``timeout`` seconds (default: JAXRING_JOIN_TIMEOUT):
     collectives then fail until another call of this and `resume`, of `rebuild` or of `shrink` succeeds. JaxringError in
-    a process that has run collectives on a GPU.
+    a process that has run collectives on a GPU. TypeError and ValueError for ``timeout`` as by `rebuild`.
     """
-    return _renew(SUSPEND, settings().join_timeout if timeout is None else timeout)
+    return _renew(SUSPEND, _seconds("suspend", timeout, settings().join_timeout))
 
 
 def resume(timeout: float | None = None) -> Membership:
     """Take up collectives again after `suspend`: links are made again when they are needed.
 
     All members call it. JoinError where one has not called within ``timeout`` seconds (default: JAXRING_JOIN_TIMEOUT);
-    then call `rebuild` or `shrink`. JaxringError where nothing is suspended.
+    then call `rebuild` or `shrink`. JaxringError where nothing is suspended. TypeError and ValueError for ``timeout``
+    as by `rebuild`.
     """
+    limit = _seconds("resume", timeout, settings().join_timeout)
     job = service.job()
     with _lock:
         if not job.suspended():
             raise JaxringError("jaxring.resume(): this process has not called jaxring.suspend().")
         found = job.membership()
-        limit = settings().join_timeout if timeout is None else timeout
         job.enter(found, time.monotonic() + limit, _native.gone)
         return found
 
@@ -147,9 +151,11 @@ def commit(ok: bool = True, timeout: float | None = None) -> bool:
 
     Runs no collective, and takes one thread at a time. The end of a process is noticed by those that have worked with
     it in collectives on CPUs; otherwise only the timeout ends the wait. JoinError where the store is lost; JaxringError
-    in a restarted process that has not called `rebuild`, and between `suspend` and `resume`.
+    in a restarted process that has not called `rebuild`, and between `suspend` and `resume`. TypeError and ValueError
+    for ``timeout`` as by `rebuild`; the process has not voted then.
     """
     global _commits
+    limit = _seconds("commit", timeout, settings().come_timeout)
     halt = _native.halted
     job, current = service.job(), service.job().membership()
     if job.suspended():
@@ -157,16 +163,16 @@ def commit(ok: bool = True, timeout: float | None = None) -> bool:
     process = jax.process_index()
     refusal = "" if ok else f"process {process} called jaxring.commit(False)"
     if current.count == 1:
-        return not (refusal or halt())
-    limit = settings().come_timeout if timeout is None else timeout
-    with _commits_lock:
-        if _commits is None or _commits.membership != current or _commits.store is not job.store():
-            if restarted():
-                raise JaxringError(
-                    f"jaxring.commit(): process {process} has been started again. Call jaxring.rebuild() before."
-                )
-            _commits = Commits(job.store(), process, _token, current)
-        why = _commits.decide(refusal or halt() or "", limit, _native.gone, lambda: halt() or "")
+        why = refusal or halt() or ""
+    else:
+        with _commits_lock:
+            if _commits is None or _commits.membership != current or _commits.store is not job.store():
+                if restarted():
+                    raise JaxringError(
+                        f"jaxring.commit(): process {process} has been started again. Call jaxring.rebuild() before."
+                    )
+                _commits = Commits(job.store(), process, _token, current)
+            why = _commits.decide(refusal or halt() or "", limit, _native.gone, lambda: halt() or "")
     if why:
         logger.warning("The step does not count in any process: %s", why)
     return not why
@@ -194,6 +200,10 @@ def waiting() -> tuple[int, ...]:
     """Lost processes that have been started again and wait in `rebuild` for the others."""
     job = service.job()
     return membership.waiting(job.store(), job.membership()) if jax.process_count() > 1 else ()
+
+
+def _seconds(name: str, timeout: float | None, default: float) -> float:
+    return default if timeout is None else checks.seconds(f"jaxring.{name}", timeout)
 
 
 def _begin_anew(size: int, coordinator: str | None, timeout_s: float) -> None:

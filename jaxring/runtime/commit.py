@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.errors import JaxringError, JoinError
 from jaxring.world import wire
+from jaxring.world.membership import named
 from jaxring.world.store import propose
 
 if TYPE_CHECKING:
@@ -112,8 +113,7 @@ def _outcome(members: tuple[int, ...], votes: dict[int, str], lost: set[int], tr
             return f"process {p} has ended before it voted"
     if trouble:
         return trouble
-    names = ", ".join(map(str, missing))
-    return f"processes {names} did not call jaxring.commit(){late}" if late else None
+    return f"{named(missing)} did not call jaxring.commit(){late}" if late else None
 
 
 def _encode(why: str) -> bytes:

@@ -20,7 +20,7 @@ from jaxring.world.identity import MAX_PROCESSES
 from jaxring.world.store import propose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from jaxring.world.store import Store
 
@@ -164,7 +164,7 @@ def _outcome(
     if others:
         other = ready[others[0]]["kind"]
         return _failed(
-            f"Processes {_listed(others)} called {call(other)} where others called {call(kind)}: all must call one.",
+            f"{named(others).capitalize()} called {call(other)} where others called {call(kind)}: all must call one.",
             True,
         )
     if kind in (REBUILD, SUSPEND):
@@ -172,7 +172,7 @@ def _outcome(
         missing = [p for p in wanted if p not in ready]
         if missing and late:
             return _failed(
-                f"Processes {_listed(missing)} did not call {call(kind)}. Start them again, or go on without them: "
+                f"{named(missing).capitalize()} did not call {call(kind)}. Start them again, or go on without them: "
                 "jaxring.shrink()."
             )
         return None if missing else _members({p: ready[p] for p in wanted})
@@ -191,8 +191,8 @@ def call(kind: str) -> str:
 
 def _left_out(process: int, epoch: int, decision: dict[str, Any]) -> JoinError:
     return JoinError(
-        f"The others have gone on without process {process} (epoch {epoch}: processes "
-        f"{_listed(decision['members'])}). Call jaxring.rebuild() to come back."
+        f"The others have gone on without process {process} (epoch {epoch}: {named(decision['members'])}). Call "
+        "jaxring.rebuild() to come back."
     )
 
 
@@ -208,8 +208,9 @@ def _holds(decision: dict[str, Any], process: int, token: str) -> bool:
     return bool(decision["members"].get(process) == token)
 
 
-def _listed(processes: Any) -> str:
-    return ", ".join(str(p) for p in sorted(processes))
+def named(processes: Collection[int]) -> str:
+    """Such as "process 1", "processes 1, 2"."""
+    return f"process{'es' * (len(processes) != 1)} {', '.join(map(str, sorted(processes)))}"
 
 
 def _decisions(store: Store) -> dict[int, dict[str, Any]]:

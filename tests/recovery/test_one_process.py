@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 
 import jax
@@ -50,3 +52,36 @@ def test_abort_ends_what_waits_and_refuses_until_the_job_is_formed_anew():
         assert renew() == recovery.Membership(before + 1, 1, (0,))
         assert recovery.halted() is None
         np.testing.assert_array_equal(compiled["sum"](x), total)
+
+
+@pytest.mark.parametrize(("timeout", "error"), [("5", TypeError), (math.nan, ValueError), (0, ValueError)])
+@pytest.mark.parametrize("name", ["commit", "rebuild", "shrink", "suspend", "resume"])
+def test_a_timeout_that_is_none_changes_nothing(name, timeout, error):
+    before = recovery.members()
+    with pytest.raises(error, match=rf"jaxring\.{name}: timeout must be a"):
+        getattr(jaxring, name)(timeout=timeout)
+    assert recovery.members() == before
+    assert recovery.halted() is None
+
+
+def test_the_log_says_why_a_step_does_not_count(caplog):
+    with caplog.at_level(logging.WARNING, logger="jaxring"):
+        assert jaxring.commit()
+        assert not caplog.records
+        assert not jaxring.commit(False)
+        assert "does not count in any process: process 0 called jaxring.commit(False)" in caplog.text
+        jaxring.abort("enough")
+        assert not jaxring.commit()
+        assert "process 0 called jaxring.abort(): enough" in caplog.text
+    jaxring.rebuild()
+
+
+def test_a_job_that_jax_does_not_form_is_no_job_of_one_process(monkeypatch):
+    monkeypatch.setattr(recovery._compat, "leave_distributed", lambda: None)
+    monkeypatch.setattr(recovery.service, "forget", lambda: None)
+    monkeypatch.setattr(recovery.jax.distributed, "initialize", lambda *_, **__: None)
+    try:
+        with pytest.raises(jaxring.JaxringError, match=r"JAX counts 1 processes in the next one"):
+            jaxring.rebuild(60, size=2, coordinator="127.0.0.1:1")
+    finally:
+        jaxring.resume()

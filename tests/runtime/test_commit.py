@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import random
 import threading
+import time
 
 import pytest
 
@@ -109,10 +110,16 @@ def test_a_kill_at_any_call_leaves_the_others_with_one_decision(tmp_path, seed):
 def test_who_comes_too_late_reads_the_decision(tmp_path):
     store = DirStore(tmp_path)
     zero, one, two = (member(store, p) for p in range(3))
-    why = "processes 1 did not call jaxring.commit() within 0.3 s"
-    assert (
-        run([lambda: zero.decide("", 0.3, nobody, nothing), lambda: two.decide("", 60.0, nobody, nothing)]) == [why] * 2
-    )
+    why = "process 1 did not call jaxring.commit() within 0.3 s"
+
+    def zero_comes_after_two():
+        deadline = time.monotonic() + 60
+        while "vote/2" not in store.list("jaxring/commit/0/0/"):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        return zero.decide("", 0.3, nobody, nothing)
+
+    assert run([zero_comes_after_two, lambda: two.decide("", 60.0, nobody, nothing)]) == [why] * 2
     assert one.decide("", 60.0, nobody, nothing) == why
     assert run([lambda c=c: c.decide("", 60.0, nobody, nothing) for c in (zero, one, two)]) == [""] * 3
 

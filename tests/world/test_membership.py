@@ -87,7 +87,7 @@ def test_a_decision_for_an_earlier_start_is_not_for_this_one(call):
 def test_nobody_comes_back(call):
     calls = [call(p, REBUILD, timeout_s=0.5) for p in (0, 1)]
     for c in calls:
-        with pytest.raises(JoinError, match=r"Processes 2 did not call rebuild\(\)"):
+        with pytest.raises(JoinError, match=r"Process 2 did not call rebuild\(\)"):
             c.result(60)
     # That epoch is over; the next attempt has one of its own.
     calls = [call(p, SHRINK, gone=[2]) for p in (0, 1)]
@@ -97,12 +97,12 @@ def test_nobody_comes_back(call):
 def test_calls_that_differ_are_told(call):
     calls = [call(0, SHRINK), call(1, REBUILD), call(2, SHRINK)]
     for c in calls:
-        with pytest.raises(JoinError, match=r"Processes 1 called rebuild\(\) where others called shrink\(\)"):
+        with pytest.raises(JoinError, match=r"Process 1 called rebuild\(\) where others called shrink\(\)"):
             c.result(60)
 
 
 def test_who_calls_after_calls_that_differed_is_told_so_once(call):
-    expected = r"Processes 1 called rebuild\(\) where others called shrink\(\)"
+    expected = r"Process 1 called rebuild\(\) where others called shrink\(\)"
     for c in [call(0, SHRINK), call(1, REBUILD)]:
         with pytest.raises(JoinError, match=expected):
             c.result(60)
@@ -114,7 +114,7 @@ def test_who_calls_after_calls_that_differed_is_told_so_once(call):
 
 def test_a_new_start_has_no_part_in_what_differed_before(call):
     for c in [call(0, SHRINK), call(1, REBUILD)]:
-        with pytest.raises(JoinError, match="Processes 1 called"):
+        with pytest.raises(JoinError, match="Process 1 called"):
             c.result(60)
     back = call(2, REBUILD, token="second start", fresh=True)
     calls = [call(p, REBUILD) for p in range(2)]
