@@ -59,13 +59,16 @@ def _batch(
     axes: Axes,
     options: Options,
     chunks: int,
-) -> tuple[Any, int]:
+) -> tuple[Any, int | None]:
     """``at_once``: the product along an axis of `jax.vmap`, of two batches and for so many ranks."""
     a, b = args
     if data.name in axes.names:
         go = part(product.primitive.name.removeprefix("jaxring_"), data, axes, options)
         return at_once(go, in_front(a, dims[0], data.size), in_front(b, dims[1], data.size), axes.size), 0
     params = {"axes": axes, "options": options, "chunks": chunks}
+    if all(dim is None for dim in dims):
+        # JAX asks a fancy batcher also where no operand has the batch.
+        return product.primitive.bind(a, b, **params), None  # type: ignore[no-untyped-call]
     if None not in dims:
         return jax.vmap(functools.partial(product.pipelined, **params), in_axes=tuple(dims))(a, b), 0
     # (d0, batch, d1)

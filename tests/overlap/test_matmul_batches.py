@@ -72,6 +72,17 @@ def test_over_other_data(name, dims):
     check(4, batched, shapes)
 
 
+@pytest.mark.parametrize("name", ["gather", "scatter"])
+def test_where_no_operand_has_the_batch(name):
+    def batched(product):
+        def each(x, w, factors):
+            return jax.vmap(lambda k: jax.tree.map(lambda y: k * y, derivatives(product(name, "t"), x, w)))(factors)
+
+        return each
+
+    check(4, batched, [[5 if name == "gather" else 20, 7], [7, 2], [SIZE]])
+
+
 @pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 1)])
 @pytest.mark.parametrize("name", ["gather", "scatter"])
 def test_over_the_axis_that_it_names(name, dims):
