@@ -27,13 +27,14 @@ class NearNics:
     def __init__(self, native: Any, gpus: Iterable[int], level: str, own: Machine) -> None:
         self._native, self._gpus, self._level = native, sorted(gpus), level
         self._known: set[int] = set()
+        self._said = ""
         self._lock = threading.Lock()
         self._tell(own)
 
     def meet(self, store: Store, processes: Iterable[int], host_id: str, timeout_s: float) -> None:
         """Takes in what ``processes`` of this host, which is ``host_id``, see. Connections made later use it.
 
-        Where they contradict each other, a warning says so, and what was known before stays in force.
+        Where they contradict each other, a warning says so once, and what was known before stays in force.
         """
         with self._lock:
             known = self._known.union(processes)
@@ -42,7 +43,9 @@ class NearNics:
             try:
                 self._tell(machines.of_host(store, sorted(known), host_id, timeout_s))
             except JoinError as error:
-                logger.warning("GPUs use the NICs near them that were known before. %s", error)
+                if str(error) != self._said:
+                    logger.warning("GPUs use the NICs near them that were known before. %s", error)
+                self._said = str(error)
             else:
                 self._known = known
 

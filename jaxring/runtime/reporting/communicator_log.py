@@ -7,6 +7,8 @@ import itertools
 import logging
 from typing import TYPE_CHECKING
 
+from jaxring.errors import JoinError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
@@ -30,11 +32,12 @@ class CommunicatorLog:
         reach: Callable[[int], str] | None,
     ) -> None:
         """``communicator`` tells it from others of this engine. ``reach`` gives how this process reaches another one,
-        None where there is none. The other arguments are those of `describe`."""
+        None where there is none; what it raises as JoinError is written. The other arguments are those of `describe`.
+        """
         if (engine, communicator) in self._said or not logger.isEnabledFor(logging.INFO):
             return
         self._said.add((engine, communicator))
-        ways = {} if reach is None else {process: reach(process) for process in set(owners) - {own}}
+        ways = {} if reach is None else {process: _way(reach, process) for process in set(owners) - {own}}
         logger.info("%s", describe(engine, devices, owners, own, hosts, ways))
 
     def forget(self) -> None:
@@ -62,6 +65,13 @@ def describe(
         for way, processes in sorted(by_way.items())
     )
     return f"{engine} communicator of {size} ({which}): process {own} has {here}{reached}"
+
+
+def _way(reach: Callable[[int], str], process: int) -> str:
+    try:
+        return reach(process)
+    except JoinError:
+        return "no common transport"  # which matters only where the plan has a link between the two
 
 
 def _count(number: int, noun: str) -> str:

@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxring
-from jaxring.runtime.reporting.communicator_log import describe
+from jaxring.errors import JoinError
+from jaxring.runtime.reporting.communicator_log import CommunicatorLog, describe
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,18 @@ from jaxring.runtime.reporting.communicator_log import describe
 def test_what_the_line_says(owners, own, hosts, ways, size, rest):
     devices = range(7, 7 + len(owners))
     assert describe("CPU", devices, owners, own, hosts, ways) == f"CPU communicator of {size}: {rest}"
+
+
+def test_a_process_that_cannot_be_reached_is_no_error(caplog):
+    def reach(process):
+        if process == 2:
+            raise JoinError("JAXRING_NET=IB asks for RDMA")
+        return "verbs"
+
+    with caplog.at_level(logging.INFO, logger="jaxring"):
+        CommunicatorLog().say("CPU", "it", [0, 1, 2], [0, 1, 2], 0, 3, reach)
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.endswith("process 0 has rank 0; process 2 by no common transport; process 1 by verbs")
 
 
 def test_each_communicator_is_logged_once(caplog):
