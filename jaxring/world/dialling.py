@@ -45,7 +45,8 @@ def connect(
     """An authenticated connection from process `own` to `peer`, made by `deadline` (time.monotonic seconds).
 
     `timeout_s` is named in the error. Each channel tries the interfaces from another one on, so that channels share
-    the load. Each attempt that fails is written to `wait`. Raises JoinError, also when `closed()` or `wait` ends it.
+    the load. Each attempt that fails is written to `wait`. Raises JoinError, also when `closed()` or `wait` ends it,
+    and at once where at each address a process listens that lacks the secret.
     """
     names = list(dict.fromkeys(name for name, _, _ in peer.addresses))
     first = channel % len(names)
@@ -56,12 +57,21 @@ def connect(
         reasons = []
         refused = True
         dropped = True
+        unauthenticated: list[JoinError] = []
         for _, address, port in addresses:
             sock = None
             try:
                 limit = min(deadline, time.monotonic() + _CONNECT_S)
                 sock = _dial(address, port, limit, closed, wait)
-                return sock, handshake.authenticate(sock, secret, own, peer.index, limit)
+                try:
+                    return sock, handshake.authenticate(sock, secret, own, peer.index, limit)
+                except JoinError as error:
+                    # Another job's process: this host may have the address, too, as a bridge of containers has.
+                    unauthenticated.append(error)
+                    reasons.append(f"{address} port {port}: {error}")
+                    dropped = False
+                    wait.note("; ".join(reasons))
+                    sock.close()
             except OSError as error:
                 # Refused, reset or late. A busy acceptor drops connections, so another attempt may succeed.
                 reasons.append(f"{address} port {port}: {error}")
@@ -74,6 +84,8 @@ def connect(
                 if sock is not None:
                     sock.close()
                 raise
+        if len(unauthenticated) == len(addresses):
+            raise unauthenticated[0]
         now = time.monotonic()
         refused_since = refused_since if refused else now
         if now - refused_since > _REFUSED_S:

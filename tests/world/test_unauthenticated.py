@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 from jaxring.errors import JoinError
 from jaxring.world import allowance, handshake, listener
 from jaxring.world.handshake import authenticate
+from tests.world.world_fakes import other_job
 
 
 def test_a_dialler_with_another_secret_is_refused(make_world):
@@ -20,6 +22,18 @@ def test_a_dialler_with_another_secret_is_refused(make_world):
     with pytest.raises(JoinError, match="process 1 does not hold this job's secret"):
         zero.link(1, 0)
     assert not native1.named("shm_attach")
+
+
+def test_another_job_at_an_address_that_hosts_share_is_passed_over(make_world, tmp_path):
+    (zero, _), (one, native1) = make_world(0), make_world(1)
+    with other_job(tmp_path / "other", 1) as theirs:
+        shared = ("bridge", *theirs)
+        zero._published._infos[1] = dataclasses.replace(one.own, addresses=(shared, *one.own.addresses))
+        assert zero.link(1, 0) == "shm"
+        assert len(native1.named("shm_attach")) == 1
+        zero._published._infos[1] = dataclasses.replace(one.own, addresses=(shared,) * 2)
+        with pytest.raises(JoinError, match="process 1 does not hold this job's secret"):
+            zero.link(1, 1)
 
 
 def test_unauthenticated_peers_neither_block_nor_enter(make_world, monkeypatch):

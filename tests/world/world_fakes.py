@@ -10,6 +10,8 @@ import threading
 import time
 
 from jaxring.errors import JoinError
+from jaxring.settings import load
+from jaxring.world import World
 
 
 class DirStore:
@@ -201,6 +203,17 @@ class FakeNative:
         for fd in self._fds:
             os.close(fd)
         self._fds.clear()
+
+
+@contextlib.contextmanager
+def other_job(folder, process):
+    """The (address, port) of another job's process of that number; the job's store is in a new ``folder``."""
+    folder.mkdir()
+    with contextlib.closing(FakeNative()) as native:
+        world = World(DirStore(folder), process, 2, native, 60, settings=load({}))
+        world._published._secret = b"x" * 32
+        with contextlib.closing(world):
+            yield world.own.addresses[0][1:]
 
 
 @contextlib.contextmanager

@@ -152,7 +152,11 @@ def look(access: Access, process: int, what: str, deadline: float) -> tuple[byte
         limit = deadline if number == len(addresses) else min(deadline, time.monotonic() + _ADDRESS_S)
         try:
             with socket.create_connection((address, port), max(0.01, limit - time.monotonic())) as sock:
-                session = handshake.authenticate(sock, access.key, handshake.VIEWER, process, limit)
+                try:
+                    session = handshake.authenticate(sock, access.key, handshake.VIEWER, process, limit)
+                except JoinError as error:  # another job's process, where this host has the address, too
+                    reasons.append(f"{address} port {port}: {error}")
+                    continue
                 # A process that refuses at once may have closed the connection; its answer is there still.
                 with contextlib.suppress(ConnectionError):
                     session.send(sock, {"view": what}, deadline)

@@ -16,7 +16,7 @@ from jaxring.errors import JaxringError, JoinError
 from jaxring.runtime.reporting import viewing
 from jaxring.settings import load
 from jaxring.world import World, handshake
-from tests.world.world_fakes import DirStore, FakeNative, black_hole
+from tests.world.world_fakes import DirStore, FakeNative, black_hole, other_job
 
 RECORDS = [b"record of 0" * 1000, b""]
 
@@ -144,6 +144,7 @@ def test_viewers_that_ask_nothing_are_counted_and_dropped(worlds, monkeypatch):
     with socket.create_connection(access.processes[0][0], 60) as sock:
         session = handshake.authenticate(sock, access.key, handshake.VIEWER, 0, soon())
         assert "timed out" in session.receive(sock, soon())["error"]
+    monkeypatch.setattr(viewing, "_REQUEST_S", 60.0)
     assert viewing.look(access, 0, "record", soon())[0] == RECORDS[0]
 
 
@@ -154,6 +155,14 @@ def test_an_address_that_drops_packets_does_not_use_up_the_time_of_the_others(mo
     with black_hole() as nowhere:
         two = viewing.Access(access.job, access.key, {0: (nowhere, *access.processes[0])})
         assert viewing.look(two, 0, "record", time.monotonic() + 10)[0] == RECORDS[0]
+
+
+@pytest.mark.usefixtures("worlds")
+def test_another_job_at_an_address_that_hosts_share_is_passed_over(tmp_path):
+    access = viewing.shared([os.getpid()])
+    with other_job(tmp_path / "other", 0) as theirs:
+        two = viewing.Access(access.job, access.key, {0: (theirs, *access.processes[0])})
+        assert viewing.look(two, 0, "record", soon())[0] == RECORDS[0]
 
 
 def test_no_more_is_decompressed_than_was_said():
