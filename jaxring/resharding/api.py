@@ -62,11 +62,14 @@ def reshard(
     Inside `jax.jit`, on traced arrays, both shardings are `jax.sharding.NamedSharding`s over one mesh, and the exchange
     is a step of the program; it can be differentiated any number of times. ``from_sharding``, for use there alone, is
     the sharding that an array has, or a tree of them; None takes it from the array's type, which says it where all
-    axes of the mesh are explicit.
+    axes of the mesh are explicit. It is TypeError inside `jax.shard_map`, for a sharding that is not known, and for a
+    dtype that collectives do not have, such as int4; ValueError for shardings over two meshes; NotImplementedError
+    under `jax.vmap`.
 
-    The exchange goes in rounds of about ``round_bytes`` bytes that a process sends and receives, between 64 KiB and 1
-    GiB, for which it takes five times as much memory beside the arrays. ``timeout``, in seconds, is each round's; None
-    means JAXRING_TIMEOUT.
+    Outside of `jax.jit` the exchange goes in rounds of about ``round_bytes`` bytes that a process sends and receives,
+    between 64 KiB and 1 GiB, for which it takes five times as much memory beside the arrays; inside, it is one
+    collective, whose memory is of the size of the arrays' blocks, and ``round_bytes`` has no effect. ``timeout``, in
+    seconds, is each round's or that collective's; None means JAXRING_TIMEOUT.
 
     ValueError for a shape that a sharding does not divide, for a part that is not given, and for ``round_bytes`` and
     ``timeout`` out of range; TypeError for leaves and shardings that are none; `jaxring.JaxringError` where processes

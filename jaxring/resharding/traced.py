@@ -28,7 +28,11 @@ _WHAT = "jaxring.reshard"
 
 
 def reshard(x: Any, source: Any, target: Any, timeout: float | None) -> Any:
-    """``x``, a traced array, from sharding ``source`` to ``target``; None: the one that its type says."""
+    """``x``, a traced array, from sharding ``source`` to ``target``; None: the one that its type says.
+
+    TypeError inside `jax.shard_map`, for a sharding that is no NamedSharding or is not known, and for a dtype that
+    collectives do not have; ValueError for shardings over two meshes, and for one that does not divide the shape.
+    """
     if jax.sharding.get_abstract_mesh().manual_axes:
         raise TypeError(
             f"{_WHAT}: this is inside jax.shard_map, where arrays are a device's own; call it on whole arrays, outside."
@@ -38,14 +42,16 @@ def reshard(x: Any, source: Any, target: Any, timeout: float | None) -> Any:
     for sharding in (source, target):
         if not isinstance(sharding, NamedSharding):
             raise TypeError(f"{_WHAT}: inside jax.jit a sharding must be a jax.sharding.NamedSharding, not {sharding}.")
-    mesh = target.mesh
-    if tuple(source.mesh.shape.items()) != tuple(mesh.shape.items()) or (
-        isinstance(source.mesh, Mesh) and not np.array_equal(source.mesh.devices, mesh.devices)
+    meshes = (source.mesh, target.mesh)
+    concrete = [mesh for mesh in meshes if isinstance(mesh, Mesh)]  # an abstract one has no devices yet
+    if tuple(meshes[0].shape.items()) != tuple(meshes[1].shape.items()) or (
+        len(concrete) == 2 and not np.array_equal(concrete[0].devices, concrete[1].devices)
     ):
         raise ValueError(
-            f"{_WHAT}: inside jax.jit both shardings must be over one mesh, not {source.mesh} and {mesh}; call it "
+            f"{_WHAT}: inside jax.jit both shardings must be over one mesh, not {meshes[0]} and {meshes[1]}; call it "
             "outside of jax.jit for another mesh."
         )
+    mesh = concrete[0] if concrete else target.mesh
     checks.movable(_WHAT.removeprefix("jaxring."), x)
     for sharding in (source, target):
         sharding.shard_shape(x.shape)  # ValueError where it does not divide the shape

@@ -50,6 +50,23 @@ def test_all_pairs(mesh):
         assert result.sharding.is_equivalent_to(target, 2)
 
 
+@pytest.mark.parametrize("abstract", ["source", "target"])
+def test_a_mesh_without_devices_is_that_of_the_other_sharding(abstract):
+    """The type of an array in a program says its sharding over an abstract mesh."""
+    source, target = on(EXPLICIT, P("a")), on(EXPLICIT, P(None, "b"))
+
+    @jax.jit
+    def run(x, y):
+        typed = {"source": jax.typeof(x).sharding, "target": jax.typeof(y).sharding}[abstract]
+        assert not isinstance(typed.mesh, Mesh)
+        pair = (typed, target) if abstract == "source" else (source, typed)
+        return jaxring.reshard(x, pair[1], from_sharding=pair[0])
+
+    moved = run(jax.device_put(values(), source), jax.device_put(values(), target))
+    np.testing.assert_array_equal(moved, values())
+    assert moved.sharding.is_equivalent_to(target, 2)
+
+
 AXES = st.permutations(range(3)).flatmap(lambda order: st.integers(0, 3).map(lambda n: tuple(order[:n])))
 
 
