@@ -25,7 +25,11 @@ _PORT = 19210
 
 
 def add_arguments(parser: argparse.ArgumentParser, rate: str, hosts: int | None = None) -> None:
-    """Those that `run_or_join` reads, with these defaults."""
+    """Adds the options that `run_or_join` reads.
+
+    ``rate`` is the default of each host's link, such as "1gbit". ``hosts`` is the default number of hosts; with None
+    the process itself measures.
+    """
     default = "" if hosts is None else f" (default: {hosts})"
     parser.add_argument(
         "--hosts", type=int, default=hosts, help=f"start a process on each of so many network namespaces{default}"
@@ -58,7 +62,7 @@ def run_or_join(
 
 
 def _on_hosts(module: str, hosts: int, rate: str, words: Sequence[str], limit_s: float, devices: int) -> int:
-    """Runs `python -m MODULE WORDS --join` on so many hosts, whose links have that rate. Returns the exit status.
+    """Runs `python -m MODULE --join WORDS` on so many hosts, whose links have that rate. Returns the exit status.
 
     Raises JaxringError without root and iproute2, and subprocess.TimeoutExpired after ``limit_s`` seconds.
     """
@@ -68,10 +72,14 @@ def _on_hosts(module: str, hosts: int, rate: str, words: Sequence[str], limit_s:
         children = []
         for process in range(hosts):
             env = environment(os.environ, f"{made.address(0)}:{_PORT}", hosts, process, devices)
-            command = [sys.executable, "-m", module, *words, "--join"]
-            children.append(subprocess.Popen(made.command(process, folder, command), env=env))
+            children.append(subprocess.Popen(made.command(process, folder, _joining(module, words)), env=env))
             stack.callback(children[-1].kill)
         return max(abs(child.wait(limit_s)) for child in children)
+
+
+def _joining(module: str, words: Sequence[str]) -> list[str]:
+    """The command on each host. What is behind a `--` among the words is no option, so `--join` is in front."""
+    return [sys.executable, "-m", module, "--join", *words]
 
 
 def _join() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import types
 
 import pytest
 
@@ -10,26 +12,65 @@ from benchmarks import namespaces
 from jaxring.errors import JaxringError
 
 
+def parser():
+    made = argparse.ArgumentParser()
+    made.add_argument("--rows", type=int, default=8)
+    made.add_argument("--devices", type=int)
+    namespaces.add_arguments(made, rate="1gbit")
+    return made
+
+
 def parsed(argv):
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--devices", type=int)
-    namespaces.add_arguments(parser, rate="1gbit")
-    return parser.parse_args(argv)
+    return parser().parse_args(argv)
 
 
-def test_the_command_on_each_host_has_all_arguments(monkeypatch):
-    started, joined = [], []
-    monkeypatch.setattr(namespaces, "_on_hosts", lambda *args: started.append(args) or 3)
+class Hosts:
+    """Hosts that exist in name only, on which nothing is started."""
+
+    def __init__(self, count, rate):
+        self.count, self.rate = count, rate
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def describe(self):
+        return f"{self.count} hosts"
+
+    def address(self, process):
+        return f"10.0.0.{process}"
+
+    def command(self, process, folder, command):
+        return [f"on {process}", *command]
+
+
+class Children(list):
+    """Takes the place of `subprocess.Popen`, and keeps what would be started: (command, environment)."""
+
+    def __call__(self, command, env):
+        self.append((command, env))
+        return types.SimpleNamespace(kill=lambda: None, wait=lambda _: len(self))
+
+
+@pytest.mark.parametrize("behind", [[], ["--", "--steps", "3"]])
+def test_the_command_on_each_host_has_all_arguments(monkeypatch, behind):
+    started, joined = Children(), []
+    monkeypatch.setattr(namespaces, "Hosts", Hosts)
+    monkeypatch.setattr(namespaces.subprocess, "Popen", started)
     monkeypatch.setattr(namespaces, "_join", lambda: joined.append(True))
-    argv = ["--rows", "5", "--hosts", "4", "--devices", "2"]
-    assert namespaces.run_or_join("benchmarks.it", parsed(argv), argv) == 3
-    assert started == [("benchmarks.it", 4, "1gbit", argv, 600.0, 2)]
+    argv = ["--rows", "5", "--hosts", "4", "--devices", "2", *behind]
+    arguments, rest = parser().parse_known_args(argv)
+    assert namespaces.run_or_join("benchmarks.it", arguments, argv) == 4
     assert not joined
-    there = [*started[0][3], "--join"]
-    assert parsed(there).rows == 5
-    assert namespaces.run_or_join("benchmarks.it", parsed(there), there) is None
-    assert (len(started), joined) == (1, [True])
+    assert [env["JAX_PROCESS_ID"] for _, env in started] == list("0123")
+    for process, (command, _) in enumerate(started):
+        assert command[:4] == [f"on {process}", sys.executable, "-m", "benchmarks.it"]
+        there, others = parser().parse_known_args(command[4:])
+        assert (there.join, there.rows, others) == (True, 5, rest)
+        assert namespaces.run_or_join("benchmarks.it", there, command[4:]) is None
+    assert (len(started), len(joined)) == (4, 4)
 
 
 def test_without_hosts_it_measures_here(monkeypatch):
