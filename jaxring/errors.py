@@ -14,7 +14,10 @@ class JaxringError(Exception):
 
 
 class SettingsError(JaxringError, ValueError):
-    """A JAXRING_* variable that is unknown or has a value that cannot be used."""
+    """A JAXRING_* variable that is unknown or has a value that cannot be used, or names a file that cannot.
+
+    Where GPUs are used also XLA_FLAGS, or an allocator of XLA's, with which collectives do not work.
+    """
 
 
 class JoinError(JaxringError, RuntimeError):

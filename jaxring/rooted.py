@@ -1,4 +1,5 @@
-"""The collectives that have a root: broadcast, reduce, gather, scatter. Arguments are as in `jaxring.collectives`."""
+"""The collectives that have a root: broadcast, reduce, gather, scatter. Arguments are as in `jaxring.collectives`, and
+so are the errors that are not named here."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ def broadcast(
     protocol: str | None = None,
     timeout: float | None = None,
 ) -> Tree:
-    """Every rank gets the value of rank ``root``."""
+    """Every rank gets the value of rank ``root``.
+
+    Shapes and dtypes are the same on all ranks, and stay. ValueError where ``root`` is no rank of the axis.
+    """
     return _rooted("broadcast", x, axis_name, None, root, axis_index_groups, algorithm, protocol, timeout)
 
 
@@ -45,7 +49,11 @@ def reduce(
     timeout: float | None = None,
     assume_replicated: bool = False,
 ) -> Tree:
-    """Rank ``root`` gets what `all_reduce` would give; the others get zeros. ``assume_replicated`` as there."""
+    """Rank ``root`` gets what `all_reduce` would give; the others get zeros. ``assume_replicated`` as there.
+
+    Shapes and dtypes stay; the sum of bool counts in int32. ValueError where ``root`` is no rank of the axis; TypeError
+    where ``op`` is not defined for the dtype.
+    """
     groups = axis_index_groups
     return _rooted("reduce", x, axis_name, op, root, groups, algorithm, protocol, timeout, assume_replicated)
 
@@ -62,7 +70,12 @@ def gather(
     protocol: str | None = None,
     timeout: float | None = None,
 ) -> Tree:
-    """Rank ``root`` gets what `all_gather` would give; the others get zeros of that shape."""
+    """Rank ``root`` gets what `all_gather` would give; the others get zeros of that shape.
+
+    That is all ranks' values stacked on a new dimension ``axis``, of the ranks' number, or with ``tiled`` concatenated
+    along dimension ``axis``. Dtypes stay. ValueError where ``root`` is no rank of the axis, or ``axis`` no dimension of
+    the result.
+    """
     y = _rooted("gather", x, axis_name, None, root, axis_index_groups, algorithm, protocol, timeout)
 
     def one(leaf: Any) -> Any:
@@ -83,7 +96,12 @@ def scatter(
     protocol: str | None = None,
     timeout: float | None = None,
 ) -> Tree:
-    """Rank r gets the r-th part of rank ``root``'s value along ``axis``; the others' values do not matter."""
+    """Rank r gets the r-th part of rank ``root``'s value along ``axis``; the others' values do not matter.
+
+    All ranks pass values of one shape and dtype. Dimension ``axis`` has as many entries as ranks and goes away, or with
+    ``tiled`` is a multiple of their number and shrinks; ValueError for another size. Dtypes stay. ValueError where
+    ``root`` is no rank of the axis, or ``axis`` no dimension of the value.
+    """
     axes = resolve("scatter", axis_name, axis_index_groups)
 
     def parts(leaf: Any) -> Any:

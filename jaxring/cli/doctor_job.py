@@ -117,7 +117,8 @@ def _links(store: JaxStore, process: int, count: int, mtus: Mapping[str, int]) -
 
 
 def _try_all(world: World, process: int, count: int, mtus: Mapping[str, int]) -> list[Link]:
-    """Behind a firewall every address takes as long as is waited for it, so that in a large job some are not tried."""
+    """A link to each other process, by its number. Behind a firewall every address takes as long as is waited for it,
+    so that in a large job some are not tried."""
     deadline = time.monotonic() + _TRIES_S
     others = [p for p in range(count) if p != process]
     with ThreadPoolExecutor(min(32, len(others))) as pool:
@@ -138,7 +139,7 @@ def _try(world: World, process: int, other: int, mtus: Mapping[str, int], deadli
     for _, address, port in peer.addresses:
         left = deadline - time.monotonic()
         if left <= 0:
-            faults.append(f"{address} port {port}: not tried, others took {_TRIES_S:g} s")
+            faults.append(f"{address} port {port}: not tried within {_TRIES_S:g} s")
             continue
         try:
             with socket.create_connection((address, port), min(left, _CONNECT_S)) as sock:
