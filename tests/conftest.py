@@ -1,6 +1,7 @@
 """Eight CPU devices for the tests that use JAX in pytest's own process; set before JAX starts its backend."""
 
 import collections
+import itertools
 import os
 import signal
 
@@ -52,6 +53,18 @@ def pytest_addoption(parser):
         action="store_true",
         help=f"count a skipped test as failed, unless it is marked with one of: {', '.join(MAY_SKIP)}",
     )
+
+
+def pytest_generate_tests(metafunc):
+    """A sample has every value of every parameter, where it has as many cases as the parameter has values."""
+    sampled = metafunc.definition.get_closest_marker("sampled")
+    if sampled is not None:
+        test, step = metafunc.definition.nodeid, sampled.args[0]
+        sizes = [len(mark.args[1]) for mark in metafunc.definition.iter_markers("parametrize")]
+        taken = list(itertools.product(*map(range, sizes)))[::step]
+        for each, size in enumerate(sizes):
+            found = len({case[each] for case in taken})
+            assert found == min(size, len(taken)), f"{test}: sampled({step}) has {found} of a parameter's {size} values"
 
 
 def pytest_itemcollected(item):

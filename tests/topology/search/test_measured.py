@@ -35,7 +35,7 @@ def racks(count, size, seed):
 
 @pytest.mark.parametrize("count", [2, 3, 5, 16, 33, 64])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 def test_every_hop_is_measured_and_the_pairs_are_n_log_n(count, seed):
     costs = np.random.default_rng(seed).uniform(1, 100, (count, count))
     network = Network(costs)
@@ -52,7 +52,7 @@ def test_every_hop_is_measured_and_the_pairs_are_n_log_n(count, seed):
 
 @pytest.mark.parametrize(("count", "size"), [(16, 4), (64, 8), (64, 32), (128, 8)])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 def test_racks_that_nobody_has_named_are_found(count, size, seed):
     costs = racks(count, size, seed)
     network = Network(costs)
