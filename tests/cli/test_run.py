@@ -291,8 +291,11 @@ def test_the_launcher_of_one_host_says_its_summary(tmp_path):
     script = tmp_path / "fails.py"
     script.write_text("import os; raise SystemExit(3 + int(os.environ['JAX_PROCESS_ID']))", encoding="utf-8")
     command = [sys.executable, "-m", "jaxring.cli", "run", "-n", "2", "--no-init", REMOTE, str(script)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    err = child.stderr.read()  # its input stays open
-    child.communicate(timeout=60)
-    assert child.returncode in (3, 4)
-    assert " failed first: exit code " in err
+    reads, writes = os.pipe()  # its input stays open
+    try:
+        done = subprocess.run(command, stdin=reads, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        os.close(reads)
+        os.close(writes)
+    assert done.returncode in (3, 4)
+    assert " failed first: exit code " in done.stderr

@@ -11,9 +11,9 @@ from tools import screenshots
 
 
 def text(svg: str) -> list[str]:
-    """The characters that a picture shows, line by line; without the seconds that a simulation took, which end one."""
+    """The characters that a picture shows, line by line; without the seconds that a simulation of 128 ranks took."""
     lines = [html.unescape(re.sub("<[^>]*>", "", line)).rstrip() for line in svg.splitlines() if "<text" in line]
-    return [re.sub(r"[\d.]+(\W*)$", r"\1", line) for line in lines]
+    return [re.sub(r"^(│\s128\s.*│)[^│]*│$", r"\1", line) for line in lines]
 
 
 def test_each_is_on_a_page():

@@ -16,8 +16,10 @@ fail() {
 
 # The package alone: no tests, no studies.
 version=$("$bin/python" -c 'import importlib.metadata; print(importlib.metadata.version("jaxring"))')
+shopt -s failglob
 for wheel in "$folder"/dist/*.whl; do
-  others=$("$bin/python" -m zipfile -l "$wheel" | awk 'NR > 1 { print $1 }' | grep -vE '^jaxring(/|_plugin/|-[^/]*\.dist-info/)' || true)
+  listed=$("$bin/python" -m zipfile -l "$wheel" | awk 'NR > 1 { print $1 }')
+  others=$(grep -vE '^jaxring(/|_plugin/|-[^/]*\.dist-info/)' <<<"$listed" || true)
   [ -z "$others" ] || fail "$wheel holds more than the package: $others"
 done
 

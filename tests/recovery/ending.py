@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+# Once the launcher has ended, this process's parent is another one.
+LAUNCHER = os.getppid()
+
+
 def run(main: Callable[[], None]) -> None:
     """Calls ``main``. What it raises ends the launcher, too, which would start this process again."""
     try:
@@ -19,5 +23,6 @@ def run(main: Callable[[], None]) -> None:
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os.kill(os.getppid(), signal.SIGTERM)
+        if os.getppid() == LAUNCHER:
+            os.kill(LAUNCHER, signal.SIGTERM)
         raise

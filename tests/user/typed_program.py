@@ -92,18 +92,22 @@ def lax(x: jax.Array) -> jax.Array:
     total += jaxring.lax.psum_scatter(jaxring.lax.all_gather(x, "x", tiled=True), "x", tiled=True)
     total += jaxring.lax.all_to_all(x, "x", 0, 0, tiled=True) + jaxring.lax.ppermute(x, "x", RING)
     total += jaxring.lax.pshuffle(x, "x", [1, 2, 3, 0]) + jaxring.lax.pswapaxes(x, "x", 0)
+    ones, offsets = jnp.ones(RANKS, jnp.int32), jnp.arange(RANKS, dtype=jnp.int32)
+    own = jnp.full(RANKS, jaxring.lax.axis_index("x"), jnp.int32)
+    total += jaxring.lax.ragged_all_to_all(x, jnp.zeros_like(x), offsets, ones, own, ones, axis_name="x")
+    total += jaxring.lax.pcast(jnp.ones(()), "x", to="varying")
     return jnp.asarray(total + jaxring.lax.pbroadcast(x, "x", 0))
 
 
 def whole_arrays() -> None:
-    x, kinds = jnp.arange(float(RANKS * RANKS)), jaxring.sharded
+    x = jnp.arange(float(RANKS * RANKS))
     parts: list[jax.Array] = [
-        kinds.all_reduce(x, MESH, "x"),
-        kinds.all_gather(x, MESH, "x"),
-        kinds.reduce_scatter(x, MESH, "x"),
-        kinds.all_to_all(x, MESH, "x", 0, 0),
-        kinds.broadcast(x, MESH, "x", timeout=60.0),
-        kinds.permute(x, MESH, "x", RING),
+        jaxring.sharded.all_reduce(x, MESH, "x"),
+        jaxring.sharded.all_gather(x, MESH, "x"),
+        jaxring.sharded.reduce_scatter(x, MESH, "x"),
+        jaxring.sharded.all_to_all(x, MESH, "x", 0, 0),
+        jaxring.sharded.broadcast(x, MESH, "x", timeout=60.0),
+        jaxring.sharded.permute(x, MESH, "x", RING),
         jaxring.reshard(jax.device_put(x, NamedSharding(MESH, SPLIT)), NamedSharding(MESH, WHOLE)),
     ]
     assert all(part.size for part in parts)
@@ -113,15 +117,15 @@ def whole_arrays() -> None:
 
 
 def job() -> None:
-    recovery, members = jaxring.recovery, [jaxring.suspend(), jaxring.resume()]
+    members = [jaxring.suspend(), jaxring.resume()]
     kept: list[bool] = [jaxring.commit(), jaxring.commit(ok=False), jaxring.commit(True, timeout=60.0)]
     jaxring.abort("a trial")
-    assert recovery.halted()
-    assert [*kept, recovery.commit()] == [True, False, True, False]
-    members += [jaxring.rebuild(), jaxring.shrink(timeout=60.0), recovery.members()]
+    assert jaxring.recovery.halted()
+    assert [*kept, jaxring.recovery.commit()] == [True, False, True, False]
+    members += [jaxring.rebuild(), jaxring.shrink(timeout=60.0), jaxring.recovery.members()]
     epochs: list[int] = [each.epoch for each in members]
     assert sorted(epochs) == epochs
-    assert (recovery.restarted(), recovery.waiting()) == (False, ())
+    assert (jaxring.recovery.restarted(), jaxring.recovery.waiting()) == (False, ())
     jaxring.install()
     jaxring.uninstall()
     with jaxring.installed(whole_program=False), jaxring.profiler.trace(sys.argv[1]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 
 import pytest
@@ -55,7 +56,13 @@ def test_a_port_is_free_again_after_the_listener_is_closed(ports):
     only = ports[:1]
     for _ in range(2):
         listener = Listener([HERE], only)
-        socket.create_connection(("127.0.0.1", only[0]), 60).close()
+        dialled = socket.create_connection(("127.0.0.1", only[0]), 60)
+        # The side that closes first keeps the connection's addresses for a minute (TIME_WAIT).
+        (accepting,) = listener._sockets
+        select.select([accepting], [], [], 60)
+        accepting.accept()[0].close()
+        assert dialled.recv(1) == b""
+        dialled.close()
         listener.close()
     # Of two addresses the first is given up, too, where the second has none.
     with socket.create_server(("127.0.0.2", only[0])):
