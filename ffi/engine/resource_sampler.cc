@@ -59,6 +59,7 @@ std::optional<ResourceSample> ResourceSampler::Sample(Time now, const Links& lin
   last_ = {};
   last_.at_ns = Nanoseconds(now);
   last_.cpu_ns = CpuNs();
+  if (delayed_ns_.load(std::memory_order_relaxed) < 0) delayed_ns_.store(DelayedNs(), std::memory_order_relaxed);
   last_.delayed_ns = delayed_ns_.load(std::memory_order_relaxed);
   AddSlowestLink(links);
   return last_;

@@ -19,9 +19,11 @@ class ResourceSampler {
   using Time = std::chrono::steady_clock::time_point;
 
   // Reads how long threads have waited for CPUs, if it is time for that. It reads a file for each thread, so the thread
-  // that moves TCP's bytes leaves it to another one.
+  // that moves TCP's bytes leaves it to another one. Where none calls this, all samples have what the first one read:
+  // so it is in the engine of _native_cuda, whose samples nobody asks for.
   void ReadDelays(Time now);
-  // A sample with the slowest connection of `links` since the one before, if it is time for one.
+  // A sample with the slowest connection of `links` since the one before, if it is time for one. Reads the delays itself
+  // where that has not been done yet: the first sample would otherwise say that no thread had ever waited.
   std::optional<ResourceSample> Sample(Time now, const Links& links);
   const ResourceSample& last() const { return last_; }
 
@@ -29,7 +31,7 @@ class ResourceSampler {
   void AddSlowestLink(const Links& links);
 
   std::atomic<Time> delays_read_at_{Time{}};
-  std::atomic<int64_t> delayed_ns_{0};  // at `delays_read_at_`
+  std::atomic<int64_t> delayed_ns_{-1};  // at `delays_read_at_`; -1: not read yet
   // Of the thread that samples.
   Time sampled_at_{};
   std::map<std::pair<int, int>, SendTotals> sent_;  // by peer and channel at `sampled_at_`

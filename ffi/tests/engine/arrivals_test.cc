@@ -1,14 +1,19 @@
 // What heartbeats say: how clocks differ, and who launched what when.
+#include <sched.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
 
 #include "engine/peer_clock.h"
+#include "engine/resource_sampler.h"
 #include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/site4.h"
+#include "transport/core/links.h"
 
 namespace jaxring::test {
 namespace {
@@ -52,6 +57,31 @@ CASE("clocks, launches and samples") {
     CHECK(heard.samples[0].at_ns < heard.samples[1].at_ns && heard.samples[0].cpu_ns > 0);
     CHECK(heard.samples[0].cpu_ns <= heard.samples[1].cpu_ns);
   }
+}
+
+// Two threads on one CPU wait for it in turn.
+CASE("the first sample has how long threads have waited for CPUs") {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  std::atomic<bool> over{false};
+  std::vector<std::thread> threads(2);
+  for (std::thread& thread : threads) {
+    thread = std::thread([&] {
+      CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+      while (!over.load(std::memory_order_relaxed)) {
+      }
+    });
+  }
+  const Links links(256, nullptr);
+  for (int64_t delayed_ns = 0; delayed_ns == 0;) {
+    ResourceSampler sampler;
+    sampler.ReadDelays(Clock::now());
+    delayed_ns = sampler.Sample(Clock::now(), links)->delayed_ns;
+  }
+  CHECK(ResourceSampler{}.Sample(Clock::now(), links)->delayed_ns > 0);
+  over = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 // A heartbeat that arrives at `here`, `travel` after the one that it answers was sent. The other clock is 7 s ahead.
