@@ -17,6 +17,19 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kNamed = 4;
+// What was seen longer ago does not count: the process may have begun the operation since. A report is passed on from
+// process to process for this long at most.
+constexpr int64_t kSeenMs = 10000;
+
+// The time in ms since the last heartbeat of a process arrived.
+int64_t SinceSaid(const ConnectedPeer& peer, Clock::time_point now) {
+  return std::chrono::duration_cast<milliseconds>(now - peer.said_at).count();
+}
+
+// The age that a heartbeat gave as `age_ms`, `since_ms` after the heartbeat's arrival.
+uint32_t Older(uint32_t age_ms, int64_t since_ms) {
+  return static_cast<uint32_t>(std::min<int64_t>(age_ms + since_ms, UINT32_MAX));
+}
 
 // Whether a process has begun an operation; nothing if that is not certain.
 std::optional<bool> HasBegun(const ConnectedPeer& peer, uint64_t key, const Recorder& recorder) {
@@ -27,7 +40,9 @@ std::optional<bool> HasBegun(const ConnectedPeer& peer, uint64_t key, const Reco
   const uint64_t number = recorder.NumberOf(key);
   if (number == 0) return std::nullopt;
   // Processes launch the operations that they share in the same order. So if the list of the last launches reaches back
-  // to before this operation, it would be listed; operations of others between them say nothing.
+  // to before this operation, it would be listed; operations of others between them say nothing. Threads that launch side
+  // by side keep no order between them: a process may have ended its part of a broadcast, and a list's length of another
+  // thread's operations since that came before the broadcast here. Such a process is named though it is not behind.
   bool reaches_back = peer.launches.empty();
   for (const LaunchTime& launch : peer.launches) {
     const uint64_t known = recorder.NumberOf(launch.key);
@@ -41,20 +56,12 @@ std::optional<bool> HasBegun(const ConnectedPeer& peer, uint64_t key, const Reco
     if (activity.key == 0 || recorder.NumberOf(activity.key) > number) return std::nullopt;
     all_launched &= listed(peer.launches, activity.key);
   }
-  // A full list may have left out such an execution of this operation.
+  // A full list may have left out such an execution of this operation. Then it has another one that is not launched.
   if (peer.doing.size() == ControlFrame::kMaxActivities && !all_launched) return std::nullopt;
   return false;
 }
 
 }  // namespace
-
-int64_t SinceSaid(const ConnectedPeer& peer, Clock::time_point now) {
-  return std::chrono::duration_cast<milliseconds>(now - peer.said_at).count();
-}
-
-uint32_t Older(uint32_t age_ms, int64_t since_ms) {
-  return static_cast<uint32_t>(std::min<int64_t>(age_ms + since_ms, UINT32_MAX));
-}
 
 std::optional<Behind> FindBehind(int process, const ConnectedPeer& peer, uint64_t key, const Recorder& recorder,
                                  Clock::time_point now) {

@@ -171,7 +171,9 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
   }
   CloseRequests();
   const bool idle = active_count_.load(std::memory_order_acquire) == 0;
-  // Tells waiting peers what this process is doing now: its last heartbeat may be half a second old.
+  // Tells waiting peers what this process is doing now: its last heartbeat may be half a second old. A tick at this
+  // moment may have the watched sites in its hands, so that their executions are missing; the peers learn from the next
+  // frame that this process ends.
   TellAll(Heartbeat(Clock::now()), -1);
   if (!idle || !goodbye) {
     ControlFrame leaving;

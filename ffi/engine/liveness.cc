@@ -1,5 +1,6 @@
 // Heartbeats and failure reports between the processes of a job, on their control connections.
 #include <algorithm>
+#include <iterator>
 
 #include "engine/engine.h"
 #include "engine/site.h"
@@ -131,7 +132,7 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
 }
 
 std::vector<Activity> Engine::Activities(Clock::time_point now) {
-  std::vector<Activity> activities;
+  std::vector<Activity> activities, not_launched;
   uint64_t version;
   for (auto& op : Active(&version)) activities.push_back({op->key(), true, AgeMs(now - op->begun()), op->What()});
   std::vector<std::weak_ptr<Site>> watched;
@@ -140,12 +141,19 @@ std::vector<Activity> Engine::Activities(Clock::time_point now) {
     watched = watched_;
   }
   for (auto& weak : watched) {
-    if (auto site = weak.lock()) site->Describe(now, &activities);
+    if (auto site = weak.lock()) site->Describe(now, &not_launched);
   }
-  // Oldest first: the other processes may be waiting for it.
-  std::stable_sort(activities.begin(), activities.end(),
-                   [](const Activity& a, const Activity& b) { return a.age_ms > b.age_ms; });
-  if (activities.size() > ControlFrame::kMaxActivities) activities.resize(ControlFrame::kMaxActivities);
+  // Oldest first: the other processes may be waiting for it. One that is not launched has a place, however young it is,
+  // because a list without any tells the other processes that there are none (HasBegun).
+  auto keep_oldest = [&activities](size_t count) {
+    std::stable_sort(activities.begin(), activities.end(),
+                     [](const Activity& a, const Activity& b) { return a.age_ms > b.age_ms; });
+    if (activities.size() > count) activities.resize(count);
+  };
+  if (!not_launched.empty()) keep_oldest(ControlFrame::kMaxActivities - 1);
+  activities.insert(activities.end(), std::make_move_iterator(not_launched.begin()),
+                    std::make_move_iterator(not_launched.end()));
+  keep_oldest(ControlFrame::kMaxActivities);
   if (!activities.empty()) return activities;
   if (auto last = recorder_.Last()) {
     const bool running = last->state == OperationState::kRunning;

@@ -68,6 +68,24 @@ CASE("a process that is in more operations than a heartbeat lists") {
   }
 }
 
+// Process 2 is in five operations and has begun a sixth, for which one of its ranks has not come. Process 1 is absent.
+CASE("a process that waits for its own ranks in more operations than a heartbeat lists") {
+  Job job(3, Wire::kShared);
+  std::vector<std::unique_ptr<Stuck>> launched;
+  // Longer than the other one, in whose error they are.
+  for (int i = 0; i < 5; ++i) {
+    launched.push_back(std::make_unique<Stuck>(&job, "all_reduce ring 2+1+2 x1", Sized(100, 5)));
+    for (int rank : {0, 2, 3, 4}) launched.back()->Arrive(rank);
+  }
+  Stuck waits(&job, "all_reduce ring 2+1+2 x1", Sized(100, 3));
+  CHECK(waits.call.schedule().placement == std::vector<int>({0, 1, 0, 2, 2}));
+  for (int rank : {0, 2, 3}) waits.Arrive(rank);
+  for (const Status& status : waits.ends.Wait()) CheckBlames(status, 1, {0, 2});
+  for (auto& each : launched) {
+    for (const Status& status : each->ends.Wait()) CheckBlames(status, 1, {0, 2});
+  }
+}
+
 // Process 3 is absent. Process 2, the root, has ended its part of the broadcast and waits in the all-reduce before.
 CASE("a process that has ended an operation and is in an earlier one") {
   Job job(4, Wire::kShared);
