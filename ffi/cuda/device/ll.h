@@ -8,6 +8,7 @@
 #pragma once
 
 #include "cuda/device/packs.h"
+#include "cuda/device/tables.h"
 
 namespace jaxring::cuda {
 

@@ -30,8 +30,9 @@ CASE("the higher process leaves") {
 
 CASE("no process leaves where there is no room") {
   CHECK_EQ(ChooseCpu(1, 0, Others{{0, 0}}, Allowed({0})), -1);
-  // Three processes on two CPUs: one CPU is shared in any case.CHECK_EQ(ChooseCpu(2, 0, Others{{0, 0}, {1, -1}},
-  // Allowed({0, 1})), -1); Chooses the next free CPU that is allowed, and none on which another process waits.
+  // Three processes on two CPUs: one CPU is shared in any case.
+  CHECK_EQ(ChooseCpu(2, 0, Others{{0, 0}, {1, -1}}, Allowed({0, 1})), -1);
+  // Chooses the next free CPU that is allowed, and none on which another process waits.
   CHECK_EQ(ChooseCpu(2, 5, Others{{0, 5}, {1, 7}}, Allowed({2, 5, 7})), 2);
   CHECK_EQ(ChooseCpu(1, 3, Others{{0, 3}, {2, 8}, {3, -1}}, Allowed({1, 3, 8, 1000})), 1000);
 }
