@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
+import shlex
+import shutil
+import subprocess
 import tomllib
 
 import pytest
@@ -46,3 +50,35 @@ def test_no_other_python_is_promised():
 
 def test_the_oldest_jax_is_the_least_that_is_required():
     assert f"jax>={PAIRS[0][1]}" in PROJECT["dependencies"]
+
+
+def made(tested: tuple[str, str], folder: pathlib.Path) -> list[str]:
+    """The calls of make by `.ci/run` where make's default environment has this pair. Nothing else that it needs does
+    anything."""
+    script = (ROOT / ".ci" / "run").read_text()
+    for name in {"nvcc", *(f"python{python}" for python, _ in PAIRS), *re.findall(r"^need (\S+)", script, re.M)}:
+        folder.joinpath(name).write_text("#!/bin/sh\n")
+    folder.joinpath("make").write_text('#!/bin/sh\necho make "$@" XLA_FLAGS=$XLA_FLAGS\n')
+    folder.joinpath("clang++").write_text("#!/bin/sh\necho /\n")  # a path that exists
+    python = folder / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\necho {shlex.join(tested)}\n")
+    for path in (*folder.glob("[!.]*"), python):
+        path.chmod(0o755)
+    folder.joinpath(".ci").mkdir()
+    run = shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run")
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "XLA_FLAGS": "quick"}
+    done = subprocess.run(["bash", run], env=environ, capture_output=True, text=True, check=True, timeout=60)
+    return [line for line in done.stdout.splitlines() if line.startswith("make ")]
+
+
+@pytest.mark.parametrize("tested", PAIRS)
+def test_ci_runs_all_cases_and_compiled_programs_on_the_first_and_the_newest_pair(tested, tmp_path):
+    calls = made(tested, tmp_path)
+    assert "make pytest PYTEST_ARGS=--no-skips --durations=40 -m slow XLA_FLAGS=quick" in calls
+    for pair in PAIRS:
+        on_it = [call for call in calls if f"VENV=.venv-{pair[0]} JAX={pair[1]}" in call and "pytest" in call]
+        all_cases = [call for call in on_it if call.startswith("make pytest-versions ") and "slow or sampled" in call]
+        compiled = [call for call in on_it if call.startswith("make pytest ") and call.endswith("XLA_FLAGS=")]
+        at_an_end = pair in (PAIRS[0], PAIRS[-1]) and pair != tested
+        assert (len(all_cases), len(compiled)) == (at_an_end, at_an_end), on_it
