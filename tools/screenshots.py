@@ -3,8 +3,8 @@
     python tools/screenshots.py            writes docs/screenshots/*.svg
     python tools/screenshots.py top        writes only those that are named
 
-A command runs as it is shown. `top` looks at a job of docs/howto/slow.md's program, in which process 1 is late; the job
-runs as long as the command does.
+A command runs as it is shown. `top` looks at a job of two processes, of which process 1 is late, as in
+docs/howto/slow.md; the job runs as long as the command does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 import termios
-import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -56,6 +55,8 @@ while True:
     time.sleep(0.03 * (jax.process_index() == 1))
     x = jax.block_until_ready(mean(x))
 """
+# How long the job gets to compile and to be late often enough, and to end; in seconds.
+_BEGIN, _END = 15.0, 30.0
 # rich's picture loads its font from the network; the reader's own monospace font serves.
 _FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
@@ -67,14 +68,17 @@ def environment(home: str) -> dict[str, str]:
 
 
 def screenshot(command: str, environ: dict[str, str]) -> str:
-    """What a command shows in a terminal of COLUMNS columns, as an SVG. RuntimeError where it fails."""
+    """What a command shows in a terminal of COLUMNS columns, as an SVG. RuntimeError where it fails,
+    subprocess.TimeoutExpired where it shows nothing more and does not end within a minute."""
     terminal, end = os.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", ROWS, COLUMNS, 0, 0))
     with os.fdopen(terminal, "rb", buffering=0) as reads:
-        running = subprocess.Popen(
-            shlex.split(command), env=environ | {"TERM": "xterm-256color"}, stdin=end, stdout=end, stderr=end
-        )
-        os.close(end)
+        try:
+            running = subprocess.Popen(
+                shlex.split(command), env=environ | {"TERM": "xterm-256color"}, stdin=end, stdout=end, stderr=end
+            )
+        finally:
+            os.close(end)
         shown = b""
         with contextlib.suppress(OSError):  # EIO: nobody holds the terminal's other end any more
             while part := reads.read(1 << 16):
@@ -89,17 +93,26 @@ def screenshot(command: str, environ: dict[str, str]) -> str:
 
 @contextlib.contextmanager
 def job(environ: dict[str, str]) -> Iterator[None]:
-    """Two processes, of which one comes late, for as long as the context lasts."""
+    """Two processes, of which one comes late, for as long as the context lasts. RuntimeError where the job ends before
+    that."""
     with tempfile.TemporaryDirectory() as folder:
         script = pathlib.Path(folder, "steps.py")
         script.write_text(_JOB)
-        launcher = subprocess.Popen(["jaxring", "run", "-n", "2", str(script)], env=environ, stderr=subprocess.DEVNULL)
+        log = pathlib.Path(folder, "log")
+        with log.open("w") as file:
+            launcher = subprocess.Popen(["jaxring", "run", "-n", "2", str(script)], env=environ, stderr=file)
         try:
-            time.sleep(15)  # it compiles, and has been late often enough
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(_BEGIN)
+                raise RuntimeError(f"the job ended with {launcher.returncode} at once:\n{log.read_text()}")
             yield
         finally:
             launcher.send_signal(signal.SIGINT)
-            launcher.wait(30)
+            try:
+                launcher.wait(_END)
+            except subprocess.TimeoutExpired:
+                launcher.kill()  # its ranks end with it
+                launcher.wait()
 
 
 def main(names: list[str]) -> int:
