@@ -2,7 +2,7 @@
 #
 #   PYTHON  the Python to start from (3.11 or later)     VENV  where its environment goes
 #   JAX     an exact jax version, e.g. 0.10.2            PYTEST_ARGS, DEMO_ARGS  handed on
-#   JOBS    compilers that run side by side (2); tests, which wait more than they work, some more
+#   JOBS    compilers and tests that run side by side (2); those of pytest and native-test, which wait a lot, some more
 #   FUZZ_SECONDS  how long each fuzz target runs (600)
 #   RDMA_ARGS  --short, --flow or --measure, for test-rdma
 #   COVERAGE  ON: `make pytest` and `make asan` count executed lines, for `make coverage-report` (OFF)
@@ -75,7 +75,7 @@ lint: $(ENVIRONMENT) ## ruff, clang-format and spelling, without changing files
 	@ruff check .
 	@ruff format --check .
 	@if [ -n "$(CXX_FILES)" ]; then clang-format --dry-run -Werror $(CXX_FILES); fi
-	@codespell $$(git ls-files -co --exclude-standard -- '*.py' '*.pyi' '*.h' '*.cc' '*.cu' '*.md' '*.sh' '*.toml' '*.yml' '*.yaml' Makefile)
+	@codespell $$(git ls-files -co --exclude-standard -- '*.py' '*.pyi' '*.h' '*.cc' '*.cu' '*.md' '*.sh' '*.toml' '*.yml' '*.yaml' '*.mk' Makefile)
 
 tidy: $(ENVIRONMENT) ## clang-tidy on the C++ code, with the checks of .clang-tidy
 	$(SAY) "clang-tidy"

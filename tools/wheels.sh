@@ -78,7 +78,8 @@ for base in "$@"; do
   released auditwheel repair --plat auto -w "$work/repaired" "$work"/built/*.whl
   for wheel in "$work"/repaired/*.whl; do
     glibc="$(grep -oE 'manylinux_2_[0-9]+' <<<"${wheel##*/}" | sort -V | tail -1 || true)"
-    [ -n "$glibc" ] && [ "${glibc##*_}" -le "$NEWEST_GLIBC" ] || fail "${wheel##*/} would need a C library newer than 2.$NEWEST_GLIBC. Find" \
+    [ -n "$glibc" ] || fail "${wheel##*/} is for no manylinux platform: 'auditwheel -v show' of it says why"
+    [ "${glibc##*_}" -le "$NEWEST_GLIBC" ] || fail "${wheel##*/} would need a C library newer than 2.$NEWEST_GLIBC. Find" \
       "the symbol by 'auditwheel -v show' of $(echo "$work"/built/*.whl); ffi/base/old_symbols.h is about one such symbol"
   done
   mv "$work"/repaired/*.whl "$folder"
