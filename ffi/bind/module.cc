@@ -17,11 +17,11 @@
 #include "bind/bind_plans.h"
 #include "bind/bind_recent.h"
 #include "bind/bind_signals.h"
+#include "engine/calls/site_names.h"
 #include "engine/operation/pages.h"
 #include "engine/runtime.h"
 #include "engine/signals/dump_signal.h"
 #include "engine/site.h"
-#include "engine/site_names.h"
 #include "jaxring_config.h"
 #include "reduce/exact/digits.h"
 #include "xla/cpu_handlers.h"
@@ -240,7 +240,7 @@ NB_MODULE(_native, m) {
   m.def(
       "planning_waits_for",
       [](const std::string& words) {
-        if (RunningEngine() != nullptr) RunningEngine()->PlanningWaitsFor(words);
+        if (RunningEngine() != nullptr) RunningEngine()->python().PlanningWaitsFor(words);
       },
       nb::arg("words"),
       "Sets what planning waits for, for the errors of calls that get no plan in time; empty: nothing.");
@@ -265,7 +265,7 @@ NB_MODULE(_native, m) {
       [] { return RunningEngine() == nullptr ? std::vector<std::string>{} : Running().TakeWarnings(); },
       "Warnings for the log since the last call.");
   m.def(
-      "next_stall", [](double timeout_s) { return Running().NextStall(timeout_s); }, nb::arg("timeout_s"),
+      "next_stall", [](double timeout_s) { return Running().python().NextStall(timeout_s); }, nb::arg("timeout_s"),
       nb::call_guard<nb::gil_scoped_release>(),
       "A warning about a long wait of this process, without its subject; None after timeout_s seconds.");
   m.def("clock", [] { return Nanoseconds(std::chrono::steady_clock::now()); }, "Now, in ns of the recorder's clock.");
@@ -281,7 +281,7 @@ NB_MODULE(_native, m) {
   m.def(
       "next_control_message",
       []() -> nb::object {
-        auto message = Running().NextControlMessage();
+        auto message = Running().python().NextControlMessage();
         return message ? nb::cast(*message) : nb::none();
       },
       nb::sig("def next_control_message() -> ControlMessage | None"),

@@ -38,7 +38,7 @@ Engine::Engine(EngineOptions options)
 
 Engine::~Engine() {
   stop_ = true;
-  CloseRequests();
+  python_.Close();
   doorbell_->NotifyAll();
   idle_->NotifyAll();
   for (auto& worker : workers_) worker.join();
@@ -169,7 +169,7 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
     abort_reason_ = reason;
     aborted_.store(true, std::memory_order_release);
   }
-  CloseRequests();
+  python_.Close();
   const bool idle = active_count_.load(std::memory_order_acquire) == 0;
   // Tells waiting peers what this process is doing now: its last heartbeat may be half a second old. A tick at this
   // moment may have the watched sites in its hands, so that their executions are missing; the peers learn from the next
@@ -211,41 +211,9 @@ Status Engine::TakeDetachedFailure(uint64_t key) {
   return node ? std::move(node.mapped()) : Status{};
 }
 
-void Engine::Ask(PlanRequest request) {
-  {
-    std::lock_guard lock(request_mutex_);
-    request.id = next_request_++;
-    requests_.push_back(std::move(request));
-  }
-  request_ready_.notify_one();
-}
-
 bool Engine::NextRequest(double timeout_s, PlanRequest* request) {
   if (HasPeers()) resources_.ReadDelays(Clock::now());
-  std::unique_lock lock(request_mutex_);
-  request_ready_.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                          [this] { return requests_closed_ || !requests_.empty() || !control_messages_.empty(); });
-  if (requests_.empty()) return false;
-  *request = std::move(requests_.front());
-  requests_.pop_front();
-  return true;
-}
-
-std::optional<ControlMessage> Engine::NextControlMessage() {
-  std::lock_guard lock(request_mutex_);
-  if (control_messages_.empty()) return std::nullopt;
-  auto message = std::move(control_messages_.front());
-  control_messages_.pop_front();
-  return message;
-}
-
-void Engine::CloseRequests() {
-  {
-    std::lock_guard lock(request_mutex_);
-    requests_closed_ = true;
-  }
-  request_ready_.notify_all();
-  stall_ready_.notify_all();
+  return python_.NextRequest(timeout_s, request);
 }
 
 }  // namespace jaxring

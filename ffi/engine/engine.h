@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
@@ -15,19 +14,19 @@
 #include <thread>
 #include <vector>
 
-#include "engine/completion.h"
+#include "engine/calls/stall.h"
 #include "engine/counters.h"
-#include "engine/cpu_placement.h"
+#include "engine/heartbeats/peer.h"
+#include "engine/heartbeats/resource_sampler.h"
 #include "engine/operation/interpreter.h"
 #include "engine/operation/operation.h"
 #include "engine/operation/unexpected_messages.h"
 #include "engine/options.h"
-#include "engine/peer.h"
-#include "engine/plan_request.h"
 #include "engine/records/operands.h"
 #include "engine/records/recorder.h"
-#include "engine/resource_sampler.h"
-#include "engine/stall.h"
+#include "engine/requests/python_queues.h"
+#include "engine/threads/completion.h"
+#include "engine/threads/cpu_placement.h"
 #include "network/transports.h"
 #include "transport/core/doorbell.h"
 #include "transport/core/faults.h"
@@ -60,22 +59,16 @@ class Engine {
   Recorder& recorder() { return recorder_; }
   const EngineOptions& options() const { return options_; }
 
-  // Planning requests, served by one Python thread, which also samples how long threads wait for CPUs. False after
-  // `timeout_s`, and at once from Abort on.
+  // Closed by Abort.
+  PythonQueues& python() { return python_; }
+  // As PythonQueues::NextRequest. The thread that calls this also samples how long threads wait for CPUs.
   bool NextRequest(double timeout_s, PlanRequest* request);
-  void Ask(PlanRequest request);
-  void CloseRequests();
   bool stopping() const { return stop_.load(std::memory_order_acquire); }
   // Sends a control message from Python to the Python of another process. Messages arrive in order, and are queued
   // until the two processes are connected. At most ControlFrame::kMaxText bytes. Lost if the process has ended.
   void SendControlMessage(int process, const std::string& text);
-  // The next control message that has arrived. Such a message ends NextRequest's wait.
-  std::optional<ControlMessage> NextControlMessage();
   // Whether an operation of the plan with this key is in flight.
   bool InFlight(uint64_t plan_key);
-  // What the planning threads wait for, as text; empty if they do not wait. Errors about late plans quote it.
-  void PlanningWaitsFor(const std::string& words);
-  std::string PlanningWaitsFor();
   // Fails the operations in flight of the plan with this key, here and in the other processes.
   void FailPlan(uint64_t plan_key, const Status& status);
   // Fails the operations that were in flight at time `at`, here and in the processes that take part. The error is the
@@ -114,9 +107,6 @@ class Engine {
   void ForwardFailure(uint64_t key, const Status& failure);
   // The failure of an operation, if one is known here.
   std::optional<Status> FailureFor(uint64_t key);
-  // A log text about an operation that has waited for long. Its subject, this process, is left to the caller: "has
-  // waited 10 s in ...". Nothing after `timeout_s`, and at once after Abort.
-  std::optional<std::string> NextStall(double timeout_s);
   // What is known of a process that an operation waits for: "rank 3 (process 1 on b) has not moved for 4.1 s, last seen
   // in ...". `name` is the subject.
   std::string DescribePeer(int process, const std::string& name, uint64_t key);
@@ -191,7 +181,6 @@ class Engine {
   // of each of these processes.
   std::string DescribeWaiting(Operation& op, std::map<int, int>* waited_for);
   void WarnOfStalls(Clock::time_point now);
-  static std::string DescribeStall(const Stall& stall, const std::string& waits, Clock::time_point now);
   // Confirms a latch for processes that ended a while ago, since these send no confirmation. The lanes then find the
   // end of their links. Until then Python may still find in their last messages that they ran another program.
   void OpenLatchIfPeersLeft(ProgramLatch& latch, const std::set<int>& left);
@@ -235,10 +224,6 @@ class Engine {
   // Takes from a heartbeat how the peer's clock differs, its sample, and its launches of operations that this process
   // has launched, too. Under peers_mutex_.
   void OnHeartbeat(int process, const ControlFrame& frame);
-  // The processes that have not begun this operation of this process, as far as the peers' heartbeats say; without
-  // those of which that is not certain.
-  std::vector<Behind> FindAllBehind(const Operation& op, Clock::time_point now);
-  std::string DescribeBehind(const Operation& op, Clock::time_point now);
   std::vector<std::shared_ptr<Operation>> Active(uint64_t* version);
   // Wraps a connection to inject the faults of the options. `what` gives each connection of a process its own faults.
   std::unique_ptr<Stream> WithInjectedFaults(std::unique_ptr<Stream> stream, int process, int what) const;
@@ -295,15 +280,7 @@ class Engine {
   std::atomic<Clock::time_point> move_considered_at_{
       Clock::time_point{}};  // when a launching thread last found another waiter on its CPU
 
-  std::mutex request_mutex_;
-  std::condition_variable request_ready_;
-  bool requests_closed_ = false;
-  std::deque<PlanRequest> requests_;
-  std::deque<ControlMessage> control_messages_;
-  uint64_t next_request_ = 1;
-  std::string planning_waits_for_;
-  std::condition_variable stall_ready_;
-  std::deque<std::string> stall_texts_;
+  PythonQueues python_;
 
   std::vector<std::thread> workers_;
   std::string Enlist(int process, int channel, bool sending, JoinedLink joined);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/heartbeats/behind.h"
 
 namespace jaxring {
 namespace {
@@ -120,11 +121,16 @@ void Engine::FailLate(Operation& op, Clock::time_point now) {
   const bool slow = std::any_of(waited_for.begin(), waited_for.end(), [&](const auto& entry) {
     return entry.first != op.plan().process && !HasLeft(entry.first);
   });
+  std::vector<Behind> behind;
+  {
+    std::lock_guard lock(peers_mutex_);
+    behind = FindAllBehind(peers_, op, recorder_, now);
+  }
   char limit[32];
   std::snprintf(limit, sizeof limit, "%g", op.plan().timeout_s);
   op.Fail(Status::Error(
       Code::kDeadlineExceeded,
-      op.What() + ": not finished " + limit + " s after it began: " + waits + DescribeBehind(op, now) +
+      op.What() + ": not finished " + limit + " s after it began: " + waits + DescribeBehind(behind, op, now) +
           (slow || waited_for.empty() ? " Raise timeout= or JAXRING_TIMEOUT if the peer is only slow." : "")));
 }
 

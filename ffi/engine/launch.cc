@@ -5,11 +5,11 @@
 #include <array>
 #include <utility>
 
-#include "engine/cpu_placement.h"
+#include "engine/calls/fused_call.h"
 #include "engine/engine.h"
-#include "engine/fused_call.h"
 #include "engine/records/finite.h"
 #include "engine/site.h"
+#include "engine/threads/cpu_placement.h"
 
 namespace jaxring {
 namespace {

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "engine/engine.h"
+#include "engine/heartbeats/behind.h"
 #include "engine/site.h"
 
 namespace jaxring {
@@ -13,8 +14,6 @@ using std::chrono::milliseconds;
 // A stopped process reads nothing, so heartbeats to a silent one are rare and do not fill its socket buffer.
 constexpr auto kSilentLong = milliseconds(5000), kHeartbeatToSilentEvery = milliseconds(10000);
 constexpr size_t kKnownFailures = 1024, kRepeatedFailures = 64;
-// Further control messages are dropped; Python reads them far faster than a sane peer sends them.
-constexpr size_t kMaxControlMessages = 65536;
 
 ControlFrame Failed(uint64_t key, const Status& status) {
   ControlFrame frame;
@@ -118,12 +117,9 @@ void Engine::OnFrame(int process, const ControlFrame& frame) {
     case ControlFrame::Kind::kLeaving:
       RecordCrash(process, frame.text, frame.ending);
       break;
-    case ControlFrame::Kind::kMessage: {
-      std::lock_guard lock(request_mutex_);
-      if (control_messages_.size() < kMaxControlMessages) control_messages_.push_back({process, frame.text});
-      request_ready_.notify_one();
+    case ControlFrame::Kind::kMessage:
+      python_.AddControlMessage({process, frame.text});
       break;
-    }
     case ControlFrame::Kind::kHalted:
       RecordTrouble();
       Halt(frame.text, true, process);
@@ -185,7 +181,9 @@ void Engine::SendHeartbeats(Clock::time_point now) {
   alive.sample = resources_.last();
   uint64_t version;
   for (auto& op : Active(&version)) {
-    if (now - op->begun() > kHeartbeatEvery && alive.behind.empty()) alive.behind = FindAllBehind(*op, now);
+    if (now - op->begun() <= kHeartbeatEvery || !alive.behind.empty()) continue;
+    std::lock_guard lock(peers_mutex_);
+    alive.behind = FindAllBehind(peers_, *op, recorder_, now);
   }
   std::lock_guard lock(peers_mutex_);
   for (auto& [process, peer] : peers_) {

@@ -80,10 +80,7 @@ bool Engine::Renew(uint64_t epoch, double timeout_s) {
     std::lock_guard lock(peers_mutex_);
     peers_.clear();
   }
-  {
-    std::lock_guard lock(request_mutex_);
-    control_messages_.clear();
-  }
+  python_.ClearControlMessages();
   std::lock_guard lock(mutex_);
   crashes_.clear();
   goodbyes_.clear();

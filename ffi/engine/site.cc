@@ -120,7 +120,7 @@ void Site::Ask(int group) {
     Part& part = groups_[group].parts[i];
     if (part.plan || part.asked) continue;
     part.asked = true;
-    engine_->Ask({0, shared_from_this(), group, i, spec_.ordinals[i], epoch_});
+    engine_->python().Ask({0, shared_from_this(), group, i, spec_.ordinals[i], epoch_});
   }
 }
 

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <new>
 
+#include "engine/calls/fused_call.h"
 #include "engine/engine.h"
-#include "engine/fused_call.h"
 #include "engine/site.h"
 
 namespace jaxring {

@@ -33,18 +33,8 @@ std::string Site::CallName(size_t collective) const {
 }
 
 std::string Site::WaitsFor() const {
-  const std::string words = engine_->PlanningWaitsFor();
+  const std::string words = engine_->python().PlanningWaitsFor();
   return words.empty() ? words : ", which waits for " + words;
-}
-
-void Engine::PlanningWaitsFor(const std::string& words) {
-  std::lock_guard lock(request_mutex_);
-  planning_waits_for_ = words;
-}
-
-std::string Engine::PlanningWaitsFor() {
-  std::lock_guard lock(request_mutex_);
-  return planning_waits_for_;
 }
 
 void Site::Expire(Group& group, Instance& instance) {

@@ -15,9 +15,17 @@ constexpr auto kCheckEvery = std::chrono::milliseconds(500);
 constexpr auto kYoung = std::chrono::seconds(1);
 // When the second warning is due, and the interval of further ones, in multiples of the first warning's time.
 constexpr int kSecond = 6, kFurther = 30;
-constexpr size_t kMaxStallTexts = 64;  // that Python has not fetched
 
 int DueAfter(int warnings) { return warnings == 0 ? 1 : kSecond + (warnings - 1) * kFurther; }
+
+std::string DescribeStall(const Stall& stall, const std::string& waits, Clock::time_point now) {
+  char waited[32], limit[64] = "";
+  std::snprintf(waited, sizeof waited, "%.0f s", std::chrono::duration<double>(now - stall.since).count());
+  if (stall.op) std::snprintf(limit, sizeof limit, " It fails %g s after it began.", stall.op->plan().timeout_s);
+  return std::string("has waited ") + waited + " in " +
+         (stall.op ? stall.op->What() + ": " + waits : stall.what + ".") + limit +
+         (stall.warnings == 0 ? " JAXRING_STALL_WARNING says when to warn; 0: never." : "");
+}
 
 }  // namespace
 
@@ -78,29 +86,7 @@ void Engine::WarnOfStalls(Clock::time_point now) {
   }
   for (auto& [id, stall] : seen) stall.op.reset();
   stalls_.swap(seen);
-  if (text.empty()) return;
-  std::lock_guard lock(request_mutex_);
-  if (stall_texts_.size() < kMaxStallTexts) stall_texts_.push_back(std::move(text));
-  stall_ready_.notify_one();
-}
-
-std::string Engine::DescribeStall(const Stall& stall, const std::string& waits, Clock::time_point now) {
-  char waited[32], limit[64] = "";
-  std::snprintf(waited, sizeof waited, "%.0f s", std::chrono::duration<double>(now - stall.since).count());
-  if (stall.op) std::snprintf(limit, sizeof limit, " It fails %g s after it began.", stall.op->plan().timeout_s);
-  return std::string("has waited ") + waited + " in " +
-         (stall.op ? stall.op->What() + ": " + waits : stall.what + ".") + limit +
-         (stall.warnings == 0 ? " JAXRING_STALL_WARNING says when to warn; 0: never." : "");
-}
-
-std::optional<std::string> Engine::NextStall(double timeout_s) {
-  std::unique_lock lock(request_mutex_);
-  stall_ready_.wait_for(lock, std::chrono::duration<double>(timeout_s),
-                        [this] { return requests_closed_ || !stall_texts_.empty(); });
-  if (stall_texts_.empty()) return std::nullopt;
-  std::string text = std::move(stall_texts_.front());
-  stall_texts_.pop_front();
-  return text;
+  if (!text.empty()) python_.AddStall(std::move(text));
 }
 
 }  // namespace jaxring

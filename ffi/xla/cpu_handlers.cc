@@ -9,10 +9,10 @@
 #include <variant>
 #include <vector>
 
+#include "engine/calls/site_names.h"
 #include "engine/operation/float_mode.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
-#include "engine/site_names.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxring {

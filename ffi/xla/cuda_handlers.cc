@@ -47,7 +47,7 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   }
   // Sites with equal specs are numbered in the order of their instantiation in this process: the processes meet by
   // these numbers when a call is planned, so all must compile a program equally often. On CPUs they need not
-  // (engine/site_names.h).
+  // (engine/calls/site_names.h).
   static std::mutex mutex;
   static auto* made = new std::map<std::string, uint64_t>;
   auto state = std::make_unique<SiteState>(SiteState{{}, *has_input, *has_output});

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/peer_clock.h"
-#include "engine/resource_sampler.h"
+#include "engine/heartbeats/peer_clock.h"
+#include "engine/heartbeats/resource_sampler.h"
 #include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/site4.h"

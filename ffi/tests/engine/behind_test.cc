@@ -1,5 +1,5 @@
 // Errors name the processes that have not begun what others wait in, and no others.
-#include "engine/behind.h"
+#include "engine/heartbeats/behind.h"
 
 #include <chrono>
 #include <iostream>

@@ -1,5 +1,5 @@
 // CPU placement of waiters: which of the threads on one CPU moves, where to, and that it may run on other CPUs later.
-#include "engine/cpu_placement.h"
+#include "engine/threads/cpu_placement.h"
 
 #include <vector>
 

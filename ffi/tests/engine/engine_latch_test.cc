@@ -56,8 +56,8 @@ CASE("a closed latch") {
     while (!job.engine(0).InFlight(key)) std::this_thread::yield();
     job.engine(0).SendControlMessage(1, "they differ");
     std::optional<ControlMessage> note;
-    while (!(note = job.engine(1).NextControlMessage())) std::this_thread::yield();
-    CHECK(note->sender == 0 && note->text == "they differ" && !job.engine(1).NextControlMessage());
+    while (!(note = job.engine(1).python().NextControlMessage())) std::this_thread::yield();
+    CHECK(note->sender == 0 && note->text == "they differ" && !job.engine(1).python().NextControlMessage());
     job.engine(0).FailPlan(key, Status::Error(Code::kInvalidArgument, "they differ"));
     for (const Status& status : ends.Wait())
       CHECK(status.code == Code::kInvalidArgument && Says(status, "they differ"));

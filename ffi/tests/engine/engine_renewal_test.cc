@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/site_names.h"
+#include "engine/calls/site_names.h"
 #include "tests/support/cases.h"
 #include "tests/support/job.h"
 #include "tests/support/schedules.h"

@@ -37,13 +37,13 @@ void CheckAbsentProcess(Wire wire) {
   };
   for (int rank : {0, 1, 3}) arrive(rank);
   const std::string what = " s in test all_reduce ring 4x1 x1, execution 1: ";
-  const auto first = job.engine(3).NextStall(60);
+  const auto first = job.engine(3).python().NextStall(60);
   CHECK(SaysAll(first, {"has waited ", what, "rank 3 (process 3) waits for a message from rank 2 (process 2). ",
                         "rank 2 (process 2) is alive, and between operations, ", "execution 0.", "It fails 120 s after",
                         "JAXRING_STALL_WARNING"}));
-  CHECK(
-      SaysAll(job.engine(0).NextStall(60), {what, "rank 0 (process 0) waits for a message from rank 3 (process 3)."}));
-  const auto second = job.engine(3).NextStall(60);
+  CHECK(SaysAll(job.engine(0).python().NextStall(60),
+                {what, "rank 0 (process 0) waits for a message from rank 3 (process 3)."}));
+  const auto second = job.engine(3).python().NextStall(60);
   CHECK(SaysAll(second, {what}) && second->find("JAXRING_STALL_WARNING") == second->npos);
   arrive(2);
   ends.WaitOk();
@@ -60,14 +60,14 @@ CASE("a rank of this process does not arrive") {
     site.call.Arrive(rank, site.run, site.inputs[rank].data(), outputs[rank].data(), ends.Expect());
   };
   for (int rank : {0, 2}) arrive(rank);
-  CHECK(SaysAll(job.engine(0).NextStall(60),
+  CHECK(SaysAll(job.engine(0).python().NextStall(60),
                 {"has waited ", " s in test all_reduce ring 1x4 x1, execution 1 (2 of its 4 ranks have come). "}));
   for (int rank : {1, 3}) arrive(rank);
   ends.WaitOk();
 
   std::promise<void> answered;
   job.Answer("waits", [&](int, const PlanRequest& request) {
-    job.engine(0).PlanningWaitsFor("process 1 on b to answer (10.0.0.2 port 4: no answer yet)");
+    job.engine(0).python().PlanningWaitsFor("process 1 on b to answer (10.0.0.2 port 4: no answer yet)");
     answered.get_future().wait();
     request.Reject(Status::Error(Code::kUnavailable, "no plan"));
   });
@@ -76,9 +76,9 @@ CASE("a rank of this process does not arrive") {
   Arrival arrival{0, 0, 1, {}, 0, 0};
   arrival.participant.done = rejected.Expect();
   unplanned->Arrive(std::move(arrival));
-  CHECK(SaysAll(job.engine(0).NextStall(60), {"has waited ",
-                                              " s in the planning of waits, which waits for process 1 on "
-                                              "b to answer (10.0.0.2 port 4: no answer yet). "}));
+  CHECK(SaysAll(job.engine(0).python().NextStall(60), {"has waited ",
+                                                       " s in the planning of waits, which waits for process 1 on "
+                                                       "b to answer (10.0.0.2 port 4: no answer yet). "}));
   // The caller's clock may be older than the call.
   std::vector<Activity> activities;
   unplanned->Describe(Clock::now() - std::chrono::minutes(10), &activities);
@@ -109,9 +109,10 @@ CASE("a peer that is still planning") {
     site.call.Arrive(rank, site.run, site.inputs[rank].data(), outputs[rank].data(), ends.Expect());
   };
   for (int rank : {0, 1}) arrive(rank);
-  auto stall = job.engine(0).NextStall(60);
+  auto stall = job.engine(0).python().NextStall(60);
   // The first may come before the heartbeat that says so.
-  while (stall && stall->find("in the planning of waits") == std::string::npos) stall = job.engine(0).NextStall(60);
+  while (stall && stall->find("in the planning of waits") == std::string::npos)
+    stall = job.engine(0).python().NextStall(60);
   CHECK(SaysAll(stall, {"(process 1) is alive, and in the planning of waits, for "}));
   CHECK(stall->find("different programs") == std::string::npos);
   answered.set_value();
@@ -124,7 +125,7 @@ CASE("no warning without the option") {
   Job job(2, Wire::kShared, Warning(0), 1);
   Site4 site(&job, "all_reduce ring 2x2 x1", Sized(100, 1));
   for (const Status& status : site.Run({0, 1})) CHECK(status.code == Code::kDeadlineExceeded);
-  CHECK(!job.engine(0).NextStall(0));
+  CHECK(!job.engine(0).python().NextStall(0));
 }
 
 CASE("a process does not arrive") {

@@ -144,7 +144,7 @@ class Member {
     }
     engine->Abort("this epoch is over", 2, false);
     stop = true;
-    engine->CloseRequests();
+    engine->python().Close();
     planner.join();
   }
 

@@ -103,7 +103,7 @@ void Job::Renew(uint64_t epoch) {
 
 Job::~Job() {
   stop_ = true;
-  for (auto& engine : engines_) engine->CloseRequests();
+  for (auto& engine : engines_) engine->python().Close();
   for (auto& planner : planners_) planner.join();
   engines_.clear();
   for (auto& [pair, fd] : sockets_) close(fd);

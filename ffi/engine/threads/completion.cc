@@ -1,4 +1,4 @@
-#include "engine/completion.h"
+#include "engine/threads/completion.h"
 
 #include <algorithm>
 #include <chrono>
@@ -18,7 +18,7 @@ constexpr auto kLong = std::chrono::microseconds(100);
 // A long completion weighs as much as so many short ones. A single long one may be a thread that lost its core for a
 // while; two near each other mean that the program's completions are long.
 constexpr int kWeight = 8, kMostWeight = 128;
-constexpr auto kCheckEvery = std::chrono::microseconds(500);
+constexpr auto kMonitorEvery = std::chrono::microseconds(500);
 // The monitor sleeps after so many checks without any completion, until one is posted.
 constexpr int kQuietChecks = 20;
 
@@ -135,7 +135,7 @@ void CompletionPool::Monitor() {
     uint64_t taken = taken_;
     bool waited = false;
     for (int quiet = 0; !stop_ && quiet < kQuietChecks;) {
-      monitor_wake_.wait_for(lock, kCheckEvery, [this] { return stop_; });
+      monitor_wake_.wait_for(lock, kMonitorEvery, [this] { return stop_; });
       quiet = queue_.empty() && taken == taken_ ? quiet + 1 : 0;
       // The queue has made no progress since the previous check.
       if (waited && !queue_.empty() && taken == taken_) {

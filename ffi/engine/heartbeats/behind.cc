@@ -1,6 +1,6 @@
 // Which processes have not begun an operation that others wait in. Each process sees it of those that it is connected
 // with, and passes on what it hears of others, so that the one that reports a deadline can name all of them.
-#include "engine/behind.h"
+#include "engine/heartbeats/behind.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,8 +8,6 @@
 #include <cstdio>
 #include <map>
 #include <utility>
-
-#include "engine/engine.h"
 
 namespace jaxring {
 namespace {
@@ -40,9 +38,10 @@ std::optional<bool> HasBegun(const ConnectedPeer& peer, uint64_t key, const Reco
   const uint64_t number = recorder.NumberOf(key);
   if (number == 0) return std::nullopt;
   // Processes launch the operations that they share in the same order. So if the list of the last launches reaches back
-  // to before this operation, it would be listed; operations of others between them say nothing. Threads that launch side
-  // by side keep no order between them: a process may have ended its part of a broadcast, and a list's length of another
-  // thread's operations since that came before the broadcast here. Such a process is named though it is not behind.
+  // to before this operation, it would be listed; operations of others between them say nothing. Threads that launch
+  // side by side keep no order between them: a process may have ended its part of a broadcast, and a list's length of
+  // another thread's operations since that came before the broadcast here. Such a process is named though it is not
+  // behind.
   bool reaches_back = peer.launches.empty();
   for (const LaunchTime& launch : peer.launches) {
     const uint64_t known = recorder.NumberOf(launch.key);
@@ -75,18 +74,18 @@ std::optional<Behind> FindBehind(int process, const ConnectedPeer& peer, uint64_
   return behind;
 }
 
-std::vector<Behind> Engine::FindAllBehind(const Operation& op, Clock::time_point now) {
+std::vector<Behind> FindAllBehind(const std::map<int, ConnectedPeer>& peers, const Operation& op,
+                                  const Recorder& recorder, Clock::time_point now) {
   std::map<int, Behind> found;
-  std::lock_guard lock(peers_mutex_);
   auto takes_part = [&op](int process) {
     const auto& ranks = op.plan().ranks;
     return std::any_of(ranks.begin(), ranks.end(), [process](const RankPlace& r) { return r.process == process; });
   };
-  auto connected = [this](int process) {
-    const auto it = peers_.find(process);
-    return it != peers_.end() && !it->second.controls.empty();
+  auto connected = [&peers](int process) {
+    const auto it = peers.find(process);
+    return it != peers.end() && !it->second.controls.empty();
   };
-  for (const auto& [process, peer] : peers_) {
+  for (const auto& [process, peer] : peers) {
     if (peer.said_at <= op.begun() || peer.controls.empty()) continue;
     const int64_t since = SinceSaid(peer, now);
     for (Behind behind : peer.behind) {
@@ -99,15 +98,14 @@ std::vector<Behind> Engine::FindAllBehind(const Operation& op, Clock::time_point
       if (!news && behind.seen_ms < it->second.seen_ms) it->second = behind;
     }
     if (!takes_part(process)) continue;
-    if (auto behind = FindBehind(process, peer, op.key(), recorder_, now)) found[process] = *std::move(behind);
+    if (auto behind = FindBehind(process, peer, op.key(), recorder, now)) found[process] = *std::move(behind);
   }
   std::vector<Behind> all;
   for (auto& [process, behind] : found) all.push_back(std::move(behind));
   return all;
 }
 
-std::string Engine::DescribeBehind(const Operation& op, Clock::time_point now) {
-  const std::vector<Behind> all = FindAllBehind(op, now);
+std::string DescribeBehind(const std::vector<Behind>& all, const Operation& op, Clock::time_point now) {
   std::string text;
   for (size_t i = 0; i < std::min(kNamed, all.size()); ++i) {
     const auto& [key, process, seen_ms, last] = all[i];

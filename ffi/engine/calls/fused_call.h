@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/completion.h"
 #include "engine/operation/operation.h"
+#include "engine/threads/completion.h"
 
 namespace jaxring {
 

@@ -1,4 +1,4 @@
-#include "engine/peer_clock.h"
+#include "engine/heartbeats/peer_clock.h"
 
 namespace jaxring {
 namespace {

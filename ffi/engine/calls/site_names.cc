@@ -1,4 +1,4 @@
-#include "engine/site_names.h"
+#include "engine/calls/site_names.h"
 
 #include <map>
 #include <mutex>

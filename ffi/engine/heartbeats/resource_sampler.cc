@@ -1,4 +1,4 @@
-#include "engine/resource_sampler.h"
+#include "engine/heartbeats/resource_sampler.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -22,8 +22,8 @@ class ResourceSampler {
   // that moves TCP's bytes leaves it to another one. Where none calls this, all samples have what the first one read:
   // so it is in the engine of _native_cuda, whose samples nobody asks for.
   void ReadDelays(Time now);
-  // A sample with the slowest connection of `links` since the one before, if it is time for one. Reads the delays itself
-  // where that has not been done yet: the first sample would otherwise say that no thread had ever waited.
+  // A sample with the slowest connection of `links` since the one before, if it is time for one. Reads the delays
+  // itself where that has not been done yet: the first sample would otherwise say that no thread had ever waited.
   std::optional<ResourceSample> Sample(Time now, const Links& links);
   const ResourceSample& last() const { return last_; }
 

@@ -1,4 +1,4 @@
-#include "engine/cpu_placement.h"
+#include "engine/threads/cpu_placement.h"
 
 #include <array>
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/peer_clock.h"
+#include "engine/heartbeats/peer_clock.h"
 #include "network/control.h"
 #include "network/heartbeat_data.h"
 
