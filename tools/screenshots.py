@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -57,6 +58,7 @@ while True:
 """
 # How long the job gets to compile and to be late often enough, and to end; in seconds.
 _BEGIN, _END = 15.0, 30.0
+_LIMIT = 120.0  # seconds that a command may take
 # rich's picture loads its font from the network; the reader's own monospace font serves.
 _FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
@@ -68,8 +70,8 @@ def environment(home: str) -> dict[str, str]:
 
 
 def screenshot(command: str, environ: dict[str, str]) -> str:
-    """What a command shows in a terminal of COLUMNS columns, as an SVG. RuntimeError where it fails,
-    subprocess.TimeoutExpired where it shows nothing more and does not end within a minute."""
+    """What a command shows in a terminal of COLUMNS columns, as an SVG. RuntimeError where it fails, or is ended since
+    it takes longer than two minutes."""
     terminal, end = os.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", ROWS, COLUMNS, 0, 0))
     with os.fdopen(terminal, "rb", buffering=0) as reads:
@@ -80,11 +82,19 @@ def screenshot(command: str, environ: dict[str, str]) -> str:
         finally:
             os.close(end)
         shown = b""
-        with contextlib.suppress(OSError):  # EIO: nobody holds the terminal's other end any more
-            while part := reads.read(1 << 16):
-                shown += part
+        limit = threading.Timer(_LIMIT, running.kill)
+        limit.start()
+        try:
+            with contextlib.suppress(OSError):  # EIO: nobody holds the terminal's other end any more
+                while part := reads.read(1 << 16):
+                    shown += part
+            running.wait()
+        finally:
+            limit.cancel()
+            running.kill()  # without effect where it has ended
+            running.wait()
     text = shown.decode().replace("\r\n", "\n").rstrip()
-    if running.wait(60) != 0:
+    if running.returncode != 0:
         raise RuntimeError(f"`{command}` ended with {running.returncode}:\n{text}")
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(f"$ {command}\n{text}"))

@@ -36,6 +36,12 @@ def test_a_command_that_fails_is_no_picture(tmp_path):
         screenshots.screenshot("jaxring explain nothing", screenshots.environment(str(tmp_path)))
 
 
+def test_a_command_that_does_not_end_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(screenshots, "_LIMIT", 0.1)
+    with pytest.raises(RuntimeError, match="ended with -9"):
+        screenshots.screenshot("sleep 1000", screenshots.environment(str(tmp_path)))
+
+
 def as_jaxring(folder: pathlib.Path, script: str) -> dict[str, str]:
     """The environment in which the command `jaxring` is this shell script. HOME is its folder."""
     command = folder / "jaxring"
