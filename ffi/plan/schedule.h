@@ -27,6 +27,8 @@ enum StepFlag : uint8_t {
   kSendPartial = 4,
   // The step fills the destination chunk with zeros (permute's ranks without a source).
   kZero = 8,
+  // The plan's epilogue is applied to the value, which is complete here and becomes a result. With kFinal only.
+  kEpilogue = 16,
 };
 
 // An entry of a step's peer list: the rank in the low bits, and whether it is a memory peer. Memory peers are addressed

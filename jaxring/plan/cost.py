@@ -91,6 +91,7 @@ class Call:
 
     ``nbytes``: of input per rank. ``widening``: bytes of an accumulator element over bytes of an element, which partial
     results take on the wire. ``hierarchical``: messages travel between domains only, and domains take part, not ranks.
+    ``spread``: bytes of an element of a reduction's result over bytes of an element, where an epilogue casts.
     """
 
     collective: str
@@ -100,6 +101,7 @@ class Call:
     widening: int
     hierarchical: bool
     constants: Constants = COMMODITY.constants
+    spread: float = 1.0
 
     @property
     def total(self) -> int:
@@ -151,7 +153,15 @@ class Call:
 
     def sum_phases(self, phase_of: Callable[[Call, PhaseKind], Phase]) -> Shape:
         """The phases of the collective one after the other, as ``phase_of(call, FOLD or SPREAD)`` says of each."""
-        phases = [phase_of(self, phase) for phase in COLLECTIVES[self.collective].phases]
+        facts = COLLECTIVES[self.collective]
+        phases = [phase_of(self, phase) for phase in facts.phases]
+        if self.spread != 1.0 and facts.reduces:
+            phases = [
+                dataclasses.replace(phase, wire_bytes=round(phase.wire_bytes * self.spread))
+                if kind is PhaseKind.SPREAD
+                else phase
+                for kind, phase in zip(facts.phases, phases, strict=True)
+            ]
         return Shape(
             hops=sum(phase.hops for phase in phases),
             messages=sum(phase.messages for phase in phases),

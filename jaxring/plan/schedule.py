@@ -57,13 +57,29 @@ class Kind(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """FINAL: every contribution is in. *_PARTIAL: messages hold accumulator elements. ZERO: fill with zeros."""
+    """FINAL: every contribution is in. *_PARTIAL: messages hold accumulator elements. ZERO: fill with zeros.
+
+    EPILOGUE, beside FINAL: the call's epilogue is applied to the value, which becomes a result (`plan/epilogue.py`).
+    """
 
     NONE = 0
     FINAL = 1
     RECV_PARTIAL = 2
     SEND_PARTIAL = 4
     ZERO = 8
+    EPILOGUE = 16
+
+
+class Results(enum.Enum):
+    """What the results of a schedule's reduction are.
+
+    VALUES: the complete values. APPLIED: what an epilogue makes of them, anywhere. OWN: what an epilogue makes of them
+    whose operands are a rank's own, so that the rank that has the result applies it.
+    """
+
+    VALUES = enum.auto()
+    APPLIED = enum.auto()
+    OWN = enum.auto()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -185,6 +201,7 @@ class Schedule:
     Every block of a buffer is split into ``pieces`` pieces (chunk id = block * pieces + piece; a chunk's length
     depends on its piece alone). ``scratch_chunks`` is per lane. Messages of (src, lane i) go to (dst, lane i).
     ``group``: chunks of the longest message. ``lanes_fn`` may return fewer than ``nlanes`` lanes: the rest are empty.
+    ``results``: what makes a result of a complete value.
     """
 
     spec: Spec
@@ -193,6 +210,7 @@ class Schedule:
     scratch_chunks: int
     lanes_fn: LanesFn = dataclasses.field(repr=False)
     group: int = 1
+    results: Results = Results.VALUES
 
     @property
     def in_blocks(self) -> int:

@@ -46,7 +46,8 @@ def show_step(rank: int, step: Step) -> str:
         targets.append(_chunk(step.dst) + (f" and of {_ranks(written)}" if written else ""))
     if sent:
         targets.append(f"send {_ranks(sent)}")
-    done = " (final)" if step.flags & Flag.FINAL else ""
+    applied = ", epilogue" if step.flags & Flag.EPILOGUE else ""
+    done = f" (final{applied})" if step.flags & Flag.FINAL else ""
     return " · ".join(sources) + " → " + ", ".join(targets) + done
 
 

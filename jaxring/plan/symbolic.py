@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections import deque
 
-from jaxring.plan.schedule import Buffer, Flag, Kind, Peer, Schedule, ScheduleError, Step
+from jaxring.plan.schedule import Buffer, Flag, Kind, Peer, Results, Schedule, ScheduleError, Step
 
 # (mask of contributors, fold order id, input chunk id, state)
 Value = tuple[int, int, int, int]
-RAW, PARTIAL, COMPLETE = 0, 1, 2
+# APPLIED: complete, and the epilogue has been applied to it.
+RAW, PARTIAL, COMPLETE, APPLIED = 0, 1, 2, 3
 # Kinds of an Op's sources; the buffers have Buffer's numbers.
 MESSAGE = 0
 # Plain numbers: operations on IntFlag are slow, and this code runs for every step of every rank.
-_FINAL, _RECV_PARTIAL, _SEND_PARTIAL, _ZERO = map(int, (Flag.FINAL, Flag.RECV_PARTIAL, Flag.SEND_PARTIAL, Flag.ZERO))
+_FINAL, _RECV_PARTIAL, _SEND_PARTIAL, _ZERO, _EPILOGUE = map(
+    int, (Flag.FINAL, Flag.RECV_PARTIAL, Flag.SEND_PARTIAL, Flag.ZERO, Flag.EPILOGUE)
+)
 
 
 class Fifo:
@@ -35,6 +38,7 @@ class Op:
     """A step with its peers resolved. ``sources`` are (kind, rank, chunk, FIFO)."""
 
     __slots__ = (
+        "epilogue",
         "final",
         "gather",
         "outputs",
@@ -57,6 +61,7 @@ class Op:
         self.spread = step.kind == Kind.SPREAD
         self.zero = bool(flags & _ZERO)
         self.final = bool(flags & _FINAL)
+        self.epilogue = bool(flags & _EPILOGUE)
         self.recv_partial = bool(flags & _RECV_PARTIAL)
         self.send_partial = bool(flags & _SEND_PARTIAL)
         self.sources: list[tuple[int, int, int, Fifo | None]] = []
@@ -171,6 +176,8 @@ class Compiler:
             raise ScheduleError(f"{self.spec.collective} folds nothing, so no step may reduce or carry partial values")
         if op.final and not op.reduce:
             raise ScheduleError("FINAL belongs on the REDUCE that completes a value")
+        if op.epilogue and self.schedule.results is Results.VALUES:
+            raise ScheduleError("EPILOGUE on a step of a schedule without an epilogue")
         # Sources.
         if op.zero:
             if op.reduce or src or step.recv or step.send or not dst or dst.buffer != Buffer.OUTPUT:

@@ -60,6 +60,7 @@ def _names(
     protocol: str | None,
     unwanted: Sequence[str],
     also: Sequence[str],
+    own: bool,
 ) -> list[str]:
     """The algorithms to compare: the requested one, or those that may be chosen without a request.
 
@@ -73,6 +74,8 @@ def _names(
             raise ValueError(f"there is no algorithm {algorithm!r}; there are {', '.join(ALGORITHMS)}")
         if algorithm not in names:
             raise ValueError(f"algorithm {algorithm!r} does not serve {collective}; use {' or '.join(names)}")
+        if own and not ALGORITHMS[algorithm].keeps(topology.nranks):
+            raise ValueError(kept_by_another(algorithm, collective, topology.nranks))
         return [algorithm]
     able = [
         name
@@ -80,6 +83,7 @@ def _names(
         if ("CPU" in ALGORITHMS[name].unasked or name in also)
         and ALGORITHMS[name].differs(where)
         and name not in unwanted
+        and (ALGORITHMS[name].keeps(topology.nranks) or not own)
     ]
     if topology.domains == 1:
         if protocol in ("ll", "simple"):
@@ -115,6 +119,8 @@ def choose(
     also: Sequence[str] = (),
     network: str = "tcp",
     profile: Profile = COMMODITY,
+    spread: float = 1.0,
+    own: bool = False,
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
@@ -123,8 +129,9 @@ def choose(
     ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for. ``also``: algorithms that may be taken
     though they are not taken unasked. ``interfaces``: of every host, over which channels between hosts are spread.
     ``processors``: what the processes of a host share (0: enough). ``network``: "tcp" or "rdma", by which messages
-    between hosts are priced. ``profile``: the constants of the prices, and what was measured. ``algorithm`` and
-    ``protocol`` restrict the choice;
+    between hosts are priced. ``profile``: the constants of the prices, and what was measured. ``spread``: bytes of an
+    element of the result over bytes of an element, where an epilogue casts. ``own``: an epilogue needs operands of the
+    rank that has the result. ``algorithm`` and ``protocol`` restrict the choice;
     ValueError says why they cannot serve and what would. Same arguments give the same choice on every rank.
     """
     if collective not in COLLECTIVES:
@@ -138,7 +145,7 @@ def choose(
     layout = (topology.domains, topology.width, topology.hosts)
     refused = ""
     unwanted_protocols = [kind for kind in unwanted_protocols if kind != protocol]
-    for name in _names(collective, where, topology, algorithm, protocol, unwanted, also):
+    for name in _names(collective, where, topology, algorithm, protocol, unwanted, also, own):
         silent = (topology.domains == 1 and ALGORITHMS[name].memory) or topology.nranks == 1
         if silent and protocol not in (None, "memory"):
             raise ValueError(
@@ -169,9 +176,9 @@ def choose(
                         f"{longest}; use protocol 'simple'"
                     )
                     continue
-            shape = ALGORITHMS[name].shape_on(collective, topology, nbytes, each, widening, profile.constants)
+            shape = ALGORITHMS[name].shape_on(collective, topology, nbytes, each, widening, profile.constants, spread)
             predicted = cost.price(shape, topology, kind, profile)
-            measured = profile.time(collective, name, kind, layout, nbytes)
+            measured = profile.time(collective, name, kind, layout, nbytes) if spread == 1.0 else None
             details[f"{name}/{kind}"] = Detail(predicted, measured)
             found.append((predicted.us, len(found), name, kind, each))
     if not found and algorithm is None and protocol == "ll":
@@ -196,6 +203,15 @@ def choose(
         asked_for(algorithm, protocol),
         details,
         cost.light_us(collective, topology, nbytes, profile),
+    )
+
+
+def kept_by_another(algorithm: str, collective: str, ranks: int) -> str:
+    """Why an algorithm does not serve an epilogue whose operands are a rank's own."""
+    names = " or ".join(name for name in serving(collective) if ALGORITHMS[name].keeps(ranks))
+    return (
+        f"algorithm {algorithm!r} completes results of {ranks} ranks at ranks that do not have the epilogue's operands "
+        f"for them; use {names}"
     )
 
 

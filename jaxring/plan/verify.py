@@ -11,11 +11,11 @@ from collections import deque
 from typing import cast
 
 from jaxring.plan.collectives import Folded, Source
-from jaxring.plan.schedule import Buffer, Schedule, Spec
-from jaxring.plan.symbolic import COMPLETE, MESSAGE, PARTIAL, RAW, Compiler, LaneState, Op, Value
+from jaxring.plan.schedule import Buffer, Results, Schedule, Spec
+from jaxring.plan.symbolic import APPLIED, COMPLETE, MESSAGE, PARTIAL, RAW, Compiler, LaneState, Op, Value
 
 ZERO: Value = (0, -1, -1, RAW)
-_STATES = ("a raw input", "a partial fold", "a complete value")
+_STATES = ("a raw input", "a partial fold", "a complete value", "a result of the epilogue")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +57,9 @@ class _Run(Compiler):
         n = self.spec.nranks
         self.depth, self.tiles = depth, tiles
         self.full = (1 << n) - 1
+        # The state of what outputs hold, and whether a rank's results are made where they stay.
+        self.result = COMPLETE if schedule.results is Results.VALUES else APPLIED
+        self.own = schedule.results is Results.OWN
         self.outputs: list[list[dict[int, Value]]] = [[{} for _ in range(n)] for _ in range(tiles)]
         self.pair_ids: dict[tuple[int, int], int] = {}
         self.order_of: dict[int, int] = {}
@@ -150,6 +153,8 @@ class _Run(Compiler):
                 self.store(lane, op, rank, index, part)
             return
         result = ZERO if op.zero else self.fold(op, values) if op.reduce else values[0]
+        if op.epilogue:
+            result = self.apply(op, result)
         state = result[3]
         if op.send_partial != (state == PARTIAL) and op.send_fifos:
             words = ("with", "without") if op.send_partial else ("without", "with")
@@ -157,12 +162,18 @@ class _Run(Compiler):
         if op.scratch >= 0:
             if self.reduction and state != PARTIAL and op.reduce is False:
                 raise self.fail(f"{_STATES[state]} is moved to scratch, which holds accumulator elements")
-            if state == COMPLETE:
-                raise self.fail("a complete value is stored to scratch, where it cannot be rounded")
+            if state >= COMPLETE:
+                raise self.fail(f"{_STATES[state]} is stored to scratch, where it cannot be rounded")
             lane.scratch[op.scratch] = result
         for rank, index in op.outputs:
-            if self.reduction and not op.zero and state != COMPLETE:
-                raise self.fail(f"{_STATES[state]} is stored to output chunk {index} of rank {rank}")
+            if self.reduction and not op.zero and state != self.result:
+                without = " without the epilogue" if state == COMPLETE else ""
+                raise self.fail(f"{_STATES[state]} is stored to output chunk {index} of rank {rank}{without}")
+            if self.own and state == APPLIED and (rank != lane.rank or not op.epilogue):
+                raise self.fail(
+                    f"the epilogue's result for output chunk {index} of rank {rank} is made at another rank, which "
+                    "does not have that rank's operands of the epilogue"
+                )
             self.store(lane, op, rank, index, result)
         for fifo in op.send_fifos:
             fifo.items.append((result, op.send_partial))
@@ -182,8 +193,8 @@ class _Run(Compiler):
     def fold(self, op: Op, values: list[Value]) -> Value:
         mask, order, chunk, _ = values[0]
         for value in values:
-            if value[3] == COMPLETE:
-                raise self.fail("a complete value is folded again")
+            if value[3] >= COMPLETE:
+                raise self.fail(f"{_STATES[value[3]]} is folded again")
             if value[2] != chunk:
                 raise self.fail(f"it folds chunk {value[2]} onto chunk {chunk}")
         for other, right, _, _ in values[1:]:
@@ -198,6 +209,18 @@ class _Run(Compiler):
         if not op.final and mask == self.full:
             raise self.fail(f"chunk {chunk} is complete here, but the step lacks FINAL")
         return (mask, order, chunk, COMPLETE if op.final else PARTIAL if mask & (mask - 1) else RAW)
+
+    def apply(self, op: Op, value: Value) -> Value:
+        """What the epilogue makes of a value: once, of every contribution, and where the engine does it."""
+        mask, order, chunk, state = value
+        if state == APPLIED:
+            raise self.fail(f"the epilogue is applied twice to chunk {chunk}")
+        if mask != self.full:
+            missing = next(r for r in range(self.spec.nranks) if not mask & 1 << r)
+            raise self.fail(f"the epilogue is applied to chunk {chunk} before the contribution of rank {missing} is in")
+        if not op.final:
+            raise self.fail("EPILOGUE belongs on the FINAL step, which has the value before it is rounded")
+        return (mask, order, chunk, APPLIED)
 
     def expected(self, rank: int) -> list[Value | int]:
         """What the rank's output chunks must hold: a value or, for complete reductions, the chunk id."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _INPUT, _OUTPUT, _SCRATCH = int(Buffer.INPUT), int(Buffer.OUTPUT), int(Buffer.SCRATCH)
 _ZERO, _RECV_PARTIAL, _SEND_PARTIAL = int(Flag.ZERO), int(Flag.RECV_PARTIAL), int(Flag.SEND_PARTIAL)
+_EPILOGUE = int(Flag.EPILOGUE)
 _GATHER, _SPREAD = int(Kind.GATHER), int(Kind.SPREAD)
 
 
@@ -158,11 +159,14 @@ class _Reader:
                 send.append(self.connection(rank, other))
         if memory:
             self.by_memory.add(rank)
-        element, partial = self.sizes.element, self.sizes.partial
+        # Whole values are results where a step reads or writes the output, and behind an epilogue.
+        results = src == _OUTPUT or (dst == _OUTPUT and not flags & _EPILOGUE)
+        element, partial = self.sizes.result if results else self.sizes.element, self.sizes.partial
+        target = self.sizes.result if flags & _EPILOGUE else element
         many = len(sources) if kind == _GATHER else 1
         read = (src_chunk if kind == _SPREAD else max(1, len(sources))) * element
         if flags & _RECV_PARTIAL:
             read += len(recv) * (partial - element)
-        send_width = (partial if flags & _SEND_PARTIAL else element) * many
+        send_width = (partial if flags & _SEND_PARTIAL else target) * many
         op = Op(tuple(recv), tuple(send), tuple(memory), length, send_width, element, read)
         return self.known.setdefault(op, op)

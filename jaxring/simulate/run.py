@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.collectives import COLLECTIVES
+from jaxring.plan.epilogue import with_epilogue
 from jaxring.plan.gpu import nvls
 from jaxring.plan.schedule import Schedule, Spec
 from jaxring.plan.user import build_user
@@ -93,11 +94,12 @@ def simulate(
     faults: Faults | None = None,
     groups: Groups = (),
     perm: tuple[tuple[int, int], ...] = (),
+    result: str = "",
 ) -> Run:
     """Plays ``collective`` of ``nbytes`` of input per rank on ``hosts`` hosts.
 
     ``groups``: the ranks of each group, where it is one of groups, all at once; without them all ranks are one group.
-    ``perm``: a permute's pairs, by places in the group.
+    ``perm``: a permute's pairs, by places in the group. ``result``: the dtype that an epilogue casts to.
 
     ``algorithm``: the name of one of ours, of a registered one, or nvls: the table of direct, with switches that reduce
     and copy. ``symmetric``: None takes a symmetry where there is one and nothing goes wrong; False plays every rank;
@@ -123,17 +125,19 @@ def simulate(
     check(groups, nranks)
     placements = [within(placement, group) for group in groups] or [placement]
     schedules = [schedule_of(spec_of(collective, each, table, channels, perm)) for each in placements]
+    if result:
+        schedules = [with_epilogue(each) for each in schedules]
     one = schedules[0]
     schedule = joined(schedules, groups, nranks) if groups else one
     network = cluster.build(hosts, protocol)
-    sizes = cut(one, nbytes, dtype, model.tile_bytes, equal=True)
+    sizes = cut(one, nbytes, dtype, model.tile_bytes, equal=True, result=result)
     found = None
     if symmetric is not False and faults is None:
         found = symmetry.find(schedule, sizes, cluster.ranks, cluster.leaf)
         if symmetric and found is None:
             raise ValueError(f"{algorithm} {collective} has no symmetry on {hosts} hosts of {cluster.name}")
     if found is None:
-        sizes = cut(one, nbytes, dtype, model.tile_bytes)
+        sizes = cut(one, nbytes, dtype, model.tile_bytes, result=result)
     program = compile_lanes(schedule, sizes, found)
     messages = sizes.tiles * sum(len(op.send) for lane in program.lanes for op in lane.ops)
     record = Record(program) if recorded and messages <= RECORDED else None

@@ -16,8 +16,8 @@ PIECE_BYTES = 64
 class Sizes:
     """``lengths``: the different lengths of pieces, in elements; ``of_piece``: which of them each piece has.
 
-    ``element``, ``partial``: bytes of an element, and of an element of an incomplete reduction. ``tile``: elements of
-    the longest message's chunk. ``tiles``: how often a lane runs its steps.
+    ``element``, ``partial``, ``result``: bytes of an element, of one of an incomplete reduction, and of the result's.
+    ``tile``: elements of the longest message's chunk. ``tiles``: how often a lane runs its steps.
     """
 
     element: int
@@ -26,20 +26,25 @@ class Sizes:
     tiles: int
     lengths: tuple[int, ...]
     of_piece: tuple[int, ...]
+    result: int
 
     def elements(self) -> list[list[int]]:
         """By length and tile."""
         return [[max(0, min(self.tile, length - i * self.tile)) for i in range(self.tiles)] for length in self.lengths]
 
 
-def cut(schedule: Schedule, nbytes: int, dtype: str, tile_bytes: int, equal: bool = False) -> Sizes:
-    """The sizes for ``nbytes`` of input per rank. ``equal``: all pieces get the length of the longest one."""
+def cut(schedule: Schedule, nbytes: int, dtype: str, tile_bytes: int, equal: bool = False, result: str = "") -> Sizes:
+    """The sizes for ``nbytes`` of input per rank. ``equal``: all pieces get the length of the longest one.
+
+    ``result``: the dtype that an epilogue casts results to; empty where they have the data's.
+    """
     element = dtypes.element_bytes(dtype)
+    result_bytes = dtypes.element_bytes(result or dtype)
     folds = schedule.spec.facts.reduces
     partial = dtypes.accumulator_bytes(dtype) if folds else element
     total = -(-nbytes // element)
     block = -(-total // schedule.in_blocks)
-    unit = max(1, PIECE_BYTES // element)
+    unit = max(1, PIECE_BYTES // min(element, result_bytes))
     units = -(-block // unit)
     bounds = [min(block, units * piece // schedule.pieces * unit) for piece in range(schedule.pieces + 1)]
     sizes = [after - before for before, after in itertools.pairwise(bounds)]
@@ -47,7 +52,6 @@ def cut(schedule: Schedule, nbytes: int, dtype: str, tile_bytes: int, equal: boo
         sizes = [max(sizes)] * len(sizes)
     lengths = tuple(sorted(set(sizes)))
     number = {length: index for index, length in enumerate(lengths)}
-    tile = max(1, tile_bytes // (max(element, partial) * schedule.group))
-    return Sizes(
-        element, partial, tile, max(1, -(-lengths[-1] // tile)), lengths, tuple(number[size] for size in sizes)
-    )
+    tile = max(1, tile_bytes // (max(element, partial, result_bytes) * schedule.group))
+    tiles = max(1, -(-lengths[-1] // tile))
+    return Sizes(element, partial, tile, tiles, lengths, tuple(number[size] for size in sizes), result_bytes)

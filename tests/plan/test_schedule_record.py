@@ -30,7 +30,7 @@ int main() {
   VALUE("kind", "MOVE", StepKind::kMove) VALUE("kind", "REDUCE", StepKind::kReduce)
   VALUE("kind", "GATHER", StepKind::kGather) VALUE("kind", "SPREAD", StepKind::kSpread)
   VALUE("flag", "FINAL", kFinal) VALUE("flag", "RECV_PARTIAL", kRecvPartial)
-  VALUE("flag", "SEND_PARTIAL", kSendPartial) VALUE("flag", "ZERO", kZero)
+  VALUE("flag", "SEND_PARTIAL", kSendPartial) VALUE("flag", "ZERO", kZero) VALUE("flag", "EPILOGUE", kEpilogue)
   VALUE("dtype", "bool", DType::kBool) VALUE("dtype", "int8", DType::kInt8) VALUE("dtype", "int16", DType::kInt16)
   VALUE("dtype", "int32", DType::kInt32) VALUE("dtype", "int64", DType::kInt64)
   VALUE("dtype", "uint8", DType::kUInt8) VALUE("dtype", "uint16", DType::kUInt16)

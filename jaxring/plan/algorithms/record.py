@@ -33,6 +33,7 @@ class Algorithm:
     ``engines`` that play it, and ``unasked``, those of them on which the tuner may choose it by itself.
     ``differs``: whether it differs from a simpler algorithm on a placement; otherwise it is no candidate there.
     ``channels``: how many channels hide its depth, by the number of ranks; None: as many as its bytes pay for.
+    ``keeps``: whether each rank completes its own results of a reduce-scatter, by the number of ranks.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Algorithm:
     unasked: frozenset[str] = ENGINES
     differs: Callable[[tuple[int, ...]], bool] = lambda _: True
     channels: Callable[[int], int] | None = None
+    keeps: Callable[[int], bool] = lambda _: True
 
     def __post_init__(self) -> None:
         unknown = sorted(self.collectives - COLLECTIVES.keys())
@@ -73,9 +75,10 @@ class Algorithm:
         channels: int = 1,
         widening: int = 1,
         constants: Constants = COMMODITY.constants,
+        spread: float = 1.0,
     ) -> Shape:
         """The shape of its schedule for ``nbytes`` of input per rank."""
-        call = Call(collective, topology, nbytes, channels, widening, self.hierarchical, constants)
+        call = Call(collective, topology, nbytes, channels, widening, self.hierarchical, constants, spread)
         if self.memory and topology.domains == 1:
             # Each rank reads its share of all inputs and writes it to all outputs; a rooted fold is the root's alone.
             alone = COLLECTIVES[collective].root is Root.TARGET
