@@ -51,6 +51,12 @@ std::shared_ptr<Plan> Read(fuzz::Input* input) {
     table.NumberFlows();
     plan->locals.push_back(std::move(table));
   }
+  const std::vector<std::string> functions[] = {{}, {"scale", "cast"}, {"clip", "sgd"}, {"momentum"}, {"adam"}};
+  const size_t further[] = {0, 0, 1, 2, 3};
+  if (const size_t which = input->Number<uint8_t>() % 5; which != 0 && plan->kernels != nullptr) {
+    const auto result = static_cast<DType>(input->Number<uint8_t>() % kDTypeCount);
+    plan->epilogue = MakeEpilogue(functions[which], plan->dtype, result, std::vector<DType>(further[which], result));
+  }
   CheckPlan(*plan, kSlot);
   plan->Seal();
   return plan;
@@ -83,6 +89,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     participant.rank = table.rank;
     participant.in = buffers[buffers.size() - 2].get();
     participant.out = buffers.back().get();
+    if (plan->epilogue == nullptr) continue;
+    participant.epilogue = std::make_unique<EpilogueBuffers>();
+    auto buffer = [&buffers](size_t bytes) -> EpilogueBuffers::Buffer {
+      buffers.push_back(std::make_unique<char[]>(bytes));
+      return {buffers.back().get(), bytes};
+    };
+    participant.epilogue->parameters = buffer(plan->epilogue->parameter_bytes());
+    for (const PlanEpilogue::Further& each : plan->epilogue->further) {
+      const size_t bytes = plan->out_blocks * plan->block_elements * each.kernels->element_bytes;
+      participant.epilogue->further.push_back(buffer(bytes));
+      if (each.state >= 0) participant.epilogue->states.push_back(buffer(bytes));
+    }
   }
   static Silence doorbell;
   Links links(kSlot, &doorbell);

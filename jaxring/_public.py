@@ -1,6 +1,6 @@
 """What `import jaxring` offers: one place that gathers the public names."""
 
-from jaxring import data_parallel, lax, moe, profiler, recovery, sharded
+from jaxring import data_parallel, epilogues, lax, moe, profiler, recovery, sharded
 from jaxring.collectives import all_gather, all_reduce, all_to_all, barrier, permute, reduce_scatter
 from jaxring.communicator import Communicator
 from jaxring.dropin import install, installed, uninstall
@@ -62,6 +62,7 @@ __all__ = [
     "commit",
     "counters",
     "data_parallel",
+    "epilogues",
     "explain",
     "export_checks",
     "gather",

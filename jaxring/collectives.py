@@ -18,6 +18,9 @@ order. Extras are keyword-only:
   scalar, rounds at random by a counter-based generator; None rounds to nearest. Values that would not become shorter
   are sent as they are. docs/concepts/compression.md has the error bounds.
 
+* ``epilogue``, of all_reduce and reduce_scatter on CPUs: a function of `jaxring.epilogues` that the reduction applies
+  to its complete values before it spreads them. docs/concepts/epilogues.md has what it costs.
+
 Those that only move data also take typed PRNG keys and integers of 4 bits, as `jax.lax` does.
 
 All but barrier can be differentiated, any number of times. Under ``check_vma=True`` see `jaxring.pcast`.
@@ -28,11 +31,12 @@ dtype and for an argument that is no array or no axis name, ValueError for argum
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import jax.numpy as jnp
 
 from jaxring.compress.calls import wanted
+from jaxring.epilogues.calls import wanted as wanted_epilogue
 
 # batching and differentiation are imported for the rules of jax.vmap and jax.grad that they register.
 from jaxring.tracing import batching, blocks, checks, differentiation, replicated, wire_dtypes  # noqa: F401
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
     import jax
 
     from jaxring.compress.calls import Compressor
+    from jaxring.epilogues import Epilogue
     from jaxring.tracing.axes import Axes, AxisName
     from jaxring.tracing.options import Options
 
@@ -75,6 +80,7 @@ def all_reduce(
     timeout: float | None = None,
     compress: str | None = None,
     seed: Any = None,
+    epilogue: Epilogue | None = None,
     assume_replicated: bool = False,
 ) -> Tree:
     """Every rank gets ``op`` over the ranks' values: "sum", "prod", "min", "max", "mean", "and", "or" or "xor".
@@ -89,11 +95,14 @@ def all_reduce(
     axes = resolve("all_reduce", axis_name, axis_index_groups)
     options = checks.options("all_reduce", axes, op, algorithm, protocol, timeout, call_site())
     compressor = wanted("all_reduce", compress, seed, axes, op, algorithm)
+    applier = wanted_epilogue("all_reduce", epilogue, x, axes, options, compress)
     if not assume_replicated:
         replicated.warn("all_reduce", x, axes, op)
 
     def one(leaf: Any) -> Any:
         leaf = checks.reducible("all_reduce", leaf, op)
+        if applier is not None:
+            return applier.bind(leaf, options)
         return _bind("all_reduce", leaf, axes, options, compressor)
 
     return each("all_reduce", one, x)
@@ -125,6 +134,7 @@ def all_gather(
     return each("all_gather", one, x)
 
 
+@overload
 def reduce_scatter(
     x: Tree,
     axis_name: AxisName,
@@ -138,16 +148,54 @@ def reduce_scatter(
     timeout: float | None = None,
     compress: str | None = None,
     seed: Any = None,
+    epilogue: None = None,
     assume_replicated: bool = False,
-) -> Tree:
+) -> Tree: ...
+@overload
+def reduce_scatter(
+    x: Any,
+    axis_name: AxisName,
+    op: str = "sum",
+    *,
+    scatter_dimension: int = 0,
+    tiled: bool = False,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+    compress: str | None = None,
+    seed: Any = None,
+    epilogue: Epilogue,
+    assume_replicated: bool = False,
+) -> Any: ...
+def reduce_scatter(
+    x: Any,
+    axis_name: AxisName,
+    op: str = "sum",
+    *,
+    scatter_dimension: int = 0,
+    tiled: bool = False,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    timeout: float | None = None,
+    compress: str | None = None,
+    seed: Any = None,
+    epilogue: Epilogue | None = None,
+    assume_replicated: bool = False,
+) -> Any:
     """An `all_reduce` whose result is split: each rank keeps its part of ``scatter_dimension``.
 
     That dimension has as many entries as ranks and goes away, or with ``tiled`` is a multiple of their number and
     shrinks. As `jax.lax.psum_scatter`, with a choice of operation. ``assume_replicated`` as in `all_reduce`.
+
+    With an epilogue that has states (``sgd`` with momentum, ``adam``) the result is a tuple: the pytree of the new
+    parameters, then those of the states.
     """
     axes = resolve("reduce_scatter", axis_name, axis_index_groups)
     options = checks.options("reduce_scatter", axes, op, algorithm, protocol, timeout, call_site())
     compressor = wanted("reduce_scatter", compress, seed, axes, op, algorithm)
+    applier = wanted_epilogue("reduce_scatter", epilogue, x, axes, options, compress)
     if not assume_replicated:
         replicated.warn("reduce_scatter", x, axes, op)
 
@@ -155,11 +203,14 @@ def reduce_scatter(
         leaf = checks.reducible("reduce_scatter", leaf, op)
         at = checks.dimension("reduce_scatter", "scatter_dimension", scatter_dimension, leaf.ndim)
         parts = blocks.split("reduce_scatter", leaf, at, axes.size, tiled)
+        if applier is not None:
+            return applier.bind(parts, options, at if tiled else 0)
         return _bind(
             "reduce_scatter", parts, axes, options, compressor, lambda y: jnp.moveaxis(y, 0, at) if tiled else y
         )
 
-    return each("reduce_scatter", one, x)
+    result = each("reduce_scatter", one, x)
+    return result if applier is None else applier.gather(result)
 
 
 def all_to_all(

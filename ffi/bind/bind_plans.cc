@@ -3,12 +3,14 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -38,6 +40,17 @@ struct PlanBuilder {
     plan->partial_bytes = plan->kernels->accumulator_bytes;
     // The order of other reductions does not matter, or they are no sums.
     plan->exact = exact && plan->kernels->sum_exactly != nullptr;
+  }
+  // After SetData.
+  void SetEpilogue(const std::vector<std::string>& functions, int result, const std::vector<int>& further) {
+    if (plan->kernels == nullptr) throw std::invalid_argument("only a reduction has an epilogue");
+    auto known = [](int dtype) {
+      if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("no such dtype");
+      return static_cast<DType>(dtype);
+    };
+    std::vector<DType> dtypes;
+    for (int dtype : further) dtypes.push_back(known(dtype));
+    plan->epilogue = MakeEpilogue(functions, plan->dtype, known(result), dtypes);
   }
   void SetShape(int in_blocks, int out_blocks, int pieces, int scratch_chunks, int nlanes) {
     plan->in_blocks = in_blocks;
@@ -114,6 +127,15 @@ void BindPlans(nb::module_& m) {
       nb::arg("timeout_s"), nb::sig("def next_request(timeout_s: float) -> PlanRequest | None"),
       "The next planning request; None after timeout_s seconds, or when a control message has arrived.");
 
+  m.def(
+      "epilogues",
+      [] {
+        std::vector<std::tuple<std::string, int, int, int>> rows;
+        for (const Epilogue& each : Epilogues())
+          rows.emplace_back(each.name, each.parameters, each.operands, each.states);
+        return rows;
+      },
+      "Of each function of epilogues: its name, and its numbers of parameters, operands and states.");
   nb::class_<PlanBuilder>(m, "PlanBuilder", "A plan in the making; resolve() freezes it.")
       .def(nb::init<>())
       .def(
@@ -151,6 +173,8 @@ void BindPlans(nb::module_& m) {
       .def("set_data", &PlanBuilder::SetData, nb::arg("dtype"), nb::arg("op"), nb::arg("divisor"),
            nb::arg("block_elements"), nb::arg("exact") = false,
            "`exact`: sums of floats and complex numbers are exact, and rounded once.")
+      .def("set_epilogue", &PlanBuilder::SetEpilogue, nb::arg("functions"), nb::arg("result"), nb::arg("further"),
+           "What its EPILOGUE steps apply, by names of `epilogues`; the dtypes of the result, the operands and states.")
       .def("set_shape", &PlanBuilder::SetShape, nb::arg("in_blocks"), nb::arg("out_blocks"), nb::arg("pieces"),
            nb::arg("scratch_chunks"), nb::arg("nlanes"))
       .def("set_protocol", &PlanBuilder::SetProtocol, nb::arg("protocol"), nb::arg("tile_elements"),

@@ -19,12 +19,30 @@ bool Site::Fits(const Plan& plan, size_t collective, Instance& instance) {
     if (came->participant.extents) continue;
     const Arrival::Buffers buffers = came->Of(collective);
     if ((plan.half != Half::kRecv && buffers.in_bytes != plan.in_bytes()) ||
-        (plan.half != Half::kSend && buffers.out_bytes != plan.out_bytes())) {
+        (plan.half != Half::kSend && buffers.out_bytes != plan.out_bytes()) || !EpilogueFits(plan, came->participant)) {
       FailAll(instance,
               Status::Error(Code::kInternal, plan.what + ": buffers of " + std::to_string(buffers.in_bytes) + " and " +
                                                  std::to_string(buffers.out_bytes) + " bytes do not fit the plan"));
       return false;
     }
+  }
+  return true;
+}
+
+bool Site::EpilogueFits(const Plan& plan, const Participant& participant) {
+  const EpilogueBuffers* buffers = participant.epilogue.get();
+  if (plan.epilogue == nullptr || buffers == nullptr) return plan.epilogue == nullptr && buffers == nullptr;
+  const PlanEpilogue& epilogue = *plan.epilogue;
+  if (buffers->parameters.bytes != epilogue.parameter_bytes() || buffers->further.size() != epilogue.further.size() ||
+      buffers->states.size() != epilogue.states) {
+    return false;
+  }
+  const uint64_t elements = plan.out_blocks * plan.block_elements;
+  for (size_t i = 0; i < epilogue.further.size(); ++i) {
+    const auto& [kernels, state] = epilogue.further[i];
+    const uint64_t bytes = elements * kernels->element_bytes;
+    if (buffers->further[i].bytes != bytes) return false;
+    if (state >= 0 && buffers->states[static_cast<size_t>(state)].bytes != bytes) return false;
   }
   return true;
 }

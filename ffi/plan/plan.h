@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "plan/epilogue.h"
 #include "plan/program_latch.h"
 #include "plan/schedule.h"
 #include "reduce/kernels.h"
@@ -58,6 +59,7 @@ struct Plan {
   const Kernels* kernels = nullptr;  // nullptr for collectives that only move data
   uint64_t divisor = 0;
   bool exact = false;  // sums are computed by Kernels::sum_exactly; set only where there is one
+  std::shared_ptr<const PlanEpilogue> epilogue;  // null: results are complete values as they are
   size_t element_bytes = 1, partial_bytes = 1;
   Protocol protocol = Protocol::kMemory;
   uint64_t tile_elements = 0;
@@ -82,7 +84,7 @@ struct Plan {
   void Seal();
   // Piece boundaries lie on 64-byte lines of the block, or further apart, so neighbours in memory never share one.
   uint64_t PieceBegin(uint64_t piece) const {
-    uint64_t unit = std::max<uint64_t>(1, piece_bytes / element_bytes);
+    uint64_t unit = std::max<uint64_t>(1, piece_bytes / std::min(element_bytes, result_bytes()));
     uint64_t units = (block_elements + unit - 1) / unit;
     return std::min(block_elements, (units * piece / pieces) * unit);
   }
@@ -96,7 +98,21 @@ struct Plan {
   bool alone() const { return locals.size() == ranks.size(); }
   bool memory_only() const { return protocol == Protocol::kMemory; }
   uint64_t in_bytes() const { return in_blocks * block_elements * element_bytes; }
-  uint64_t out_bytes() const { return out_blocks * block_elements * element_bytes; }
+  uint64_t out_bytes() const { return out_blocks * block_elements * result_bytes(); }
+  // Bytes of an element of the output.
+  size_t result_bytes() const { return epilogue == nullptr ? element_bytes : epilogue->result->element_bytes; }
+  // Bytes of an element in the messages and buffers from which a step reads whole values. The output, and messages for
+  // it or from it, hold results.
+  size_t source_bytes(const Step& step) const {
+    const bool results =
+        step.src_buffer == static_cast<uint8_t>(Buffer::kOutput) ||
+        (step.dst_buffer == static_cast<uint8_t>(Buffer::kOutput) && !(step.flags & StepFlag::kEpilogue));
+    return results ? result_bytes() : element_bytes;
+  }
+  // The same of those to which it writes them.
+  size_t destination_bytes(const Step& step) const {
+    return step.flags & StepFlag::kEpilogue ? result_bytes() : source_bytes(step);
+  }
 };
 
 // Checks, before Seal, that a plan's execution touches only its ranks' buffers, its lanes' scratch and message slots.

@@ -1,5 +1,6 @@
 // Checks what the interpreter relies on: no step reaches outside the buffers, the scratch or the slots. Tables come
 // from Python, and users write schedules of their own.
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -88,6 +89,7 @@ class Checker {
     Destinations(step, send, dst);
     const bool divides = (step.flags & StepFlag::kFinal) && plan_.divisor != 0;
     if (plan_.exact) Exact(step, kind);
+    Results(step, kind, src, dst);
     if (plan_.kernels == nullptr && (step.recv_count > 1 || divides))
       Fail("it reduces, but the plan's collective only moves data");
   }
@@ -96,6 +98,26 @@ class Checker {
   void Exact(const Step& step, StepKind kind) const {
     if (step.flags & (StepFlag::kRecvPartial | StepFlag::kSendPartial)) Fail("it has partial results of an exact sum");
     if (kind == StepKind::kReduce && !(step.flags & StepFlag::kFinal)) Fail("it rounds a part of an exact sum");
+  }
+
+  // The epilogue makes a result of a value, once, and only results go to the output.
+  void Results(const Step& step, StepKind kind, Buffer src, Buffer dst) const {
+    const bool applies = step.flags & StepFlag::kEpilogue, final = step.flags & StepFlag::kFinal;
+    if (applies && (plan_.epilogue == nullptr || !final || kind != StepKind::kReduce || src == Buffer::kOutput ||
+                    dst == Buffer::kScratch || (step.flags & StepFlag::kSendPartial))) {
+      Fail("it applies an epilogue to a value that is not complete, or the plan has none");
+    }
+    if (plan_.epilogue == nullptr || applies) {
+      if (applies && !plan_.epilogue->further.empty() && (dst != Buffer::kOutput || step.send_count != 0))
+        Fail("it applies an epilogue with a rank's own operands to a value for other ranks");
+      return;
+    }
+    if (final) Fail("it completes a value without the plan's epilogue");
+    const bool moves = kind == StepKind::kMove && !(step.flags & (StepFlag::kRecvPartial | StepFlag::kSendPartial));
+    if (dst == Buffer::kOutput && (!moves || (src != Buffer::kOutput && src != Buffer::kNone)))
+      Fail("it writes to the output without the plan's epilogue");
+    if (src == Buffer::kOutput && (!moves || dst == Buffer::kScratch))
+      Fail("it folds what the plan's epilogue has made");
   }
 
   void Sources(const Step& step, const int32_t* recv, Buffer src) const {
@@ -128,7 +150,8 @@ class Checker {
   void Message(bool partial) const {
     if (plan_.protocol == Protocol::kMemory)
       Fail("it sends or receives a message, but the plan's protocol is memory only");
-    if (plan_.tile_elements * (partial ? plan_.partial_bytes : plan_.element_bytes) > payload_) {
+    const size_t whole = std::max(plan_.element_bytes, plan_.result_bytes());
+    if (plan_.tile_elements * (partial ? plan_.partial_bytes : whole) > payload_) {
       Fail("its messages do not fit a slot");
     }
   }

@@ -15,7 +15,7 @@ namespace {
 
 struct Choice {
   const char* name;
-  const KernelTable* kernels;
+  IsaTables tables;
   bool supported;
 };
 
@@ -37,10 +37,10 @@ bool HasAvx512() {
 const Choice* Choices() {
   static const Choice choices[] = {
 #if defined(JAXRING_X86_KERNELS)
-      {"avx512", &Avx512Kernels(), HasAvx512()},
-      {"avx2", &Avx2Kernels(), HasAvx2()},
+      {"avx512", Avx512Kernels(), HasAvx512()},
+      {"avx2", Avx2Kernels(), HasAvx2()},
 #endif
-      {"baseline", &BaselineKernels(), true},
+      {"baseline", BaselineKernels(), true},
   };
   return choices;
 }
@@ -61,9 +61,11 @@ std::atomic<const Choice*>& Chosen() {
 const Kernels* FindKernels(DType dtype, ReduceOp op) {
   const auto row = static_cast<size_t>(dtype), column = static_cast<size_t>(op);
   if (row >= kDTypeCount || column >= kReduceOpCount) return nullptr;
-  const Kernels& kernels = (*Chosen().load(std::memory_order_relaxed)->kernels)[row][column];
+  const Kernels& kernels = Chosen().load(std::memory_order_relaxed)->tables.kernels[row][column];
   return kernels.element_bytes ? &kernels : nullptr;
 }
+
+std::span<const Epilogue> Epilogues() { return Chosen().load(std::memory_order_relaxed)->tables.epilogues; }
 
 const char* InstructionSet() { return Chosen().load(std::memory_order_relaxed)->name; }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "reduce/dtypes.h"
 
@@ -44,6 +45,23 @@ struct Kernels {
 // The functions for (dtype, op), or nullptr where the operation has no meaning for the dtype: and/or/xor need bool or
 // integers; min/max exclude complex; sum and prod exclude bool.
 const Kernels* FindKernels(DType dtype, ReduceOp op);
+
+// An elementwise function that a plan applies to complete values in accumulator precision, before they are rounded to
+// the result's dtype. The rows are in reduce/epilogues.h; jaxring/epilogues/functions.py has the same ones.
+struct Epilogue {
+  const char* name;
+  uint8_t parameters;  // numbers that hold for all elements
+  uint8_t operands;    // further values of each element, which it reads
+  uint8_t states;      // further values of each element, which it reads and writes
+  // value[i] = f(value[i], further[0][i], further[1][i], ...; parameters), and the states, which follow the operands in
+  // `further`, likewise. All are accumulator elements: float or double. It touches whole vectors of up to 64 bytes, so
+  // all arrays have room for that beyond n, and hold initialised bytes there.
+  void (*on_floats)(void* value, void* const* further, const void* parameters, size_t n);
+  void (*on_doubles)(void* value, void* const* further, const void* parameters, size_t n);
+};
+
+// All there are.
+std::span<const Epilogue> Epilogues();
 
 // Copies `src` to several destinations and reads it once; `stream` as above.
 void CopyMany(void* const* dsts, size_t dst_count, const void* src, size_t bytes, bool stream);

@@ -9,7 +9,7 @@
 
 namespace jaxring {
 
-const KernelTable& Avx2Kernels() { return avx2::kTable; }
+IsaTables Avx2Kernels() { return {avx2::kTable, avx2::kEpilogues}; }
 
 }  // namespace jaxring
 #endif

@@ -9,7 +9,7 @@
 
 namespace jaxring {
 
-const KernelTable& Avx512Kernels() { return avx512::kTable; }
+IsaTables Avx512Kernels() { return {avx512::kTable, avx512::kEpilogues}; }
 
 }  // namespace jaxring
 #endif

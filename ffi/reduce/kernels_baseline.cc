@@ -5,6 +5,6 @@
 
 namespace jaxring {
 
-const KernelTable& BaselineKernels() { return baseline::kTable; }
+IsaTables BaselineKernels() { return {baseline::kTable, baseline::kEpilogues}; }
 
 }  // namespace jaxring

@@ -1,6 +1,7 @@
 // One instruction set's table of functions. Per instruction set: see vectors.h.
 #pragma once
 
+#include "reduce/epilogues.h"
 #include "reduce/fold_many.h"
 #include "reduce/isa.h"
 

@@ -45,8 +45,9 @@ struct SiteState {
   static ffi::TypeId id;
   std::shared_ptr<Site> site;
   bool has_input, has_output;
-  int64_t row_elements;   // ragged only
-  bool buffer_per_block;  // operands and results are a buffer for each rank
+  int64_t row_elements;                        // ragged only
+  bool buffer_per_block;                       // operands and results are a buffer for each rank
+  int64_t epilogue_operands, epilogue_states;  // arrays that its epilogue takes and gives; -1 where it has none
 };
 ffi::TypeId SiteState::id = {};
 
@@ -82,8 +83,13 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   if (auto shown = attributes.get<std::string_view>("shown")) site.shown = Lines(*shown);
   site.ordinals = OrdinalsOfCall(std::string(*spec), site.specs);
   auto buffer_per_block = attributes.get<bool>("buffer_per_block");
+  auto epilogue_operands = attributes.get<int64_t>("epilogue_operands");
+  auto epilogue_states = attributes.get<int64_t>("epilogue_states");
+  const bool has_epilogue = epilogue_operands.has_value() && epilogue_states.has_value();
   return std::make_unique<SiteState>(SiteState{std::make_shared<Site>(engine, std::move(site)), *has_input, *has_output,
-                                               *row_elements, buffer_per_block.has_value() && *buffer_per_block});
+                                               *row_elements, buffer_per_block.has_value() && *buffer_per_block,
+                                               has_epilogue ? *epilogue_operands : -1,
+                                               has_epilogue ? *epilogue_states : -1});
 }
 
 ffi::ErrorCode ToXla(Code code) { return static_cast<ffi::ErrorCode>(static_cast<int>(code)); }
@@ -163,6 +169,27 @@ void TakeBlocks(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, 
   if (fit) arrival->in_bytes = arrival->out_bytes = blocks * bytes;
 }
 
+// Takes the buffers of an epilogue: its parameters and operands behind the data, and its states behind the result. Of
+// buffers that do not fit the plan the site says so.
+void TakeEpilogue(const SiteState& state, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
+                  Arrival* arrival) {
+  const auto operands = static_cast<size_t>(state.epilogue_operands),
+             states = static_cast<size_t>(state.epilogue_states);
+  if (args.size() != operands + 3 || rets.size() != states + 1) return;
+  auto buffers = std::make_unique<EpilogueBuffers>();
+  auto argument = [&args](size_t i) -> EpilogueBuffers::Buffer {
+    const ffi::AnyBuffer buffer = *args.get<ffi::AnyBuffer>(i);
+    return {static_cast<char*>(buffer.untyped_data()), buffer.size_bytes()};
+  };
+  buffers->parameters = argument(1);
+  for (size_t i = 0; i < operands; ++i) buffers->further.push_back(argument(i + 2));
+  for (size_t i = 0; i < states; ++i) {
+    ffi::Result<ffi::AnyBuffer> state_out = *rets.get<ffi::AnyBuffer>(i + 1);
+    buffers->states.push_back({static_cast<char*>(state_out->untyped_data()), state_out->size_bytes()});
+  }
+  arrival->participant.epilogue = std::move(buffers);
+}
+
 CallOutcome Call(SiteState* state, Arrival&& arrival) {
   auto* end = new CallEnd;
   arrival.participant.done = end->completion();
@@ -173,7 +200,7 @@ CallOutcome Call(SiteState* state, Arrival&& arrival) {
 // Operands: the data (absent for a pure receive), an optional token, and the partition id. Results: the data (absent
 // for a pure send) and the optional token, whose buffer is the operand's. In a fused call operand and result i are
 // those of collective i, and there is no token. With a buffer for each block the call holds one collective, operand i
-// is block i of its data, and so is result i.
+// is block i of its data, and so is result i. A call with an epilogue holds one collective; TakeEpilogue says the rest.
 [[gnu::hot]] CallOutcome Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
                                     ffi::RemainingRets rets, ffi::Dictionary) {
   Arrival arrival = MakeArrival(run, device, *args.get<ffi::AnyBuffer>(args.size() - 1));
@@ -192,6 +219,7 @@ CallOutcome Call(SiteState* state, Arrival&& arrival) {
     arrival.participant.out = out->untyped_data();
     arrival.out_bytes = out->size_bytes();
   }
+  if (state->epilogue_operands >= 0) TakeEpilogue(*state, args, rets, &arrival);
   if (collectives > 1) arrival.further = std::make_unique<Arrival::Buffers[]>(collectives - 1);
   for (size_t i = 1; i < collectives; ++i) {
     ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(i);

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxring.plan import dtypes
 from jaxring.plan.collectives import CALLS, Collective, Pairs
+from jaxring.plan.epilogue import EpilogueSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ class CallSpec:
     and of a ragged call those of the whole operand. ``axes``: of the mesh, for people. ``timeout``: in seconds.
     ``site``: where the user called it. ``call``: tells the calls of one program apart. ``devices``: the device id of
     each partition, or None where the program does not know them. ``program``: tells programs apart. ``started``: it
-    runs on a stream of its own.
+    runs on a stream of its own. ``epilogue``: what is applied to the complete values of a reduction.
     """
 
     collective: str
@@ -50,6 +51,7 @@ class CallSpec:
     algorithm: str | None = None
     protocol: str | None = None
     started: bool = False
+    epilogue: EpilogueSpec | None = None
 
     @property
     def facts(self) -> Collective:
@@ -88,7 +90,10 @@ class CallSpec:
 
     def to_json(self) -> str:
         """Its text, the same in all processes. The engine reads ``collective`` and ``site`` in it."""
-        return _ENCODER.encode(vars(self))
+        fields = vars(self) | {"epilogue": self.epilogue and dataclasses.asdict(self.epilogue)}
+        if self.epilogue is None:
+            del fields["epilogue"]
+        return _ENCODER.encode(fields)
 
     @classmethod
     def from_json(cls, text: str) -> CallSpec:
@@ -96,6 +101,7 @@ class CallSpec:
         raw = json.loads(text)
         for name in ("shape", "devices"):
             raw[name] = None if raw[name] is None else tuple(raw[name])
+        raw["epilogue"] = EpilogueSpec.of(raw.get("epilogue"))
         raw["perm"] = tuple((source, target) for source, target in raw["perm"])
         return cls(**raw)
 
@@ -110,13 +116,14 @@ def attributes(
     started: bool = False,
     buffer_per_block: bool = False,
     shown: Sequence[str] = (),
+    epilogue: EpilogueSpec | None = None,
 ) -> dict[str, Any]:
     """The attributes of a custom call, typed as the handlers read them (``ffi/xla/cpu_handlers.cc``).
 
     ``specs``: the texts of the call's collectives. ``partitions``: partition ids, one row per group. ``timeout``: in
     seconds. ``buffer_per_block``: the operand and the result are an array for each block, instead of one of all blocks.
     ``shown``: the place of each collective in the program for people, where its spec does not hold it because processes
-    may differ in it.
+    may differ in it. ``epilogue``: its parameters and operands follow the operand, and its states the result.
     """
     return {
         # The engine makes an operation of each line.
@@ -130,4 +137,9 @@ def attributes(
         "started": started,
         **({"buffer_per_block": True} if buffer_per_block else {}),
         **({"shown": "\n".join(shown)} if shown else {}),
+        **(
+            {"epilogue_operands": np.int64(len(epilogue.further)), "epilogue_states": np.int64(epilogue.states)}
+            if epilogue
+            else {}
+        ),
     }

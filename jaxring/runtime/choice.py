@@ -48,6 +48,8 @@ def choose(
             processors=processors,
             network=network,
             profile=profile,
+            spread=1.0 if spec.epilogue is None else spec.epilogue.spread_share(spec.dtype),
+            own=spec.epilogue is not None and bool(spec.epilogue.further),
             **wishes,
         )
 

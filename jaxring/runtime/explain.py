@@ -21,6 +21,7 @@ class Decision:
     ``candidates``: ("algorithm/protocol", us), cheapest first: predicted, or measured where all of them are.
     ``outlook``: what the chosen one is predicted to take, what limits it, and its share of the speed of light.
     ``order``: the order of hosts in its rings and where it is from, "" where that is the order of ranks.
+    ``epilogue``: the functions that its schedule applies to complete values, "" where there are none.
     """
 
     collective: str
@@ -39,9 +40,11 @@ class Decision:
     candidates: tuple[tuple[str, float], ...]
     outlook: str = ""
     order: str = ""
+    epilogue: str = ""
 
     def __str__(self) -> str:
         what = f"{self.collective}({self.op})" if self.op else self.collective
+        what += f" with epilogue {self.epilogue}, of" if self.epilogue else ""
         ways = "+".join(self.transports)
         return (
             f"{what} {self.dtype} {shown(self.nbytes)} over {self.axes} at {self.site}: "
@@ -54,7 +57,11 @@ class Decision:
         """The JSON in the engine's records of this plan's operations: all but the reasons and the prices."""
         fields = dataclasses.asdict(self)
         return json.dumps(
-            {k: v for k, v in fields.items() if k not in ("reason", "candidates", "outlook", "order")},
+            {
+                k: v
+                for k, v in fields.items()
+                if k not in ("reason", "candidates", "outlook", "order") and (v or k != "epilogue")
+            },
             separators=(",", ":"),
         )
 

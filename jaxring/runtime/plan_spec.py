@@ -10,7 +10,8 @@ import jaxring._native as _native
 from jaxring.plan import dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.plan.collectives import COLLECTIVES
-from jaxring.plan.schedule import Schedule, Spec
+from jaxring.plan.epilogue import EpilogueSpec
+from jaxring.plan.schedule import Results, Schedule, Spec
 from jaxring.runtime import schedules
 from jaxring.settings import settings
 from jaxring.world import wire
@@ -36,7 +37,8 @@ class PlanSpec:
 
     ``collective`` has the name that schedules use, ``domains`` is the memory domain of each rank, and ``block`` is the
     number of elements of a block, 0 where blocks differ. ``order`` is the domains' in rings, empty for that of their
-    lowest ranks. In JSON the domains are called "nodes".
+    lowest ranks. ``epilogue``: what is applied to complete values. In JSON the domains are called "nodes", and a
+    plan with an epilogue has none.
     """
 
     collective: str
@@ -51,6 +53,7 @@ class PlanSpec:
     op: str | None
     block: int
     order: tuple[int, ...] = ()
+    epilogue: EpilogueSpec | None = None
 
     def schedule(self) -> Schedule:
         """The schedule of all ranks. Raises ValueError for an algorithm that does not exist."""
@@ -64,7 +67,7 @@ class PlanSpec:
             perm=self.perm,
             order=self.order,
         )
-        return schedules.schedule(self.half, spec)
+        return schedules.schedule(self.half, spec, Results.VALUES if self.epilogue is None else self.epilogue.results)
 
     def shape(self, plan: _native.PlanBuilder, links: int, across: bool = False) -> None:
         """Gives a plan its data, its shape and its protocol. ``across``: messages leave their host."""
@@ -72,11 +75,16 @@ class PlanSpec:
         divisor = len(self.domains) if self.op == "mean" else 0
         op = -1 if self.op is None else dtypes.REDUCE_OPS[self.op]
         plan.set_data(dtypes.dtype_code(self.dtype), op, divisor, self.block, self._exact())
+        if self.epilogue is not None:
+            further = [dtypes.dtype_code(each) for each in self.epilogue.further]
+            plan.set_epilogue(list(self.epilogue.functions), dtypes.dtype_code(self.epilogue.result), further)
         plan.set_shape(
             schedule.in_blocks, schedule.out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes
         )
         element = dtypes.element_bytes(self.dtype)
         widest = element if self.op is None else max(element, dtypes.accumulator_bytes(self.dtype))
+        if self.epilogue is not None:
+            widest = max(widest, dtypes.element_bytes(self.epilogue.result))
         tile = _tile_elements(self.protocol, element, widest * schedule.group, across)
         piece = _MEMORY_PIECE_BYTES if self.protocol == "memory" else _PIECE_BYTES
         plan.set_protocol(protocols.CPU[self.protocol], tile, links, piece)
@@ -96,6 +104,7 @@ class PlanSpec:
         """With the ranks' names."""
         fields = dataclasses.asdict(self)
         fields["nodes"] = fields.pop("domains")
+        del fields["epilogue"]
         return json.dumps(fields | {"names": list(names)}, separators=(",", ":"))
 
     @classmethod
@@ -110,7 +119,7 @@ class PlanSpec:
             raise ValueError("order is not a list")
         if not 1 <= len(domains) == len(names) <= _MOST_RANKS:
             raise ValueError(f"{len(domains)} nodes for {len(names)} names")
-        wanted = {field.name for field in dataclasses.fields(cls)} - {"domains", "order"}
+        wanted = {field.name for field in dataclasses.fields(cls)} - {"domains", "order", "epilogue"}
         if raw.keys() - wanted:
             raise ValueError(f"unexpected fields: {', '.join(sorted(map(ascii, raw.keys() - wanted)))[:200]}")
         if wanted - raw.keys():

@@ -108,6 +108,7 @@ class Planner:
             op=spec.op,
             block=0 if ragged else spec.block,
             order=order.domains,
+            epilogue=spec.epilogue,
         )
         schedule = plan_spec.schedule()
         local = [rank for rank, place in enumerate(placement) if place.process == process]
@@ -138,7 +139,7 @@ class Planner:
             everybody.append(name)
             plan.add_rank(place.process, place.device, name)
         plan_spec.add_tables(plan, ((rank, ranks[rank]) for rank in local))
-        if settings().save_operands:
+        if settings().save_operands and spec.epilogue is None:  # its operands are not saved
             plan.set_spec(plan_spec.to_json(everybody))
         if linked and not apart:
             use = Use(key, what, programs.of_call(request.spec), names)
@@ -160,6 +161,7 @@ class Planner:
             candidates=tuple(choice.candidates),
             outlook=choice.outlook,
             order=order.words,
+            epilogue=spec.epilogue.words if spec.epilogue else "",
         )
         plan.set_label(decision.label())
         record(decision)

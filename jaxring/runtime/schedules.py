@@ -11,15 +11,17 @@ import numpy as np
 from jaxring.plan import user
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.algorithms.halves import build_half
-from jaxring.plan.schedule import Schedule, Spec
+from jaxring.plan.epilogue import with_epilogue
+from jaxring.plan.schedule import Results, Schedule, Spec
 
 
 @functools.lru_cache(maxsize=256)
-def schedule(half: str, spec: Spec) -> Schedule:
-    """The schedule of a collective, or of one half of a message."""
+def schedule(half: str, spec: Spec, results: Results = Results.VALUES) -> Schedule:
+    """The schedule of a collective, with an epilogue where ``results`` are not plain values; or of half a message."""
     if half != "both":
         return build_half(spec, half)
-    return build(spec) if spec.algorithm in ALGORITHMS else user.build_user(spec)
+    built = build(spec) if spec.algorithm in ALGORITHMS else user.build_user(spec)
+    return built if results is Results.VALUES else with_epilogue(built, results)
 
 
 def normalise(ids: list[Any]) -> tuple[int, ...]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from jaxring.plan.epilogue import EpilogueSpec
 
 
 class Options(NamedTuple):
@@ -23,3 +26,5 @@ class Options(NamedTuple):
     started: bool = False
     # Of ragged_all_to_all: no row goes to two ranks, so that its transpose is one, too.
     disjoint: bool = False
+    # Of a reduction: what its schedule applies to complete values.
+    epilogue: EpilogueSpec | None = None

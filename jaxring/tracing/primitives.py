@@ -123,6 +123,11 @@ def _check_for_cpus(what: str, options: Options) -> None:
 
 def _check_for_gpus(what: str, options: Options, dtype: Any) -> None:
     """Errors for what the CUDA engine does not do: ValueError for the algorithm, TypeError for a reduction's dtype."""
+    if options.epilogue is not None:
+        raise ValueError(
+            f"jaxring.{what.removeprefix('epilogue_')}: epilogues are for ranks on CPUs; on GPUs leave out epilogue= "
+            "and apply the function to the result, which XLA fuses with what follows."
+        )
     algorithm = ALGORITHMS.get(options.algorithm or "")
     if algorithm is not None and "GPU" not in algorithm.engines:
         raise ValueError(

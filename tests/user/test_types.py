@@ -62,7 +62,7 @@ def test_it_names_every_public_function() -> None:
     tree = ast.parse(PROGRAM.read_text(encoding="utf-8"))
     named = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     public = {f"jaxring.{name}" for name in jaxring.__all__ if name != "__version__"}
-    for module in ("data_parallel", "lax", "moe", "optax", "profiler", "recovery", "sharded"):
+    for module in ("data_parallel", "epilogues", "lax", "moe", "optax", "profiler", "recovery", "sharded"):
         found = importlib.import_module(f"jaxring.{module}")
         names = getattr(found, "__all__", None) or [
             name
@@ -76,6 +76,6 @@ def test_it_names_every_public_function() -> None:
             if callable(value := getattr(found, name)) and value is not getattr(jaxring, name, None)
         }
     # By functions that say their types.
-    made = {"recovery.Membership", "optax.CompressedMeanState", "optax.DilocoState"}
+    made = {"epilogues.Epilogue", "recovery.Membership", "optax.CompressedMeanState", "optax.DilocoState"}
     only_in_newer_jax = {"jaxring.lax.psum_scatter_start"}
     assert public - named - only_in_newer_jax == {f"jaxring.{name}" for name in made}

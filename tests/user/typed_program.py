@@ -46,6 +46,14 @@ def collectives(x: jax.Array) -> jax.Array:
     total += jaxring.reproducible_sum(x, "x") + jaxring.pcast(jnp.ones(()), "x", to="varying")
     total += jaxring.all_gather(x, "x", algorithm="everybody").sum(0)
     pair: dict[str, jax.Array] = jaxring.all_reduce({"a": x, "b": x}, "x", compress="int8", seed=1)
+    after = jaxring.epilogues.scale(0.5).then(jaxring.epilogues.clip(-1.0, 1.0)).then(jaxring.epilogues.cast(x.dtype))
+    total += jaxring.all_reduce(x, "x", epilogue=after)
+    whole = jaxring.all_gather(x, "x", tiled=True)
+    x, trace = jaxring.reduce_scatter(
+        whole, "x", tiled=True, epilogue=jaxring.epilogues.sgd(x, 0.1, momentum=0.9, trace=jnp.zeros_like(x))
+    )
+    adam = jaxring.epilogues.adam(x, trace, trace**2, 1, 0.1)
+    total += sum(jaxring.reduce_scatter(whole, "x", tiled=True, epilogue=adam))
     return total + pair["a"] + jaxring.barrier("x").astype(x.dtype).sum()
 
 

@@ -52,10 +52,10 @@ void CombineWide(const Plan& plan, const std::vector<Source>& sources, const std
 }  // namespace
 
 void Combine(const Plan& plan, const std::vector<Source>& sources, const std::vector<Destination>& destinations,
-             uint64_t elements, bool final) {
+             uint64_t elements, size_t bytes, bool final) {
   const uint64_t divisor = final ? plan.divisor : 0;
   for (const Destination& destination : destinations) {
-    if (destination.fresh) PopulatePages(destination.data, elements * plan.element_bytes);
+    if (destination.fresh) PopulatePages(destination.data, elements * bytes);
   }
   const bool narrow = plan.partial_bytes == plan.element_bytes || (AllRaw(sources) && AllRaw(destinations));
   if (!narrow) return CombineWide(plan, sources, destinations, elements, divisor);
@@ -75,14 +75,14 @@ void Combine(const Plan& plan, const std::vector<Source>& sources, const std::ve
   std::vector<void*>& first = kept.empty() ? streamed : kept;
   const bool exact = plan.exact && final;
   if (sources.size() == 1 && divisor == 0 && !exact) {
-    CopyMany(first.data(), first.size(), in[0], elements * plan.element_bytes, kept.empty());
+    CopyMany(first.data(), first.size(), in[0], elements * bytes, kept.empty());
   } else {
     const ScopedFloatMode mode(kIeeeFloatMode);
     (exact ? plan.kernels->sum_exactly : plan.kernels->fold_many)(first.data(), first.size(), in.data(), in.size(),
                                                                   elements, divisor, kept.empty());
   }
   if (streamed.empty()) return;
-  if (!kept.empty()) CopyMany(streamed.data(), streamed.size(), kept[0], elements * plan.element_bytes, true);
+  if (!kept.empty()) CopyMany(streamed.data(), streamed.size(), kept[0], elements * bytes, true);
   StreamFence();
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/operation/operation.h"
 #include "plan/plan.h"
 
 namespace jaxring {
@@ -21,8 +22,20 @@ struct Destination {
 };
 
 // Folds the sources from left to right. With `final`, mean's division is applied. Sources and destinations hold
-// `elements`; a destination may be exactly one of the sources.
+// `elements`, of `bytes` each where they are not partial; a destination may be exactly one of the sources.
 [[gnu::hot]] void Combine(const Plan& plan, const std::vector<Source>& sources,
-                          const std::vector<Destination>& destinations, uint64_t elements, bool final);
+                          const std::vector<Destination>& destinations, uint64_t elements, size_t bytes, bool final);
+
+// A rank's buffers of the plan's epilogue, and which of their elements is the first of a step's.
+struct EpilogueAt {
+  const EpilogueBuffers& buffers;
+  uint64_t first;
+};
+
+// As Combine of a final value, with the plan's epilogue. Everything is read and written once: what lies between stays
+// in the first-level cache. Destinations hold results, and none is partial.
+[[gnu::hot]] void CombineWithEpilogue(const Plan& plan, const std::vector<Source>& sources,
+                                      const std::vector<Destination>& destinations, const EpilogueAt& at,
+                                      uint64_t elements);
 
 }  // namespace jaxring

@@ -1,5 +1,6 @@
 #include "engine/operation/interpreter.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -87,8 +88,8 @@ bool Interpreter::TryStep(Operation& op, Lane& lane, const Step& step) {
   if (elements == 0) return true;
   if (step.flags & StepFlag::kZero) {
     const Destination zeros = Result(op, lane.local, step.dst_chunk, lane.tile, false);
-    if (zeros.fresh) PopulatePages(zeros.data, elements * plan.element_bytes);
-    std::memset(zeros.data, 0, elements * plan.element_bytes);
+    if (zeros.fresh) PopulatePages(zeros.data, elements * plan.result_bytes());
+    std::memset(zeros.data, 0, elements * plan.result_bytes());
     return true;
   }
   uint32_t message_sends = 0;
@@ -140,7 +141,7 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     } else {
       Claim claim;
       if (!Receive(op, lane, entry, &claim)) return give_back();
-      Expect(op, table, rank, claim, elements * (recv_partial ? plan.partial_bytes : plan.element_bytes));
+      Expect(op, table, rank, claim, elements * (recv_partial ? plan.partial_bytes : plan.source_bytes(step)));
       work.claims.push_back(std::move(claim));
       if (op.failed()) return give_back();
       work.sources.push_back({work.claims.back().data, recv_partial});
@@ -165,8 +166,8 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     lane.value = lane.blocks->data(lane.block);
   } else if (message_sends > 1) {
     if (work.destinations.empty() || work.destinations[0].partial != send_partial) {
-      if (!Enlarge(op, lane, &lane.staging, plan.tile_elements * plan.partial_bytes, "to send from"))
-        return give_back();
+      const size_t widest = std::max(plan.partial_bytes, plan.result_bytes());
+      if (!Enlarge(op, lane, &lane.staging, plan.tile_elements * widest, "to send from")) return give_back();
       work.destinations.push_back({lane.staging.data(), send_partial});
     }
     lane.value = static_cast<const char*>(work.destinations.back().data);
@@ -191,13 +192,21 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
   if (plan.out_blocks == 1 && work.destinations.size() <= 2) {
     for (Destination& destination : work.destinations) destination.stream = destination.stream && !destination.fresh;
   }
-  Combine(plan, work.sources, work.destinations, elements, step.flags & StepFlag::kFinal);
+  if (step.flags & StepFlag::kEpilogue) {
+    const bool in_output = dst == Buffer::kOutput;
+    const uint64_t first = in_output ? op.Tile(lane.local, dst, step.dst_chunk, lane.tile).first : 0;
+    CombineWithEpilogue(plan, work.sources, work.destinations, {*op.participant(lane.local).epilogue, first}, elements);
+  } else {
+    Combine(plan, work.sources, work.destinations, elements, plan.destination_bytes(step),
+            step.flags & StepFlag::kFinal);
+  }
   for (Claim& claim : work.claims) {
     ++lane.flows[claim.flow].received;
     if (claim.ring != nullptr) claim.ring->Release(claim.position);
   }
   if (ring != nullptr) {
-    Publish(op, lane, send_entry, *ring, position, elements * (send_partial ? plan.partial_bytes : plan.element_bytes));
+    const size_t element = send_partial ? plan.partial_bytes : plan.destination_bytes(step);
+    Publish(op, lane, send_entry, *ring, position, elements * element);
   }
   work.claims.clear();
   return true;

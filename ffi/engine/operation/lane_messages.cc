@@ -170,7 +170,8 @@ void Interpreter::LeaveBlock(Lane& lane) {
 bool Interpreter::SendRest(Operation& op, Lane& lane, const Step& step, uint64_t elements) {
   const Plan& plan = op.plan();
   const RankTable& table = plan.locals[lane.local];
-  const size_t bytes = elements * ((step.flags & StepFlag::kSendPartial) ? plan.partial_bytes : plan.element_bytes);
+  const size_t bytes =
+      elements * ((step.flags & StepFlag::kSendPartial) ? plan.partial_bytes : plan.destination_bytes(step));
   for (; lane.sends_done < step.send_count; ++lane.sends_done) {
     const uint32_t entry = step.send_begin + lane.sends_done;
     if (Peer::memory(table.peers[entry])) continue;

@@ -55,6 +55,17 @@ struct Extents {
   std::string invalid;  // why the numbers are invalid; fails the operation on all local ranks
 };
 
+// One rank's buffers of an epilogue.
+struct EpilogueBuffers {
+  struct Buffer {
+    char* data;
+    uint64_t bytes;
+  };
+  Buffer parameters;
+  std::vector<Buffer> further;  // what the functions read
+  std::vector<Buffer> states;   // where they leave their states; may be the memory of those of `further`
+};
+
 // One rank's buffers. XLA owns them until `done` is called; nothing touches them afterwards.
 struct Participant {
   int rank = 0;
@@ -65,6 +76,7 @@ struct Participant {
   // If each block is a buffer of its own: the operand's blocks, then the result's; `in` and `out` are the first of
   // each. Null where blocks follow each other in memory.
   std::unique_ptr<char*[]> blocks;
+  std::unique_ptr<EpilogueBuffers> epilogue;  // if the plan has one
   Completion done;
   bool done_is_quick = false;        // the thread that ends the operation may call `done` directly
   bool waits = false;                // the thread that brought it does nothing else until the end
@@ -150,6 +162,7 @@ class Operation {
   struct Span {
     char* data = nullptr;
     uint64_t elements = 0;
+    uint64_t first = 0;  // the place of its first element in the buffer
   };
   [[gnu::hot]] Span Tile(uint32_t local, Buffer buffer, int32_t chunk, uint64_t tile) const;
 

@@ -5,8 +5,10 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/cases.h"
@@ -64,7 +66,7 @@ void Check(size_t source_count, const std::vector<int>& flags, bool in_place, ui
     destinations.push_back({outputs[d].data(), false, (flags[d] & 1) != 0, (flags[d] & 2) != 0});
   }
   const Plan plan = SumPlan(divisor, exact);
-  Combine(plan, sources, destinations, kElements, true);
+  Combine(plan, sources, destinations, kElements, sizeof(float), true);
   for (Place& place : outputs) {
     for (size_t i = 0; i < kElements; ++i) {
       CHECK_EQ(place.data()[i], divisor == 0 ? want[i] : want[i] / static_cast<float>(divisor));
@@ -90,9 +92,68 @@ CASE("sums into every kind of destination") {
   }
 }
 
+// An epilogue reads the elements of its operands from where the step's begin, and writes nothing outside of its states.
+void CheckEpilogue(const std::vector<int>& flags, DType result, bool exact) {
+  constexpr size_t kFirst = 17;
+  Plan plan = SumPlan(2, exact);
+  plan.epilogue = MakeEpilogue({"scale", "momentum"}, DType::kF32, result, {result, DType::kF32});
+  const size_t bytes = plan.result_bytes();
+  std::vector<Place> inputs(2), outputs(flags.size());
+  // Room for the elements before the step's.
+  std::vector<float> all_trace(kFirst + kElements), scalars = {4, 0.5, 0, 2, 0};
+  std::vector<char> all_params((kFirst + kElements) * bytes);
+  std::vector<float> wide_params(kFirst + kElements);
+  for (size_t i = 0; i < wide_params.size(); ++i) {
+    wide_params[i] = static_cast<float>(i % 32);
+    all_trace[i] = static_cast<float>(i % 16);
+  }
+  plan.epilogue->result->store(all_params.data(), wide_params.data(), wide_params.size(), 0);
+  std::vector<Source> sources;
+  for (size_t s = 0; s < 2; ++s) {
+    for (size_t i = 0; i < kElements; ++i) inputs[s].data()[i] = static_cast<float>((i * 7 + s) % 4 * 2);
+    sources.push_back({inputs[s].data(), false});
+  }
+  std::vector<Destination> destinations;
+  for (size_t d = 0; d < flags.size(); ++d) {
+    destinations.push_back({outputs[d].data(), false, (flags[d] & 1) != 0, (flags[d] & 2) != 0});
+  }
+  EpilogueBuffers buffers;
+  auto buffer = [](auto& values) {
+    return EpilogueBuffers::Buffer{reinterpret_cast<char*>(values.data()), values.size() * sizeof(values[0])};
+  };
+  buffers.parameters = buffer(scalars);
+  buffers.further = {buffer(all_params), buffer(all_trace)};
+  const std::vector<float> before = all_trace;
+  buffers.states = {buffer(all_trace)};
+  CombineWithEpilogue(plan, sources, destinations, {buffers, kFirst}, kElements);
+  std::vector<float> found(kElements);
+  for (Place& place : outputs) {
+    plan.epilogue->result->load(found.data(), place.data(), kElements);
+    for (size_t i = 0; i < kElements; ++i) {
+      const float gradient = 4 * (inputs[0].data()[i] + inputs[1].data()[i]) / 2;
+      const float next = gradient + 2 * before[kFirst + i];
+      CHECK_EQ(all_trace[kFirst + i], next);
+      CHECK_EQ(found[i], wide_params[kFirst + i] - 0.5f * next);
+    }
+    if (bytes == sizeof(float)) place.CheckGuards();
+  }
+  for (size_t i = 0; i < kFirst; ++i) CHECK_EQ(all_trace[i], before[i]);
+}
+
+CASE("an epilogue reaches every kind of destination") {
+  for (bool exact : {false, true}) {
+    for (DType result : {DType::kF32, DType::kF16}) {
+      CheckEpilogue({0}, result, exact);
+      CheckEpilogue({3}, result, exact);
+      CheckEpilogue({1, 0, 3, 2}, result, exact);
+    }
+  }
+}
+
 // What CheckPlan says of a plan of two ranks of one process whose first rank has one step.
-std::string Refusal(bool exact, uint8_t flags) {
+std::string Refusal(bool exact, uint8_t flags, std::shared_ptr<const PlanEpilogue> epilogue = nullptr) {
   Plan plan = SumPlan(0, exact);
+  plan.epilogue = std::move(epilogue);
   plan.block_elements = 8;
   plan.tile_elements = 8;
   plan.ranks = {{0, 0, "rank 0"}, {0, 1, "rank 1"}};
@@ -119,6 +180,44 @@ CASE("a plan of exact sums rounds once") {
   CHECK_EQ(Refusal(true, 0), std::string("rank 0, step 0: it rounds a part of an exact sum"));
   CHECK_EQ(Refusal(true, StepFlag::kFinal | StepFlag::kRecvPartial),
            std::string("rank 0, step 0: it has partial results of an exact sum"));
+}
+
+CASE("a plan with an epilogue applies it to complete values only") {
+  const auto scale = MakeEpilogue({"scale"}, DType::kF32, DType::kBF16, {});
+  const uint8_t applied = StepFlag::kFinal | StepFlag::kEpilogue;
+  CHECK_EQ(Refusal(false, applied, scale), std::string());
+  const std::string early =
+      "rank 0, step 0: it applies an epilogue to a value that is not complete, or the plan has none";
+  CHECK_EQ(Refusal(false, applied), early);
+  CHECK_EQ(Refusal(false, StepFlag::kEpilogue, scale), early);
+  CHECK_EQ(Refusal(false, applied | StepFlag::kSendPartial, scale), early);
+  CHECK_EQ(Refusal(false, StepFlag::kFinal, scale),
+           std::string("rank 0, step 0: it completes a value without the plan's epilogue"));
+  CHECK_EQ(Refusal(false, 0, scale),
+           std::string("rank 0, step 0: it writes to the output without the plan's epilogue"));
+}
+
+// What MakeEpilogue says of functions and dtypes.
+std::string Unfit(const std::vector<std::string>& functions, DType data, DType result, const std::vector<DType>& more) {
+  try {
+    MakeEpilogue(functions, data, result, more);
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+CASE("functions and dtypes fit each other") {
+  const DType f32 = DType::kF32, f64 = DType::kF64;
+  CHECK_EQ(Unfit({"scale", "adam"}, DType::kBF16, f32, {f32, f32, f32}), std::string());
+  CHECK_EQ(Unfit({"cube"}, f32, f32, {}), std::string("there is no epilogue 'cube'"));
+  CHECK_EQ(Unfit({"adam"}, f32, f32, {f32, f32}), std::string("the epilogue 'adam' needs more operands"));
+  CHECK_EQ(Unfit({"sgd"}, f32, f32, {f32, f32}), std::string("an epilogue has operands that no function takes"));
+  CHECK_EQ(Unfit({"sgd"}, f32, f32, std::vector<DType>(9, f32)), std::string("an epilogue has too many operands"));
+  const std::string otherwise = "an epilogue's dtype is no float, or accumulates otherwise than the data";
+  CHECK_EQ(Unfit({"cast"}, f32, f64, {}), otherwise);
+  CHECK_EQ(Unfit({"scale"}, DType::kInt32, DType::kInt32, {}), otherwise);
+  CHECK_EQ(Unfit({"sgd"}, f64, f64, {f32}), otherwise);
 }
 
 }  // namespace

@@ -71,6 +71,7 @@ def custom_call(
         call=ctx.module_context.new_channel(),
         devices=devices,
         program=fingerprint(ctx.module_context, operands),
+        epilogue=options.epilogue,
     )
     text = spec.to_json()
     # A capture cannot read the partition id, from which a program over an abstract mesh learns its ranks.
@@ -97,6 +98,7 @@ def custom_call(
                     options.timeout,
                     row_elements=row_elements,
                     started=bool(options.started),
+                    epilogue=options.epilogue,
                 ),
             )
         call: Any = results[0].owner

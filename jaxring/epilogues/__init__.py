@@ -1,0 +1,151 @@
+"""Functions that a reduction applies to its complete values before it spreads them: the argument ``epilogue``.
+
+``jaxring.all_reduce(x, "data", epilogue=jaxring.epilogues.scale(0.125))`` is ``0.125 * jaxring.all_reduce(x, "data")``
+without a pass over the result, rounded once. docs/concepts/epilogues.md says what it saves, and how exact it is.
+
+Parameters are numbers or scalars, which may be traced. Functions follow each other by `Epilogue.then`: cast, sgd and
+adam can only come last. Values are float8_e4m3fn, float8_e5m2, bfloat16, float16 or float32, which are computed in
+float32; or float64.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxring.epilogues.functions import FUNCTIONS, Function
+
+if TYPE_CHECKING:
+    from jax.typing import ArrayLike, DTypeLike
+
+__all__ = ["Epilogue", "adam", "cast", "clip", "scale", "sgd"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Epilogue:
+    """What a reduction applies to its complete values: made by the functions of this module, passed as ``epilogue``.
+
+    ``functions`` are applied one after the other. ``parameters`` are theirs, in order, and so are ``further``: pytrees
+    of operands and states, with the structure of the reduction's result. ``dtype``: the result's, where that changes.
+    """
+
+    functions: tuple[Function, ...]
+    parameters: tuple[ArrayLike, ...] = ()
+    further: tuple[Any, ...] = ()
+    dtype: np.dtype[Any] | None = None
+
+    def then(self, after: Epilogue) -> Epilogue:
+        """This, and ``after`` applied to what it gives. ValueError if this is a cast or an optimiser's step."""
+        if not isinstance(after, Epilogue):
+            raise TypeError(f"jaxring.epilogues: then takes an epilogue, such as scale(0.5), not {after!r}.")
+        last = self.functions[-1]
+        if self.dtype is not None or last.further:
+            raise ValueError(
+                f"jaxring.epilogues: nothing can follow {last.name}, so make it the last: "
+                f"{after.functions[0].name}(...).then({last.name}(...))."
+            )
+        return Epilogue(
+            self.functions + after.functions,
+            self.parameters + after.parameters,
+            after.further,
+            after.dtype,
+        )
+
+
+def scale(factor: ArrayLike) -> Epilogue:
+    """Multiplies by ``factor``, a number or a scalar."""
+    return Epilogue((FUNCTIONS["scale"],), (_scalar("scale", "factor", factor),))
+
+
+def clip(low: ArrayLike, high: ArrayLike) -> Epilogue:
+    """Clips each element to ``low`` and ``high``, as `jax.numpy.clip`: NaN stays NaN."""
+    if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low > high:
+        raise ValueError(f"jaxring.epilogues.clip: low={low} is greater than high={high}; exchange them.")
+    return Epilogue((FUNCTIONS["clip"],), (_scalar("clip", "low", low), _scalar("clip", "high", high)))
+
+
+def cast(dtype: DTypeLike) -> Epilogue:
+    """Rounds to ``dtype`` once, from the accumulators: what is spread has that many bytes.
+
+    Float dtypes become each other, except float64, which stays float64.
+    """
+    return Epilogue((FUNCTIONS["cast"],), dtype=np.dtype(dtype))
+
+
+def sgd(
+    params: Any,
+    learning_rate: ArrayLike,
+    *,
+    momentum: ArrayLike | None = None,
+    trace: Any = None,
+    nesterov: bool = False,
+    weight_decay: ArrayLike = 0.0,
+) -> Epilogue:
+    """A step of stochastic gradient descent, for `jaxring.reduce_scatter` of gradients: gives the new ``params``.
+
+    ``params``: a pytree with the shapes of the reduced gradients' shards. With ``momentum`` the result is
+    ``(params, trace)``; ``trace`` is the pytree of the last step, zeros at first. As `optax.sgd`, with a
+    ``weight_decay`` that is added to the gradient (`optax.add_decayed_weights` before it). The results have the dtypes
+    of ``params`` and ``trace``, which may be wider than the gradients'.
+    """
+    rate, decay = _scalar("sgd", "learning_rate", learning_rate), _scalar("sgd", "weight_decay", weight_decay)
+    if momentum is None:
+        if trace is not None or nesterov:
+            raise ValueError("jaxring.epilogues.sgd: trace and nesterov are for momentum; pass it, or leave them out.")
+        return Epilogue((FUNCTIONS["sgd"],), (rate, decay), (params,))
+    if trace is None:
+        raise ValueError(
+            "jaxring.epilogues.sgd: momentum needs trace, the second result of the last step; at first "
+            "jax.tree.map(jnp.zeros_like, params)."
+        )
+    parameters = (rate, decay, _scalar("sgd", "momentum", momentum), float(nesterov))
+    return Epilogue((FUNCTIONS["momentum"],), parameters, (params, trace))
+
+
+def adam(
+    params: Any,
+    mu: Any,
+    nu: Any,
+    step: ArrayLike,
+    learning_rate: ArrayLike,
+    *,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    weight_decay: ArrayLike = 0.0,
+) -> Epilogue:
+    """A step of Adam, for `jaxring.reduce_scatter` of gradients: gives the new ``(params, mu, nu)``.
+
+    ``params``, ``mu``, ``nu``: pytrees with the shapes of the reduced gradients' shards; the moments are zeros at
+    first. ``step``: 1 at the first step. As `optax.adamw` (`optax.adam` for ``weight_decay=0``) and
+    `optax.apply_updates`. The results have the dtypes of their operands, which may be wider than the gradients'.
+    """
+    names = ("learning_rate", "weight_decay", "b1", "b2", "eps", "step")
+    given = (learning_rate, weight_decay, b1, b2, eps, step)
+    rate, decay, first, second, epsilon, number = (
+        _scalar("adam", name, value) for name, value in zip(names, given, strict=True)
+    )
+    if isinstance(number, (int, float)) and number < 1:
+        raise ValueError(f"jaxring.epilogues.adam: step={number} must be 1 at the first step.")
+    ones = [1 - decays for decays in (first, second)]
+    unbias = [1 - decays**number for decays in (first, second)]
+    parameters = (rate, decay, first, ones[0], second, ones[1], *unbias, epsilon)
+    return Epilogue((FUNCTIONS["adam"],), parameters, (params, mu, nu))
+
+
+def _scalar(what: str, name: str, value: Any) -> Any:
+    """``value`` if it is a number or a real scalar. TypeError otherwise."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    if not hasattr(value, "dtype") or getattr(value, "shape", None) != ():
+        raise TypeError(f"jaxring.epilogues.{what}: {name} must be a number or a scalar array, not {_shown(value)}.")
+    if not (jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)):
+        raise TypeError(f"jaxring.epilogues.{what}: {name} must be real, not {value.dtype}.")
+    return value
+
+
+def _shown(value: Any) -> str:
+    return f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else repr(value)[:80]
