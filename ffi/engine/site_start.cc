@@ -19,7 +19,9 @@ bool Site::Fits(const Plan& plan, size_t collective, Instance& instance) {
     if (came->participant.extents) continue;
     const Arrival::Buffers buffers = came->Of(collective);
     if ((plan.half != Half::kRecv && buffers.in_bytes != plan.in_bytes()) ||
-        (plan.half != Half::kSend && buffers.out_bytes != plan.out_bytes()) || !EpilogueFits(plan, came->participant)) {
+        (plan.half != Half::kSend && buffers.out_bytes != plan.out_bytes()) ||
+        ((plan.epilogue != nullptr || came->participant.epilogue != nullptr) &&
+         !EpilogueFits(plan, came->participant))) {
       FailAll(instance,
               Status::Error(Code::kInternal, plan.what + ": buffers of " + std::to_string(buffers.in_bytes) + " and " +
                                                  std::to_string(buffers.out_bytes) + " bytes do not fit the plan"));
@@ -31,7 +33,7 @@ bool Site::Fits(const Plan& plan, size_t collective, Instance& instance) {
 
 bool Site::EpilogueFits(const Plan& plan, const Participant& participant) {
   const EpilogueBuffers* buffers = participant.epilogue.get();
-  if (plan.epilogue == nullptr || buffers == nullptr) return plan.epilogue == nullptr && buffers == nullptr;
+  if (plan.epilogue == nullptr || buffers == nullptr) return false;
   const PlanEpilogue& epilogue = *plan.epilogue;
   if (buffers->parameters.bytes != epilogue.parameter_bytes() || buffers->further.size() != epilogue.further.size() ||
       buffers->states.size() != epilogue.states) {

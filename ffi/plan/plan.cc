@@ -54,6 +54,7 @@ void Plan::Seal() {
   bounds.clear();
   for (int p = 0; p <= pieces; ++p) bounds.push_back(PieceBegin(p));
   tiles = Tiles();
+  output_bytes = result_bytes();
   local_of_rank.assign(ranks.size(), -1);
   for (size_t i = 0; i < locals.size(); ++i) local_of_rank.at(locals[i].rank) = static_cast<int>(i);
   auto empty = [this](uint8_t buffer, int32_t chunk) {

@@ -74,6 +74,7 @@ struct Plan {
   std::vector<int> local_of_rank;       // -1: another process
   std::vector<uint64_t> bounds;         // pieces + 1: `PieceBegin` of each
   uint64_t tiles = 0;                   // `Tiles()`
+  size_t output_bytes = 0;              // `result_bytes()`
   bool sends_first = false;             // its ranks send all that they have to before they need anything
   std::shared_ptr<ProgramLatch> latch;  // may be null
   // Owned by the recorder, under its lock: where it wrote `what` and `label`, and their length.
@@ -104,6 +105,8 @@ struct Plan {
   // Bytes of an element in the messages and buffers from which a step reads whole values. The output, and messages for
   // it or from it, hold results.
   size_t source_bytes(const Step& step) const {
+    if (epilogue == nullptr) [[likely]]
+      return element_bytes;
     const bool results =
         step.src_buffer == static_cast<uint8_t>(Buffer::kOutput) ||
         (step.dst_buffer == static_cast<uint8_t>(Buffer::kOutput) && !(step.flags & StepFlag::kEpilogue));

@@ -193,9 +193,14 @@ bool Interpreter::Make(Operation& op, Lane& lane, const Step& step, uint64_t ele
     for (Destination& destination : work.destinations) destination.stream = destination.stream && !destination.fresh;
   }
   if (step.flags & StepFlag::kEpilogue) {
-    const bool in_output = dst == Buffer::kOutput;
-    const uint64_t first = in_output ? op.Tile(lane.local, dst, step.dst_chunk, lane.tile).first : 0;
-    CombineWithEpilogue(plan, work.sources, work.destinations, {*op.participant(lane.local).epilogue, first}, elements);
+    const Participant& participant = op.participant(lane.local);
+    uint64_t first = 0;  // no matter where the result goes elsewhere: then there are no operands
+    if (dst == Buffer::kOutput) {
+      const char* begin = static_cast<const char*>(participant.out);
+      first =
+          static_cast<uint64_t>(op.Tile(lane.local, dst, step.dst_chunk, lane.tile).data - begin) / plan.result_bytes();
+    }
+    CombineWithEpilogue(plan, work.sources, work.destinations, {*participant.epilogue, first}, elements);
   } else {
     Combine(plan, work.sources, work.destinations, elements, plan.destination_bytes(step),
             step.flags & StepFlag::kFinal);

@@ -195,8 +195,8 @@ Operation::Span Operation::Tile(uint32_t local, Buffer buffer, int32_t chunk, ui
   }
   uint64_t skip = tile * plan.tile_elements;
   if (skip >= length) return {base, 0};
-  const size_t element = buffer == Buffer::kInput ? plan.element_bytes : plan.result_bytes();
-  return {base + (begin + skip) * element, std::min(plan.tile_elements, length - skip), begin + skip};
+  const size_t element = buffer == Buffer::kInput ? plan.element_bytes : plan.output_bytes;
+  return {base + (begin + skip) * element, std::min(plan.tile_elements, length - skip)};
 }
 
 }  // namespace jaxring

@@ -69,9 +69,9 @@ struct EpilogueBuffers {
 // One rank's buffers. XLA owns them until `done` is called; nothing touches them afterwards.
 struct Participant {
   int rank = 0;
+  Pages pages = Pages::kPresent;  // of `out`
   const void* in = nullptr;
   void* out = nullptr;
-  Pages pages = Pages::kPresent;  // of `out`
   std::unique_ptr<Extents> extents;
   // If each block is a buffer of its own: the operand's blocks, then the result's; `in` and `out` are the first of
   // each. Null where blocks follow each other in memory.
@@ -162,7 +162,6 @@ class Operation {
   struct Span {
     char* data = nullptr;
     uint64_t elements = 0;
-    uint64_t first = 0;  // the place of its first element in the buffer
   };
   [[gnu::hot]] Span Tile(uint32_t local, Buffer buffer, int32_t chunk, uint64_t tile) const;
 
