@@ -78,6 +78,7 @@ class Checker {
     if (length == kUnwritten) Fail("it has no chunk in memory or scratch, so its length is unknown");
     if (step.flags & StepFlag::kZero) {
       if (dst != Buffer::kOutput) Fail("a ZERO step's destination is not the output");
+      if (kind != StepKind::kMove) Fail("a ZERO step is a MOVE");
       return;
     }
     if (kind == StepKind::kGather) return Gather(step, recv, send, src, dst);

@@ -151,7 +151,8 @@ CASE("an epilogue reaches every kind of destination") {
 }
 
 // What CheckPlan says of a plan of two ranks of one process whose first rank has one step.
-std::string Refusal(bool exact, uint8_t flags, std::shared_ptr<const PlanEpilogue> epilogue = nullptr) {
+std::string Refusal(bool exact, uint8_t flags, std::shared_ptr<const PlanEpilogue> epilogue = nullptr,
+                    StepKind kind = StepKind::kReduce) {
   Plan plan = SumPlan(0, exact);
   plan.epilogue = std::move(epilogue);
   plan.block_elements = 8;
@@ -159,7 +160,7 @@ std::string Refusal(bool exact, uint8_t flags, std::shared_ptr<const PlanEpilogu
   plan.ranks = {{0, 0, "rank 0"}, {0, 1, "rank 1"}};
   RankTable table;
   table.rank = 0;
-  table.steps = {{static_cast<uint8_t>(StepKind::kReduce), flags, static_cast<uint8_t>(Buffer::kInput),
+  table.steps = {{static_cast<uint8_t>(kind), flags, static_cast<uint8_t>(Buffer::kInput),
                   static_cast<uint8_t>(Buffer::kOutput), 0, 0, 0, 0, 2, 0}};
   table.lane_begin = {0, 1};
   table.peers = {0, 1 | Peer::kMemory};
@@ -195,6 +196,13 @@ CASE("a plan with an epilogue applies it to complete values only") {
            std::string("rank 0, step 0: it completes a value without the plan's epilogue"));
   CHECK_EQ(Refusal(false, 0, scale),
            std::string("rank 0, step 0: it writes to the output without the plan's epilogue"));
+}
+
+CASE("a step that fills with zeros does nothing else") {
+  CHECK_EQ(Refusal(false, StepFlag::kZero, nullptr, StepKind::kMove), std::string());
+  // It would be played as one that gathers, of which nothing else has been checked.
+  CHECK_EQ(Refusal(false, StepFlag::kZero, nullptr, StepKind::kGather),
+           std::string("rank 0, step 0: a ZERO step is a MOVE"));
 }
 
 // What MakeEpilogue says of functions and dtypes.
