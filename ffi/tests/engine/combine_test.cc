@@ -150,6 +150,41 @@ CASE("an epilogue reaches every kind of destination") {
   }
 }
 
+// The bits of what function `row` of the instruction set in use makes of some values, and of its states.
+template <class T>
+std::string BitsOf(size_t row) {
+  constexpr size_t kSize = 37, kRoom = kSize + 64;  // with room for the end of a vector
+  const Epilogue& function = Epilogues()[row];
+  std::vector<std::vector<T>> arrays(1 + function.operands + function.states, std::vector<T>(kRoom));
+  for (size_t a = 0; a < arrays.size(); ++a) {
+    for (size_t i = 0; i < kSize; ++i) arrays[a][i] = T(1) / T(3 + (i * 13 + a * 5) % 29) - T(a == 0) / 20;
+  }
+  std::vector<T> parameters;
+  for (size_t p = 0; p < function.parameters; ++p) parameters.push_back(T(1) / T(p + 3));
+  std::vector<void*> further;
+  for (size_t a = 1; a < arrays.size(); ++a) further.push_back(arrays[a].data());
+  (sizeof(T) == 4 ? function.on_floats : function.on_doubles)(arrays[0].data(), further.data(), parameters.data(),
+                                                              kSize);
+  std::string bits = function.name;
+  for (const std::vector<T>& array : arrays)
+    bits.append(reinterpret_cast<const char*>(array.data()), kSize * sizeof(T));
+  return bits;
+}
+
+CASE("every instruction set gives an epilogue the same bits") {
+  const std::string best = InstructionSet();
+  for (size_t row = 0; row < Epilogues().size(); ++row) {
+    CHECK(ForceInstructionSet("baseline"));
+    const std::string floats = BitsOf<float>(row), doubles = BitsOf<double>(row);
+    for (const char* name : {"avx2", "avx512"}) {
+      if (!ForceInstructionSet(name)) continue;  // this CPU or build lacks it
+      CHECK(BitsOf<float>(row) == floats);
+      CHECK(BitsOf<double>(row) == doubles);
+    }
+  }
+  CHECK(ForceInstructionSet(best.c_str()));
+}
+
 // What CheckPlan says of a plan of two ranks of one process whose first rank has one step.
 std::string Refusal(bool exact, uint8_t flags, std::shared_ptr<const PlanEpilogue> epilogue = nullptr,
                     StepKind kind = StepKind::kReduce) {
