@@ -95,7 +95,7 @@ struct Momentum {
 };
 
 // Adam (Kingma and Ba, 2015), with AdamW's decay. The parameters: learning rate, weight decay, b1, 1 - b1, b2, 1 - b2,
-// 1 - b1^step, 1 - b2^step, and epsilon.
+// 1 / (1 - b1^step), 1 / (1 - b2^step), and epsilon.
 struct Adam {
   static constexpr const char* kName = "adam";
   static constexpr int kParameters = 9, kOperands = 1, kStates = 2;  // the parameter; its two moments
@@ -103,7 +103,7 @@ struct Adam {
   JAXRING_INLINE static void Apply(Vector<T>& v, Vector<T>* w, const Vector<T>* p) {
     w[1] = p[3] * v + p[2] * w[1];
     w[2] = p[5] * (v * v) + p[4] * w[2];
-    const Vector<T> update = (w[1] / p[6]) / (SquareRoot<T>(w[2] / p[7]) + p[8]);
+    const Vector<T> update = (w[1] * p[6]) / (SquareRoot<T>(w[2] * p[7]) + p[8]);
     v = w[0] - p[0] * (update + p[1] * w[0]);
   }
 };

@@ -131,7 +131,7 @@ def adam(
     if isinstance(number, (int, float)) and number < 1:
         raise ValueError(f"jaxring.epilogues.adam: step={number} must be 1 at the first step.")
     ones = [1 - decays for decays in (first, second)]
-    unbias = [1 - decays**number for decays in (first, second)]
+    unbias = [1 / (1 - decays**number) for decays in (first, second)]
     parameters = (rate, decay, first, ones[0], second, ones[1], *unbias, epsilon)
     return Epilogue((FUNCTIONS["adam"],), parameters, (params, mu, nu))
 

@@ -71,7 +71,7 @@ def _adam(value: Any, p: Sequence[Any], further: Sequence[Any]) -> tuple[Any, tu
     params, mu, nu = further
     mu = rest1 * value + b1 * mu
     nu = rest2 * (value * value) + b2 * nu
-    update = (mu / unbias1) / (jnp.sqrt(nu / unbias2) + eps)
+    update = (mu * unbias1) / (jnp.sqrt(nu * unbias2) + eps)
     return params - rate * (update + decay * params), (mu, nu)
 
 
@@ -94,7 +94,7 @@ FUNCTIONS: dict[str, Function] = {
             apply=_adam,
             parameters=(
                 *("learning_rate", "weight_decay", "b1", "1 - b1", "b2", "1 - b2"),
-                *("1 - b1**step", "1 - b2**step", "eps"),
+                *("1 / (1 - b1**step)", "1 / (1 - b2**step)", "eps"),
             ),
             operands=("params",),
             states=("mu", "nu"),

@@ -22,6 +22,22 @@ struct EpilogueBlocks {
   std::vector<void*> kept, streamed;
 };
 
+// Begins to fetch the block from `begin` on, while the one before it is computed: the processor's own prefetching stops
+// at the end of a page, which is as long as a block.
+void FetchBlock(const Plan& plan, const std::vector<Source>& sources, const EpilogueAt& at, uint64_t begin,
+                uint64_t elements) {
+  const uint64_t n = std::min<uint64_t>(kEpilogueElements, elements - begin);
+  const auto fetch = [n](const void* data, uint64_t first, size_t element) {
+    const char* from = static_cast<const char*>(data) + first * element;
+    for (uint64_t line = 0; line < n * element; line += 64) __builtin_prefetch(from + line);
+  };
+  for (const Source& source : sources)
+    fetch(source.data, begin, source.partial ? plan.partial_bytes : plan.element_bytes);
+  for (size_t i = 0; i < plan.epilogue->further.size(); ++i) {
+    fetch(at.buffers.further[i].data, at.first + begin, plan.epilogue->further[i].kernels->element_bytes);
+  }
+}
+
 // Leaves the fold of the sources' elements [begin, begin + n), divided for a mean, in `work.values`.
 void FoldBlock(const Plan& plan, const std::vector<Source>& sources, uint64_t begin, size_t n, EpilogueBlocks& work) {
   const Kernels& kernels = *plan.kernels;
@@ -95,6 +111,7 @@ void CombineWithEpilogue(const Plan& plan, const std::vector<Source>& sources,
   const ScopedFloatMode mode(kIeeeFloatMode);
   for (uint64_t begin = 0; begin < elements; begin += kEpilogueElements) {
     const size_t n = std::min<uint64_t>(kEpilogueElements, elements - begin);
+    FetchBlock(plan, sources, at, begin + n, elements);
     FoldBlock(plan, sources, begin, n, work);
     ApplyFunctions(epilogue, at.buffers, at.first + begin, n, work);
     const void* results = work.values;
