@@ -74,9 +74,13 @@ void ApplyFunctions(const PlanEpilogue& epilogue, const EpilogueBuffers& buffers
                     EpilogueBlocks& work) {
   void* blocks[kMostFurther + 1] = {};
   for (size_t i = 0; i < epilogue.further.size(); ++i) {
-    const Kernels& kernels = *epilogue.further[i].kernels;
-    blocks[i] = work.further[i];
-    kernels.load(blocks[i], buffers.further[i].data + first * kernels.element_bytes, n);
+    const auto& [kernels, state] = epilogue.further[i];
+    char* from = buffers.further[i].data + first * kernels->element_bytes;
+    // Where it lies if it can be read, and overwritten, there: accumulators, and no vector that goes beyond them.
+    const bool in_place = state < 0 || buffers.states[static_cast<size_t>(state)].data == buffers.further[i].data;
+    const bool whole = kernels->element_bytes == kernels->accumulator_bytes && n * kernels->element_bytes % 64 == 0;
+    blocks[i] = in_place && whole ? from : work.further[i];
+    if (blocks[i] != from) kernels->load(blocks[i], from, n);
   }
   const size_t lane = epilogue.doubles ? sizeof(double) : sizeof(float);
   for (const PlanEpilogue::Stage& stage : epilogue.stages) {
@@ -86,7 +90,8 @@ void ApplyFunctions(const PlanEpilogue& epilogue, const EpilogueBuffers& buffers
   for (size_t i = 0; i < epilogue.further.size(); ++i) {
     const auto& [kernels, state] = epilogue.further[i];
     if (state < 0) continue;
-    kernels->store(buffers.states[static_cast<size_t>(state)].data + first * kernels->element_bytes, blocks[i], n, 0);
+    char* to = buffers.states[static_cast<size_t>(state)].data + first * kernels->element_bytes;
+    if (blocks[i] != to) kernels->store(to, blocks[i], n, 0);
   }
 }
 
