@@ -25,7 +25,7 @@ import socket
 import sys
 import time
 
-# A handshake as jaxring/world/handshake.py has it: greeting, answer (nonce and proof), proof.
+# A handshake as jaxring/world/connections/handshake.py has it: greeting, answer (nonce and proof), proof.
 _GREETING, _ANSWER = 48, 64
 _KINDS = ("silent", "garbage", "begun", "replayed")
 

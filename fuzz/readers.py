@@ -18,7 +18,8 @@ from jaxring.runtime.reporting import viewing
 from jaxring.topology import elements, graph, wiring, xml
 from jaxring.topology.routes import Routes
 from jaxring.trace import diff, flight, operands, replay, view
-from jaxring.world import handshake, identity, links, wire
+from jaxring.world import identity, links, wire
+from jaxring.world.connections import handshake
 
 
 def _instrument(module: types.ModuleType) -> None:

@@ -59,7 +59,7 @@ void ControlLink::Flush() {
     if (n < 0) {
       // The poller's thread, which reads the connection, will find that it is broken.
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      failed_ = errno;
+      if (failed_ == 0) failed_ = errno;  // the first one is the cause: later writes fail since the socket is closed
       unsent_.clear();
       return;
     }

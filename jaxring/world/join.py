@@ -18,10 +18,10 @@ from jaxring.topology import order as orders
 from jaxring.world import identity, links, viewers
 from jaxring.world.claims import CONTROL, Claims
 from jaxring.world.closable import ClosableNative
-from jaxring.world.dialling import connect
-from jaxring.world.handshake import VIEWER, Acceptance, Session
+from jaxring.world.connections.dialling import connect
+from jaxring.world.connections.handshake import VIEWER, Acceptance, Session
+from jaxring.world.connections.listener import Listener
 from jaxring.world.identity import ProcessInfo
-from jaxring.world.listener import Listener
 from jaxring.world.published import Published
 from jaxring.world.transports import OFFERED, Transports, congestion
 from jaxring.world.transports.record import Offering

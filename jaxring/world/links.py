@@ -18,7 +18,7 @@ from jaxring.world.transports.record import Offering
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jaxring.world.handshake import Session
+    from jaxring.world.connections.handshake import Session
     from jaxring.world.native import Native
 
 MAX_CHANNELS = 4096

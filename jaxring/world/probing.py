@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from jaxring.errors import JoinError
 from jaxring.topology import interfaces
-from jaxring.world import handshake, identity
-from jaxring.world.dialling import connect
-from jaxring.world.handshake import Acceptance, Session, receive_exactly, send_all
-from jaxring.world.listener import Listener
+from jaxring.world import identity
+from jaxring.world.connections import handshake
+from jaxring.world.connections.dialling import connect
+from jaxring.world.connections.handshake import Acceptance, Session, receive_exactly, send_all
+from jaxring.world.connections.listener import Listener
 from jaxring.world.published import Published
 from jaxring.world.waits import Waits
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JoinError
-from jaxring.world import handshake
+from jaxring.world.connections import handshake
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.store import propose
 

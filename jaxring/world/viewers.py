@@ -10,7 +10,7 @@ from jaxring.errors import JoinError
 if TYPE_CHECKING:
     import socket
 
-    from jaxring.world.handshake import Session
+    from jaxring.world.connections.handshake import Session
     from jaxring.world.identity import ProcessInfo
     from jaxring.world.published import Published
 

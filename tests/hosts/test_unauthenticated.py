@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from jaxring.world import allowance, listener
+from jaxring.world.connections import allowance, listener
 from tests.stress.stress_jobs import ROOT, Job, coordinator_port, environment, member
 
 WORKER = str(pathlib.Path(__file__).parent / "worker_hosts.py")

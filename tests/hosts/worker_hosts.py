@@ -15,7 +15,8 @@ import numpy as np
 import jaxring
 from jaxring.errors import JoinError
 from jaxring.runtime import service
-from jaxring.world import allowance, handshake, join
+from jaxring.world import join
+from jaxring.world.connections import allowance, handshake
 from tests.stress.stress_ranks import AXIS, KINDS, check, collective, only, over, put, rows, same, start
 
 

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from jaxring.errors import JoinError
-from jaxring.world import handshake
-from jaxring.world.handshake import MAX_MESSAGE_BYTES, Acceptance, authenticate
+from jaxring.world.connections import handshake
+from jaxring.world.connections.handshake import MAX_MESSAGE_BYTES, Acceptance, authenticate
 
 SECRET = b"s" * 32
 

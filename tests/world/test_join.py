@@ -14,8 +14,9 @@ import time
 import pytest
 
 from jaxring.errors import JoinError
-from jaxring.world import dialling, join
-from jaxring.world.handshake import authenticate
+from jaxring.world import join
+from jaxring.world.connections import dialling
+from jaxring.world.connections.handshake import authenticate
 from tests.world.world_fakes import DirStore
 
 

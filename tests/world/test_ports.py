@@ -12,7 +12,7 @@ from jaxring.errors import JoinError
 from jaxring.settings import load
 from jaxring.topology.interfaces import Address
 from jaxring.world import World
-from jaxring.world.listener import Listener
+from jaxring.world.connections.listener import Listener
 from tests.world.world_fakes import DirStore, FakeNative
 
 HERE = Address("lo", "127.0.0.1")

@@ -11,8 +11,8 @@ import time
 import pytest
 
 from jaxring.errors import JoinError
-from jaxring.world import allowance, handshake, listener
-from jaxring.world.handshake import authenticate
+from jaxring.world.connections import allowance, handshake, listener
+from jaxring.world.connections.handshake import authenticate
 from tests.world.world_fakes import other_job
 
 

@@ -16,14 +16,15 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import JaxringError, JoinError
-from jaxring.world import handshake, wire
+from jaxring.world import wire
+from jaxring.world.connections import handshake
 from jaxring.world.identity import MAX_PROCESSES
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from jaxring.world.handshake import Session
+    from jaxring.world.connections.handshake import Session
     from jaxring.world.identity import ProcessInfo
     from jaxring.world.published import Published
 

@@ -15,7 +15,8 @@ import pytest
 from jaxring.errors import JaxringError, JoinError
 from jaxring.runtime.reporting import viewing
 from jaxring.settings import load
-from jaxring.world import World, handshake
+from jaxring.world import World
+from jaxring.world.connections import handshake
 from tests.world.world_fakes import DirStore, FakeNative, black_hole, other_job
 
 RECORDS = [b"record of 0" * 1000, b""]

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 
 from jaxring.errors import JoinError
 from jaxring.world import daemons
-from jaxring.world.allowance import Allowance
+from jaxring.world.connections.allowance import Allowance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jaxring.topology.interfaces import Address
-    from jaxring.world.handshake import Acceptance, Session
+    from jaxring.world.connections.handshake import Acceptance, Session
 
 logger = logging.getLogger("jaxring.world")
 

@@ -10,12 +10,12 @@ import time
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JoinError
-from jaxring.world import handshake
+from jaxring.world.connections import handshake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jaxring.world.handshake import Session
+    from jaxring.world.connections.handshake import Session
     from jaxring.world.identity import ProcessInfo
     from jaxring.world.waits import Wait
 
