@@ -114,7 +114,8 @@ class Checker {
       return;
     }
     if (final) Fail("it completes a value without the plan's epilogue");
-    const bool moves = kind == StepKind::kMove && !(step.flags & (StepFlag::kRecvPartial | StepFlag::kSendPartial));
+    const bool moves = kind == StepKind::kMove && step.recv_count <= 1 &&
+                       !(step.flags & (StepFlag::kRecvPartial | StepFlag::kSendPartial));
     if (dst == Buffer::kOutput && (!moves || (src != Buffer::kOutput && src != Buffer::kNone)))
       Fail("it writes to the output without the plan's epilogue");
     if (src == Buffer::kOutput && (!moves || dst == Buffer::kScratch))
