@@ -117,7 +117,8 @@ ONCE := bench benchmarks cli gpu hosts layers package plan settings simulate str
   runtime/cuda runtime/signals runtime/programs/test_ending.py runtime/programs/test_recompiled.py \
   $(addprefix collectives/test_,communicator.py failures.py huge.py no_memory.py one_process.py processes.py)
 ONCE_OF_A_FILE := random/test_random.py::test_an_abort_of_ours_has_failed \
-  runtime/programs/test_programs.py::test_a_process_ends user/test_types.py::test_mypy
+  runtime/programs/test_programs.py::test_a_process_ends user/test_types.py::test_mypy \
+  user/test_types.py::test_pyright
 
 pytest-versions: PYTEST_MARKS = -m "not slow" $(ONCE:%=--ignore=tests/%) $(ONCE_OF_A_FILE:%=--deselect=tests/%)
 pytest-versions: $(BUILT) ## the quicker Python tests of what depends on the versions of Python and jax

@@ -1,14 +1,16 @@
-"""A user's program that calls every public function runs, and mypy --strict finds nothing wrong with it."""
+"""A user's program that calls every public function runs, and mypy and pyright find nothing wrong with it."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import inspect
+import json
 import os
 import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,31 @@ import jaxring
 from tests import ROOT
 
 PROGRAM = pathlib.Path(__file__).with_name("typed_program.py")
+# What is wrong with a line, by the line: as mypy and as pyright say it.
+WRONG = {
+    'jaxring.all_reduce(1.0, "x", op=3)': (
+        'Argument "op" to "all_reduce" has incompatible type "int"',
+        'parameter "op" of type "str"',
+    ),
+    'jaxring.all_to_all(1.0, "x", 0)': (
+        'Missing positional argument "concat_axis"',
+        'Argument missing for parameter "concat_axis"',
+    ),
+    'jaxring.permute(1.0, "x", [0])': ('List item 0 has incompatible type "int"', 'to parameter "perm" of type'),
+    'jaxring.all_reduce_start(1.0, "x").done().size': (
+        '"float" has no attribute "size"',
+        'Cannot access attribute "size" for class "float"',
+    ),
+    'jaxring.sharded.all_reduce(1.0, MESH, "x", timeut=1.0)': (
+        'Unexpected keyword argument "timeut"',
+        'No parameter named "timeut"',
+    ),
+    "jaxring.Communicator().all_reduce([1.0])": ('incompatible type "list[float]"', "list[float]"),
+    "jaxring.shrink().gone": (
+        '"Membership" has no attribute "gone"',
+        'Cannot access attribute "gone" for class "Membership"',
+    ),
+}
 
 
 def mypy(folder: pathlib.Path, text: str) -> str:
@@ -33,20 +60,34 @@ def mypy(folder: pathlib.Path, text: str) -> str:
 def test_mypy_finds_nothing_wrong_but_what_is(tmp_path: pathlib.Path) -> None:
     text = PROGRAM.read_text(encoding="utf-8")
     assert mypy(tmp_path, text).startswith("Success: no issues found")
-    wrong = {
-        'jaxring.all_reduce(1.0, "x", op=3)': 'Argument "op" to "all_reduce" has incompatible type "int"',
-        'jaxring.all_to_all(1.0, "x", 0)': 'Missing positional argument "concat_axis"',
-        'jaxring.permute(1.0, "x", [0])': 'List item 0 has incompatible type "int"',
-        'jaxring.all_reduce_start(1.0, "x").done().size': '"float" has no attribute "size"',
-        'jaxring.sharded.all_reduce(1.0, MESH, "x", timeut=1.0)': 'Unexpected keyword argument "timeut"',
-        "jaxring.Communicator().all_reduce([1.0])": 'incompatible type "list[float]"',
-        "jaxring.shrink().gone": '"Membership" has no attribute "gone"',
-    }
-    said = mypy(tmp_path, text + "\n" + "\n".join(wrong) + "\n").splitlines()
+    said = mypy(tmp_path, text + "\n" + "\n".join(WRONG) + "\n").splitlines()
     first = len(text.splitlines()) + 2
-    for number, expected in enumerate(wrong.values(), first):
+    for number, (expected, _) in enumerate(WRONG.values(), first):
         assert any(line.startswith(f"program.py:{number}: ") and expected in line for line in said), (expected, said)
-    assert f"Found {len(wrong)} errors" in said[-1]
+    assert f"Found {len(WRONG)} errors" in said[-1]
+
+
+def pyright(folder: pathlib.Path, text: str) -> list[dict[str, Any]]:
+    """The errors that pyright's rules, in standard mode, find in a program with this text, outside of the project."""
+    (folder / "program.py").write_text(text, encoding="utf-8")
+    settings = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT)], "include": ["program.py"]}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    return [each for each in found if each["severity"] == "error"]
+
+
+@pytest.mark.slow
+def test_pyright_finds_nothing_wrong_but_what_is(tmp_path: pathlib.Path) -> None:
+    text = PROGRAM.read_text(encoding="utf-8")
+    assert pyright(tmp_path, text) == []
+    said = pyright(tmp_path, text + "\n" + "\n".join(WRONG) + "\n")
+    first = len(text.splitlines()) + 1
+    for number, (_, expected) in enumerate(WRONG.values(), first):
+        at = [each["message"] for each in said if each["range"]["start"]["line"] == number]
+        assert any(expected in message for message in at), (expected, said)
+    assert len({each["range"]["start"]["line"] for each in said}) == len(WRONG)
 
 
 @pytest.mark.multiprocess
