@@ -16,10 +16,12 @@ struct IsaTables {
   std::span<const Epilogue> epilogues;
 };
 
-IsaTables BaselineKernels();
+// They are called on all CPUs, before it is known which instructions these have, so they copy nothing: a copy could be
+// made by such instructions.
+const IsaTables& BaselineKernels();
 #if defined(__x86_64__)
-IsaTables Avx2Kernels();
-IsaTables Avx512Kernels();
+const IsaTables& Avx2Kernels();
+const IsaTables& Avx512Kernels();
 #endif
 
 }  // namespace jaxring

@@ -9,7 +9,11 @@
 
 namespace jaxring {
 
-IsaTables Avx2Kernels() { return {avx2::kTable, avx2::kEpilogues}; }
+namespace {
+constexpr IsaTables kTables{avx2::kTable, avx2::kEpilogues};
+}
+
+const IsaTables& Avx2Kernels() { return kTables; }
 
 }  // namespace jaxring
 #endif

@@ -9,7 +9,11 @@
 
 namespace jaxring {
 
-IsaTables Avx512Kernels() { return {avx512::kTable, avx512::kEpilogues}; }
+namespace {
+constexpr IsaTables kTables{avx512::kTable, avx512::kEpilogues};
+}
+
+const IsaTables& Avx512Kernels() { return kTables; }
 
 }  // namespace jaxring
 #endif

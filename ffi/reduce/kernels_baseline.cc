@@ -5,6 +5,10 @@
 
 namespace jaxring {
 
-IsaTables BaselineKernels() { return {baseline::kTable, baseline::kEpilogues}; }
+namespace {
+constexpr IsaTables kTables{baseline::kTable, baseline::kEpilogues};
+}
+
+const IsaTables& BaselineKernels() { return kTables; }
 
 }  // namespace jaxring

@@ -59,7 +59,7 @@ struct IntOf<double> {
 
 template <class T>
 JAXRING_INLINE Vector<T> Broadcast(T value) {
-  return Vector<T>{} + value;
+  return value - Vector<T>{};  // the sum of -0.0 and zero would be 0.0
 }
 
 template <class T>
