@@ -97,10 +97,10 @@ void ExecuteOnce(std::shared_ptr<const Plan> plan, const nanobind::list& operand
   std::vector<std::unique_ptr<HeldBuffer>> in, out;
   for (nanobind::handle each : operands) in.push_back(std::make_unique<HeldBuffer>(each, false));
   for (nanobind::handle each : results) out.push_back(std::make_unique<HeldBuffer>(each, true));
+  if (plan->epilogue != nullptr) throw std::invalid_argument("a plan with an epilogue cannot be played by itself");
   const size_t ranks = plan->locals.size();
   const bool ragged = blocks.size() > 0;
-  bool fits = plan->epilogue == nullptr && plan->alone() && in.size() == ranks && out.size() == ranks &&
-              (!ragged || blocks.size() == ranks);
+  bool fits = plan->alone() && in.size() == ranks && out.size() == ranks && (!ragged || blocks.size() == ranks);
   // A ragged plan's chunks are its blocks.
   const int each_way = static_cast<int>(ranks);
   if (ragged) fits = fits && plan->pieces == 1 && plan->in_blocks == each_way && plan->out_blocks == each_way;

@@ -19,12 +19,16 @@ bool Site::Fits(const Plan& plan, size_t collective, Instance& instance) {
     if (came->participant.extents) continue;
     const Arrival::Buffers buffers = came->Of(collective);
     if ((plan.half != Half::kRecv && buffers.in_bytes != plan.in_bytes()) ||
-        (plan.half != Half::kSend && buffers.out_bytes != plan.out_bytes()) ||
-        ((plan.epilogue != nullptr || came->participant.epilogue != nullptr) &&
-         !EpilogueFits(plan, came->participant))) {
+        (plan.half != Half::kSend && buffers.out_bytes != plan.out_bytes())) {
       FailAll(instance,
               Status::Error(Code::kInternal, plan.what + ": buffers of " + std::to_string(buffers.in_bytes) + " and " +
                                                  std::to_string(buffers.out_bytes) + " bytes do not fit the plan"));
+      return false;
+    }
+    if ((plan.epilogue != nullptr || came->participant.epilogue != nullptr) && !EpilogueFits(plan, came->participant)) {
+      FailAll(instance,
+              Status::Error(Code::kInternal,
+                            plan.what + ": parameters, operands or states of its epilogue do not fit the plan"));
       return false;
     }
   }
@@ -41,7 +45,7 @@ bool Site::EpilogueFits(const Plan& plan, const Participant& participant) {
   }
   const uint64_t elements = plan.out_blocks * plan.block_elements;
   for (size_t i = 0; i < epilogue.further.size(); ++i) {
-    const auto& [kernels, state] = epilogue.further[i];
+    const auto& [kernels, state, dtype] = epilogue.further[i];
     const uint64_t bytes = elements * kernels->element_bytes;
     if (buffers->further[i].bytes != bytes) return false;
     if (state >= 0 && buffers->states[static_cast<size_t>(state)].bytes != bytes) return false;

@@ -25,6 +25,7 @@ std::shared_ptr<const PlanEpilogue> MakeEpilogue(const std::vector<std::string>&
   FloatKernels(data, wide);
   epilogue->doubles = wide == sizeof(double);
   epilogue->accumulators = FindKernels(epilogue->doubles ? DType::kF64 : DType::kF32, ReduceOp::kSum);
+  epilogue->result_dtype = result;
   epilogue->result = FloatKernels(result, wide);
   if (further.size() > kMostFurther) throw std::invalid_argument("an epilogue has too many operands");
   for (const std::string& name : functions) {
@@ -38,7 +39,7 @@ std::shared_ptr<const PlanEpilogue> MakeEpilogue(const std::vector<std::string>&
       if (place == further.size()) throw std::invalid_argument("the epilogue '" + name + "' needs more operands");
       const bool is_state = i >= row->operands;
       epilogue->further.push_back(
-          {FloatKernels(further[place], wide), is_state ? static_cast<int>(epilogue->states++) : -1});
+          {FloatKernels(further[place], wide), is_state ? static_cast<int>(epilogue->states++) : -1, further[place]});
     }
   }
   if (epilogue->further.size() != further.size())

@@ -25,12 +25,14 @@ struct PlanEpilogue {
   struct Further {
     const Kernels* kernels;  // of sums of its dtype
     int state;               // its place among the states, which are results, too; -1 for an operand
+    DType dtype;
   };
   std::vector<Stage> stages;
   std::vector<Further> further;           // of all stages, each with its operands before its states
   const Kernels* accumulators = nullptr;  // of sums of the accumulators' dtype
-  const Kernels* result = nullptr;        // of sums of the result's dtype
-  bool doubles = false;                   // whether values and parameters are doubles, else floats
+  DType result_dtype{};
+  const Kernels* result = nullptr;  // of sums of the result's dtype
+  bool doubles = false;             // whether values and parameters are doubles, else floats
   size_t parameters = 0, states = 0;
   size_t parameter_bytes() const { return parameters * (doubles ? sizeof(double) : sizeof(float)); }
 };

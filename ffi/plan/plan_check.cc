@@ -68,6 +68,9 @@ class Checker {
     if (dst == Buffer::kInput) Fail("it writes the input");
     uint64_t length = kUnwritten;
     if (dst == Buffer::kOutput) length = Chunk(dst, step.dst_chunk);
+    // Messages of several chunks hold values of the data's width, and pass by what is checked of results.
+    if (plan_.epilogue != nullptr && (kind == StepKind::kGather || kind == StepKind::kSpread))
+      Fail("it gathers or spreads chunks in a plan with an epilogue");
     if (kind == StepKind::kSpread) return Spread(step, recv, src, dst);
     if (src != Buffer::kNone) {
       const uint64_t found = Chunk(src, step.src_chunk);

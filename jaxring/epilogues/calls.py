@@ -66,7 +66,8 @@ class Applier:
         if not self._states:
             return tree
         rows = self._shape.flatten_up_to(tree)
-        return tuple(jax.tree.unflatten(self._shape, column) for column in zip(*rows, strict=True))
+        columns = zip(*rows, strict=True) if rows else [()] * (1 + self._states)
+        return tuple(jax.tree.unflatten(self._shape, column) for column in columns)
 
     def _leaves(self, name: str, given: Any) -> list[Any]:
         leaves, shape = jax.tree.flatten(given)

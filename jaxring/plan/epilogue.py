@@ -28,6 +28,11 @@ class EpilogueSpec:
     further: tuple[str, ...] = ()
     states: int = 0
 
+    def __str__(self) -> str:
+        """All of it in words, which two calls share only if the engine does the same for them."""
+        of = f" with {', '.join(self.further)}" if self.further else ""
+        return f"{', '.join(self.functions)} in {self.result}{of}"
+
     @property
     def results(self) -> Results:
         """What the results of a schedule with this epilogue are."""

@@ -182,6 +182,8 @@ class Compiler:
         if op.zero:
             if op.reduce or src or step.recv or step.send or not dst or dst.buffer != Buffer.OUTPUT:
                 raise ScheduleError("a ZERO step has no source and one destination, a chunk of its own output")
+        elif (op.gather or op.spread) and self.reduction:
+            raise ScheduleError("GATHER and SPREAD move inputs as they are, which is no part of a reduction")
         elif op.gather:
             if not src or src.buffer != Buffer.INPUT or dst or len(step.send) != 1 or step.send[0].memory:
                 raise ScheduleError("a GATHER reads a chunk of the input of ranks of its domain and sends one message")

@@ -86,7 +86,8 @@ class CallSpec:
     def options(self) -> list[str]:
         """What it has beyond that, where it is not the usual."""
         usual = {"root": 0, "perm": (), "tag": 0, "algorithm": None, "protocol": None}
-        return [f"{name} {getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value]
+        found = [f"{name} {getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value]
+        return found if self.epilogue is None else [*found, f"epilogue {self.epilogue}"]
 
     def to_json(self) -> str:
         """Its text, the same in all processes. The engine reads ``collective`` and ``site`` in it."""

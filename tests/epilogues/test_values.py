@@ -289,3 +289,10 @@ def test_explain_names_it():
     after = epilogues.scale(2).then(epilogues.cast("bfloat16"))
     spread(lambda v: jaxring.all_reduce(v, "x", epilogue=after), x).block_until_ready()
     assert "all_reduce(sum) with epilogue scale, cast to bfloat16, of float32" in jaxring.explain()
+
+
+def test_a_parameter_of_negative_zero_keeps_its_sign():
+    x = np.full((RANKS, 5), 3, np.float32)
+    y = np.asarray(spread(lambda v: jaxring.all_reduce(v, "x", epilogue=epilogues.scale(-0.0)), x))
+    assert (y == 0).all()
+    assert np.signbit(y).all()

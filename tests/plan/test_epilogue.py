@@ -176,3 +176,20 @@ def test_the_simulator_sends_results_of_the_cast() -> None:
     cast = simulate(cluster, 2, "all_reduce", 1 << 26, "ring", channels=1, result="bfloat16")
     assert cast.messages <= plain.messages
     assert 0.7 < cast.time_us / plain.time_us < 0.85
+
+
+@pytest.mark.parametrize("results", [Results.VALUES, Results.APPLIED])
+def test_inputs_that_are_spread_are_no_results(results: Results) -> None:
+    """Both ranks would end with rank 0's input, which nothing was folded onto or applied to."""
+
+    def lanes(rank: int) -> list[list[Step]]:
+        take = Step(Kind.SPREAD, None, Chunk(Buffer.OUTPUT, 0), (Peer(0),), (), parts=1)
+        if rank == 1:
+            return [[take]]
+        put = Step(Kind.GATHER, Chunk(Buffer.INPUT, 0), None, (Peer(0),), (Peer(1),))
+        return [[put, Step(Kind.MOVE, Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0), (), ())]]
+
+    with pytest.raises(
+        ScheduleError, match="GATHER and SPREAD move inputs as they are, which is no part of a reduction"
+    ):
+        verify(Schedule(Spec("all_reduce", 2, "mine"), 1, 1, 0, lanes, group=1, results=results))

@@ -74,7 +74,7 @@ void ApplyFunctions(const PlanEpilogue& epilogue, const EpilogueBuffers& buffers
                     EpilogueBlocks& work) {
   void* blocks[kMostFurther + 1] = {};
   for (size_t i = 0; i < epilogue.further.size(); ++i) {
-    const auto& [kernels, state] = epilogue.further[i];
+    const auto& [kernels, state, dtype] = epilogue.further[i];
     char* from = buffers.further[i].data + first * kernels->element_bytes;
     // Where it lies if it can be read, and overwritten, there: accumulators, and no vector that goes beyond them.
     const bool in_place = state < 0 || buffers.states[static_cast<size_t>(state)].data == buffers.further[i].data;
@@ -88,7 +88,7 @@ void ApplyFunctions(const PlanEpilogue& epilogue, const EpilogueBuffers& buffers
     apply(work.values, blocks + stage.further, buffers.parameters.data + stage.parameter * lane, n);
   }
   for (size_t i = 0; i < epilogue.further.size(); ++i) {
-    const auto& [kernels, state] = epilogue.further[i];
+    const auto& [kernels, state, dtype] = epilogue.further[i];
     if (state < 0) continue;
     char* to = buffers.states[static_cast<size_t>(state)].data + first * kernels->element_bytes;
     if (blocks[i] != to) kernels->store(to, blocks[i], n, 0);

@@ -91,12 +91,28 @@ std::string NonFiniteOperand(Operation& op) {
 std::string NonFiniteResult(Operation& op) {
   const Plan& plan = op.plan();
   if (plan.kernels == nullptr) return "";
+  const uint64_t elements = plan.out_blocks * plan.block_elements;
+  const PlanEpilogue* const epilogue = plan.epilogue.get();
   for (const Participant& participant : op.participants()) {
-    const auto found = FirstNonFinite(plan.dtype, participant.out, plan.out_blocks * plan.block_elements);
-    if (!found) continue;
-    return Describe(op, "result", participant.rank, found->element, found->nan) +
-           ", and no operand of this process's ranks does: the operation overflowed, or an operand elsewhere does, "
-           "which its process says.";
+    auto check = [&](const char* which, DType dtype, const void* data) -> std::string {
+      const auto found = FirstNonFinite(dtype, data, elements);
+      if (!found) return "";
+      const char* const cause =
+          epilogue == nullptr
+              ? ": the operation overflowed, or an operand elsewhere does, which its process says."
+              : ": the operation overflowed, its epilogue made it or was given it, or an operand elsewhere does, which "
+                "its process says.";
+      return Describe(op, which, participant.rank, found->element, found->nan) +
+             ", and no operand of this process's ranks does" + cause;
+    };
+    std::string text = check("result", epilogue == nullptr ? plan.dtype : epilogue->result_dtype, participant.out);
+    for (size_t i = 0; text.empty() && epilogue != nullptr && i < epilogue->further.size(); ++i) {
+      const PlanEpilogue::Further& further = epilogue->further[i];
+      if (further.state < 0) continue;
+      text = check("epilogue's new state", further.dtype,
+                   participant.epilogue->states[static_cast<size_t>(further.state)].data);
+    }
+    if (!text.empty()) return text;
   }
   return "";
 }

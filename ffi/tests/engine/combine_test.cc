@@ -233,6 +233,14 @@ CASE("a plan with an epilogue applies it to complete values only") {
            std::string("rank 0, step 0: it writes to the output without the plan's epilogue"));
 }
 
+CASE("a plan with an epilogue sends each chunk by itself") {
+  const auto scale = MakeEpilogue({"scale"}, DType::kF32, DType::kBF16, {});
+  for (StepKind kind : {StepKind::kGather, StepKind::kSpread}) {
+    CHECK_EQ(Refusal(false, 0, scale, kind),
+             std::string("rank 0, step 0: it gathers or spreads chunks in a plan with an epilogue"));
+  }
+}
+
 CASE("a step that fills with zeros does nothing else") {
   CHECK_EQ(Refusal(false, StepFlag::kZero, nullptr, StepKind::kMove), std::string());
   // It would be played as one that gathers, of which nothing else has been checked.
