@@ -41,6 +41,7 @@ class Op:
         "epilogue",
         "final",
         "gather",
+        "of_output",
         "outputs",
         "piece",
         "recv_fifos",
@@ -60,6 +61,8 @@ class Op:
         self.gather = step.kind == Kind.GATHER
         self.spread = step.kind == Kind.SPREAD
         self.zero = bool(flags & _ZERO)
+        # Whether it names the output, so that the engine takes its message for a result.
+        self.of_output = any(chunk is not None and chunk.buffer == Buffer.OUTPUT for chunk in (step.src, step.dst))
         self.final = bool(flags & _FINAL)
         self.epilogue = bool(flags & _EPILOGUE)
         self.recv_partial = bool(flags & _RECV_PARTIAL)

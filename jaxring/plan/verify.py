@@ -159,6 +159,9 @@ class _Run(Compiler):
         if op.send_partial != (state == PARTIAL) and op.send_fifos:
             words = ("with", "without") if op.send_partial else ("without", "with")
             raise self.fail(f"{_STATES[state]} is sent {words[0]} SEND_PARTIAL; it must be sent {words[1]} it")
+        if self.result == APPLIED and op.recv_fifos and not op.reduce and op.of_output != (state == APPLIED):
+            named = "a chunk of the output" if state == APPLIED else "no chunk of the output"
+            raise self.fail(f"{_STATES[state]} is passed on; name {named}, since results may have another length")
         if op.scratch >= 0:
             if self.reduction and state != PARTIAL and op.reduce is False:
                 raise self.fail(f"{_STATES[state]} is moved to scratch, which holds accumulator elements")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -193,3 +194,28 @@ def test_inputs_that_are_spread_are_no_results(results: Results) -> None:
         ScheduleError, match="GATHER and SPREAD move inputs as they are, which is no part of a reduction"
     ):
         verify(Schedule(Spec("all_reduce", 2, "mine"), 1, 1, 0, lanes, group=1, results=results))
+
+
+def test_a_result_that_is_passed_on_has_the_length_of_a_result() -> None:
+    """Rank 1 passes rank 0's result on to rank 2 by a step that names a chunk for the length only."""
+
+    def lanes(named: Buffer, rank: int) -> list[list[Step]]:
+        own, result = Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0)
+        if rank == 0:
+            fold = Step(Kind.REDUCE, own, result, (Peer(0), Peer(1), Peer(2)), (Peer(1),), Flag.FINAL)
+            return [[fold, Step(Kind.MOVE, result, None, (), (Peer(1),))]]
+        give = Step(Kind.MOVE, own, None, (), (Peer(0),))
+        take = Step(Kind.MOVE, None, result, (Peer(rank - 1),))
+        if rank == 2:
+            return [[give, take]]
+        return [[give, take, Step(Kind.MOVE, Chunk(named, 0), None, (Peer(0),), (Peer(2),))]]
+
+    def schedule(named: Buffer) -> Schedule:
+        return Schedule(Spec("all_reduce", 3, "mine"), 1, 1, 0, partial(lanes, named))
+
+    verify(schedule(Buffer.INPUT))
+    verify(with_epilogue(schedule(Buffer.OUTPUT)))
+    with pytest.raises(
+        ScheduleError, match="rank 1, lane 0, step 2: a result of the epilogue is passed on; name a chunk of the output"
+    ):
+        verify(with_epilogue(schedule(Buffer.INPUT)))
