@@ -19,7 +19,8 @@ order. Extras are keyword-only:
   are sent as they are. docs/concepts/compression.md has the error bounds.
 
 * ``epilogue``, of all_reduce and reduce_scatter on CPUs: a function of `jaxring.epilogues` that the reduction applies
-  to its complete values before it spreads them. docs/concepts/epilogues.md has what it costs.
+  to its complete values before it spreads them. docs/concepts/epilogues.md has what it costs, and
+  `jaxring.epilogues` its errors.
 
 Those that only move data also take typed PRNG keys and integers of 4 bits, as `jax.lax` does.
 

@@ -1,5 +1,7 @@
-"""The collectives that have a root: broadcast, reduce, gather, scatter. Arguments are as in `jaxring.collectives`, and
-so are the errors that are not named here."""
+"""The collectives that have a root: broadcast, reduce, gather, scatter.
+
+Arguments are as in `jaxring.collectives`, and so are the errors that are not named here.
+"""
 
 from __future__ import annotations
 

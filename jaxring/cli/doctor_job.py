@@ -117,8 +117,10 @@ def _links(store: JaxStore, process: int, count: int, mtus: Mapping[str, int]) -
 
 
 def _try_all(world: World, process: int, count: int, mtus: Mapping[str, int]) -> list[Link]:
-    """A link to each other process, by its number. Behind a firewall every address takes as long as is waited for it,
-    so that in a large job some are not tried."""
+    """A link to each other process, by its number.
+
+    Behind a firewall every address takes as long as is waited for it, so that in a large job some are not tried.
+    """
     deadline = time.monotonic() + _TRIES_S
     others = [p for p in range(count) if p != process]
     with ThreadPoolExecutor(min(32, len(others))) as pool:

@@ -113,6 +113,7 @@ def _calls(module: Module, instruction: Instruction) -> Iterator[Listed]:
 
 def _described(spec: CallSpec, size: int, partitions: int) -> str:
     what = f"{spec.collective}({spec.op})" if spec.op else spec.collective
+    what += f" with epilogue {spec.epilogue.words}, of" if spec.epilogue else ""
     shape = ",".join(map(str, spec.shape))
     nbytes = shown(spec.operand_bytes(size))
     return f"{what} {spec.dtype}[{shape}] {nbytes} in {partitions // size} group(s) of {size} over {spec.axes}"

@@ -3,9 +3,12 @@
 ``jaxring.all_reduce(x, "data", epilogue=jaxring.epilogues.scale(0.125))`` is ``0.125 * jaxring.all_reduce(x, "data")``
 without a pass over the result, rounded once. docs/concepts/epilogues.md says what it saves, and how exact it is.
 
-Parameters are numbers or scalars, which may be traced. Functions follow each other by `Epilogue.then`: cast, sgd and
-adam can only come last. Values are float8_e4m3fn, float8_e5m2, bfloat16, float16 or float32, which are computed in
-float32; or float64.
+Parameters are numbers or scalar arrays of floats or integers, which may be traced: TypeError for others. They do not
+change the dtype of the result, which is the value's, but for `cast`, `sgd` and `adam`. Functions follow each other by
+`Epilogue.then`: cast, sgd and adam can only come last. Values are float8_e4m3fn, float8_e5m2, bfloat16, float16 or
+float32, which are computed in float32; or float64. The call raises TypeError for other dtypes, and where only one of
+two is float64; ValueError for ``compress``, for sgd and adam in an all_reduce, for operands of another structure or
+shape than the result, and for parameters of an all_reduce that vary over its axes by their type.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -38,7 +42,10 @@ class Epilogue:
     dtype: np.dtype[Any] | None = None
 
     def then(self, after: Epilogue) -> Epilogue:
-        """This, and ``after`` applied to what it gives. ValueError if this is a cast or an optimiser's step."""
+        """This, and ``after`` applied to what it gives. ValueError if this is a cast or an optimiser's step.
+
+        TypeError where ``after`` is no `Epilogue`.
+        """
         if not isinstance(after, Epilogue):
             raise TypeError(f"jaxring.epilogues: then takes an epilogue, such as scale(0.5), not {after!r}.")
         last = self.functions[-1]
@@ -56,21 +63,26 @@ class Epilogue:
 
 
 def scale(factor: ArrayLike) -> Epilogue:
-    """Multiplies by ``factor``, a number or a scalar."""
+    """Multiplies by ``factor``, a number or a scalar. The dtype stays, also where ``factor`` has a wider one."""
     return Epilogue((FUNCTIONS["scale"],), (_scalar("scale", "factor", factor),))
 
 
 def clip(low: ArrayLike, high: ArrayLike) -> Epilogue:
-    """Clips each element to ``low`` and ``high``, as `jax.numpy.clip`: NaN stays NaN."""
-    if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low > high:
+    """Clips each element to ``low`` and ``high``, as `jax.numpy.clip`: NaN stays NaN, and the dtype stays.
+
+    ValueError where ``low`` is greater than ``high``, if both are known while the program is traced.
+    """
+    bounds = _scalar("clip", "low", low), _scalar("clip", "high", high)
+    least, most = map(_known, bounds)
+    if least is not None and most is not None and least > most:
         raise ValueError(f"jaxring.epilogues.clip: low={low} is greater than high={high}; exchange them.")
-    return Epilogue((FUNCTIONS["clip"],), (_scalar("clip", "low", low), _scalar("clip", "high", high)))
+    return Epilogue((FUNCTIONS["clip"],), bounds)
 
 
 def cast(dtype: DTypeLike) -> Epilogue:
     """Rounds to ``dtype`` once, from the accumulators: what is spread has that many bytes.
 
-    Float dtypes become each other, except float64, which stays float64.
+    Float dtypes become each other, except float64, which stays float64; the call raises TypeError for others.
     """
     return Epilogue((FUNCTIONS["cast"],), dtype=np.dtype(dtype))
 
@@ -89,7 +101,8 @@ def sgd(
     ``params``: a pytree with the shapes of the reduced gradients' shards. With ``momentum`` the result is
     ``(params, trace)``; ``trace`` is the pytree of the last step, zeros at first. As `optax.sgd`, with a
     ``weight_decay`` that is added to the gradient (`optax.add_decayed_weights` before it). The results have the dtypes
-    of ``params`` and ``trace``, which may be wider than the gradients'.
+    of ``params`` and ``trace``, which may be wider than the gradients'. ValueError for ``momentum`` without ``trace``,
+    and for ``trace`` or ``nesterov`` without ``momentum``.
     """
     rate, decay = _scalar("sgd", "learning_rate", learning_rate), _scalar("sgd", "weight_decay", weight_decay)
     if momentum is None:
@@ -122,14 +135,20 @@ def adam(
     ``params``, ``mu``, ``nu``: pytrees with the shapes of the reduced gradients' shards; the moments are zeros at
     first. ``step``: 1 at the first step. As `optax.adamw` (`optax.adam` for ``weight_decay=0``) and
     `optax.apply_updates`. The results have the dtypes of their operands, which may be wider than the gradients'.
+
+    ValueError for a ``step`` below 1, and for ``b1`` or ``b2`` outside of [0, 1), if they are known while the program
+    is traced. A traced ``step`` of 0 divides by zero, and gives NaN.
     """
     names = ("learning_rate", "weight_decay", "b1", "b2", "eps", "step")
     given = (learning_rate, weight_decay, b1, b2, eps, step)
     rate, decay, first, second, epsilon, number = (
         _scalar("adam", name, value) for name, value in zip(names, given, strict=True)
     )
-    if isinstance(number, (int, float)) and number < 1:
+    if (known := _known(number)) is not None and not known >= 1:
         raise ValueError(f"jaxring.epilogues.adam: step={number} must be 1 at the first step.")
+    for name, decays in (("b1", first), ("b2", second)):
+        if (known := _known(decays)) is not None and not 0 <= known < 1:
+            raise ValueError(f"jaxring.epilogues.adam: {name}={decays} must be in [0, 1), such as 0.9.")
     ones = [1 - decays for decays in (first, second)]
     unbias = [1 / (1 - decays**number) for decays in (first, second)]
     parameters = (rate, decay, first, ones[0], second, ones[1], *unbias, epsilon)
@@ -145,6 +164,11 @@ def _scalar(what: str, name: str, value: Any) -> Any:
     if not (jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)):
         raise TypeError(f"jaxring.epilogues.{what}: {name} must be real, not {value.dtype}.")
     return value
+
+
+def _known(value: Any) -> float | None:
+    """The value of a parameter that can be looked at while the program is traced, else None."""
+    return None if isinstance(value, jax.core.Tracer) else float(np.asarray(value))
 
 
 def _shown(value: Any) -> str:

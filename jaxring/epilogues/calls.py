@@ -119,8 +119,11 @@ class Applier:
                 )
 
     def _check_alike(self, parameters: Any) -> None:
-        """ValueError for parameters that differ between ranks by their type: each chunk has its owner's."""
-        if not _compat.tracks_varying():
+        """ValueError for parameters that differ between ranks by their type: each chunk has its owner's.
+
+        No type says that a value is the same within each group, so with groups there is nothing to check.
+        """
+        if not _compat.tracks_varying() or self._axes.groups is not None:
             return
         over = [name for name in self._axes.mesh_names if name in _compat.varying(parameters)]
         if over:

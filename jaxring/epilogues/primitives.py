@@ -4,8 +4,8 @@ Operands: the data in whole blocks, the parameters as one vector of the accumula
 states of all functions, with the shape of the result. Results: the result, then the states. Which functions there are
 is in ``options.epilogue``.
 
-Derivatives, and `jax.vmap` where the parameters differ or over an axis that the call names, are those of the same
-functions applied to the result of the reduction without epilogue.
+Derivatives, and `jax.vmap` over an axis that the call names or where parameters differ or the data does not, are those
+of the same functions applied to the result of the reduction without epilogue.
 """
 
 from __future__ import annotations
@@ -139,28 +139,29 @@ def _jvp(
 
 def _batch(
     name: str, data: Any, args: Sequence[Any], dims: Sequence[int | None], *, axes: Axes, options: Options
-) -> tuple[list[Any], list[int]]:
+) -> tuple[list[Any], Sequence[int | None]]:
     spec = options.epilogue
     assert spec is not None
     (x, parameters, *further), (dim, dim_p, *dims_f) = args, dims
     each = functools.partial(applied, spec)
-    over = data.name in axes.names
-    if not over and dim_p is None:
-        # The batch becomes part of the block: behind the axis that counts ranks, where there is one.
-        x = in_front(x, dim, data.size)
-        x = jnp.moveaxis(x, 0, int(CALLS[name].blocks_in))
-        further = [in_front(value, at, data.size) for value, at in zip(further, dims_f, strict=True)]
-        results = apply(name, x, parameters, further, axes, options)
-        return results, [0] * len(results)
     plain = options._replace(epilogue=None)
-    if over:
+    at: int | None = None
+    if data.name in axes.names:
         go = part(name, data, axes, plain)
         value, at = PARTS[name](go, in_front(x, dim, data.size))
+    elif dim is None:  # JAX asks here, too, where nothing has the batch; the value is sent once
+        if all(where is None for where in (dim_p, *dims_f)):
+            results = apply(name, x, parameters, further, axes, options)
+            return results, [None] * len(results)
+        value = primitives.apply(name, x, axes, plain)
     else:
-        value = primitives.apply(
-            name, jnp.moveaxis(in_front(x, dim, data.size), 0, int(CALLS[name].blocks_in)), axes, plain
-        )
-        at = 0
+        # The batch becomes part of the block: behind the axis that counts ranks, where there is one.
+        x = jnp.moveaxis(x, dim, int(CALLS[name].blocks_in))
+        if dim_p is None:
+            further = [in_front(value, at, data.size) for value, at in zip(further, dims_f, strict=True)]
+            results = apply(name, x, parameters, further, axes, options)
+            return results, [0] * len(results)
+        value, at = primitives.apply(name, x, axes, plain), 0
     results = jax.vmap(each, (at, dim_p, list(dims_f)), 0, axis_size=data.size)(value, parameters, further)
     return results, [0] * len(results)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jaxring.plan import cost, dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS, build, serving
 from jaxring.plan.choice import Choice, Detail, asked_for
-from jaxring.plan.collectives import COLLECTIVES
+from jaxring.plan.collectives import COLLECTIVES, PhaseKind
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import Spec
@@ -130,13 +130,15 @@ def choose(
     though they are not taken unasked. ``interfaces``: of every host, over which channels between hosts are spread.
     ``processors``: what the processes of a host share (0: enough). ``network``: "tcp" or "rdma", by which messages
     between hosts are priced. ``profile``: the constants of the prices, and what was measured. ``spread``: bytes of an
-    element of the result over bytes of an element, where an epilogue casts. ``own``: an epilogue needs operands of the
-    rank that has the result. ``algorithm`` and ``protocol`` restrict the choice;
-    ValueError says why they cannot serve and what would. Same arguments give the same choice on every rank.
+    element of the result over bytes of an element, where an epilogue casts; of a reduce-scatter, which spreads nothing,
+    the same as 1. ``own``: an epilogue needs operands of the rank that has the result. ``algorithm`` and ``protocol``
+    restrict the choice; ValueError says why they cannot serve and what would. Same arguments give the same choice on
+    every rank.
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"unknown collective {collective!r}; there are {', '.join(COLLECTIVES)}")
     protocols.check(protocol, "CPU")
+    spread = spread if PhaseKind.SPREAD in COLLECTIVES[collective].phases else 1.0
     where = tuple(placement)
     topology = cost.Topology.of(where, tuple(hosts), processors, network)
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))

@@ -29,7 +29,8 @@ class Op(NamedTuple):
     """A step. ``recv``, ``send``: connections. ``memory``: (from rank, to rank) of data that crosses by memory.
 
     ``length``: the index of its chunk's length in `Sizes`. ``send_width``, ``memory_width``: bytes per element of the
-    chunk in a message and in memory. ``read_width``: bytes that it reads per element, from all sources together.
+    chunk in a message and in memory: of what it reads there, also for what it writes. ``read_width``: bytes that it
+    reads per element, from all sources together.
 
     Most steps of a lane are equal in all this, and are one object: a lane may have millions of them.
     """

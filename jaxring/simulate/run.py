@@ -99,7 +99,8 @@ def simulate(
     """Plays ``collective`` of ``nbytes`` of input per rank on ``hosts`` hosts.
 
     ``groups``: the ranks of each group, where it is one of groups, all at once; without them all ranks are one group.
-    ``perm``: a permute's pairs, by places in the group. ``result``: the dtype that an epilogue casts to.
+    ``perm``: a permute's pairs, by places in the group. ``result``: the dtype that an epilogue casts to, of
+    reductions only.
 
     ``algorithm``: the name of one of ours, of a registered one, or nvls: the table of direct, with switches that reduce
     and copy. ``symmetric``: None takes a symmetry where there is one and nothing goes wrong; False plays every rank;
@@ -113,6 +114,8 @@ def simulate(
         raise ValueError(f"{cluster.name} has no protocol {protocol!r}; there are {', '.join(cluster.models)}")
     if collective not in COLLECTIVES:
         raise ValueError(f"there is no collective {collective!r}; there are {', '.join(COLLECTIVES)}")
+    if result and not COLLECTIVES[collective].reduces:
+        raise ValueError(f"result={result!r} is for reductions, whose epilogue casts; {collective} reduces nothing")
     nranks = hosts * cluster.ranks
     channels = channels or _channels(cluster, algorithm)
     placement = cluster.placement(hosts)

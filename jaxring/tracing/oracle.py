@@ -3,8 +3,8 @@
 The second way gathers the operands of all ranks by an all_gather, and puts the result together with NumPy on the host:
 blocks that are moved bit for bit, reductions in twice the precision. So it shares neither the algorithm, nor the
 arithmetic, nor the compiled code with the first one, but the links. It finds faults of compilers, of memory and of
-processors, and costs a multiple of the collective in time and memory. Collectives that derivatives are made of are not
-checked.
+processors, and costs a multiple of the collective in time and memory. Collectives that derivatives are made of, and
+calls with ``epilogue`` or ``compress``, are not checked.
 """
 
 from __future__ import annotations

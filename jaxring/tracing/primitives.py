@@ -125,8 +125,8 @@ def _check_for_gpus(what: str, options: Options, dtype: Any) -> None:
     """Errors for what the CUDA engine does not do: ValueError for the algorithm, TypeError for a reduction's dtype."""
     if options.epilogue is not None:
         raise ValueError(
-            f"jaxring.{what.removeprefix('epilogue_')}: epilogues are for ranks on CPUs; on GPUs leave out epilogue= "
-            "and apply the function to the result, which XLA fuses with what follows."
+            f"jaxring.{what}: epilogues are for ranks on CPUs; on GPUs leave out epilogue= and apply the function to "
+            "the result, which XLA fuses with what follows."
         )
     algorithm = ALGORITHMS.get(options.algorithm or "")
     if algorithm is not None and "GPU" not in algorithm.engines:
@@ -143,17 +143,18 @@ def _check_for_gpus(what: str, options: Options, dtype: Any) -> None:
 def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:
     """Registers how a primitive is lowered, on CPUs and on NVIDIA GPUs."""
     rule = functools.partial(_all_manual, primitive, rule)
+    what = primitive.name.removeprefix("jaxring_").removeprefix("epilogue_")
 
     def for_cpus(ctx: Any, *operands: Any, **params: Any) -> Any:
         options = params.get("options")
         if options is not None and platforms.for_cpus(ctx):
-            _check_for_cpus(primitive.name.removeprefix("jaxring_"), options)
+            _check_for_cpus(what, options)
         return rule(ctx, *operands, **params)
 
     def for_gpus(ctx: Any, *operands: Any, **params: Any) -> Any:
         options = params.get("options")
         if options is not None:
-            _check_for_gpus(primitive.name.removeprefix("jaxring_"), options, ctx.avals_in[0].dtype)
+            _check_for_gpus(what, options, ctx.avals_in[0].dtype)
         prepare_lowering()
         return rule(ctx, *operands, **params)
 

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 import jaxring
 from jaxring import epilogues
 from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Peer, Step
-from tests.epilogues.test_values import RANKS, integers, shards, spread
+from tests.epilogues.test_values import RANKS, ROWS, integers, shards, spread
 
 LINEAR = epilogues.scale(0.25).then(epilogues.cast(jnp.bfloat16))
 
@@ -65,8 +65,9 @@ def test_a_linear_epilogue_stays_in_the_schedule_where_it_is_differentiated():
     inside = jax.shard_map(
         lambda v: jaxring.all_reduce(v, "x", epilogue=epilogues.scale(2)), mesh=mesh, in_specs=P("x"), out_specs=P("x")
     )
-    text = str(jax.make_jaxpr(lambda v: jax.jvp(inside, (v,), (v,)))(x))
-    assert "jaxring_epilogue_all_reduce" in text
+    once = lambda v: jax.jvp(inside, (v,), (v,))  # noqa: E731
+    for function in (once, lambda v: jax.jvp(once, (v,), (v,))):
+        assert "jaxring_epilogue_all_reduce" in str(jax.make_jaxpr(function)(x))
 
 
 def test_a_step_is_not_differentiated():
@@ -85,15 +86,57 @@ def test_a_step_is_not_differentiated():
 def test_a_batch_of_data():
     x = integers(6 * 20).reshape(RANKS, 6, 20)
     call = lambda v: jaxring.all_reduce(v, "x", epilogue=epilogues.scale(2))  # noqa: E731
-    y = spread(lambda v: jax.vmap(call, 1, 1)(v), x)
-    np.testing.assert_array_equal(y, [2 * x.sum(0)] * RANKS)
+    batch = lambda v: jax.vmap(call, 1, 1)(v)  # noqa: E731
+    np.testing.assert_array_equal(spread(batch, x), [2 * x.sum(0)] * RANKS)
+    assert reductions(batch, x) == [("jaxring_epilogue_all_reduce", 6 * 20)]
+
+
+def reductions(function, *operands, specs=ROWS):
+    """The primitive and the number of a rank's elements of each reduction in ``function``."""
+
+    def found(jaxpr):
+        for eqn in jaxpr.eqns:
+            if eqn.primitive.name in ("jaxring_all_reduce", "jaxring_epilogue_all_reduce"):
+                yield eqn.primitive.name, eqn.outvars[0].aval.size
+            for inner in eqn.params.values():
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from found(inner)
+
+    return list(found(jax.make_jaxpr(lambda *each: spread(function, *each, specs=specs))(*operands)))
 
 
 def test_a_batch_of_factors():
     x, factors = integers(20), np.arange(3, dtype=np.float32)
     call = lambda v, f: jaxring.all_reduce(v, "x", epilogue=epilogues.scale(f))  # noqa: E731
-    y = spread(lambda v, f: jax.vmap(call, (None, 0), 1)(v, f), x, factors, specs=(P("x"), P()))
-    np.testing.assert_array_equal(y[0], factors[:, None] * x.sum(0))
+    batch = lambda v, f: jax.vmap(call, (None, 0), 1)(v, f)  # noqa: E731
+    y = spread(batch, x, factors, specs=(P("x"), P()))
+    np.testing.assert_array_equal(y, [factors[:, None] * x.sum(0)] * RANKS)
+    assert reductions(batch, x, factors, specs=(P("x"), P())) == [("jaxring_all_reduce", 20)]
+
+
+def test_what_no_batch_enters_is_sent_once():
+    x, others = integers(20), np.arange(3, dtype=np.float32)
+    call = lambda v, b: b + jaxring.all_reduce(v, "x", epilogue=epilogues.scale(2))  # noqa: E731
+    batch = lambda v, b: jax.vmap(call, (None, 0), 1)(v, b)  # noqa: E731
+    y = spread(batch, x, others, specs=(P("x"), P()))
+    np.testing.assert_array_equal(y, [others[:, None] + 2 * x.sum(0)] * RANKS)
+    assert reductions(batch, x, others, specs=(P("x"), P())) == [("jaxring_epilogue_all_reduce", 20)]
+
+
+def test_a_batch_of_learning_rates():
+    gradients, rates = integers(RANKS * 5).reshape(RANKS, RANKS, 5), np.array([0.5, 0.25, 2], np.float32)
+    params, nu = shards(0, (RANKS, 5)), shards(1, (RANKS, 5)) ** 2
+
+    def call(g, p, n, rates):
+        step = lambda rate: epilogues.adam(p[0], p[0], n[0], 2, rate)  # noqa: E731
+        one = lambda rate: jaxring.reduce_scatter(g[0], "x", epilogue=step(rate))  # noqa: E731
+        batch = jax.vmap(one)(rates)
+        apart = [one(rate) for rate in rates]
+        return jax.tree.map(lambda *v: jnp.stack(v)[None], batch, jax.tree.map(lambda *v: jnp.stack(v), *apart))
+
+    for both in spread(call, gradients, params, nu, rates, specs=(*[P("x")] * 3, P())):
+        np.testing.assert_allclose(both[:, 0], both[:, 1], rtol=1e-6, atol=1e-6)
 
 
 def test_a_batch_of_steps():
@@ -102,9 +145,11 @@ def test_a_batch_of_steps():
 
     def call(g, p):
         one = lambda g, p: jaxring.reduce_scatter(g, "x", epilogue=epilogues.sgd(p, 1.0))  # noqa: E731
-        return jax.vmap(one, (1, 0))(g[0], p[0])[None]
+        return jnp.stack([jax.vmap(one, (1, 0))(g[0], p[0]), jax.vmap(one, (None, 0))(g[0][:, 1], p[0])])[None]
 
-    np.testing.assert_array_equal(spread(call, gradients, params), params - gradients.sum(0))
+    y, total = spread(call, gradients, params), gradients.sum(0)
+    np.testing.assert_array_equal(y[:, 0], params - total)
+    np.testing.assert_array_equal(y[:, 1], params - total[:, 1:2])
 
 
 def test_over_an_axis_of_vmap():
@@ -158,8 +203,16 @@ def test_errors_of_the_functions():
         epilogues.sgd(np.zeros(3), 0.1, momentum=0.9)
     with pytest.raises(ValueError, match="trace and nesterov are for momentum"):
         epilogues.sgd(np.zeros(3), 0.1, nesterov=True)
-    with pytest.raises(ValueError, match="step=0 must be 1 at the first step"):
-        epilogues.adam(np.zeros(3), np.zeros(3), np.zeros(3), 0, 0.1)
+    with pytest.raises(ValueError, match=r"low=2\.0 is greater than high=1"):
+        epilogues.clip(np.float32(2), 1)
+    own = (np.zeros(3),) * 3
+    for step in (0, np.int32(0), jnp.int32(0)):
+        with pytest.raises(ValueError, match="step=0 must be 1 at the first step"):
+            jax.jit(lambda x, step=step: epilogues.adam(*own, step, x).parameters[0])(0.1)
+    with pytest.raises(ValueError, match=r"b1=1.0 must be in \[0, 1\)"):
+        epilogues.adam(*own, 1, 0.1, b1=1.0)
+    with pytest.raises(ValueError, match=r"b2=-0.5 must be in \[0, 1\)"):
+        epilogues.adam(*own, 1, 0.1, b2=np.float32(-0.5))
 
 
 def test_a_factor_that_differs_between_ranks():
@@ -172,6 +225,23 @@ def test_a_factor_that_differs_between_ranks():
     factors = np.arange(RANKS, dtype=np.float32)
     y = spread(lambda v, f: jaxring.reduce_scatter(v[0], "x", epilogue=epilogues.scale(f[0]))[None], x, factors)
     np.testing.assert_array_equal(y, factors[:, None] * x.sum(0))
+
+
+def test_a_factor_that_differs_between_groups():
+    x, groups = integers(8), [[0, 1], [2, 3]]
+
+    def call(v):
+        norm = jaxring.all_reduce(jnp.sum(v * v), "x", axis_index_groups=groups)
+        return jaxring.all_reduce(v, "x", axis_index_groups=groups, epilogue=epilogues.scale(norm))
+
+    y = spread(call, x)
+    want = [np.sum(x[group] ** 2) * x[group].sum(0) for group in groups for _ in group]
+    np.testing.assert_array_equal(y, want)
+
+
+def test_what_cpus_lack_is_refused_by_the_name_of_the_call():
+    for option in ({"algorithm": "nvls"}, {"protocol": "ll128"}):
+        call_error(ValueError, r"^jaxring\.all_reduce: ", epilogue=LINEAR, **option)
 
 
 def test_gpus_are_refused_at_lowering():

@@ -56,6 +56,17 @@ def test_times_between_sizes_lie_on_a_line_in_both_logarithms():
     assert MEASURED.at(4097) is None
 
 
+def test_what_a_reduce_scatter_makes_of_its_results_leaves_the_choice_to_measurements():
+    measured = dataclasses.replace(MEASURED, collective="reduce_scatter")
+    profile = dataclasses.replace(COMMODITY, measured=(measured,))
+    one, two = (
+        choose("reduce_scatter", APART, HOST, 4096, "bfloat16", "ring", "simple", profile=profile, spread=spread)
+        for spread in (1.0, 2.0)
+    )
+    assert one == two
+    assert one.candidates == [("ring/simple", 400.0)]
+
+
 def candidates(profile):
     return choose("all_reduce", APART, HOST, 4096, "float32", profile=profile)
 

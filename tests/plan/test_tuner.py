@@ -28,6 +28,14 @@ def test_one_domain_goes_by_memory(collective: str) -> None:
     assert choice.reason == "all ranks share memory"
 
 
+@pytest.mark.parametrize("name", ["direct", "hier_ring"])
+def test_a_cast_narrows_what_is_written_to_memory(name: str) -> None:
+    placement = (0,) * 8 if name == "direct" else PAIRS
+    topology = cost.Topology.of(placement, ONE_HOST)
+    whole, cast = (ALGORITHMS[name].shape_on("all_reduce", topology, 4000, spread=s).memory_bytes for s in (1.0, 0.5))
+    assert (whole, cast) == (8000, 6000)
+
+
 def test_small_is_ll_and_large_is_simple() -> None:
     for hosts in (ONE_HOST, APART):
         small = choose("all_reduce", APART, hosts, 1024, "float32")

@@ -108,3 +108,8 @@ def test_networks_that_files_of_others_describe(file, ranks):
     assert simulate(cluster, 1, "all_reduce", 4, "hier_ring").time_us > 2 * cluster.models["simple"].memory > 0
     with pytest.raises(ValueError, match=f"describes all of its {ranks} ranks; --nodes is for clusters by name"):
         simulate(cluster, 2, "all_reduce", 64, "ring")
+
+
+def test_only_reductions_cast_their_results():
+    with pytest.raises(ValueError, match=r"result='bfloat16' is for reductions, .* all_gather reduces nothing"):
+        simulate(clusters.load("hgx-h100"), 1, "all_gather", 64, "ring", result="bfloat16")

@@ -82,8 +82,8 @@ class Algorithm:
         if self.memory and topology.domains == 1:
             # Each rank reads its share of all inputs and writes it to all outputs; a rooted fold is the root's alone.
             alone = COLLECTIVES[collective].root is Root.TARGET
-            return Shape(0, 0, 0, call.total * (topology.nranks if alone else 2))
+            return Shape(0, 0, 0, call.total * topology.nranks if alone else round(call.total * (1 + spread)))
         between = self.shape(call)
         if not self.memory or topology.width == 1 or between.memory_bytes:
             return between
-        return dataclasses.replace(between, memory_bytes=2 * call.total)
+        return dataclasses.replace(between, memory_bytes=round(call.total * (1 + spread)))

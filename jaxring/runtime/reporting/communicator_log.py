@@ -70,8 +70,8 @@ def describe(
 def _way(reach: Callable[[int], str], process: int) -> str:
     try:
         return reach(process)
-    except JoinError:
-        return "no common transport"  # which matters only where the plan has a link between the two
+    except JoinError as error:
+        return f"nothing ({error})"  # which matters only where the plan has a link between the two
 
 
 def _count(number: int, noun: str) -> str:

@@ -46,7 +46,8 @@ def connect(
 
     `timeout_s` is named in the error. Each channel tries the interfaces from another one on, so that channels share
     the load. Each attempt that fails is written to `wait`. Raises JoinError, also when `closed()` or `wait` ends it,
-    and at once where at each address a process listens that lacks the secret.
+    and at once where at each address a process listens that lacks the secret. Where that is so at some addresses and
+    others cannot be reached, they are tried until the deadline, whose error has each reason.
     """
     names = list(dict.fromkeys(name for name, _, _ in peer.addresses))
     first = channel % len(names)

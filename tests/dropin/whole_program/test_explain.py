@@ -50,3 +50,10 @@ def test_without_install_all_are_xlas():
 def test_a_program_without_collectives():
     compiled = jax.jit(lambda x: x + 1).lower(np.float32(1)).compile()
     assert jaxring.explain(compiled) == "jaxring: there is no collective in this program."
+
+
+def test_a_call_with_an_epilogue_is_named_with_it():
+    after = jaxring.epilogues.scale(2).then(jaxring.epilogues.cast("bfloat16"))
+    call = over(FLAT, lambda x: jaxring.all_reduce(x, "x", epilogue=after))
+    (line,) = jaxring.explain(jax.jit(call).lower(matrix(FLAT, "x", n=8)).compile()).splitlines()
+    assert line.startswith("all_reduce(sum) with epilogue scale, cast to bfloat16, of float32[")
