@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import types
 
 import pytest
 
@@ -47,3 +48,14 @@ def test_every_public_name_is_on_a_page() -> None:
     listed = set(re.findall(r"\bjaxring\.(\w+)", text)) | set(re.findall(r"`(\w+_start)`", text))
     errors = {name for name, value in vars(jaxring.errors).items() if isinstance(value, type)}
     assert set(jaxring.__all__) - listed - errors - {"__version__"} == set()
+
+
+def test_the_functions_of_public_modules_are_shown() -> None:
+    text = "".join(page.read_text() for page in PAGES.glob("*.md"))
+    modules = [name for name in jaxring.__all__ if isinstance(getattr(jaxring, name), types.ModuleType)]
+    assert "epilogues" in modules
+    for name in set(modules) - {"lax"}:  # its names are jax.lax's
+        shown = set(re.findall(rf"^::: jaxring\.{name}\.(\w+)", text, re.M))
+        for members in re.findall(rf"^::: jaxring\.{name}\n.*members: \[(.*?)\]", text, re.M):
+            shown |= set(members.split(", "))
+        assert set(getattr(jaxring, name).__all__) - shown == set(), name
