@@ -56,11 +56,15 @@ def pytest_addoption(parser):
 
 
 def pytest_generate_tests(metafunc):
-    """A sample has every value of every parameter, where it has as many cases as the parameter has values."""
+    """A sample has every value of every parameter, where it has as many cases as the parameter has values.
+
+    Parameters of fixtures are not counted.
+    """
     sampled = metafunc.definition.get_closest_marker("sampled")
     if sampled is not None:
         test, step = metafunc.definition.nodeid, sampled.args[0]
-        sizes = [len(mark.args[1]) for mark in metafunc.definition.iter_markers("parametrize")]
+        marks = metafunc.definition.iter_markers("parametrize")
+        sizes = [len(mark.kwargs["argvalues"] if "argvalues" in mark.kwargs else mark.args[1]) for mark in marks]
         taken = list(itertools.product(*map(range, sizes)))[::step]
         for each, size in enumerate(sizes):
             found = len({case[each] for case in taken})

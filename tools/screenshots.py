@@ -76,13 +76,19 @@ def screenshot(command: str, environ: dict[str, str]) -> str:
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("4H", ROWS, COLUMNS, 0, 0))
     with os.fdopen(terminal, "rb", buffering=0) as reads:
         try:
+            # In a session of its own, as its children may hold the terminal, too.
             running = subprocess.Popen(
-                shlex.split(command), env=environ | {"TERM": "xterm-256color"}, stdin=end, stdout=end, stderr=end
+                shlex.split(command),
+                env=environ | {"TERM": "xterm-256color"},
+                stdin=end,
+                stdout=end,
+                stderr=end,
+                start_new_session=True,
             )
         finally:
             os.close(end)
         shown = b""
-        limit = threading.Timer(_LIMIT, running.kill)
+        limit = threading.Timer(_LIMIT, _end, [running])
         limit.start()
         try:
             with contextlib.suppress(OSError):  # EIO: nobody holds the terminal's other end any more
@@ -91,14 +97,21 @@ def screenshot(command: str, environ: dict[str, str]) -> str:
             running.wait()
         finally:
             limit.cancel()
-            running.kill()  # without effect where it has ended
-            running.wait()
+            if running.returncode is None:
+                _end(running)
+                running.wait()
     text = shown.decode().replace("\r\n", "\n").rstrip()
     if running.returncode != 0:
         raise RuntimeError(f"`{command}` ended with {running.returncode}:\n{text}")
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(f"$ {command}\n{text}"))
     return _FONTS.sub("", console.export_svg(title="jaxring", unique_id="terminal"))
+
+
+def _end(command: subprocess.Popen[bytes]) -> None:
+    """Kills a command and its children."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(command.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

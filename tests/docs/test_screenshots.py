@@ -36,10 +36,11 @@ def test_a_command_that_fails_is_no_picture(tmp_path):
         screenshots.screenshot("jaxring explain nothing", screenshots.environment(str(tmp_path)))
 
 
-def test_a_command_that_does_not_end_is_ended(tmp_path, monkeypatch):
+@pytest.mark.parametrize("command", ["sleep 1000", "sh -c 'sleep 1000 & wait'"])
+def test_a_command_that_does_not_end_is_ended(command, tmp_path, monkeypatch):
     monkeypatch.setattr(screenshots, "_LIMIT", 0.1)
     with pytest.raises(RuntimeError, match="ended with -9"):
-        screenshots.screenshot("sleep 1000", screenshots.environment(str(tmp_path)))
+        screenshots.screenshot(command, screenshots.environment(str(tmp_path)))
 
 
 def as_jaxring(folder: pathlib.Path, script: str) -> dict[str, str]:

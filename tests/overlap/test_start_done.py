@@ -68,6 +68,19 @@ def test_values_and_types(mesh, name, check_vma):
     same(z, jax.tree.map(lambda v: v * 3, tree()))
 
 
+def test_a_step_as_epilogue(mesh):
+    x = np.arange(N * N * 3, dtype=np.float32).reshape(N * N, 3)
+    params, trace = np.ones((N, 3), np.float32), np.full((N, 3), 2, np.float32)
+
+    def f(x, params, trace):
+        step = jaxring.epilogues.sgd(params, 0.5, momentum=0.5, trace=trace)
+        new, z = jaxring.reduce_scatter_start(x, "r", tiled=True, epilogue=step).done(x + 1)
+        return *new, z
+
+    total = x.reshape(N, N, 3).sum(0) + 1
+    same(jax.jit(shard(mesh, f))(x, params, trace), (1 - total / 2, total, x + 1))
+
+
 def test_eagerly(mesh):
     def f(x):
         y, z = jaxring.all_reduce_start(x, "r").done(x + 1)

@@ -79,6 +79,12 @@ def test_ci_runs_all_cases_and_compiled_programs_on_the_first_and_the_newest_pai
     for pair in PAIRS:
         on_it = [call for call in calls if f"VENV=.venv-{pair[0]} JAX={pair[1]}" in call and "pytest" in call]
         all_cases = [call for call in on_it if call.startswith("make pytest-versions ") and "slow or sampled" in call]
-        compiled = [call for call in on_it if call.startswith("make pytest ") and call.endswith("XLA_FLAGS=")]
         at_an_end = pair in (PAIRS[0], PAIRS[-1]) and pair != tested
-        assert (len(all_cases), len(compiled)) == (at_an_end, at_an_end), on_it
+        assert (len(all_cases), len(_compiled(on_it))) == (at_an_end, at_an_end), on_it
+    assert len(_compiled([call for call in calls if "VENV=" not in call])) == 1, calls  # make's default environment
+
+
+def _compiled(calls: list[str]) -> list[str]:
+    """The calls that run programs as XLA compiles them for users, with all cases."""
+    whole = [call for call in calls if "slow or sampled" in call and "tests/sharded" in call]
+    return [call for call in whole if call.startswith("make pytest ") and call.endswith("XLA_FLAGS=")]

@@ -67,13 +67,15 @@ def test_a_timeout_that_is_none_changes_nothing(name, timeout, error):
 def test_the_log_says_why_a_step_does_not_count(caplog):
     with caplog.at_level(logging.WARNING, logger="jaxring"):
         assert jaxring.commit()
-        assert not caplog.records
+        assert "does not count" not in caplog.text
         assert not jaxring.commit(False)
         assert "does not count in any process: process 0 called jaxring.commit(False)" in caplog.text
         jaxring.abort("enough")
-        assert not jaxring.commit()
-        assert "process 0 called jaxring.abort(): enough" in caplog.text
-    jaxring.rebuild()
+        try:
+            assert not jaxring.commit()
+            assert "process 0 called jaxring.abort(): enough" in caplog.text
+        finally:
+            jaxring.rebuild()  # other tests have the same process
 
 
 def test_a_job_that_jax_does_not_form_is_no_job_of_one_process(monkeypatch):
