@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         middle = turns.medians(times)
         hidden = (middle[TRANSFER] + middle[PRODUCT] - middle[PIPELINE]) / min(middle[TRANSFER], middle[PRODUCT])
-        ranks = f"{jax.device_count()} ranks in {jax.process_count()} process(es)"
+        ranks = turns.ranks()
         ratio = middle[AFTER] / middle[PIPELINE]
         conclusion = f"{AFTER} / {PIPELINE}: {ratio:.2f}, hidden of the shorter: {hidden:.0%}"
         turns.report(times, f"{title}, {rows} rows a rank, w {k} x {columns}, {ranks}", conclusion)

@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if jax.process_index() == 0:
         middle = turns.medians(times)
         gains = ", ".join(f"{PLAIN} / {name}: {middle[PLAIN] / middle[name]:.2f}" for name in arguments.formats)
-        ranks = f"{jax.device_count()} ranks in {jax.process_count()} process(es)"
+        ranks = turns.ranks()
         turns.report(times, f"all_reduce of {shown(arguments.bytes)} per rank, {ranks}", "\n".join([gains, *notes]))
     return 0
 

@@ -104,8 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.epilogues", description=__doc__.split("\n")[0])
     parser.add_argument("--function", choices=tuple(FUNCTIONS), default="scale", help="(default: scale)")
     parser.add_argument("--bytes", type=size, default=size("16M"), help="of the operand of a rank (default: 16M)")
-    parser.add_argument("--iters", type=int, default=20, help="iterations that count (default: 20)")
-    parser.add_argument("--devices", type=int, help="CPU devices of this process, where it is the only one")
+    turns.add_arguments(parser, iters=20)
     arguments = parser.parse_args(argv)
     turns.use_devices(arguments.devices)
     times = measure(arguments.function, arguments.bytes, arguments.iters)
@@ -113,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     medians = turns.medians(times)
     title = (
-        f"{arguments.function} of {arguments.bytes} bytes of float32 per rank, {jax.device_count()} ranks in "
-        f"{jax.process_count()} process(es), {arguments.iters} iterations"
+        f"{arguments.function} of {arguments.bytes} bytes of float32 per rank, {turns.ranks()}, "
+        f"{arguments.iters} iterations"
     )
     turns.report(times, title, f"{FUSED}: {medians[APART] / medians[FUSED]:.2f} times as fast as the {APART}")
     return 0

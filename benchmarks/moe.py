@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{name}: {middle[f'{name}, {FLAT}'] / middle[f'{name}, {TWO_LEVEL}']:.2f}"
             for name in ("there and back", "rows alone")
         )
-        ranks = f"{jax.device_count()} ranks in {jax.process_count()} process(es)"
+        ranks = turns.ranks()
         title = f"{arguments.tokens} tokens of {arguments.width} float32 a rank, {arguments.choices} choices, {ranks}"
         turns.report(times, title, f"{FLAT} / {TWO_LEVEL}: {gains}")
     return 0

@@ -86,8 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__.split("\n")[0])
     parser.add_argument("--bytes", type=size, default=size("16M"), help="operand per rank (default: 16M)")
     parser.add_argument("--products", type=int, default=4, help=f"products of {SIDE} x {SIDE} matrices (default: 4)")
-    parser.add_argument("--iters", type=int, default=30, help="iterations that count (default: 30)")
-    parser.add_argument("--devices", type=int, help="CPU devices of this process, where it is the only one")
+    turns.add_arguments(parser, iters=30)
     arguments = parser.parse_args(argv)
     turns.use_devices(arguments.devices)
     times = measure(arguments.bytes, arguments.products, arguments.iters)
@@ -98,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     hidden = gain / min(middle["collective"], middle["alone"])
     turns.report(
         times,
-        f"{arguments.bytes} bytes per rank, {jax.device_count()} ranks in {jax.process_count()} process(es)",
+        f"{arguments.bytes} bytes per rank, {turns.ranks()}",
         f"after / overlapped: {middle['after'] / middle['overlapped']:.2f}, hidden: {hidden:.2f}",
     )
     return 0

@@ -72,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--leaves", type=int, default=50, help="how many (default: 50)")
     parser.add_argument("--bytes", type=size, default=size("16K"), help="of the largest, per rank (default: 16K)")
     parser.add_argument("--rounds", type=int, default=32, help="means in a program (default: 32)")
-    parser.add_argument("--iters", type=int, default=30, help="iterations that count (default: 30)")
-    parser.add_argument("--devices", type=int, help="CPU devices of this process, where it is the only one")
+    turns.add_arguments(parser, iters=30)
     arguments = parser.parse_args(argv)
     turns.use_devices(arguments.devices)
     times = measure(arguments.leaves, arguments.bytes, arguments.rounds, arguments.iters)
@@ -81,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     middle = turns.medians(times)
     gains = ", ".join(f"{name} / {FUSED}: {middle[name] / middle[FUSED]:.2f}" for name in (APART, XLA))
-    ranks = f"{jax.device_count()} ranks in {jax.process_count()} process(es)"
+    ranks = turns.ranks()
     turns.report(
         times,
         f"{arguments.leaves} leaves of at most {arguments.bytes} bytes per rank, {ranks}",

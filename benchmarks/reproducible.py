@@ -65,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="(default: float32)")
     parser.add_argument("--op", choices=("sum", "mean"), default="sum", help="(default: sum)")
     parser.add_argument("--data", choices=("normal", "wide"), default="normal", help="(default: normal)")
-    parser.add_argument("--iters", type=int, default=20, help="iterations that count (default: 20)")
-    parser.add_argument("--devices", type=int, help="CPU devices of this process, where it is the only one")
+    turns.add_arguments(parser, iters=20)
     arguments = parser.parse_args(argv)
     turns.use_devices(arguments.devices)
     times = measure(arguments.bytes, arguments.dtype, arguments.data, arguments.op, arguments.iters)
@@ -75,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     medians = turns.medians(times)
     title = (
         f"all_reduce {arguments.op} of {arguments.bytes} bytes of {arguments.data} {arguments.dtype} per rank, "
-        f"{jax.device_count()} ranks in {jax.process_count()} process(es), {arguments.iters} iterations"
+        f"{turns.ranks()}, {arguments.iters} iterations"
     )
     ratios = ", ".join(f"{medians[EXACT] / medians[name]:.2f} times {name}" for name in (PLAIN, ORDERED))
     turns.report(times, title, f"{EXACT}: {ratios}")

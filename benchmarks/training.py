@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     middle, step = turns.medians(collective), turns.medians(whole)
     turns.report(
         collective,
-        f"the collective of a training step, {jax.device_count()} ranks in {jax.process_count()} process(es)",
+        f"the collective of a training step, {turns.ranks()}",
         f"{XLA} / {OURS}: {middle[XLA] / middle[OURS]:.2f}; whole steps, profiled: "
         + ", ".join(f"{name} {step[name] * 1e3:.1f} ms" for name in whole),
     )

@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from jaxring.bench import table
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Mapping
 
 Times = dict[str, list[float]]
@@ -75,6 +76,17 @@ def report(times: Times, title: str, conclusion: str) -> None:
         low, middle, high = quartiles(found)
         lines.append((name, f"{middle * 1e3:.3f}", f"{low * 1e3:.3f} .. {high * 1e3:.3f}"))
     print("\n".join([title, *table.rows(columns, lines, table.width_of()), conclusion]))
+
+
+def add_arguments(parser: argparse.ArgumentParser, iters: int) -> None:
+    """``--iters``, with this default, and ``--devices``, for `use_devices`."""
+    parser.add_argument("--iters", type=int, default=iters, help=f"iterations that count (default: {iters})")
+    parser.add_argument("--devices", type=int, help="CPU devices of this process, where it is the only one")
+
+
+def ranks() -> str:
+    """How many there are, in how many processes, for a title."""
+    return f"{jax.device_count()} ranks in {jax.process_count()} process(es)"
 
 
 def use_devices(count: int | None) -> None:
