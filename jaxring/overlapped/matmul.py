@@ -1,7 +1,7 @@
 """Matrix products that hide a collective: the product of one chunk is computed while the next chunk travels.
 
-The rows of every rank are cut into chunks. Each chunk is a collective of its own, with its own schedule. At most two
-are in flight, in order, so that the first one has the links to itself and the next one follows without a gap.
+The rows of every rank are cut into chunks. Each chunk is a collective of its own, with its own schedule. Two are in
+flight, in order, so that the next one follows without a gap, while a third one is computed.
 """
 
 from __future__ import annotations

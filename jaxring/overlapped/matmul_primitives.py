@@ -17,6 +17,7 @@ from jax.interpreters import ad, mlir
 from jaxring import _compat
 from jaxring.overlap import Handle
 from jaxring.plan import dtypes
+from jaxring.plan.pipeline import IN_FLIGHT
 from jaxring.tracing import checks
 from jaxring.tracing.calls import Started
 from jaxring.tracing.casting import cast_alike
@@ -57,11 +58,11 @@ def _start(name: str, operand: Any, axes: Axes, options: Options) -> Handle[Any]
 def _gathered(x: Any, count: int, axes: Axes, options: Options) -> Iterator[tuple[slice, Any]]:
     """The chunks of all ranks' rows, ``[ranks, rows of a chunk, ...]``, each with the rows that it is."""
     parts = _parts(x.shape[0], count)
-    in_flight = [_start("all_gather", x[part], axes, options) for part in parts[:2]]
+    in_flight = [_start("all_gather", x[part], axes, options) for part in parts[:IN_FLIGHT]]
     for i, part in enumerate(parts):
-        if i + 2 < len(parts):
+        if i + IN_FLIGHT < len(parts):
             # The next but one is sent when this one is here.
-            found, following = in_flight[i].done(x[parts[i + 2]])
+            found, following = in_flight[i].done(x[parts[i + IN_FLIGHT]])
             in_flight.append(_start("all_gather", following, axes, options))
         else:
             found = in_flight[i].done()
@@ -88,11 +89,13 @@ def _matmul_scatter(x: Any, w: Any, *, axes: Axes, options: Options, chunks: int
     in_flight: list[Handle[Any]] = []
     found: list[Any] = []
     for part in _parts(x.shape[1], chunks):
-        product = x[:, part] @ w
-        if len(in_flight) >= 2:
-            mine, product = in_flight[len(found)].done(product)
+        rows = x[:, part]
+        if len(in_flight) > IN_FLIGHT:
+            # While two travel one is computed. The rows wait and not the product: XLA would compute all products first,
+            # since nothing keeps it from that, and the first chunk would be sent late.
+            mine, rows = in_flight[len(found)].done(rows)
             found.append(mine)
-        in_flight.append(_start("reduce_scatter", product, axes, options))
+        in_flight.append(_start("reduce_scatter", rows @ w, axes, options))
     found += [handle.done() for handle in in_flight[len(found) :]]
     return jnp.concatenate(found, axis=0)
 

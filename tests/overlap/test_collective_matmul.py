@@ -69,17 +69,30 @@ def test_values_and_derivatives(chunks, check_vma):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.max(np.abs(want)))
 
 
-def test_each_chunk_is_a_call_and_two_at_most_are_in_flight():
-    """A chunk is sent when the next but one before it is here: its operand passes the done of that one."""
-    gather, scatter = functions(False, chunks=5)
+def calls_and_dones(f, name, *args):
+    """In a lowered program: (result, operand) of each collective, and (results, first operand) of each done."""
+    text = jax.jit(f).lower(*args).as_text()
+    calls = re.findall(rf"(%\S+) = .*@jaxring_{name}\((%\S+),", text)
+    return text, calls, re.findall(r"(%\S+):\d+ = .*@jaxring_done\((%\S+), ", text)
+
+
+def test_a_chunk_is_gathered_when_the_next_but_one_before_it_is_here():
+    gather, _ = functions(False, chunks=5)
+    _, calls, dones = calls_and_dones(gather, "all_gather", *matrices()[:2])
+    assert len(calls) == 5
+    for (former, _), (_, operand) in zip(calls, calls[2:], strict=False):
+        assert (operand.split("#")[0], former) in dones
+
+
+def test_a_chunk_is_computed_when_the_third_before_it_is_summed():
+    """The product waits, and not only its transfer: XLA would compute all products before the first one travels."""
+    _, scatter = functions(False, chunks=5)
     x, w, v = matrices()
-    for f, args, name in ((gather, (x, w), "all_gather"), (scatter, (x @ w, v), "reduce_scatter")):
-        text = jax.jit(f).lower(*args).as_text()
-        calls = re.findall(rf"(%\S+) = .*@jaxring_{name}\((%\S+),", text)
-        dones = re.findall(r"(%\S+):\d+ = .*@jaxring_done\((%\S+), (%\S+),", text)
-        assert len(calls) == 5
-        for (former, _), (_, operand) in zip(calls, calls[2:], strict=False):
-            assert (f"{operand.split('#')[0]}", former) in {(done, first) for done, first, _ in dones}
+    text, calls, dones = calls_and_dones(scatter, "reduce_scatter", x @ w, v)
+    rows = dict(re.findall(r"(%\S+) = stablehlo.dot_general (%[^\s,]+),", text))
+    assert len(calls) == len(rows) == 5
+    for (former, _), (_, product) in zip(calls, calls[3:], strict=False):
+        assert (rows[product].split("#")[0], former) in dones
 
 
 @pytest.mark.parametrize("batched", [None, 0, 1], ids=["plain", "batch of x", "batch of w"])
@@ -107,6 +120,8 @@ def test_the_number_of_chunks_follows_the_prices():
     product = {"ranks": 4, "processes": 4, "dtype": "float32", "most": 512}
     long = pipeline.chunks("all_gather", nbytes=16 << 20, flops=1 << 33, **product)
     assert long > pipeline.chunks("all_gather", nbytes=1 << 20, flops=1 << 29, **product) > 1
+    # A chunk's latency is hidden by the one in flight beside it, so that small ones are worth their step.
+    assert pipeline.chunks("all_gather", nbytes=4 << 20, flops=1 << 30, **product) == 16
     # Too small to be worth a second collective, or with nothing to hide it behind.
     assert pipeline.chunks("all_gather", nbytes=4096, flops=1 << 20, **product) == 1
     assert pipeline.chunks("reduce_scatter", nbytes=16 << 20, flops=0, **product) == 1
