@@ -50,20 +50,20 @@ def _parts(rows: int, count: int) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise(bounds) if b > a]
 
 
-def _start(name: str, operand: Any, axes: Axes, options: Options) -> Handle[Any]:
-    options = options._replace(started=True)
+def _start(name: str, operand: Any, axes: Axes, options: Options, parts: int) -> Handle[Any]:
+    options = options._replace(started=True, parts=parts)
     return Handle(Started(apply(name, operand, axes, options), lambda y: y), operand)
 
 
 def _gathered(x: Any, count: int, axes: Axes, options: Options) -> Iterator[tuple[slice, Any]]:
     """The chunks of all ranks' rows, ``[ranks, rows of a chunk, ...]``, each with the rows that it is."""
     parts = _parts(x.shape[0], count)
-    in_flight = [_start("all_gather", x[part], axes, options) for part in parts[:IN_FLIGHT]]
+    in_flight = [_start("all_gather", x[part], axes, options, len(parts)) for part in parts[:IN_FLIGHT]]
     for i, part in enumerate(parts):
         if i + IN_FLIGHT < len(parts):
             # The next but one is sent when this one is here.
             found, following = in_flight[i].done(x[parts[i + IN_FLIGHT]])
-            in_flight.append(_start("all_gather", following, axes, options))
+            in_flight.append(_start("all_gather", following, axes, options, len(parts)))
         else:
             found = in_flight[i].done()
         yield part, found
@@ -88,14 +88,15 @@ def _matmul_scatter(x: Any, w: Any, *, axes: Axes, options: Options, chunks: int
     x = x.reshape(axes.size, x.shape[0] // axes.size, x.shape[1])
     in_flight: list[Handle[Any]] = []
     found: list[Any] = []
-    for part in _parts(x.shape[1], chunks):
+    parts = _parts(x.shape[1], chunks)
+    for part in parts:
         rows = x[:, part]
         if len(in_flight) > IN_FLIGHT:
             # While two travel one is computed. The rows wait and not the product: XLA would compute all products first,
             # since nothing keeps it from that, and the first chunk would be sent late.
             mine, rows = in_flight[len(found)].done(rows)
             found.append(mine)
-        in_flight.append(_start("reduce_scatter", rows @ w, axes, options))
+        in_flight.append(_start("reduce_scatter", rows @ w, axes, options, len(parts)))
     found += [handle.done() for handle in in_flight[len(found) :]]
     return jnp.concatenate(found, axis=0)
 

@@ -31,7 +31,8 @@ class CallSpec:
     and of a ragged call those of the whole operand. ``axes``: of the mesh, for people. ``timeout``: in seconds.
     ``site``: where the user called it. ``call``: tells the calls of one program apart. ``devices``: the device id of
     each partition, or None where the program does not know them. ``program``: tells programs apart. ``started``: it
-    runs on a stream of its own. ``epilogue``: what is applied to the complete values of a reduction.
+    runs on a stream of its own. ``parts``: of how many chunks of one pipeline it is one. ``epilogue``: what is applied
+    to the complete values of a reduction.
     """
 
     collective: str
@@ -51,6 +52,7 @@ class CallSpec:
     algorithm: str | None = None
     protocol: str | None = None
     started: bool = False
+    parts: int = 1
     epilogue: EpilogueSpec | None = None
 
     @property
@@ -94,6 +96,8 @@ class CallSpec:
         fields = vars(self) | {"epilogue": self.epilogue and dataclasses.asdict(self.epilogue)}
         if self.epilogue is None:
             del fields["epilogue"]
+        if self.parts == 1:
+            del fields["parts"]
         return _ENCODER.encode(fields)
 
     @classmethod

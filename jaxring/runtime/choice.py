@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any
 
 import jaxring._native as _native
@@ -35,12 +36,12 @@ def choose(
     """
     collective, ragged, apart = spec.facts.plays, spec.facts.ragged, spec.half != "both"
 
-    def pick(**wishes: Any) -> Choice:
+    def pick(nbytes: int, **wishes: Any) -> Choice:
         return tuner.choose(
             collective,
             domains,
             hosts,
-            spec.operand_bytes(len(domains)),
+            nbytes,
             spec.dtype,
             ll_bytes=_native.ll_payload_bytes(),
             channels=settings().channels,
@@ -53,13 +54,24 @@ def choose(
             **wishes,
         )
 
-    choice = _users_choice(collective, domains, spec, root) or choose_among(
-        pick,
-        settings().algo,
-        settings().proto,
-        spec.algorithm,
-        spec.protocol or ("simple" if ragged and len(set(domains)) > 1 else None),
-    )
+    def among(nbytes: int, algorithm: str | None) -> Choice:
+        return choose_among(
+            functools.partial(pick, nbytes),
+            settings().algo,
+            settings().proto,
+            algorithm,
+            spec.protocol or ("simple" if ragged and len(set(domains)) > 1 else None),
+        )
+
+    nbytes = spec.operand_bytes(len(domains))
+    choice = _users_choice(collective, domains, spec, root)
+    if choice is None and spec.parts > 1 and spec.algorithm is None and spec.protocol is None:
+        # Chunks of a pipeline hide each other's latency: what counts is how fast all of them get through.
+        whole = among(nbytes * spec.parts, None)
+        why = f"as for {spec.parts} chunks at once, {whole.why}"
+        choice = dataclasses.replace(among(nbytes, whole.algorithm), asked=whole.asked, why=why)
+    elif choice is None:
+        choice = among(nbytes, spec.algorithm)
     if apart and choice.protocol == "memory":  # a message of a lone rank to itself
         choice = dataclasses.replace(choice, protocol="simple")
     return dataclasses.replace(choice, channels=1) if ragged or apart else choice

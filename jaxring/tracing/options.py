@@ -24,6 +24,8 @@ class Options(NamedTuple):
     tag: int = 0
     # Its result is used by a done only: see overlap.py.
     started: bool = False
+    # Of how many chunks of one pipeline it is one.
+    parts: int = 1
     # Of ragged_all_to_all: no row goes to two ranks, so that its transpose is one, too.
     disjoint: bool = False
     # Of a reduction: what its schedule applies to complete values.

@@ -71,6 +71,7 @@ def custom_call(
         call=ctx.module_context.new_channel(),
         devices=devices,
         program=fingerprint(ctx.module_context, operands),
+        parts=options.parts,
         epilogue=options.epilogue,
     )
     text = spec.to_json()

@@ -1,0 +1,58 @@
+"""A chunk of a pipeline goes by the algorithm that moves all chunks fastest, unless the call asks for one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from jaxring.runtime import choice
+from jaxring.runtime.call import CallSpec
+from jaxring.runtime.choice import choose
+from jaxring.settings import load
+
+HOSTS = (0, 1, 2, 3)
+CHUNK = CallSpec(
+    collective="all_gather",
+    op=None,
+    dtype="float32",
+    shape=(1 << 16,),
+    axes="r",
+    timeout=60.0,
+    site="program.py:1",
+    call=1,
+    devices=HOSTS,
+    program="",
+    block=1 << 16,
+)
+
+
+def test_a_chunk_goes_by_the_algorithm_of_all_chunks():
+    alone = choose(CHUNK, HOSTS, HOSTS)
+    whole = choose(dataclasses.replace(CHUNK, block=CHUNK.block * 16), HOSTS, HOSTS)
+    assert alone.algorithm != whole.algorithm  # else this test says nothing
+    chunk = choose(dataclasses.replace(CHUNK, parts=16), HOSTS, HOSTS)
+    assert chunk.algorithm == whole.algorithm
+    # All else is that of a call of the chunk's size.
+    asked = choose(dataclasses.replace(CHUNK, algorithm=whole.algorithm), HOSTS, HOSTS)
+    assert (chunk.protocol, chunk.channels, chunk.candidates) == (asked.protocol, asked.channels, asked.candidates)
+    assert chunk.reason == f"as for 16 chunks at once, {whole.reason}"
+
+
+@pytest.mark.parametrize("asked", [{"algorithm": "direct"}, {"protocol": "simple"}])
+def test_what_a_call_asks_for_holds_for_its_chunks(asked):
+    spec = dataclasses.replace(CHUNK, **asked)
+    assert choose(dataclasses.replace(spec, parts=16), HOSTS, HOSTS) == choose(spec, HOSTS, HOSTS)
+
+
+def test_a_setting_holds_for_chunks(monkeypatch):
+    monkeypatch.setattr(choice, "settings", lambda: load({"JAXRING_ALGO": "^ring"}))
+    chunk = choice.choose(dataclasses.replace(CHUNK, parts=16), HOSTS, HOSTS)
+    assert chunk.algorithm != "ring"
+    assert "with JAXRING_ALGO=^ring" in chunk.reason
+
+
+def test_the_text_of_a_call_without_chunks_is_as_before():
+    assert "parts" not in CHUNK.to_json()
+    chunk = dataclasses.replace(CHUNK, parts=16)
+    assert CallSpec.from_json(chunk.to_json()) == chunk
