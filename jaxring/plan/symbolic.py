@@ -61,8 +61,9 @@ class Op:
         self.gather = step.kind == Kind.GATHER
         self.spread = step.kind == Kind.SPREAD
         self.zero = bool(flags & _ZERO)
-        # Whether it names the output, so that the engine takes its message for a result.
-        self.of_output = any(chunk is not None and chunk.buffer == Buffer.OUTPUT for chunk in (step.src, step.dst))
+        # Whether the chunk that gives its messages their length is of the output, which holds results.
+        length = step.src or (None if self.reduce else step.dst)
+        self.of_output = length is not None and length.buffer == Buffer.OUTPUT
         self.final = bool(flags & _FINAL)
         self.epilogue = bool(flags & _EPILOGUE)
         self.recv_partial = bool(flags & _RECV_PARTIAL)

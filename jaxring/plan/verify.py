@@ -159,9 +159,6 @@ class _Run(Compiler):
         if op.send_partial != (state == PARTIAL) and op.send_fifos:
             words = ("with", "without") if op.send_partial else ("without", "with")
             raise self.fail(f"{_STATES[state]} is sent {words[0]} SEND_PARTIAL; it must be sent {words[1]} it")
-        if self.result == APPLIED and op.recv_fifos and not op.reduce and op.of_output != (state == APPLIED):
-            named = "a chunk of the output" if state == APPLIED else "no chunk of the output"
-            raise self.fail(f"{_STATES[state]} is passed on; name {named}, since results may have another length")
         if op.scratch >= 0:
             if self.reduction and state != PARTIAL and op.reduce is False:
                 raise self.fail(f"{_STATES[state]} is moved to scratch, which holds accumulator elements")
@@ -178,6 +175,11 @@ class _Run(Compiler):
                     "does not have that rank's operands of the epilogue"
                 )
             self.store(lane, op, rank, index, result)
+        # Behind the checks of destinations, which find what is stored where it must not be.
+        if self.result == APPLIED and op.recv_fifos and op.of_output != (state == APPLIED and not op.reduce):
+            what = "a message is folded" if op.reduce else f"{_STATES[state]} is received"
+            named = "no chunk" if op.of_output else "a chunk"
+            raise self.fail(f"{what}; name {named} of the output as its src, since results may have another length")
         for fifo in op.send_fifos:
             fifo.items.append((result, op.send_partial))
             if len(fifo.items) > fifo.most:

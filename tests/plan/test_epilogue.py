@@ -145,7 +145,16 @@ def test_applied_behind_the_last_fold() -> None:
     spec = Spec("all_reduce", 2, "mine")
     with pytest.raises(ScheduleError, match="EPILOGUE belongs on the FINAL step"):
         verify(Schedule(spec, 1, 1, 0, lanes, results=Results.APPLIED))
-    custom(spec, lambda rank: [[replace(s, flags=s.flags & ~Flag.EPILOGUE) for s in lane] for lane in lanes(rank)], 1)
+
+    def without(rank: int) -> list[list[Step]]:
+        return [[replace(step, flags=step.flags & ~Flag.EPILOGUE) for step in lane] for lane in lanes(rank)]
+
+    # The fault is where the value is stored, not what the message is taken for.
+    with pytest.raises(
+        ScheduleError, match="a complete value is stored to output chunk 0 of rank 1 without the epilogue"
+    ):
+        verify(Schedule(spec, 1, 1, 0, without, results=Results.APPLIED))
+    custom(spec, without, 1)
 
 
 def test_the_table_shows_it() -> None:
@@ -196,26 +205,73 @@ def test_inputs_that_are_spread_are_no_results(results: Results) -> None:
         verify(Schedule(Spec("all_reduce", 2, "mine"), 1, 1, 0, lanes, group=1, results=results))
 
 
-def test_a_result_that_is_passed_on_has_the_length_of_a_result() -> None:
-    """Rank 1 passes rank 0's result on to rank 2 by a step that names a chunk for the length only."""
+def give(to: int) -> Step:
+    return Step(Kind.MOVE, Chunk(Buffer.INPUT, 0), None, (), (Peer(to),))
 
-    def lanes(named: Buffer, rank: int) -> list[list[Step]]:
-        own, result = Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0)
-        if rank == 0:
-            fold = Step(Kind.REDUCE, own, result, (Peer(0), Peer(1), Peer(2)), (Peer(1),), Flag.FINAL)
-            return [[fold, Step(Kind.MOVE, result, None, (), (Peer(1),))]]
-        give = Step(Kind.MOVE, own, None, (), (Peer(0),))
-        take = Step(Kind.MOVE, None, result, (Peer(rank - 1),))
-        if rank == 2:
-            return [[give, take]]
-        return [[give, take, Step(Kind.MOVE, Chunk(named, 0), None, (Peer(0),), (Peer(2),))]]
 
-    def schedule(named: Buffer) -> Schedule:
-        return Schedule(Spec("all_reduce", 3, "mine"), 1, 1, 0, partial(lanes, named))
+def take(source: int) -> Step:
+    return Step(Kind.MOVE, None, Chunk(Buffer.OUTPUT, 0), (Peer(source),))
 
-    verify(schedule(Buffer.INPUT))
-    verify(with_epilogue(schedule(Buffer.OUTPUT)))
-    with pytest.raises(
-        ScheduleError, match="rank 1, lane 0, step 2: a result of the epilogue is passed on; name a chunk of the output"
-    ):
-        verify(with_epilogue(schedule(Buffer.INPUT)))
+
+def relayed(passes: Chunk, takes: Chunk, rank: int) -> list[Step]:
+    """Rank 1 passes rank 0's result on to rank 2. ``passes``, ``takes``: what they name as ``src`` for that."""
+    own, result = Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0)
+    if rank == 0:
+        fold = Step(Kind.REDUCE, own, result, (Peer(0), Peer(1), Peer(2)), (Peer(1),), Flag.FINAL)
+        return [fold, Step(Kind.MOVE, result, None, (), (Peer(1),))]
+    if rank == 1:
+        return [give(0), take(0), Step(Kind.MOVE, passes, None, (Peer(0),), (Peer(2),))]
+    return [give(0), Step(Kind.MOVE, takes, result, (Peer(1),))]
+
+
+def folded(part: Chunk, last: Chunk, rank: int) -> list[Step]:
+    """Rank 1 folds inputs of ranks 0 and 3, and rank 0 parts of ranks 1 and 2: of messages alone.
+
+    ``part``, ``last``: what they name as ``src`` for that.
+    """
+    own, result = Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0)
+    if rank == 0:
+        final = Flag.FINAL | Flag.RECV_PARTIAL
+        return [give(1), Step(Kind.REDUCE, last, result, (Peer(1), Peer(2)), (Peer(1), Peer(2), Peer(3)), final)]
+    if rank == 1:
+        fold = Step(Kind.REDUCE, part, None, (Peer(0), Peer(3)), (Peer(0),), Flag.SEND_PARTIAL)
+        return [give(2), fold, take(0)]
+    if rank == 2:
+        return [Step(Kind.REDUCE, own, None, (Peer(2), Peer(1)), (Peer(0),), Flag.SEND_PARTIAL), take(0)]
+    return [give(1), take(0)]
+
+
+def kept(named: Chunk, rank: int) -> list[Step]:
+    """Rank 1 keeps a part of rank 0 in its scratch, naming ``named`` as ``src``, and folds rank 2's input onto it."""
+    own, result, scratch = Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0), Chunk(Buffer.SCRATCH, 0)
+    if rank == 0:
+        return [Step(Kind.REDUCE, own, None, (Peer(0), Peer(1)), (Peer(1),), Flag.SEND_PARTIAL), take(1)]
+    if rank == 1:
+        keep = Step(Kind.MOVE, named, scratch, (Peer(0),), (), Flag.RECV_PARTIAL)
+        return [give(0), keep, Step(Kind.REDUCE, scratch, result, (Peer(1), Peer(2)), (Peer(0), Peer(2)), Flag.FINAL)]
+    return [give(1), take(1)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "ranks", "right", "wrong", "said"),
+    [
+        (relayed, 3, (2, 2), (1, 2), "rank 1, lane 0, step 2: a result of the epilogue is received; name a chunk"),
+        (relayed, 3, (2, 2), (2, 1), "rank 2, lane 0, step 1: a result of the epilogue is received; name a chunk"),
+        (folded, 4, (1, 1), (2, 1), "rank 1, lane 0, step 1: a message is folded; name no chunk"),
+        (folded, 4, (1, 1), (1, 2), "rank 0, lane 0, step 1: a message is folded; name no chunk"),
+        (kept, 3, (1,), (2,), "rank 1, lane 0, step 1: a partial fold is received; name no chunk"),
+    ],
+)
+def test_a_message_has_the_length_of_what_it_holds(
+    steps: Callable[..., list[Step]], ranks: int, right: tuple[int, ...], wrong: tuple[int, ...], said: str
+) -> None:
+    """A chunk that a step names for the length of a message is of the output only if the message is a result."""
+
+    def schedule(buffers: tuple[int, ...]) -> Schedule:
+        of = partial(steps, *(Chunk(Buffer(each), 0) for each in buffers))
+        return Schedule(Spec("all_reduce", ranks, "mine"), 1, 1, 1, lambda rank: [of(rank)])
+
+    verify(schedule(wrong))
+    verify(with_epilogue(schedule(right)))
+    with pytest.raises(ScheduleError, match=f"{said} of the output as its src"):
+        verify(with_epilogue(schedule(wrong)))
