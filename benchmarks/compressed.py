@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compressed", description=__doc__.split("\n")[0])
     parser.add_argument("--bytes", type=size, default=size("64M"), help="of float32 per rank (default: 64M)")
     parser.add_argument("--formats", nargs="+", choices=tuple(FORMATS), default=["int8"], help="default: int8")
-    parser.add_argument("--iters", type=int, default=11, help="iterations that count (default: 11)")
+    turns.add_arguments(parser, iters=11)
     namespaces.add_arguments(parser, rate="1gbit")
     arguments = parser.parse_args(argv)
     status = namespaces.run_or_join("benchmarks.compressed", arguments, argv)

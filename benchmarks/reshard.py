@@ -84,8 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and let process 0 report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reshard", description=__doc__.split("\n")[0])
     parser.add_argument("--bytes", type=size, default=size("64M"), help="of the whole array (default: 64M)")
-    parser.add_argument("--iters", type=int, default=11, help="iterations that count (default: 11)")
-    parser.add_argument("--devices", type=int, help="CPU devices of this process (not under `jaxring run`)")
+    turns.add_arguments(parser, iters=11)
     arguments = parser.parse_args(argv)
     turns.use_devices(arguments.devices)
     measure(arguments.bytes, arguments.iters)

@@ -79,9 +79,11 @@ def report(times: Times, title: str, conclusion: str) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser, iters: int) -> None:
-    """``--iters``, with this default, and ``--devices``, for `use_devices`."""
+    """``--iters``, with this default, and ``--devices``, for `use_devices` or `namespaces.run_or_join`."""
     parser.add_argument("--iters", type=int, default=iters, help=f"iterations that count (default: {iters})")
-    parser.add_argument("--devices", type=int, help="CPU devices of this process, where it is the only one")
+    parser.add_argument(
+        "--devices", type=int, help="CPU devices of each process; under `jaxring run` it is --devices-per-process"
+    )
 
 
 def ranks() -> str:
