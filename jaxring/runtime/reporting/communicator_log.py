@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jaxring.errors import JoinError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 logger = logging.getLogger("jaxring.runtime")
 
@@ -32,13 +32,19 @@ class CommunicatorLog:
         reach: Callable[[int], str] | None,
     ) -> None:
         """``communicator`` tells it from others of this engine. ``reach`` gives how this process reaches another one,
-        None where there is none; what it raises as JoinError is written. The other arguments are those of `describe`.
+        None where there is none; JoinError where it cannot. The other arguments are those of `describe`.
         """
         if (engine, communicator) in self._said or not logger.isEnabledFor(logging.INFO):
             return
         self._said.add((engine, communicator))
-        ways = {} if reach is None else {process: _way(reach, process) for process in set(owners) - {own}}
-        logger.info("%s", describe(engine, devices, owners, own, hosts, ways))
+        ways: dict[int, str] = {}
+        lacking: dict[int, str] = {}
+        for process in sorted(set(owners) - {own}) if reach is not None else ():
+            try:
+                ways[process] = reach(process)
+            except JoinError as error:  # which matters only where the plan has a link between the two
+                lacking[process] = str(error)
+        logger.info("%s", describe(engine, devices, owners, own, hosts, ways, lacking))
 
     def forget(self) -> None:
         """Another job begins."""
@@ -46,12 +52,18 @@ class CommunicatorLog:
 
 
 def describe(
-    engine: str, devices: Sequence[int], owners: Sequence[int], own: int, hosts: int, ways: Mapping[int, str]
+    engine: str,
+    devices: Sequence[int],
+    owners: Sequence[int],
+    own: int,
+    hosts: int,
+    ways: Mapping[int, str],
+    lacking: Mapping[int, str],
 ) -> str:
     """The line about a communicator of the CPU or GPU ``engine``.
 
     ``devices``, ``owners``: the device and the process of each rank. ``own``: this process. ``hosts``: how many there
-    are. ``ways``: of other processes, how this one reaches them.
+    are. ``ways``: of other processes, how this one reaches them. ``lacking``: of those that it cannot reach, why.
     """
     ranks = [rank for rank, process in enumerate(owners) if process == own]
     size = f"{_count(len(owners), 'rank')}, {_count(len(set(owners)), 'process')}, {_count(hosts, 'host')}"
@@ -60,18 +72,15 @@ def describe(
     by_way: dict[str, list[int]] = collections.defaultdict(list)
     for process, way in ways.items():
         by_way[way].append(process)
-    reached = "".join(
-        f"; process{'es' * (len(processes) > 1)} {_runs(sorted(processes))} by {way}"
-        for way, processes in sorted(by_way.items())
-    )
-    return f"{engine} communicator of {size} ({which}): process {own} has {here}{reached}"
+    others = "".join(f"; {_processes(processes)} by {way}" for way, processes in sorted(by_way.items()))
+    if lacking:
+        first = min(lacking)  # errors that name their process are long, and alike
+        others += f"; {_processes(lacking)} cannot be reached, process {first} because: {lacking[first].rstrip('.')}"
+    return f"{engine} communicator of {size} ({which}): process {own} has {here}{others}"
 
 
-def _way(reach: Callable[[int], str], process: int) -> str:
-    try:
-        return reach(process)
-    except JoinError as error:
-        return f"nothing ({error})"  # which matters only where the plan has a link between the two
+def _processes(numbers: Collection[int]) -> str:
+    return f"process{'es' * (len(numbers) > 1)} {_runs(sorted(numbers))}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -40,19 +40,26 @@ from jaxring.runtime.reporting.communicator_log import CommunicatorLog, describe
 )
 def test_what_the_line_says(owners, own, hosts, ways, size, rest):
     devices = range(7, 7 + len(owners))
-    assert describe("CPU", devices, owners, own, hosts, ways) == f"CPU communicator of {size}: {rest}"
+    assert describe("CPU", devices, owners, own, hosts, ways, {}) == f"CPU communicator of {size}: {rest}"
 
 
-def test_a_process_that_cannot_be_reached_is_no_error(caplog):
+@pytest.mark.parametrize(
+    ("reached", "rest"),
+    [
+        ((1, 3), "processes 1, 3 by verbs; process 2 cannot be reached, process 2 because: 2 has no port"),
+        ((), "processes 1-3 cannot be reached, process 1 because: 1 has no port"),
+    ],
+)
+def test_processes_that_cannot_be_reached_are_no_error(caplog, reached, rest):
     def reach(process):
-        if process == 2:
-            raise JoinError("late")
+        if process not in reached:
+            raise JoinError(f"{process} has no port.")
         return "verbs"
 
     with caplog.at_level(logging.INFO, logger="jaxring"):
-        CommunicatorLog().say("CPU", "it", [0, 1, 2], [0, 1, 2], 0, 3, reach)
+        CommunicatorLog().say("CPU", "it", [0, 1, 2, 3], [0, 1, 2, 3], 0, 4, reach)
     (line,) = (record.getMessage() for record in caplog.records)
-    assert line.endswith("process 0 has rank 0; process 2 by nothing (late); process 1 by verbs")
+    assert line.endswith(f"process 0 has rank 0; {rest}")
 
 
 def test_each_communicator_is_logged_once(caplog):
