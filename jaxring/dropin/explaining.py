@@ -13,6 +13,7 @@ from jaxring.dropin.whole_program.rewrite import OPCODES
 from jaxring.dropin.whole_program.shapes import shapes
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.choice import choose
+from jaxring.runtime.explain import called
 from jaxring.runtime.explain import explain as so_far
 from jaxring.runtime.placement import device_owners
 from jaxring.runtime.schedules import normalise
@@ -112,8 +113,7 @@ def _calls(module: Module, instruction: Instruction) -> Iterator[Listed]:
 
 
 def _described(spec: CallSpec, size: int, partitions: int) -> str:
-    what = f"{spec.collective}({spec.op})" if spec.op else spec.collective
-    what += f" with epilogue {spec.epilogue.words}, of" if spec.epilogue else ""
+    what = called(spec.collective, spec.op, spec.epilogue.words if spec.epilogue else "")
     shape = ",".join(map(str, spec.shape))
     nbytes = shown(spec.operand_bytes(size))
     return f"{what} {spec.dtype}[{shape}] {nbytes} in {partitions // size} group(s) of {size} over {spec.axes}"

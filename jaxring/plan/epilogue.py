@@ -30,8 +30,8 @@ class EpilogueSpec:
 
     def __str__(self) -> str:
         """All of it in words, which two calls share only if the engine does the same for them."""
-        of = f" with {', '.join(self.further)}" if self.further else ""
-        return f"{', '.join(self.functions)} in {self.result}{of}"
+        further = f" with operands of {', '.join(self.further)}" if self.further else ""
+        return f"{', '.join(self.functions)} in {self.result}{further}"
 
     @property
     def results(self) -> Results:

@@ -13,6 +13,12 @@ _decisions: list[Decision] = []
 _notes: dict[str, int] = {}
 
 
+def called(collective: str, op: str | None, epilogue: str) -> str:
+    """A call in words, up to its dtype, such as "all_reduce(sum)" or "all_reduce(sum) with epilogue scale, of"."""
+    what = f"{collective}({op})" if op else collective
+    return f"{what} with epilogue {epilogue}, of" if epilogue else what
+
+
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """One plan: a call site's collective among one group of ranks.
@@ -43,8 +49,7 @@ class Decision:
     epilogue: str = ""
 
     def __str__(self) -> str:
-        what = f"{self.collective}({self.op})" if self.op else self.collective
-        what += f" with epilogue {self.epilogue}, of" if self.epilogue else ""
+        what = called(self.collective, self.op, self.epilogue)
         ways = "+".join(self.transports)
         return (
             f"{what} {self.dtype} {shown(self.nbytes)} over {self.axes} at {self.site}: "

@@ -43,7 +43,7 @@ def test_calls_that_differ_in_an_epilogue_differ_in_their_words():
     ]
     words = [tuple(call(each).options()) for each in every]
     assert len(set(words)) == len(every)
-    assert words[-1] == ("epilogue sgd in float32 with bfloat16",)
+    assert words[-1] == ("epilogue sgd in float32 with operands of bfloat16",)
 
 
 @pytest.mark.parametrize("empty", [{}, {"a": []}])

@@ -74,6 +74,7 @@ def pyright(folder: pathlib.Path, text: str) -> list[dict[str, Any]]:
     (folder / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout, done.stderr  # where it cannot start
     found = json.loads(done.stdout)["generalDiagnostics"]
     return [each for each in found if each["severity"] == "error"]
 
