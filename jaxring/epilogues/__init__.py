@@ -8,7 +8,8 @@ change the dtype of the result, which is the value's, but for `cast`, `sgd` and 
 `Epilogue.then`: cast, sgd and adam can only come last. Values are float8_e4m3fn, float8_e5m2, bfloat16, float16 or
 float32, which are computed in float32; or float64. The call raises TypeError for other dtypes, and where only one of
 two is float64; ValueError for ``compress``, for sgd and adam in an all_reduce, for operands of another structure or
-shape than the result, and for parameters of an all_reduce that vary over its axes by their type.
+shape than the result, for parameters of an all_reduce that vary over its axes by their type, and for an algorithm that
+does not complete every result where it stays, if the functions have operands.
 """
 
 from __future__ import annotations

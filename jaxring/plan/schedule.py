@@ -47,7 +47,7 @@ class Kind(enum.IntEnum):
     """MOVE has one source; REDUCE folds its sources from left to right.
 
     GATHER puts the same chunk of several ranks of its domain, in their order, into one message. SPREAD takes such a
-    message apart, into ``parts`` blocks one after another.
+    message apart, into ``parts`` blocks one after another. Reductions have neither.
     """
 
     MOVE = 0
