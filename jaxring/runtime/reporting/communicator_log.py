@@ -39,11 +39,12 @@ class CommunicatorLog:
         self._said.add((engine, communicator))
         ways: dict[int, str] = {}
         lacking: dict[int, str] = {}
-        for process in sorted(set(owners) - {own}) if reach is not None else ():
-            try:
-                ways[process] = reach(process)
-            except JoinError as error:  # which matters only where the plan has a link between the two
-                lacking[process] = str(error)
+        if reach is not None:
+            for process in sorted(set(owners) - {own}):
+                try:
+                    ways[process] = reach(process)
+                except JoinError as error:  # which matters only where the plan has a link between the two
+                    lacking[process] = str(error)
         logger.info("%s", describe(engine, devices, owners, own, hosts, ways, lacking))
 
     def forget(self) -> None:
