@@ -8,8 +8,6 @@ The engine, its links and its choices are those of the collectives inside progra
 
 from __future__ import annotations
 
-import collections
-import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
 # A reduction, a root, or pairs of a permutation.
 _Option = str | int | tuple[tuple[int, int], ...] | None
 
-# How many were made in each epoch of the job: a restarted process has made none in earlier ones.
-_made: dict[int, itertools.count[int]] = collections.defaultdict(itertools.count)
-
 
 class Communicator:
     """All processes of the `jax.distributed` job, one rank each: ``rank`` of ``size``.
@@ -55,8 +50,7 @@ class Communicator:
         self.size, self.rank = len(first), jax.process_index()
         self._devices = [first[process] for process in range(self.size)]
         self._timeout = settings().timeout if timeout is None else checks.seconds("jaxring.Communicator", timeout)
-        epoch = service.job().membership().epoch
-        self._name = f"communicator {epoch}.{next(_made[epoch])}"
+        self._name = service.job().next_communicator()
         self._calls: dict[tuple[Any, ...], _native.BufferCall] = {}
         recent = _native.RecentCalls(np.ndarray)
         # Bound once, because each attribute look-up costs a measurable part of a small message's time.

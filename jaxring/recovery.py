@@ -248,13 +248,14 @@ def _renew(kind: str, timeout_s: float) -> Membership:
                 "know, and a kernel that was given up may have taken the CUDA context with it: start the processes "
                 "again, from a checkpoint."
             )
-        current = job.membership()
+        current = job.agreed()
         deadline = time.monotonic() + timeout_s
         patience = threading.Timer(_PATIENCE_S, _native.halt, (text, True))
         patience.daemon = True
         patience.start()
         try:
             fresh = not job.joined()
+            returned: tuple[int, ...] = ()
             # Links that are being made are ended first.
             job.leave(deadline)
             if current.count == 1:
@@ -262,6 +263,7 @@ def _renew(kind: str, timeout_s: float) -> Membership:
             else:
                 store, gone = job.store(), _native.gone
                 found = membership.agree(store, process, _token, fresh, current, kind, timeout_s, gone)
+                returned = membership.returned(store, found)
         finally:
             patience.cancel()
             patience.join()  # it must not halt the next epoch
@@ -269,5 +271,5 @@ def _renew(kind: str, timeout_s: float) -> Membership:
         if suspends:
             job.suspend(found, enough)
         else:
-            job.enter(found, enough, _native.gone)
+            job.enter(found, enough, _native.gone, returned)
         return found

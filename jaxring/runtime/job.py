@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -20,10 +22,12 @@ from jaxring.world.store import JaxStore
 from jaxring.world.waits import Waits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 _POLL_S = 0.02
 _SLICE_S = 0.5
+# How long a member may take to come that has agreed, though its end was reported before: the report may be wrong.
+_GRACE_S = 3.0
 
 
 class Job:
@@ -34,7 +38,10 @@ class Job:
         self._store: JaxStore | None = None
         self._agreement: Agreement | None = None
         self._membership: Membership | None = None
+        self._entering: Membership | None = None
         self._suspended = False
+        # By epoch: a process that is started again has made none in earlier ones.
+        self._communicators: dict[int, itertools.count[int]] = collections.defaultdict(itertools.count)
         self._lock = threading.Lock()
         self.waits = Waits(_native.planning_waits_for)
 
@@ -50,6 +57,18 @@ class Job:
             if self._membership is None:
                 self._membership = first(jax.process_count())
             return self._membership
+
+    def agreed(self) -> Membership:
+        """The members of the latest epoch that this process has tried to enter: it cannot enter that one again."""
+        current = self.membership()
+        with self._lock:
+            return self._entering or current
+
+    def next_communicator(self) -> str:
+        """The name of this process's next communicator, the same in all that make them in the same order."""
+        epoch = self.membership().epoch
+        with self._lock:
+            return f"communicator {epoch}.{next(self._communicators[epoch])}"
 
     def agreement(self) -> Agreement:
         """The object that compares programs with other processes, in this epoch."""
@@ -120,32 +139,43 @@ class Job:
         _give_up_links(membership.epoch, deadline)
         with self._lock:
             self._world, self._membership, self._agreement = None, membership, None
-            self._suspended = True
+            self._entering, self._suspended = None, True
 
     def forget(self) -> None:
         """A suspended process leaves the job for another one of jax.distributed, in which it begins anew."""
         with self._lock:
-            self._store = self._membership = self._agreement = None
+            self._store = self._membership = self._entering = self._agreement = None
             self._suspended = False
+            self._communicators.clear()
 
     def suspended(self) -> bool:
         """Whether this process has no links until it enters the epoch of its membership."""
         return self._suspended
 
-    def enter(self, membership: Membership, deadline: float, gone: Callable[[], list[int]]) -> None:
+    def enter(
+        self,
+        membership: Membership,
+        deadline: float,
+        gone: Callable[[], list[int]],
+        returned: Collection[int] = (),
+    ) -> None:
         """Begin an epoch: waits for all its members, then has the engine, which is halted, resume.
 
+        ``returned``: members that were started again, so that `gone` may name the process that they stand in for.
         JoinError where a member has not come by `deadline` (time.monotonic seconds) or has ended.
         """
+        with self._lock:
+            self._entering = membership
         world = self._make_world(membership, False) if len(membership.processes) > 1 else None
-        before = gone()  # may name the earlier process of a member that was started again
+        before, patience = gone(), time.monotonic() + _GRACE_S
         try:
             while world is not None:
                 # `gone` is read before `absent`: a member publishes itself in the new epoch before it leaves the old.
                 left = gone()
                 if not (absent := world.absent()):
                     break
-                if ended := [p for p in absent if p in left and p not in before]:
+                late = time.monotonic() > patience
+                if ended := [p for p in absent if p in left and (p not in before or (late and p not in returned))]:
                     raise JoinError(f"Process {ended[0]} has ended while the job was formed anew: try again.")
                 if time.monotonic() > deadline:
                     raise JoinError(f"Process {absent[0]} has agreed to take part but has not come: try again.")
@@ -158,7 +188,7 @@ class Job:
             raise
         with self._lock:
             self._world, self._membership, self._agreement = world, membership, None
-            self._suspended = False
+            self._entering, self._suspended = None, False
         if world is not None:
             world.serve()
         _native.resume()

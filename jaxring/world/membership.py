@@ -116,6 +116,12 @@ def waiting(store: Store, current: Membership) -> tuple[int, ...]:
     return tuple(sorted(p for p in _ready(store, epoch) if p not in current.processes))
 
 
+def returned(store: Store, agreed: Membership) -> tuple[int, ...]:
+    """The members that had not taken part before they called for this epoch."""
+    wishes = _ready(store, agreed.epoch)
+    return tuple(p for p in agreed.processes if p in wishes and wishes[p]["fresh"])
+
+
 def has_begun(store: Store, process: int) -> bool:
     """Whether the job has had another start of this process, or has been rebuilt already."""
     return bool(store.list(_DECISIONS)) or str(process) in store.list("jaxring/world/0/process/")

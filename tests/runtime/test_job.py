@@ -1,0 +1,81 @@
+"""How a process enters an epoch whose other members do not all come."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+from jaxring.errors import JoinError
+from jaxring.runtime import job as jobs
+from jaxring.world.membership import Membership
+
+FIRST, SECOND = Membership(0, 3, (0, 1, 2)), Membership(1, 3, (0, 1))
+
+
+class World:
+    """A world in which process 1 comes after it was looked for `looks` times; None: never."""
+
+    def __init__(self, looks):
+        self.looks, self.serves = looks, False
+
+    def absent(self):
+        if self.looks is not None:
+            self.looks -= 1
+        return [1] if self.looks is None or self.looks > 0 else []
+
+    def close(self, _deadline=None):
+        pass
+
+    def serve(self):
+        self.serves = True
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """made(looks) -> a job that is in the first epoch, whose next world is such a one."""
+    engine = types.SimpleNamespace(renew=lambda *_: True, resume=lambda: None, planning_waits_for=list)
+    monkeypatch.setattr(jobs, "_native", engine)
+
+    def make(looks):
+        job = jobs.Job()
+        job._membership = FIRST
+        monkeypatch.setattr(job, "_make_world", lambda *_: World(looks))
+        return job
+
+    return make
+
+
+def test_a_member_that_ended_after_it_agreed_is_not_waited_for_until_the_deadline(made, monkeypatch):
+    monkeypatch.setattr(jobs, "_GRACE_S", 0.0)
+    with pytest.raises(JoinError, match="Process 1 has ended while the job was formed anew: try again"):
+        made(None).enter(SECOND, float("inf"), lambda: [1, 2])
+
+
+def test_a_member_that_was_reported_to_have_ended_may_come(made):
+    job = made(3)
+    job.enter(SECOND, float("inf"), lambda: [1, 2])
+    assert job.membership() == job.agreed() == SECOND
+
+
+def test_a_member_that_was_started_again_is_waited_for(made, monkeypatch):
+    monkeypatch.setattr(jobs, "_GRACE_S", 0.0)
+    job = made(3)
+    job.enter(SECOND, float("inf"), lambda: [1, 2], (1,))
+    assert job.membership() == SECOND
+
+
+def test_the_next_agreement_follows_the_one_that_could_not_be_entered(made):
+    job = made(None)
+    with pytest.raises(JoinError, match="has not come: try again"):
+        job.enter(SECOND, 0.0, lambda: [2])
+    assert (job.membership(), job.agreed()) == (FIRST, SECOND)
+
+
+def test_communicators_of_the_next_job_are_counted_anew(made):
+    # A process that joins has made none, and its peers' have to have the same names.
+    job = made(1)
+    assert [job.next_communicator() for _ in range(2)] == ["communicator 0.0", "communicator 0.1"]
+    job.forget()
+    job._membership = FIRST
+    assert job.next_communicator() == "communicator 0.0"
