@@ -14,22 +14,23 @@ import statistics
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # So many of the last executions of a call are looked at, and so many have to be there.
 WINDOW, FEWEST = 20, 8
 # Executions that callers keep: what lasts longer is said to have lasted so long.
 KEPT = 8 * WINDOW
 # In this share of them a process has to be late, by this share of the time between two executions, at least so long,
-# and longer than the clocks may differ.
-_SHARE, _OF_PERIOD, _LEAST_NS, _ERRORS = 0.75, 0.1, 1_000_000, 4
+# and longer than the clocks may differ. Of the time for which the latest one is waited for a smaller share is enough:
+# it would otherwise hide all others.
+_SHARE, _OF_PERIOD, _OF_WAITS, _LEAST_NS, _ERRORS = 0.75, 0.1, 0.05, 1_000_000, 4
 # The cause is what explains this share of the time by which a process is late. Time without a CPU has to exceed that of
 # the others so many times.
 _EXPLAINED, _MORE_DELAYED = 0.5, 1.5
-# A connection is slow that carries so many times less than others, and is busy in this share of the time. Where several
-# are, it is the slowest one and those that carry hardly more: others send to its host, and what acknowledges that waits
-# behind its data.
-_SLOWER, _BUSY, _AS_SLOW = 3.0, 0.25, 1.3
+# A connection is slow that carries so many times less than others, and is busy in this share of the time, and in the
+# smaller share of the time for which the latest process is waited for. Where several are, it is the slowest one and
+# those that carry hardly more: others send to its host, and what acknowledges that waits behind its data.
+_SLOWER, _BUSY, _BUSY_IN_WAITS, _AS_SLOW = 3.0, 0.25, 0.05, 1.3
 _FEWEST_SAMPLES = 2
 _NS = 1e9
 _Number = TypeVar("_Number", int, float)
@@ -111,7 +112,9 @@ def find(
             known = found.get(straggler.process)
             if known is None or straggler.late_us > known.late_us:
                 found[straggler.process] = straggler
-    for straggler in _slow_links(by_call, samples, hosts or {}):
+    # Where a process has no CPU, the connections to it and from it are slow, too.
+    without_cpu = {name for name, straggler in found.items() if straggler.cause == "compute"}
+    for straggler in _slow_links(by_call, samples, hosts or {}, without_cpu):
         found.setdefault(straggler.process, straggler)
     return sorted(found.values(), key=lambda each: -each.late_us)
 
@@ -121,13 +124,13 @@ def _late(call: str, executions: Sequence[Execution], samples: Mapping[str, Sequ
     if len(last) < FEWEST:
         return
     begins = [_lower_median([a.launched for a in each.arrivals.values()]) for each in executions]
-    period = (begins[-1] - begins[-len(last)]) / (len(last) - 1)
+    period, waits = _period(executions)
     names = collections.Counter(name for each in last for name in each.arrivals)
     for name, there in names.items():
         if there < FEWEST:
             continue
         error = max(each.arrivals[name].error for each in last if name in each.arrivals)
-        limit = max(_OF_PERIOD * period, _LEAST_NS, _ERRORS * error)
+        limit = max(_OF_PERIOD * (period - waits) + _OF_WAITS * waits, _LEAST_NS, _ERRORS * error)
         # By execution, the oldest first.
         lateness = [(begin, _lateness(each, name)) for begin, each in zip(begins, executions, strict=True)]
         mine = [late for _, late in lateness[-len(last) :] if late is not None]
@@ -139,6 +142,15 @@ def _late(call: str, executions: Sequence[Execution], samples: Mapping[str, Sequ
         mean = statistics.fmean(over)
         seconds = (begins[-1] - since) / _NS
         yield Straggler(name, call, cause, why, mean / 1e3, error / 1e3, len(over), len(mine), seconds)
+
+
+def _period(executions: Sequence[Execution]) -> tuple[float, float]:
+    """The time between two of the last executions, and for how much of it the latest process was waited for, in ns."""
+    last = executions[-WINDOW:]
+    begins = [_lower_median([a.launched for a in each.arrivals.values()]) for each in (last[0], last[-1])]
+    period = max((begins[1] - begins[0]) / (len(last) - 1), 1)
+    waits = statistics.fmean(max(_lateness(each, name) or 0 for name in each.arrivals) for each in last)
+    return period, min(waits, period)
 
 
 def _lateness(execution: Execution, name: str) -> int | None:
@@ -242,7 +254,10 @@ def _slow_for(samples: Sequence[Sample], peer: int, rate: float) -> float:
 
 
 def _slow_links(
-    by_call: Mapping[str, Sequence[Execution]], samples: Mapping[str, Sequence[Sample]], hosts: Mapping[str, str]
+    by_call: Mapping[str, Sequence[Execution]],
+    samples: Mapping[str, Sequence[Sample]],
+    hosts: Mapping[str, str],
+    without_cpu: Collection[str],
 ) -> Iterable[Straggler]:
     # The data was sent in a collective: in the one of which most is known.
     call = max(by_call, key=lambda each: len(by_call[each]), default="")
@@ -250,13 +265,20 @@ def _slow_links(
     if len(last) < FEWEST:
         return
     begins = [_lower_median([a.launched for a in each.arrivals.values()]) for each in last]
-    period = max((begins[-1] - begins[0]) / (len(begins) - 1), 1)
-    links = {name: link for name, of_it in samples.items() if (link := _link(of_it, begins[0])) is not None}
-    slowest = min((link.rate for link in links.values() if link.busy >= _BUSY), default=0.0)
+    period, waits = _period(last)
+    often = _BUSY * (1 - waits / period) + _BUSY_IN_WAITS * waits / period
+    links = {
+        name: link
+        for name, of_it in samples.items()
+        if name not in without_cpu
+        and (link := _link(of_it, begins[0])) is not None
+        and f"process {link.peer}" not in without_cpu
+    }
+    slowest = min((link.rate for link in links.values() if link.busy >= often), default=0.0)
     slow_hosts: set[str] = set()
     for name, link in sorted(links.items(), key=lambda item: item[1].rate):
         others = [other.rate for who, other in links.items() if who != name]
-        if not others or link.busy < _BUSY:
+        if not others or link.busy < often:
             continue
         rate = _lower_median(others)
         if link.rate * _SLOWER > rate or link.rate > _AS_SLOW * slowest:

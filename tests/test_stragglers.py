@@ -116,3 +116,27 @@ def test_a_slow_connection_is_named():
     # All alike, or seldom busy: nobody's fault.
     assert not find(executions(20), samples(link=dict.fromkeys(PROCESSES, slow)))
     assert not find(executions(20), samples(link={**link, "process 2": (3, 5_000_00, 40 * MS)}))
+
+
+def test_three_at_once_are_named_each_with_its_cause():
+    # One has a tenth of a CPU, so that all that it sends and gets is slow, too; one sleeps for a fraction of what that
+    # takes; a third one's connection is slow, but busy in a small part of the time only.
+    late = {"process 1": 900 * MS, "process 0": 80 * MS}
+    link = {
+        "process 0": (2, 5_000_000, 5 * MS),
+        "process 1": (2, 5_000_000, 450 * MS),
+        "process 2": (0, 5_000_000, 40 * MS),
+        "process 3": (1, 5_000_000, 480 * MS),
+        "process 4": (0, 5_000_000, 5 * MS),
+    }
+    given = executions(20, late, noise=5 * MS, period=1000 * MS)
+    spent = samples(delayed={"process 1": 0.9}, link=link, until=20_000 * MS)
+    spent["process 4"] = [each._replace(link_peer=0, link_ns=5 * MS) for each in spent["process 0"]]
+    found = {each.process: each.cause for each in find(given, spent)}
+    assert found == {"process 0": "input", "process 1": "compute", "process 2": "network"}
+
+
+def test_one_that_is_very_late_names_nobody_else():
+    for seed in range(50):
+        found = find(executions(20, {"process 1": 900 * MS}, noise=60 * MS, seed=seed, period=1000 * MS), samples())
+        assert [each.process for each in found] == ["process 1"]
