@@ -1,17 +1,20 @@
-"""Train on while a process is killed, without it, and with it again once it is back.
+"""Train on while a process is killed, without it, with it again once it is back, and with one more.
 
     jaxring run -n 3 --restart 1 examples/recover_lm.py
 
-Every step trains on the same rows, which the living processes divide among them. After a third of the steps
-the last process kills itself. The step fails in the others: it counts in none of them, they shrink the job and do it
-again. When the launcher has started the lost process again they rebuild the job with it, and it gets the state
-of the step that they are at; at two thirds they wait for it. Then the same is trained once more, undisturbed. The last
-losses differ by rounding only, since the rows were added up in another order meanwhile.
+Every step trains on the same rows, which the living processes divide among them. After a quarter of the steps the last
+process kills itself. The step fails in the others: it counts in none of them, they shrink the job and do it again. When
+the launcher has started the lost process again they rebuild the job with it; at the half they wait for it. After three
+quarters process 0 starts a fourth process, as a scheduler would that has found room, and the job grows by it. Who comes
+gets the state from process 0, over one link, by a program that only these two run. Then the same is trained once more,
+undisturbed. The last losses differ by rounding only, since the rows were added up in another order meanwhile.
 """
 
 import argparse
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 from functools import partial
@@ -42,10 +45,23 @@ class Programs:
         step = partial(train_step, settings, mean_by_jaxring)
         self.step = self._compiled(step, (P(), P(AXIS)), (P(), P()))
         self.least = self._compiled(lambda x: jaxring.all_reduce(x[0], AXIS, op="min"), P(AXIS), P())
-        self.from_first = self._compiled(lambda tree: jaxring.broadcast(tree, AXIS, root=0), P(), P())
+        # Only the processes of its two devices run this one.
+        self.ends = Mesh(self.mesh.devices[[0, -1]], (AXIS,))
+        self.to_last = self._compiled(lambda tree: jaxring.broadcast(tree, AXIS, root=0), P(), P(), self.ends)
 
-    def _compiled(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
-        return jax.jit(jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs))
+    def _compiled(self, function: Any, in_specs: Any, out_specs: Any, mesh: Mesh | None = None) -> Any:
+        return jax.jit(jax.shard_map(function, mesh=mesh or self.mesh, in_specs=in_specs, out_specs=out_specs))
+
+    def replicated(self, tree: Any, mesh: Mesh) -> Any:
+        """The tree's values on every device of a mesh; each process gives its own."""
+        sharding = NamedSharding(mesh, P())
+
+        def place(leaf: Any) -> jax.Array:
+            # Of an array that others have parts of, too, a process can read its own.
+            here = np.asarray(leaf.addressable_data(0) if isinstance(leaf, jax.Array) else leaf)
+            return jax.make_array_from_callback(here.shape, sharding, lambda index: here[index])
+
+        return jax.tree.map(place, tree)
 
     def agree(self, value: int) -> int:
         """The least of what the members say."""
@@ -62,6 +78,7 @@ class Training:
         self.state = jax.jit(init, out_shardings=programs.everywhere)()
         self.done = 0
         self.losses: dict[int, float] = {}
+        self.changes = 0
 
     def batch(self, step: int) -> jax.Array:
         """The step's rows, shared out evenly among the devices of the members. Lost devices have none."""
@@ -87,10 +104,18 @@ class Training:
         self.state, self.done, self.losses[step] = state, step + 1, float(loss)
         return True
 
-    def take_from_first(self) -> None:
-        """All processes get the step and the state of process 0, which was never lost."""
-        step, self.state = jax.block_until_ready(self.programs.from_first((np.int32(self.done), self.state)))
+    def hand_over(self) -> None:
+        """The last process gets the step and the state of process 0, which was never lost."""
+        mesh = self.programs.ends
+        if jax.process_index() not in {device.process_index for device in mesh.devices}:
+            return
+        step, state = self.programs.to_last(self.programs.replicated((np.int32(self.done), self.state), mesh))
         self.done = int(step)
+        self.state = self.programs.replicated(state, self.programs.mesh)
+
+    def move(self, programs: Programs) -> None:
+        """Goes on in another job: arrays of the former one can be read, and no more."""
+        self.programs, self.state = programs, programs.replicated(self.state, programs.mesh)
 
 
 def say(text: str) -> None:
@@ -98,27 +123,49 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-def disturbed(training: Training, kill_at: int, wait_at: int) -> None:
-    """Train to the end. The last process is killed when it comes to `kill_at`, and is back by `wait_at`."""
-    victim = jax.process_index() == jax.process_count() - 1
-    steps = training.settings.steps
-    back = recovery.restarted()
-    if back:
-        jaxring.rebuild()
-        training.take_from_first()
-    while training.done < steps:
-        if victim and not back and training.done == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        # All must see it at the same step.
-        if recovery.members().lost and training.programs.agree(len(recovery.waiting())):
-            say(f"epoch {jaxring.rebuild().epoch}: processes {recovery.members().processes}")
-            training.take_from_first()
-        if recovery.members().lost and training.done == wait_at:
-            time.sleep(0.05)
-        elif training.advance():
-            say(f"step {training.done:>4} of {steps}, loss {training.losses[training.done - 1]:.4f}")
+def changed(training: Training, text: str) -> None:
+    training.changes += 1
+    say(f"epoch {recovery.members().epoch}: processes {recovery.members().processes} {text}")
+
+
+def train(training: Training, until: int) -> None:
+    """Up to that step, with all that live."""
+    while training.done < until:
+        if training.advance():
+            say(f"step {training.done:>4}, loss {training.losses[training.done - 1]:.4f}")
         else:
-            say(f"epoch {jaxring.shrink().epoch}: processes {recovery.members().processes} go on")
+            jaxring.shrink()
+            changed(training, "go on")
+
+
+def lose_one(training: Training, kill_at: int, wait_at: int) -> None:
+    """The last process is killed when it comes to `kill_at`, and the others go on without it until `wait_at`."""
+    train(training, kill_at)
+    if jax.process_index() == jax.process_count() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    # All must see at the same step that it is back.
+    while not (recovery.members().lost and training.programs.agree(len(recovery.waiting()))):
+        if training.done < wait_at or not recovery.members().lost:
+            train(training, training.done + 1)
+        else:
+            time.sleep(0.05)
+    jaxring.rebuild()
+    changed(training, "are all back")
+
+
+def grow(training: Training) -> subprocess.Popen[bytes] | None:
+    """The job goes on with one more process, which process 0 starts and returns."""
+    started, size = None, jax.process_count() + 1
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1] if jax.process_index() == 0 else 1 << 16
+    coordinator = f"127.0.0.1:{training.programs.agree(port)}"
+    if jax.process_index() == 0:
+        command = [sys.executable, *sys.argv, "--join", coordinator, "--size", str(size)]
+        started = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    jaxring.rebuild(size=size, coordinator=coordinator)
+    training.move(Programs(training.settings))
+    changed(training, "make a larger job")
+    return started
 
 
 def main() -> int:
@@ -129,23 +176,40 @@ def main() -> int:
     )
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=1)
+    parser.add_argument("--join", help=argparse.SUPPRESS)
+    parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     settings = Settings(args.steps, config=model.Config(width=args.width, layers=args.layers))
     corpus = Corpus(limit_bytes=4 << 20)
-    programs = Programs(settings)
-    training = Training(programs, settings, corpus, args.rows)
-    disturbed(training, args.steps // 3, 2 * args.steps // 3)
-    epochs = recovery.members().epoch
+    if args.join:
+        jax.distributed.initialize(args.join, args.size, args.size - 1)
+        jaxring.rebuild()
+    training = Training(Programs(settings), settings, corpus, args.rows)
+    started = None
+    if not args.join:
+        if recovery.restarted():
+            jaxring.rebuild()
+        else:
+            lose_one(training, args.steps // 4, args.steps // 2)
+        training.hand_over()
+        train(training, 3 * args.steps // 4)
+        started = grow(training)
+    training.hand_over()
+    train(training, args.steps)
 
-    again = Training(programs, settings, corpus, args.rows)
+    again = Training(training.programs, settings, corpus, args.rows)
     while again.done < settings.steps:
         if not again.advance():
             say("FAILED: a step of the undisturbed run did not count")
             return 1
+    # The fourth process ends before process 0, which holds its coordination service.
+    if started is not None and started.wait() != 0:
+        say(f"FAILED: the process that was added ended with {started.returncode}")
+        return 1
     one, other = training.losses[settings.steps - 1], again.losses[settings.steps - 1]
     apart = report.relative_difference(one, other)
-    say(f"last loss {one:.6f} after {epochs} changes of members, {other:.6f} undisturbed: {apart:.1e} apart")
-    if apart > TOLERANCE or epochs < 2:
+    say(f"last loss {one:.6f} after {training.changes} changes of members, {other:.6f} undisturbed: {apart:.1e} apart")
+    if apart > TOLERANCE or (started and training.changes < 3):
         say(f"FAILED: more than {TOLERANCE:g} apart, or nothing happened")
         return 1
     return 0
