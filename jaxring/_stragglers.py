@@ -55,7 +55,9 @@ class Execution(NamedTuple):
 class Sample(NamedTuple):
     """What a process has spent up to ``at`` (ns by the shared clock): CPU time, and time in which its threads were
     ready to run and had no CPU. ``link_bytes`` in ``link_ns``: what its slowest busy connection, to process
-    ``link_peer``, carried since the sample before (-1: there was none)."""
+    ``link_peer``, carried since the sample before (-1: there was none). ``resumable``: of the
+    connections that it has dialled, those that can go on over another path; ``detours``: those that do so now, or are
+    lost."""
 
     at: int
     cpu: int
@@ -63,6 +65,8 @@ class Sample(NamedTuple):
     link_peer: int = -1
     link_bytes: int = 0
     link_ns: int = 0
+    resumable: int = 0
+    detours: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

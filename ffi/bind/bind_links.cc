@@ -1,11 +1,13 @@
 #include "bind/bind_links.h"
 
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -24,6 +26,56 @@ std::unique_ptr<Stream> MakeStream(int fd, const nanobind::bytes& key, bool dial
   const std::string secret(key.c_str(), key.size());
   nanobind::gil_scoped_release release;
   return MakeTlsStream(fd, secret, dialled, timeout_s);
+}
+
+// See jaxring.world.native.
+void BindPaths(nanobind::module_& m) {
+  namespace nb = nanobind;
+  m.def(
+      "paths_lost",
+      [](double timeout_s) -> std::optional<std::vector<std::pair<std::string, std::string>>> {
+        auto taken = Running().paths().TakeLost(timeout_s);
+        if (!taken) return std::nullopt;
+        std::vector<std::pair<std::string, std::string>> lost;
+        for (Paths::Lost& each : *taken) lost.emplace_back(std::move(each.name), std::move(each.why));
+        return lost;
+      },
+      nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
+      "Waits until connections that this process has dialled fail; returns the name of each, and how it failed.");
+  m.def(
+      "path_suspend",
+      [](const std::string& path, bool dialled, uint64_t attempt) {
+        Running().paths().Suspend({path, dialled}, attempt);
+      },
+      nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::call_guard<nb::gil_scoped_release>(),
+      "Begins an attempt to go on over another connection.");
+  m.def(
+      "path_drain",
+      [](const std::string& path, bool dialled, uint64_t attempt) {
+        return Running().paths().Drain({path, dialled}, attempt);
+      },
+      nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::call_guard<nb::gil_scoped_release>(),
+      "Closes the old connection; returns how many bytes have come.");
+  m.def(
+      "path_resume",
+      [](const std::string& path, bool dialled, uint64_t attempt, int fd, const nb::bytes& key, double timeout_s,
+         uint64_t received, bool detour) {
+        auto stream = MakeStream(fd, key, dialled, timeout_s);
+        nb::gil_scoped_release release;
+        Running().paths().Resume({path, dialled}, attempt, std::move(stream), received, detour);
+      },
+      nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("fd"), nb::arg("key"), nb::arg("timeout_s"),
+      nb::arg("received"), nb::arg("detour"), "Goes on over a connected socket, which it takes over.");
+  m.def(
+      "path_fail",
+      [](const std::string& path, bool dialled, const std::string& why) {
+        Running().paths().Fail({path, dialled}, why);
+      },
+      nb::arg("path"), nb::arg("dialled"), nb::arg("why"), nb::call_guard<nb::gil_scoped_release>(),
+      "Gives a connection up: its peer counts as unreachable.");
+  m.def(
+      "paths_count", [] { return Running().paths().Count(); },
+      "How many connections this process has dialled that can go on, and how many of these are not as they began.");
 }
 
 void BindPorts(nanobind::module_& m) {
@@ -94,12 +146,13 @@ void BindLinks(nanobind::module_& m) {
       "Allocates the memory of a link before it is negotiated.");
   m.def(
       "tcp_attach",
-      [](int peer, int channel, int fd, bool sending, const nb::bytes& key, double timeout_s) {
-        Running().AddTcp(peer, channel, MakeStream(fd, key, sending, timeout_s), sending);
+      [](int peer, int channel, int fd, bool sending, const nb::bytes& key, double timeout_s, const std::string& path) {
+        Running().AddTcp(peer, channel, MakeStream(fd, key, sending, timeout_s), sending, path);
       },
       nb::arg("peer"), nb::arg("channel"), nb::arg("fd"), nb::arg("sending"), nb::arg("key"), nb::arg("timeout_s"),
-      "Makes a link of a connected socket, which it takes over. With a key it uses TLS.");
+      nb::arg("path"), "Makes a link of a connected socket, which it takes over. With a key it uses TLS.");
   m.def("tls_load", &LoadTls, "Opens OpenSSL's library, once; returns its version.");
+  BindPaths(m);
   BindPorts(m);
   m.def(
       "verbs_ports",
@@ -139,10 +192,10 @@ void BindLinks(nanobind::module_& m) {
       "Puts a link into service and takes over its socket; returns a description of the link.");
   m.def(
       "control",
-      [](int peer, int fd, bool dialled, const nb::bytes& key, double timeout_s) {
-        Running().AddControl(peer, MakeStream(fd, key, dialled, timeout_s));
+      [](int peer, int fd, bool dialled, const nb::bytes& key, double timeout_s, const std::string& path) {
+        Running().AddControl(peer, MakeStream(fd, key, dialled, timeout_s), path, dialled);
       },
-      nb::arg("peer"), nb::arg("fd"), nb::arg("dialled"), nb::arg("key"), nb::arg("timeout_s"),
+      nb::arg("peer"), nb::arg("fd"), nb::arg("dialled"), nb::arg("key"), nb::arg("timeout_s"), nb::arg("path"),
       "Takes over a connected socket as a control connection. Its end means that the peer's process has ended.");
 }
 

@@ -59,7 +59,9 @@ void BindArrivals(nb::module_& m) {
       .def_ro("delayed_ns", &ResourceSample::delayed_ns)
       .def_ro("link_peer", &ResourceSample::link_peer)
       .def_ro("link_bytes", &ResourceSample::link_bytes)
-      .def_ro("link_ns", &ResourceSample::link_ns);
+      .def_ro("link_ns", &ResourceSample::link_ns)
+      .def_ro("resumable", &ResourceSample::resumable)
+      .def_ro("detours", &ResourceSample::detours);
   nb::class_<Arrivals>(m, "Arrivals", "What the heartbeats of a process have said; of this process (-1) its samples.")
       .def_ro("process", &Arrivals::process)
       .def_prop_ro(

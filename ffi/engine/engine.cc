@@ -12,6 +12,8 @@ namespace jaxring {
 namespace {
 
 constexpr int kLaneBudget = 64;
+// A process that ends in good order waits at most so long for connections that go on over another path.
+constexpr auto kSettle = std::chrono::seconds(2);
 constexpr size_t kUnexpectedBytes = size_t{1} << 30;
 // A worker with operations in flight wakes up after this time even if the doorbell did not ring.
 constexpr int64_t kSleepUs = 100000, kIdleUs = 10000000;
@@ -31,6 +33,7 @@ Engine::Engine(EngineOptions options)
       saver_(options_.operand_bytes == 0
                  ? nullptr
                  : std::make_unique<OperandSaver>(options_.operand_files, options_.operand_bytes)),
+      paths_(options_.link_timeout_s),
       offered_(MakeOfferedTransports({options_.slot_bytes, doorbell_.get(), &busy_pollers_})) {
   poller_ = std::make_unique<Poller>([this] { Tick(); });
   for (int i = 0; i < options_.threads; ++i) workers_.emplace_back([this] { Work(); });
@@ -39,6 +42,7 @@ Engine::Engine(EngineOptions options)
 Engine::~Engine() {
   stop_ = true;
   python_.Close();
+  paths_.Close();
   doorbell_->NotifyAll();
   idle_->NotifyAll();
   for (auto& worker : workers_) worker.join();
@@ -135,6 +139,7 @@ void Engine::Tick() {
     late |= op->failed();
   }
   SampleResources(now);
+  paths_.Check(now);
   SendHeartbeats(now);
   WarnOfStalls(now);
   if (late) doorbell_->NotifyAll();
@@ -162,6 +167,11 @@ std::shared_ptr<std::atomic<uint64_t>> Engine::CounterOf(uint64_t key, bool recv
 }
 
 void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, const std::string& how) {
+  // What it has sent may still be on its way, over a path that has failed.
+  const auto settled_by = Clock::now() + kSettle;
+  while (goodbye && !paths_.Settled() && Clock::now() < settled_by) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   {
     std::lock_guard lock(mutex_);
     if (ending_) return;
@@ -170,6 +180,7 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
     aborted_.store(true, std::memory_order_release);
   }
   python_.Close();
+  paths_.Close();
   const bool idle = active_count_.load(std::memory_order_acquire) == 0;
   // Tells waiting peers what this process is doing now: its last heartbeat may be half a second old. A tick at this
   // moment may have the watched sites in its hands, so that their executions are missing; the peers learn from the next

@@ -27,6 +27,7 @@
 #include "engine/requests/python_queues.h"
 #include "engine/threads/completion.h"
 #include "engine/threads/cpu_placement.h"
+#include "network/paths.h"
 #include "network/transports.h"
 #include "transport/core/doorbell.h"
 #include "transport/core/faults.h"
@@ -90,8 +91,8 @@ class Engine {
   // Whether a process ended without a goodbye. Every operation with one of its ranks then fails, whichever rank that
   // operation waits for.
   bool Crashed(int process);
-  // Makes a link of a connected socket and takes ownership of it.
-  void AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending);
+  // Makes a link of a connected socket and takes ownership of it. With `path` the link can go on over another one.
+  void AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending, const std::string& path = "");
   // The transport of that name (ffi/network/transports.cc). Throws std::runtime_error if there is none.
   OfferedTransport& transport(const std::string& name);
   // Completes a link that the transport has prepared, and puts it into service. Takes ownership of `fd`. Returns a
@@ -99,8 +100,10 @@ class Engine {
   std::string AddOffered(const std::string& transport, int process, int channel, bool sending, int fd,
                          double timeout_s);
   BusyPollers& busy_pollers() { return busy_pollers_; }
-  // Adds a control connection with a process. If it ends without a goodbye, the process counts as crashed.
-  void AddControl(int process, std::unique_ptr<Stream> stream);
+  // Adds a control connection with a process. If it ends without a goodbye, the process counts as crashed. `path` as
+  // for AddTcp; `dialled`: this process has made the connection.
+  void AddControl(int process, std::unique_ptr<Stream> stream, const std::string& path = "", bool dialled = false);
+  Paths& paths() { return paths_; }
   // An operation failed in this process, `own`. The other processes are told and fail it with the same message.
   void BroadcastFailure(uint64_t key, const Status& status, int own);
   // Forwards a failure that another process reported to a further operation of the same call.
@@ -288,6 +291,7 @@ class Engine {
   void AddGoodbye(const std::function<void()>& say);
 
   BusyPollers busy_pollers_;
+  Paths paths_;
   OfferedTransports offered_;
   std::unique_ptr<Poller> poller_;  // the last member: its thread uses everything above
 };

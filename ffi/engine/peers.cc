@@ -34,7 +34,8 @@ std::unique_ptr<Stream> Engine::WithInjectedFaults(std::unique_ptr<Stream> strea
                     static_cast<uint64_t>(process) << 16 | static_cast<uint64_t>(what));
 }
 
-void Engine::AddControl(int process, std::unique_ptr<Stream> stream) {
+void Engine::AddControl(int process, std::unique_ptr<Stream> stream, const std::string& path, bool dialled) {
+  if (!path.empty()) stream = paths_.Add(std::move(stream), {path, dialled}, poller_.get());
   const int fd = stream->fd();
   if (options_.faults.data_only == 0) stream = WithInjectedFaults(std::move(stream), process, kControl);
   auto link = std::make_shared<ControlLink>(
@@ -180,8 +181,9 @@ bool Engine::HasPeers() {
   return !peers_.empty();
 }
 
-void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending) {
+void Engine::AddTcp(int process, int channel, std::unique_ptr<Stream> stream, bool sending, const std::string& path) {
   const OnEnd ended = LinkEnded(process, true);
+  if (!path.empty()) stream = paths_.Add(std::move(stream), {path, sending}, poller_.get());
   stream = WithInjectedFaults(std::move(stream), process, channel);
   LinkMemory memory = links_.TakePrepared(process, channel, sending);
   auto add = [&](auto link, auto enlist) {

@@ -47,24 +47,24 @@ bool ControlLink::Send(const std::string& frame, bool dispensable) {
   const bool waits = !unsent_.empty();
   unsent_ += frame;
   if (waits) return true;
-  Flush();
-  if (!unsent_.empty()) poller_->Change(fd(), EPOLLIN | EPOLLRDHUP | EPOLLOUT);
+  if (!Flush()) poller_->Change(fd(), EPOLLIN | EPOLLRDHUP | EPOLLOUT);
   return true;
 }
 
-void ControlLink::Flush() {
+bool ControlLink::Flush() {
   while (!unsent_.empty()) {
     const ssize_t n = stream_->Write(unsent_.data(), unsent_.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       // The poller's thread, which reads the connection, will find that it is broken.
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
       if (failed_ == 0) failed_ = errno;  // the first one is the cause: later writes fail since the socket is closed
       unsent_.clear();
-      return;
+      return true;
     }
     unsent_.erase(0, static_cast<size_t>(n));
   }
+  return stream_->Flush();
 }
 
 void ControlLink::End(const std::string& why, Ending ending) {
@@ -120,10 +120,19 @@ void ControlLink::Read() {
 void ControlLink::OnEvents(uint32_t events) {
   if (events & EPOLLOUT) {
     std::lock_guard lock(mutex_);
-    Flush();
-    if (unsent_.empty() && !ended_) poller_->Change(fd(), EPOLLIN | EPOLLRDHUP);
+    if (Flush() && !ended_) poller_->Change(fd(), EPOLLIN | EPOLLRDHUP);
   }
   if (events & ~static_cast<uint32_t>(EPOLLOUT)) Read();
+}
+
+void ControlLink::OnResumed() {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return;
+    DetectCut(fd(), timeout_s_);
+    poller_->Change(fd(), EPOLLIN | EPOLLRDHUP | (Flush() ? 0u : EPOLLOUT));
+  }
+  Read();
 }
 
 }  // namespace jaxring

@@ -24,13 +24,15 @@ class ControlLink final : public Poller::Handler {
   ControlLink(std::unique_ptr<Stream> stream, double timeout_s, Poller* poller, OnFrame on_frame, OnEnd on_end);
   int fd() const { return stream_->fd(); }
   void OnEvents(uint32_t events) override;
+  void OnResumed() override;
   // May be called on any thread, and never waits. Bytes that the socket does not take are queued; frames beyond a limit
   // are dropped. A `dispensable` frame, which is only of use now, is dropped if any bytes are queued. False if the
   // connection has ended.
   bool Send(const std::string& frame, bool dispensable = false);
 
  private:
-  void Flush();
+  // Whether all is written.
+  bool Flush();
   void Read();
   void End(const std::string& why, Ending ending = Ending::kNoGoodbye);
 

@@ -103,7 +103,8 @@ bool GetActivity(Fields* fields, Activity* activity) {
 bool GetSample(Fields* fields, ResourceSample* sample) {
   return fields->GetTime(&sample->at_ns) && fields->GetTime(&sample->cpu_ns) && fields->GetTime(&sample->delayed_ns) &&
          fields->Get(&sample->link_peer) && sample->link_peer >= -1 && sample->link_peer <= INT32_MAX &&
-         fields->GetTime(&sample->link_bytes) && fields->GetTime(&sample->link_ns);
+         fields->GetTime(&sample->link_bytes) && fields->GetTime(&sample->link_ns) &&
+         fields->GetTime(&sample->resumable) && fields->GetTime(&sample->detours);
 }
 
 bool GetHeartbeat(Fields* fields, ControlFrame* frame) {
@@ -145,8 +146,8 @@ void PutHeartbeat(std::string* out, const ControlFrame& frame) {
            [out](const Activity& activity) { PutActivity(out, activity); });
   for (int64_t time : {frame.times.sent, frame.times.echoed, frame.times.held}) Put(out, time);
   const ResourceSample& sample = frame.sample;
-  for (int64_t value :
-       {sample.at_ns, sample.cpu_ns, sample.delayed_ns, sample.link_peer, sample.link_bytes, sample.link_ns}) {
+  for (int64_t value : {sample.at_ns, sample.cpu_ns, sample.delayed_ns, sample.link_peer, sample.link_bytes,
+                        sample.link_ns, sample.resumable, sample.detours}) {
     Put(out, value);
   }
   put_some(frame.launches, ControlFrame::kMaxLaunches, [out](const LaunchTime& launch) {

@@ -41,6 +41,9 @@ struct ResourceSample {
   // the time in which some were under way although the peer had room.
   int64_t link_peer = -1;  // -1: no such connection
   int64_t link_bytes = 0, link_ns = 0;
+  // Of the connections that it has dialled: those that can go on over another path, and of these the ones that do so
+  // now, or are lost.
+  int64_t resumable = 0, detours = 0;
 };
 
 }  // namespace jaxring

@@ -199,4 +199,9 @@ def _tables(view: View) -> list[Any]:
         table(title, heads, processes),
         table("calls", ("call", "bytes", "way", "1/s", "us", "busbw GB/s", "comes last"), calls),
         *(Text(str(each)) for each in view.stragglers),
+        *(
+            Text(f"{each.name}: {each.detours} of {each.resumable} connections take another path than at first.")
+            for each in view.processes
+            if each.detours
+        ),
     ]

@@ -17,12 +17,12 @@ from jaxring.errors import JaxringError
 if TYPE_CHECKING:
     import pathlib
 
-MAGIC = b"JRTRACE2"
+MAGIC = b"JRTRACE3"
 STATES = ("running", "done", "failed")
 _HEADER = struct.Struct("<8s4I q2q q2Q 64s q 64s Q")
-_SAMPLE, _SAMPLES = struct.Struct("<6q"), 256
+_SAMPLE, _SAMPLES = struct.Struct("<8q"), 256
 _CLOCK, _CLOCKS = struct.Struct("<3q"), 256
-HEADER_BYTES = 5 * 4096
+HEADER_BYTES = 6 * 4096
 _SLOT = struct.Struct("<4Q3q2I")
 _MAX_BYTES = 64 << 20
 _MAX_PROCESSES = 1 << 20

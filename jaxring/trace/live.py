@@ -29,7 +29,9 @@ class Process:
     ``operations``: that have ended; ``per_second``: of them. ``in_collectives``: the share of the time in which at
     least one ran. ``waited_us``: from its own launch to the last process's, where others came later. ``late_us``: from
     the first process's launch to its own. ``last``: the share of operations with other processes to which it came last.
-    ``running``: the oldest operation that runs, and since how many seconds, or "" and 0.
+    ``running``: the oldest operation that runs, and since how many seconds, or "" and 0. ``resumable``: of the
+    connections that it has dialled, those that can go on over another path; ``detours``: those that do so now, or are
+    lost.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Process:
     last: float
     running: str
     running_s: float
+    resumable: int = 0
+    detours: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +136,7 @@ def _process(
         sum(moment > 0 and waits == 0 for moment, waits in zip(late, waited, strict=True)) / max(1, len(shared)),
         str(running) if running else "",
         max(0.0, (end_ns - running.launched) / 1e9) if running else 0.0,
+        *((flight.samples[-1].resumable, flight.samples[-1].detours) if flight.samples else (0, 0)),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-HEADER_BYTES, CAPACITY, TEXT_BYTES = 5 * 4096, 4, 512
+HEADER_BYTES, CAPACITY, TEXT_BYTES = 6 * 4096, 4, 512
 STATES = {"running": 0, "done": 1, "failed": 2}
 
 
@@ -24,5 +24,5 @@ def flight(process, records, pid=7, host=b"h", last=None, processes=0, job=b""):
     last = max((r[0] for r in records), default=0) if last is None else last
     sizes = (HEADER_BYTES, 64, CAPACITY, TEXT_BYTES)
     numbers = (*sizes, pid, 5, 5, process, last, len(texts))
-    header = struct.pack("<8s4I q2q q2Q 64s q 64s", b"JRTRACE2", *numbers, host, processes, job)
+    header = struct.pack("<8s4I q2q q2Q 64s q 64s", b"JRTRACE3", *numbers, host, processes, job)
     return header.ljust(HEADER_BYTES, b"\0") + bytes(slots) + bytes(texts).ljust(TEXT_BYTES, b"\0")

@@ -53,7 +53,7 @@ void ResourceSampler::ReadDelays(Time now) {
   delayed_ns_.store(DelayedNs(), std::memory_order_relaxed);
 }
 
-std::optional<ResourceSample> ResourceSampler::Sample(Time now, const Links& links) {
+std::optional<ResourceSample> ResourceSampler::Sample(Time now, const Links& links, std::pair<int, int> paths) {
   if (now - sampled_at_ < kSampleEvery) return std::nullopt;
   sampled_at_ = now;
   last_ = {};
@@ -61,6 +61,8 @@ std::optional<ResourceSample> ResourceSampler::Sample(Time now, const Links& lin
   last_.cpu_ns = CpuNs();
   if (delayed_ns_.load(std::memory_order_relaxed) < 0) delayed_ns_.store(DelayedNs(), std::memory_order_relaxed);
   last_.delayed_ns = delayed_ns_.load(std::memory_order_relaxed);
+  last_.resumable = paths.first;
+  last_.detours = paths.second;
   AddSlowestLink(links);
   return last_;
 }

@@ -24,7 +24,8 @@ class ResourceSampler {
   void ReadDelays(Time now);
   // A sample with the slowest connection of `links` since the one before, if it is time for one. Reads the delays
   // itself where that has not been done yet: the first sample would otherwise say that no thread had ever waited.
-  std::optional<ResourceSample> Sample(Time now, const Links& links);
+  // `paths`: what Paths::Count says.
+  std::optional<ResourceSample> Sample(Time now, const Links& links, std::pair<int, int> paths = {});
   const ResourceSample& last() const { return last_; }
 
  private:

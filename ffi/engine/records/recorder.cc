@@ -17,7 +17,7 @@ namespace jaxring {
 // is 0 while the rest is being written.
 struct Recorder::SampleSlot {
   std::atomic<int64_t> at_ns;
-  int64_t cpu_ns, delayed_ns, link_peer, link_bytes, link_ns;
+  int64_t cpu_ns, delayed_ns, link_peer, link_bytes, link_ns, resumable, detours;
 };
 
 struct Recorder::ClockSlot {
@@ -53,7 +53,7 @@ struct Recorder::Slot {
 
 namespace {
 
-constexpr size_t kHeaderBytes = 5 * 4096;
+constexpr size_t kHeaderBytes = 6 * 4096;
 // Before the rest of a slot is written anew: none of it is written under the old mark, as another process that reads
 // the file could see.
 template <class T>
@@ -106,7 +106,7 @@ Recorder::Recorder(const std::string& path) : newest_(kCapacity), before_(kCapac
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   header_->monotonic_ns = Nanoseconds(std::chrono::steady_clock::now());
   gethostname(header_->host, sizeof header_->host - 1);
-  std::memcpy(header_->magic, "JRTRACE2", sizeof header_->magic);
+  std::memcpy(header_->magic, "JRTRACE3", sizeof header_->magic);
 }
 
 Recorder::~Recorder() {
@@ -274,6 +274,8 @@ void Recorder::Keep(const ResourceSample& sample) {
   s.link_peer = sample.link_peer;
   s.link_bytes = sample.link_bytes;
   s.link_ns = sample.link_ns;
+  s.resumable = sample.resumable;
+  s.detours = sample.detours;
   s.at_ns.store(sample.at_ns, std::memory_order_release);
   header_->samples.store(number + 1, std::memory_order_release);
 }

@@ -57,6 +57,7 @@ class FaultyStream final : public Stream {
   int fd() const override { return inner_->fd(); }
   ssize_t Write(const iovec* parts, int count) override;
   ssize_t Read(void* to, size_t bytes) override { return inner_->Read(to, bytes); }
+  bool Flush() override { return inner_->Flush(); }
   bool holds_bytes() const override { return inner_->holds_bytes(); }
   std::string Why() const override { return inner_->Why(); }
 

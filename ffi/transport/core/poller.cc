@@ -1,5 +1,6 @@
 #include "transport/core/poller.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -52,6 +53,7 @@ void Poller::Change(int fd, uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
+  std::lock_guard lock(mutex_);  // against Replace
   // A descriptor without events is removed: epoll would report a broken connection again and again.
   if (events == 0) {
     epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
@@ -61,9 +63,28 @@ void Poller::Change(int fd, uint32_t events) {
 }
 
 void Poller::Remove(int fd) {
-  epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
+  std::shared_ptr<Handler> dropped;  // destroyed when the lock is free
   std::lock_guard lock(mutex_);
-  handlers_.erase(fd);
+  epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
+  const auto it = handlers_.find(fd);
+  if (it == handlers_.end()) return;
+  dropped = std::move(it->second);
+  handlers_.erase(it);
+}
+
+void Poller::Replace(int fd, int by) {
+  std::lock_guard lock(mutex_);
+  // epoll watches what the descriptor stands for, and would go on if another descriptor stands for the same.
+  epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, fd, nullptr);
+  if (dup3(by, fd, O_CLOEXEC) < 0) throw std::system_error(errno, std::generic_category(), "replacing a socket");
+}
+
+void Poller::TellResumed(int fd) {
+  {
+    std::lock_guard lock(mutex_);
+    resumed_.push_back(fd);
+  }
+  Kick();
 }
 
 void Poller::Clear() {
@@ -111,12 +132,17 @@ void Poller::Run() {
       if (handler) handler->OnEvents(events[i].events);
     }
     if (kicked) {
-      std::vector<std::shared_ptr<Handler>> all;
+      std::vector<std::shared_ptr<Handler>> all, resumed;
       {
         std::lock_guard lock(mutex_);
         for (auto& entry : handlers_) all.push_back(entry.second);
+        for (int fd : resumed_) {
+          if (auto it = handlers_.find(fd); it != handlers_.end()) resumed.push_back(it->second);
+        }
+        resumed_.clear();
       }
       for (auto& handler : all) handler->OnKick();
+      for (auto& handler : resumed) handler->OnResumed();
     }
     tick_();
     turns_.fetch_add(1, std::memory_order_release);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 namespace jaxring {
 
@@ -20,6 +21,9 @@ class Poller {
     virtual void OnEvents(uint32_t events) = 0;
     // Called on the poller's thread after Kick.
     virtual void OnKick() {}
+    // Called on the poller's thread after TellResumed: the descriptor is of another connection, whose events are to be
+    // asked for, or the connection has failed for good.
+    virtual void OnResumed() {}
   };
 
   // `tick` runs on the poller's thread about every 50 ms. It checks deadlines.
@@ -31,6 +35,10 @@ class Poller {
   void Add(int fd, uint32_t events, std::shared_ptr<Handler> handler);
   void Change(int fd, uint32_t events);
   void Remove(int fd);
+  // Makes `fd` a duplicate of the descriptor `by`, without events. Its handler stays.
+  void Replace(int fd, int by);
+  // Makes the poller's thread call OnResumed of this descriptor's handler soon. Any thread may call it.
+  void TellResumed(int fd);
   // Drops all handlers. When it returns, none is running. Not to be called on the poller's thread.
   void Clear();
   // Makes the poller's thread call every handler's OnKick soon. Any thread may call it.
@@ -45,6 +53,7 @@ class Poller {
   std::atomic<uint64_t> turns_{0};  // loop rounds that the thread has finished
   std::mutex mutex_;
   std::unordered_map<int, std::shared_ptr<Handler>> handlers_;
+  std::vector<int> resumed_;
   std::thread thread_;
 };
 

@@ -39,6 +39,9 @@ class Stream {
   // After EAGAIN, a write must be repeated with the same bytes first.
   virtual ssize_t Write(const iovec* parts, int count);
   virtual ssize_t Read(void* to, size_t bytes);
+  // Writes what an earlier connection has not delivered (transport/tcp/resumable.h). False if the socket has no room
+  // for all of it.
+  virtual bool Flush() { return true; }
   // Whether received bytes may be buffered in here, for which epoll reports no event. The caller must then read until
   // there are none.
   virtual bool holds_bytes() const { return false; }

@@ -88,6 +88,7 @@ void TcpSendPump::Pump() {
 
 void TcpSendPump::PumpLocked() {
   if (ended_) return;
+  if (!stream_->Flush()) return AwaitRoom();
   while (writing_ || NextMessage()) {
     writing_ = true;
     size_t total = sizeof header_ + header_.message.bytes;
@@ -104,11 +105,7 @@ void TcpSendPump::PumpLocked() {
       const ssize_t n = stream_->Write(parts, count);
       if (n < 0) {
         if (errno == EINTR) continue;
-        if (errno == EAGAIN || errno == EWOULDBLOCK) {
-          if (!armed_) poller_->Change(stream_->fd(), EPOLLOUT | EPOLLRDHUP);
-          armed_ = true;
-          return;
-        }
+        if (errno == EAGAIN || errno == EWOULDBLOCK) return AwaitRoom();
         return Break();
       }
       written_ += static_cast<size_t>(n);
@@ -121,17 +118,22 @@ void TcpSendPump::PumpLocked() {
   armed_ = false;
 }
 
+void TcpSendPump::AwaitRoom() {
+  if (!armed_) poller_->Change(stream_->fd(), EPOLLOUT | EPOLLRDHUP);
+  armed_ = true;
+}
+
 void TcpSendPump::End(std::string why, Ending ending) {
   ended_ = true;
-  char word;
-  const ssize_t n = stream_->Read(&word, 1);
+  ssize_t n = 1;
+  while (n == 1) n = stream_->Read(&word_, 1);
   // With TLS, reading may fail with an alert: the peer received other bytes than were sent.
   if (n < 0 && EndingOf(errno) == Ending::kDamaged) {
     ending = Ending::kDamaged;
     why = "the connection broke: " + stream_->Why();
   }
-  if (n == 1) {
-    ending = word == TcpRecvPump::kDamagedWord ? Ending::kDamaged : Ending::kGoodbye;
+  if (word_ != 0) {
+    ending = word_ == TcpRecvPump::kDamagedWord ? Ending::kDamaged : Ending::kGoodbye;
     if (ending == Ending::kDamaged) why = "what was sent to it arrived damaged, so it has closed the connection";
   }
   link_->end.Close(why, ending);
@@ -151,13 +153,29 @@ void TcpSendPump::SayGoodbye() {
   PumpLocked();
 }
 
+bool TcpSendPump::CheckConnection() {
+  ssize_t n = 1;
+  while (n == 1) n = stream_->Read(&word_, 1);
+  if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
+  n == 0 ? End("the peer closed the connection") : Break();
+  poller_->Remove(stream_->fd());
+  return false;
+}
+
 void TcpSendPump::OnEvents(uint32_t events) {
-  if (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) {
-    End("the peer closed the connection");
-    poller_->Remove(stream_->fd());
-    return;
-  }
-  Pump();
+  std::lock_guard lock(mutex_);
+  if (ended_) return;
+  // The event may be one of the connection before.
+  if ((events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) && !CheckConnection()) return;
+  PumpLocked();
+}
+
+void TcpSendPump::OnResumed() {
+  std::lock_guard lock(mutex_);
+  if (ended_ || !CheckConnection()) return;
+  armed_ = false;
+  AwaitRoom();
+  PumpLocked();
 }
 
 bool TcpSendPump::GetTotals(SendTotals* totals) const {

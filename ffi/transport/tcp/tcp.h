@@ -26,6 +26,7 @@ class TcpSendPump final : public Poller::Handler {
   TcpSendPump(std::unique_ptr<Stream> stream, Poller* poller, std::shared_ptr<SendLink> link, Notifier* on_room,
               OnEnd on_end);
   void OnEvents(uint32_t events) override;
+  void OnResumed() override;
   void Pump();
   // Tells the peer that nothing more will be sent, after the messages that are still in the rings.
   void SayGoodbye();
@@ -36,6 +37,10 @@ class TcpSendPump final : public Poller::Handler {
   void PumpLocked();
   // Prepares the next message to be written; the goodbye comes after all messages. Returns false if there is none.
   bool NextMessage();
+  // Asks for the event that the socket has room.
+  void AwaitRoom();
+  // Ends the link if the connection has ended. False then.
+  bool CheckConnection();
   void End(std::string why, Ending ending = Ending::kNoGoodbye);
   void Break();  // by what errno says
 
@@ -47,6 +52,7 @@ class TcpSendPump final : public Poller::Handler {
   Notifier* on_room_;  // also rung when the connection ends, since lanes may wait for room
   std::mutex mutex_;
   bool writing_ = false, armed_ = false;
+  char word_ = 0;  // what the receiver has said last
   enum class Goodbye { kNone, kDue, kSaid } goodbye_ = Goodbye::kNone;
   std::atomic<bool> ended_{false};  // the connection has ended; the link may have been closed before
   WireHeader header_{};
@@ -64,6 +70,7 @@ class TcpRecvPump final : public Poller::Handler, public BusyPollers::Source {
               Notifier* on_message, OnEnd on_end);
   void OnEvents(uint32_t events) override;
   void OnKick() override;
+  void OnResumed() override;
   void EnableEvents() override;
   // Reads the socket on a thread that waits for a message. Returns whether anything arrived.
   bool Poll();

@@ -120,6 +120,13 @@ bool TcpRecvPump::Poll() {
   return lock && !closed_ && !paused_ && Read();
 }
 
+void TcpRecvPump::OnResumed() {
+  std::lock_guard lock(mutex_);
+  if (closed_) return;
+  poller_->Change(stream_->fd(), paused_ ? 0u : armed_ ? EPOLLIN : EPOLLRDHUP);
+  if (!paused_) Read();
+}
+
 void TcpRecvPump::Say(char word) { [[maybe_unused]] ssize_t n = stream_->Write(&word, 1); }
 
 void TcpRecvPump::SayGoodbye() { Say(kGoodbyeWord); }

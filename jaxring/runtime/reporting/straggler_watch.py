@@ -82,6 +82,8 @@ class StragglerWatch:
                 sample.link_peer,
                 sample.link_bytes,
                 sample.link_ns,
+                sample.resumable,
+                sample.detours,
             )
         )
 

@@ -1,0 +1,129 @@
+#include "network/paths.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <stdexcept>
+
+#include "transport/tcp/resumable.h"
+
+namespace jaxring {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Kernels send again after 200 ms at least, so the same bytes were lost twice in a row, or once for longer than that.
+constexpr auto kSilent = milliseconds(300);
+constexpr auto kCheckEvery = milliseconds(50);
+// The other end has tried to connect again for as long as this one's kernel, which has given up.
+constexpr auto kGrace = std::chrono::seconds(2);
+
+std::string Seconds(std::chrono::duration<double> time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", time.count());
+  return text;
+}
+
+}  // namespace
+
+std::unique_ptr<Stream> Paths::Add(std::unique_ptr<Stream> stream, End end, Poller* poller) {
+  auto made = std::make_unique<ResumableStream>(std::move(stream), poller, [this, end] {
+    std::lock_guard lock(mutex_);
+    entries_.erase(end);
+  });
+  std::lock_guard lock(mutex_);
+  entries_.emplace(std::move(end), Entry{made.get()});
+  return made;
+}
+
+Paths::Entry& Paths::At(const End& end) {
+  const auto it = entries_.find(end);
+  if (it == entries_.end()) throw std::invalid_argument("there is no such connection any more");
+  return it->second;
+}
+
+void Paths::Suspend(const End& end, uint64_t attempt) {
+  std::lock_guard lock(mutex_);
+  Entry& entry = At(end);
+  entry.stream->Suspend(attempt);
+  entry.told = entry.asked = true;
+}
+
+uint64_t Paths::Drain(const End& end, uint64_t attempt) {
+  std::lock_guard lock(mutex_);
+  return At(end).stream->Drain(attempt);
+}
+
+void Paths::Resume(const End& end, uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received, bool detour) {
+  std::lock_guard lock(mutex_);
+  Entry& entry = At(end);
+  entry.stream->Resume(attempt, std::move(next), received);
+  entry.told = entry.asked = false;
+  entry.detour = detour;
+}
+
+void Paths::Fail(const End& end, const std::string& why) {
+  std::lock_guard lock(mutex_);
+  if (const auto it = entries_.find(end); it != entries_.end()) it->second.stream->Fail(why);
+}
+
+void Paths::Check(std::chrono::steady_clock::time_point now) {
+  std::lock_guard lock(mutex_);
+  if (now - checked_at_ < kCheckEvery) return;
+  checked_at_ = now;
+  for (auto& [end, entry] : entries_) {
+    ResumableStream& stream = *entry.stream;
+    const auto since = stream.suspended_at();
+    const bool lost = since != std::chrono::steady_clock::time_point{};
+    const std::chrono::duration<double> limit = end.dialled || entry.asked ? limit_ : kGrace;
+    if (lost && now - since > limit) {
+      stream.Fail("no path to its host has answered for " + Seconds(limit_));
+      continue;
+    }
+    if (!end.dialled || entry.told) continue;
+    if (lost) {
+      lost_.push_back({end.name, "cannot be reached"});
+    } else if (stream.IsSilent(kSilent)) {
+      lost_.push_back({end.name, "has acknowledged nothing for " + Seconds(kSilent)});
+    } else if (stream.IsTrickling(now)) {
+      lost_.push_back({end.name, "takes less than a twentieth of what it took before"});
+    } else {
+      continue;
+    }
+    entry.told = true;
+    news_.notify_all();
+  }
+}
+
+std::optional<std::vector<Paths::Lost>> Paths::TakeLost(double timeout_s) {
+  std::unique_lock lock(mutex_);
+  news_.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] { return closed_ || !lost_.empty(); });
+  if (closed_) return std::nullopt;
+  return std::exchange(lost_, {});
+}
+
+void Paths::Close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  news_.notify_all();
+}
+
+bool Paths::Settled() const {
+  std::lock_guard lock(mutex_);
+  return std::all_of(entries_.begin(), entries_.end(), [](const auto& item) {
+    const auto& [end, entry] = item;
+    return !end.dialled || (!entry.told && !entry.stream->IsSilent(milliseconds(0)));
+  });
+}
+
+std::pair<int, int> Paths::Count() const {
+  std::lock_guard lock(mutex_);
+  std::pair<int, int> count{0, 0};
+  for (const auto& [end, entry] : entries_) {
+    if (!end.dialled) continue;
+    ++count.first;
+    count.second += entry.detour || entry.told;
+  }
+  return count;
+}
+
+}  // namespace jaxring

@@ -1,0 +1,80 @@
+// The connections of this process that can go on over another path, by the names that both of their ends know.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "transport/core/poller.h"
+#include "transport/core/stream.h"
+
+namespace jaxring {
+
+class ResumableStream;
+
+class Paths {
+ public:
+  // Which connection it is: its name, and which of the two ends. Both may be in one process.
+  struct End {
+    std::string name;
+    bool dialled = false;
+    bool operator<(const End& other) const { return std::tie(name, dialled) < std::tie(other.name, other.dialled); }
+  };
+  struct Lost {
+    std::string name, why;
+  };
+
+  // `limit_s`: so long after its connection was lost the peer counts as unreachable.
+  explicit Paths(double limit_s) : limit_(limit_s) {}
+
+  // Makes a connection resumable. The stream must be destroyed before this object is.
+  std::unique_ptr<Stream> Add(std::unique_ptr<Stream> stream, End end, Poller* poller);
+  // The connections that this process has dialled and that have failed since the last call; it is to connect them
+  // again. Waits for one, `timeout_s` at most. Nothing once this is closed.
+  std::optional<std::vector<Lost>> TakeLost(double timeout_s);
+  // Ends all waits, now and from now on.
+  void Close();
+
+  // As ResumableStream's. Throw std::invalid_argument, too, where there is no such connection any more.
+  void Suspend(const End& end, uint64_t attempt);
+  uint64_t Drain(const End& end, uint64_t attempt);
+  // `detour`: the path is not the one that was chosen at first.
+  void Resume(const End& end, uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received, bool detour);
+  // The peer cannot be reached on any path, or has ended. Nothing if there is no such connection any more.
+  void Fail(const End& end, const std::string& why);
+
+  // Whether no connection that this process has dialled has failed, or seems to. A process whose connections have not
+  // ended well would take with it what they have kept.
+  bool Settled() const;
+  // Looks for connections that have failed. To be called every 50 ms or so.
+  void Check(std::chrono::steady_clock::time_point now);
+  // How many connections this process has dialled, and how many of these take a detour or are lost.
+  std::pair<int, int> Count() const;
+
+ private:
+  struct Entry {
+    ResumableStream* stream;  // removes the entry when it is destroyed
+    bool told = false;        // its failure has been told, or an attempt has begun
+    bool detour = false;
+    bool asked = false;  // an attempt has begun
+  };
+  Entry& At(const End& end);
+
+  const std::chrono::duration<double> limit_;
+  mutable std::mutex mutex_;  // taken before that of a stream
+  std::condition_variable news_;
+  bool closed_ = false;
+  std::map<End, Entry> entries_;
+  std::vector<Lost> lost_;
+  std::chrono::steady_clock::time_point checked_at_{};
+};
+
+}  // namespace jaxring

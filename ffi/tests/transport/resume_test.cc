@@ -1,0 +1,208 @@
+// Links and control connections whose connection is replaced again and again at any moment: each message arrives once,
+// in order. Over Unix-domain sockets, which have little room, so that messages are cut.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "network/control.h"
+#include "network/paths.h"
+#include "tests/support/cases.h"
+#include "transport/tcp/tcp.h"
+
+namespace jaxring::test {
+namespace {
+
+constexpr uint32_t kSlot = 4096;
+constexpr int kMessages = 5000;
+
+using Ends = std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>>;
+
+Ends Connection() {
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
+  const int bytes = 16 * 1024;
+  for (int end : ends) setsockopt(end, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+  return {std::make_unique<Stream>(ends[0]), std::make_unique<Stream>(ends[1])};
+}
+
+class Bell final : public Notifier {
+ public:
+  void Notify() override {}
+};
+
+// The two ends of connection "a", and what moves it.
+struct Moved {
+  Paths paths{10.0};
+  const Paths::End dialler{"a", true}, acceptor{"a", false};
+  uint64_t attempt = 0;
+  std::vector<std::unique_ptr<Stream>> silent;  // ends that their process does not read
+
+  // As Python does it, in the order of transport/tcp/resumable.h.
+  void Move(std::mt19937& random) {
+    ++attempt;
+    paths.Suspend(dialler, attempt);
+    paths.Suspend(acceptor, attempt);
+    const uint64_t there = paths.Drain(acceptor, attempt);
+    if (random() % 4 == 0) return;  // the request failed here: the next attempt mends it
+    const uint64_t here = paths.Drain(dialler, attempt);
+    if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
+    auto [a, b] = Connection();
+    // Either may be the first to go on.
+    if (random() % 2 == 0) {
+      paths.Resume(dialler, attempt, std::move(a), there, true);
+      if (random() % 8 == 0) return silent.push_back(std::move(b));
+      paths.Resume(acceptor, attempt, std::move(b), here, true);
+    } else {
+      paths.Resume(acceptor, attempt, std::move(b), here, true);
+      paths.Resume(dialler, attempt, std::move(a), there, true);
+    }
+  }
+};
+
+// Sizes and bytes of a message follow from its number.
+uint32_t BytesOf(int number) { return static_cast<uint32_t>(number) * 2654435761u % (kSlot + 1); }
+bool IsSmall(int number) { return number % 3 != 0; }
+
+void Publish(SendLink& link, int number) {
+  RingSender& ring = link.ring(IsSmall(number) ? Protocol::kLL : Protocol::kSimple);
+  uint64_t position;
+  while (!ring.Reserve(&position)) std::this_thread::yield();
+  const uint32_t bytes = std::min(BytesOf(number), ring.memory().shape().payload_bytes);
+  std::memset(ring.payload(position), number & 0xff, bytes);
+  ring.Publish(position, {static_cast<uint64_t>(number), 0, 1, 0, 0}, {bytes, 0, 0});
+}
+
+void Take(RecvLink& link, int number) {
+  RingReceiver& ring = link.ring(IsSmall(number) ? Protocol::kLL : Protocol::kSimple);
+  uint64_t position;
+  MessageId id;
+  const char* payload;
+  Message message;
+  while (!ring.FindNext(&position, &id, &payload, &message)) {
+    if (link.notifier) link.notifier->Poll();
+    std::this_thread::yield();
+  }
+  CHECK_EQ(id.op, static_cast<uint64_t>(number));
+  CHECK_EQ(message.bytes, std::min(BytesOf(number), ring.memory().shape().payload_bytes));
+  for (uint32_t i = 0; i < message.bytes; ++i) CHECK_EQ(payload[i] & 0xff, number & 0xff);
+  ring.Release(position);
+}
+
+void RunLink(bool polls) {
+  Moved moved;
+  Poller poller([] {});
+  BusyPollers busy_pollers;
+  Bell bell;
+  auto [from, to] = Connection();
+  auto send = MakeTcpSendLink(moved.paths.Add(std::move(from), moved.dialler, &poller), &poller,
+                              LinkMemory::Anonymous(kSlot), &bell);
+  auto recv = MakeTcpRecvLink(moved.paths.Add(std::move(to), moved.acceptor, &poller), &poller, &busy_pollers,
+                              LinkMemory::Anonymous(kSlot), &bell);
+  std::atomic<bool> over{false};
+  std::thread publisher([&] {
+    for (int number = 0; number < kMessages; ++number) Publish(*send, number);
+  });
+  std::thread taker([&] {
+    if (polls) busy_pollers.Begin();
+    for (int number = 0; number < kMessages; ++number) Take(*recv, number);
+    if (polls) busy_pollers.End(false);
+    over = true;
+  });
+  std::mt19937 random(polls);
+  while (!over) {
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+    moved.Move(random);
+  }
+  publisher.join();
+  taker.join();
+  CHECK(moved.attempt > 10);
+  CHECK(!send->end.closed && !recv->end.closed);
+  CHECK_EQ(moved.paths.Count().first, 1);
+  poller.Clear();
+  send.reset();
+  recv.reset();
+  CHECK_EQ(moved.paths.Count().first, 0);
+}
+
+CASE("messages that are taken by the poller's thread") { RunLink(false); }
+CASE("messages that are taken by a thread that polls") { RunLink(true); }
+
+CASE("a control connection") {
+  Moved moved;
+  Poller poller([] {});
+  std::atomic<int> heard[2] = {0, 0};
+  std::shared_ptr<ControlLink> links[2];
+  auto ends = Connection();
+  for (int i : {0, 1}) {
+    auto stream =
+        moved.paths.Add(std::move(i == 0 ? ends.first : ends.second), i == 0 ? moved.dialler : moved.acceptor, &poller);
+    links[i] = std::make_shared<ControlLink>(
+        std::move(stream), 10.0, &poller,
+        [&heard, i](const ControlFrame& frame) { CHECK_EQ(frame.text, std::to_string(heard[i]++)); },
+        [](const std::string& why, Ending) { Fail(__FILE__, __LINE__, why.c_str()); });
+    poller.Add(links[i]->fd(), 0x2001, links[i]);
+  }
+  std::mt19937 random(1);
+  for (int number = 0; number < kMessages; ++number) {
+    for (auto& link : links) {
+      ControlFrame frame;
+      frame.kind = ControlFrame::Kind::kMessage;
+      frame.text = std::to_string(number);
+      CHECK(link->Send(EncodeFrame(frame)));
+    }
+    if (random() % 50 == 0) moved.Move(random);
+    while (number - std::min(heard[0], heard[1]) > 500) {
+      moved.Move(random);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  while (std::min(heard[0], heard[1]) < kMessages) {
+    moved.Move(random);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  poller.Clear();
+}
+
+CASE("an attempt that comes late is refused, and a connection that is given up ends") {
+  Moved moved;
+  Poller poller([] {});
+  auto [from, to] = Connection();
+  auto stream = moved.paths.Add(std::move(from), moved.dialler, &poller);
+  auto refused = [&](auto call) {
+    try {
+      call();
+    } catch (const std::invalid_argument&) {
+      return true;
+    }
+    return false;
+  };
+  CHECK(moved.paths.Settled());
+  moved.paths.Suspend(moved.dialler, 2);
+  CHECK(!moved.paths.Settled());
+  CHECK(refused([&] { moved.paths.Suspend(moved.dialler, 2); }));
+  CHECK(refused([&] { moved.paths.Drain(moved.dialler, 1); }));
+  CHECK_EQ(moved.paths.Drain(moved.dialler, 2), 0u);
+  CHECK(refused([&] { moved.paths.Resume(moved.dialler, 1, Connection().first, 0, true); }));
+  CHECK(refused([&] { moved.paths.Resume(moved.dialler, 2, Connection().first, 1, true); }));
+  CHECK(refused([&] { moved.paths.Suspend(moved.acceptor, 3); }));
+  char byte;
+  CHECK(stream->Read(&byte, 1) == -1 && errno == EAGAIN);
+  moved.paths.Check(std::chrono::steady_clock::now() + std::chrono::seconds(11));
+  CHECK(stream->Read(&byte, 1) == -1 && errno == ETIMEDOUT);
+  CHECK_EQ(stream->Why(), "no path to its host has answered for 10 s");
+  CHECK(refused([&] { moved.paths.Suspend(moved.dialler, 4); }));
+}
+
+}  // namespace
+}  // namespace jaxring::test

@@ -1,0 +1,265 @@
+#include "transport/tcp/resumable.h"
+
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "transport/tcp/tcp_totals.h"
+
+namespace jaxring {
+namespace {
+
+// The peer's kernel may have the last of these bytes without its process being able to read them: an incomplete record
+// of TLS.
+constexpr uint64_t kSlack = 32 * 1024;
+constexpr uint64_t kSmallest = 128 * 1024;
+// So much less than the best rate of a connection is a trickle, if what waits takes so long at it.
+constexpr double kTrickle = 20, kTrickleS = 0.3;
+constexpr auto kRateEvery = std::chrono::milliseconds(200);
+
+int Duplicate(int fd) {
+  const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) throw std::system_error(errno, std::generic_category(), "duplicating a socket");
+  return copy;
+}
+
+// A descriptor that is never ready, and takes a connection's place while there is none.
+int NeverReady() {
+  static const int fd = [] {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "making a pipe");
+    return ends[0];
+  }();
+  return fd;
+}
+
+}  // namespace
+
+ResumableStream::ResumableStream(std::unique_ptr<Stream> first, Poller* poller, std::function<void()> on_destroyed)
+    : Stream(Duplicate(first->fd())),
+      poller_(poller),
+      on_destroyed_(std::move(on_destroyed)),
+      stream_(std::move(first)),
+      kept_(kSmallest) {
+  NeverReady();  // so that it throws here if it has to
+}
+
+ResumableStream::~ResumableStream() {
+  if (on_destroyed_) on_destroyed_();
+}
+
+bool ResumableStream::IsUnreachable() const { return EndingOf(errno) == Ending::kUnreachable; }
+
+void ResumableStream::Lose() {
+  if (suspended_at_ != Time{}) return;
+  suspended_at_ = std::chrono::steady_clock::now();
+  poller_->Replace(fd(), NeverReady());
+}
+
+void ResumableStream::Put(const char* data, size_t bytes) {
+  const size_t at = written_ % kept_.size(), part = std::min(bytes, kept_.size() - at);
+  std::memcpy(kept_.data() + at, data, part);
+  std::memcpy(kept_.data(), data + part, bytes - part);
+  written_ += bytes;
+}
+
+void ResumableStream::Keep(const iovec* parts, int count, size_t bytes) {
+  const uint64_t after = written_ + bytes;
+  if (after - first_ > kept_.size()) {
+    int queued = 0;
+    // Not acknowledged yet, sent or not. A socket that cannot tell gives up nothing.
+    if (ioctl(stream_->fd(), SIOCOUTQ, &queued) == 0) {
+      const uint64_t needed = static_cast<uint64_t>(queued) + kSlack;
+      if (after > needed) first_ = std::min(written_, std::max(first_, after - needed));
+    }
+  }
+  if (after - first_ > kept_.size()) {
+    std::vector<char> more(std::bit_ceil(after - first_));
+    for (uint64_t n = first_; n < written_;) {
+      const size_t from = n % kept_.size(), to = n % more.size();
+      const size_t part = std::min({static_cast<size_t>(written_ - n), kept_.size() - from, more.size() - to});
+      std::memcpy(more.data() + to, kept_.data() + from, part);
+      n += part;
+    }
+    kept_ = std::move(more);
+  }
+  for (int i = 0; i < count && bytes > 0; ++i) {
+    const size_t part = std::min(bytes, parts[i].iov_len);
+    Put(static_cast<const char*>(parts[i].iov_base), part);
+    bytes -= part;
+  }
+  sent_ = written_;
+}
+
+bool ResumableStream::FlushLocked() {
+  if (suspended_at_ != Time{}) return false;
+  while (sent_ < written_) {
+    const size_t at = sent_ % kept_.size();
+    const size_t part = std::min(static_cast<size_t>(written_ - sent_), kept_.size() - at);
+    const ssize_t n = stream_->Write(kept_.data() + at, part);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && IsUnreachable()) Lose();
+    if (n < 0) return false;
+    sent_ += static_cast<uint64_t>(n);
+  }
+  return true;
+}
+
+bool ResumableStream::Flush() {
+  std::lock_guard lock(mutex_);
+  return failed_ || FlushLocked();
+}
+
+ssize_t ResumableStream::Write(const iovec* parts, int count) {
+  std::lock_guard lock(mutex_);
+  if (failed_) {
+    errno = ETIMEDOUT;
+    return -1;
+  }
+  errno = EAGAIN;
+  if (!FlushLocked()) {
+    if (suspended_at_ != Time{}) errno = EAGAIN;
+    return -1;
+  }
+  const ssize_t n = stream_->Write(parts, count);
+  if (n > 0) Keep(parts, count, static_cast<size_t>(n));
+  if (n < 0 && IsUnreachable()) {
+    Lose();
+    errno = EAGAIN;
+  }
+  return n;
+}
+
+ssize_t ResumableStream::Read(void* to, size_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (pending_begin_ < pending_.size()) {
+    const size_t part = std::min(bytes, pending_.size() - pending_begin_);
+    std::memcpy(to, pending_.data() + pending_begin_, part);
+    pending_begin_ += part;
+    return static_cast<ssize_t>(part);
+  }
+  if (failed_ || suspended_at_ != Time{}) {
+    errno = failed_ ? ETIMEDOUT : EAGAIN;
+    return -1;
+  }
+  const ssize_t n = stream_->Read(to, bytes);
+  if (n > 0) received_ += static_cast<uint64_t>(n);
+  if (n < 0 && IsUnreachable()) {
+    Lose();
+    errno = EAGAIN;
+  }
+  return n;
+}
+
+bool ResumableStream::holds_bytes() const {
+  std::lock_guard lock(mutex_);
+  return pending_begin_ < pending_.size() || (suspended_at_ == Time{} && stream_->holds_bytes());
+}
+
+std::string ResumableStream::Why() const {
+  const int error = errno;
+  std::lock_guard lock(mutex_);
+  if (failed_) return why_;
+  errno = error;
+  return stream_ ? stream_->Why() : Stream::Why();
+}
+
+void ResumableStream::CheckAttempt(uint64_t attempt) const {
+  if (attempt != attempt_) throw std::invalid_argument("another attempt to resume this connection has begun");
+  if (failed_) throw std::invalid_argument("this connection has ended: " + why_);
+}
+
+void ResumableStream::Suspend(uint64_t attempt) {
+  std::lock_guard lock(mutex_);
+  if (attempt <= attempt_) throw std::invalid_argument("a later attempt to resume this connection has begun");
+  attempt_ = attempt;
+  CheckAttempt(attempt);
+  Lose();
+}
+
+uint64_t ResumableStream::Drain(uint64_t attempt) {
+  std::lock_guard lock(mutex_);
+  CheckAttempt(attempt);
+  if (!stream_) return received_;
+  pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(pending_begin_));
+  pending_begin_ = 0;
+  constexpr size_t kPart = 64 * 1024;
+  while (true) {
+    const size_t before = pending_.size();
+    pending_.resize(before + kPart);
+    const ssize_t n = stream_->Read(pending_.data() + before, kPart);
+    pending_.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    received_ += static_cast<uint64_t>(n);
+  }
+  stream_.reset();
+  return received_;
+}
+
+void ResumableStream::Resume(uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received) {
+  std::lock_guard lock(mutex_);
+  CheckAttempt(attempt);
+  if (stream_ || received < first_ || received > written_) {
+    throw std::invalid_argument("this connection cannot go on after byte " + std::to_string(received) +
+                                ": what is kept begins with byte " + std::to_string(first_) + " of " +
+                                std::to_string(written_));
+  }
+  poller_->Replace(fd(), next->fd());
+  stream_ = std::move(next);
+  first_ = sent_ = received;
+  suspended_at_ = {};
+  rate_.at = {};
+  poller_->TellResumed(fd());
+}
+
+void ResumableStream::Fail(const std::string& why) {
+  std::lock_guard lock(mutex_);
+  if (failed_) return;
+  Lose();
+  failed_ = true;
+  why_ = why;
+  poller_->TellResumed(fd());
+}
+
+ResumableStream::Time ResumableStream::suspended_at() const {
+  std::lock_guard lock(mutex_);
+  return suspended_at_;
+}
+
+bool ResumableStream::IsSilent(std::chrono::milliseconds limit) const {
+  std::lock_guard lock(mutex_);
+  TcpState state;
+  return suspended_at_ == Time{} && GetTcpState(fd(), &state) && state.unacked && state.retransmits &&
+         state.last_ack >= limit;
+}
+
+bool ResumableStream::IsTrickling(Time now) {
+  std::lock_guard lock(mutex_);
+  TcpState state;
+  if (suspended_at_ != Time{} || now - rate_.at < kRateEvery || !GetTcpState(fd(), &state)) return false;
+  const bool first = rate_.at == Time{};
+  const double seconds = std::chrono::duration<double>(now - rate_.at).count();
+  const double rate = static_cast<double>(state.acked - rate_.acked) / seconds;
+  // Otherwise it had nothing to send, or the peer's process was what it waited for.
+  const int64_t sending_us = state.busy_us - state.full_us;
+  const bool sending = static_cast<double>(sending_us - rate_.sending_us) > 0.9e6 * seconds;
+  rate_.at = now;
+  rate_.acked = state.acked;
+  rate_.sending_us = sending_us;
+  if (first) return false;
+  rate_.best = std::max(rate_.best, rate);
+  const bool slow = sending && rate * kTrickle<rate_.best&& static_cast<double>(state.queued)> kTrickleS * rate;
+  return std::exchange(rate_.slow, slow) && slow;
+}
+
+}  // namespace jaxring

@@ -1,0 +1,101 @@
+// A connection that outlives the path it runs over. Both ends keep what they have written until the peer's kernel has
+// it, and count what they have read. When a path fails, Python connects the two processes over another one, and both go
+// on from what the other has read: nothing is lost, and nothing comes twice.
+//
+//   the end that dialled                the other end
+//   Suspend
+//             --- request ------------->
+//                                       Suspend, Drain
+//             <-- what it has read -----
+//   Drain
+//             --- what it has read ---->
+//   Resume                              Resume
+//
+// Each end writes no more before the other one drains its old socket. So whatever the old path still delivers after
+// that is among the bytes that are kept. The request has a number, by which a message of an attempt that was given up,
+// and arrives late, is refused.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "transport/core/poller.h"
+#include "transport/core/stream.h"
+
+namespace jaxring {
+
+class ResumableStream final : public Stream {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Its descriptor stays the same from connection to connection. `poller`: the one that watches the descriptor.
+  // The destructor calls `on_destroyed` first.
+  ResumableStream(std::unique_ptr<Stream> first, Poller* poller, std::function<void()> on_destroyed = nullptr);
+  ~ResumableStream() override;
+
+  // While there is no connection these say EAGAIN. The poller's handler hears of the next one by OnResumed. An error
+  // that says that the path has failed ends the connection in this way, too.
+  using Stream::Write;
+  ssize_t Write(const iovec* parts, int count) override;
+  ssize_t Read(void* to, size_t bytes) override;
+  bool Flush() override;
+  bool holds_bytes() const override;
+  std::string Why() const override;
+
+  // Begins an attempt to go on over another connection. Throws std::invalid_argument unless `attempt` is higher than
+  // those before. The functions that follow throw it where `attempt` is not the latest one.
+  void Suspend(uint64_t attempt);
+  // Reads what the old connection has brought, and closes it. Returns how many bytes were read since the first one.
+  uint64_t Drain(uint64_t attempt);
+  // Goes on over `next`, whose other end has read the first `received` bytes of this one. Throws std::invalid_argument,
+  // too, where these cannot be.
+  void Resume(uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received);
+  // Ends the connection for good: reads and writes fail with ETIMEDOUT, and Why says `why`.
+  void Fail(const std::string& why);
+
+  // When the connection was lost or suspended; nothing (the epoch of the clock) while it works.
+  Time suspended_at() const;
+  // Whether the peer's kernel has acknowledged nothing for `limit` of what was sent, and sent again.
+  bool IsSilent(std::chrono::milliseconds limit) const;
+  // Whether far less gets through than before, though there is more to send and the peer takes it. To be called
+  // regularly; compares with the call before.
+  bool IsTrickling(Time now);
+
+ private:
+  void Lose();
+  bool FlushLocked();
+  void Keep(const iovec* parts, int count, size_t bytes);
+  void Put(const char* data, size_t bytes);
+  void CheckAttempt(uint64_t attempt) const;
+  bool IsUnreachable() const;  // by errno
+
+  Poller* const poller_;
+  const std::function<void()> on_destroyed_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<Stream> stream_;  // null from Drain to Resume
+  Time suspended_at_{};
+  uint64_t attempt_ = 0;
+  bool failed_ = false;
+  std::string why_;
+  // The byte with number n is at n modulo the size. Kept are those from `first_` to `written_`; those from `sent_` on
+  // have not been written to this connection.
+  std::vector<char> kept_;
+  uint64_t first_ = 0, sent_ = 0, written_ = 0;
+  // Of what was read, `received_` bytes, this has not been taken by the reader.
+  std::vector<char> pending_;
+  size_t pending_begin_ = 0;
+  uint64_t received_ = 0;
+  struct {
+    Time at{};
+    int64_t acked = 0, sending_us = 0;
+    double best = 0;  // bytes per second
+    bool slow = false;
+  } rate_;
+};
+
+}  // namespace jaxring
