@@ -86,35 +86,49 @@ class Hosts:
             ip("-n", self._switch, "link", "add", bridge, "type", "bridge")
             ip("-n", self._switch, "link", "set", bridge, "up")
             for host, name in enumerate(self.names):
-                port = f"p{network}h{host}"
+                port = self._port(host, network)
                 veth = ("type", "veth", "peer", "name", port, "netns", self._switch)
                 ip("link", "add", device, "netns", name, *veth)
                 ip("-n", self._switch, "link", "set", port, "master", bridge, "up")
                 ip("-n", name, "address", "add", f"{self.address(host, network)}/24", "dev", device)
                 ip("-n", name, "link", "set", device, "up")
                 if self._rate:
-                    self._shape(name, device)
+                    self._shape(name, device, self._rate, "add")
 
     @property
     def bucket_s(self) -> float:
         """Seconds of traffic that a link which was idle passes at the machine's speed, before the rate applies."""
-        return max(_BUCKET_S, _SEGMENT_BYTES / self._bytes_per_second()) if self._rate else 0.0
+        return max(_BUCKET_S, _SEGMENT_BYTES / _bytes_per_second(self._rate)) if self._rate else 0.0
 
-    def _bytes_per_second(self) -> float:
-        number, unit = re.findall(r"[0-9]+|[a-z]+", self._rate)
-        return int(number) * _UNITS[unit] / 8
-
-    def _shape(self, name: str, device: str) -> None:
-        burst = round(self.bucket_s * self._bytes_per_second())
-        shape = ["tbf", "rate", self._rate, "burst", str(burst), "latency", "50ms"]
+    def _shape(self, name: str, device: str, rate: str, how: str) -> None:
+        burst = max(_SEGMENT_BYTES, round(_BUCKET_S * _bytes_per_second(rate)))
+        shape = ["tbf", "rate", rate, "burst", str(burst), "latency", "50ms"]
         done = subprocess.run(
-            ["tc", "-n", name, "qdisc", "add", "dev", device, "root", *shape],
+            ["tc", "-n", name, "qdisc", how, "dev", device, "root", *shape],
             check=False,
             capture_output=True,
             text=True,
         )
         if done.returncode != 0:
-            raise JaxringError(f"`tc` cannot shape a link to {self._rate}: {done.stderr.strip()}")
+            raise JaxringError(f"`tc` cannot shape a link to {rate}: {done.stderr.strip()}")
+
+    def sever(self, host: int, network: int) -> None:
+        """A switch that fails: nothing passes between the host and that network, and no interface goes down."""
+        ip("-n", self._switch, "link", "set", self._port(host, network), "nomaster")
+
+    def rejoin(self, host: int, network: int) -> None:
+        """Ends `sever`."""
+        ip("-n", self._switch, "link", "set", self._port(host, network), "master", f"br{network}")
+
+    def throttle(self, host: int, network: int, rate: str) -> None:
+        """Has what the host sends to that network go at another rate than it was shaped to. Raises JaxringError."""
+        if not self._rate:
+            raise JaxringError("Only a link that was made with a rate can be throttled.")
+        self._shape(self.names[host], self.device(network), rate, "change")
+
+    @staticmethod
+    def _port(host: int, network: int) -> str:
+        return f"p{network}h{host}"
 
     @staticmethod
     def device(network: int = 0) -> str:
@@ -188,3 +202,8 @@ class Hosts:
         finally:
             server.kill()
             server.wait()
+
+
+def _bytes_per_second(rate: str) -> float:
+    number, unit = re.findall(r"[0-9]+|[a-z]+", rate)
+    return int(number) * _UNITS[unit] / 8

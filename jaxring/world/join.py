@@ -21,6 +21,7 @@ from jaxring.world.closable import ClosableNative
 from jaxring.world.connections.dialling import connect
 from jaxring.world.connections.handshake import VIEWER, Acceptance, Session
 from jaxring.world.connections.listener import Listener
+from jaxring.world.failover import Failover
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.published import Published
 from jaxring.world.transports import OFFERED, Transports, congestion
@@ -111,6 +112,9 @@ class World:
             )
             self._published.publish()
             self._viewer_service = viewer_service
+            self._failover = Failover(
+                self.own, self._native, self._settings, self._dial_again, lambda: self._listener.closed
+            )
             if serving:
                 self.serve()
         except BaseException:
@@ -207,9 +211,12 @@ class World:
             try:
                 if transport == "tcp":
                     congestion.choose(sock, self._settings.socket_congestion)
+                path = self._failover.name(peer) if transport == "tcp" else ""
+                address = str(sock.getpeername()[0])
                 words = links.dial(
-                    sock, session, self.own, peer, channel, self._native, how, deadline, self._settings.tls
+                    sock, session, self.own, peer, channel, self._native, how, deadline, self._settings.tls, path
                 )
+                self._failover.watch(path, peer, address)
             except (OSError, ValueError) as error:
                 raise JoinError(f"The link to {peer} on channel {channel} failed: {error}.") from error
         if words:
@@ -223,7 +230,9 @@ class World:
         sock, session = self._connect(peer, 0, deadline)
         with sock, self._dials(sock):
             try:
-                links.dial_control(sock, session, self.own, peer, self._native, deadline, self._settings.tls)
+                path, address = self._failover.name(peer), str(sock.getpeername()[0])
+                links.dial_control(sock, session, self.own, peer, self._native, deadline, self._settings.tls, path)
+                self._failover.watch(path, peer, address)
             except (OSError, ValueError) as error:
                 raise JoinError(f"The control connection to {peer} failed: {error}.") from error
         return "control"
@@ -247,6 +256,14 @@ class World:
             return connect(
                 peer, self.process, secret, channel, self._timeout_s, deadline, lambda: self._listener.closed, wait
             )
+
+    def _dial_again(
+        self, peer: ProcessInfo, addresses: Sequence[tuple[str, str, int]], deadline: float, each_s: float
+    ) -> tuple[socket.socket, Session]:
+        secret = self._secret()
+        with self._waits.waiting(f"{peer} to answer at another address") as wait:
+            closed = lambda: self._listener.closed  # noqa: E731
+            return connect(peer, self.process, secret, 0, self._timeout_s, deadline, closed, wait, addresses, each_s)
 
     def _acceptance(self) -> Acceptance:
         # Members have read the secret before they connect. Only an unauthenticated peer comes before it is there.
@@ -277,6 +294,10 @@ class World:
             viewers.answer(self._viewer_service, sock, session)
             return
         request = links.Request(session.receive(sock, time.monotonic() + _REQUEST_S), session)
+        if request.transport == "resume":
+            until = time.monotonic() + self._settings.link_timeout
+            self._failover.accept(sock, session, request.path, request.attempt, until)
+            return
         claim = (session.peer, CONTROL if request.transport == "control" else request.channel)
         deadline = time.monotonic() + _REQUEST_S
         with self._claims.making(claim, deadline):

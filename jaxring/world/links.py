@@ -41,14 +41,16 @@ def dial(
     how: int | Offering | None,
     deadline: float,
     tls: bool,
+    path: str = "",
 ) -> str:
     """Ask `peer` for a link on an authenticated connection and complete this side of it. The socket is used up.
 
-    `how`: the descriptor of the ring for a link by shared memory, None for TCP, or an offering. Returns the link in
-    words, where there is something to say. Raises JoinError with what went wrong here or there, OSError, ValueError
-    for nonsense.
+    `how`: the descriptor of the ring for a link by shared memory, None for TCP, or an offering. `path`: see
+    `jaxring.world.failover`; for TCP only. Returns the link in words, where there is something to say. Raises JoinError
+    with what went wrong here or there, OSError, ValueError for nonsense.
     """
     request: dict[str, Any] = {"from": own.index, "token": own.token, "channel": channel, "transport": "tcp"}
+    request |= {"path": path} if path else {}
     if isinstance(how, Offering):
         with _errors(how, peer, channel):
             request |= {
@@ -56,10 +58,10 @@ def dial(
                 "kind": how.kind,
                 "offer": how.offer(peer.index, channel, True),
             }
-            answer = _ask(sock, session, request, peer, channel, deadline)
+            answer = ask(sock, session, request, peer, channel, deadline)
             how.prepare(peer.index, channel, True, wire.text(answer.get("offer"), "offer", _MAX_OFFER))
             left = max(0.0, deadline - time.monotonic())
-            return how.finish(peer.index, channel, True, fd=_release(sock), timeout_s=left)
+            return how.finish(peer.index, channel, True, fd=release(sock), timeout_s=left)
     if how is not None:
         with memory(own, peer, channel):
             shown = {"ring_fd": how, "blocks_fd": native.blocks_fd(), "bell_fd": native.bell_fd()}
@@ -67,11 +69,11 @@ def dial(
     if how is None:
         with memory(own, peer, channel):
             native.tcp_prepare(peer.index, channel, True)
-    answer = _ask(sock, session, request, peer, channel, deadline)
+    answer = ask(sock, session, request, peer, channel, deadline)
     if how is None:
-        key, left = _security(session, tls, deadline)
+        key, left = security(session, tls, deadline)
         with _encrypting(peer):
-            native.tcp_attach(peer.index, channel, fd=_release(sock), sending=True, key=key, timeout_s=left)
+            native.tcp_attach(peer.index, channel, fd=release(sock), sending=True, key=key, timeout_s=left, path=path)
     else:
         native.shm_ring(peer.index, channel, memory_path(peer, answer.get("pid"), answer.get("bell_fd")))
     return ""
@@ -85,16 +87,18 @@ def dial_control(
     native: Native,
     deadline: float,
     tls: bool,
+    path: str = "",
 ) -> None:
-    """Make an authenticated connection the control connection with `peer`. Raises as `dial` does."""
+    """Make an authenticated connection the control connection with `peer`. `path` and errors as for `dial`."""
     request = {"from": own.index, "token": own.token, "channel": 0, "transport": "control"}
-    _ask(sock, session, request, peer, 0, deadline)
-    key, left = _security(session, tls, deadline)
+    request |= {"path": path} if path else {}
+    ask(sock, session, request, peer, 0, deadline)
+    key, left = security(session, tls, deadline)
     with _encrypting(peer):
-        native.control(peer.index, fd=_release(sock), dialled=True, key=key, timeout_s=left)
+        native.control(peer.index, fd=release(sock), dialled=True, key=key, timeout_s=left, path=path)
 
 
-def _security(session: Session, tls: bool, deadline: float) -> tuple[bytes, float]:
+def security(session: Session, tls: bool, deadline: float) -> tuple[bytes, float]:
     """What the engine needs for TLS: a key (b"" for none) and the seconds that are left."""
     return (session.stream_key() if tls else b""), max(0.0, deadline - time.monotonic())
 
@@ -130,7 +134,7 @@ def _errors(how: Offering, peer: ProcessInfo, channel: int) -> Iterator[None]:
         ) from error
 
 
-def _ask(
+def ask(
     sock: socket.socket, session: Session, request: dict[str, Any], peer: ProcessInfo, channel: int, deadline: float
 ) -> dict[str, Any]:
     session.send(sock, request, deadline)
@@ -150,11 +154,13 @@ class Request:
         self.token = wire.text(message.get("token"), "token", 64)
         self.channel = wire.integer(message.get("channel"), "channel", 0, MAX_CHANNELS - 1)
         self.transport = wire.text(message.get("transport"), "transport", 64)
-        known = ("shm", "tcp", "control", *OFFERED)
+        known = ("shm", "tcp", "control", "resume", *OFFERED)
         if self.transport not in known:
             raise ValueError(f"transport is none of {', '.join(known)}")
         self.kind = wire.text(message.get("kind", ""), "kind", 64)
         self.offer = wire.text(message.get("offer", ""), "offer", _MAX_OFFER)
+        self.path = wire.text(message.get("path", ""), "path", 64)
+        self.attempt = wire.integer(message.get("attempt", 0), "attempt", 0, 1 << 62)
         names = ("pid", "ring_fd", "blocks_fd", "bell_fd")
         self.pid, self.ring_fd, self.blocks_fd, self.bell_fd = (message.get(name) for name in names)
 
@@ -185,19 +191,21 @@ def accept(
             # The answer goes when this side can be reached.
             session.send(sock, {"ok": True, "offer": offer}, deadline)
             left = max(0.0, deadline - time.monotonic())
-            return how.finish(peer.index, channel, False, fd=_release(sock), timeout_s=left)
+            return how.finish(peer.index, channel, False, fd=release(sock), timeout_s=left)
     if request.transport in ("tcp", "control"):
         if request.transport == "tcp":
             with memory(own, peer, channel):
                 native.tcp_prepare(peer.index, channel, False)
         # The answer is sent first: as soon as the engine has the socket, everything on it is data.
         session.send(sock, {"ok": True}, deadline)
-        key, left = _security(session, tls, deadline)
+        key, left = security(session, tls, deadline)
         with _encrypting(peer):
             if request.transport == "control":
-                native.control(peer.index, fd=_release(sock), dialled=False, key=key, timeout_s=left)
+                native.control(peer.index, fd=release(sock), dialled=False, key=key, timeout_s=left, path=request.path)
             else:
-                native.tcp_attach(peer.index, channel, fd=_release(sock), sending=False, key=key, timeout_s=left)
+                native.tcp_attach(
+                    peer.index, channel, fd=release(sock), sending=False, key=key, timeout_s=left, path=request.path
+                )
         return ""
     paths = [memory_path(peer, request.pid, fd) for fd in (request.ring_fd, request.blocks_fd, request.bell_fd)]
     with memory(own, peer, channel):
@@ -229,7 +237,7 @@ def memory_path(peer: ProcessInfo, pid: Any, fd: Any) -> str:
     return path
 
 
-def _release(sock: socket.socket) -> int:
+def release(sock: socket.socket) -> int:
     """Make the socket ready for the engine and give up its descriptor."""
     with contextlib.suppress(OSError):  # the peer may be gone already, which the engine will see
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -32,19 +32,52 @@ class Native(Verbs, Protocol):
     def tcp_prepare(self, peer: int, channel: int, sending: bool) -> None:
         """Get the memory of a link that `tcp_attach` will make, before the two ends agree on it."""
 
-    def tcp_attach(self, peer: int, channel: int, *, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
+    def tcp_attach(
+        self, peer: int, channel: int, *, fd: int, sending: bool, key: bytes, timeout_s: float, path: str
+    ) -> None:
         """Make a link of the connected non-blocking socket `fd`.
 
         With a key the two ends first do a TLS handshake and encrypt from then on. Raises RuntimeError where it fails.
+        With `path`, a name that the other end gives, too, it can go on over another connection.
         """
 
     def tls_load(self) -> str:
         """Open OpenSSL's library, once; returns its version. Raises RuntimeError."""
 
-    def control(self, peer: int, *, fd: int, dialled: bool, key: bytes, timeout_s: float) -> None:
+    def control(self, peer: int, *, fd: int, dialled: bool, key: bytes, timeout_s: float, path: str) -> None:
         """Make the control connection: it carries heartbeats and failures, and its end means that the peer is dead.
 
-        `key` as for `tcp_attach`.
+        `key` and `path` as for `tcp_attach`.
+        """
+
+    def paths_lost(self, timeout_s: float) -> list[tuple[str, str]] | None:
+        """The names of connections that this process has dialled and that have failed, and how each has failed.
+
+        Waits until there is one. None once the engine ends. The functions below raise ValueError where the connection
+        is gone, or where `attempt` is not the latest one.
+        """
+
+    def path_suspend(self, path: str, dialled: bool, attempt: int) -> None:
+        """Write no more to the connection of that name, whose end `dialled` this is. Begins an attempt."""
+
+    def path_drain(self, path: str, dialled: bool, attempt: int) -> int:
+        """Read what has come, and close the connection. Returns the bytes since its beginning."""
+
+    def path_resume(
+        self,
+        path: str,
+        dialled: bool,
+        attempt: int,
+        *,
+        fd: int,
+        key: bytes,
+        timeout_s: float,
+        received: int,
+        detour: bool,
+    ) -> None:
+        """Go on over the connected socket `fd`, where the other end has got so many bytes. `key` as for `tcp_attach`.
+
+        `detour`: it is not the path that the connection began with.
         """
 
     def offered_load(self, transport: str, what: str) -> str:

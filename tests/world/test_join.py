@@ -182,7 +182,7 @@ def dial(make_world):
         ({"from": 1}, "from is not an integer from 0 to 0"),
         ({"token": "old"}, "has been restarted"),
         ({"channel": 1 << 30}, "channel is not"),
-        ({"transport": "pigeon"}, "none of shm, tcp, control, plugin, verbs"),
+        ({"transport": "pigeon"}, "none of shm, tcp, control, resume, plugin, verbs"),
     ],
 )
 def test_a_bad_request_is_answered_with_an_error(dial, change, answer):

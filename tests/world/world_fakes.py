@@ -65,7 +65,7 @@ class FakeNative:
 
     def __init__(self, ports=()) -> None:
         self.calls: list[tuple[object, ...]] = []
-        self.sockets: dict[tuple[int, int, bool], socket.socket] = {}
+        self.sockets: dict[tuple[object, int, bool], socket.socket] = {}
         self.controls: list[socket.socket] = []
         self.changed = threading.Condition()
         self.fail_attach = self.no_memory = ""
@@ -76,6 +76,10 @@ class FakeNative:
         # RDMA ports; a link by them cannot be made where `fail_verbs` says why.
         self.ports = list(ports)
         self.fail_verbs = ""
+        # What `paths_lost` says next; the bytes that have come on a path; paths that are gone.
+        self.lost: list[tuple[str, str]] = []
+        self.received: dict[str, int] = {}
+        self.gone: set[str] = set()
         self._fds: list[int] = []
         self._closed = False
         self._bell, self._blocks = self._memory("bell"), self._memory("blocks")
@@ -138,7 +142,9 @@ class FakeNative:
             self.hold.wait(60)
             raise RuntimeError("the TLS handshake failed: nonsense")
 
-    def tcp_attach(self, peer: int, channel: int, *, fd: int, sending: bool, key: bytes, timeout_s: float) -> None:
+    def tcp_attach(
+        self, peer: int, channel: int, *, fd: int, sending: bool, key: bytes, timeout_s: float, path: str
+    ) -> None:
         sock = socket.socket(fileno=fd)
         self._shake(sock)
         assert not os.get_blocking(fd)
@@ -147,13 +153,14 @@ class FakeNative:
         self._keep((peer, channel, sending), sock)
         self._record("tcp_attach", peer, channel, sending)
         self._record("key", key)
+        self._record("path", path)
 
     def tls_load(self) -> str:
         if self.fail_tls:
             raise RuntimeError(self.fail_tls)
         return "OpenSSL"
 
-    def control(self, peer: int, *, fd: int, dialled: bool, key: bytes, timeout_s: float) -> None:
+    def control(self, peer: int, *, fd: int, dialled: bool, key: bytes, timeout_s: float, path: str) -> None:
         assert not os.get_blocking(fd)
         sock = socket.socket(fileno=fd)
         self._shake(sock)
@@ -163,7 +170,33 @@ class FakeNative:
             if self._closed:  # a test may end before the acceptor's thread does
                 sock.close()
         self._record("key", key)
+        self._record("path", path)
         self._record("control", peer)
+
+    def paths_lost(self, timeout_s):
+        with self.changed:
+            self.changed.wait_for(lambda: self.lost or self._closed, timeout_s)
+            lost, self.lost = self.lost, []
+            return None if self._closed else lost
+
+    def lose(self, path, why="has acknowledged nothing for 0.3 s"):
+        with self.changed:
+            self.lost.append((path, why))
+            self.changed.notify_all()
+
+    def path_suspend(self, path, dialled, attempt):
+        if path in self.gone:
+            raise ValueError("there is no such connection any more")
+        self._record("path_suspend", path, dialled, attempt)
+
+    def path_drain(self, path, dialled, attempt):
+        self._record("path_drain", path, dialled, attempt)
+        return self.received.get(path, 0)
+
+    def path_resume(self, path, dialled, attempt, *, fd, key, timeout_s, received, detour):
+        sock = socket.socket(fileno=fd)
+        self._keep((path, attempt, dialled), sock)
+        self._record("path_resume", path, dialled, attempt, received, detour)
 
     def verbs_ports(self):
         return self.ports, "" if self.ports else "there is no device"
@@ -189,7 +222,7 @@ class FakeNative:
         self._record(f"{transport}_finish", peer, channel, sending)
         return "in words"
 
-    def _keep(self, key: tuple[int, int, bool], sock: socket.socket) -> None:
+    def _keep(self, key: tuple[object, int, bool], sock: socket.socket) -> None:
         with self.changed:
             self.sockets[key] = sock
             if self._closed:  # a test may end before the acceptor's thread does

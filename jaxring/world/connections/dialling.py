@@ -13,7 +13,7 @@ from jaxring.errors import JoinError
 from jaxring.world.connections import handshake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from jaxring.world.connections.handshake import Session
     from jaxring.world.identity import ProcessInfo
@@ -41,18 +41,22 @@ def connect(
     deadline: float,
     closed: Callable[[], bool],
     wait: Wait,
+    addresses: Sequence[tuple[str, str, int]] = (),
+    each_s: float = _CONNECT_S,
 ) -> tuple[socket.socket, Session]:
     """An authenticated connection from process `own` to `peer`, made by `deadline` (time.monotonic seconds).
 
     `timeout_s` is named in the error. Each channel tries the interfaces from another one on, so that channels share
-    the load. Each attempt that fails is written to `wait`. Raises JoinError, also when `closed()` or `wait` ends it,
+    the load, unless there are `addresses`, in their order. One that does not answer is given up after `each_s`. Each
+    attempt that fails is written to `wait`. Raises JoinError, also when `closed()` or `wait` ends it,
     and at once where at each address a process listens that lacks the secret. Where that is so at some addresses and
     others cannot be reached, they are tried until the deadline, whose error has each reason.
     """
-    names = list(dict.fromkeys(name for name, _, _ in peer.addresses))
-    first = channel % len(names)
-    order = {name: place for place, name in enumerate(names[first:] + names[:first])}
-    addresses = sorted(peer.addresses, key=lambda entry: order[entry[0]])
+    if not addresses:
+        names = list(dict.fromkeys(name for name, _, _ in peer.addresses))
+        first = channel % len(names)
+        order = {name: place for place, name in enumerate(names[first:] + names[:first])}
+        addresses = sorted(peer.addresses, key=lambda entry: order[entry[0]])
     refused_since = time.monotonic()
     while True:
         reasons = []
@@ -62,7 +66,7 @@ def connect(
         for _, address, port in addresses:
             sock = None
             try:
-                limit = min(deadline, time.monotonic() + _CONNECT_S)
+                limit = min(deadline, time.monotonic() + each_s)
                 sock = _dial(address, port, limit, closed, wait)
                 try:
                     return sock, handshake.authenticate(sock, secret, own, peer.index, limit)

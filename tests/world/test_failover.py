@@ -1,0 +1,125 @@
+"""Connections whose path fails: who dials where, what both ends tell each other, and when they go back."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from jaxring.topology.interfaces import Address
+from jaxring.world import failover, join
+
+HOME, OTHER = "127.0.0.1", "127.0.0.2"
+
+
+@pytest.fixture(autouse=True)
+def two_interfaces(monkeypatch):
+    monkeypatch.setattr(join.interfaces, "choose", lambda *_: [Address("a", HOME), Address("b", OTHER)])
+    # Nothing goes back unless a test asks for it.
+    monkeypatch.setattr(failover, "_RETURN_S", 1000.0)
+
+
+def linked(make_world, **settings):
+    """Two worlds, the first with a link on channel 0 to the second; its name and that of its control connection."""
+    (zero, native0), (_, native1) = (make_world(p, SHM_DISABLE="1", **settings) for p in (0, 1))
+    zero.link(1, 0)
+    native1.wait_for("path", 2)
+    control, data = (name for _, name in native0.named("path"))
+    return native0, native1, data, control
+
+
+def test_both_ends_of_each_connection_know_it_by_one_name(make_world):
+    native0, native1, data, control = linked(make_world)
+    assert native0.named("path") == native1.named("path")
+    assert data
+    assert control
+    assert data != control
+
+
+def test_a_connection_between_hosts_with_one_path_has_no_name(make_world, monkeypatch):
+    monkeypatch.setattr(join.interfaces, "choose", lambda *_: [Address("a", HOME)])
+    _, _, data, control = linked(make_world)
+    assert (data, control) == ("", "")
+
+
+@pytest.mark.parametrize("net", ["Socket", "TLS"])
+@pytest.mark.parametrize("kind", ["data", "control"])
+def test_a_lost_connection_goes_on_at_the_other_address(make_world, caplog, net, kind):
+    native0, native1, data, control = linked(make_world, NET=net)
+    path = {"data": data, "control": control}[kind]
+    native0.received[path], native1.received[path] = 7, 1 << 40
+    with caplog.at_level(logging.WARNING, "jaxring.world"):
+        native0.lose(path)
+        native0.wait_for("path_resume")
+        native1.wait_for("path_resume")
+    # Nobody writes any more before the other one drains, and each goes on from what the other one has.
+    assert native0.named("path_suspend") == [("path_suspend", path, True, 1)]
+    assert native0.named("path_resume") == [("path_resume", path, True, 1, 1 << 40, True)]
+    assert native1.named("path_resume") == [("path_resume", path, False, 1, 7, False)]
+    for native in (native0, native1):
+        order = [call[0] for call in native.calls if call[0].startswith("path_")]
+        assert order == ["path_suspend", "path_drain", "path_resume"]
+    native0.sockets[path, 1, True].sendall(b"data")
+    sock = native1.sockets[path, 1, False]
+    assert sock.recv(4) == b"data"
+    assert sock.getsockname()[0] == OTHER
+    until = time.monotonic() + 60
+    while not caplog.messages and time.monotonic() < until:
+        time.sleep(0.01)
+    (said,) = caplog.messages
+    assert said.startswith("process 1 (pid")
+    assert said.endswith(f"has acknowledged nothing for 0.3 s at {HOME}; its connections go on over {OTHER}.")
+
+
+def test_an_attempt_that_fails_is_made_again(make_world, monkeypatch):
+    native0, native1, data, _ = linked(make_world)
+    drain, refusals = native1.path_drain, [ValueError("another attempt has begun"), OSError("no")]
+
+    def refuse(*arguments):
+        if refusals:
+            raise refusals.pop()
+        return drain(*arguments)
+
+    monkeypatch.setattr(native1, "path_drain", refuse)
+    native0.lose(data)
+    assert native0.wait_for("path_resume") == [("path_resume", data, True, 3, 0, True)]
+    assert native1.wait_for("path_resume") == [("path_resume", data, False, 3, 0, False)]
+    assert not refusals
+
+
+def test_a_connection_that_is_gone_is_left_alone(make_world):
+    native0, native1, data, control = linked(make_world)
+    native0.gone.add(data)
+    native0.lose(data)
+    native0.lose(control)
+    native0.wait_for("path_resume")
+    assert {call[1] for call in native0.named("path_resume")} == {control}
+    assert not native1.named("path_suspend")[1:]
+
+
+def test_a_connection_that_the_engine_gives_up_is_tried_no_more(make_world):
+    native0, native1, data, _ = linked(make_world, LINK_TIMEOUT="30")
+    native1.gone.add(data)
+    native0.lose(data)
+    native0.wait_for("path_suspend", 2)
+    native0.gone.add(data)
+    before = len(native0.named("path_suspend"))
+    time.sleep(0.3)
+    assert len(native0.named("path_suspend")) <= before + 1
+    assert not native0.named("path_resume")
+
+
+def test_connections_go_back_when_their_first_address_answers(make_world, caplog, monkeypatch):
+    monkeypatch.setattr(failover, "_RETURN_S", 0.1)
+    native0, native1, data, _ = linked(make_world)
+    with caplog.at_level(logging.WARNING, "jaxring.world"):
+        native0.lose(data)
+        there, back = native0.wait_for("path_resume", 2)
+    assert (there[3:], back[3:]) == ((1, 0, True), (2, 0, False))
+    native1.wait_for("path_resume", 2)
+    assert native1.sockets[data, 2, False].getsockname()[0] == HOME
+    until = time.monotonic() + 60
+    while len(caplog.messages) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert caplog.messages[1].endswith(f"answers again at {HOME}; its connections go back to that.")
