@@ -1,0 +1,92 @@
+"""Hosts with two links, of which one fails silently under load and comes back: no call fails, and people are told."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests import ROOT
+from tests.hosts.hosts_netns import hosts
+from tests.stress.stress_jobs import Job, environment
+
+WORKER = str(pathlib.Path(__file__).parent / "worker_failover.py")
+DATA = (1, 2)
+SETTINGS = {"JAXRING_SOCKET_IFNAME": "=jxb0,jxc0", "JAXRING_DEBUG": "WARN"}
+
+pytestmark = [pytest.mark.netns, pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
+
+
+def top(address):
+    """The processes that `jaxring top` shows."""
+    command = [sys.executable, "-m", "jaxring.cli", "top", "--once", "--json", "--job", address]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)["processes"]
+
+
+def wait_for(job, process, words):
+    """Until the process has said so in its log."""
+    until = time.monotonic() + 100
+    while words not in job.text(process):
+        assert time.monotonic() < until, f"no {words!r}\n{job}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("net", ["Socket", "TLS"])
+def test_a_link_that_fails_and_comes_back_is_told_and_no_call_fails(tmp_path, net):
+    with hosts(2, networks=3) as made, Job(tmp_path) as job:
+        started = made.start(job, [WORKER], [0, 1], FOLDER=str(tmp_path), JAXRING_NET=net, **SETTINGS)
+        for process in (0, 1):
+            job.wait_for_line(process, "ready")
+        for network, other in (DATA, DATA[::-1]):
+            failed, left = made.address(1, network), made.address(1, other)
+            made.sever(1, network)
+            wait_for(job, 0, f"at {failed}; its connections go on over {left}.")
+            (own,) = (each for each in top(f"{made.address(0)}:7701") if each["pid"] == started[0].pid)
+            assert 0 < own["detours"] <= own["resumable"], own
+            made.rejoin(1, network)
+            wait_for(job, 0, f"answers again at {failed}; its connections go back to that.")
+        (tmp_path / "stop").touch()
+        for result in job.wait():
+            assert result.code == 0, str(result)
+            assert "right " in result.out, str(result)
+
+
+def test_all_links_that_fail_are_a_dead_host(tmp_path):
+    with hosts(2, networks=3) as made, Job(tmp_path) as job:
+        # The flight records of a failure stay.
+        more = SETTINGS | {"JAXRING_LINK_TIMEOUT": "3", "TMPDIR": str(tmp_path)}
+        made.start(job, [WORKER], [0, 1], FOLDER=str(tmp_path), **more)
+        for process in (0, 1):
+            job.wait_for_line(process, "ready")
+        for network in DATA:
+            made.sever(1, network)
+        for result in job.wait():
+            assert result.code == 3, str(result)
+            assert "UNAVAILABLE" in result.err, str(result)
+            assert "no path to its host has answered for 3 s" in result.err, str(result)
+
+
+def test_a_process_that_is_killed_is_named_at_once_though_its_connections_could_go_on(tmp_path):
+    with hosts(2, networks=3) as made, Job(tmp_path) as job:
+        started = made.start(job, [WORKER], [0, 1], FOLDER=str(tmp_path), TMPDIR=str(tmp_path), **SETTINGS)
+        for process in (0, 1):
+            job.wait_for_line(process, "ready")
+        started[1].kill()
+        result = job.wait()[0]
+        assert result.code == 3, str(result)
+        assert "lost rank 1" in result.err, str(result)
+        assert "without a word" in result.err, str(result)
+
+
+@pytest.mark.slow
+def test_the_benchmark_disturbs_all_phases_and_finds_right_results():
+    command = [sys.executable, "-m", "benchmarks.failover", "--hosts", "3", "--bytes", str(1 << 24), "--phases", "3"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    # Not the exit status, which depends on times.
+    assert "18 cases, all results right" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,47 @@
+"""A process of a job that adds until the test says stop, while it cuts links; each sum is compared to the bit.
+
+The log goes to stdout, so that the test can wait for its lines.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import sys
+
+import jax
+import numpy as np
+
+import jaxring
+from tests.stress.stress_ranks import AXIS, check, over, put, rows, same, start
+
+FOLDER = pathlib.Path(os.environ["FOLDER"])
+
+
+def main() -> None:
+    logging.basicConfig(stream=sys.stdout, format="log: %(message)s", force=True)
+    mesh = start()
+    calls = {name: over(mesh, lambda v, n=name: jaxring.all_reduce(v, AXIS, algorithm=n)) for name in ("ring", "tree")}
+    stop = over(mesh, lambda v: jaxring.all_reduce(v, AXIS, "max"))
+    stopped = False
+    number = 0
+    while not stopped:
+        number += 1
+        a = rows(mesh.size, 1 << 18, seed=number)
+        for name, call in calls.items():
+            check(call(put(mesh, a)), same(a.sum(0), mesh.size), (name, number))
+        said = np.zeros((mesh.size, 1), np.float32) + (FOLDER / "stop").exists()
+        stopped = bool(np.asarray(stop(put(mesh, said)).addressable_shards[0].data)[0, 0])
+        if number == 2:
+            print("ready", flush=True)
+    print(f"right {number}", flush=True)
+    jax.distributed.shutdown()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(3)  # jax.distributed would wait for the process that is gone
