@@ -52,9 +52,9 @@ def reshard(
 
     The two shardings may be over different meshes, of the same processes, of others, or of some of them. Each byte that
     a process needs and does not hold is sent to it once. ``to_sharding`` is a `jax.sharding.Sharding`, or a tree of
-    them that ``tree`` begins like. A leaf is a `jax.Array` of any shape, and of any dtype but those of keys of
-    `jax.random` (reshard their `jax.random.key_data`); or, in a process that has no part of the array, a
-    `jax.ShapeDtypeStruct` with its sharding. Every process that has a part of the arrays or of the result calls it,
+    them that ``tree`` begins like. A leaf is a `jax.Array` of any shape, and outside of `jax.jit` of any dtype but
+    those of keys of `jax.random` (reshard their `jax.random.key_data`); or, in a process that has no part of the array,
+    a `jax.ShapeDtypeStruct` with its sharding. Every process that has a part of the arrays or of the result calls it,
     with the same shapes, dtypes and shardings, in the same order. It returns when the data is there. In a process that
     has no part of a result, the result is a `jax.ShapeDtypeStruct` with its sharding. Operand and result can be donated
     to a program without harm to each other.
@@ -62,9 +62,10 @@ def reshard(
     Inside `jax.jit`, on traced arrays, both shardings are `jax.sharding.NamedSharding`s over one mesh, and the exchange
     is a step of the program; it can be differentiated any number of times. ``from_sharding``, for use there alone, is
     the sharding that an array has, or a tree of them; None takes it from the array's type, which says it where all
-    axes of the mesh are explicit. It is TypeError inside `jax.shard_map`, for a sharding that is not known, and for a
-    dtype that collectives do not have, such as int4; ValueError for shardings over two meshes; NotImplementedError
-    under `jax.vmap`.
+    axes of the mesh are explicit. Keys of `jax.random` can be moved there, and integers of 4 bits, as bytes. Under
+    `jax.vmap` the batch is one more dimension, sharded over ``spmd_axis_name`` or as its type says. It is TypeError
+    inside `jax.shard_map`, for a sharding that is not known, and for a dtype that collectives do not have, such as
+    int2; ValueError for shardings over two meshes, and for a batch sharded over an axis that they use.
 
     Outside of `jax.jit` the exchange goes in rounds of about ``round_bytes`` bytes that a process sends and receives,
     between 64 KiB and 1 GiB, for which it takes five times as much memory beside the arrays; inside, it is one

@@ -6,7 +6,6 @@ goes where is known while the program is traced, so no sizes are exchanged.
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,7 +14,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxring.resharding import cells
-from jaxring.tracing import checks
+from jaxring.resharding.primitive import register, reshard_p
+from jaxring.tracing import checks, wire_dtypes
 from jaxring.tracing.axes import call_site, called_at, resolve, shown
 from jaxring.tracing.p2p_primitives import ragged_p
 
@@ -52,15 +52,12 @@ def reshard(x: Any, source: Any, target: Any, timeout: float | None) -> Any:
             "outside of jax.jit for another mesh."
         )
     mesh = concrete[0] if concrete else target.mesh
-    checks.movable(_WHAT.removeprefix("jaxring."), x)
+    wire_dtypes.movable(_WHAT.removeprefix("jaxring."), x)
     for sharding in (source, target):
         sharding.shard_shape(x.shape)  # ValueError where it does not divide the shape
-    site = call_site()
-    forth, back = (
-        functools.partial(_mapped, mesh, *pair, timeout, site)
-        for pair in ((source.spec, target.spec), (target.spec, source.spec))
-    )
-    return jax.custom_derivatives.linear_call(lambda _, v: forth(v), lambda _, ct: back(ct), (), x)
+    x, back = wire_dtypes.on_the_wire(x)
+    options = {"mesh": mesh, "source": source.spec, "target": target.spec, "timeout": timeout, "site": call_site()}
+    return back(reshard_p.bind(x, **options))  # type: ignore[no-untyped-call]
 
 
 def _typed(x: Any) -> Any:
@@ -73,7 +70,7 @@ def _typed(x: Any) -> Any:
     return sharding
 
 
-def _mapped(mesh: Any, source: Any, target: Any, timeout: float | None, site: str, x: Any) -> Any:
+def _mapped(x: Any, *, mesh: Any, source: Any, target: Any, timeout: float | None, site: str) -> Any:
     entries = [_axes(spec, x.ndim, mesh.axis_names) for spec in (source, target)]
     known = isinstance(mesh, Mesh)  # an abstract mesh has no devices yet
     processes = tuple(device.process_index for device in mesh.devices.flat) if known else (0,) * mesh.size
@@ -126,3 +123,6 @@ def _put_together(rows: Any, counts: tuple[int, ...], cell: tuple[int, ...]) -> 
     order = [i // 2 + dimensions * (i % 2) for i in range(2 * dimensions)]
     whole = rows.reshape(*counts, *cell).transpose(order)
     return whole.reshape(tuple(count * size for count, size in zip(counts, cell, strict=True)))
+
+
+register(_mapped)

@@ -176,6 +176,55 @@ def test_dtypes_and_shapes(dtype, shape):
     np.testing.assert_array_equal(y, x)
 
 
+@pytest.mark.parametrize("mesh", [AUTO, EXPLICIT], ids=["auto", "explicit"])
+@pytest.mark.parametrize("dim", [0, 2])
+def test_batches(mesh, dim):
+    """The batch has a dimension of its own, whose sharding stays; derivatives of a batch are those of its entries."""
+    source, target = P("a"), P(None, "a")
+    options = {} if mesh is EXPLICIT else {"from_sharding": on(mesh, source)}
+    batch = np.stack([values(), np.cos(values())])
+
+    def moved(v):
+        return jaxring.reshard(v, on(mesh, target), **options)
+
+    def squares(v):
+        return jnp.sum(moved(v) ** 2)
+
+    def sharded(spec, over, at):
+        entries = [*spec, *[None] * (2 - len(spec))]
+        return on(mesh, P(*entries[:at], over, *entries[at:]))
+
+    for over in (None, "b"):
+        # Over an explicit mesh the type of the batch says how it is sharded.
+        name = {} if mesh is EXPLICIT else {"spmd_axis_name": over}
+        run = jax.vmap(lambda v: (moved(v), jax.grad(squares)(v)), in_axes=dim, **name)
+        x = jax.device_put(np.moveaxis(batch, 0, dim), sharded(source, over, dim))
+        there, gradients = jax.jit(run)(x)
+        np.testing.assert_array_equal(there, batch)
+        np.testing.assert_array_equal(gradients, 2 * batch)
+        assert there.sharding.is_equivalent_to(sharded(target, over, 0), 3)
+        assert gradients.sharding.is_equivalent_to(sharded(source, over, 0), 3)
+
+
+def test_a_batch_is_one_exchange():
+    run = jax.vmap(lambda x: jaxring.reshard(x, on(AUTO, P(None, "a")), from_sharding=on(AUTO, P("a"))))
+    text = jax.jit(run).lower(jax.ShapeDtypeStruct((3, *SHAPE), np.float32)).as_text()
+    assert len(re.findall(r"@jaxring_\w+\(", text)) == 1
+
+
+@pytest.mark.parametrize("mesh", [AUTO, EXPLICIT], ids=["auto", "explicit"])
+@pytest.mark.parametrize("made", ["int4", "uint4", "key"])
+def test_what_travels_as_another_dtype(mesh, made):
+    source, target = on(mesh, P("a")), on(mesh, P(None, ("b", "a")))
+    options = {} if mesh is EXPLICIT else {"from_sharding": source}
+    x = jax.random.split(jax.random.key(0, impl="rbg"), (4, 8)) if made == "key" else (values() % 16).astype(made)
+    y = jax.jit(lambda x: jaxring.reshard(x, target, **options))(jax.device_put(x, source))
+    assert y.dtype == x.dtype
+    assert y.sharding.is_equivalent_to(target, 2)
+    x, y = (jax.random.key_data(each) if made == "key" else each for each in (x, y))
+    np.testing.assert_array_equal(y, x)
+
+
 def test_bad_calls():
     x = np.ones(SHAPE, np.float32)
     rows, columns = on(AUTO, P("a")), on(AUTO, P(None, "a"))
@@ -189,16 +238,17 @@ def test_bad_calls():
     single = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     with pytest.raises(TypeError, match=r"must be a jax\.sharding\.NamedSharding, not SingleDevice"):
         jax.jit(lambda v: jaxring.reshard(v, single, from_sharding=rows))(x)
-    with pytest.raises(TypeError, match="no collectives for dtype int4"):
-        jax.jit(lambda v: jaxring.reshard(v.astype("int4"), columns, from_sharding=rows))(x)
+    with pytest.raises(TypeError, match="no collectives for dtype int2"):
+        jax.jit(lambda v: jaxring.reshard(v.astype("int2"), columns, from_sharding=rows))(x)
     with pytest.raises(TypeError, match=r"this is inside jax\.shard_map"):
         jax.jit(
             jax.shard_map(
                 lambda v: jaxring.reshard(v, columns, from_sharding=rows), mesh=AUTO, in_specs=P("a"), out_specs=P("a")
             )
         )(x)
-    with pytest.raises(NotImplementedError, match="linear_call"):
-        jax.jit(jax.vmap(lambda v: jaxring.reshard(v, columns, from_sharding=rows)))(np.ones((2, *SHAPE), np.float32))
+    twice = jax.vmap(lambda v: jaxring.reshard(v, columns, from_sharding=rows), spmd_axis_name="a")
+    with pytest.raises(ValueError, match=r"the batch of jax\.vmap is sharded over axis 'a', over which .*'a'.* shards"):
+        jax.jit(twice)(np.ones((2, *SHAPE), np.float32))
     with pytest.raises(ValueError, match=r"from_sharding is for use inside jax\.jit"):
         jaxring.reshard(jax.device_put(x, rows), columns, from_sharding=rows)
     with pytest.raises(ValueError, match=r"partitioned 2 times|divisible by 2"):
