@@ -25,19 +25,24 @@ std::string Seconds(std::chrono::duration<double> time) {
 
 }  // namespace
 
-std::unique_ptr<Stream> Paths::Add(std::unique_ptr<Stream> stream, End end, Poller* poller) {
+std::unique_ptr<Stream> Paths::Add(std::unique_ptr<Stream> stream, const End& end, Poller* poller) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!entries_.try_emplace(end).second) throw std::invalid_argument("there is a connection of that name already");
+  }
   auto made = std::make_unique<ResumableStream>(std::move(stream), poller, [this, end] {
     std::lock_guard lock(mutex_);
     entries_.erase(end);
   });
   std::lock_guard lock(mutex_);
-  entries_.emplace(std::move(end), Entry{made.get()});
+  entries_.at(end).stream = made.get();
   return made;
 }
 
 Paths::Entry& Paths::At(const End& end) {
   const auto it = entries_.find(end);
-  if (it == entries_.end()) throw std::invalid_argument("there is no such connection any more");
+  if (it == entries_.end() || it->second.stream == nullptr)
+    throw std::invalid_argument("there is no such connection any more");
   return it->second;
 }
 
@@ -63,7 +68,7 @@ void Paths::Resume(const End& end, uint64_t attempt, std::unique_ptr<Stream> nex
 
 void Paths::Fail(const End& end, const std::string& why) {
   std::lock_guard lock(mutex_);
-  if (const auto it = entries_.find(end); it != entries_.end()) it->second.stream->Fail(why);
+  if (const auto it = entries_.find(end); it != entries_.end() && it->second.stream) it->second.stream->Fail(why);
 }
 
 void Paths::Check(std::chrono::steady_clock::time_point now) {
@@ -71,6 +76,7 @@ void Paths::Check(std::chrono::steady_clock::time_point now) {
   if (now - checked_at_ < kCheckEvery) return;
   checked_at_ = now;
   for (auto& [end, entry] : entries_) {
+    if (!entry.stream) continue;
     ResumableStream& stream = *entry.stream;
     const auto since = stream.suspended_at();
     const bool lost = since != std::chrono::steady_clock::time_point{};
@@ -111,7 +117,7 @@ bool Paths::Settled() const {
   std::lock_guard lock(mutex_);
   return std::all_of(entries_.begin(), entries_.end(), [](const auto& item) {
     const auto& [end, entry] = item;
-    return !end.dialled || (!entry.told && !entry.stream->IsSilent(milliseconds(0)));
+    return !end.dialled || !entry.stream || (!entry.told && !entry.stream->IsSilent(milliseconds(0)));
   });
 }
 

@@ -35,8 +35,9 @@ class Paths {
   // `limit_s`: so long after its connection was lost the peer counts as unreachable.
   explicit Paths(double limit_s) : limit_(limit_s) {}
 
-  // Makes a connection resumable. The stream must be destroyed before this object is.
-  std::unique_ptr<Stream> Add(std::unique_ptr<Stream> stream, End end, Poller* poller);
+  // Makes a connection resumable. The stream must be destroyed before this object is. Throws std::invalid_argument
+  // where there is one of that name.
+  std::unique_ptr<Stream> Add(std::unique_ptr<Stream> stream, const End& end, Poller* poller);
   // The connections that this process has dialled and that have failed since the last call; it is to connect them
   // again. Waits for one, `timeout_s` at most. Nothing once this is closed.
   std::optional<std::vector<Lost>> TakeLost(double timeout_s);
@@ -61,8 +62,8 @@ class Paths {
 
  private:
   struct Entry {
-    ResumableStream* stream;  // removes the entry when it is destroyed
-    bool told = false;        // its failure has been told, or an attempt has begun
+    ResumableStream* stream = nullptr;  // removes the entry when it is destroyed; null while it is made
+    bool told = false;                  // its failure has been told, or an attempt has begun
     bool detour = false;
     bool asked = false;  // an attempt has begun
   };

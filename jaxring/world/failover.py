@@ -81,15 +81,23 @@ class Failover:
         both = all(len({name for name, _, _ in info.addresses}) > 1 for info in (self._own, peer))
         return secrets.token_hex(16) if both else ""
 
-    def watch(self, path: str, peer: ProcessInfo, address: str) -> None:
-        """Has the connection of that name, which was made with `address` of the peer, go on when it fails."""
+    @contextlib.contextmanager
+    def watching(self, path: str, peer: ProcessInfo, address: str) -> Iterator[None]:
+        """Has the connection of that name go on when it fails: one with `address` of the peer, which is made inside."""
         if not path:
+            yield
             return
+        connection = _Connection(path, peer, address, address)
         with self._lock:
-            self._connections[path] = _Connection(path, peer, address, address)
+            self._connections[path] = connection
             begin, self._watched = not self._watched, True
         if begin:
             daemons.start("jaxring-failover", self._run)
+        try:
+            yield
+        except BaseException:
+            self._forget(connection)
+            raise
 
     def accept(self, sock: socket.socket, session: Session, path: str, attempt: int, deadline: float) -> None:
         """The other end of a move: see `_move`. The socket is used up. Raises OSError or ValueError."""
@@ -133,7 +141,7 @@ class Failover:
                 except (JoinError, OSError, ValueError, RuntimeError) as error:
                     logger.info("%s: its connection over %s does not go on yet: %s", peer, old, error)
                     time.sleep(_RETRY_S)
-        if connection.now != old and self._tell(peer, old):
+        if connection.now != old and self._tell(peer, old, connection.now):
             logger.warning("%s %s at %s; its connections go on over %s.", peer, why, old, connection.now)
 
     def _relapsed(self, connection: _Connection) -> None:
@@ -219,11 +227,12 @@ class Failover:
         with self._lock:
             self._connections.pop(connection.path, None)
 
-    def _tell(self, peer: ProcessInfo, address: str) -> bool:
+    def _tell(self, peer: ProcessInfo, address: str, now: str) -> bool:
         """Whether the log does not say yet that the address fails: it says so once for all connections."""
         with self._lock:
             new = (peer.index, address) not in self._told
             self._told.add((peer.index, address))
+            self._told.discard((peer.index, now))
         return new
 
     def _tell_no_more(self, connection: _Connection) -> bool:

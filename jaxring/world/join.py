@@ -213,10 +213,10 @@ class World:
                     congestion.choose(sock, self._settings.socket_congestion)
                 path = self._failover.name(peer) if transport == "tcp" else ""
                 address = str(sock.getpeername()[0])
-                words = links.dial(
-                    sock, session, self.own, peer, channel, self._native, how, deadline, self._settings.tls, path
-                )
-                self._failover.watch(path, peer, address)
+                with self._failover.watching(path, peer, address):
+                    words = links.dial(
+                        sock, session, self.own, peer, channel, self._native, how, deadline, self._settings.tls, path
+                    )
             except (OSError, ValueError) as error:
                 raise JoinError(f"The link to {peer} on channel {channel} failed: {error}.") from error
         if words:
@@ -231,8 +231,8 @@ class World:
         with sock, self._dials(sock):
             try:
                 path, address = self._failover.name(peer), str(sock.getpeername()[0])
-                links.dial_control(sock, session, self.own, peer, self._native, deadline, self._settings.tls, path)
-                self._failover.watch(path, peer, address)
+                with self._failover.watching(path, peer, address):
+                    links.dial_control(sock, session, self.own, peer, self._native, deadline, self._settings.tls, path)
             except (OSError, ValueError) as error:
                 raise JoinError(f"The control connection to {peer} failed: {error}.") from error
         return "control"

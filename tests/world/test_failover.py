@@ -123,3 +123,31 @@ def test_connections_go_back_when_their_first_address_answers(make_world, caplog
     while len(caplog.messages) < 2 and time.monotonic() < until:
         time.sleep(0.01)
     assert caplog.messages[1].endswith(f"answers again at {HOME}; its connections go back to that.")
+
+
+def test_a_second_failure_of_an_address_is_told_again(make_world, caplog):
+    native0, _, data, _ = linked(make_world)
+    with caplog.at_level(logging.WARNING, "jaxring.world"):
+        for count in range(1, 5):
+            native0.lose(data)
+            until = time.monotonic() + 60
+            while len(caplog.messages) < count and time.monotonic() < until:
+                time.sleep(0.01)
+    places = [(HOME, OTHER), (OTHER, HOME)] * 2
+    assert len(caplog.messages) == len(places)
+    for said, (old, new) in zip(caplog.messages, places, strict=True):
+        assert said.endswith(f"at {old}; its connections go on over {new}.")
+
+
+def test_a_connection_that_fails_while_it_is_made_goes_on(make_world, monkeypatch):
+    (zero, native0), (_, native1) = (make_world(p, SHM_DISABLE="1") for p in (0, 1))
+    attach = native0.tcp_attach
+
+    def lose_at_once(*arguments, path, **named):
+        attach(*arguments, path=path, **named)
+        native0.lose(path)
+        native0.wait_for("path_resume")
+
+    monkeypatch.setattr(native0, "tcp_attach", lose_at_once)
+    zero.link(1, 0)
+    assert native1.wait_for("path_resume")

@@ -187,6 +187,7 @@ CASE("an attempt that comes late is refused, and a connection that is given up e
     }
     return false;
   };
+  CHECK(refused([&] { moved.paths.Add(Connection().first, moved.dialler, &poller); }));
   CHECK(moved.paths.Settled());
   moved.paths.Suspend(moved.dialler, 2);
   CHECK(!moved.paths.Settled());
