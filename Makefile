@@ -53,7 +53,7 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs cuda cuda-all test-ptx test-ptx-all wheels package-test test-ray clean
+.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -92,6 +92,8 @@ format: $(ENVIRONMENT) ## rewrite all sources in the project's format, and the t
 	@ruff check --fix .
 	@ruff format .
 	@if [ -n "$(CXX_FILES)" ]; then clang-format -i $(CXX_FILES); fi
+
+module: $(BUILT) ## the environment, with the package built in it
 
 types: $(BUILT) ## mypy, strict
 	$(SAY) "types"
@@ -151,13 +153,17 @@ test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iW
 	  GUEST_TIMEOUT=3600 tests/rdma/guest/run.sh build/rdma \
 	  tests/rdma/lane.sh $(abspath $(BUILD))/native_tests $(abspath build/rdma/pyverbs) $(RDMA_ARGS)
 
-test-aarch64: $(BUILT) $(SCHEDULES) ## the native tests and a job of JAX on 64-bit Arm, under qemu-user (Debian; needs g++-aarch64-linux-gnu, qemu-user)
-	$(SAY) "64-bit Arm"
+aarch64-build: $(ENVIRONMENT)
+	$(SAY) "64-bit Arm: build"
 	@tests/aarch64/root.sh build/aarch64
 	@cmake -S . -B build/aarch64/native -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64.cmake \
 	  -DJAXRING_AARCH64_ROOT="$(abspath build/aarch64/root)" -DJAXRING_PYTHON=OFF -DJAXRING_BUILD_TESTS=ON \
 	  -DJAXRING_UNITY=$(UNITY) -DJAXRING_WERROR=ON -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null
 	@cmake --build build/aarch64/native --target native_tests
+	@tests/aarch64/wheel.sh build/aarch64
+
+test-aarch64: $(BUILT) $(SCHEDULES) aarch64-build ## the native tests and a job of JAX on 64-bit Arm, under qemu-user (Debian; needs g++-aarch64-linux-gnu, qemu-user)
+	$(SAY) "64-bit Arm"
 	@ctest -j $(JOBS) --test-dir build/aarch64/native --output-on-failure --no-tests=error -E $(NOT_EMULATED)
 	@tests/aarch64/jobs.sh build/aarch64
 
@@ -172,14 +178,23 @@ counts: $(BUILT) $(SCHEDULES) ## instructions, accesses to memory and system cal
 	@cmake --build $(BUILD) --target engine_counts
 	@python tools/engine_counts.py $(BUILD)/native_tests/engine_counts --table docs/engine-counts.txt
 
-tsan: $(ENVIRONMENT) $(SCHEDULES) ## the same under ThreadSanitizer
-	@$(call sanitized,tsan,thread)
+tsan: tsan-build $(SCHEDULES) ## the same under ThreadSanitizer
+	@$(call test_sanitized,tsan,thread)
 
-asan: $(ENVIRONMENT) $(SCHEDULES) ## the same under AddressSanitizer and LeakSanitizer
-	@$(call sanitized,asan,address)
+asan: asan-build $(SCHEDULES) ## the same under AddressSanitizer and LeakSanitizer
+	@$(call test_sanitized,asan,address)
 
-ubsan: $(ENVIRONMENT) $(SCHEDULES) ## the same under UndefinedBehaviorSanitizer
-	@$(call sanitized,ubsan,undefined)
+ubsan: ubsan-build $(SCHEDULES) ## the same under UndefinedBehaviorSanitizer
+	@$(call test_sanitized,ubsan,undefined)
+
+tsan-build: $(ENVIRONMENT)
+	@$(call build_sanitized,tsan,thread)
+
+asan-build: $(ENVIRONMENT)
+	@$(call build_sanitized,asan,address)
+
+ubsan-build: $(ENVIRONMENT)
+	@$(call build_sanitized,ubsan,undefined)
 
 docs: $(ENVIRONMENT) ## the documentation as a site, in build/site; a warning is an error
 	$(SAY) "docs"
@@ -198,14 +213,17 @@ coverage-report: $(ENVIRONMENT) ## percentages and pages (build/coverage) of wha
 	@gcovr -j $(JOBS) --json-summary build/coverage/cxx.json --html-details build/coverage/cxx/index.html build/asan
 	@python tools/coverage_report.py
 
-fuzz: $(BUILT) ## every reader of what others write against inputs made to break it (needs clang; FUZZ_SECONDS each)
+fuzz: $(BUILT) fuzz-build ## every reader of what others write against inputs made to break it (needs clang; FUZZ_SECONDS each)
 	$(SAY) "fuzz targets, $(FUZZ_SECONDS) s each"
 	@python -c 'import atheris' 2>/dev/null || python -m pip install -q 'atheris==3.0.*'
+	@python tools/fuzz.py build/fuzz $(FUZZ_SECONDS) --jobs $(JOBS)
+
+fuzz-build: $(ENVIRONMENT)
+	$(SAY) "fuzz targets: build"
 	@cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DJAXRING_PYTHON=OFF -DJAXRING_FUZZ=ON \
 	  -DJAXRING_UNITY=$(UNITY) \
 	  -DJAXRING_WERROR=ON -DJAXRING_CUDA=OFF --log-level=WARNING >/dev/null
 	@cmake --build build/fuzz --target fuzz_targets
-	@python tools/fuzz.py build/fuzz $(FUZZ_SECONDS) --jobs $(JOBS)
 
 wheels: $(ENVIRONMENT) ## a source distribution and manylinux wheels by each of PYTHONS, checked, in dist/ (CUDA=ON: with the CUDA engine)
 	$(SAY) "wheels"
@@ -213,9 +231,16 @@ wheels: $(ENVIRONMENT) ## a source distribution and manylinux wheels by each of 
 	@JAXRING_CUDA=$(CUDA) tools/wheels.sh dist $(PYTHONS)
 
 package-test: $(ENVIRONMENT) ## make wheels by PYTHONS, install one in an empty environment of each, run README's commands with it
-	$(SAY) "package"
+	@$(MAKE) package-wheels
+	@$(MAKE) package-installed
+
+package-wheels: $(ENVIRONMENT)
+	$(SAY) "package: wheels"
 	@rm -rf build/package
 	@JAXRING_CUDA=$(CUDA) tools/wheels.sh build/package/dist $(PYTHONS)
+
+package-installed: $(ENVIRONMENT)
+	$(SAY) "package: installed"
 	@tests/package/clean.sh build/package $(PYTHONS)
 	@tests/package/in_checkout.sh build/package
 
@@ -226,13 +251,17 @@ configure_sanitized = cmake -S . -B build/$(1) -G Ninja -DJAXRING_PYTHON=OFF -DJ
   -DJAXRING_UNITY=$(UNITY) -DJAXRING_SANITIZE=$(2) -DJAXRING_COVERAGE=$(if $(filter asan,$(1)),$(COVERAGE),OFF) \
   -DJAXRING_CUDA=OFF --log-level=WARNING
 
-# $(call sanitized,NAME,SANITIZER): the engine and its tests without Python, in build/NAME. Warnings are no errors: what
-# sanitizers add to the code makes GCC see overruns that are none.
-define sanitized
-printf '\n\033[1m== %s\033[0m\n' "native tests, $(2) sanitizer"; \
+# $(call build_sanitized,NAME,SANITIZER): the engine and its tests without Python, in build/NAME. Warnings are no errors:
+# what sanitizers add to the code makes GCC see overruns that are none.
+define build_sanitized
+printf '\n\033[1m== %s\033[0m\n' "native tests, $(2) sanitizer: build"; \
 $(call configure_sanitized,$(1),$(2)) -DJAXRING_PTX=OFF >/dev/null; \
+cmake --build build/$(1) --target native_tests
+endef
+
+define test_sanitized
+printf '\n\033[1m== %s\033[0m\n' "native tests, $(2) sanitizer"; \
 find build/$(1) -name '*.gcda' -delete; \
-cmake --build build/$(1) --target native_tests; \
 $(FIXED_ADDRESSES) ctest -j $(JOBS) --test-dir build/$(1) --output-on-failure --no-tests=error
 endef
 

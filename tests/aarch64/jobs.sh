@@ -1,26 +1,12 @@
 #!/usr/bin/env bash
-# jobs.sh FOLDER: cross-compiles the wheel for 64-bit Arm, installs it beside what root.sh has made in FOLDER, and runs
-# a job of JAX of two processes there and here. Both check their results against NumPy, and have the same bits.
+# jobs.sh FOLDER: runs a job of JAX of two processes on 64-bit Arm, with what root.sh and wheel.sh have made in FOLDER, and
+# here. Both check their results against NumPy, and have the same bits.
 set -euo pipefail
 folder="$(cd "$1" && pwd)"
 cd "$(dirname "$0")/../.."
-version="$(python -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
 tables=(reductions movements)
 
-define() { printf -- '--config-settings=cmake.define.%s ' "$1"; }
-rm -rf "$folder"/{wheel,jaxring,arm64,here}
-# Names of the wheel and of the module come from the Python that builds; these are of the one that will import them.
-# shellcheck disable=SC2046
-_PYTHON_HOST_PLATFORM=linux-aarch64 SETUPTOOLS_EXT_SUFFIX=".cpython-${version/./}-aarch64-linux-gnu.so" \
-  python -m pip wheel -q --no-deps --no-build-isolation -w "$folder/wheel" . \
-  --config-settings=build-dir="$folder/module" \
-  $(define "CMAKE_TOOLCHAIN_FILE=$PWD/cmake/aarch64.cmake") $(define "JAXRING_AARCH64_ROOT=$folder/root") \
-  $(define JAXRING_CUDA=OFF) $(define JAXRING_WERROR=ON) $(define "JAXRING_UNITY=${UNITY:-ON}") \
-  $(define "Python_INCLUDE_DIR=$folder/headers/python$version") \
-  $(define "Python_NumPy_INCLUDE_DIR=$folder/site/numpy/_core/include") \
-  $(define "JAXRING_STUB_PYTHON=$folder/python")
-python -m pip install -q --no-deps --target "$folder/jaxring" --platform linux_aarch64 --python-version "$version" \
-  --only-binary :all: "$folder"/wheel/*.whl
+rm -rf "$folder"/{arm64,here}
 
 # The tests without the sources of the package, which have no module for arm64.
 mkdir -p "$folder/tree"

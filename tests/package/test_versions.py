@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 import tomllib
 
 import pytest
@@ -14,6 +15,14 @@ import pytest
 from tests import ROOT
 
 PAIRS = re.findall(r'"(3\.\d+) ([\d.]+)"', (ROOT / ".ci" / "run").read_text())
+# make, for `.ci/run`: {fails} fails once {held} has begun, which goes on until it is ended.
+MAKE = """#!/bin/sh
+echo make "$@" XLA_FLAGS=$XLA_FLAGS
+case "$1" in
+"{held}") echo $$ >{folder}/pid; mv {folder}/pid {folder}/held; exec sleep 60 ;;
+"{fails}") if [ "{held}" ]; then until [ -e {folder}/held ]; do sleep 0.1; done; fi; echo said of "$1"; exit 3 ;;
+esac
+"""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -52,13 +61,13 @@ def test_the_oldest_jax_is_the_least_that_is_required():
     assert f"jax>={PAIRS[0][1]}" in PROJECT["dependencies"]
 
 
-def made(tested: tuple[str, str], folder: pathlib.Path) -> list[str]:
-    """The calls of make by `.ci/run` where make's default environment has this pair. Nothing else that it needs does
-    anything."""
+def run(tested: tuple[str, str], folder: pathlib.Path, fails: str = "", held: str = "") -> subprocess.CompletedProcess:
+    """`.ci/run` where make's default environment has this pair, and make prints how it is called: nothing else that the
+    script needs does anything. One target of make's fails, and one goes on until it is ended."""
     script = (ROOT / ".ci" / "run").read_text()
     for name in {"nvcc", *(f"python{python}" for python, _ in PAIRS), *re.findall(r"^need (\S+)", script, re.M)}:
         folder.joinpath(name).write_text("#!/bin/sh\n")
-    folder.joinpath("make").write_text('#!/bin/sh\necho make "$@" XLA_FLAGS=$XLA_FLAGS\n')
+    folder.joinpath("make").write_text(MAKE.format(fails=fails, held=held, folder=folder))
     folder.joinpath("clang++").write_text("#!/bin/sh\necho /\n")  # a path that exists
     python = folder / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
@@ -66,25 +75,61 @@ def made(tested: tuple[str, str], folder: pathlib.Path) -> list[str]:
     for path in (*folder.glob("[!.]*"), python):
         path.chmod(0o755)
     folder.joinpath(".ci").mkdir()
-    run = shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run")
+    copy = shutil.copy(ROOT / ".ci" / "run", folder / ".ci" / "run")
     environ = {"PATH": f"{folder}:/usr/bin:/bin", "XLA_FLAGS": "quick"}
-    done = subprocess.run(["bash", run], env=environ, capture_output=True, text=True, check=True, timeout=60)
+    return subprocess.run(["bash", copy], env=environ, stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+
+
+def made(tested: tuple[str, str], folder: pathlib.Path) -> list[str]:
+    """The calls of make by `.ci/run` where make's default environment has this pair."""
+    done = run(tested, folder)
+    assert done.returncode == 0, done.stdout
     return [line for line in done.stdout.splitlines() if line.startswith("make ")]
 
 
 @pytest.mark.parametrize("tested", PAIRS)
 def test_ci_runs_all_cases_and_compiled_programs_on_the_first_and_the_newest_pair(tested, tmp_path):
     calls = made(tested, tmp_path)
-    assert "make pytest PYTEST_ARGS=--no-skips --durations=40 -m slow XLA_FLAGS=quick" in calls
+    (slow,) = (call for call in calls if "-m slow " in call)
+    (compiled,) = _compiled([call for call in calls if "VENV=" not in call])  # make's default environment
+    assert slow.startswith("make pytest PYTEST_ARGS=--no-skips "), slow
+    assert _left_out(slow) == _run(compiled), "what one leaves out, the other runs"
     for pair in PAIRS:
         on_it = [call for call in calls if f"VENV=.venv-{pair[0]} JAX={pair[1]}" in call and "pytest" in call]
         all_cases = [call for call in on_it if call.startswith("make pytest-versions ") and "slow or sampled" in call]
         at_an_end = pair in (PAIRS[0], PAIRS[-1]) and pair != tested
         assert (len(all_cases), len(_compiled(on_it))) == (at_an_end, at_an_end), on_it
-    assert len(_compiled([call for call in calls if "VENV=" not in call])) == 1, calls  # make's default environment
+        assert all(_left_out(call) == _run(compiled) for call in all_cases), on_it
 
 
 def _compiled(calls: list[str]) -> list[str]:
-    """The calls that run programs as XLA compiles them for users, with all cases."""
-    whole = [call for call in calls if "slow or sampled" in call and "tests/sharded" in call]
+    """The calls that run programs as XLA compiles them for users: all tests of their files, whatever their marks."""
+    whole = [call for call in calls if " -m " not in call and " tests/sharded " in call]
     return [call for call in whole if call.startswith("make pytest ") and call.endswith("XLA_FLAGS=")]
+
+
+def _run(call: str) -> set[str]:
+    return {word for word in call.split() if word.startswith("tests/")}
+
+
+def _left_out(call: str) -> set[str]:
+    return {word.partition("=")[2] for word in call.split() if word.startswith("--ignore=")}
+
+
+def test_a_lane_beside_the_tests_that_fails_fails_the_run_and_is_shown(tmp_path):
+    done = run(PAIRS[0], tmp_path, "tsan-build")
+    assert done.returncode == 3, done.stdout
+    assert "said of tsan-build" in done.stdout.partition("tsan\033")[2]
+    assert "make tsan " not in done.stdout, "what it was to build is not run"
+    assert "all passed" not in done.stdout
+
+
+def test_what_runs_beside_the_tests_ends_with_them(tmp_path):
+    """The tests fail while the first lane beside them has yet to end."""
+    done = run(PAIRS[0], tmp_path, "test", "tidy")
+    assert done.returncode == 3, done.stdout
+    stat = pathlib.Path("/proc", (tmp_path / "held").read_text().strip(), "stat")
+    deadline = time.monotonic() + 30
+    while stat.exists() and stat.read_text().rpartition(") ")[2][0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
