@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.netns, pytest.mark.multiprocess, pytest.mark.slow, pyt
 
 
 @contextlib.contextmanager
-def quota(pid):
-    """A fiftieth of a CPU for a process, by a control group. Yields whether it has one: not every container may."""
+def quota(pid, percent=2):
+    """So much of a CPU for a process, by a control group. Yields whether it has one: not every container may."""
     old, new = pathlib.Path("/sys/fs/cgroup/cpu"), pathlib.Path("/sys/fs/cgroup")
     group = (old if old.is_dir() else new) / f"jaxring-test-{pid}"
     before = pathlib.Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
@@ -36,9 +36,9 @@ def quota(pid):
     try:
         group.mkdir()
         if (group / "cpu.cfs_quota_us").exists():
-            (group / "cpu.cfs_quota_us").write_text("2000")
+            (group / "cpu.cfs_quota_us").write_text(f"{1000 * percent}")
         else:
-            (group / "cpu.max").write_text("2000 100000")
+            (group / "cpu.max").write_text(f"{1000 * percent} 100000")
         (group / "cgroup.procs").write_text(str(pid))
     except OSError as error:
         print(f"no process has a quota of CPU here: {error}")
@@ -75,6 +75,24 @@ def steps_after(pids, count):
         time.sleep(0.05)
 
 
+def named(pids):
+    """Who is named for what by the steps that follow, and the sentences that say so."""
+    steps_after(pids, 3)  # in which the disturbance begins
+    found = stragglers(*steps_after(pids, WITHIN))
+    return {each.process: each.cause for each in found}, "\n".join(map(str, found))
+
+
+def slow_network(made):
+    shape = ("tbf", "rate", "100mbit", "burst", "64kb", "latency", "50ms")
+    command = ["tc", "-n", made.names[NETWORK], "qdisc", "add", "dev", made.device(), "root", *shape]
+    subprocess.run(command, check=True)
+
+
+def senders():
+    """The processes on the host with the slow network."""
+    return {f"process {p}" for p, host in enumerate(PLACEMENT) if host == NETWORK}
+
+
 def top(made, folder, access, key=None):
     """What `jaxring top` shows on the fifth host, or its complaint."""
     if key is not None:
@@ -93,11 +111,9 @@ def test_each_is_named_with_its_cause_and_nobody_else(tmp_path):
         pids = [each.pid for each in made.start(job, [WORKER, str(tmp_path)], PLACEMENT, JAXRING_DEBUG="WARN")]
         for process in range(len(pids)):
             job.wait_for_line(process, "step 1")
-        named = []
         for _ in range(0, UNDISTURBED, WITHIN):
-            flights, until = steps_after(pids, WITHIN)
-            named += stragglers(flights, until)
-        assert not named, [str(each) for each in named]
+            nobody = stragglers(*steps_after(pids, WITHIN))
+            assert not nobody, [str(each) for each in nobody]
         assert "holds the others up" not in str(job)
         assert "comes late" not in str(job)
 
@@ -112,12 +128,6 @@ def test_each_is_named_with_its_cause_and_nobody_else(tmp_path):
         assert (call["processes"], call["executions"] > 0) == (8, True)
         assert "does not hold this job's secret" in top(made, tmp_path, access, key="0" * 64)
 
-        def named():
-            steps_after(pids, 3)  # in which the disturbance begins
-            flights, until = steps_after(pids, WITHIN)
-            found = stragglers(flights, until)
-            return {each.process: each.cause for each in found}, "\n".join(map(str, found))
-
         def calm():
             # Nobody is named any more; what the last executions were held up by has gone by then.
             flights, until = steps_after(pids, 2 * WITHIN)
@@ -126,29 +136,45 @@ def test_each_is_named_with_its_cause_and_nobody_else(tmp_path):
         disturbed = [(INPUT, "input")]
         with quota(pids[QUOTA]) as given:
             if given:
-                found, said = named()
+                found, said = named(pids)
                 assert found == {f"process {QUOTA}": "compute"}, said
                 disturbed.append((QUOTA, "compute"))
         calm()
         (tmp_path / f"input {INPUT}").touch()
-        found, said = named()
+        found, said = named(pids)
         assert found == {f"process {INPUT}": "input"}, said
         seen = top(made, tmp_path, access)
         assert [each["process"] for each in seen["stragglers"]] == [f"process {INPUT}"]
         (tmp_path / f"input {INPUT}").unlink()
         calm()
-        shape = ("tbf", "rate", "100mbit", "burst", "64kb", "latency", "50ms")
-        command = ["tc", "-n", made.names[NETWORK], "qdisc", "add", "dev", made.device(), "root", *shape]
-        subprocess.run(command, check=True)
-        found, said = named()
-        senders = {f"process {p}" for p, host in enumerate(PLACEMENT) if host == NETWORK}
+        slow_network(made)
+        found, said = named(pids)
         assert found, said
-        assert set(found) <= senders, said
+        assert set(found) <= senders(), said
         assert set(found.values()) == {"network"}, said
         # The job has said so itself.
         for process, cause in disturbed:
             lines = [each for each in str(job).splitlines() if f"process {process} comes late to jaxring" in each]
             assert lines
             assert all(f"Likely cause: {cause}: " in each for each in lines), lines
+        (tmp_path / "end").touch()
+        assert all(result.code == 0 for result in job.wait(100)), str(job)
+
+
+def test_three_at_once_are_each_named_with_their_cause(tmp_path):
+    with hosts(4) as made, Job(tmp_path) as job:
+        pids = [each.pid for each in made.start(job, [WORKER, str(tmp_path)], PLACEMENT, JAXRING_DEBUG="WARN")]
+        for process in range(len(pids)):
+            job.wait_for_line(process, "step 1")
+        slow_network(made)
+        (tmp_path / f"input {INPUT}").touch()
+        with quota(pids[QUOTA], 1) as given:
+            found, said = named(pids)
+        slow = senders() & set(found)
+        assert slow, said
+        expected = {f"process {INPUT}": "input", **dict.fromkeys(slow, "network")}
+        if given:
+            expected[f"process {QUOTA}"] = "compute"
+        assert found == expected, said
         (tmp_path / "end").touch()
         assert all(result.code == 0 for result in job.wait(100)), str(job)
