@@ -29,7 +29,7 @@ def _abstract(x: Any, *, mesh: Any, source: Any, target: Any, **params: Any) -> 
     """
     del params
     block = NamedSharding(mesh, target).shard_shape(x.shape)
-    operand = jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+    operand = jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)  # type: ignore[no-untyped-call]
     like = jax.shard_map(
         lambda _: jnp.zeros(block, x.dtype), mesh=mesh, in_specs=source, out_specs=target, check_vma=False
     )
