@@ -31,8 +31,8 @@ set(both_modules ffi/bind/bind_links.cc ffi/bind/bind_tables.cc)
 set(cuda_module_sources ffi/bind/cuda_module.cc ffi/bind/bind_communicator.cc ffi/bind/bind_cuda_plans.cc
   ffi/xla/cuda_handlers.cc ${both_modules})
 nanobind_add_module(_native NB_STATIC STABLE_ABI NOMINSIZE
-  ffi/bind/module.cc ffi/bind/bind_calls.cc ffi/bind/bind_plans.cc ffi/bind/bind_recent.cc ffi/bind/bind_records.cc
-  ffi/bind/bind_signals.cc
+  ffi/bind/module.cc ffi/bind/bind_calls.cc ffi/bind/bind_plans.cc ffi/bind/bind_protobuf.cc ffi/bind/bind_recent.cc
+  ffi/bind/bind_records.cc ffi/bind/bind_signals.cc
   ffi/xla/cpu_handlers.cc ffi/xla/exact_sum_handlers.cc ffi/xla/quantize_handlers.cc ${both_modules})
 target_link_libraries(_native PRIVATE jaxring_engine)
 target_include_directories(_native SYSTEM PRIVATE "${_ffi_include}" "${NB_DIR}/include" ${Python_NumPy_INCLUDE_DIRS})

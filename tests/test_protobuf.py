@@ -46,3 +46,85 @@ def test_a_stream_of_messages():
         list(undelimited(data[:-1]))
     with pytest.raises(ValueError, match="byte 0: a message of 2 bytes begins here, and 0 are left"):
         list(undelimited(data[:1]))
+
+
+def test_a_field_is_set_in_its_place():
+    message = Message.of((1, 5), (2, "a"), (1, 6), (3, b"z"))
+    message.put(1, -1)
+    message.put(4, "new")
+    assert message.select((1, 2, 3, 4)) == [(1, 2**64 - 1), (2, b"a"), (1, 6), (3, b"z"), (4, b"new")]
+    assert message.number(1) == -1
+    message.put_all(1, [b"x", b"y"])
+    message.put_all(5, [b"end"])
+    assert [(n, v) for n, _, v in message.fields] == [
+        (1, b"x"),
+        (1, b"y"),
+        (2, b"a"),
+        (3, b"z"),
+        (4, b"new"),
+        (5, b"end"),
+    ]
+
+
+def test_fields_of_each_kind_are_written_as_they_were_read():
+    # A varint, 8 bytes, a text, 4 bytes.
+    data = bytes([0x08, 0x2A, 0x11, *range(8), 0x1A, 0x02, 0x68, 0x69, 0x25, *range(4)])
+    message = Message(data)
+    assert message.fields == [(1, 0, 42), (2, 1, bytes(range(8))), (3, 2, b"hi"), (4, 5, bytes(range(4)))]
+    message.fields = message.fields
+    assert bytes(message) == data
+
+
+def test_rows_of_messages():
+    inner = [Message.of((2, "add"), (35, 7), (35, 8)), Message(), Message.of((35, 2**63))]
+    message = Message.of((1, "name"), *((2, each) for each in inner), (2, 3))
+    assert message.rows(2, (2, 35)) == [(bytes(inner[0]), b"add", 7), (b"", None, None), (bytes(inner[2]), None, 2**63)]
+
+
+def test_the_messages_that_hold_a_value():
+    def computation(*opcodes: str) -> Message:
+        return Message.of((1, "all-reduce"), *((2, Message.of((1, "add"), (2, opcode))) for opcode in opcodes))
+
+    module = Message.of(
+        (3, computation("add", "all-reduce")),
+        (4, "add"),
+        (3, computation()),
+        (3, computation("all-gather-start", "add")),
+    )
+    assert module.holding((3, 2, 2), [b"all-reduce", b"all-gather"]) == [0]
+    assert module.holding((3, 2, 2), [b"add"]) == [0, 2]
+    assert module.holding((3, 2, 2), []) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"\x08", IndexError),
+        (b"\x08" + b"\xff" * 10 + b"\x01", ValueError),
+        (b"\x0a\x05hi", ValueError),
+        (b"\x0a" + b"\xff" * 9 + b"\x01", ValueError),
+        (b"\x09\x00", ValueError),
+        (b"\x0b", ValueError),
+    ],
+)
+def test_what_is_no_message_is_refused_whatever_is_asked_for(data, error):
+    message = Message(b"\x10\x01" + data)
+    asked = [
+        lambda: message.fields,
+        lambda: message.number(2),
+        lambda: message.data(2),
+        lambda: message.all(2),
+        lambda: message.numbers(2),
+        lambda: message.select((2,)),
+        lambda: message.rows(2, (1,)),
+        lambda: message.put(2, 1),
+        lambda: message.put_all(2, []),
+    ]
+    for ask in asked:
+        with pytest.raises(error):
+            ask()
+
+
+def test_what_is_no_value_of_a_field_is_refused():
+    with pytest.raises(AttributeError):
+        Message.of((1, 1.5))  # type: ignore[arg-type]

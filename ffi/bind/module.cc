@@ -14,6 +14,7 @@
 #include "bind/bind_calls.h"
 #include "bind/bind_links.h"
 #include "bind/bind_plans.h"
+#include "bind/bind_protobuf.h"
 #include "bind/bind_recent.h"
 #include "bind/bind_records.h"
 #include "bind/bind_signals.h"
@@ -223,6 +224,7 @@ NB_MODULE(_native, m) {
 
   m.def("ll_payload_bytes", [] { return LLShape().payload_bytes; }, "Payload of an LL slot.");
   BindPlans(m);
+  BindProtobuf(m);
   BindLinks(m);
   BindCalls(m);
   BindRecent(m);

@@ -84,7 +84,7 @@ def _on_gpus(compiled: jax.stages.Compiled) -> bool:
 
 
 def _listed(module: Module) -> Iterator[Listed]:
-    for _, computation in module.computations:
+    for computation in module.computations:
         for instruction in computation.instructions:
             if instruction.opcode in OPCODES:
                 what = ", ".join(map(str, shapes(instruction.shape)))

@@ -100,6 +100,12 @@ class CallSpec:
             del fields["parts"]
         return _ENCODER.encode(fields)
 
+    def around_call(self) -> tuple[str, str]:
+        """Its text before and after the value of ``call``, in which alone many calls of a program differ."""
+        # Within a text a quote stands behind a backslash, so it is the name of the field.
+        before, name, after = self.to_json().partition('"call":')
+        return before + name, after.removeprefix(str(self.call))
+
     @classmethod
     def from_json(cls, text: str) -> CallSpec:
         """The call of a text that `to_json` made. ValueError or TypeError for another text."""

@@ -79,8 +79,9 @@ def note(token: object, program: str, spec: CallSpec, text: str, shown: str = ""
     one that lowers and compiles the program, and not one of XLA's; if not, `compiled` says it later.
     """
     global _entries
-    same = ", ".join([spec.describe(), *spec.options()])
-    entry = ", ".join([spec.describe(shown), *spec.options()])
+    options = spec.options()
+    same = ", ".join([spec.describe(), *options])
+    entry = ", ".join([spec.describe(shown), *options])
     call = _of(text)
     with _lock:
         found = _open.get(id(token))

@@ -11,6 +11,8 @@ from jaxring.dropin.whole_program.shapes import row_major
 from jaxring.dropin.whole_program.unserved import UnservedError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxring.dropin.whole_program.hlo import Computation, Module
 
 _U32, _LOCAL = 8, (1 << 32) - 1
@@ -85,10 +87,9 @@ class Body:
 
         ``like``: the one whose place in the source it has.
         """
-        kept = [f for f in (like or instruction).message.read() if f[0] in _KEPT]
         name = f"{name}.{instruction.name}" if name else instruction.name
-        self._append(name, opcode, self.shape_of(instruction), operands, instruction.id, fields)
-        self.instructions[-1].message.fields += kept
+        kept = (like or instruction).message.select(_KEPT)
+        self._append(name, opcode, self.shape_of(instruction), operands, instruction.id, fields, kept)
 
     def partition_id(self) -> int:
         """The id of the instruction by which each rank knows who it is."""
@@ -130,12 +131,12 @@ class Body:
         operands: list[int],
         identifier: int,
         fields: tuple[tuple[int, int | bytes | str | Message], ...],
+        kept: Sequence[tuple[int, int | bytes]] = (),
     ) -> None:
-        message = Message.of((1, name), (2, opcode), (3, shape), *fields, (35, identifier))
-        if operands:
-            message.add(36, packed(operands))
+        used = [(36, packed(operands))] if operands else []
+        message = Message.of((1, name), (2, opcode), (3, shape), *fields, (35, identifier), *used, *kept)
         self.keep(Instruction(message))
 
 
 # Metadata, control predecessors, sharding and frontend attributes.
-_KEPT = frozenset({7, 37, 40, 68})
+_KEPT = (7, 37, 40, 68)

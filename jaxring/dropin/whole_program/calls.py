@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,36 @@ _LATEST, _EARLIEST = 1, 2
 Fields = list[tuple[int, "int | bytes | str | Message"]]
 
 
+class _What(NamedTuple):
+    """What decides about a call, but for its number, its place and its operands: a program has many that are alike.
+
+    ``data``: see `Calls.target`. ``groups``: partition ids as int32, group after group.
+    """
+
+    collective: str
+    op: str | None
+    data: tuple[Shape, ...]
+    groups: bytes
+    group_size: int
+    perm: tuple[tuple[int, int], ...]
+    row_elements: int
+    buffer_per_block: bool
+    started: bool
+
+
+class _Kind(NamedTuple):
+    """What is the same in all such calls.
+
+    ``specs``: for each collective its spec with the number 0, and the spec's text before and after the number.
+    ``attributes``: their MLIR texts, but for those of numbers and places.
+    """
+
+    name: str
+    target: str
+    specs: list[tuple[CallSpec, str, str]]
+    attributes: dict[str, str]
+
+
 class Calls:
     """Makes the calls of one module, and numbers them: in the same order in every process."""
 
@@ -43,6 +73,7 @@ class Calls:
         # The ids of the collectives that are started, and joined later.
         self.started: frozenset[int] = frozenset()
         self._specs: list[str] = []
+        self._kinds: dict[_What, _Kind] = {}
         self.pending: list[tuple[CallSpec, str, str]] = []
 
     def checked(self, op: str | None, shape: Shape) -> None:
@@ -88,16 +119,54 @@ class Calls:
         ``buffer_per_block``: each block is an operand of its own, and a result. ``started``: it runs on a stream of its
         own until it is joined (`join`).
         """
-        size, shown = groups.shape[1], self._shown(body, site, len(data))
-        facts = CALLS[collective]
+        kind = self._kind(
+            _What(
+                collective,
+                op,
+                tuple(data),
+                groups.astype(np.int32).tobytes(),
+                groups.shape[1],
+                perm,
+                row_elements,
+                buffer_per_block,
+                started,
+            )
+        )
+        shown = self._shown(body, site, len(data))
+        texts = []
+        for (spec, before, after), place in zip(kind.specs, shown, strict=True):
+            text = f"{before}{len(self._specs)}{after}"
+            self._specs.append(text)
+            self.pending.append((spec, text, place))
+            texts.append(text)
+        given = kind.attributes | {"spec": _mlir("\n".join(texts))}
+        if any(shown):
+            given["shown"] = _mlir("\n".join(shown))
+        all_operands = [*operands, body.partition_id()]
+        fields: Fields = [
+            *_target(body, kind.target, given, all_operands),
+            *((_SIDE_EFFECT, 1), (_SCHEDULE, _EARLIEST)) * started,
+            # What is started needs its operand until the join.
+            *_aliased({} if started else aliases or {}, len(data)),
+        ]
+        return kind.name, all_operands, fields
+
+    def _kind(self, what: _What) -> _Kind:
+        """Raises UnservedError for a type that the engine does not have, or has no such reduction of."""
+        if what not in self._kinds:
+            self._kinds[what] = self._new_kind(what)
+        return self._kinds[what]
+
+    def _new_kind(self, what: _What) -> _Kind:
+        facts, size = CALLS[what.collective], what.group_size
         blocks = (size,) if facts.blocks_in and not facts.ragged else ()
+        for shape in what.data:
+            self.checked(what.op, shape)
         specs = []
-        for shape in data:
-            self.checked(op, shape)
-        for shape, place in zip(data, shown, strict=True):
+        for shape in what.data:
             spec = CallSpec(
-                collective=collective,
-                op=op,
+                collective=facts.name,
+                op=what.op,
                 dtype=shape.dtype,
                 shape=(*blocks, *shape.dims),
                 block=math.prod(shape.dims),
@@ -105,36 +174,29 @@ class Calls:
                 timeout=self._timeout,
                 # Not the place in the source: a process may have traced a function elsewhere than another one.
                 site=self._module.name,
-                call=len(self._specs),
+                call=0,
                 devices=self._module.devices,
                 program=self._program,
-                perm=perm,
-                started=started,
+                perm=what.perm,
+                started=what.started,
             )
-            text = spec.to_json()
-            self._specs.append(text)
-            self.pending.append((spec, text, place))
-            specs.append(text)
-        nbytes = sum(math.prod((*blocks, *each.dims)) * dtypes.element_bytes(each.dtype) for each in data)
-        name = op_name(collective, op, nbytes, [f"{size}_of_{self._module.partitions}"], len(data))
+            specs.append((spec, *spec.around_call()))
+        nbytes = sum(math.prod((*blocks, *each.dims)) * dtypes.element_bytes(each.dtype) for each in what.data)
         given = attributes(
             facts,
-            specs,
-            groups,
+            (),
+            np.frombuffer(what.groups, np.int32).reshape(-1, size),
             self._timeout,
-            row_elements=row_elements,
-            buffer_per_block=buffer_per_block,
-            started=started,
-            shown=shown if any(shown) else (),
+            row_elements=what.row_elements,
+            buffer_per_block=what.buffer_per_block,
+            started=what.started,
         )
-        all_operands = [*operands, body.partition_id()]
-        fields: Fields = [
-            *_target(body, STARTS[facts.target] if started else facts.target, given, all_operands),
-            *((_SIDE_EFFECT, 1), (_SCHEDULE, _EARLIEST)) * started,
-            # What is started needs its operand until the join.
-            *_aliased({} if started else aliases or {}, len(data)),
-        ]
-        return name, all_operands, fields
+        return _Kind(
+            op_name(facts.name, what.op, nbytes, [f"{size}_of_{self._module.partitions}"], len(what.data)),
+            STARTS[facts.target] if what.started else facts.target,
+            specs,
+            {name: _mlir(value) for name, value in given.items()},
+        )
 
     def _shown(self, body: Body, site: Instruction, count: int) -> list[str]:
         """The place of each of ``count`` collectives in the program, a line each."""
@@ -147,7 +209,7 @@ class Calls:
     def join(self, body: Body, operands: list[int], results: int) -> Fields:
         """The fields of a call that waits for what was started. The first so many operands are its results."""
         return [
-            *_target(body, JOIN, {"started": np.arange(results)}, operands),
+            *_target(body, JOIN, {"started": _mlir(np.arange(results))}, operands),
             (_SIDE_EFFECT, 1),
             (_SCHEDULE, _LATEST),
             *_aliased({i: i for i in range(results)}, results),
@@ -162,7 +224,7 @@ class Calls:
             _native.end_program(sorted(self._specs))
 
 
-def _target(body: Body, target: str, given: dict[str, Any], operands: list[int]) -> Fields:
+def _target(body: Body, target: str, given: dict[str, str], operands: list[int]) -> Fields:
     layouts: Fields = [(57, body.shape(each)) for each in operands]
     return [(28, target), (43, mlir_dictionary(given)), (56, 1), *layouts, (77, _TYPED_FFI)]
 
@@ -175,9 +237,12 @@ def _aliased(results: dict[int, int], count: int) -> Fields:
     ]
 
 
-def mlir_dictionary(values: dict[str, Any]) -> str:
-    """A dictionary attribute as MLIR's text, which is how a typed call's configuration is written in HLO."""
-    return "{" + ", ".join(f"{name} = {_mlir(value)}" for name, value in sorted(values.items())) + "}"
+def mlir_dictionary(values: dict[str, str]) -> str:
+    """A dictionary attribute as MLIR's text, which is how a typed call's configuration is written in HLO.
+
+    ``values``: the texts of its values.
+    """
+    return "{" + ", ".join(f"{name} = {value}" for name, value in sorted(values.items())) + "}"
 
 
 def _mlir(value: Any) -> str:
@@ -185,7 +250,9 @@ def _mlir(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         quoted = value.replace("\\", "\\5C").replace('"', "\\22")
-        return '"' + _CONTROL.sub(lambda found: f"\\{ord(found[0]):02X}", quoted) + '"'
+        if not quoted.isprintable():
+            quoted = _CONTROL.sub(lambda found: f"\\{ord(found[0]):02X}", quoted)
+        return f'"{quoted}"'
     if isinstance(value, np.int64):
         return f"{value} : i64"
     if isinstance(value, np.float64):

@@ -22,13 +22,19 @@ class Instruction:
     def __init__(self, message: Message) -> None:
         self.message = message
         # Of every instruction they are asked for, and often.
-        self.opcode, self.id = "", 0
+        self.opcode, self.id = message.text(2), message.number(35)
         self._operands: list[int] | None = None
-        for number, _, value in message.read():
-            if number == 2 and isinstance(value, bytes):
-                self.opcode = value.decode()
-            elif number == 35 and isinstance(value, int):
-                self.id = value
+
+    @classmethod
+    def all(cls, computation: Message) -> list[Instruction]:
+        """Those of an HloComputationProto."""
+        found = []
+        for data, opcode, identifier in computation.rows(2, (2, 35)):
+            made = cls.__new__(cls)
+            made.message, made.opcode, made.id = Message(data), (opcode or b"").decode(), identifier or 0
+            made._operands = None
+            found.append(made)
+        return found
 
     def change(self, opcode: str, identifier: int) -> None:
         """Changes its opcode and id."""
@@ -79,16 +85,15 @@ class Instruction:
 
 
 class Computation:
-    """One computation; ``message`` is its HloComputationProto."""
+    """One computation; ``message`` is its HloComputationProto, ``written`` what is in the changed module."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data, self.message = data, Message(data)
-        self.id = self.message.number(5)
+    def __init__(self, data: bytes, identifier: int) -> None:
+        self.data, self.message, self.written, self.id = data, Message(data), data, identifier
 
     @functools.cached_property
     def instructions(self) -> list[Instruction]:
         """In the module's order, in which operands come before their users."""
-        return [Instruction(message) for message in self.message.messages(2)]
+        return Instruction.all(self.message)
 
     @property
     def root_id(self) -> int:
@@ -133,12 +138,8 @@ class Computation:
 
     def replaced(self, instructions: list[Instruction]) -> bytes:
         """The computation with other instructions."""
-        fields = self.message.read()
-        made = Message()
-        made.fields = [f for f in fields if f[0] < 2]
-        for each in instructions:
-            made.add(2, each.message)
-        made.fields += [f for f in fields if f[0] > 2]
+        made = Message(bytes(self.message))
+        made.put_all(2, [bytes(each.message) for each in instructions])
         return bytes(made)
 
 
@@ -154,7 +155,7 @@ class Module:
         self.joined: dict[int, list[Message]] = {}
         self.message = Message(data)
         self.name = self.message.text(1)
-        self._changed: set[int] = set()
+        self._changed: dict[int, Computation] = {}
         self._reductions: dict[int, tuple[str, int]] = {}
         assignment = self.message.message(15)
         self.replicas, self.partitions = assignment.number(1, 1), assignment.number(2, 1)
@@ -162,14 +163,12 @@ class Module:
         self.devices = tuple((each.numbers(1) or [0])[0] for each in assignment.messages(3))
 
     @functools.cached_property
-    def computations(self) -> list[tuple[int, Computation]]:
-        """With the index of each among the message's fields."""
-        fields = enumerate(self.message.read())
-        return [(i, Computation(value)) for i, (number, _, value) in fields if number == 3 and isinstance(value, bytes)]
+    def computations(self) -> list[Computation]:
+        return [Computation(data, identifier or 0) for data, identifier in self.message.rows(3, (5,))]
 
     @functools.cached_property
     def by_id(self) -> dict[int, Computation]:
-        return {each.id: each for _, each in self.computations}
+        return {each.id: each for each in self.computations}
 
     @functools.cached_property
     def converts(self) -> bool:
@@ -177,8 +176,10 @@ class Module:
 
         It is false only where no computation converts from or to a narrow type, whose number stands in a shape there.
         """
-        data = (each.data for _, each in self.computations if b"convert" in each.data)
-        return not self.on_gpus and any(narrow in each for each in data for narrow in NARROW)
+        if self.on_gpus:
+            return False
+        data = (self.computations[i].data for i in self.message.holding((3, 2, 2), [b"convert"]))
+        return any(narrow in each for each in data for narrow in NARROW)
 
     @property
     def donates(self) -> bool:
@@ -197,13 +198,15 @@ class Module:
         """Takes note that instructions of a computation have been changed, added or removed."""
         for name in ("by_id", "users"):
             computation.__dict__.pop(name, None)
-        self._changed.add(computation.id)
+        self._changed[computation.id] = computation
 
-    def write_changed(self) -> None:
-        """Writes what `change` was told of to the message."""
-        for index, computation in self.computations:
-            if computation.id in self._changed:
-                self.message.fields[index] = (3, 2, computation.replaced(computation.instructions))
+    def written(self) -> bytes:
+        """The module with what the computations' ``written`` says, and with what `change` was told of."""
+        for computation in self._changed.values():
+            computation.written = computation.replaced(computation.instructions)
+        made = Message(bytes(self.message))
+        made.put_all(3, [each.written for each in self.computations])
+        return bytes(made)
 
     @functools.cached_property
     def places(self) -> Places:

@@ -28,7 +28,7 @@ _MOVES = frozenset({"copy", "transpose", "bitcast", "reshape", "slice", "reverse
 _MOVES_FIRST = frozenset({"dynamic-slice"})
 _IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
 # Name, shape, metadata, id, operands.
-_KEPT_OF_CONVERT = frozenset({1, 3, 7, 35, 36})
+_KEPT_OF_CONVERT = (1, 3, 7, 35, 36)
 _FOLDS = frozenset({"sum", "prod"})
 
 
@@ -101,8 +101,7 @@ def narrow_results(body: Body, instruction: Instruction, dtypes: list[str | None
         root = value.id == body.computation.root_id
         if not root and len(uses) == 1 and _is_convert_to(body.module, uses[0], dtype):
             handed_on.add(index)
-            kept = [field for field in uses[0].message.read() if field[0] in _KEPT_OF_CONVERT]
-            uses[0].message.fields = kept
+            uses[0].message = Message.of(*uses[0].message.select(_KEPT_OF_CONVERT))
             uses[0].change("bitcast", uses[0].id)
         elif not root and all(_editable(body.module, user) for user in uses):
             for user in uses:
@@ -228,8 +227,9 @@ def _widen_parameter(module: Module, fusion: Instruction, index: int, dtype: str
     at = inside.instructions.index(wide)
     inside.instructions[at : at + 1] = [narrow, _convert(wide.id, wide.shape, identifier, wide.name)]
     program = inside.message.message(4)
-    parameters = [i for i, field in enumerate(program.read()) if field[0] == 1]
-    program.fields[parameters[index]] = (1, 2, shape)
+    shapes_of = program.all(1)
+    shapes_of[index] = shape
+    program.put_all(1, shapes_of)
     inside.message.put(4, program)
     module.change(inside)
 

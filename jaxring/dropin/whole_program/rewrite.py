@@ -94,9 +94,11 @@ def _one_call(
         raise UnservedError("its results do not match its operands")
     given, aliases = instruction.operands, aliases or {}
     dtypes = narrow_dtypes(body, instruction, op)
-    narrow = [shape._replace(dtype=dtype or shape.dtype) for shape, dtype in zip(data, dtypes, strict=False)]
+    narrow: list[Shape] = []
     # A shape that stands for several operands is that of them all.
-    if any(dtypes) and (len(data) == len(given) or len(set(dtypes)) == 1) and calls.serves(op, narrow):
+    if any(dtypes) and (len(data) == len(given) or len(set(dtypes)) == 1):
+        narrow = [shape._replace(dtype=dtype or shape.dtype) for shape, dtype in zip(data, dtypes, strict=False)]
+    if narrow and calls.serves(op, narrow):
         data, operands = narrow, narrow_operands(body, instruction, dtypes)
         handed_on = narrow_results(body, instruction, dtypes)
         aliases = {i: j for i, j in aliases.items() if operands[i] == given[i] and j not in handed_on}
@@ -119,11 +121,11 @@ def _one_call(
     if not started:
         body.replace(instruction, "custom-call", operands, *fields, name=name)
         return
-    kept = [(number, value) for number, _, value in instruction.message.read() if number in (7, 37, 68)]
+    kept = instruction.message.select((7, 37, 68))
     start = body.make("custom-call", body.shape_of(instruction), operands, *fields, *kept, name=name)
     results = [start]
     if len(data) > 1:
-        parts = list(Message(body.shape_of(instruction)).all(4))
+        parts = Message(body.shape_of(instruction)).all(4)
         results = [body.make("get-tuple-element", part, [start], (13, i)) for i, part in enumerate(parts)]
     # The operands stay in memory until then, and nothing but the join touches the results.
     joined = [*results, *instruction.operands]

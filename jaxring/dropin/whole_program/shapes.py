@@ -103,7 +103,7 @@ def of_dtype(data: bytes, *dtypes: str | None) -> bytes:
     """The ShapeProto of the same array, or arrays, of other types, whose elements are whole bytes; None: of its own."""
     message = Message(data)
     if message.number(2) == _TUPLE:
-        rest = [field for field in message.read() if field[0] != 4]
+        rest = [field for field in message.fields if field[0] != 4]
         parts = [of_dtype(part, dtype) for part, dtype in zip(message.all(4), dtypes, strict=True)]
         message.fields = [*rest, *((4, 2, part) for part in parts)]
     elif dtypes[0] is not None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import hashlib
 import logging
 from typing import TYPE_CHECKING
 
 from jaxring import _compat
+from jaxring._protobuf import Message
 from jaxring.dropin.whole_program import gpu
 from jaxring.dropin.whole_program.body import Body
 from jaxring.dropin.whole_program.calls import Calls
-from jaxring.dropin.whole_program.hlo import Computation, Instruction, Module
+from jaxring.dropin.whole_program.hlo import Instruction, Module
 from jaxring.dropin.whole_program.rewrite import OPCODES, rewrite
 from jaxring.dropin.whole_program.shapes import shapes
 from jaxring.dropin.whole_program.unserved import UnservedError
@@ -22,11 +25,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jaxring.install")
 
-_SEARCHED = tuple(opcode.encode() for opcode in sorted(OPCODES))
-_CALL = b"jaxring_"
+_COMPUTATIONS, _INSTRUCTIONS, _OPCODE, _TARGET = 3, 2, 2, 28
+_COLLECTIVES = [opcode.encode() for opcode in sorted(OPCODES)]
+_CALLS = [target.encode() for target in sorted(gpu.CALLS)]
 # What tells a collective apart, beside its opcode: result, dimensions, groups, pairs. Not ids nor metadata, which may
 # differ between processes.
-_IDENTITY = frozenset({3, 14, 49, 52, 71, 87, 92, 93})
+_IDENTITY = (3, 14, 49, 52, 71, 87, 92, 93)
 _warned: set[str] = set()
 
 
@@ -35,10 +39,12 @@ def transform(data: bytes, on_gpus: bool = False) -> bytes | None:
 
     An exception would fail the user's compilation. The module stays as it is instead, which is warned of once.
     """
-    if not any(text in data for text in _searched(on_gpus)):
-        return None
     try:
-        return _transformed(Module(data, on_gpus))
+        holding = _holding(Message(data), on_gpus)
+        if not holding:
+            return None
+        with _without_collector():
+            return _transformed(Module(data, on_gpus), holding)
     except Exception:
         _warn_once(
             "jaxring.install(whole_program=True) failed on a module, which keeps XLA's collectives; please report it",
@@ -47,12 +53,12 @@ def transform(data: bytes, on_gpus: bool = False) -> bytes | None:
         return None
 
 
-def _transformed(module: Module) -> bytes | None:
+def _transformed(module: Module, positions: list[int]) -> bytes | None:
     if module.partitions == module.replicas == 1:
         return None
-    holding = list(_holding(module))
-    found = [each for _, computation in holding for each in computation.instructions if each.opcode in OPCODES]
-    if not holding or not (found or module.on_gpus):
+    holding = [module.computations[position] for position in positions]
+    found = [each for computation in holding for each in computation.instructions if each.opcode in OPCODES]
+    if not (found or module.on_gpus):
         return None
     if module.replicas != 1:
         for instruction in found:
@@ -67,7 +73,7 @@ def _transformed(module: Module) -> bytes | None:
             return None
     calls = Calls(module, _fingerprint(module, found))
     ordered = False
-    for index, computation in holding:
+    for computation in holding:
         if module.on_gpus:
             calls.started = gpu.prepare(module, computation)
         body = Body(module, computation)
@@ -83,7 +89,7 @@ def _transformed(module: Module) -> bytes | None:
             computation.take(body.instructions)
             ordered |= gpu.chain(module, computation)
             body.instructions = computation.instructions
-        module.message.fields[index] = (3, 2, body.finish())
+        computation.written = body.finish()
     if not calls.pending and not ordered:
         return None
     if module.donates and _compat.transformed_modules_lose_donation():
@@ -91,22 +97,33 @@ def _transformed(module: Module) -> bytes | None:
             "this jaxlib forgets what a program donates when jaxring.install(whole_program=True) has changed the "
             "program: results are right, and donated arrays stay alive. From jaxlib 0.11 on they do not."
         )
-    module.write_changed()
     calls.done()
-    return bytes(module.message)
+    return module.written()
 
 
-def _holding(module: Module) -> Iterator[tuple[int, Computation]]:
-    """The computations in which a collective may be; on GPUs also a call of the program's own, which has an order."""
-    data = bytes(module.message)
-    texts = [text for text in _searched(module.on_gpus) if text in data]
-    for index, computation in module.computations:
-        if any(text in computation.data for text in texts):
-            yield index, computation
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Stops Python's collector of cycles meanwhile.
+
+    The thousands of small objects that are made of a module hold no cycles and are gone at the end. Their number would
+    start collections, of which one that visits all objects of the process takes longer than all of the rewriting.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
-def _searched(on_gpus: bool) -> tuple[bytes, ...]:
-    return (*_SEARCHED, _CALL) if on_gpus else _SEARCHED
+def _holding(message: Message, on_gpus: bool) -> list[int]:
+    """The positions of the computations that hold a collective; on GPUs also a call of ours, which has an order."""
+    found = message.holding((_COMPUTATIONS, _INSTRUCTIONS, _OPCODE), _COLLECTIVES)
+    if on_gpus:
+        calls = message.holding((_COMPUTATIONS, _INSTRUCTIONS, _TARGET), _CALLS)
+        found = sorted({*found, *calls})
+    return found
 
 
 def _fingerprint(module: Module, found: list[Instruction]) -> str:
@@ -117,9 +134,8 @@ def _fingerprint(module: Module, found: list[Instruction]) -> str:
     digest = hashlib.blake2b(module.name.encode(), digest_size=8)
     for instruction in found:
         digest.update(instruction.opcode.encode())
-        for number, _, value in instruction.message.read():
-            if number in _IDENTITY:
-                digest.update(f"{number}:{value!r};".encode())
+        for number, value in instruction.message.select(_IDENTITY):
+            digest.update(f"{number}:{value!r};".encode())
         for called in instruction.called:
             digest.update(module.reduction(called)[0].encode())
     return digest.hexdigest()

@@ -10,11 +10,10 @@ import gzip
 import zlib
 from typing import TYPE_CHECKING
 
-from jaxring import _protobuf
-from jaxring._protobuf import Message
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from jaxring._protobuf import Message
 
 # What is written says this version of the schema.
 VERSION = "1.0.2-chakra.0.0.4"
@@ -72,6 +71,8 @@ class Node:
 
 def read(data: bytes) -> list[Node]:
     """The nodes of a trace, in the order of the file. Raises ValueError with the byte at which it is broken."""
+    from jaxring import _protobuf  # it loads the native module, which the command needs for traces alone
+
     if data.startswith(_GZIP):
         try:
             data = gzip.decompress(data)
@@ -121,7 +122,7 @@ def _node(message: Message) -> Node:
 
 def _value(attribute: Message) -> int | str | None:
     """None for lists, numbers with fractions and bytes."""
-    for field, _, value in attribute.read():
+    for field, _, value in attribute.fields:
         if field == _STRING and isinstance(value, bytes):
             return value.decode(errors="replace")
         if field in _PLAIN and isinstance(value, int):
@@ -135,6 +136,9 @@ def _value(attribute: Message) -> int | str | None:
 
 def write(nodes: Iterable[Node]) -> bytes:
     """A trace of these nodes. Integers become int64, but ranks and tags int32, as the schema's own tools have them."""
+    from jaxring import _protobuf
+    from jaxring._protobuf import Message
+
     messages = [Message.of((_VERSION, VERSION))]
     for node in nodes:
         message = Message.of((_ID, node.id), (_NAME, node.name), (_TYPE, int(node.type)))

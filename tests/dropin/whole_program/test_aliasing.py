@@ -79,7 +79,7 @@ def test_who_may_alias(instructions, aliased):
     """By who makes the operands of instruction 3, and who uses its results. The last instruction is the root."""
     root = instructions[-1].number(35)
     data = bytes(Message.of(*((2, each) for each in instructions), (5, 1), (6, root)))
-    computation = Computation(data)
+    computation = Computation(data, 1)
     uses = Uses(Module(b""), computation)
     (call,) = [each for each in computation.instructions if each.id == 3]
     assert [uses.may_alias(call, operand) for operand in call.operands] == aliased

@@ -69,7 +69,7 @@ class Program:
         assignment = Message.of((1, 1), (2, RANKS), *devices)
         data = Message.of((1, "jit_made"), (3, reduction), (3, main), (15, assignment))
         module = Module(bytes(data), on_gpus=True)
-        return module, module.computations[1][1]
+        return module, module.computations[1]
 
 
 def listed(computation):

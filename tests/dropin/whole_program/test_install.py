@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 
@@ -12,6 +13,7 @@ import pytest
 
 import jaxring
 from jaxring import _compat
+from jaxring._protobuf import Message
 from jaxring.dropin.whole_program import transformation
 from tests.dropin.whole_program.wp_programs import left, matrix, mesh
 
@@ -78,7 +80,7 @@ def test_what_was_compiled_stays_as_it_is():
 
 
 def test_a_failure_leaves_the_module_alone_and_is_warned_of_once(monkeypatch, caplog):
-    def fails(module):
+    def fails(module, holding):
         raise ZeroDivisionError(module.name)
 
     monkeypatch.setattr(transformation, "_transformed", fails)
@@ -98,7 +100,32 @@ def test_modules_without_collectives_are_not_parsed(monkeypatch):
         raise AssertionError(data)
 
     monkeypatch.setattr(transformation, "Module", parsed)
-    assert transformation.transform(b"\x0a\x05jit_f reduce and gather") is None
+    monkeypatch.setattr(transformation, "_warned", set())
+    named = Message.of((1, "all-reduce"), (2, "reduce"))
+    module = Message.of((1, "jit_all-gather"), (3, Message.of((1, "all-reduce"), (2, named))))
+    for on_gpus in (False, True):
+        assert transformation.transform(bytes(module), on_gpus) is None
+    assert not transformation._warned
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_collector_is_as_it_was_after_a_module(monkeypatch, on):
+    seen = []
+    module = Message.of((3, Message.of((2, Message.of((2, "all-reduce"))))))
+
+    def fails(module, holding):
+        seen.append(gc.isenabled())
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(transformation, "_transformed", fails)
+    was_on = gc.isenabled()
+    (gc.enable if on else gc.disable)()
+    try:
+        assert transformation.transform(bytes(module)) is None
+        assert gc.isenabled() == on
+    finally:
+        (gc.enable if was_on else gc.disable)()
+    assert seen == [False]
 
 
 def test_a_jaxlib_without_the_door_is_an_error_and_changes_nothing(monkeypatch):

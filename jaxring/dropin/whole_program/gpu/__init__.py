@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from jaxring.dropin.whole_program.gpu.blocks import lead_with_blocks
 from jaxring.dropin.whole_program.gpu.joining import join
-from jaxring.dropin.whole_program.gpu.order import arrange, chain
+from jaxring.dropin.whole_program.gpu.order import CALLS, arrange, chain
 from jaxring.dropin.whole_program.gpu.overlap import to_start
 from jaxring.dropin.whole_program.gpu.scatters import make_scatters
 
@@ -33,4 +33,4 @@ def prepare(module: Module, computation: Computation) -> frozenset[int]:
     return to_start(computation)
 
 
-__all__ = ["chain", "prepare"]
+__all__ = ["CALLS", "chain", "prepare"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ALONG = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
 # Fields that say how a collective communicates and whose it is, but for its dimensions.
-_SAME = frozenset({7, 26, 38, 49, 68, 71, 87, 92, 93})
+_SAME = (7, 26, 38, 49, 68, 71, 87, 92, 93)
 
 
 def lead_with_blocks(module: Module, computation: Computation) -> None:
@@ -94,7 +94,7 @@ def _from_buffers(body: Body, instruction: Instruction, ranks: int) -> bool:
 
 def _collective(body: Body, instruction: Instruction, operand: int, result: Shape) -> int:
     """The same collective along the first dimension."""
-    same = [(number, value) for number, _, value in instruction.message.read() if number in _SAME]
+    same = instruction.message.select(_SAME)
     return body.make(instruction.opcode, result.serialized(), [operand], *same, (14, packed([0])))
 
 

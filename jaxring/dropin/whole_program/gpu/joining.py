@@ -27,7 +27,7 @@ _MOST_BYTES = 30 * 1024 * 1024 + 7
 _MOST_OPERANDS = 256
 _JOINED = frozenset({"all-reduce", "all-gather", "reduce-scatter"})
 # Fields that say how a collective communicates.
-_SAME = frozenset({14, 26, 38, 49, 71, 87, 92, 93})
+_SAME = (14, 26, 38, 49, 71, 87, 92, 93)
 _METADATA, _CONTROL, _FRONTEND = 7, 37, 68
 
 
@@ -56,13 +56,13 @@ def _emit(body: Body, members: list[Instruction]) -> None:
     first = members[0]
     module = body.module
     result = Message.of((2, 13), *((4, shapes(each.shape)[0].row_major().serialized()) for each in members))
-    same = [(number, value) for number, _, value in first.message.read() if number in _SAME]
+    same = first.message.select(_SAME)
     same += [(number, data) for number in (_METADATA, _FRONTEND) for data in first.message.all(number)]
     operands = [operand for each in members for operand in each.operands]
     one = body.make(first.opcode, bytes(result), operands, *same)
     module.joined[one] = [each.metadata for each in members]
     for index, each in enumerate(members):
-        each.message.fields = [f for f in each.message.read() if f[0] != _CONTROL]
+        each.message.fields = [f for f in each.message.fields if f[0] != _CONTROL]
         body.replace(each, "get-tuple-element", [one], (13, index))
 
 

@@ -19,7 +19,7 @@ from jaxring.runtime.service import COLLECTIVE_TARGETS, STARTS, UNCAPTURED
 if TYPE_CHECKING:
     from jaxring.dropin.whole_program.hlo import Computation, Instruction, Module
 
-_CALLS = frozenset({*COLLECTIVE_TARGETS, *UNCAPTURED, *STARTS.values()})
+CALLS = frozenset({*COLLECTIVE_TARGETS, *UNCAPTURED, *STARTS.values()})
 _SHAPE, _TARGET, _ID, _OPERANDS, _ALIASING, _INDEX, _NAME = 3, 28, 35, 36, 74, 13, 1
 
 
@@ -52,17 +52,17 @@ def chain(module: Module, computation: Computation) -> bool:
 
 
 def _is_call(instruction: Instruction) -> bool:
-    return instruction.opcode == "custom-call" and instruction.message.text(_TARGET) in _CALLS
+    return instruction.opcode == "custom-call" and instruction.message.text(_TARGET) in CALLS
 
 
 def _linked(body: Body, call: Instruction, operands: list[int], link: int) -> int:
     """Appends the call with the partition's number as a further result, and what stands for the call; that result."""
     scalar = body.shape(link)
     several = is_tuple(call.shape)
-    parts = list(Message(call.shape).all(4)) if several else [call.shape]
+    parts = Message(call.shape).all(4) if several else [call.shape]
     fields = [
         (number, value if several or number != _ALIASING else _in_tuple(value))
-        for number, _, value in call.message.read()
+        for number, _, value in call.message.fields
         if number not in (_NAME, 2, _SHAPE, _ID, _OPERANDS)
     ]
     whole = bytes(Message.of((2, 13), *((4, part) for part in (*parts, scalar))))
@@ -79,4 +79,4 @@ def _linked(body: Body, call: Instruction, operands: list[int], link: int) -> in
 def _in_tuple(aliasing: int | bytes) -> bytes:
     """The aliasing of a call's only result, which becomes the first of several."""
     assert isinstance(aliasing, bytes)
-    return bytes(Message.of((1, packed([0])), *((n, v) for n, _, v in Message(aliasing).read() if n != 1)))
+    return bytes(Message.of((1, packed([0])), *((n, v) for n, _, v in Message(aliasing).fields if n != 1)))

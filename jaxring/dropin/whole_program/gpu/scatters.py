@@ -21,8 +21,8 @@ from jaxring.dropin.whole_program.unserved import UnservedError
 if TYPE_CHECKING:
     from jaxring.dropin.whole_program.hlo import Computation, Instruction, Module
 
-# Fields that say how an all-reduce communicates, but for its groups: channel, reduction, whether ids are global.
-_SAME = frozenset({26, 38, 71})
+# Fields that say how an all-reduce communicates, but for its groups: channel, reduction.
+_SAME = (26, 38)
 _GROUP_LISTS, _GLOBAL_IDS = 87, 71
 
 
@@ -59,7 +59,6 @@ def make_scatters(module: Module, computation: Computation) -> None:
         if each.id in found:
             reduce, dimension, groups = found[each.id]
             lists = [(1, Message.of((1, packed(int(n) for n in row)))) for row in groups]
-            fields = [f for f in reduce.message.read() if f[0] in _SAME - {_GLOBAL_IDS}]
             body.replace(
                 each,
                 "reduce-scatter",
@@ -67,7 +66,7 @@ def make_scatters(module: Module, computation: Computation) -> None:
                 (14, packed([dimension])),
                 (_GLOBAL_IDS, 1),
                 (_GROUP_LISTS, Message.of(*lists)),
-                *((number, value) for number, _, value in fields),
+                *reduce.message.select(_SAME),
                 like=reduce,
             )
         elif each.id not in gone:
