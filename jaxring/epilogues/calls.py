@@ -52,8 +52,9 @@ class Applier:
         if dimension:
             further = [jnp.moveaxis(each, dimension, 0) for each in further]
         lane = lane_dtype(x.dtype)
-        numbers = [jnp.asarray(each, lane) for each in self._epilogue.parameters]
-        parameters = jnp.stack(numbers) if numbers else jnp.zeros((0,), lane)
+        # (1, n): of a vector of the constants -0.0 and 1.0 XLA makes an iota, whose first value is +0.0.
+        numbers = [jnp.asarray(each, lane).reshape(1) for each in self._epilogue.parameters]
+        parameters = jnp.stack(numbers, axis=1) if numbers else jnp.zeros((1, 0), lane)
         if self._what == "all_reduce":
             self._check_alike(parameters)
         results = apply(self._what, x, parameters, further, self._axes, options._replace(epilogue=spec))

@@ -1,6 +1,6 @@
 """The primitives of reductions with an epilogue: types, derivatives, batching and lowering.
 
-Operands: the data in whole blocks, the parameters as one vector of the accumulators' dtype, then the operands and
+Operands: the data in whole blocks, the parameters as (1, n) of the accumulators' dtype, then the operands and
 states of all functions, with the shape of the result. Results: the result, then the states. Which functions there are
 is in ``options.epilogue``.
 
@@ -69,7 +69,7 @@ def applied(spec: EpilogueSpec, value: Any, parameters: Any, further: Sequence[A
     for name in spec.functions:
         function = FUNCTIONS[name]
         own = further[first : first + function.further]
-        numbers = [parameters[place + i] for i in range(len(function.parameters))]
+        numbers = [parameters[0, place + i] for i in range(len(function.parameters))]
         value, new = function.apply(value, numbers, [each.astype(lane) for each in own])
         olds = own[len(function.operands) :]
         states += [state.astype(old.dtype) for state, old in zip(new, olds, strict=True)]

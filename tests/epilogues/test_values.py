@@ -126,6 +126,16 @@ def test_functions_follow_each_other():
     np.testing.assert_array_equal(y.astype(jnp.float32), [want] * RANKS)
 
 
+@pytest.mark.parametrize("ranks", [1, RANKS])
+def test_limits_keep_the_sign_of_zero(ranks):
+    """XLA takes a vector of the constants -0.0 and 1.0 for an iota, which begins with +0.0."""
+    x = np.full((ranks, 5), -2, np.float32)
+    call = lambda v: jaxring.all_reduce(v, "x", epilogue=epilogues.clip(-0.0, 1.0))  # noqa: E731
+    y = np.asarray(spread(call, x, ranks=ranks))
+    np.testing.assert_array_equal(y, np.zeros((ranks, 5)))
+    assert np.signbit(y).all()
+
+
 def test_a_tree_of_leaves():
     tree = {"a": integers(12), "b": [integers(5, seed=1), integers(1, seed=2)]}
     y = spread(lambda v: jaxring.all_reduce(v, "x", epilogue=epilogues.scale(2)), tree)
