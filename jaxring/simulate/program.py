@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxring.plan.schedule import MEMORY_PEER, Buffer, Flag, Kind, Schedule, ScheduleError
@@ -28,9 +29,10 @@ _GATHER, _SPREAD = int(Kind.GATHER), int(Kind.SPREAD)
 class Op(NamedTuple):
     """A step. ``recv``, ``send``: connections. ``memory``: (from rank, to rank) of data that crosses by memory.
 
-    ``length``: the index of its chunk's length in `Sizes`. ``send_width``, ``memory_width``: bytes per element of the
-    chunk in a message and in memory: of what it reads there, also for what it writes. ``read_width``: bytes that it
-    reads per element, from all sources together.
+    ``length``: the index of its chunk's length in `Sizes`. ``send_width``: bytes per element of the chunk in a message.
+    ``memory_width``: those that cross with each pair of ``memory``, where wider values have several pairs: an epilogue
+    may write a result of another width than what is read. ``read_width``: bytes that it reads per element, from all
+    sources together.
 
     Most steps of a lane are equal in all this, and are one object: a lane may have millions of them.
     """
@@ -144,21 +146,22 @@ class _Reader:
         rank = self.rank
         recv: list[int] = []
         send: list[int] = []
-        memory: list[tuple[int, int]] = []
+        reads: list[tuple[int, int]] = []
+        writes: list[tuple[int, int]] = []
         sources = self.peers[recv_begin : recv_begin + recv_count]
         for peer in sources:
             other = peer & (MEMORY_PEER - 1)
             if peer & MEMORY_PEER:
-                memory.append((other, rank))
+                reads.append((other, rank))
             elif other != rank:
                 recv.append(self.connection(other, rank))
         for peer in self.peers[send_begin : send_begin + send_count]:
             other = peer & (MEMORY_PEER - 1)
             if peer & MEMORY_PEER:
-                memory.append((rank, other))
+                writes.append((rank, other))
             else:
                 send.append(self.connection(rank, other))
-        if memory:
+        if reads or writes:
             self.by_memory.add(rank)
         # Whole values are results where a step reads or writes the output, and behind an epilogue.
         results = src == _OUTPUT or (dst == _OUTPUT and not flags & _EPILOGUE)
@@ -169,5 +172,7 @@ class _Reader:
         if flags & _RECV_PARTIAL:
             read += len(recv) * (partial - element)
         send_width = (partial if flags & _SEND_PARTIAL else target) * many
-        op = Op(tuple(recv), tuple(send), tuple(memory), length, send_width, element, read)
+        width = math.gcd(*(of for of, pairs in ((element, reads), (target, writes)) if pairs)) or element
+        memory = reads * (element // width) + writes * (target // width)
+        op = Op(tuple(recv), tuple(send), tuple(memory), length, send_width, width, read)
         return self.known.setdefault(op, op)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Protocol
 
 Route = tuple[int, ...]
@@ -39,7 +40,7 @@ class Routes:
 
     def by_memory(self, rank: int, pairs: Pairs) -> tuple[Route, Route]:
         """Of what a step of ``rank`` moves by memory: the links that can be bottlenecks, and all of them, each once for
-        every crossing."""
+        every crossing of a pair. A pair may be there several times."""
         found = self._steps.get((rank, pairs))
         if found is None:
             routes = [self.between(*pair)[0] for pair in pairs]
@@ -58,8 +59,9 @@ def multicast(pairs: tuple[tuple[int, int], ...], routes: list[Route], rank: int
     up = {source: route[0] for (source, _), route in zip(pairs, routes, strict=True)}
     down = {target: route[-1] for (_, target), route in zip(pairs, routes, strict=True)}
     links: list[int] = []
-    if any(target == rank for _, target in pairs):
-        links += [down[rank], *up.values()]
-    if any(source == rank for source, _ in pairs):
-        links += [up[rank], *down.values()]
+    times = collections.Counter(pairs)
+    if reads := [n for (_, target), n in times.items() if target == rank]:
+        links += [down[rank], *up.values()] * min(reads)
+    if writes := [n for (source, _), n in times.items() if source == rank]:
+        links += [up[rank], *down.values()] * min(writes)
     return links
