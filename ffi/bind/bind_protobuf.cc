@@ -229,7 +229,7 @@ nb::list Select(const nb::bytes& data, const std::vector<uint64_t>& numbers) {
   return found;
 }
 
-nb::bytes Message(const nb::list& fields) {
+nb::bytes EncodedMessage(const nb::list& fields) {
   std::string message;
   for (const nb::handle each : fields) {
     const nb::tuple field = nb::cast<nb::tuple>(each);
@@ -286,7 +286,7 @@ void BindProtobuf(nb::module_& m) {
   m.def("protobuf_put_all", &PutAll, nb::arg("data"), nb::arg("number"), nb::arg("values"),
         nb::sig("def protobuf_put_all(data: bytes, number: int, values: list[bytes]) -> bytes"),
         "The message with these fields of that number, where its first stood; at the end if there was none.");
-  m.def("protobuf_message", &Message, nb::arg("fields"),
+  m.def("protobuf_message", &EncodedMessage, nb::arg("fields"),
         nb::sig("def protobuf_message(fields: list[tuple[int, int, int | bytes]]) -> bytes"),
         "The message with these fields, serialized.");
 }
