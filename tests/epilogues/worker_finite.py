@@ -23,10 +23,6 @@ def over(function, *operands):
 
 
 def main() -> None:
-    x = np.ones((RANKS, SIZE), np.float32)
-    narrow = over(lambda v: jaxring.all_reduce(v, "x", epilogue=epilogues.cast(jnp.bfloat16)), x)
-    assert (narrow == RANKS).all()
-
     def step(g, p):
         return jaxring.reduce_scatter(g[0], "x", tiled=True, epilogue=epilogues.sgd(p[0], 0.0))[None]
 
@@ -36,6 +32,19 @@ def main() -> None:
     params[1, -1] = np.nan
     try:
         over(step, gradients, params)
+    except jax.errors.JaxRuntimeError as error:
+        print(error)
+
+    def adam(g, p):
+        moments = jnp.zeros_like(p[0])
+        new, mu, nu = jaxring.reduce_scatter(
+            g[0], "x", tiled=True, epilogue=epilogues.adam(p[0], moments, moments, 1, 1e-3)
+        )
+        return jnp.stack([new, mu, nu])[None]
+
+    # The square of such a gradient overflows, and with it the second moment, by which the step becomes 0.
+    try:
+        over(adam, np.full((RANKS, SIZE), 1e20, np.float32), np.ones((RANKS, SIZE // RANKS), np.float32))
     except jax.errors.JaxRuntimeError as error:
         print(error)
 

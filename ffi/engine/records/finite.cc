@@ -29,7 +29,7 @@ std::optional<NonFinite> First(const void* data, uint64_t elements, const DTypeF
   return std::nullopt;
 }
 
-std::string Describe(const Operation& op, const char* which, int rank, uint64_t element, bool nan) {
+std::string Describe(const Operation& op, const std::string& which, int rank, uint64_t element, bool nan) {
   return op.What() + ": the " + which + " of " + op.plan().ranks[rank].name + " holds " + (nan ? "NaN" : "infinity") +
          ", first at element " + std::to_string(element);
 }
@@ -94,7 +94,7 @@ std::string NonFiniteResult(Operation& op) {
   const uint64_t elements = plan.out_blocks * plan.block_elements;
   const PlanEpilogue* const epilogue = plan.epilogue.get();
   for (const Participant& participant : op.participants()) {
-    auto check = [&](const char* which, DType dtype, const void* data) -> std::string {
+    auto check = [&](const std::string& which, DType dtype, const void* data) -> std::string {
       const auto found = FirstNonFinite(dtype, data, elements);
       if (!found) return "";
       const char* const cause =
@@ -109,8 +109,8 @@ std::string NonFiniteResult(Operation& op) {
     for (size_t i = 0; text.empty() && epilogue != nullptr && i < epilogue->further.size(); ++i) {
       const PlanEpilogue::Further& further = epilogue->further[i];
       if (further.state < 0) continue;
-      text = check("epilogue's new state", further.dtype,
-                   participant.epilogue->states[static_cast<size_t>(further.state)].data);
+      const std::string which = "epilogue's new state " + std::to_string(further.state + 1);
+      text = check(which, further.dtype, participant.epilogue->states[static_cast<size_t>(further.state)].data);
     }
     if (!text.empty()) return text;
   }

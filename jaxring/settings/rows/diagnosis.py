@@ -41,8 +41,9 @@ class Diagnosis:
     nan_check: str = row(
         "name",
         "",
-        "warn or error: look for NaN and infinity in every operand and every sum; the first rank that holds one is "
-        "named with the call, once per call in the log, or as the call's error.",
+        "warn or error: look for NaN and infinity in what every collective moves or reduces, and in what reductions "
+        "and their epilogues give; the first rank that holds one is named with the call, once per call in the log, or "
+        "as the call's error.",
         kinds.one_of("warn", "error"),
         engines="CPU",
     )
