@@ -16,6 +16,7 @@ from jaxring.errors import JaxringError
 from jaxring.plan import user
 from jaxring.plan.algorithms import serving
 from jaxring.plan.collectives import COLLECTIVES, Root
+from jaxring.plan.epilogue import EpilogueSpec
 from jaxring.runtime.plan_spec import PlanSpec
 from jaxring.trace import operands, replay
 from tests.stress.stress_jobs import Job, coordinator_port, environment, member
@@ -82,6 +83,14 @@ def test_uneven_blocks():
     blocks[1][0, 2] = 199
     with pytest.raises(ValueError, match="a block lies outside its buffer"):
         replay.play(made, rows, blocks)
+
+
+def test_a_plan_with_an_epilogue_is_not_played():
+    """Its parameters and operands are not saved."""
+    scaled = EpilogueSpec(functions=("scale",), result="float32")
+    made = dataclasses.replace(plan_spec("all_reduce", "ring", "sum"), epilogue=scaled)
+    with pytest.raises(ValueError, match="a plan with an epilogue cannot be played by itself"):
+        replay.play(made, [np.ones(6, np.float32)] * RANKS)
 
 
 def test_who_holds_what_and_where_it_overflows(monkeypatch):

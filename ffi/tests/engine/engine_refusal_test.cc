@@ -1,7 +1,9 @@
 // Calls that are not executed: without a plan, or with operands that do not fit it.
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/cases.h"
@@ -49,6 +51,70 @@ CASE("operands that do not fit") {
   Buffer none(0);
   site.call.site(0)->Arrive(Arriving(4, 1, none, none, ends.Expect()));
   CHECK(Says(ends.Wait()[0], "partition 4 is in no group"));
+}
+
+// Parameters, operands or states of one rank do not fit the plan's epilogue: all ranks of the process fail.
+CASE("buffers of an epilogue that do not fit") {
+  constexpr size_t kBlock = 100;
+  Job job(1, Wire::kShared);
+  Settings settings = Sized(kBlock, 60, Protocol::kMemory);
+  settings.dtype = DType::kF32;
+  auto site = std::make_shared<Site>(&job.engine(0), SiteSpec{{"momentum"}, {0, 1, 2, 3}, 4, 60, {0}});
+  job.Answer("momentum", [&](int process, const PlanRequest& request) {
+    auto plan = MakePlan(Find("reduce_scatter direct 1x4 x1"), settings, process, job.channels());
+    plan->epilogue = MakeEpilogue({"momentum"}, DType::kF32, DType::kF32, {DType::kF32, DType::kF32});
+    for (RankTable& table : plan->locals) {
+      for (Step& step : table.steps) {
+        if (step.flags & StepFlag::kFinal) step.flags |= StepFlag::kEpilogue;
+      }
+    }
+    CheckPlan(*plan, job.engine(process).links().slot_bytes());
+    request.Resolve(std::move(plan));
+  });
+  int run = 0;
+  // Executes it on gradients, params and traces of ones, with rank 2's buffers as `change` leaves them.
+  auto execute = [&](const std::function<void(std::unique_ptr<EpilogueBuffers>&)>& change) {
+    std::vector<float> in(4 * kBlock, 1), parameters = {0.5, 0, 2, 0};
+    std::vector<std::vector<float>> out(4, std::vector<float>(kBlock)), params(4, std::vector<float>(kBlock, 1));
+    std::vector<std::vector<float>> traces = params;
+    auto buffer = [](std::vector<float>& values) {
+      return EpilogueBuffers::Buffer{reinterpret_cast<char*>(values.data()), values.size() * sizeof(float)};
+    };
+    Ends ends("momentum");
+    for (int rank = 0; rank < 4; ++rank) {
+      Arrival arrival = Arriving(rank, run, in, out[rank], ends.Expect());
+      auto& epilogue = arrival.participant.epilogue;
+      epilogue = std::make_unique<EpilogueBuffers>();
+      epilogue->parameters = buffer(parameters);
+      epilogue->further = {buffer(params[rank]), buffer(traces[rank])};
+      epilogue->states = {buffer(traces[rank])};
+      if (rank == 2) change(epilogue);
+      site->Arrive(std::move(arrival));
+    }
+    ++run;
+    std::vector<Status> statuses = ends.Wait();
+    for (int rank = 0; statuses[0].ok() && rank < 4; ++rank) {
+      CHECK(traces[rank] == std::vector<float>(kBlock, 4 + 2));
+      CHECK(out[rank] == std::vector<float>(kBlock, 1 - 0.5F * 6));
+    }
+    return statuses;
+  };
+  const std::vector<std::function<void(std::unique_ptr<EpilogueBuffers>&)>> misfits = {
+      [](auto& epilogue) { epilogue.reset(); },
+      [](auto& epilogue) { epilogue->parameters.bytes -= sizeof(float); },
+      [](auto& epilogue) { epilogue->further[0].bytes -= sizeof(float); },
+      [](auto& epilogue) { epilogue->further[1].bytes += sizeof(float); },
+      [](auto& epilogue) { epilogue->further.pop_back(); },
+      [](auto& epilogue) { epilogue->states[0].bytes -= sizeof(float); },
+      [](auto& epilogue) { epilogue->states.clear(); },
+  };
+  for (const auto& misfit : misfits) {
+    for (const Status& status : execute(misfit)) {
+      CHECK(status.code == Code::kInternal &&
+            Says(status, "parameters, operands or states of its epilogue do not fit the plan"));
+    }
+    for (const Status& status : execute([](auto&) {})) CHECK(status.ok());
+  }
 }
 
 // Failed planning fails the ranks that wait, and is tried again for ranks that arrive later.
