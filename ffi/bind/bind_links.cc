@@ -67,15 +67,15 @@ void BindPaths(nanobind::module_& m) {
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("fd"), nb::arg("key"), nb::arg("timeout_s"),
       nb::arg("received"), nb::arg("detour"), "Goes on over a connected socket, which it takes over.");
   m.def(
-      "path_fail",
-      [](const std::string& path, bool dialled, const std::string& why) {
-        Running().paths().Fail({path, dialled}, why);
-      },
-      nb::arg("path"), nb::arg("dialled"), nb::arg("why"), nb::call_guard<nb::gil_scoped_release>(),
+      "path_fail", [](const std::string& path, const std::string& why) { Running().paths().Fail({path, true}, why); },
+      nb::arg("path"), nb::arg("why"), nb::call_guard<nb::gil_scoped_release>(),
       "Gives a connection up: its peer counts as unreachable.");
   m.def(
-      "paths_count", [] { return Running().paths().Count(); },
-      "How many connections this process has dialled that can go on, and how many of these are not as they began.");
+      "path_is_lost", [](const std::string& path) { return Running().paths().IsLost({path, true}); }, nb::arg("path"),
+      nb::call_guard<nb::gil_scoped_release>(), "Whether a connection that has failed does not work again by itself.");
+  m.def(
+      "paths_settled", [] { return Running().paths().Settled(); }, nb::call_guard<nb::gil_scoped_release>(),
+      "Whether the peers' kernels have all that was written on connections that can go on.");
 }
 
 void BindPorts(nanobind::module_& m) {

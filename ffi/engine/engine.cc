@@ -167,11 +167,6 @@ std::shared_ptr<std::atomic<uint64_t>> Engine::CounterOf(uint64_t key, bool recv
 }
 
 void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, const std::string& how) {
-  // What it has sent may still be on its way, over a path that has failed.
-  const auto settled_by = Clock::now() + kSettle;
-  while (goodbye && !paths_.Settled() && Clock::now() < settled_by) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
   {
     std::lock_guard lock(mutex_);
     if (ending_) return;
@@ -180,7 +175,6 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
     aborted_.store(true, std::memory_order_release);
   }
   python_.Close();
-  paths_.Close();
   const bool idle = active_count_.load(std::memory_order_acquire) == 0;
   // Tells waiting peers what this process is doing now: its last heartbeat may be half a second old. A tick at this
   // moment may have the watched sites in its hands, so that their executions are missing; the peers learn from the next
@@ -199,7 +193,7 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   // A process that abandons operations does not end in good order: its peers still need its part.
-  if (!idle) return;
+  if (!idle) return paths_.Close();
   // Sent before the links' goodbyes, which only say that no more data comes. This frame says how the process ended.
   if (goodbye) {
     ControlFrame goodbye_frame;
@@ -214,6 +208,12 @@ void Engine::Abort(const std::string& reason, double timeout_s, bool goodbye, co
     goodbyes.swap(goodbyes_);  // a copy would need memory, which this process may have run out of
   }
   for (auto& say : goodbyes) say();
+  // Connections may have to go on over another path to bring the last of it.
+  const auto settled_by = Clock::now() + kSettle;
+  while (goodbye && !paths_.Settled() && Clock::now() < settled_by) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  paths_.Close();
 }
 
 Status Engine::TakeDetachedFailure(uint64_t key) {

@@ -272,6 +272,7 @@ class Engine {
   std::deque<uint64_t> known_failure_order_;
 
   std::string farewell_;    // this process's last frame, encoded; sent also to processes that connect later
+  Paths paths_;             // before the peers, whose connections are in it
   std::mutex peers_mutex_;  // taken after mutex_, if both are
   std::map<int, Peer> peers_;
   Clock::time_point stalls_checked_at_{};   // the poller's thread only
@@ -291,7 +292,6 @@ class Engine {
   void AddGoodbye(const std::function<void()>& say);
 
   BusyPollers busy_pollers_;
-  Paths paths_;
   OfferedTransports offered_;
   std::unique_ptr<Poller> poller_;  // the last member: its thread uses everything above
 };

@@ -13,6 +13,8 @@ using std::chrono::milliseconds;
 
 // Kernels send again after 200 ms at least, so the same bytes were lost twice in a row, or once for longer than that.
 constexpr auto kSilent = milliseconds(300);
+// One that works again by itself by then is not to be connected again.
+constexpr auto kHealed = std::chrono::seconds(2);
 constexpr auto kCheckEvery = milliseconds(50);
 // The other end has tried to connect again for as long as this one's kernel, which has given up.
 constexpr auto kGrace = std::chrono::seconds(2);
@@ -30,10 +32,17 @@ std::unique_ptr<Stream> Paths::Add(std::unique_ptr<Stream> stream, const End& en
     std::lock_guard lock(mutex_);
     if (!entries_.try_emplace(end).second) throw std::invalid_argument("there is a connection of that name already");
   }
-  auto made = std::make_unique<ResumableStream>(std::move(stream), poller, [this, end] {
+  const auto forget = [this, end] {
     std::lock_guard lock(mutex_);
     entries_.erase(end);
-  });
+  };
+  std::unique_ptr<ResumableStream> made;
+  try {
+    made = std::make_unique<ResumableStream>(std::move(stream), poller, forget);
+  } catch (...) {
+    forget();
+    throw;
+  }
   std::lock_guard lock(mutex_);
   entries_.at(end).stream = made.get();
   return made;
@@ -66,6 +75,12 @@ void Paths::Resume(const End& end, uint64_t attempt, std::unique_ptr<Stream> nex
   entry.detour = detour;
 }
 
+bool Paths::IsLost(const End& end) const {
+  std::lock_guard lock(mutex_);
+  const auto it = entries_.find(end);
+  return it != entries_.end() && it->second.stream && !it->second.stream->over() && it->second.told;
+}
+
 void Paths::Fail(const End& end, const std::string& why) {
   std::lock_guard lock(mutex_);
   if (const auto it = entries_.find(end); it != entries_.end() && it->second.stream) it->second.stream->Fail(why);
@@ -76,15 +91,16 @@ void Paths::Check(std::chrono::steady_clock::time_point now) {
   if (now - checked_at_ < kCheckEvery) return;
   checked_at_ = now;
   for (auto& [end, entry] : entries_) {
-    if (!entry.stream) continue;
+    if (!entry.stream || entry.stream->over()) continue;
     ResumableStream& stream = *entry.stream;
     const auto since = stream.suspended_at();
     const bool lost = since != std::chrono::steady_clock::time_point{};
     const std::chrono::duration<double> limit = end.dialled || entry.asked ? limit_ : kGrace;
-    if (lost && now - since > limit) {
+    if ((lost && now - since > limit) || (entry.told && stream.IsSilent(std::chrono::ceil<milliseconds>(limit_)))) {
       stream.Fail("no path to its host has answered for " + Seconds(limit_));
       continue;
     }
+    if (!lost && entry.told && now - entry.told_at > kHealed && !stream.IsSilent(kSilent)) entry.told = false;
     if (!end.dialled || entry.told) continue;
     if (lost) {
       lost_.push_back({end.name, "cannot be reached"});
@@ -96,6 +112,7 @@ void Paths::Check(std::chrono::steady_clock::time_point now) {
       continue;
     }
     entry.told = true;
+    entry.told_at = now;
     news_.notify_all();
   }
 }
@@ -117,7 +134,7 @@ bool Paths::Settled() const {
   std::lock_guard lock(mutex_);
   return std::all_of(entries_.begin(), entries_.end(), [](const auto& item) {
     const auto& [end, entry] = item;
-    return !end.dialled || !entry.stream || (!entry.told && !entry.stream->IsSilent(milliseconds(0)));
+    return !entry.stream || entry.stream->over() || ((!end.dialled || !entry.told) && entry.stream->IsDelivered());
   });
 }
 
@@ -125,7 +142,7 @@ std::pair<int, int> Paths::Count() const {
   std::lock_guard lock(mutex_);
   std::pair<int, int> count{0, 0};
   for (const auto& [end, entry] : entries_) {
-    if (!end.dialled) continue;
+    if (!end.dialled || !entry.stream || entry.stream->over()) continue;
     ++count.first;
     count.second += entry.detour || entry.told;
   }

@@ -49,11 +49,12 @@ class Paths {
   uint64_t Drain(const End& end, uint64_t attempt);
   // `detour`: the path is not the one that was chosen at first.
   void Resume(const End& end, uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received, bool detour);
+  // Whether the connection has been told of as failed, and does not work again.
+  bool IsLost(const End& end) const;
   // The peer cannot be reached on any path, or has ended. Nothing if there is no such connection any more.
   void Fail(const End& end, const std::string& why);
 
-  // Whether no connection that this process has dialled has failed, or seems to. A process whose connections have not
-  // ended well would take with it what they have kept.
+  // Whether the peers' kernels have all that was written. A process that ends before takes with it what is kept.
   bool Settled() const;
   // Looks for connections that have failed. To be called every 50 ms or so.
   void Check(std::chrono::steady_clock::time_point now);
@@ -64,6 +65,7 @@ class Paths {
   struct Entry {
     ResumableStream* stream = nullptr;  // removes the entry when it is destroyed; null while it is made
     bool told = false;                  // its failure has been told, or an attempt has begun
+    std::chrono::steady_clock::time_point told_at{};
     bool detour = false;
     bool asked = false;  // an attempt has begun
   };

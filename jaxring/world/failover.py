@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import JoinError
 from jaxring.world import daemons, links, wire
+from jaxring.world.connections.dialling import NotListeningError
 from jaxring.world.transports import congestion
 
 if TYPE_CHECKING:
@@ -40,6 +41,13 @@ _EACH_S = 1.0
 _RETURN_S, _RETURN_MOST_S = 2.0, 60.0
 # A path that fails within so long of a return has failed again.
 _RELAPSE_S = 10.0
+# Dialling a lost connection goes on for so long before it is asked whether it has come back by itself: longer than
+# the time after which a peer that refuses has ended.
+_ROUND_S = 6.0
+# Both ends of a move have to be done by then.
+_MOVE_S = 2.0
+# A World that closes waits so long for moves that are under way.
+_SETTLE_S, _SETTLE_POLL_S = 2.0, 0.01
 _MOST_BYTES = (1 << 63) - 1
 
 
@@ -51,6 +59,7 @@ class _Connection:
     peer: ProcessInfo
     home: str
     now: str
+    data: bool
     attempts: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
     moving: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     return_s: float = _RETURN_S
@@ -77,17 +86,20 @@ class Failover:
         self._told: set[tuple[int, str]] = set()
 
     def name(self, peer: ProcessInfo) -> str:
-        """A name for a connection to `peer` that is about to be made; "" where there is one path only."""
+        """A name for a connection to `peer` that is about to be made; "" where a host listens on one interface only."""
         both = all(len({name for name, _, _ in info.addresses}) > 1 for info in (self._own, peer))
         return secrets.token_hex(16) if both else ""
 
     @contextlib.contextmanager
-    def watching(self, path: str, peer: ProcessInfo, address: str) -> Iterator[None]:
-        """Has the connection of that name go on when it fails: one with `address` of the peer, which is made inside."""
+    def watching(self, path: str, peer: ProcessInfo, address: str, data: bool) -> Iterator[None]:
+        """Has the connection of that name go on when it fails: one with `address` of the peer, which is made inside.
+
+        `data`: it is a link, and not the control connection.
+        """
         if not path:
             yield
             return
-        connection = _Connection(path, peer, address, address)
+        connection = _Connection(path, peer, address, address, data)
         with self._lock:
             self._connections[path] = connection
             begin, self._watched = not self._watched, True
@@ -99,8 +111,9 @@ class Failover:
             self._forget(connection)
             raise
 
-    def accept(self, sock: socket.socket, session: Session, path: str, attempt: int, deadline: float) -> None:
-        """The other end of a move: see `_move`. The socket is used up. Raises OSError or ValueError."""
+    def accept(self, sock: socket.socket, session: Session, path: str, attempt: int) -> None:
+        """The other end of a move: see `_move`. The socket is used up. Raises OSError, ValueError or RuntimeError."""
+        deadline = time.monotonic() + 2 * _MOVE_S
         self._native.path_suspend(path, False, attempt)
         received = self._native.path_drain(path, False, attempt)
         session.send(sock, {"ok": True, "received": received}, deadline)
@@ -117,28 +130,32 @@ class Failover:
                     with self._lock:
                         connection = self._connections.get(path)
                     if connection is not None:
-                        daemons.start("jaxring-failover", self._recover, connection, why)
+                        self._start(self._recover, connection, why)
                 self._begin_return()
 
+    def settle(self) -> None:
+        """Wait for moves that are under way: the peers may need what these connections keep."""
+        until = time.monotonic() + _SETTLE_S
+        while self._watched and time.monotonic() < until and not self._native.paths_settled():
+            time.sleep(_SETTLE_POLL_S)
+
     def _recover(self, connection: _Connection, why: str) -> None:
-        """Dials until the connection goes on. The engine gives it up after JAXRING_LINK_TIMEOUT."""
+        """Dials until the connection goes on, here or by itself. The engine gives it up after JAXRING_LINK_TIMEOUT."""
+        path, peer = connection.path, connection.peer
         with connection.moving:
             self._relapsed(connection)
-            old, peer = connection.now, connection.peer
-            deadline = time.monotonic() + self._settings.link_timeout
-            while not self._closed():
-                attempt = next(connection.attempts)
+            old = connection.now
+            interface = {address: name for name, address, _ in peer.addresses}
+            others = sorted(peer.addresses, key=lambda entry: (entry[0] == interface.get(old), entry[1] == old))
+            # It is not stopped before the peer has answered: its path may come back.
+            while not self._closed() and self._native.path_is_lost(path):
                 try:
-                    self._native.path_suspend(connection.path, True, attempt)
-                except (ValueError, JoinError, RuntimeError):
-                    self._forget(connection)
-                    return
-                others = sorted(peer.addresses, key=lambda entry: entry[1] == old)
-                try:
-                    sock, session = self._dial(peer, others, deadline, _EACH_S)
-                    self._move(connection, sock, session, attempt, min(deadline, time.monotonic() + 2 * _EACH_S))
-                    break
-                except (JoinError, OSError, ValueError, RuntimeError) as error:
+                    sock, session = self._dial(peer, others, time.monotonic() + _ROUND_S, _EACH_S)
+                    if self._move(connection, sock, session):
+                        break
+                except NotListeningError as error:
+                    self._native.path_fail(path, f"its process has ended: {error}")
+                except Exception as error:  # nobody else goes on with it
                     logger.info("%s: its connection over %s does not go on yet: %s", peer, old, error)
                     time.sleep(_RETRY_S)
         if connection.now != old and self._tell(peer, old, connection.now):
@@ -156,7 +173,14 @@ class Failover:
             for each in due:
                 each.return_at = now + each.return_s
         if due:
-            daemons.start("jaxring-failover", self._return, due)
+            self._start(self._return, due)
+
+    def _start(self, work: Callable[..., None], *args: Any) -> None:
+        try:
+            daemons.start("jaxring-failover", work, *args)
+        except RuntimeError as error:  # no thread can be started
+            logger.warning("A connection that has failed is looked after by one thread for all of them: %s.", error)
+            work(*args)
 
     def _return(self, due: list[_Connection]) -> None:
         """Moves connections back to their first address where that answers."""
@@ -171,30 +195,30 @@ class Failover:
             except (JoinError, OSError):
                 dead.add(place)
                 continue
-            with each.moving:
-                attempt = next(each.attempts)
+            failed = ""
+            with each.moving, sock:
+                if each.now == each.home:
+                    continue  # it has come back since
                 try:
-                    self._native.path_suspend(each.path, True, attempt)
-                except (ValueError, JoinError, RuntimeError):
-                    sock.close()
-                    self._forget(each)
-                    continue
-                try:
-                    self._move(each, sock, session, attempt, time.monotonic() + _EACH_S)
+                    self._move(each, sock, session)
                     each.returned_at = time.monotonic()
-                except (JoinError, OSError, ValueError, RuntimeError) as error:
+                except Exception as error:
                     failed = f"cannot be reached ({error})"
-                else:
-                    failed = ""
             if failed:
                 self._recover(each, failed)
             elif self._tell_no_more(each):
                 logger.warning("%s answers again at %s; its connections go back to that.", each.peer, each.home)
 
-    def _move(self, connection: _Connection, sock: socket.socket, session: Session, attempt: int, until: float) -> None:
-        """Has a suspended connection go on over `sock`, which is used up."""
-        path, peer = connection.path, connection.peer
+    def _move(self, connection: _Connection, sock: socket.socket, session: Session) -> bool:
+        """Has the connection go on over `sock`, which is used up. False if it is gone; stopped where this raises."""
+        path, peer, until = connection.path, connection.peer, time.monotonic() + _MOVE_S
+        attempt = next(connection.attempts)
         with sock:
+            try:
+                self._native.path_suspend(path, True, attempt)
+            except ValueError:
+                self._forget(connection)
+                return False
             request = {"from": self._own.index, "token": self._own.token, "channel": 0, "transport": "resume"}
             answer = links.ask(sock, session, request | {"path": path, "attempt": attempt}, peer, 0, until)
             theirs = wire.integer(answer.get("received"), "received", 0, _MOST_BYTES)
@@ -202,9 +226,11 @@ class Failover:
             session.send(sock, {"received": received}, until)
             address = str(sock.getpeername()[0])
             detour = address != connection.home
-            congestion.choose(sock, self._settings.socket_congestion)
+            if connection.data:
+                congestion.choose(sock, self._settings.socket_congestion)
             self._resume(sock, session, path, True, attempt, theirs, detour, until)
         connection.now = address
+        return True
 
     def _resume(
         self,

@@ -184,8 +184,10 @@ class World:
         """Stop listening and dialling. Links that exist are the engine's and stay.
 
         With a `deadline` (time.monotonic seconds) nothing reaches the engine any more when this returns; JoinError
-        where that takes longer.
+        where that takes longer. It waits a moment first for connections that are going over to another path.
         """
+        if deadline is not None:
+            self._failover.settle()
         self._listener.close()
         if self._viewer_service is not None:
             self._viewer_service.close()
@@ -213,7 +215,7 @@ class World:
                     congestion.choose(sock, self._settings.socket_congestion)
                 path = self._failover.name(peer) if transport == "tcp" else ""
                 address = str(sock.getpeername()[0])
-                with self._failover.watching(path, peer, address):
+                with self._failover.watching(path, peer, address, True):
                     words = links.dial(
                         sock, session, self.own, peer, channel, self._native, how, deadline, self._settings.tls, path
                     )
@@ -231,7 +233,7 @@ class World:
         with sock, self._dials(sock):
             try:
                 path, address = self._failover.name(peer), str(sock.getpeername()[0])
-                with self._failover.watching(path, peer, address):
+                with self._failover.watching(path, peer, address, False):
                     links.dial_control(sock, session, self.own, peer, self._native, deadline, self._settings.tls, path)
             except (OSError, ValueError) as error:
                 raise JoinError(f"The control connection to {peer} failed: {error}.") from error
@@ -260,10 +262,13 @@ class World:
     def _dial_again(
         self, peer: ProcessInfo, addresses: Sequence[tuple[str, str, int]], deadline: float, each_s: float
     ) -> tuple[socket.socket, Session]:
-        secret = self._secret()
-        with self._waits.waiting(f"{peer} to answer at another address") as wait:
-            closed = lambda: self._listener.closed  # noqa: E731
-            return connect(peer, self.process, secret, 0, self._timeout_s, deadline, closed, wait, addresses, each_s)
+        def closed() -> bool:
+            return self._listener.closed
+
+        secret, left = self._secret(), deadline - time.monotonic()
+        # No plan waits for it, so no error about a plan that is late is to name it.
+        with Waits().waiting(f"{peer} to answer at another address") as wait:
+            return connect(peer, self.process, secret, 0, left, deadline, closed, wait, addresses, each_s)
 
     def _acceptance(self) -> Acceptance:
         # Members have read the secret before they connect. Only an unauthenticated peer comes before it is there.
@@ -295,8 +300,7 @@ class World:
             return
         request = links.Request(session.receive(sock, time.monotonic() + _REQUEST_S), session)
         if request.transport == "resume":
-            until = time.monotonic() + self._settings.link_timeout
-            self._failover.accept(sock, session, request.path, request.attempt, until)
+            self._failover.accept(sock, session, request.path, request.attempt)
             return
         claim = (session.peer, CONTROL if request.transport == "control" else request.channel)
         deadline = time.monotonic() + _REQUEST_S

@@ -57,6 +57,15 @@ class Native(Verbs, Protocol):
         is gone, or where `attempt` is not the latest one.
         """
 
+    def path_is_lost(self, path: str) -> bool:
+        """Whether the connection of that name, which has failed, neither works again by itself nor is gone."""
+
+    def path_fail(self, path: str, why: str) -> None:
+        """Give the connection of that name up: its peer counts as unreachable. `why` goes into errors."""
+
+    def paths_settled(self) -> bool:
+        """Whether the peers' kernels have all that this process has written on connections with a name."""
+
     def path_suspend(self, path: str, dialled: bool, attempt: int) -> None:
         """Write no more to the connection of that name, whose end `dialled` this is. Begins an attempt."""
 

@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import sys
+import time
 
 import jax
 import numpy as np
@@ -43,5 +44,8 @@ if __name__ == "__main__":
     try:
         main()
     except (ValueError, jax.errors.JaxRuntimeError) as error:
-        print(error, file=sys.stderr, flush=True)
+        print(error, flush=True)
+        # When the coordinator's process ends, jax.distributed ends the others, which have an error of their own.
+        while not (FOLDER / "over").exists():
+            time.sleep(0.05)
         os._exit(3)  # jax.distributed would wait for the process that is gone

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 
 import pytest
 
 from jaxring.topology.interfaces import Address
 from jaxring.world import failover, join
+from jaxring.world.connections import dialling
 
 HOME, OTHER = "127.0.0.1", "127.0.0.2"
 
@@ -16,8 +18,10 @@ HOME, OTHER = "127.0.0.1", "127.0.0.2"
 @pytest.fixture(autouse=True)
 def two_interfaces(monkeypatch):
     monkeypatch.setattr(join.interfaces, "choose", lambda *_: [Address("a", HOME), Address("b", OTHER)])
-    # Nothing goes back unless a test asks for it.
+    # Nothing goes back unless a test asks for it, and nothing is late on a busy machine.
     monkeypatch.setattr(failover, "_RETURN_S", 1000.0)
+    monkeypatch.setattr(failover, "_EACH_S", 60.0)
+    monkeypatch.setattr(failover, "_MOVE_S", 60.0)
 
 
 def linked(make_world, **settings):
@@ -60,6 +64,9 @@ def test_a_lost_connection_goes_on_at_the_other_address(make_world, caplog, net,
     for native in (native0, native1):
         order = [call[0] for call in native.calls if call[0].startswith("path_")]
         assert order == ["path_suspend", "path_drain", "path_resume"]
+    (key,), (theirs,) = native0.named("key of the path"), native1.named("key of the path")
+    assert key == theirs
+    assert len(key[1]) == (32 if net == "TLS" else 0)
     native0.sockets[path, 1, True].sendall(b"data")
     sock = native1.sockets[path, 1, False]
     assert sock.recv(4) == b"data"
@@ -99,7 +106,7 @@ def test_a_connection_that_is_gone_is_left_alone(make_world):
 
 
 def test_a_connection_that_the_engine_gives_up_is_tried_no_more(make_world):
-    native0, native1, data, _ = linked(make_world, LINK_TIMEOUT="30")
+    native0, native1, data, _ = linked(make_world)
     native1.gone.add(data)
     native0.lose(data)
     native0.wait_for("path_suspend", 2)
@@ -108,6 +115,72 @@ def test_a_connection_that_the_engine_gives_up_is_tried_no_more(make_world):
     time.sleep(0.3)
     assert len(native0.named("path_suspend")) <= before + 1
     assert not native0.named("path_resume")
+
+
+def test_a_connection_is_not_stopped_before_the_peer_has_answered(make_world, monkeypatch):
+    """The path may come back by itself, also where the peer's Python cannot answer for long."""
+    native0, native1, data, _ = linked(make_world)
+    tried = threading.Event()
+    monkeypatch.setattr(failover, "_ROUND_S", 0.2)
+    monkeypatch.setattr(native1, "path_suspend", lambda *_: tried.set())
+    authenticate = dialling.handshake.authenticate
+
+    def silent(sock, secret, own, peer, limit):
+        tried.set()
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(dialling.handshake, "authenticate", silent)
+    native0.lose(data)
+    assert tried.wait(60)
+    time.sleep(0.3)
+    assert not native0.named("path_suspend")
+    monkeypatch.setattr(dialling.handshake, "authenticate", authenticate)
+    assert native0.wait_for("path_suspend")
+
+
+def test_a_process_that_does_not_listen_any_more_has_ended(make_world, monkeypatch):
+    native0, _, data, _ = linked(make_world)
+
+    def refused(*_, **__):
+        raise dialling.NotListeningError("it does not listen")
+
+    monkeypatch.setattr(join, "connect", refused)
+    native0.lose(data)
+    assert native0.wait_for("path_fail") == [("path_fail", data, "its process has ended: it does not listen")]
+    assert not native0.named("path_suspend")
+
+
+def test_the_other_interface_is_tried_before_another_address_of_the_same(make_world, monkeypatch):
+    addresses = [Address("a", HOME), Address("a", "127.0.0.3"), Address("b", OTHER)]
+    monkeypatch.setattr(join.interfaces, "choose", lambda *_: addresses)
+    native0, native1, data, _ = linked(make_world)
+    native0.lose(data)
+    native1.wait_for("path_resume")
+    assert native1.sockets[data, 1, False].getsockname()[0] == OTHER
+
+
+def test_a_world_that_closes_waits_for_what_is_under_way(make_world):
+    (zero, native0), (_, native1) = (make_world(p, SHM_DISABLE="1") for p in (0, 1))
+    zero.link(1, 0)
+    native1.wait_for("path", 2)
+    data = native0.named("path")[1][1]
+    native0.settled = False
+    drain, drained = native1.path_drain, threading.Event()
+
+    def late(*arguments):
+        assert drained.wait(60)
+        return drain(*arguments)
+
+    native1.path_drain = late
+    native0.lose(data)
+    native0.wait_for("path_suspend")
+    closing = threading.Thread(target=zero.close, args=(time.monotonic() + 60,))
+    closing.start()
+    drained.set()
+    native0.wait_for("path_resume")
+    native0.settled = True
+    closing.join(60)
+    assert native1.wait_for("path_resume")
 
 
 def test_connections_go_back_when_their_first_address_answers(make_world, caplog, monkeypatch):

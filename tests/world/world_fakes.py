@@ -80,6 +80,7 @@ class FakeNative:
         self.lost: list[tuple[str, str]] = []
         self.received: dict[str, int] = {}
         self.gone: set[str] = set()
+        self.settled = True
         self._fds: list[int] = []
         self._closed = False
         self._bell, self._blocks = self._memory("bell"), self._memory("blocks")
@@ -184,6 +185,16 @@ class FakeNative:
             self.lost.append((path, why))
             self.changed.notify_all()
 
+    def path_is_lost(self, path):
+        return path not in self.gone
+
+    def path_fail(self, path, why):
+        self.gone.add(path)
+        self._record("path_fail", path, why)
+
+    def paths_settled(self):
+        return self.settled
+
     def path_suspend(self, path, dialled, attempt):
         if path in self.gone:
             raise ValueError("there is no such connection any more")
@@ -196,6 +207,7 @@ class FakeNative:
     def path_resume(self, path, dialled, attempt, *, fd, key, timeout_s, received, detour):
         sock = socket.socket(fileno=fd)
         self._keep((path, attempt, dialled), sock)
+        self._record("key of the path", key)
         self._record("path_resume", path, dialled, attempt, received, detour)
 
     def verbs_ports(self):

@@ -9,6 +9,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
@@ -24,6 +25,8 @@ constexpr uint64_t kSlack = 32 * 1024;
 constexpr uint64_t kSmallest = 128 * 1024;
 // So much less than the best rate of a connection is a trickle, if what waits takes so long at it.
 constexpr double kTrickle = 20, kTrickleS = 0.3;
+// What each end writes first on a connection that goes on.
+constexpr char kResumed = 'r';
 constexpr auto kRateEvery = std::chrono::milliseconds(200);
 
 int Duplicate(int fd) {
@@ -72,17 +75,18 @@ void ResumableStream::Put(const char* data, size_t bytes) {
   written_ += bytes;
 }
 
-void ResumableStream::Keep(const iovec* parts, int count, size_t bytes) {
+size_t ResumableStream::MakeRoom(size_t bytes) {
+  char none;
+  if (!confirmed_) ReadConnection(&none, 0);
   const uint64_t after = written_ + bytes;
-  if (after - first_ > kept_.size()) {
-    int queued = 0;
-    // Not acknowledged yet, sent or not. A socket that cannot tell gives up nothing.
-    if (ioctl(stream_->fd(), SIOCOUTQ, &queued) == 0) {
-      const uint64_t needed = static_cast<uint64_t>(queued) + kSlack;
-      if (after > needed) first_ = std::min(written_, std::max(first_, after - needed));
-    }
+  int queued = 0;
+  // Not acknowledged yet, sent or not. A socket that cannot tell gives up nothing.
+  if (after - first_ > kept_.size() && confirmed_ && ioctl(stream_->fd(), SIOCOUTQ, &queued) == 0) {
+    const uint64_t needed = static_cast<uint64_t>(queued) + kSlack;
+    if (written_ > needed) first_ = std::max(first_, written_ - needed);
   }
-  if (after - first_ > kept_.size()) {
+  if (after - first_ <= kept_.size()) return bytes;
+  try {
     std::vector<char> more(std::bit_ceil(after - first_));
     for (uint64_t n = first_; n < written_;) {
       const size_t from = n % kept_.size(), to = n % more.size();
@@ -91,13 +95,18 @@ void ResumableStream::Keep(const iovec* parts, int count, size_t bytes) {
       n += part;
     }
     kept_ = std::move(more);
+  } catch (const std::bad_alloc&) {
+    return kept_.size() - static_cast<size_t>(written_ - first_);
   }
+  return bytes;
+}
+
+void ResumableStream::Keep(const iovec* parts, int count, size_t bytes) {
   for (int i = 0; i < count && bytes > 0; ++i) {
     const size_t part = std::min(bytes, parts[i].iov_len);
     Put(static_cast<const char*>(parts[i].iov_base), part);
     bytes -= part;
   }
-  sent_ = written_;
 }
 
 bool ResumableStream::FlushLocked() {
@@ -108,7 +117,8 @@ bool ResumableStream::FlushLocked() {
     const ssize_t n = stream_->Write(kept_.data() + at, part);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && IsUnreachable()) Lose();
-    if (n < 0) return false;
+    // A connection that has ended is found by the caller's next write or read.
+    if (n < 0) return suspended_at_ == Time{} && errno != EAGAIN && errno != EWOULDBLOCK;
     sent_ += static_cast<uint64_t>(n);
   }
   return true;
@@ -125,17 +135,54 @@ ssize_t ResumableStream::Write(const iovec* parts, int count) {
     errno = ETIMEDOUT;
     return -1;
   }
-  errno = EAGAIN;
   if (!FlushLocked()) {
-    if (suspended_at_ != Time{}) errno = EAGAIN;
+    if (count == 1 && parts[0].iov_len == 1 && written_ - first_ < kept_.size()) {
+      Keep(parts, count, 1);
+      return 1;
+    }
+    errno = EAGAIN;
     return -1;
   }
-  const ssize_t n = stream_->Write(parts, count);
-  if (n > 0) Keep(parts, count, static_cast<size_t>(n));
+  constexpr int kMostParts = 4;
+  iovec taken[kMostParts];
+  size_t wanted = 0;
+  count = std::min(count, kMostParts);
+  for (int i = 0; i < count; ++i) wanted += parts[i].iov_len;
+  size_t room = MakeRoom(wanted);
+  if (room == 0 && wanted > 0) {
+    errno = EAGAIN;
+    return -1;
+  }
+  for (int i = 0; i < count; ++i) {
+    taken[i] = {parts[i].iov_base, std::min(parts[i].iov_len, room)};
+    room -= taken[i].iov_len;
+  }
+  const ssize_t n = stream_->Write(taken, count);
+  if (n > 0) {
+    Keep(taken, count, static_cast<size_t>(n));
+    sent_ = written_;
+  }
   if (n < 0 && IsUnreachable()) {
     Lose();
     errno = EAGAIN;
   }
+  return n;
+}
+
+ssize_t ResumableStream::ReadConnection(void* to, size_t bytes) {
+  if (!confirmed_) {
+    char mark;
+    const ssize_t n = stream_->Read(&mark, 1);
+    if (n != 1) return n;
+    if (mark != kResumed) {
+      errno = EPROTO;
+      return -1;
+    }
+    confirmed_ = true;
+  }
+  if (bytes == 0) return 0;
+  const ssize_t n = stream_->Read(to, bytes);
+  if (n > 0) received_ += static_cast<uint64_t>(n);
   return n;
 }
 
@@ -151,11 +198,13 @@ ssize_t ResumableStream::Read(void* to, size_t bytes) {
     errno = failed_ ? ETIMEDOUT : EAGAIN;
     return -1;
   }
-  const ssize_t n = stream_->Read(to, bytes);
-  if (n > 0) received_ += static_cast<uint64_t>(n);
+  const ssize_t n = ReadConnection(to, bytes);
+  if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))) return n;
   if (n < 0 && IsUnreachable()) {
     Lose();
     errno = EAGAIN;
+  } else {
+    over_ = true;
   }
   return n;
 }
@@ -196,11 +245,10 @@ uint64_t ResumableStream::Drain(uint64_t attempt) {
   while (true) {
     const size_t before = pending_.size();
     pending_.resize(before + kPart);
-    const ssize_t n = stream_->Read(pending_.data() + before, kPart);
+    const ssize_t n = ReadConnection(pending_.data() + before, kPart);
     pending_.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
-    received_ += static_cast<uint64_t>(n);
   }
   stream_.reset();
   return received_;
@@ -214,11 +262,14 @@ void ResumableStream::Resume(uint64_t attempt, std::unique_ptr<Stream> next, uin
                                 ": what is kept begins with byte " + std::to_string(first_) + " of " +
                                 std::to_string(written_));
   }
+  // The new socket has room for it. Where it has failed already, the next attempt mends that.
+  [[maybe_unused]] const ssize_t n = next->Write(&kResumed, 1);
   poller_->Replace(fd(), next->fd());
   stream_ = std::move(next);
   first_ = sent_ = received;
+  confirmed_ = false;
   suspended_at_ = {};
-  rate_.at = {};
+  rate_ = {};
   poller_->TellResumed(fd());
 }
 
@@ -226,14 +277,26 @@ void ResumableStream::Fail(const std::string& why) {
   std::lock_guard lock(mutex_);
   if (failed_) return;
   Lose();
-  failed_ = true;
+  failed_ = over_ = true;
   why_ = why;
+  stream_.reset();  // tells the other end
   poller_->TellResumed(fd());
 }
 
 ResumableStream::Time ResumableStream::suspended_at() const {
   std::lock_guard lock(mutex_);
   return suspended_at_;
+}
+
+bool ResumableStream::over() const {
+  std::lock_guard lock(mutex_);
+  return over_;
+}
+
+bool ResumableStream::IsDelivered() const {
+  std::lock_guard lock(mutex_);
+  int queued = 0;
+  return suspended_at_ == Time{} && sent_ == written_ && (ioctl(fd(), SIOCOUTQ, &queued) != 0 || queued == 0);
 }
 
 bool ResumableStream::IsSilent(std::chrono::milliseconds limit) const {
@@ -258,7 +321,8 @@ bool ResumableStream::IsTrickling(Time now) {
   rate_.sending_us = sending_us;
   if (first) return false;
   rate_.best = std::max(rate_.best, rate);
-  const bool slow = sending && rate * kTrickle<rate_.best&& static_cast<double>(state.queued)> kTrickleS * rate;
+  const bool waits = static_cast<double>(state.queued) > kTrickleS * rate;
+  const bool slow = sending && waits && rate < rate_.best / kTrickle;
   return std::exchange(rate_.slow, slow) && slow;
 }
 

@@ -13,7 +13,9 @@
 //
 // Each end writes no more before the other one drains its old socket. So whatever the old path still delivers after
 // that is among the bytes that are kept. The request has a number, by which a message of an attempt that was given up,
-// and arrives late, is refused.
+// and arrives late, is refused. An attempt may fail at one end after the other one has resumed, and then the kernel
+// alone has what comes on that connection. Therefore the first byte that each end writes to it says that it has
+// resumed, and until that has come the other end gives up nothing that it keeps.
 #pragma once
 
 #include <chrono>
@@ -38,8 +40,8 @@ class ResumableStream final : public Stream {
   ResumableStream(std::unique_ptr<Stream> first, Poller* poller, std::function<void()> on_destroyed = nullptr);
   ~ResumableStream() override;
 
-  // While there is no connection these say EAGAIN. The poller's handler hears of the next one by OnResumed. An error
-  // that says that the path has failed ends the connection in this way, too.
+  // While there is no connection these say EAGAIN, but a single byte is always taken. The poller's handler hears of the
+  // next connection by OnResumed. An error that says that the path has failed ends the connection in this way, too.
   using Stream::Write;
   ssize_t Write(const iovec* parts, int count) override;
   ssize_t Read(void* to, size_t bytes) override;
@@ -60,6 +62,10 @@ class ResumableStream final : public Stream {
 
   // When the connection was lost or suspended; nothing (the epoch of the clock) while it works.
   Time suspended_at() const;
+  // Whether it has ended, since the peer has closed it or it has failed for good.
+  bool over() const;
+  // Whether the peer's kernel has all that was written.
+  bool IsDelivered() const;
   // Whether the peer's kernel has acknowledged nothing for `limit` of what was sent, and sent again.
   bool IsSilent(std::chrono::milliseconds limit) const;
   // Whether far less gets through than before, though there is more to send and the peer takes it. To be called
@@ -69,8 +75,11 @@ class ResumableStream final : public Stream {
  private:
   void Lose();
   bool FlushLocked();
+  // Makes room for so many bytes to be kept. Returns how many there is room for: fewer where there is no memory.
+  size_t MakeRoom(size_t bytes);
   void Keep(const iovec* parts, int count, size_t bytes);
   void Put(const char* data, size_t bytes);
+  ssize_t ReadConnection(void* to, size_t bytes);
   void CheckAttempt(uint64_t attempt) const;
   bool IsUnreachable() const;  // by errno
 
@@ -80,7 +89,8 @@ class ResumableStream final : public Stream {
   std::unique_ptr<Stream> stream_;  // null from Drain to Resume
   Time suspended_at_{};
   uint64_t attempt_ = 0;
-  bool failed_ = false;
+  bool failed_ = false, over_ = false;
+  bool confirmed_ = true;  // the peer has resumed on this connection
   std::string why_;
   // The byte with number n is at n modulo the size. Kept are those from `first_` to `written_`; those from `sent_` on
   // have not been written to this connection.

@@ -123,6 +123,7 @@ bool TcpRecvPump::Poll() {
 void TcpRecvPump::OnResumed() {
   std::lock_guard lock(mutex_);
   if (closed_) return;
+  stream_->Flush();  // what was said meanwhile
   poller_->Change(stream_->fd(), paused_ ? 0u : armed_ ? EPOLLIN : EPOLLRDHUP);
   if (!paused_) Read();
 }

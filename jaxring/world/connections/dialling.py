@@ -32,6 +32,10 @@ _DROPPED = (
 _REFUSED_S = 5.0
 
 
+class NotListeningError(JoinError):
+    """The peer has refused connections for so long that it has ended."""
+
+
 def connect(
     peer: ProcessInfo,
     own: int,
@@ -94,7 +98,7 @@ def connect(
         now = time.monotonic()
         refused_since = refused_since if refused else now
         if now - refused_since > _REFUSED_S:
-            raise JoinError(
+            raise NotListeningError(
                 f"{peer} does not listen any more, so it has ended: see its log for the cause. " + "; ".join(reasons)
             )
         if now + _RETRY_S >= deadline:
