@@ -76,18 +76,28 @@ def choose_among(
     A setting holds for every collective of a job. A collective that none of the allowed algorithms can run therefore
     runs with another one, and the reason says so. A setting never overrules a call's own ``algorithm`` or ``protocol``.
     """
-    names = (algorithm,) if algorithm else from_algorithms.only or (None,)
-    kinds = (protocol,) if protocol else from_protocols.only or (None,)
-    applied = [
-        f"{variable}={selection}"
-        for variable, selection, asked in (
-            ("JAXRING_ALGO", from_algorithms, algorithm),
-            ("JAXRING_PROTO", from_protocols, protocol),
-        )
-        if selection and asked is None
-    ]
+    if not _applied(from_algorithms, from_protocols, algorithm, protocol):
+        return pick(algorithm=algorithm, protocol=protocol)
+    try:
+        return choose_allowed(pick, from_algorithms, from_protocols, algorithm, protocol)
+    except ValueError as nothing:
+        free = pick(algorithm=algorithm, protocol=protocol)
+        return dataclasses.replace(free, why=f"{nothing}; {free.why}")
+
+
+def choose_allowed(
+    pick: Callable[..., Choice],
+    from_algorithms: Selection,
+    from_protocols: Selection,
+    algorithm: str | None,
+    protocol: str | None,
+) -> Choice:
+    """As `choose_among`, but raises ValueError where the settings allow nothing that serves."""
+    applied = _applied(from_algorithms, from_protocols, algorithm, protocol)
     if not applied:
         return pick(algorithm=algorithm, protocol=protocol)
+    names = (algorithm,) if algorithm else from_algorithms.only or (None,)
+    kinds = (protocol,) if protocol else from_protocols.only or (None,)
     best: Choice | None = None
     refusal = ""
     for name in names:
@@ -105,9 +115,15 @@ def choose_among(
                 continue
             if best is None or choice.candidates[0][1] < best.candidates[0][1]:
                 best = choice
-    setting = " and ".join(applied)
     if best is None:
-        free = pick(algorithm=algorithm, protocol=protocol)
-        return dataclasses.replace(free, why=f"{setting} leaves nothing that serves ({refusal}); {free.why}")
+        raise ValueError(f"{applied} leaves nothing that serves ({refusal})")
     # A choice among the names that a setting allows is no request for one of them.
-    return dataclasses.replace(best, asked=asked_for(algorithm, protocol), why=f"with {setting}, {best.why}")
+    return dataclasses.replace(best, asked=asked_for(algorithm, protocol), why=f"with {applied}, {best.why}")
+
+
+def _applied(from_algorithms: Selection, from_protocols: Selection, algorithm: str | None, protocol: str | None) -> str:
+    """The settings that hold for a call, in words; empty where there are none."""
+    settings = (("JAXRING_ALGO", from_algorithms, algorithm), ("JAXRING_PROTO", from_protocols, protocol))
+    return " and ".join(
+        f"{variable}={selection}" for variable, selection, asked in settings if selection and asked is None
+    )

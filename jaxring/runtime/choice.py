@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import jaxring._native as _native
 from jaxring.plan import tuner, user
-from jaxring.plan.choice import Choice, choose_among
+from jaxring.plan.choice import Choice, asked_for, choose_allowed, choose_among
 from jaxring.plan.profile_file import COMMODITY
 from jaxring.plan.schedule import Spec
 from jaxring.settings import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxring.plan.profile import Profile
     from jaxring.runtime.call import CallSpec
 
@@ -54,27 +56,36 @@ def choose(
             **wishes,
         )
 
-    def among(nbytes: int, algorithm: str | None) -> Choice:
-        return choose_among(
-            functools.partial(pick, nbytes),
-            settings().algo,
-            settings().proto,
-            algorithm,
-            spec.protocol or ("simple" if ragged and len(set(domains)) > 1 else None),
-        )
-
     nbytes = spec.operand_bytes(len(domains))
+    protocol = spec.protocol or ("simple" if ragged and len(set(domains)) > 1 else None)
     choice = _users_choice(collective, domains, spec, root)
-    if choice is None and spec.parts > 1 and spec.algorithm is None and spec.protocol is None:
-        # Chunks of a pipeline hide each other's latency: what counts is how fast all of them get through.
-        whole = among(nbytes * spec.parts, None)
-        why = f"as for {spec.parts} chunks at once, {whole.why}"
-        choice = dataclasses.replace(among(nbytes, whole.algorithm), asked=whole.asked, why=why)
-    elif choice is None:
-        choice = among(nbytes, spec.algorithm)
+    if choice is None and spec.parts > 1 and spec.algorithm is None:
+        choice = _chunks_choice(pick, nbytes, spec.parts, protocol)
+    if choice is None:
+        one = functools.partial(pick, nbytes)
+        choice = choose_among(one, settings().algo, settings().proto, spec.algorithm, protocol)
     if apart and choice.protocol == "memory":  # a message of a lone rank to itself
         choice = dataclasses.replace(choice, protocol="simple")
     return dataclasses.replace(choice, channels=1) if ragged or apart else choice
+
+
+def _chunks_choice(pick: Callable[..., Choice], nbytes: int, parts: int, protocol: str | None) -> Choice | None:
+    """The choice for each of ``parts`` chunks of ``nbytes``: by the algorithm that moves all of them fastest.
+
+    Chunks of a pipeline hide each other's latency, so what counts is how fast all of them get through. A protocol is
+    that of a chunk's size, since the settings' or the call's may serve a chunk but not all of them at once. None where
+    that protocol does not go with the algorithm.
+    """
+    whole = choose_among(functools.partial(pick, nbytes * parts), settings().algo)
+    try:
+        one = functools.partial(pick, nbytes)
+        each = choose_allowed(one, settings().algo, settings().proto, whole.algorithm, protocol)
+    except ValueError:
+        return None
+    why = f"as for {parts} chunks at once, {whole.why}"
+    if each.why != whole.why:
+        why += f"; for each of them, {each.why}"
+    return dataclasses.replace(each, asked=asked_for(None, protocol), why=why)
 
 
 def _users_choice(collective: str, domains: tuple[int, ...], spec: CallSpec, root: int) -> Choice | None:
