@@ -31,7 +31,8 @@ def reshard(x: Any, source: Any, target: Any, timeout: float | None) -> Any:
     """``x``, a traced array, from sharding ``source`` to ``target``; None: the one that its type says.
 
     TypeError inside `jax.shard_map`, for a sharding that is no NamedSharding or is not known, and for a dtype that
-    collectives do not have; ValueError for shardings over two meshes, and for one that does not divide the shape.
+    collectives do not have; ValueError for shardings over two meshes, for one that does not divide the shape, and for
+    one that leaves a dimension unconstrained.
     """
     if jax.sharding.get_abstract_mesh().manual_axes:
         raise TypeError(
@@ -54,6 +55,7 @@ def reshard(x: Any, source: Any, target: Any, timeout: float | None) -> Any:
     mesh = concrete[0] if concrete else target.mesh
     wire_dtypes.movable(_WHAT.removeprefix("jaxring."), x)
     for sharding in (source, target):
+        _axes(sharding.spec, x.ndim, mesh.axis_names)  # ValueError where a dimension is left to the partitioner
         sharding.shard_shape(x.shape)  # ValueError where it does not divide the shape
     x, back = wire_dtypes.on_the_wire(x)
     options = {"mesh": mesh, "source": source.spec, "target": target.spec, "timeout": timeout, "site": call_site()}

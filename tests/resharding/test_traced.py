@@ -235,6 +235,9 @@ def test_bad_calls():
     other = on(Mesh(AUTO.devices[::-1], AUTO.axis_names), P("a"))
     with pytest.raises(ValueError, match=r"inside jax\.jit both shardings must be over one mesh"):
         jax.jit(lambda v: jaxring.reshard(v, other, from_sharding=rows))(x)
+    for shardings in ((rows, on(AUTO, P(P.UNCONSTRAINED))), (on(AUTO, P(None, P.UNCONSTRAINED)), rows)):
+        with pytest.raises(ValueError, match=r"jaxring\.reshard: P.* must say of each dimension which axes shard it"):
+            jax.jit(lambda v, to=shardings[1], by=shardings[0]: jaxring.reshard(v, to, from_sharding=by))(x)
     single = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     with pytest.raises(TypeError, match=r"must be a jax\.sharding\.NamedSharding, not SingleDevice"):
         jax.jit(lambda v: jaxring.reshard(v, single, from_sharding=rows))(x)
