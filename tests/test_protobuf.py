@@ -125,6 +125,17 @@ def test_what_is_no_message_is_refused_whatever_is_asked_for(data, error):
             ask()
 
 
+def test_a_field_with_other_parts_is_refused():
+    for field in ((), (1,), (1, 2, 3)):
+        with pytest.raises(ValueError, match=r"a field is \(number, value\)"):
+            Message.of(field)  # type: ignore[arg-type]
+    message = Message.of((1, 5))
+    for parts in ((), (1, 0), (1, 0, 5, 5)):
+        with pytest.raises(ValueError, match=r"a field is \(number, wire type, value\)"):
+            message.fields = [parts]  # type: ignore[list-item]
+    assert message.fields == [(1, 0, 5)]
+
+
 def test_what_is_no_value_of_a_field_is_refused():
     with pytest.raises(AttributeError):
         Message.of((1, 1.5))  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ nb::list Fields(const nb::bytes& data) {
 }
 
 // The methods below read a message to its end also where they have found what they look for: so a broken one is
-// noticed.
+// noticed. Only Holding does not, since it goes through whole modules and most have nothing to find.
 
 int64_t Number(const nb::bytes& data, uint64_t number, int64_t missing) {
   bool found = false;
@@ -173,10 +173,17 @@ void AppendField(std::string& to, uint64_t number, nb::handle value) {
   AppendBytes(to, {bytes.c_str(), bytes.size()});
 }
 
+// A field that Python gives as a tuple. The size is checked here, since nanobind does not check a tuple's index.
+nb::tuple Parts(nb::handle field, size_t size, const char* names) {
+  const nb::tuple parts = nb::cast<nb::tuple>(field);
+  if (parts.size() != size) throw std::invalid_argument(std::string("a field is ") + names);
+  return parts;
+}
+
 nb::bytes Of(const nb::tuple& fields) {
   std::string message;
   for (const nb::handle each : fields) {
-    const nb::tuple field = nb::cast<nb::tuple>(each);
+    const nb::tuple field = Parts(each, 2, "(number, value)");
     AppendField(message, nb::cast<uint64_t>(field[0]), field[1]);
   }
   return Bytes(message);
@@ -188,34 +195,57 @@ nb::bytes Packed(const nb::list& numbers) {
   return Bytes(packed);
 }
 
-// The message with something else in place of its fields of that number.
-template <typename Append>
-nb::bytes Replaced(const nb::bytes& data, uint64_t number, bool all, const Append& append) {
-  std::string message;
-  message.reserve(data.size() + data.size() / 4 + 64);
+// The pieces one after another. They are copied once: a module with constants has hundreds of MB.
+nb::bytes Joined(const std::vector<std::string_view>& pieces) {
+  size_t size = 0;
+  for (const std::string_view piece : pieces) size += piece.size();
+  const nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+  if (!bytes.is_valid()) throw nb::python_error();
+  char* at = PyBytes_AsString(bytes.ptr());
+  for (const std::string_view piece : pieces) at = std::copy(piece.begin(), piece.end(), at);
+  return nb::borrow<nb::bytes>(bytes);
+}
+
+// The message with these pieces in place of its first field of that number, or of all of them.
+nb::bytes Replaced(const nb::bytes& data, uint64_t number, bool all, const std::vector<std::string_view>& with) {
+  std::vector<std::string_view> pieces;
   bool found = false;
   Field field;
   Reader reader(data);
   for (std::string_view before = reader.rest(); reader.Next(field); before = reader.rest()) {
     if (field.number != number || (found && !all)) {
-      message.append(before.substr(0, before.size() - reader.rest().size()));
+      pieces.push_back(before.substr(0, before.size() - reader.rest().size()));
     } else if (!found) {
-      append(message);
+      pieces.insert(pieces.end(), with.begin(), with.end());
       found = true;
     }
   }
-  if (!found) append(message);
-  return Bytes(message);
+  if (!found) pieces.insert(pieces.end(), with.begin(), with.end());
+  return Joined(pieces);
 }
 
 nb::bytes Put(const nb::bytes& data, uint64_t number, nb::handle value) {
-  return Replaced(data, number, false, [&](std::string& message) { AppendField(message, number, value); });
+  std::string field;
+  AppendField(field, number, value);
+  return Replaced(data, number, false, {field});
 }
 
-nb::bytes PutAll(const nb::bytes& data, uint64_t number, const nb::list& values) {
-  return Replaced(data, number, true, [&](std::string& message) {
-    for (const nb::handle value : values) AppendField(message, number, value);
-  });
+nb::bytes PutAll(const nb::bytes& data, uint64_t number, const std::vector<nb::bytes>& values) {
+  std::string heads;
+  std::vector<size_t> ends;
+  for (const nb::bytes& value : values) {
+    AppendVarint(heads, number << 3 | kBytes);
+    AppendVarint(heads, value.size());
+    ends.push_back(heads.size());
+  }
+  std::vector<std::string_view> pieces;
+  size_t begin = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    pieces.push_back(std::string_view(heads).substr(begin, ends[i] - begin));
+    pieces.emplace_back(values[i].c_str(), values[i].size());
+    begin = ends[i];
+  }
+  return Replaced(data, number, true, pieces);
 }
 
 nb::list Select(const nb::bytes& data, const std::vector<uint64_t>& numbers) {
@@ -232,7 +262,7 @@ nb::list Select(const nb::bytes& data, const std::vector<uint64_t>& numbers) {
 nb::bytes EncodedMessage(const nb::list& fields) {
   std::string message;
   for (const nb::handle each : fields) {
-    const nb::tuple field = nb::cast<nb::tuple>(each);
+    const nb::tuple field = Parts(each, 3, "(number, wire type, value)");
     const auto number = nb::cast<uint64_t>(field[0]);
     const auto wire = nb::cast<uint64_t>(field[1]);
     if (wire == kVarint || wire == kBytes) {
