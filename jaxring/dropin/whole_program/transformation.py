@@ -97,16 +97,18 @@ def _transformed(module: Module, positions: list[int]) -> bytes | None:
             "this jaxlib forgets what a program donates when jaxring.install(whole_program=True) has changed the "
             "program: results are right, and donated arrays stay alive. From jaxlib 0.11 on they do not."
         )
-    calls.done()
-    return module.written()
+    data = module.written()
+    calls.done()  # last: the runtime would wait for the calls of a module that could not be written
+    return data
 
 
 @contextlib.contextmanager
 def _without_collector() -> Iterator[None]:
-    """Stops Python's collector of cycles meanwhile.
+    """Stops Python's collector of cycles meanwhile, in the whole process.
 
     The thousands of small objects that are made of a module hold no cycles and are gone at the end. Their number would
-    start collections, of which one that visits all objects of the process takes longer than all of the rewriting.
+    start collections, of which one that visits all objects of the process takes longer than all of the rewriting. Where
+    another thread stops the collector meanwhile, for a purpose of its own, it runs again at the end.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -95,6 +95,22 @@ def test_a_failure_leaves_the_module_alone_and_is_warned_of_once(monkeypatch, ca
     assert "ZeroDivisionError: jit" in caplog.text
 
 
+def test_the_runtime_is_told_of_no_call_of_a_module_that_cannot_be_written(monkeypatch):
+    def fails(module):
+        raise MemoryError
+
+    told = []
+    monkeypatch.setattr(transformation.Module, "written", fails)
+    monkeypatch.setattr(transformation.Calls, "done", lambda calls: told.append(calls))
+    monkeypatch.setattr(transformation, "_warned", set())
+    f, x = program()
+    expected = f(x)
+    with jaxring.installed(whole_program=True):
+        np.testing.assert_array_equal(f(x), expected)
+    assert len(transformation._warned) == 1
+    assert not told
+
+
 def test_modules_without_collectives_are_not_parsed(monkeypatch):
     def parsed(data):
         raise AssertionError(data)
@@ -118,6 +134,7 @@ def test_the_collector_is_as_it_was_after_a_module(monkeypatch, on):
         raise ZeroDivisionError
 
     monkeypatch.setattr(transformation, "_transformed", fails)
+    monkeypatch.setattr(transformation, "_warned", set())
     was_on = gc.isenabled()
     (gc.enable if on else gc.disable)()
     try:
