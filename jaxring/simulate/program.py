@@ -30,9 +30,9 @@ class Op(NamedTuple):
     """A step. ``recv``, ``send``: connections. ``memory``: (from rank, to rank) of data that crosses by memory.
 
     ``length``: the index of its chunk's length in `Sizes`. ``send_width``: bytes per element of the chunk in a message.
-    ``memory_width``: those that cross with each pair of ``memory``, where wider values have several pairs: an epilogue
-    may write a result of another width than what is read. ``read_width``: bytes that it reads per element, from all
-    sources together.
+    ``memory_width``: bytes per element that each entry of ``memory`` stands for. A pair whose values are wider, as an
+    epilogue may write them, has several entries. ``read_width``: bytes that it reads per element, from all sources
+    together.
 
     Most steps of a lane are equal in all this, and are one object: a lane may have millions of them.
     """
