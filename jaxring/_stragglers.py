@@ -55,9 +55,8 @@ class Execution(NamedTuple):
 class Sample(NamedTuple):
     """What a process has spent up to ``at`` (ns by the shared clock): CPU time, and time in which its threads were
     ready to run and had no CPU. ``link_bytes`` in ``link_ns``: what its slowest busy connection, to process
-    ``link_peer``, carried since the sample before (-1: there was none). ``resumable``: of the
-    connections that it has dialled, those that can go on over another path; ``detours``: those that do so now, or are
-    lost."""
+    ``link_peer``, carried since the sample before (-1: there was none). ``resumable``: how many of the connections that
+    it has dialled can go on over another path; ``detours``: how many of them are on another path now, or are lost."""
 
     at: int
     cpu: int
@@ -111,19 +110,24 @@ def find(
         if len(execution.arrivals) > 1:
             by_call[execution.call].append(execution)
     found: dict[str, Straggler] = {}
+    # Where a process has no CPU, the connections to it and from it are slow, too: not so where it computes more.
+    without_cpu: set[str] = set()
     for call, of_call in by_call.items():
-        for straggler in _late(call, of_call, samples):
+        for straggler, lacks_cpu in _late(call, of_call, samples):
+            if lacks_cpu:
+                without_cpu.add(straggler.process)
             known = found.get(straggler.process)
             if known is None or straggler.late_us > known.late_us:
                 found[straggler.process] = straggler
-    # Where a process has no CPU, the connections to it and from it are slow, too.
-    without_cpu = {name for name, straggler in found.items() if straggler.cause == "compute"}
     for straggler in _slow_links(by_call, samples, hosts or {}, without_cpu):
         found.setdefault(straggler.process, straggler)
     return sorted(found.values(), key=lambda each: -each.late_us)
 
 
-def _late(call: str, executions: Sequence[Execution], samples: Mapping[str, Sequence[Sample]]) -> Iterable[Straggler]:
+def _late(
+    call: str, executions: Sequence[Execution], samples: Mapping[str, Sequence[Sample]]
+) -> Iterable[tuple[Straggler, bool]]:
+    """Those that come late to the call, and whether each is late for lack of a CPU."""
     last = executions[-WINDOW:]
     if len(last) < FEWEST:
         return
@@ -142,10 +146,11 @@ def _late(call: str, executions: Sequence[Execution], samples: Mapping[str, Sequ
         if len(over) < _SHARE * len(mine):
             continue
         since = _since(lateness, limit)
-        cause, why = _cause(name, begins[-len(last)], begins[-1], sum(mine), samples)
+        cause, why, lacks_cpu = _cause(name, begins[-len(last)], begins[-1], sum(mine), samples)
         mean = statistics.fmean(over)
         seconds = (begins[-1] - since) / _NS
-        yield Straggler(name, call, cause, why, mean / 1e3, error / 1e3, len(over), len(mine), seconds)
+        straggler = Straggler(name, call, cause, why, mean / 1e3, error / 1e3, len(over), len(mine), seconds)
+        yield straggler, lacks_cpu
 
 
 def _period(executions: Sequence[Execution]) -> tuple[float, float]:
@@ -183,11 +188,14 @@ def _since(lateness: Sequence[tuple[int, int | None]], limit: float) -> int:
     return since
 
 
-def _cause(name: str, begin: int, end: int, late: int, samples: Mapping[str, Sequence[Sample]]) -> tuple[str, str]:
+def _cause(
+    name: str, begin: int, end: int, late: int, samples: Mapping[str, Sequence[Sample]]
+) -> tuple[str, str, bool]:
+    """The cause, the sentence that says why, and whether it is the lack of a CPU."""
     rates = {who: rate for who, of_it in samples.items() if (rate := _rates(of_it, begin, end)) is not None}
     others = [rate for who, rate in rates.items() if who != name]
     if name not in rates or not others or end <= begin:
-        return "unknown", "there are no samples of what it did."
+        return "unknown", "there are no samples of what it did.", False
     missing = late / (end - begin)
     usual = [_lower_median([rate[i] for rate in others]) for i in (0, 1)]
     cpu, delayed = (max(0.0, rates[name][i] - usual[i]) for i in (0, 1))
@@ -195,19 +203,20 @@ def _cause(name: str, begin: int, end: int, late: int, samples: Mapping[str, Seq
     if rates[name][1] < _MORE_DELAYED * usual[1]:
         delayed = 0.0
     if cpu + delayed < _EXPLAINED * missing:
-        return "input", (
+        why = (
             "it sleeps outside of collectives, as where it waits for input, a lock or a disk: in each second it has "
             f"used {cpu:.2f} s of a CPU more than the others, and its threads have waited {delayed:.2f} s longer for "
             "one."
         )
+        return "input", why, False
     if delayed > cpu:
-        return "compute", (
+        why = (
             f"in each second its threads, together, have waited {delayed:.2f} s longer for a CPU than those of the "
             "others: it has a CPU quota, or shares its CPUs with other programs."
         )
-    return "compute", (
-        f"in each second it has used {cpu:.2f} s of a CPU more than the others: it has more to compute, or is slower."
-    )
+        return "compute", why, True
+    why = f"in each second it has used {cpu:.2f} s of a CPU more than the others: it has more to compute, or is slower."
+    return "compute", why, False
 
 
 def _rates(samples: Sequence[Sample], begin: int, end: int) -> tuple[float, float] | None:

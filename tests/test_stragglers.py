@@ -127,13 +127,21 @@ def test_three_at_once_are_named_each_with_its_cause():
         "process 1": (2, 5_000_000, 450 * MS),
         "process 2": (0, 5_000_000, 40 * MS),
         "process 3": (1, 5_000_000, 480 * MS),
-        "process 4": (0, 5_000_000, 5 * MS),
     }
     given = executions(20, late, noise=5 * MS, period=1000 * MS)
     spent = samples(delayed={"process 1": 0.9}, link=link, until=20_000 * MS)
     spent["process 4"] = [each._replace(link_peer=0, link_ns=5 * MS) for each in spent["process 0"]]
     found = {each.process: each.cause for each in find(given, spent)}
     assert found == {"process 0": "input", "process 1": "compute", "process 2": "network"}
+
+
+def test_a_slow_connection_to_one_that_computes_more_is_named():
+    link = {name: ((p + 1) % 4, 5_000_000, 5 * MS) for p, name in enumerate(PROCESSES)}
+    link["process 0"] = (1, 5_000_000, 400 * MS)
+    given = executions(20, {"process 1": 300 * MS}, period=1000 * MS)
+    spent = samples(cpu={"process 1": 0.9}, link=link, until=20_000 * MS)
+    found = {each.process: each.cause for each in find(given, spent)}
+    assert found == {"process 1": "compute", "process 0": "network"}
 
 
 def test_one_that_is_very_late_names_nobody_else():
