@@ -186,7 +186,8 @@ def _outcome(
         for p in wish["gone"]:
             since.setdefault(p, now)
     coming = {p: wish for p, wish in ready.items() if p in current.processes and wish["kind"] == kind}
-    expected = [p for p in current.processes if p not in coming and now - since.get(p, now) <= _GRACE_S]
+    # Who has called for the other kind was started again (others fail above), and waits for the next epoch.
+    expected = [p for p in current.processes if p not in ready and now - since.get(p, now) <= _GRACE_S]
     return None if expected and not late else _members(coming)
 
 

@@ -76,6 +76,17 @@ def test_a_restarted_process_that_is_early_waits_until_the_others_have_shrunk(ca
     assert [c.result(60) for c in [*calls, back]] == [Membership(2, 3, (0, 1, 2))] * 3
 
 
+def test_who_shrinks_does_not_wait_for_a_restarted_member_that_rebuilds_again(call):
+    # The agreement on epoch 1 took process 2 in, but could not be entered, since process 1 was lost.
+    agreed = Membership(1, 3, (0, 1, 2))
+    back = call(2, REBUILD, current=agreed, token="second start", fresh=True)
+    zero = call(0, SHRINK, current=agreed, gone=[1], timeout_s=90.0)
+    assert zero.result(60) == Membership(2, 3, (0,))
+    lost = call(1, REBUILD, current=agreed, token="third start", fresh=True)
+    zero = call(0, REBUILD, current=Membership(2, 3, (0,)))
+    assert [c.result(60) for c in [zero, lost, back]] == [Membership(3, 3, (0, 1, 2))] * 3
+
+
 def test_a_decision_for_an_earlier_start_is_not_for_this_one(call):
     for c in [call(p, REBUILD) for p in range(3)]:
         c.result(60)
