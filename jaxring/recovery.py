@@ -75,8 +75,9 @@ def rebuild(timeout: float | None = None, *, size: int | None = None, coordinato
 
     Every process calls it, a restarted one before its first collective. It returns when all have called; compiled
     programs stay valid and are planned again. JoinError where a process does not call within ``timeout`` seconds
-    (default: the longer of JAXRING_TIMEOUT and JAXRING_JOIN_TIMEOUT): collectives then fail until another call of this
-    or of `shrink` succeeds. JaxringError in a process that has run collectives on a GPU.
+    (default: the longer of JAXRING_TIMEOUT and JAXRING_JOIN_TIMEOUT), or has ended or not come after all had agreed:
+    collectives then fail until another call succeeds, of this or of `shrink`, for which all call the same function.
+    JaxringError in a process that has run collectives on a GPU.
 
     With ``size`` the job goes on as one of that many processes, more or fewer than before: all living processes call it
     with the same arguments, are numbered anew in their order, and begin a new `jax.distributed` whose coordinator is
@@ -98,7 +99,7 @@ def shrink(timeout: float | None = None) -> Membership:
 
     All of them call it. A process that is known to have ended is not waited for. One that does not call within
     ``timeout`` seconds (default: JAXRING_JOIN_TIMEOUT) is left out, and gets a JoinError when it calls. Other errors
-    are those of `rebuild`.
+    are those of `rebuild`, also the JoinError where a process ends after all had agreed.
     """
     return _renew(SHRINK, _seconds("shrink", timeout, settings().join_timeout))
 

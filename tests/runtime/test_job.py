@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import types
 
 import pytest
@@ -49,7 +50,7 @@ def made(monkeypatch):
 def test_a_member_that_ended_after_it_agreed_is_not_waited_for_until_the_deadline(made, monkeypatch):
     monkeypatch.setattr(jobs, "_GRACE_S", 0.0)
     with pytest.raises(JoinError, match="Process 1 has ended while the job was formed anew: try again"):
-        made(None).enter(SECOND, float("inf"), lambda: [1, 2])
+        made(None).enter(SECOND, time.monotonic() + 5, lambda: [1, 2])
 
 
 def test_a_member_that_was_reported_to_have_ended_may_come(made):
