@@ -64,9 +64,9 @@ def run(seed: int, folder: pathlib.Path) -> None:
         ports = [stack.enter_context(coordinator_port()) for _ in range(plan.rounds[-1].job + 1)]
         job = stack.enter_context(Job(folder))
         started = _start_all(plan, job, folder, [f"127.0.0.1:{port}" for port in ports])
+        results = job.wait(0)
         about = f"{plan}\n{job}"
         assert len(started) == len(plan.starts), about
-        results = job.wait(0)
     ends = {}
     for start, index in started.items():
         result, lives = results[index], plan.starts[start].dies < 0

@@ -113,7 +113,6 @@ class Member:
         # Whether somebody has yet to be killed in this round, as far as is known.
         self.pending, self.armed = False, False
         self.left = False
-        self.epoch = -1
         self.x = elastic_plan.rows()
 
     def begin(self) -> None:
@@ -156,12 +155,12 @@ class Member:
             return False
         return self.start.begin == self.round or self.step >= self.plan.rounds[self.round].step
 
-    def doomed_at(self, moment: str) -> bool:
-        """Has this process killed if it is to die here; whether it will be."""
+    def doomed_at(self, moment: str) -> None:
+        """Has this process killed if it is to die here."""
         if self.armed:
             self.wait_for_the_end()
         if not self.doomed() or self.start.moment != moment:
-            return False
+            return
         log(f"dies at {moment!r}")
         if moment in ("before", "leave"):
             die()
@@ -169,7 +168,6 @@ class Member:
         timer.daemon = True
         timer.start()
         self.armed = True
-        return True
 
     def wait_for_the_end(self) -> NoReturn:
         time.sleep(LIMIT_S)
@@ -221,6 +219,7 @@ class Member:
                 return
             self.shrink()
         self.job, self.programs = round_.job, Programs()
+        Beside.epoch = (-1, -1)  # the next job's are counted anew, so its first one may look like the last one
         self.settle()
 
     def come_back(self, round_: elastic_plan.Round) -> None:
@@ -262,6 +261,10 @@ class Member:
             log(f"step {self.step} fails: {str(error)[:300]}")
             ok = False
         ok &= beside.ended_well()
+        lives = all(start.dies != self.round for start in self.plan.starts)
+        assert not (lives and beside.error), (
+            f"communicator fails though nobody dies in round {self.round}: {beside.error}"
+        )
         if ok:
             n = len(live)
             alike(big, n * (n + 1) / 2, "sum")

@@ -11,6 +11,7 @@ from tests.recovery import elastic
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3 * elastic.LIMIT_S)  # the job, and that of its last members, whose end says what they have done
 @pytest.mark.multiprocess
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("seed", [1, 4, 5, 6])
