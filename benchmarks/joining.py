@@ -26,6 +26,8 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from benchmarks import namespaces, turns
+from jaxring.bench.hosts import bytes_per_second
+from jaxring.errors import JaxringError
 from jaxring.settings.sizes import shown, size
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 WIRE, JOINING = "a TCP connection", "jaxring.rebuild and the state"
 _PORT = 19310
+# For all but the transfers, s.
+_LIMIT_S = 600.0
 # A step sums so many float32.
 _GRADIENTS = 1 << 16
 
@@ -40,6 +44,15 @@ _GRADIENTS = 1 << 16
 def state_of(nbytes: int) -> np.ndarray:
     """What the first process has and the last one gets."""
     return np.random.default_rng(5).integers(0, 1 << 32, nbytes // 4, np.uint32)
+
+
+def receive(connection: socket.socket, into: memoryview) -> None:
+    """Fills ``into``. ConnectionError where the sender ends before."""
+    while into:
+        came = connection.recv_into(into)
+        if not came:
+            raise ConnectionError(f"The first process has ended its connection {len(into)} bytes before the end.")
+        into = into[came:]
 
 
 def by_socket(state: np.ndarray, got: np.ndarray, address: str) -> float:
@@ -64,9 +77,7 @@ def by_socket(state: np.ndarray, got: np.ndarray, address: str) -> float:
                 raise
             time.sleep(0.01)
     with connection:
-        view = got.data.cast("B")
-        while view:
-            view = view[connection.recv_into(view) :]
+        receive(connection, got.data.cast("B"))
         took = time.perf_counter() - begun
         connection.sendall(b".")
     return took
@@ -158,8 +169,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--iters", type=int, default=5, help="turns that count (default: 5)")
     namespaces.add_arguments(parser, rate="1gbit", hosts=3)
     arguments = parser.parse_args(argv)
+    if arguments.hosts < 2:
+        parser.error("--hosts: two at least, the first has the state and the last one gets it")
+    try:
+        transfer_s = arguments.bytes / bytes_per_second(arguments.rate)
+    except JaxringError as error:
+        parser.error(f"--rate: {error}")
     os.environ.setdefault("JAXRING_CHECKSUM", "1")
-    status = namespaces.run_or_join("benchmarks.joining", arguments, argv)
+    # Both ways in each turn, and one before: three times as long on a busy machine.
+    limit_s = _LIMIT_S + 3 * (2 * arguments.iters + 1) * transfer_s
+    status = namespaces.run_or_join("benchmarks.joining", arguments, argv, limit_s)
     if status is not None:
         return status
     return measure(arguments.bytes, arguments.iters, os.environ["JAX_COORDINATOR_ADDRESS"].partition(":")[0])

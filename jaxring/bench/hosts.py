@@ -51,8 +51,8 @@ class Hosts:
     def __init__(self, count: int, networks: int = 1, rate: str = "", congestion: str = "") -> None:
         if count < 1 or not 1 <= networks <= 26:
             raise JaxringError(f"{count} hosts with {networks} networks cannot be made: give 1 or more, with 1 to 26.")
-        if rate and not re.fullmatch(r"[0-9]{1,6}(kbit|mbit|gbit)", rate):
-            raise JaxringError(f"{rate!r} is not a rate; rates are like 100mbit or 1gbit.")
+        if rate:
+            bytes_per_second(rate)
         self.tag = uuid.uuid4().hex[:6]
         self.names = [f"jx{self.tag}h{i}" for i in range(count)]
         self._networks, self._rate, self._congestion = networks, rate, congestion
@@ -98,10 +98,10 @@ class Hosts:
     @property
     def bucket_s(self) -> float:
         """Seconds of traffic that a link which was idle passes at the machine's speed, before the rate applies."""
-        return max(_BUCKET_S, _SEGMENT_BYTES / _bytes_per_second(self._rate)) if self._rate else 0.0
+        return max(_BUCKET_S, _SEGMENT_BYTES / bytes_per_second(self._rate)) if self._rate else 0.0
 
     def _shape(self, name: str, device: str, rate: str, how: str) -> None:
-        burst = max(_SEGMENT_BYTES, round(_BUCKET_S * _bytes_per_second(rate)))
+        burst = max(_SEGMENT_BYTES, round(_BUCKET_S * bytes_per_second(rate)))
         shape = ["tbf", "rate", rate, "burst", str(burst), "latency", "50ms"]
         done = subprocess.run(
             ["tc", "-n", name, "qdisc", how, "dev", device, "root", *shape],
@@ -204,6 +204,9 @@ class Hosts:
             server.wait()
 
 
-def _bytes_per_second(rate: str) -> float:
-    number, unit = re.findall(r"[0-9]+|[a-z]+", rate)
+def bytes_per_second(rate: str) -> float:
+    """Of a rate as `tc` writes it, such as "1gbit". JaxringError where it is none."""
+    if not (found := re.fullmatch(r"([0-9]{1,6})(kbit|mbit|gbit)", rate)) or not int(found[1]):
+        raise JaxringError(f"{rate!r} is not a rate; rates are like 100mbit or 1gbit.")
+    number, unit = found.groups()
     return int(number) * _UNITS[unit] / 8

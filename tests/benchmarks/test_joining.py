@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from benchmarks import joining
 from tests import ROOT
 from tests.hosts.hosts_netns import hosts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["--hosts", "1"], "two at least"), (["--rate", "0mbit"], "'0mbit' is not a rate")]
+)
+def test_what_cannot_be_measured_is_said_before_anything_starts(arguments, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        joining.main(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_sender_that_ends_early_ends_the_receiver():
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(b"123")
+        with pytest.raises(ConnectionError, match="5 bytes before the end"):
+            joining.receive(ours, memoryview(bytearray(8)))
 
 
 @pytest.mark.netns
