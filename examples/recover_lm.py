@@ -11,6 +11,7 @@ undisturbed. The last losses differ by rounding only, since the rows were added 
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
@@ -153,15 +154,18 @@ def lose_one(training: Training, kill_at: int, wait_at: int) -> None:
     changed(training, "are all back")
 
 
-def grow(training: Training) -> subprocess.Popen[bytes] | None:
-    """The job goes on with one more process, which process 0 starts and returns."""
+def grow(training: Training, stack: contextlib.ExitStack) -> subprocess.Popen[bytes] | None:
+    """The job goes on with one more process, which process 0 starts and returns. It does not outlive the stack."""
     started, size = None, jax.process_count() + 1
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1] if jax.process_index() == 0 else 1 << 16
+    port = 1 << 16
+    if jax.process_index() == 0:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
     coordinator = f"127.0.0.1:{training.programs.agree(port)}"
     if jax.process_index() == 0:
         command = [sys.executable, *sys.argv, "--join", coordinator, "--size", str(size)]
-        started = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        started = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        stack.callback(started.kill)  # has no effect on one that has ended
     jaxring.rebuild(size=size, coordinator=coordinator)
     training.move(Programs(training.settings))
     changed(training, "make a larger job")
@@ -179,6 +183,12 @@ def main() -> int:
     parser.add_argument("--join", help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        return run(args, stack)
+
+
+def run(args: argparse.Namespace, stack: contextlib.ExitStack) -> int:
+    """The exit status. What it starts ends with the stack."""
     settings = Settings(args.steps, config=model.Config(width=args.width, layers=args.layers))
     corpus = Corpus(limit_bytes=4 << 20)
     if args.join:
@@ -193,7 +203,7 @@ def main() -> int:
             lose_one(training, args.steps // 4, args.steps // 2)
         training.hand_over()
         train(training, 3 * args.steps // 4)
-        started = grow(training)
+        started = grow(training, stack)
     training.hand_over()
     train(training, args.steps)
 
