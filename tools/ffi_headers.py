@@ -6,6 +6,7 @@ own folder is printed; otherwise the headers (and nothing else) are taken from t
 usage: python tools/ffi_headers.py CACHE
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 PREFIX = "jaxlib/include/"
+MAIN = "xla/ffi/api/ffi.h"
 
 
 def pinned_version() -> str:
@@ -27,16 +29,24 @@ def pinned_version() -> str:
 
 
 def unpack(version: str, folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as download:
+    """Makes the folder, which is complete from when it is there: builds beside each other may want it at once."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as download, tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+        made = Path(beside) / folder.name
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", download]
         subprocess.run([*command, "--disable-pip-version-check", f"jaxlib=={version}"], check=True, stdout=sys.stderr)
         (wheel,) = Path(download).glob("jaxlib-*.whl")
         with zipfile.ZipFile(wheel) as archive:
             for name in archive.namelist():
                 if name.startswith(PREFIX + "xla/ffi/"):
-                    target = folder / name.removeprefix(PREFIX)
+                    target = made / name.removeprefix(PREFIX)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(archive.read(name))
+        try:
+            os.rename(made, folder)
+        except OSError:
+            if not (folder / MAIN).exists():  # otherwise another build was first
+                raise
 
 
 def main() -> None:
@@ -45,7 +55,7 @@ def main() -> None:
         print(Path(str(metadata.distribution("jaxlib").locate_file("jaxlib"))) / "include")
         return
     folder = Path(sys.argv[1]).resolve() / f"jaxlib-{version}"
-    if not (folder / "xla/ffi/api/ffi.h").exists():
+    if not (folder / MAIN).exists():
         unpack(version, folder)
     print(folder)
 

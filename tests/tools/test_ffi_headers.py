@@ -1,0 +1,39 @@
+"""The headers of the pinned jaxlib, which builds beside each other may want at once."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pathlib
+import subprocess
+import threading
+import zipfile
+
+from tools import ffi_headers
+
+HEADERS = ["xla/ffi/api/ffi.h", "xla/ffi/api/api.h", "xla/ffi/api/c_api.h"]
+
+
+def test_a_folder_of_headers_is_complete_from_when_it_is_there(tmp_path, monkeypatch):
+    folder, both = tmp_path / "headers" / "jaxlib-1.2", threading.Barrier(2)
+    read, seen = zipfile.ZipFile.read, []
+
+    def download(command, **_):
+        wheel = pathlib.Path(command[command.index("-d") + 1]) / "jaxlib-1.2-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for name in [*HEADERS, "xla/other.h"]:
+                archive.writestr(ffi_headers.PREFIX + name, f"// {name}")
+
+    def read_and_look(archive, name):
+        both.wait(20)
+        seen.append(folder.exists() and not all((folder / each).exists() for each in HEADERS))
+        both.wait(20)
+        return read(archive, name)
+
+    monkeypatch.setattr(subprocess, "run", download)
+    monkeypatch.setattr(zipfile.ZipFile, "read", read_and_look)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for made in [pool.submit(ffi_headers.unpack, "1.2", folder) for _ in range(2)]:
+            made.result(60)
+    assert seen == [False] * 6
+    assert sorted(str(each.relative_to(folder)) for each in folder.rglob("*.h")) == sorted(HEADERS)
+    assert [each.name for each in folder.parent.iterdir()] == [folder.name]
