@@ -6,7 +6,6 @@ own folder is printed; otherwise the headers (and nothing else) are taken from t
 usage: python tools/ffi_headers.py CACHE
 """
 
-import os
 import re
 import subprocess
 import sys
@@ -43,7 +42,7 @@ def unpack(version: str, folder: Path) -> None:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(archive.read(name))
         try:
-            os.rename(made, folder)
+            made.rename(folder)
         except OSError:
             if not (folder / MAIN).exists():  # otherwise another build was first
                 raise
