@@ -140,6 +140,8 @@ native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
 	$(SAY) "native tests"
 	@cmake --build $(BUILD) --target native_tests
 	@ctest -j $$(($(JOBS) + 2)) --test-dir $(BUILD) -LE ptx --output-on-failure --no-tests=error
+	@if ctest --test-dir $(BUILD) -N -R '^kernels_without_avx$$' | grep -x 'Total Tests: 0' >/dev/null; then \
+	  echo "Without the test on a CPU without AVX: it needs x86-64 and qemu-x86_64 (Debian: qemu-user)."; fi
 
 test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iWARP, in a guest (RDMA_ARGS=--short, --flow, --measure)
 	$(SAY) "RDMA tests"
