@@ -108,7 +108,7 @@ def program(code: str) -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("JAXRING_")}
     ended = subprocess.run(
         [sys.executable, "-c", code],
-        env=inherited | {"JAX_PLATFORMS": "cpu"},
+        env=inherited | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"},
         capture_output=True,
         text=True,
         timeout=120,
