@@ -76,7 +76,8 @@ def describe(
     others = "".join(f"; {_processes(processes)} by {way}" for way, processes in sorted(by_way.items()))
     if lacking:
         first = min(lacking)  # errors that name their process are long, and alike
-        others += f"; {_processes(lacking)} cannot be reached, process {first} because: {lacking[first].rstrip('.')}"
+        which_one = f", process {first} because" if len(lacking) > 1 else ""
+        others += f"; {_processes(lacking)} cannot be reached{which_one}: {lacking[first].rstrip('.')}"
     return f"{engine} communicator of {size} ({which}): process {own} has {here}{others}"
 
 

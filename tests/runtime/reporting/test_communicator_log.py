@@ -46,7 +46,7 @@ def test_what_the_line_says(owners, own, hosts, ways, size, rest):
 @pytest.mark.parametrize(
     ("reached", "rest"),
     [
-        ((1, 3), "processes 1, 3 by verbs; process 2 cannot be reached, process 2 because: 2 has no port"),
+        ((1, 3), "processes 1, 3 by verbs; process 2 cannot be reached: 2 has no port"),
         ((), "processes 1-3 cannot be reached, process 1 because: 1 has no port"),
     ],
 )
