@@ -72,6 +72,7 @@ void Paths::Resume(const End& end, uint64_t attempt, std::unique_ptr<Stream> nex
   Entry& entry = At(end);
   entry.stream->Resume(attempt, std::move(next), received);
   entry.told = entry.asked = false;
+  entry.told_at = {};
   entry.detour = detour;
 }
 
@@ -86,7 +87,7 @@ void Paths::Fail(const End& end, const std::string& why) {
   if (const auto it = entries_.find(end); it != entries_.end() && it->second.stream) it->second.stream->Fail(why);
 }
 
-void Paths::Check(std::chrono::steady_clock::time_point now) {
+void Paths::Check(Time now) {
   std::lock_guard lock(mutex_);
   if (now - checked_at_ < kCheckEvery) return;
   checked_at_ = now;
@@ -94,13 +95,18 @@ void Paths::Check(std::chrono::steady_clock::time_point now) {
     if (!entry.stream || entry.stream->over()) continue;
     ResumableStream& stream = *entry.stream;
     const auto since = stream.suspended_at();
-    const bool lost = since != std::chrono::steady_clock::time_point{};
+    const bool lost = since != Time{};
     const std::chrono::duration<double> limit = end.dialled || entry.asked ? limit_ : kGrace;
-    if ((lost && now - since > limit) || (entry.told && stream.IsSilent(std::chrono::ceil<milliseconds>(limit_)))) {
+    // The kernel may give up only after this has been told of, and that is when the time began.
+    const auto began = entry.told_at != Time{} ? std::min(since, entry.told_at) : since;
+    if ((lost && now - began > limit) || (entry.told && stream.IsSilent(std::chrono::ceil<milliseconds>(limit_)))) {
       stream.Fail("no path to its host has answered for " + Seconds(limit_));
       continue;
     }
-    if (!lost && entry.told && now - entry.told_at > kHealed && !stream.IsSilent(kSilent)) entry.told = false;
+    if (!lost && entry.told && now - entry.told_at > kHealed && !stream.IsSilent(kSilent)) {
+      entry.told = false;
+      entry.told_at = {};
+    }
     if (!end.dialled || entry.told) continue;
     if (lost) {
       lost_.push_back({end.name, "cannot be reached"});

@@ -22,6 +22,7 @@ class ResumableStream;
 
 class Paths {
  public:
+  using Time = std::chrono::steady_clock::time_point;
   // Which connection it is: its name, and which of the two ends. Both may be in one process.
   struct End {
     std::string name;
@@ -57,7 +58,7 @@ class Paths {
   // Whether the peers' kernels have all that was written. A process that ends before takes with it what is kept.
   bool Settled() const;
   // Looks for connections that have failed. To be called every 50 ms or so.
-  void Check(std::chrono::steady_clock::time_point now);
+  void Check(Time now);
   // How many connections this process has dialled, and how many of these take a detour or are lost.
   std::pair<int, int> Count() const;
 
@@ -65,7 +66,7 @@ class Paths {
   struct Entry {
     ResumableStream* stream = nullptr;  // removes the entry when it is destroyed; null while it is made
     bool told = false;                  // its failure has been told, or an attempt has begun
-    std::chrono::steady_clock::time_point told_at{};
+    Time told_at{};
     bool detour = false;
     bool asked = false;  // an attempt has begun
   };
@@ -77,7 +78,7 @@ class Paths {
   bool closed_ = false;
   std::map<End, Entry> entries_;
   std::vector<Lost> lost_;
-  std::chrono::steady_clock::time_point checked_at_{};
+  Time checked_at_{};
 };
 
 }  // namespace jaxring
