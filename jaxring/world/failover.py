@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import JoinError
 from jaxring.world import daemons, links, wire
-from jaxring.world.connections.dialling import NotListeningError
 from jaxring.world.transports import congestion
 
 if TYPE_CHECKING:
@@ -153,9 +152,9 @@ class Failover:
                     sock, session = self._dial(peer, others, time.monotonic() + _ROUND_S, _EACH_S)
                     if self._move(connection, sock, session):
                         break
-                except NotListeningError as error:
-                    self._native.path_fail(path, f"its process has ended: {error}")
                 except Exception as error:  # nobody else goes on with it
+                    if isinstance(error.__cause__, ConnectionRefusedError):
+                        self._native.path_fail(path, f"its process has ended: {error}")
                     logger.info("%s: its connection over %s does not go on yet: %s", peer, old, error)
                     time.sleep(_RETRY_S)
         if connection.now != old and self._tell(peer, old, connection.now):

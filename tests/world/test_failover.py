@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from jaxring.errors import JoinError
 from jaxring.topology.interfaces import Address
 from jaxring.world import failover, join
 from jaxring.world.connections import dialling
@@ -142,7 +143,7 @@ def test_a_process_that_does_not_listen_any_more_has_ended(make_world, monkeypat
     native0, _, data, _ = linked(make_world)
 
     def refused(*_, **__):
-        raise dialling.NotListeningError("it does not listen")
+        raise JoinError("it does not listen") from ConnectionRefusedError()
 
     monkeypatch.setattr(join, "connect", refused)
     native0.lose(data)

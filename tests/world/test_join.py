@@ -100,8 +100,9 @@ def test_a_peer_that_ended_before_it_was_dialled_is_not_waited_for(make_world, m
     monkeypatch.setattr(dialling, "_REFUSED_S", 0.2)
     (zero, _), (one, _) = make_world(0, timeout_s=100), make_world(1)
     one.close()
-    with pytest.raises(JoinError, match=r"process 1 \(pid .* does not listen any more, so it has ended"):
+    with pytest.raises(JoinError, match=r"process 1 \(pid .* does not listen any more, so it has ended") as caught:
         zero.link(1, 0)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
 
 
 @pytest.mark.parametrize(("p", "channel"), [(0, 0), (2, 0), (-1, 0), (1, -1), (1, 1 << 20)])

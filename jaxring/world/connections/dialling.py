@@ -32,10 +32,6 @@ _DROPPED = (
 _REFUSED_S = 5.0
 
 
-class NotListeningError(JoinError):
-    """The peer has refused connections for so long that it has ended."""
-
-
 def connect(
     peer: ProcessInfo,
     own: int,
@@ -54,7 +50,8 @@ def connect(
     the load, unless there are `addresses`, in their order. One that does not answer is given up after `each_s`. Each
     attempt that fails is written to `wait`. Raises JoinError, also when `closed()` or `wait` ends it,
     and at once where at each address a process listens that lacks the secret. Where that is so at some addresses and
-    others cannot be reached, they are tried until the deadline, whose error has each reason.
+    others cannot be reached, they are tried until the deadline, whose error has each reason. The error's cause is a
+    ConnectionRefusedError where the peer has refused for so long that it has ended.
     """
     if not addresses:
         names = list(dict.fromkeys(name for name, _, _ in peer.addresses))
@@ -98,9 +95,9 @@ def connect(
         now = time.monotonic()
         refused_since = refused_since if refused else now
         if now - refused_since > _REFUSED_S:
-            raise NotListeningError(
+            raise JoinError(
                 f"{peer} does not listen any more, so it has ended: see its log for the cause. " + "; ".join(reasons)
-            )
+            ) from ConnectionRefusedError()
         if now + _RETRY_S >= deadline:
             raise JoinError(
                 f"Process {own} cannot reach {peer} within {timeout_s:g} s (JAXRING_JOIN_TIMEOUT). "
