@@ -37,9 +37,8 @@ def test_a_sender_that_ends_early_ends_the_receiver():
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_it_measures_both_ways():
-    with hosts(1):
-        pass  # skips where none can be made
     command = [sys.executable, "-m", "benchmarks.joining", "--bytes", "1M", "--iters", "2"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    with hosts(1):  # skips where this machine can make no namespaces
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "jaxring.rebuild and the state / a TCP connection: " in done.stdout, done.stdout

@@ -29,6 +29,15 @@ def top(address):
     return json.loads(done.stdout)["processes"]
 
 
+def start(made, job, folder, **settings):
+    """The processes of a job on both hosts, each of which has added under load. Flight records go to the folder."""
+    more = {"FOLDER": str(folder), "TMPDIR": str(folder), **SETTINGS, **settings}
+    started = made.start(job, [WORKER], [0, 1], **more)
+    for process in (0, 1):
+        job.wait_for_line(process, "ready")
+    return started
+
+
 def wait_for(job, process, words):
     """Until the process has said so in its log."""
     until = time.monotonic() + 100
@@ -40,9 +49,7 @@ def wait_for(job, process, words):
 @pytest.mark.parametrize("net", ["Socket", "TLS"])
 def test_a_link_that_fails_and_comes_back_is_told_and_no_call_fails(tmp_path, net):
     with hosts(2, networks=3) as made, Job(tmp_path) as job:
-        started = made.start(job, [WORKER], [0, 1], FOLDER=str(tmp_path), JAXRING_NET=net, **SETTINGS)
-        for process in (0, 1):
-            job.wait_for_line(process, "ready")
+        started = start(made, job, tmp_path, JAXRING_NET=net)
         for network, other in (DATA, DATA[::-1]):
             failed, left = made.address(1, network), made.address(1, other)
             made.sever(1, network)
@@ -59,11 +66,7 @@ def test_a_link_that_fails_and_comes_back_is_told_and_no_call_fails(tmp_path, ne
 
 def test_all_links_that_fail_are_a_dead_host(tmp_path):
     with hosts(2, networks=3) as made, Job(tmp_path) as job:
-        # The flight records of a failure stay.
-        more = SETTINGS | {"JAXRING_LINK_TIMEOUT": "3", "TMPDIR": str(tmp_path)}
-        made.start(job, [WORKER], [0, 1], FOLDER=str(tmp_path), **more)
-        for process in (0, 1):
-            job.wait_for_line(process, "ready")
+        start(made, job, tmp_path, JAXRING_LINK_TIMEOUT="3")
         for network in DATA:
             made.sever(1, network)
         for process in (0, 1):
@@ -76,9 +79,7 @@ def test_all_links_that_fail_are_a_dead_host(tmp_path):
 
 def test_a_process_that_is_killed_is_named_at_once_though_its_connections_could_go_on(tmp_path):
     with hosts(2, networks=3) as made, Job(tmp_path) as job:
-        started = made.start(job, [WORKER], [0, 1], FOLDER=str(tmp_path), TMPDIR=str(tmp_path), **SETTINGS)
-        for process in (0, 1):
-            job.wait_for_line(process, "ready")
+        started = start(made, job, tmp_path)
         started[1].kill()
         wait_for(job, 0, "lost rank 1")
         (tmp_path / "over").touch()
@@ -90,6 +91,7 @@ def test_a_process_that_is_killed_is_named_at_once_though_its_connections_could_
 @pytest.mark.slow
 def test_the_benchmark_disturbs_all_phases_and_finds_right_results():
     command = [sys.executable, "-m", "benchmarks.failover", "--hosts", "3", "--bytes", str(1 << 24), "--phases", "3"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    with hosts(1):  # skips where this machine can make no namespaces
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
     # Not the exit status, which depends on times.
     assert "18 cases, all results right" in done.stdout, done.stdout + done.stderr
