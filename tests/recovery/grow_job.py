@@ -82,9 +82,11 @@ def main(name, first, number, size, *later):
         until = STEPS * (3 - len(later) + job)
         state = train(programs, state, until, STEPS + 2 if name == "victim" else -1)
     print(f"end {state[0]} {state[1].tobytes().hex()}", flush=True)
-    # The coordinator is in process 0, whose end would be the others' before theirs.
+    # Process 0 holds the coordination service, so it ends last. The others leave the service before they tell that they
+    # end: recoverable processes do not wait for one another in JAX's shutdown.
     while jax.process_index() == 0 and len(_native.gone()) < 2:
         time.sleep(0.05)
+    jax.distributed.shutdown()
 
 
 if __name__ == "__main__":
