@@ -16,7 +16,7 @@ constexpr size_t kMaxSharedLaunches = 512, kMaxSamples = 64;
 
 void Engine::SampleResources(Clock::time_point now) {
   if (!HasPeers()) return;
-  const std::optional<ResourceSample> sample = resources_.Sample(now, links_, paths_.Count());
+  const std::optional<ResourceSample> sample = resources_.Sample(now, links_, [this] { return paths_.Count(); });
   if (!sample) return;
   recorder_.Keep(*sample);
   std::lock_guard lock(peers_mutex_);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <tuple>
 
 namespace jaxring {
 namespace {
@@ -53,7 +54,8 @@ void ResourceSampler::ReadDelays(Time now) {
   delayed_ns_.store(DelayedNs(), std::memory_order_relaxed);
 }
 
-std::optional<ResourceSample> ResourceSampler::Sample(Time now, const Links& links, std::pair<int, int> paths) {
+std::optional<ResourceSample> ResourceSampler::Sample(Time now, const Links& links,
+                                                      const std::function<std::pair<int, int>()>& paths) {
   if (now - sampled_at_ < kSampleEvery) return std::nullopt;
   sampled_at_ = now;
   last_ = {};
@@ -61,8 +63,7 @@ std::optional<ResourceSample> ResourceSampler::Sample(Time now, const Links& lin
   last_.cpu_ns = CpuNs();
   if (delayed_ns_.load(std::memory_order_relaxed) < 0) delayed_ns_.store(DelayedNs(), std::memory_order_relaxed);
   last_.delayed_ns = delayed_ns_.load(std::memory_order_relaxed);
-  last_.resumable = paths.first;
-  last_.detours = paths.second;
+  if (paths) std::tie(last_.resumable, last_.detours) = paths();
   AddSlowestLink(links);
   return last_;
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -24,8 +25,9 @@ class ResourceSampler {
   void ReadDelays(Time now);
   // A sample with the slowest connection of `links` since the one before, if it is time for one. Reads the delays
   // itself where that has not been done yet: the first sample would otherwise say that no thread had ever waited.
-  // `paths`: what Paths::Count says.
-  std::optional<ResourceSample> Sample(Time now, const Links& links, std::pair<int, int> paths = {});
+  // `paths` returns what Paths::Count says, whose locks are those of writers: it is called for a sample only.
+  std::optional<ResourceSample> Sample(Time now, const Links& links,
+                                       const std::function<std::pair<int, int>()>& paths = nullptr);
   const ResourceSample& last() const { return last_; }
 
  private:

@@ -86,6 +86,18 @@ CASE("the first sample has how long threads have waited for CPUs") {
   for (std::thread& thread : threads) thread.join();
 }
 
+CASE("the connections that can go on over another path are counted for samples only") {
+  const Links links(256, nullptr);
+  ResourceSampler sampler;
+  const auto now = Clock::now();
+  int counted = 0;
+  const auto count = [&counted] { return std::pair{++counted, 0}; };
+  CHECK_EQ(sampler.Sample(now, links, count)->resumable, 1);
+  CHECK(!sampler.Sample(now + std::chrono::milliseconds(499), links, count));
+  CHECK_EQ(counted, 1);
+  CHECK_EQ(sampler.Sample(now + std::chrono::milliseconds(500), links, count)->resumable, 2);
+}
+
 // A heartbeat that arrives at `here`, `travel` after the one that it answers was sent. The other clock is 7 s ahead.
 HeartbeatTimes Echo(int64_t here, int64_t travel) { return {here - travel / 2 + 7 * kSecond, here - travel, 0}; }
 
