@@ -67,12 +67,18 @@ void BindPaths(nanobind::module_& m) {
       nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("fd"), nb::arg("key"), nb::arg("timeout_s"),
       nb::arg("received"), nb::arg("detour"), "Goes on over a connected socket, which it takes over.");
   m.def(
-      "path_fail", [](const std::string& path, const std::string& why) { Running().paths().Fail({path, true}, why); },
+      "path_fail",
+      [](const std::string& path, const std::string& why) {
+        Running().paths().Fail({path, true}, why, Ending::kNoGoodbye);
+      },
       nb::arg("path"), nb::arg("why"), nb::call_guard<nb::gil_scoped_release>(),
-      "Gives a connection up: its peer counts as unreachable.");
+      "Gives a connection up whose peer has ended.");
   m.def(
       "path_is_lost", [](const std::string& path) { return Running().paths().IsLost({path, true}); }, nb::arg("path"),
       nb::call_guard<nb::gil_scoped_release>(), "Whether a connection that has failed does not work again by itself.");
+  m.def(
+      "path_lives", [](const std::string& path) { return Running().paths().Lives({path, true}); }, nb::arg("path"),
+      nb::call_guard<nb::gil_scoped_release>(), "Whether there is a connection of that name that has not ended.");
   m.def(
       "paths_settled", [] { return Running().paths().Settled(); }, nb::call_guard<nb::gil_scoped_release>(),
       "Whether the peers' kernels have all that was written on connections that can go on.");

@@ -91,7 +91,7 @@ void ControlLink::Read() {
     }
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (n < 0 && EndingOf(errno) == Ending::kUnreachable) {
+    if (n < 0 && EndingOf(errno) == Ending::kUnreachable && !stream_->given_up()) {
       char limit[32];
       std::snprintf(limit, sizeof limit, "%g", timeout_s_);
       return End(std::string("its host has acknowledged nothing for ") + limit + " s (" + stream_->Why() + ")",
@@ -99,7 +99,7 @@ void ControlLink::Read() {
     }
     if (n < 0) {
       const Ending ending = EndingOf(errno);
-      return End("the connection to its process broke: " + stream_->Why(), ending);
+      return End(stream_->WhyBroken("the connection to its process broke"), ending);
     }
     if (n == 0) return End("its process ended");
     reader_.Feed(bytes, static_cast<size_t>(n));

@@ -4,14 +4,13 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "transport/tcp/resumable.h"
-
 namespace jaxring {
 namespace {
 
 using std::chrono::milliseconds;
 
 // Kernels send again after 200 ms at least, so the same bytes were lost twice in a row, or once for longer than that.
+// Counted from the first look that finds something under way, which comes up to kCheckEvery late.
 constexpr auto kSilent = milliseconds(300);
 // One that works again by itself by then is not to be connected again.
 constexpr auto kHealed = std::chrono::seconds(2);
@@ -38,7 +37,7 @@ std::unique_ptr<Stream> Paths::Add(std::unique_ptr<Stream> stream, const End& en
   };
   std::unique_ptr<ResumableStream> made;
   try {
-    made = std::make_unique<ResumableStream>(std::move(stream), poller, forget);
+    made = std::make_unique<ResumableStream>(std::move(stream), poller, forget, get_state_);
   } catch (...) {
     forget();
     throw;
@@ -59,7 +58,7 @@ void Paths::Suspend(const End& end, uint64_t attempt) {
   std::lock_guard lock(mutex_);
   Entry& entry = At(end);
   entry.stream->Suspend(attempt);
-  entry.told = entry.asked = true;
+  entry.told = true;
 }
 
 uint64_t Paths::Drain(const End& end, uint64_t attempt) {
@@ -71,7 +70,7 @@ void Paths::Resume(const End& end, uint64_t attempt, std::unique_ptr<Stream> nex
   std::lock_guard lock(mutex_);
   Entry& entry = At(end);
   entry.stream->Resume(attempt, std::move(next), received);
-  entry.told = entry.asked = false;
+  entry.told = false;
   entry.told_at = {};
   entry.detour = detour;
 }
@@ -82,9 +81,17 @@ bool Paths::IsLost(const End& end) const {
   return it != entries_.end() && it->second.stream && !it->second.stream->over() && it->second.told;
 }
 
-void Paths::Fail(const End& end, const std::string& why) {
+bool Paths::Lives(const End& end) const {
   std::lock_guard lock(mutex_);
-  if (const auto it = entries_.find(end); it != entries_.end() && it->second.stream) it->second.stream->Fail(why);
+  const auto it = entries_.find(end);
+  return it != entries_.end() && it->second.stream && !it->second.stream->over();
+}
+
+void Paths::Fail(const End& end, const std::string& why, Ending ending) {
+  std::lock_guard lock(mutex_);
+  if (const auto it = entries_.find(end); it != entries_.end() && it->second.stream) {
+    it->second.stream->Fail(why, ending);
+  }
 }
 
 void Paths::Check(Time now) {
@@ -94,13 +101,16 @@ void Paths::Check(Time now) {
   for (auto& [end, entry] : entries_) {
     if (!entry.stream || entry.stream->over()) continue;
     ResumableStream& stream = *entry.stream;
+    if (end.dialled) stream.Observe(now);
     const auto since = stream.suspended_at();
     const bool lost = since != Time{};
-    const std::chrono::duration<double> limit = end.dialled || entry.asked ? limit_ : kGrace;
+    // The other end goes on trying where an attempt has begun, also one that has failed there alone.
+    const bool tries = end.dialled || entry.told || !stream.confirmed();
+    const std::chrono::duration<double> limit = tries ? limit_ : kGrace;
     // The kernel may give up only after this has been told of, and that is when the time began.
     const auto began = entry.told_at != Time{} ? std::min(since, entry.told_at) : since;
     if ((lost && now - began > limit) || (entry.told && stream.IsSilent(std::chrono::ceil<milliseconds>(limit_)))) {
-      stream.Fail("no path to its host has answered for " + Seconds(limit_));
+      stream.Fail("no path to its host has answered for " + Seconds(limit_), Ending::kUnreachable);
       continue;
     }
     if (!lost && entry.told && now - entry.told_at > kHealed && !stream.IsSilent(kSilent)) {

@@ -15,10 +15,9 @@
 
 #include "transport/core/poller.h"
 #include "transport/core/stream.h"
+#include "transport/tcp/resumable.h"
 
 namespace jaxring {
-
-class ResumableStream;
 
 class Paths {
  public:
@@ -33,8 +32,9 @@ class Paths {
     std::string name, why;
   };
 
-  // `limit_s`: so long after its connection was lost the peer counts as unreachable.
-  explicit Paths(double limit_s) : limit_(limit_s) {}
+  // `limit_s`: so long after its connection was lost the peer counts as unreachable. `get_state`: see ResumableStream.
+  explicit Paths(double limit_s, ResumableStream::GetState get_state = GetTcpState)
+      : limit_(limit_s), get_state_(std::move(get_state)) {}
 
   // Makes a connection resumable. The stream must be destroyed before this object is. Throws std::invalid_argument
   // where there is one of that name.
@@ -52,8 +52,11 @@ class Paths {
   void Resume(const End& end, uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received, bool detour);
   // Whether the connection has been told of as failed, and does not work again.
   bool IsLost(const End& end) const;
-  // The peer cannot be reached on any path, or has ended. Nothing if there is no such connection any more.
-  void Fail(const End& end, const std::string& why);
+  // Whether there is such a connection, and it has not ended.
+  bool Lives(const End& end) const;
+  // The peer cannot be reached on any path (kUnreachable), or its process has ended (kNoGoodbye). Nothing if there is
+  // no such connection any more.
+  void Fail(const End& end, const std::string& why, Ending ending);
 
   // Whether the peers' kernels have all that was written. A process that ends before takes with it what is kept.
   bool Settled() const;
@@ -68,11 +71,11 @@ class Paths {
     bool told = false;                  // its failure has been told, or an attempt has begun
     Time told_at{};
     bool detour = false;
-    bool asked = false;  // an attempt has begun
   };
   Entry& At(const End& end);
 
   const std::chrono::duration<double> limit_;
+  const ResumableStream::GetState get_state_;
   mutable std::mutex mutex_;  // taken before that of a stream
   std::condition_variable news_;
   bool closed_ = false;

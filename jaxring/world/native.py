@@ -60,8 +60,11 @@ class Native(Verbs, Protocol):
     def path_is_lost(self, path: str) -> bool:
         """Whether the connection of that name, which has failed, neither works again by itself nor is gone."""
 
+    def path_lives(self, path: str) -> bool:
+        """Whether there is a connection of that name, and it has not ended."""
+
     def path_fail(self, path: str, why: str) -> None:
-        """Give the connection of that name up: its peer counts as unreachable. `why` goes into errors."""
+        """Give the connection of that name up: its peer's process has ended. `why` goes into errors."""
 
     def paths_settled(self) -> bool:
         """Whether the peers' kernels have all that this process has written on connections with a name."""

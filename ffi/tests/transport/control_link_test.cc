@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "network/control.h"
+#include "network/paths.h"
 #include "tests/support/cases.h"
 
 namespace jaxring::test {
@@ -52,6 +53,28 @@ CASE("a host that acknowledges nothing is named also where a second frame was se
     const auto [why, ending] = EndAfter(ETIMEDOUT, frames);
     CHECK(ending == Ending::kUnreachable);
     CHECK(why.find("its host has acknowledged nothing for 3 s") != std::string::npos);
+  }
+}
+
+CASE("a connection that this process has given up ends for the reason that it gave") {
+  for (const Ending given : {Ending::kUnreachable, Ending::kNoGoodbye}) {
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+    const Stream other(ends[1]);
+    std::promise<std::pair<std::string, Ending>> ended;
+    Paths paths(3.0);
+    Poller poller([] {});
+    auto link = std::make_shared<ControlLink>(
+        paths.Add(std::make_unique<Stream>(ends[0]), {"a", true}, &poller), 3.0, &poller, [](const ControlFrame&) {},
+        [&](const std::string& why, Ending ending) { ended.set_value({why, ending}); });
+    poller.Add(link->fd(), EPOLLIN | EPOLLRDHUP, link);
+    paths.Fail({"a", true}, "it does not listen any more", given);
+    auto found = ended.get_future();
+    CHECK(found.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
+    const auto [why, ending] = found.get();
+    CHECK_EQ(why, "it does not listen any more");
+    CHECK(ending == given);
+    poller.Clear();
   }
 }
 

@@ -68,6 +68,13 @@ struct Moved {
   uint64_t attempt = 0;
   std::vector<std::unique_ptr<Stream>> silent;  // ends that their process does not read
 
+  // The other end has not resumed: it is stopped, or has given this attempt up, or says so first.
+  void LeaveAlone(std::unique_ptr<Stream> end, uint32_t how) {
+    constexpr char kError[] = R"({"error": "no"})";
+    if (how == 0) return silent.push_back(std::move(end));
+    if (how == 1) CHECK(end->Stream::Write(kError, sizeof kError - 1) == sizeof kError - 1);
+  }
+
   // As Python does it, in the order of transport/tcp/resumable.h.
   void Move(std::mt19937& random) {
     ++attempt;
@@ -81,10 +88,11 @@ struct Moved {
     // Either may be the first to go on.
     if (random() % 2 == 0) {
       paths.Resume(dialler, attempt, std::move(a), there, true);
-      if (random() % 8 == 0) return silent.push_back(std::move(b));
+      if (random() % 4 == 0) return LeaveAlone(std::move(b), random() % 3);
       paths.Resume(acceptor, attempt, std::move(b), here, true);
     } else {
       paths.Resume(acceptor, attempt, std::move(b), here, true);
+      if (random() % 4 == 0) return LeaveAlone(std::move(a), random() % 3);
       paths.Resume(dialler, attempt, std::move(a), there, true);
     }
   }
@@ -222,7 +230,7 @@ CASE("a word of the receiver's that finds no connection, and one that is given u
   moved.paths.Resume(moved.dialler, 1, std::move(a), there, true);
   while (!moved.paths.Settled()) std::this_thread::yield();
   CHECK_EQ(moved.paths.Count().second, 1);
-  moved.paths.Fail(moved.acceptor, "no more");
+  moved.paths.Fail(moved.acceptor, "no more", Ending::kUnreachable);
   while (ended < 0) std::this_thread::yield();
   CHECK_EQ(ended.load(), static_cast<int>(Ending::kGoodbye));
   CHECK_EQ(moved.paths.Count().first, 0);

@@ -60,6 +60,7 @@ class FaultyStream final : public Stream {
   bool Flush() override { return inner_->Flush(); }
   bool holds_bytes() const override { return inner_->holds_bytes(); }
   std::string Why() const override { return inner_->Why(); }
+  bool given_up() const override { return inner_->given_up(); }
 
  private:
   std::unique_ptr<Stream> inner_;

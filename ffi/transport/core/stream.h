@@ -47,6 +47,10 @@ class Stream {
   virtual bool holds_bytes() const { return false; }
   // The text of errno, or a more exact reason if there is one.
   virtual std::string Why() const;
+  // Whether this process has given the connection up. Why then says all there is to say.
+  virtual bool given_up() const { return false; }
+  // `what` with the reason, or the reason alone where the connection was given up.
+  std::string WhyBroken(const std::string& what) const { return given_up() ? Why() : what + ": " + Why(); }
   ssize_t Write(const void* data, size_t bytes);
 
  private:

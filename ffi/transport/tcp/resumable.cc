@@ -14,8 +14,6 @@
 #include <system_error>
 #include <utility>
 
-#include "transport/tcp/tcp_totals.h"
-
 namespace jaxring {
 namespace {
 
@@ -35,6 +33,8 @@ int Duplicate(int fd) {
   return copy;
 }
 
+bool IsTransient(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
 // A descriptor that is never ready, and takes a connection's place while there is none.
 int NeverReady() {
   static const int fd = [] {
@@ -47,10 +47,12 @@ int NeverReady() {
 
 }  // namespace
 
-ResumableStream::ResumableStream(std::unique_ptr<Stream> first, Poller* poller, std::function<void()> on_destroyed)
+ResumableStream::ResumableStream(std::unique_ptr<Stream> first, Poller* poller, std::function<void()> on_destroyed,
+                                 GetState get_state)
     : Stream(Duplicate(first->fd())),
       poller_(poller),
       on_destroyed_(std::move(on_destroyed)),
+      get_state_(std::move(get_state)),
       stream_(std::move(first)),
       kept_(kSmallest) {
   NeverReady();  // so that it throws here if it has to
@@ -60,7 +62,7 @@ ResumableStream::~ResumableStream() {
   if (on_destroyed_) on_destroyed_();
 }
 
-bool ResumableStream::IsUnreachable() const { return EndingOf(errno) == Ending::kUnreachable; }
+bool ResumableStream::CanGoOn() const { return !confirmed_ || EndingOf(errno) == Ending::kUnreachable; }
 
 void ResumableStream::Lose() {
   if (suspended_at_ != Time{}) return;
@@ -75,13 +77,19 @@ void ResumableStream::Put(const char* data, size_t bytes) {
   written_ += bytes;
 }
 
-size_t ResumableStream::MakeRoom(size_t bytes) {
+void ResumableStream::Confirm() {
+  if (confirmed_ || suspended_at_ != Time{}) return;
   char none;
-  if (!confirmed_) ReadConnection(&none, 0);
+  const ssize_t n = ReadConnection(&none, 0);
+  if (!confirmed_ && !(n < 0 && IsTransient(errno))) Lose();
+}
+
+size_t ResumableStream::MakeRoom(size_t bytes) {
   const uint64_t after = written_ + bytes;
   int queued = 0;
   // Not acknowledged yet, sent or not. A socket that cannot tell gives up nothing.
-  if (after - first_ > kept_.size() && confirmed_ && ioctl(stream_->fd(), SIOCOUTQ, &queued) == 0) {
+  if (after - first_ > kept_.size() && confirmed_ && suspended_at_ == Time{} &&
+      ioctl(stream_->fd(), SIOCOUTQ, &queued) == 0) {
     const uint64_t needed = static_cast<uint64_t>(queued) + kSlack;
     if (written_ > needed) first_ = std::max(first_, written_ - needed);
   }
@@ -116,9 +124,13 @@ bool ResumableStream::FlushLocked() {
     const size_t part = std::min(static_cast<size_t>(written_ - sent_), kept_.size() - at);
     const ssize_t n = stream_->Write(kept_.data() + at, part);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && IsUnreachable()) Lose();
+    if (n < 0 && IsTransient(errno)) return false;
+    if (n < 0 && CanGoOn()) {
+      Lose();
+      return false;
+    }
     // A connection that has ended is found by the caller's next write or read.
-    if (n < 0) return suspended_at_ == Time{} && errno != EAGAIN && errno != EWOULDBLOCK;
+    if (n < 0) return true;
     sent_ += static_cast<uint64_t>(n);
   }
   return true;
@@ -126,23 +138,30 @@ bool ResumableStream::FlushLocked() {
 
 bool ResumableStream::Flush() {
   std::lock_guard lock(mutex_);
-  return failed_ || FlushLocked();
+  return failed_ != 0 || FlushLocked();
 }
 
 ssize_t ResumableStream::Write(const iovec* parts, int count) {
   std::lock_guard lock(mutex_);
-  if (failed_) {
-    errno = ETIMEDOUT;
+  if (failed_ != 0) {
+    errno = failed_;
     return -1;
   }
-  if (!FlushLocked()) {
-    if (count == 1 && parts[0].iov_len == 1 && written_ - first_ < kept_.size()) {
-      Keep(parts, count, 1);
-      return 1;
-    }
-    errno = EAGAIN;
-    return -1;
+  Confirm();
+  if (FlushLocked()) {
+    const ssize_t n = WriteConnection(parts, count);
+    if (n >= 0 || IsTransient(errno) || !CanGoOn()) return n;
+    Lose();
   }
+  if (count == 1 && parts[0].iov_len == 1 && MakeRoom(1) == 1) {
+    Keep(parts, count, 1);
+    return 1;
+  }
+  errno = EAGAIN;
+  return -1;
+}
+
+ssize_t ResumableStream::WriteConnection(const iovec* parts, int count) {
   constexpr int kMostParts = 4;
   iovec taken[kMostParts];
   size_t wanted = 0;
@@ -162,22 +181,16 @@ ssize_t ResumableStream::Write(const iovec* parts, int count) {
     Keep(taken, count, static_cast<size_t>(n));
     sent_ = written_;
   }
-  if (n < 0 && IsUnreachable()) {
-    Lose();
-    errno = EAGAIN;
-  }
   return n;
 }
 
 ssize_t ResumableStream::ReadConnection(void* to, size_t bytes) {
   if (!confirmed_) {
     char mark;
-    const ssize_t n = stream_->Read(&mark, 1);
+    const ssize_t n = foreign_ ? 0 : stream_->Read(&mark, 1);
     if (n != 1) return n;
-    if (mark != kResumed) {
-      errno = EPROTO;
-      return -1;
-    }
+    foreign_ = mark != kResumed;
+    if (foreign_) return 0;
     confirmed_ = true;
   }
   if (bytes == 0) return 0;
@@ -194,19 +207,19 @@ ssize_t ResumableStream::Read(void* to, size_t bytes) {
     pending_begin_ += part;
     return static_cast<ssize_t>(part);
   }
-  if (failed_ || suspended_at_ != Time{}) {
-    errno = failed_ ? ETIMEDOUT : EAGAIN;
+  if (failed_ != 0 || suspended_at_ != Time{}) {
+    errno = failed_ != 0 ? failed_ : EAGAIN;
     return -1;
   }
   const ssize_t n = ReadConnection(to, bytes);
-  if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))) return n;
-  if (n < 0 && IsUnreachable()) {
-    Lose();
-    errno = EAGAIN;
-  } else {
+  if (n > 0 || (n < 0 && IsTransient(errno))) return n;
+  if (n < 0 ? !CanGoOn() : confirmed_) {
     over_ = true;
+    return n;
   }
-  return n;
+  Lose();
+  errno = EAGAIN;
+  return -1;
 }
 
 bool ResumableStream::holds_bytes() const {
@@ -217,14 +230,19 @@ bool ResumableStream::holds_bytes() const {
 std::string ResumableStream::Why() const {
   const int error = errno;
   std::lock_guard lock(mutex_);
-  if (failed_) return why_;
+  if (failed_ != 0) return why_;
   errno = error;
   return stream_ ? stream_->Why() : Stream::Why();
 }
 
+bool ResumableStream::given_up() const {
+  std::lock_guard lock(mutex_);
+  return failed_ != 0;
+}
+
 void ResumableStream::CheckAttempt(uint64_t attempt) const {
   if (attempt != attempt_) throw std::invalid_argument("another attempt to resume this connection has begun");
-  if (failed_) throw std::invalid_argument("this connection has ended: " + why_);
+  if (failed_ != 0) throw std::invalid_argument("this connection has ended: " + why_);
 }
 
 void ResumableStream::Suspend(uint64_t attempt) {
@@ -262,22 +280,25 @@ void ResumableStream::Resume(uint64_t attempt, std::unique_ptr<Stream> next, uin
                                 ": what is kept begins with byte " + std::to_string(first_) + " of " +
                                 std::to_string(written_));
   }
-  // The new socket has room for it. Where it has failed already, the next attempt mends that.
+  // The new socket has room for it. Where that has failed already, reading it says so, and the next attempt mends it.
   [[maybe_unused]] const ssize_t n = next->Write(&kResumed, 1);
   poller_->Replace(fd(), next->fd());
   stream_ = std::move(next);
   first_ = sent_ = received;
-  confirmed_ = false;
+  confirmed_ = foreign_ = false;
   suspended_at_ = {};
+  state_ = {};
+  unacked_since_ = {};
   rate_ = {};
   poller_->TellResumed(fd());
 }
 
-void ResumableStream::Fail(const std::string& why) {
+void ResumableStream::Fail(const std::string& why, Ending ending) {
   std::lock_guard lock(mutex_);
-  if (failed_) return;
+  if (failed_ != 0) return;
   Lose();
-  failed_ = over_ = true;
+  failed_ = ending == Ending::kUnreachable ? ETIMEDOUT : ECONNRESET;
+  over_ = true;
   why_ = why;
   stream_.reset();  // tells the other end
   poller_->TellResumed(fd());
@@ -293,23 +314,42 @@ bool ResumableStream::over() const {
   return over_;
 }
 
-bool ResumableStream::IsDelivered() const {
+bool ResumableStream::confirmed() const {
   std::lock_guard lock(mutex_);
+  return confirmed_;
+}
+
+bool ResumableStream::IsDelivered() {
+  std::lock_guard lock(mutex_);
+  Confirm();
   int queued = 0;
-  return suspended_at_ == Time{} && sent_ == written_ && (ioctl(fd(), SIOCOUTQ, &queued) != 0 || queued == 0);
+  return suspended_at_ == Time{} && confirmed_ && sent_ == written_ &&
+         (ioctl(fd(), SIOCOUTQ, &queued) != 0 || queued == 0);
+}
+
+void ResumableStream::Observe(Time now) {
+  std::lock_guard lock(mutex_);
+  TcpState state;
+  state_ = suspended_at_ == Time{} && get_state_(fd(), &state) ? std::optional(state) : std::nullopt;
+  state_at_ = now;
+  if (!state_ || !state_->unacked) {
+    unacked_since_ = {};
+  } else if (unacked_since_ == Time{}) {
+    unacked_since_ = now;
+  }
 }
 
 bool ResumableStream::IsSilent(std::chrono::milliseconds limit) const {
   std::lock_guard lock(mutex_);
-  TcpState state;
-  return suspended_at_ == Time{} && GetTcpState(fd(), &state) && state.unacked && state.retransmits &&
-         state.last_ack >= limit;
+  // The last acknowledgement alone says nothing of a connection that had nothing to send since.
+  return suspended_at_ == Time{} && state_ && state_->unacked && state_->retransmits && state_->last_ack >= limit &&
+         state_at_ - unacked_since_ >= limit;
 }
 
 bool ResumableStream::IsTrickling(Time now) {
   std::lock_guard lock(mutex_);
-  TcpState state;
-  if (suspended_at_ != Time{} || now - rate_.at < kRateEvery || !GetTcpState(fd(), &state)) return false;
+  if (suspended_at_ != Time{} || now - rate_.at < kRateEvery || !state_) return false;
+  const TcpState& state = *state_;
   const bool first = rate_.at == Time{};
   const double seconds = std::chrono::duration<double>(now - rate_.at).count();
   const double rate = static_cast<double>(state.acked - rate_.acked) / seconds;

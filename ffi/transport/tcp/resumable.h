@@ -15,7 +15,8 @@
 // that is among the bytes that are kept. The request has a number, by which a message of an attempt that was given up,
 // and arrives late, is refused. An attempt may fail at one end after the other one has resumed, and then the kernel
 // alone has what comes on that connection. Therefore the first byte that each end writes to it says that it has
-// resumed, and until that has come the other end gives up nothing that it keeps.
+// resumed, and until that has come the other end gives up nothing that it keeps. A connection that ends before, or
+// begins with something else, is one on which the other end has not resumed: it counts as lost, not as ended.
 #pragma once
 
 #include <chrono>
@@ -23,21 +24,25 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "transport/core/poller.h"
 #include "transport/core/stream.h"
+#include "transport/tcp/tcp_totals.h"
 
 namespace jaxring {
 
 class ResumableStream final : public Stream {
  public:
   using Time = std::chrono::steady_clock::time_point;
+  using GetState = std::function<bool(int fd, TcpState* state)>;
 
   // Its descriptor stays the same from connection to connection. `poller`: the one that watches the descriptor.
-  // The destructor calls `on_destroyed` first.
-  ResumableStream(std::unique_ptr<Stream> first, Poller* poller, std::function<void()> on_destroyed = nullptr);
+  // The destructor calls `on_destroyed` first. `get_state` is GetTcpState, but in tests.
+  ResumableStream(std::unique_ptr<Stream> first, Poller* poller, std::function<void()> on_destroyed = nullptr,
+                  GetState get_state = GetTcpState);
   ~ResumableStream() override;
 
   // While there is no connection these say EAGAIN, but a single byte is always taken. The poller's handler hears of the
@@ -48,6 +53,7 @@ class ResumableStream final : public Stream {
   bool Flush() override;
   bool holds_bytes() const override;
   std::string Why() const override;
+  bool given_up() const override;
 
   // Begins an attempt to go on over another connection. Throws std::invalid_argument unless `attempt` is higher than
   // those before. The functions that follow throw it where `attempt` is not the latest one.
@@ -57,16 +63,21 @@ class ResumableStream final : public Stream {
   // Goes on over `next`, whose other end has read the first `received` bytes of this one. Throws std::invalid_argument,
   // too, where these cannot be.
   void Resume(uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received);
-  // Ends the connection for good: reads and writes fail with ETIMEDOUT, and Why says `why`.
-  void Fail(const std::string& why);
+  // Ends the connection for good. Reads and writes fail with an errno of this ending: kUnreachable, or kNoGoodbye where
+  // the peer's process has ended. Why says `why`.
+  void Fail(const std::string& why, Ending ending);
 
   // When the connection was lost or suspended; nothing (the epoch of the clock) while it works.
   Time suspended_at() const;
   // Whether it has ended, since the peer has closed it or it has failed for good.
   bool over() const;
-  // Whether the peer's kernel has all that was written.
-  bool IsDelivered() const;
-  // Whether the peer's kernel has acknowledged nothing for `limit` of what was sent, and sent again.
+  // Whether the peer is known to have resumed on the present connection.
+  bool confirmed() const;
+  // Whether the peer's kernel has all that was written, for its process to read.
+  bool IsDelivered();
+  // Sees what the kernel says now, for the functions that follow. To be called regularly.
+  void Observe(Time now);
+  // Whether the peer's kernel has acknowledged nothing for `limit` of what was sent meanwhile, and sent again.
   bool IsSilent(std::chrono::milliseconds limit) const;
   // Whether far less gets through than before, though there is more to send and the peer takes it. To be called
   // regularly; compares with the call before.
@@ -74,23 +85,30 @@ class ResumableStream final : public Stream {
 
  private:
   void Lose();
+  // Whether an error of the connection, by errno, is no end of it: it can go on over another one.
+  bool CanGoOn() const;
+  // Reads whether the peer has resumed. Loses a connection that has ended before.
+  void Confirm();
   bool FlushLocked();
   // Makes room for so many bytes to be kept. Returns how many there is room for: fewer where there is no memory.
   size_t MakeRoom(size_t bytes);
+  ssize_t WriteConnection(const iovec* parts, int count);
   void Keep(const iovec* parts, int count, size_t bytes);
   void Put(const char* data, size_t bytes);
   ssize_t ReadConnection(void* to, size_t bytes);
   void CheckAttempt(uint64_t attempt) const;
-  bool IsUnreachable() const;  // by errno
 
   Poller* const poller_;
   const std::function<void()> on_destroyed_;
+  const GetState get_state_;
   mutable std::mutex mutex_;
   std::unique_ptr<Stream> stream_;  // null from Drain to Resume
   Time suspended_at_{};
   uint64_t attempt_ = 0;
-  bool failed_ = false, over_ = false;
+  bool over_ = false;
+  int failed_ = 0;         // errno of reads and writes after Fail
   bool confirmed_ = true;  // the peer has resumed on this connection
+  bool foreign_ = false;   // something else has come on it, which nobody reads
   std::string why_;
   // The byte with number n is at n modulo the size. Kept are those from `first_` to `written_`; those from `sent_` on
   // have not been written to this connection.
@@ -100,6 +118,8 @@ class ResumableStream final : public Stream {
   std::vector<char> pending_;
   size_t pending_begin_ = 0;
   uint64_t received_ = 0;
+  std::optional<TcpState> state_;
+  Time state_at_{}, unacked_since_{};
   struct {
     Time at{};
     int64_t acked = 0, sending_us = 0;

@@ -143,7 +143,7 @@ void TcpSendPump::End(std::string why, Ending ending) {
 
 void TcpSendPump::Break() {
   const Ending ending = EndingOf(errno);
-  End("the connection broke: " + stream_->Why(), ending);
+  End(stream_->WhyBroken("the connection broke"), ending);
 }
 
 void TcpSendPump::SayGoodbye() {
@@ -164,7 +164,8 @@ bool TcpSendPump::CheckConnection() {
 
 void TcpSendPump::OnEvents(uint32_t events) {
   std::lock_guard lock(mutex_);
-  if (ended_) return;
+  // A writer has found the end. epoll would report it again and again.
+  if (ended_) return poller_->Remove(stream_->fd());
   // The event may be one of the connection before.
   if ((events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) && !CheckConnection()) return;
   PumpLocked();

@@ -37,7 +37,7 @@ void TcpRecvPump::End(const std::string& why, Ending ending) {
 
 void TcpRecvPump::Break() {
   const Ending ending = EndingOf(errno);
-  End("the connection broke: " + stream_->Why(), ending);
+  End(stream_->WhyBroken("the connection broke"), ending);
 }
 
 bool TcpRecvPump::Read() {
