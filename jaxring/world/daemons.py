@@ -28,9 +28,9 @@ def start(name: str, work: Callable[..., None], *args: Any) -> None:
                 _threads.discard(threading.current_thread())
 
     thread = threading.Thread(target=run, name=name, daemon=True)
-    with _lock:
+    with _lock:  # which the thread waits for before it takes itself out
+        thread.start()
         _threads.add(thread)
-    thread.start()
 
 
 def join(timeout: float) -> None:

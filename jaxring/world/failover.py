@@ -66,6 +66,10 @@ class _Connection:
     returned_at: float = float("-inf")
 
 
+class MoveError(JoinError):
+    """The other end of a connection does not go on in this attempt."""
+
+
 class Failover:
     """The connections of one World. `dial` makes an authenticated one: of a peer, at one of these addresses in their
     order, by a deadline (time.monotonic seconds). `closed` says whether the World is closed. Safe from any thread."""
@@ -81,7 +85,7 @@ class Failover:
         self._own, self._native, self._settings, self._dial, self._closed = own, native, settings, dial, closed
         self._lock = threading.Lock()
         self._connections: dict[str, _Connection] = {}
-        self._watched = False
+        self._watched = self._returning = False
         self._told: set[tuple[int, str]] = set()
 
     def name(self, peer: ProcessInfo) -> str:
@@ -100,10 +104,10 @@ class Failover:
             return
         connection = _Connection(path, peer, address, address, data)
         with self._lock:
+            if not self._watched:
+                daemons.start("jaxring-failover", self._run)
+                self._watched = True
             self._connections[path] = connection
-            begin, self._watched = not self._watched, True
-        if begin:
-            daemons.start("jaxring-failover", self._run)
         try:
             yield
         except BaseException:
@@ -111,13 +115,20 @@ class Failover:
             raise
 
     def accept(self, sock: socket.socket, session: Session, path: str, attempt: int) -> None:
-        """The other end of a move: see `_move`. The socket is used up. Raises OSError, ValueError or RuntimeError."""
+        """The other end of a move: see `_move`. The socket is used up. Raises MoveError."""
+        try:
+            self._accept(sock, session, path, attempt)
+        except (JoinError, OSError, ValueError, RuntimeError) as error:
+            raise MoveError(str(error)) from error
+
+    def _accept(self, sock: socket.socket, session: Session, path: str, attempt: int) -> None:
         deadline = time.monotonic() + 2 * _MOVE_S
         self._native.path_suspend(path, False, attempt)
         received = self._native.path_drain(path, False, attempt)
         session.send(sock, {"ok": True, "received": received}, deadline)
-        theirs = wire.integer(session.receive(sock, deadline).get("received"), "received", 0, _MOST_BYTES)
-        self._resume(sock, session, path, False, attempt, theirs, False, deadline)
+        with sock:  # closed where this fails: an error sent on it would come to the peer's engine, as data
+            theirs = wire.integer(session.receive(sock, deadline).get("received"), "received", 0, _MOST_BYTES)
+            self._resume(sock, session, path, False, attempt, theirs, False, deadline)
 
     def _run(self) -> None:
         with contextlib.suppress(JoinError, RuntimeError):  # closed, or the engine has ended
@@ -146,7 +157,7 @@ class Failover:
             old = connection.now
             interface = {address: name for name, address, _ in peer.addresses}
             others = sorted(peer.addresses, key=lambda entry: (entry[0] == interface.get(old), entry[1] == old))
-            # It is not stopped before the peer has answered: its path may come back.
+            # The connection is not stopped before the peer has answered: its path may come back.
             while not self._closed() and self._native.path_is_lost(path):
                 try:
                     sock, session = self._dial(peer, others, time.monotonic() + _ROUND_S, _EACH_S)
@@ -154,7 +165,7 @@ class Failover:
                         break
                 except Exception as error:  # nobody else goes on with it
                     if isinstance(error.__cause__, ConnectionRefusedError):
-                        self._native.path_fail(path, f"its process has ended: {error}")
+                        self._native.path_fail(path, "its process does not listen any more, so it has ended")
                     logger.info("%s: its connection over %s does not go on yet: %s", peer, old, error)
                     time.sleep(_RETRY_S)
         if connection.now != old and self._tell(peer, old, connection.now):
@@ -168,48 +179,75 @@ class Failover:
     def _begin_return(self) -> None:
         now = time.monotonic()
         with self._lock:
+            if self._returning:
+                return
             due = [each for each in self._connections.values() if each.now != each.home and each.return_at < now]
             for each in due:
                 each.return_at = now + each.return_s
+            self._returning = bool(due)
         if due:
             self._start(self._return, due)
 
     def _start(self, work: Callable[..., None], *args: Any) -> None:
+        def run() -> None:
+            try:
+                work(*args)
+            except (JoinError, RuntimeError) as error:  # closed, or the engine has ended
+                logger.info("A connection that has failed is looked after no more: %s", error)
+
         try:
-            daemons.start("jaxring-failover", work, *args)
+            daemons.start("jaxring-failover", run)
         except RuntimeError as error:  # no thread can be started
             logger.warning("A connection that has failed is looked after by one thread for all of them: %s.", error)
-            work(*args)
+            run()
 
     def _return(self, due: list[_Connection]) -> None:
-        """Moves connections back to their first address where that answers."""
+        """Moves connections back to their first address where that answers. One thread at a time does so."""
+        try:
+            self._return_each(due)
+        finally:
+            with self._lock:
+                self._returning = False
+
+    def _return_each(self, due: list[_Connection]) -> None:
         dead: set[tuple[int, str]] = set()
         for each in due:
             place = (each.peer.index, each.home)
             if place in dead or self._closed():
                 continue
+            if not self._native.path_lives(each.path):
+                self._forget(each)
+                continue
             home = [entry for entry in each.peer.addresses if entry[1] == each.home]
             try:
                 sock, session = self._dial(each.peer, home, time.monotonic() + _EACH_S, _EACH_S)
-            except (JoinError, OSError):
+            except (JoinError, OSError, ValueError):
                 dead.add(place)
                 continue
             failed = ""
-            with each.moving, sock:
-                if each.now == each.home:
-                    continue  # it has come back since
+            with sock:
+                # The peer waits for a request only so long, so one that is being moved is left for the next time.
+                if not each.moving.acquire(blocking=False):
+                    continue
                 try:
+                    if each.now == each.home:
+                        continue  # it has come back since
                     self._move(each, sock, session)
                     each.returned_at = time.monotonic()
                 except Exception as error:
                     failed = f"cannot be reached ({error})"
+                finally:
+                    each.moving.release()
             if failed:
-                self._recover(each, failed)
+                self._start(self._recover, each, failed)
             elif self._tell_no_more(each):
                 logger.warning("%s answers again at %s; its connections go back to that.", each.peer, each.home)
 
     def _move(self, connection: _Connection, sock: socket.socket, session: Session) -> bool:
-        """Has the connection go on over `sock`, which is used up. False if it is gone; stopped where this raises."""
+        """Has the connection go on over `sock`, which is used up. False if the connection is gone.
+
+        Where this raises, the connection is stopped.
+        """
         path, peer, until = connection.path, connection.peer, time.monotonic() + _MOVE_S
         attempt = next(connection.attempts)
         with sock:
@@ -219,7 +257,8 @@ class Failover:
                 self._forget(connection)
                 return False
             request = {"from": self._own.index, "token": self._own.token, "channel": 0, "transport": "resume"}
-            answer = links.ask(sock, session, request | {"path": path, "attempt": attempt}, peer, 0, until)
+            request |= {"path": path, "attempt": attempt}
+            answer = links.ask(sock, session, request, peer, "to go on with a connection", until)
             theirs = wire.integer(answer.get("received"), "received", 0, _MOST_BYTES)
             received = self._native.path_drain(path, True, attempt)
             session.send(sock, {"received": received}, until)

@@ -21,7 +21,7 @@ from jaxring.world.closable import ClosableNative
 from jaxring.world.connections.dialling import connect
 from jaxring.world.connections.handshake import VIEWER, Acceptance, Session
 from jaxring.world.connections.listener import Listener
-from jaxring.world.failover import Failover
+from jaxring.world.failover import Failover, MoveError
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.published import Published
 from jaxring.world.transports import OFFERED, Transports, congestion
@@ -184,9 +184,10 @@ class World:
         """Stop listening and dialling. Links that exist are the engine's and stay.
 
         With a `deadline` (time.monotonic seconds) nothing reaches the engine any more when this returns; JoinError
-        where that takes longer. It waits a moment first for connections that are going over to another path.
+        where that takes longer. It waits a moment first for connections that are going over to another path. May be
+        called again.
         """
-        if deadline is not None:
+        if deadline is not None and not self._listener.closed:
             self._failover.settle()
         self._listener.close()
         if self._viewer_service is not None:
@@ -286,7 +287,10 @@ class World:
                 self._answer(sock, session)
             except Exception as error:
                 who = "a viewer" if session.peer == VIEWER else f"process {session.peer}"
-                logger.warning("no link from %s: %s", who, error)
+                if isinstance(error, MoveError):  # which its peer tries again
+                    logger.info("A connection from %s does not go on yet: %s", who, error)
+                else:
+                    logger.warning("no link from %s: %s", who, error)
                 if sock.fileno() < 0:
                     return  # the engine has the socket
                 what = str(error) if isinstance(error, JaxringError) else f"{type(error).__name__}: {error}"

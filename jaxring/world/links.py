@@ -58,7 +58,7 @@ def dial(
                 "kind": how.kind,
                 "offer": how.offer(peer.index, channel, True),
             }
-            answer = ask(sock, session, request, peer, channel, deadline)
+            answer = ask(sock, session, request, peer, f"the link on channel {channel}", deadline)
             how.prepare(peer.index, channel, True, wire.text(answer.get("offer"), "offer", _MAX_OFFER))
             left = max(0.0, deadline - time.monotonic())
             return how.finish(peer.index, channel, True, fd=release(sock), timeout_s=left)
@@ -69,7 +69,7 @@ def dial(
     if how is None:
         with memory(own, peer, channel):
             native.tcp_prepare(peer.index, channel, True)
-    answer = ask(sock, session, request, peer, channel, deadline)
+    answer = ask(sock, session, request, peer, f"the link on channel {channel}", deadline)
     if how is None:
         key, left = security(session, tls, deadline)
         with _encrypting(peer):
@@ -92,7 +92,7 @@ def dial_control(
     """Make an authenticated connection the control connection with `peer`. `path` and errors as for `dial`."""
     request = {"from": own.index, "token": own.token, "channel": 0, "transport": "control"}
     request |= {"path": path} if path else {}
-    ask(sock, session, request, peer, 0, deadline)
+    ask(sock, session, request, peer, "the control connection", deadline)
     key, left = security(session, tls, deadline)
     with _encrypting(peer):
         native.control(peer.index, fd=release(sock), dialled=True, key=key, timeout_s=left, path=path)
@@ -135,12 +135,13 @@ def _errors(how: Offering, peer: ProcessInfo, channel: int) -> Iterator[None]:
 
 
 def ask(
-    sock: socket.socket, session: Session, request: dict[str, Any], peer: ProcessInfo, channel: int, deadline: float
+    sock: socket.socket, session: Session, request: dict[str, Any], peer: ProcessInfo, what: str, deadline: float
 ) -> dict[str, Any]:
+    """The peer's answer to a request for ``what``. JoinError where it refuses, OSError, ValueError for nonsense."""
     session.send(sock, request, deadline)
     answer = session.receive(sock, deadline)
     if "error" in answer:
-        raise JoinError(f"{peer} refuses the link on channel {channel}: {wire.text(answer['error'], 'error', 4096)}")
+        raise JoinError(f"{peer} refuses {what}: {wire.text(answer['error'], 'error', 4096)}")
     if answer.get("ok") is not True:
         raise ValueError("the answer is neither ok nor an error")
     return answer

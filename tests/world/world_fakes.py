@@ -175,6 +175,7 @@ class FakeNative:
         self._record("control", peer)
 
     def paths_lost(self, timeout_s):
+        self._record("paths_lost")
         with self.changed:
             self.changed.wait_for(lambda: self.lost or self._closed, timeout_s)
             lost, self.lost = self.lost, []
@@ -188,11 +189,15 @@ class FakeNative:
     def path_is_lost(self, path):
         return path not in self.gone
 
+    def path_lives(self, path):
+        return path not in self.gone
+
     def path_fail(self, path, why):
         self.gone.add(path)
         self._record("path_fail", path, why)
 
     def paths_settled(self):
+        self._record("paths_settled")
         return self.settled
 
     def path_suspend(self, path, dialled, attempt):

@@ -60,6 +60,8 @@ def connect(
         addresses = sorted(peer.addresses, key=lambda entry: order[entry[0]])
     refused_since = time.monotonic()
     while True:
+        if closed():
+            raise JoinError("This World is closed.")
         reasons = []
         refused = True
         dropped = True
