@@ -52,6 +52,21 @@ _FLAP_S = 0.1
 _SETTLE_S = 1.0
 
 
+class _Disturber(threading.Thread):
+    """A thread whose exception is kept."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__()
+        self._work = work
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # raised by who waits for this thread
+            self.error = error
+
+
 class _Job:
     """A process on each host. ``rate``: of each link, as `tc` writes it. ``nbytes``: of a rank's float32 operand.
 
@@ -93,26 +108,33 @@ class _Job:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, algorithm: str, disturb: threading.Thread | None = None) -> float:
+    def run(self, algorithm: str, disturb: _Disturber | None = None) -> float:
         """Seconds of the slowest process for an all-reduce, while another thread disturbs it.
 
-        Raises JaxringError where a process ends, takes too long, or has another result than the sum.
+        Raises JaxringError where a process ends, takes too long, or has another result than the sum, and what the
+        disturbing thread has raised.
         """
         self._number += 1
         for member in self._members:
             assert member.stdin is not None
-            member.stdin.write(f"{algorithm} {self._number}\n")
-            member.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):  # it has ended, so it answers nothing
+                member.stdin.write(f"{algorithm} {self._number}\n")
+                member.stdin.flush()
         if disturb is not None:
             disturb.start()
         late = threading.Timer(_LIMIT_S, self._kill)
         late.start()
+        answers = []
         try:
-            answers = [str(member.stdout and member.stdout.readline()).split() for member in self._members]
+            for member in self._members:
+                assert member.stdout is not None
+                answers.append(member.stdout.readline().split())
         finally:
             late.cancel()
         if disturb is not None:
             disturb.join()
+            if disturb.error is not None:
+                raise disturb.error
         for process, words in enumerate(answers):
             if words[1:] != ["right"]:
                 raise JaxringError(
@@ -126,7 +148,7 @@ class _Job:
             member.kill()
 
     @contextlib.contextmanager
-    def disturbed(self, what: str, host: int, network: int, delay_s: float) -> Iterator[threading.Thread]:
+    def disturbed(self, what: str, host: int, network: int, delay_s: float) -> Iterator[_Disturber]:
         """A thread that disturbs that link after so many seconds; the link is as before afterwards."""
         hosts = self._hosts
         over = threading.Event()
@@ -149,7 +171,7 @@ class _Job:
                     over.wait(_FLAP_S)
 
         try:
-            yield threading.Thread(target=disturb)
+            yield _Disturber(disturb)
         finally:
             over.set()
             if what == "throttled":
