@@ -262,8 +262,8 @@ def _renew(kind: str, timeout_s: float) -> Membership:
             if current.count == 1:
                 found = Membership(current.epoch + 1, 1, (0,))
             else:
-                store, gone = job.store(), _native.gone
-                found = membership.agree(store, process, _token, fresh, current, kind, timeout_s, gone)
+                store = job.store()
+                found = membership.agree(store, process, _token, fresh, current, kind, timeout_s, job.gone)
                 returned = membership.returned(store, found)
         finally:
             patience.cancel()

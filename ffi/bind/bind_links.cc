@@ -79,9 +79,6 @@ void BindPaths(nanobind::module_& m) {
   m.def(
       "path_lives", [](const std::string& path) { return Running().paths().Lives({path, true}); }, nb::arg("path"),
       nb::call_guard<nb::gil_scoped_release>(), "Whether there is a connection of that name that has not ended.");
-  m.def(
-      "paths_settled", [] { return Running().paths().Settled(); }, nb::call_guard<nb::gil_scoped_release>(),
-      "Whether the peers' kernels have all that was written on connections that can go on.");
 }
 
 void BindPorts(nanobind::module_& m) {

@@ -129,13 +129,24 @@ class Job:
         )
 
     def leave(self, deadline: float) -> None:
-        """Close the World: afterwards none of its calls reaches the engine. JoinError where that takes too long."""
+        """Make no more links in this epoch: see `World.leave`. JoinError where that takes too long."""
+        with self._lock:
+            if self._world is not None:
+                self._world.leave(deadline)
+
+    def gone(self) -> list[int]:
+        """The processes that have ended, as the engine knows or since they refuse connections."""
+        world = self._world
+        return sorted({*_native.gone(), *(() if world is None else world.refusing())})
+
+    def _close(self, deadline: float) -> None:
         with self._lock:
             if self._world is not None:
                 self._world.close(deadline)
 
     def suspend(self, membership: Membership, deadline: float) -> None:
         """Between `leave` and `enter` of an epoch: the halted engine gives up all links and their memory."""
+        self._close(deadline)
         _give_up_links(membership.epoch, deadline)
         with self._lock:
             self._world, self._membership, self._agreement = None, membership, None
@@ -166,6 +177,8 @@ class Job:
         """
         with self._lock:
             self._entering = membership
+        # Until now its connections could go over to other paths while others had not called yet. Its ports are needed.
+        self._close(deadline)
         world = self._make_world(membership, False) if len(membership.processes) > 1 else None
         before, patience = gone(), time.monotonic() + _GRACE_S
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import threading
@@ -23,16 +24,17 @@ class ClosableNative:
     def __init__(self, native: Any) -> None:
         self._native = native
         self._changed = threading.Condition()
-        self._running = 0
+        self._running: collections.Counter[str] = collections.Counter()
         self._closed = False
+        self._spared = ""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = getattr(self._native, name)
 
         def call(*args: Any, **named: Any) -> Any:
             with self._changed:
-                closed = self._closed
-                self._running += not closed
+                closed = self._refuses(name)
+                self._running[name] += not closed
             if closed:
                 if "fd" in named:
                     with contextlib.suppress(OSError):
@@ -42,17 +44,25 @@ class ClosableNative:
                 return function(*args, **named)
             finally:
                 with self._changed:
-                    self._running -= 1
+                    self._running[name] -= 1
                     self._changed.notify_all()
 
         return call
 
-    def close(self, deadline: float) -> None:
+    def _refuses(self, name: str) -> bool:
+        return self._closed and not (self._spared and name.startswith(self._spared))
+
+    def close(self, deadline: float, spare: str = "") -> None:
         """Refuse further calls and wait for those that are running.
 
-        Raises JoinError where one is still running at `deadline` (time.monotonic seconds).
+        Functions whose names begin with `spare`, if that is not empty, are left as they are: another call closes them.
+        Raises JoinError where one of the others is still running at `deadline` (time.monotonic seconds).
         """
+
+        def ended() -> bool:
+            return not any(count and self._refuses(name) for name, count in self._running.items())
+
         with self._changed:
-            self._closed = True
-            if not self._changed.wait_for(lambda: self._running == 0, max(0.0, deadline - time.monotonic())):
+            self._closed, self._spared = True, spare
+            if not self._changed.wait_for(ended, max(0.0, deadline - time.monotonic())):
                 raise JoinError("A link was still being made when the time to close this World was over: try again.")

@@ -45,8 +45,6 @@ _RELAPSE_S = 10.0
 _ROUND_S = 6.0
 # Both ends of a move have to be done by then.
 _MOVE_S = 2.0
-# A World that closes waits so long for moves that are under way.
-_SETTLE_S, _SETTLE_POLL_S = 2.0, 0.01
 _MOST_BYTES = (1 << 63) - 1
 
 
@@ -142,12 +140,6 @@ class Failover:
                     if connection is not None:
                         self._start(self._recover, connection, why)
                 self._begin_return()
-
-    def settle(self) -> None:
-        """Wait for moves that are under way: the peers may need what these connections keep."""
-        until = time.monotonic() + _SETTLE_S
-        while self._watched and time.monotonic() < until and not self._native.paths_settled():
-            time.sleep(_SETTLE_POLL_S)
 
     def _recover(self, connection: _Connection, why: str) -> None:
         """Dials until the connection goes on, here or by itself. The engine gives it up after JAXRING_LINK_TIMEOUT."""

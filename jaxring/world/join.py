@@ -86,6 +86,8 @@ class World:
         self._rings: dict[tuple[int, int], int] = {}
         self._claims = Claims()
         self._dialling: set[socket.socket] = set()
+        self._left = False
+        self._silent: set[int] = set()
         self._transports = Transports(self._native, self._settings, gpus)
         order = orders.current()
         self._listener = Listener(interfaces.choose(self._settings.socket_ifname, coordinator), self._settings.ports)
@@ -107,7 +109,7 @@ class World:
                 count,
                 self.members,
                 self._come_s,
-                lambda: self._listener.closed,
+                self._ended,
                 self._waits,
             )
             self._published.publish()
@@ -180,24 +182,44 @@ class World:
         future.set_result(made)
         return made
 
+    def refusing(self) -> set[int]:
+        """Processes that were to be linked and do not listen any more, so that they have ended."""
+        with self._lock:
+            return set(self._silent)
+
+    def leave(self, deadline: float) -> None:
+        """Make no link any more, here or for a peer. Links that exist are the engine's and stay.
+
+        They still go over to other paths when theirs fail, here and for peers, until `close`. Nothing else reaches the
+        engine when this returns; JoinError where that takes until after `deadline` (time.monotonic seconds). May be
+        called again.
+        """
+        self._left = True
+        self._end_dialling()
+        if not self._listener.closed:
+            self._closable.close(deadline, spare="path")
+
     def close(self, deadline: float | None = None) -> None:
         """Stop listening and dialling. Links that exist are the engine's and stay.
 
         With a `deadline` (time.monotonic seconds) nothing reaches the engine any more when this returns; JoinError
-        where that takes longer. It waits a moment first for connections that are going over to another path. May be
-        called again.
+        where that takes longer. May be called again.
         """
-        if deadline is not None and not self._listener.closed:
-            self._failover.settle()
         self._listener.close()
         if self._viewer_service is not None:
             self._viewer_service.close()
+        self._end_dialling()
+        if deadline is not None:
+            self._closable.close(deadline)
+
+    def _ended(self) -> bool:
+        return self._left or self._listener.closed
+
+    def _end_dialling(self) -> None:
         with self._lock:
             for sock in self._dialling:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
-        if deadline is not None:
-            self._closable.close(deadline)
 
     def _make(self, p: int, channel: int) -> str:
         peer = self.info(p)
@@ -244,7 +266,7 @@ class World:
     def _dials(self, sock: socket.socket) -> Iterator[None]:
         """Has `close` end what waits for an answer on `sock`."""
         with self._lock:
-            if self._listener.closed:
+            if self._ended():
                 raise JoinError("This World is closed.")
             self._dialling.add(sock)
         try:
@@ -256,9 +278,13 @@ class World:
     def _connect(self, peer: ProcessInfo, channel: int, deadline: float) -> tuple[socket.socket, Session]:
         secret = self._secret()
         with self._waits.waiting(f"{peer} to answer") as wait:
-            return connect(
-                peer, self.process, secret, channel, self._timeout_s, deadline, lambda: self._listener.closed, wait
-            )
+            try:
+                return connect(peer, self.process, secret, channel, self._timeout_s, deadline, self._ended, wait)
+            except JoinError as error:
+                if isinstance(error.__cause__, ConnectionRefusedError):
+                    with self._lock:
+                        self._silent.add(peer.index)
+                raise
 
     def _dial_again(
         self, peer: ProcessInfo, addresses: Sequence[tuple[str, str, int]], deadline: float, each_s: float
@@ -306,6 +332,8 @@ class World:
         if request.transport == "resume":
             self._failover.accept(sock, session, request.path, request.attempt)
             return
+        if self._left:
+            raise JoinError(f"{self.own} makes no links any more: it is forming the job anew.")
         claim = (session.peer, CONTROL if request.transport == "control" else request.channel)
         deadline = time.monotonic() + _REQUEST_S
         with self._claims.making(claim, deadline):

@@ -66,9 +66,6 @@ class Native(Verbs, Protocol):
     def path_fail(self, path: str, why: str) -> None:
         """Give the connection of that name up: its peer's process has ended. `why` goes into errors."""
 
-    def paths_settled(self) -> bool:
-        """Whether the peers' kernels have all that this process has written on connections with a name."""
-
     def path_suspend(self, path: str, dialled: bool, attempt: int) -> None:
         """Write no more to the connection of that name, whose end `dialled` this is. Begins an attempt."""
 

@@ -73,6 +73,25 @@ def test_the_next_agreement_follows_the_one_that_could_not_be_entered(made):
     assert (job.membership(), job.agreed()) == (FIRST, SECOND)
 
 
+def test_the_world_is_closed_before_the_next_one_listens(made, monkeypatch):
+    """They may have to listen on the same ports. Until then its connections can go over to other paths."""
+    job, calls = made(1), []
+    job._world = types.SimpleNamespace(leave=lambda _: calls.append("leave"), close=lambda _: calls.append("close"))
+    make = job._make_world
+    monkeypatch.setattr(job, "_make_world", lambda *arguments: calls.append("make") or make(*arguments))
+    job.leave(0.0)
+    job.enter(SECOND, float("inf"), list)
+    assert calls == ["leave", "close", "make"]
+
+
+def test_processes_that_refuse_connections_have_ended(made):
+    job = made(1)
+    jobs._native.gone = lambda: [2]
+    assert job.gone() == [2]
+    job._world = types.SimpleNamespace(refusing=lambda: {1, 2})
+    assert job.gone() == [1, 2]
+
+
 def test_communicators_of_the_next_job_are_counted_anew(made):
     # A process that joins has made none, and its peers' have to have the same names.
     job = made(1)

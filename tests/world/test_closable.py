@@ -36,6 +36,41 @@ def test_a_closed_handle_passes_nothing_on_and_keeps_no_descriptor():
     assert reached == ["bell_fd"]
 
 
+def test_functions_that_are_spared_are_passed_on_until_the_next_call():
+    class Fake:
+        def __getattr__(self, name):
+            return lambda *_: name
+
+    handle = ClosableNative(Fake())
+    handle.close(time.monotonic() + 60, spare="path")
+    assert (handle.path_drain(), handle.paths_lost()) == ("path_drain", "paths_lost")
+    with pytest.raises(JoinError, match="rebuilt since"):
+        handle.tcp_prepare()
+    handle.close(time.monotonic() + 60)
+    with pytest.raises(JoinError, match="rebuilt since"):
+        handle.path_drain()
+
+
+def test_a_spared_function_that_runs_is_not_waited_for_before_the_next_call():
+    running, over = threading.Event(), threading.Event()
+
+    class Slow:
+        def paths_lost(self):
+            running.set()
+            assert over.wait(60)
+
+    handle = ClosableNative(Slow())
+    thread = threading.Thread(target=handle.paths_lost)
+    thread.start()
+    assert running.wait(60)
+    handle.close(time.monotonic(), spare="path")
+    with pytest.raises(JoinError, match="still being made"):
+        handle.close(time.monotonic())
+    over.set()
+    handle.close(time.monotonic() + 60)
+    thread.join()
+
+
 def test_descriptors_go_by_name():
     """Every function that takes one has it as a keyword, in the interface and in the engine's binding."""
     taking = {

@@ -185,43 +185,28 @@ def test_the_other_interface_is_tried_before_another_address_of_the_same(make_wo
     assert native1.sockets[data, 1, False].getsockname()[0] == OTHER
 
 
-def test_a_world_that_closes_waits_for_what_is_under_way(make_world, monkeypatch):
-    monkeypatch.setattr(failover, "_SETTLE_S", 60.0)
-    (zero, native0), (_, native1) = (make_world(p, SHM_DISABLE="1") for p in (0, 1))
+@pytest.mark.parametrize("which", [0, 1])
+def test_connections_of_a_world_that_was_left_go_on_until_it_is_closed(make_world, which):
+    """Its process waits in rebuild() or shrink() for others, which may need what it has sent."""
+    worlds = [make_world(p, SHM_DISABLE="1") for p in (0, 1)]
+    (zero, native0), (_, native1) = worlds
     zero.link(1, 0)
     native1.wait_for("path", 2)
     data = native0.named("path")[1][1]
-    native0.settled = False
-    drain, drained = native1.path_drain, threading.Event()
-
-    def late(*arguments):
-        assert drained.wait(60)
-        return drain(*arguments)
-
-    native1.path_drain = late
+    for _ in range(2):  # as a second call of rebuild() does after the first one has failed
+        worlds[which][0].leave(time.monotonic() + 60)
     native0.lose(data)
-    native0.wait_for("path_suspend")
-    closing = threading.Thread(target=zero.close, args=(time.monotonic() + 60,))
-    closing.start()
-    native0.wait_for("paths_settled", 2)
-    drained.set()
     native0.wait_for("path_resume")
-    assert closing.is_alive()
-    native0.settled = True
-    closing.join(60)
-    assert not closing.is_alive()
-    assert native1.wait_for("path_resume")
-
-
-def test_a_world_whose_connections_are_watched_can_be_closed_again(make_world):
-    """As a second rebuild() does after the first one has failed."""
-    (zero, _), (_, native1) = (make_world(p, SHM_DISABLE="1") for p in (0, 1))
-    zero.link(1, 0)
-    native1.wait_for("path", 2)
-    for _ in range(2):
-        zero.close(time.monotonic() + 60)
-    with pytest.raises(JoinError, match="closed"):
+    native1.wait_for("path_resume")
+    attached = len(native0.named("tcp_attach"))
+    with pytest.raises(JoinError, match=r"This World is closed|makes no links any more: it is forming the job anew"):
         zero.link(1, 1)
+    assert len(native0.named("tcp_attach")) == attached
+    for _ in range(2):
+        worlds[which][0].close(time.monotonic() + 60)
+    worlds[which][0].leave(time.monotonic() + 60)
+    with pytest.raises(JoinError, match="rebuilt since"):
+        worlds[which][0]._native.path_lives(data)
 
 
 def test_connections_go_back_when_their_first_address_answers(make_world, caplog, monkeypatch):
@@ -245,18 +230,20 @@ def test_one_pass_at_a_time_goes_back_and_only_with_what_lives(make_world, monke
     zero.link(1, 0)
     native1.wait_for("path", 2)
     control, data = (name for _, name in native0.named("path"))
-    dial, passes, more, meanwhile = zero._failover._dial, [], threading.Event(), []
+    dial, passes, meanwhile = zero._failover._dial, [], []
+    first, more = threading.Event(), threading.Event()
 
     def dead(peer, addresses, deadline, each_s):
         if len(addresses) > 1:
             return dial(peer, addresses, deadline, each_s)
         passes.append(addresses)
-        if len(passes) > 1:
-            more.set()
-        else:
+        if len(passes) == 1:
             # Where a second thread began a pass, it would do so now.
             native0.wait_for("paths_lost", len(native0.named("paths_lost")) + 3)
             meanwhile.extend(passes[1:])
+            first.set()
+        elif first.is_set():
+            more.set()
         raise JoinError("it does not answer")
 
     monkeypatch.setattr(zero._failover, "_dial", dead)

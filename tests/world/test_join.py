@@ -257,3 +257,26 @@ def test_a_wait_for_a_peer_is_told_and_can_be_ended(make_world):
     assert told == ["process 1 to join: it has not reached its first collective yet", ""]
     make_world(1)
     assert zero.info(1).index == 1
+
+
+def test_a_process_that_refuses_connections_is_known_to_have_ended(make_world, monkeypatch):
+    monkeypatch.setattr(dialling, "_REFUSED_S", 0.1)
+    (zero, _), (one, _) = (make_world(p) for p in (0, 1))
+    assert zero.refusing() == set()
+    one.close()
+    with pytest.raises(JoinError, match="does not listen any more, so it has ended"):
+        zero.link(1, 0)
+    assert zero.refusing() == {1}
+
+
+def test_who_dials_a_process_that_refuses_hears_that_its_world_is_closed(make_world, monkeypatch):
+    (zero, _), _ = (make_world(p) for p in (0, 1))
+
+    def refused(*_):
+        zero.close()
+        raise ConnectionRefusedError
+
+    zero.info(1)
+    monkeypatch.setattr(dialling, "_dial", refused)
+    with pytest.raises(JoinError, match="This World is closed"):
+        zero.link(1, 0)

@@ -80,7 +80,6 @@ class FakeNative:
         self.lost: list[tuple[str, str]] = []
         self.received: dict[str, int] = {}
         self.gone: set[str] = set()
-        self.settled = True
         self._fds: list[int] = []
         self._closed = False
         self._bell, self._blocks = self._memory("bell"), self._memory("blocks")
@@ -195,10 +194,6 @@ class FakeNative:
     def path_fail(self, path, why):
         self.gone.add(path)
         self._record("path_fail", path, why)
-
-    def paths_settled(self):
-        self._record("paths_settled")
-        return self.settled
 
     def path_suspend(self, path, dialled, attempt):
         if path in self.gone:
