@@ -1,13 +1,15 @@
-"""What a process says of its own end."""
+"""The end of a process: what it says of it, and the threads for which it waits."""
 
 from __future__ import annotations
 
 import sys
+import threading
 
 import pytest
 
 from jaxring.runtime import ending
 from jaxring.runtime.reporting.record_files import hint
+from jaxring.world import daemons
 
 
 @pytest.mark.parametrize(("code", "said"), [(None, 0), (0, 0), (3, 3), (True, 1), ("no data", 1), (256 + 7, 7)])
@@ -33,3 +35,29 @@ def test_an_exception_is_told_as_one_clause(monkeypatch):
     nested = said(RuntimeError(f"UNAVAILABLE: lost rank 2: its process ended.\nIts log says why. {hint('')}"))
     assert nested == " after an uncaught RuntimeError: UNAVAILABLE: lost rank 2: its process ended. Its log says why"
     assert said(ValueError("long " * 200)).endswith("long ...")
+
+
+def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch):
+    def fail(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start"):
+            daemons.start("never", print)
+    daemons.join(60)
+
+
+def test_a_thread_that_runs_is_waited_for():
+    begun, go_on, done = threading.Event(), threading.Event(), []
+
+    def work():
+        begun.set()
+        assert go_on.wait(60)
+        done.append(True)
+
+    daemons.start("works", work)
+    assert begun.wait(60)
+    go_on.set()
+    daemons.join(60)
+    assert done
