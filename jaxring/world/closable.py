@@ -26,7 +26,7 @@ class ClosableNative:
         self._changed = threading.Condition()
         self._running: collections.Counter[str] = collections.Counter()
         self._closed = False
-        self._spared = ""
+        self._spared: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = getattr(self._native, name)
@@ -50,12 +50,12 @@ class ClosableNative:
         return call
 
     def _refuses(self, name: str) -> bool:
-        return self._closed and not (self._spared and name.startswith(self._spared))
+        return self._closed and not name.startswith(self._spared)
 
-    def close(self, deadline: float, spare: str = "") -> None:
+    def close(self, deadline: float, spare: tuple[str, ...] = ()) -> None:
         """Refuse further calls and wait for those that are running.
 
-        Functions whose names begin with `spare`, if that is not empty, are left as they are: another call closes them.
+        Functions whose names begin with one of `spare` are left as they are: another call closes them.
         Raises JoinError where one of the others is still running at `deadline` (time.monotonic seconds).
         """
 

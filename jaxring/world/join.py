@@ -197,7 +197,7 @@ class World:
         self._left = True
         self._end_dialling()
         if not self._listener.closed:
-            self._closable.close(deadline, spare="path")
+            self._closable.close(deadline, spare=("path",))
 
     def close(self, deadline: float | None = None) -> None:
         """Stop listening and dialling. Links that exist are the engine's and stay.

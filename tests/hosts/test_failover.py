@@ -64,6 +64,22 @@ def test_a_link_that_fails_and_comes_back_is_told_and_no_call_fails(tmp_path, ne
             assert "right " in result.out, str(result)
 
 
+@pytest.mark.parametrize("waits", [0, 1])
+def test_a_link_that_fails_while_a_process_waits_in_rebuild(tmp_path, waits):
+    """Its connections leave the link, and neither process takes the other one for lost."""
+    with hosts(2, networks=3) as made, Job(tmp_path) as job:
+        start(made, job, tmp_path, WAITS=str(waits), JAXRING_LINK_TIMEOUT="5")
+        network = DATA[0]  # which carries the control connections
+        made.sever(1, network)
+        for process in (0, 1):
+            wait_for(job, process, "; its connections go on over ")
+        made.rejoin(1, network)
+        (tmp_path / "stop").touch()
+        for result in job.wait():
+            assert result.code == 0, str(result)
+            assert "rebuilt (0, 1)" in result.out, str(result)
+
+
 def test_all_links_that_fail_are_a_dead_host(tmp_path):
     with hosts(2, networks=3) as made, Job(tmp_path) as job:
         start(made, job, tmp_path, JAXRING_LINK_TIMEOUT="3")

@@ -1,5 +1,7 @@
 """A process of a job that adds until the test says stop, while it cuts links; each sum is compared to the bit.
 
+With WAITS=P process P waits in rebuild() meanwhile, until the test says stop and the others call it, too.
+
 The log goes to stdout, so that the test can wait for its lines.
 """
 
@@ -25,13 +27,26 @@ def main() -> None:
     mesh = start()
     calls = {name: over(mesh, lambda v, n=name: jaxring.all_reduce(v, AXIS, algorithm=n)) for name in ("ring", "tree")}
     stop = over(mesh, lambda v: jaxring.all_reduce(v, AXIS, "max"))
+
+    def add(number: int) -> None:
+        a = rows(mesh.size, 1 << 18, seed=number)
+        for name, call in calls.items():
+            check(call(put(mesh, a)), same(a.sum(0), mesh.size), (name, number))
+
+    if "WAITS" in os.environ:
+        add(1)
+        print("ready", flush=True)
+        while int(os.environ["WAITS"]) != jax.process_index() and not (FOLDER / "stop").exists():
+            time.sleep(0.05)
+        print(f"rebuilt {jaxring.rebuild(100).processes}", flush=True)
+        add(2)
+        jax.distributed.shutdown()
+        return
     stopped = False
     number = 0
     while not stopped:
         number += 1
-        a = rows(mesh.size, 1 << 18, seed=number)
-        for name, call in calls.items():
-            check(call(put(mesh, a)), same(a.sum(0), mesh.size), (name, number))
+        add(number)
         said = np.zeros((mesh.size, 1), np.float32) + (FOLDER / "stop").exists()
         stopped = bool(np.asarray(stop(put(mesh, said)).addressable_shards[0].data)[0, 0])
         if number == 2:

@@ -42,7 +42,7 @@ def test_functions_that_are_spared_are_passed_on_until_the_next_call():
             return lambda *_: name
 
     handle = ClosableNative(Fake())
-    handle.close(time.monotonic() + 60, spare="path")
+    handle.close(time.monotonic() + 60, spare=("path",))
     assert (handle.path_drain(), handle.paths_lost()) == ("path_drain", "paths_lost")
     with pytest.raises(JoinError, match="rebuilt since"):
         handle.tcp_prepare()
@@ -63,7 +63,7 @@ def test_a_spared_function_that_runs_is_not_waited_for_before_the_next_call():
     thread = threading.Thread(target=handle.paths_lost)
     thread.start()
     assert running.wait(60)
-    handle.close(time.monotonic(), spare="path")
+    handle.close(time.monotonic(), spare=("path",))
     with pytest.raises(JoinError, match="still being made"):
         handle.close(time.monotonic())
     over.set()

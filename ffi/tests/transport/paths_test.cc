@@ -143,6 +143,29 @@ class TimedOut final : public Stream {
   }
 };
 
+CASE("the time that is left begins when the failure was noticed, also where the kernel gives up later") {
+  Poller poller([] {});
+  const TcpState silent{true, true, milliseconds(9000), 0, 0, 0, 100};
+  Paths paths(10.0, [&silent](int, TcpState* now) {
+    *now = silent;
+    return true;
+  });
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  const Stream other(ends[1]);
+  const auto stream = paths.Add(std::make_unique<TimedOut>(ends[0]), {"a", true}, &poller);
+  const auto now = std::chrono::steady_clock::now();
+  paths.Check(now - milliseconds(9500));
+  paths.Check(now - milliseconds(9000));
+  CHECK_EQ(paths.TakeLost(0)->size(), 1u);
+  char byte;
+  CHECK(stream->Read(&byte, 1) == -1 && errno == EAGAIN);
+  paths.Check(now + milliseconds(950));
+  CHECK(!stream->given_up());
+  paths.Check(now + milliseconds(1050));
+  CHECK(stream->given_up());
+}
+
 CASE("an end that has not dialled waits for the other one, which may have given up as well") {
   for (const bool dialled : {true, false}) {
     Poller poller([] {});
