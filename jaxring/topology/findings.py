@@ -138,6 +138,13 @@ def _gpus(host: Host, ports: Sequence[Port]) -> Iterator[Finding]:
 
 
 def _host(host: Host) -> Iterator[Finding]:
+    if not host.resolves:
+        yield Finding(
+            f"This host's name, {host.name}, has no address here.",
+            "JAX's Gloo asks for it and ends a job of several processes: gloo/transport/tcp/device.cc, rv == 0.",
+            f"Add a line for {host.name} to /etc/hosts, with the address by which the job's other hosts reach it.",
+            grave=True,
+        )
     if 0 <= host.shm_bytes < _SMALL_SHM:
         mend = "`mount -o remount,size=8G /dev/shm`; `docker run --shm-size=8g`."
         if host.kubernetes:

@@ -28,9 +28,13 @@ class Interface:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """``memlock`` and ``shm_bytes`` are bytes, -1 without a limit. ``peermem`` and ``dmabuf`` are about NVIDIA GPUs."""
+    """``memlock`` and ``shm_bytes`` are bytes, -1 without a limit. ``peermem`` and ``dmabuf`` are about NVIDIA GPUs.
+
+    ``resolves`` says that this host knows an address of its own name.
+    """
 
     name: str
+    resolves: bool
     kernel: str
     cpus: int
     memlock: int
@@ -55,6 +59,7 @@ def describe(root: str = "/") -> Host:
     gpus = (proc / "driver/nvidia/version").exists()
     return Host(
         name=socket.gethostname(),
+        resolves=_resolves(socket.gethostname()),
         kernel=platform.release(),
         cpus=len(os.sched_getaffinity(0)),
         memlock=-1 if soft == resource.RLIM_INFINITY else soft,
@@ -70,6 +75,13 @@ def describe(root: str = "/") -> Host:
         dmabuf=_dmabuf(proc) if gpus else "",
         interfaces=tuple(_interfaces(sys)),
     )
+
+
+def _resolves(name: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(name, None))
+    except OSError:
+        return False
 
 
 def _capable(proc: pathlib.Path, bit: int) -> bool:

@@ -214,6 +214,7 @@ def test_pyverbs_answers_the_same(sys_root):
 
 HOST = dataclasses.replace(
     host.describe(),
+    resolves=True,
     cpus=2,
     memlock=-1,
     shm_bytes=8 << 30,
@@ -250,9 +251,18 @@ def test_what_is_lacking_is_found_with_its_cost_and_its_mend(sys_root):
         "one CPU",
     ):
         assert part in text
+    (unknown,) = found(dataclasses.replace(HOST, name="nowhere", resolves=False), [port])
+    assert (unknown.what, unknown.grave) == ("This host's name, nowhere, has no address here.", True)
     pod = " ".join(f.mend for f in found(dataclasses.replace(poor, kubernetes=True), []))
     for part in ("IPC_LOCK", "rdma/hca", "medium: Memory"):
         assert part in pod
+
+
+def test_a_host_knows_whether_its_name_has_an_address(monkeypatch):
+    for name, resolves in (("localhost", True), ("no-such-host.invalid", False)):
+        monkeypatch.setattr(host.socket, "gethostname", lambda name=name: name)
+        described = host.describe()
+        assert (described.name, described.resolves) == (name, resolves)
 
 
 def test_ports_and_their_surroundings(sys_root):
