@@ -53,7 +53,7 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
+.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs site-pictures cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -81,10 +81,10 @@ tidy: $(ENVIRONMENT) ## clang-tidy on the C++ code, with the checks of .clang-ti
 	$(SAY) "clang-tidy"
 	@headers=$$(python tools/ffi_headers.py $(VENV)/headers); \
 	cmake -S . -B build/tidy -G Ninja -DPython_EXECUTABLE="$(abspath $(BIN))/python" -DJAXRING_BUILD_TESTS=ON \
-	  -DJAXRING_UNITY=OFF -DJAXRING_CUDA=OFF -DJAXRING_FFI_INCLUDE="$$headers" --log-level=WARNING >/dev/null
+	  -DJAXRING_UNITY=$(UNITY) -DJAXRING_CUDA=OFF -DJAXRING_FFI_INCLUDE="$$headers" --log-level=WARNING >/dev/null
 	@# Two tests for the RDMA guest include a header that make test-rdma installs: they are left out where it is missing.
 	@run-clang-tidy.py -p build/tidy -j $(JOBS) -quiet -hide-progress \
-	  '$(CURDIR)/ffi/$(if $(wildcard /usr/include/rdma/rdma_cma.h),,(?!tests/transport/rdma/(verbs_abi_layout|write_source)\.))'
+	  '$(CURDIR)/(ffi/$(if $(wildcard /usr/include/rdma/rdma_cma.h),,(?!tests/transport/rdma/(verbs_abi_layout|write_source)\.))|build/tidy/CMakeFiles/(jaxring|_native).*/Unity/)'
 
 format: $(ENVIRONMENT) ## rewrite all sources in the project's format, and the tables of docs/settings.md and docs/reference/
 	@python tools/settings_page.py
@@ -117,6 +117,7 @@ pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 ONCE := bench benchmarks cli gpu hosts layers package plan settings simulate stress topology trace world \
   docs/test_commands.py docs/test_reference.py examples/test_train_lm.py examples/test_recover_lm.py \
   runtime/cuda runtime/signals runtime/programs/test_ending.py runtime/programs/test_recompiled.py \
+  tools/test_ci.py tools/test_ffi_headers.py \
   $(addprefix collectives/test_,communicator.py failures.py huge.py no_memory.py one_process.py processes.py)
 ONCE_OF_A_FILE := random/test_random.py::test_an_abort_of_ours_has_failed \
   runtime/programs/test_programs.py::test_a_process_ends user/test_types.py::test_mypy \
@@ -203,6 +204,9 @@ docs: $(ENVIRONMENT) ## the documentation as a site, in build/site; a warning is
 	@[ -x $(BIN)/mkdocs ] || python -m pip install -q -r <(python tools/requirements.py docs)
 	@NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 	@echo "build/site/index.html: $$(find build/site -name '*.html' | wc -l) pages"
+
+site-pictures: docs ## docs/screenshots/site-*.png: the site in headless Chromium, and whether its pages fit (needs chromium)
+	@python tools/site_pictures.py
 
 coverage: ## lines that the Python tests (not the slow ones) and the native tests execute; needs Python 3.12 or later
 	@$(MAKE) pytest COVERAGE=ON PYTEST_ARGS='-m "not slow" $(PYTEST_ARGS)'
