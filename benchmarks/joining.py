@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 WIRE, JOINING = "a TCP connection", "jaxring.rebuild and the state"
 _PORT = 19310
+# How long the two ends of the plain connection wait for each other, in seconds.
+_CONNECT_S = 60.0
 # For all but the transfers, s.
 _LIMIT_S = 600.0
 # A step sums so many float32.
@@ -60,13 +62,15 @@ def by_socket(state: np.ndarray, got: np.ndarray, address: str) -> float:
     me, last = jax.process_index(), jax.process_count() - 1
     if me == 0:
         with socket.create_server((address, _PORT)) as listener:
+            listener.settimeout(_CONNECT_S)
             connection, _ = listener.accept()
+            connection.settimeout(None)
             with connection:
                 connection.sendall(state.data)
                 connection.recv(1)  # the other side has all
     if me != last:
         return 0.0
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + _CONNECT_S
     while True:
         begun = time.perf_counter()
         try:

@@ -157,16 +157,19 @@ def lose_one(training: Training, kill_at: int, wait_at: int) -> None:
 def grow(training: Training, stack: contextlib.ExitStack) -> subprocess.Popen[bytes] | None:
     """The job goes on with one more process, which process 0 starts and returns. It does not outlive the stack."""
     started, size = None, jax.process_count() + 1
-    port = 1 << 16
-    if jax.process_index() == 0:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-    coordinator = f"127.0.0.1:{training.programs.agree(port)}"
-    if jax.process_index() == 0:
-        command = [sys.executable, *sys.argv, "--join", coordinator, "--size", str(size)]
-        started = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        stack.callback(started.kill)  # has no effect on one that has ended
-    jaxring.rebuild(size=size, coordinator=coordinator)
+    # The port stays bound, but not listened on, so that nobody else is given it. The coordination service shares it.
+    with socket.socket() as reserved:
+        port = 1 << 16
+        if jax.process_index() == 0:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reserved.bind(("127.0.0.1", 0))
+            port = reserved.getsockname()[1]
+        coordinator = f"127.0.0.1:{training.programs.agree(port)}"
+        if jax.process_index() == 0:
+            command = [sys.executable, *sys.argv, "--join", coordinator, "--size", str(size)]
+            started = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+            stack.callback(started.kill)  # has no effect on one that has ended
+        jaxring.rebuild(size=size, coordinator=coordinator)
     training.move(Programs(training.settings))
     changed(training, "make a larger job")
     return started

@@ -1,5 +1,5 @@
 // Fuzzes the reader of protocol buffers with any bytes, and with messages within them. Fields that were read are
-// written, and read as the same again.
+// written, and read as the same again. A field is replaced, and all others stay as they were.
 #include "base/protobuf.h"
 
 #include <stdexcept>
@@ -48,6 +48,31 @@ std::string Written(const std::vector<protobuf::Field>& fields) {
   return message;
 }
 
+std::string Joined(const std::vector<std::string_view>& pieces) {
+  std::string message;
+  for (const std::string_view piece : pieces) message.append(piece);
+  return message;
+}
+
+// A message with a mark in place of its field or fields of that number, against the same from the fields one by one.
+void CheckReplaced(std::string_view data, const std::vector<protobuf::Field>& fields, uint64_t number, bool all) {
+  const std::string mark = Written({{number, protobuf::kBytes, 0, "mark"}});
+  const std::string replaced = Joined(protobuf::Replaced(data, number, all, {mark}));
+  std::vector<protobuf::Field> expected, found;
+  bool marked = false;
+  for (const protobuf::Field& field : fields) {
+    if (field.number != number || (marked && !all)) {
+      expected.push_back(field);
+    } else if (!marked) {
+      expected.push_back({number, protobuf::kBytes, 0, "mark"});
+      marked = true;
+    }
+  }
+  if (!marked) expected.push_back({number, protobuf::kBytes, 0, "mark"});
+  FUZZ_CHECK(Read(replaced, &found));
+  FUZZ_CHECK(Written(found) == Written(expected));
+}
+
 void Check(std::string_view data, int depth) {
   std::vector<protobuf::Field> fields, again;
   if (!Read(data, &fields)) return;
@@ -61,6 +86,12 @@ void Check(std::string_view data, int depth) {
     FUZZ_CHECK(one.wire == protobuf::kVarint ? one.value == other.value : one.data == other.data);
     if (one.wire == protobuf::kBytes && depth < kMostDepth) Check(one.data, depth + 1);
   }
+  // A number that is there, and one that is most often not.
+  for (const uint64_t number : {fields.empty() ? uint64_t{1} : fields.back().number, uint64_t{7}}) {
+    CheckReplaced(data, fields, number, false);
+    CheckReplaced(data, fields, number, true);
+  }
+  FUZZ_CHECK(Joined(protobuf::Replaced(data, ~uint64_t{0}, true, {})) == data);
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ def undelimited(data: bytes) -> Iterator[tuple[int, Message]]:
     while at < len(data):
         begin = at
         try:
-            size, at = _varint(data, at)
+            size, at = _native.protobuf_varint(data, at)
             message = Message(data[at : at + size])
             message.select(())  # raises for what is no message
         except (IndexError, ValueError) as error:
@@ -132,18 +132,3 @@ def undelimited(data: bytes) -> Iterator[tuple[int, Message]]:
 def packed(numbers: Iterable[int]) -> bytes:
     """The value of a packed repeated integer field."""
     return _native.protobuf_packed(list(numbers))
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at that place, and the place after it."""
-    byte = data[at]
-    at += 1
-    if byte < 128:
-        return byte, at
-    number, shift = byte & 127, 7
-    while byte >= 128:
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        shift += 7
-    return number, at

@@ -139,3 +139,16 @@ def test_a_field_with_other_parts_is_refused():
 def test_what_is_no_value_of_a_field_is_refused():
     with pytest.raises(AttributeError):
         Message.of((1, 1.5))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("field", [(1, 0, b"x"), (1, 2, 5), (1, 1, b"abc"), (1, 5, b"12345678"), (1, 3, b"")])
+def test_a_value_that_its_wire_type_cannot_have_is_refused(field):
+    message = Message()
+    with pytest.raises(ValueError, match=f"field 1 of wire type {field[1]}"):
+        message.fields = [field]
+
+
+def test_fields_of_fixed_size_are_written_as_they_were_read():
+    message, fields = Message(), [(3, 1, b"12345678"), (4, 5, b"abcd"), (5, 0, 300), (6, 2, b"text")]
+    message.fields = fields
+    assert message.fields == fields

@@ -7,6 +7,7 @@ usage: python tools/ffi_headers.py CACHE
 """
 
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,8 @@ def unpack(version: str, folder: Path) -> None:
                     target = made / name.removeprefix(PREFIX)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(archive.read(name))
+        if folder.exists() and not (folder / MAIN).exists():
+            shutil.rmtree(folder)  # half of it, by a build that was ended
         try:
             made.rename(folder)
         except OSError:

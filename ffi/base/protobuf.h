@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace jaxring::protobuf {
 
@@ -79,6 +80,26 @@ class Reader {
  private:
   std::string_view rest_;
 };
+
+// The message with these pieces in place of its first field of that number, or of all of them; at its end if there is
+// none. As parts of `data` and `with`, to be put one after another. Throws as Reader does.
+inline std::vector<std::string_view> Replaced(std::string_view data, uint64_t number, bool all,
+                                              const std::vector<std::string_view>& with) {
+  std::vector<std::string_view> pieces;
+  bool found = false;
+  Field field;
+  Reader reader(data);
+  for (std::string_view before = reader.rest(); reader.Next(field); before = reader.rest()) {
+    if (field.number != number || (found && !all)) {
+      pieces.push_back(before.substr(0, before.size() - reader.rest().size()));
+    } else if (!found) {
+      pieces.insert(pieces.end(), with.begin(), with.end());
+      found = true;
+    }
+  }
+  if (!found) pieces.insert(pieces.end(), with.begin(), with.end());
+  return pieces;
+}
 
 inline void AppendVarint(std::string& to, uint64_t value) {
   for (; value > 127; value >>= 7) to.push_back(static_cast<char>((value & 127) | 128));

@@ -19,6 +19,8 @@ namespace {
 using protobuf::AppendVarint;
 using protobuf::Field;
 using protobuf::kBytes;
+using protobuf::kFixed32;
+using protobuf::kFixed64;
 using protobuf::kVarint;
 
 class Reader : public protobuf::Reader {
@@ -31,6 +33,13 @@ nb::bytes Bytes(std::string_view data) { return nb::bytes(data.data(), data.size
 
 nb::object Value(const Field& field) {
   return field.wire == kVarint ? nb::object(nb::int_(field.value)) : nb::object(Bytes(field.data));
+}
+
+nb::tuple Varint(const nb::bytes& data, size_t at) {
+  const std::string_view all(data.c_str(), data.size());
+  Reader reader(all.substr(std::min(at, all.size())));
+  const uint64_t number = reader.Varint();
+  return nb::make_tuple(number, all.size() - reader.rest().size());
 }
 
 nb::list Fields(const nb::bytes& data) {
@@ -195,7 +204,7 @@ nb::bytes Packed(const nb::list& numbers) {
   return Bytes(packed);
 }
 
-// The pieces one after another. They are copied once: a module with constants has hundreds of MB.
+// The pieces one after another. Most of a message is copied only here: a module with constants has hundreds of MB.
 nb::bytes Joined(const std::vector<std::string_view>& pieces) {
   size_t size = 0;
   for (const std::string_view piece : pieces) size += piece.size();
@@ -206,22 +215,8 @@ nb::bytes Joined(const std::vector<std::string_view>& pieces) {
   return nb::borrow<nb::bytes>(bytes);
 }
 
-// The message with these pieces in place of its first field of that number, or of all of them.
 nb::bytes Replaced(const nb::bytes& data, uint64_t number, bool all, const std::vector<std::string_view>& with) {
-  std::vector<std::string_view> pieces;
-  bool found = false;
-  Field field;
-  Reader reader(data);
-  for (std::string_view before = reader.rest(); reader.Next(field); before = reader.rest()) {
-    if (field.number != number || (found && !all)) {
-      pieces.push_back(before.substr(0, before.size() - reader.rest().size()));
-    } else if (!found) {
-      pieces.insert(pieces.end(), with.begin(), with.end());
-      found = true;
-    }
-  }
-  if (!found) pieces.insert(pieces.end(), with.begin(), with.end());
-  return Joined(pieces);
+  return Joined(protobuf::Replaced({data.c_str(), data.size()}, number, all, with));
 }
 
 nb::bytes Put(const nb::bytes& data, uint64_t number, nb::handle value) {
@@ -264,13 +259,19 @@ nb::bytes EncodedMessage(const nb::list& fields) {
   for (const nb::handle each : fields) {
     const nb::tuple field = Parts(each, 3, "(number, wire type, value)");
     const auto number = nb::cast<uint64_t>(field[0]);
-    const auto wire = nb::cast<uint64_t>(field[1]);
-    if (wire == kVarint || wire == kBytes) {
+    const auto wire = nb::cast<int>(field[1]);
+    const bool integer = PyLong_Check(field[2].ptr()) != 0;
+    if (wire == (integer ? kVarint : kBytes)) {
       AppendField(message, number, field[2]);
       continue;
     }
-    AppendVarint(message, number << 3 | wire);
-    const nb::bytes value = nb::cast<nb::bytes>(field[2]);
+    const nb::bytes value = integer ? nb::bytes("") : nb::cast<nb::bytes>(field[2]);
+    const size_t size = wire == kFixed64 ? 8 : wire == kFixed32 ? 4 : 0;
+    if (size == 0 || value.size() != size) {
+      throw std::invalid_argument("no value of field " + std::to_string(number) + " of wire type " +
+                                  std::to_string(wire));
+    }
+    AppendVarint(message, number << 3 | static_cast<uint64_t>(wire));
     message.append(value.c_str(), value.size());
   }
   return Bytes(message);
@@ -282,6 +283,9 @@ void BindProtobuf(nb::module_& m) {
   m.def("protobuf_fields", &Fields, nb::arg("data"),
         nb::sig("def protobuf_fields(data: bytes) -> list[tuple[int, int, int | bytes]]"),
         "(number, wire type, value) of each field of a serialized message.");
+  m.def("protobuf_varint", &Varint, nb::arg("data"), nb::arg("at"),
+        nb::sig("def protobuf_varint(data: bytes, at: int) -> tuple[int, int]"),
+        "The integer that begins at that byte, and the byte after it.");
   m.def("protobuf_number", &Number, nb::arg("data"), nb::arg("number"), nb::arg("missing"),
         "The first integer field of that number, taken as signed; `missing` if there is none.");
   m.def("protobuf_data", &Data, nb::arg("data"), nb::arg("number"),

@@ -19,7 +19,7 @@ _STEP_US = 100.0
 # More chunks hide little more, and each is code in the program: the fewest are taken that come so near to the least.
 _CHOICES = (1, 2, 3, 4, 6, 8, 12, 16)
 _NEAR = 1.01
-# Chunks that share the links.
+# Chunks that are taken to share the links.
 IN_FLIGHT = 2
 
 

@@ -65,7 +65,8 @@ def reshard(
     axes of the mesh are explicit. Keys of `jax.random` can be moved there, and integers of 4 bits, as bytes. Under
     `jax.vmap` the batch is one more dimension, sharded over ``spmd_axis_name`` or as its type says. It is TypeError
     inside `jax.shard_map`, for a sharding that is not known, and for a dtype that collectives do not have, such as
-    int2; ValueError for shardings over two meshes, and for a batch sharded over an axis that they use.
+    int2; ValueError for shardings over two meshes, for one that leaves a dimension unconstrained, and for a batch
+    sharded over an axis that they use.
 
     Outside of `jax.jit` the exchange goes in rounds of about ``round_bytes`` bytes that a process sends and receives,
     between 64 KiB and 1 GiB, for which it takes five times as much memory beside the arrays; inside, it is one

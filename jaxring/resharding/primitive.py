@@ -50,8 +50,10 @@ def _batch(data: Any, args: Any, dims: Any, *, source: Any, target: Any, **param
     x = jnp.moveaxis(x, dim, 0)
     typed = jax.typeof(x).sharding
     # The axes of the mesh that shard the batch: of jax.vmap's spmd_axis_name, or those that an explicit mesh says.
-    entry = data.spmd_name or (typed.spec[0] if isinstance(typed, NamedSharding) and len(typed.spec) else None)
-    over = set() if entry is None else {entry} if isinstance(entry, str) else set(entry)
+    entry = data.spmd_name
+    if entry is None and isinstance(typed, NamedSharding) and len(typed.spec):
+        entry = typed.spec[0]
+    over = set() if entry is None else set(entry) if isinstance(entry, tuple) else {entry}
     for spec in (source, target):
         if twice := over & {name for each in spec for name in (each if isinstance(each, tuple) else (each,))}:
             raise ValueError(

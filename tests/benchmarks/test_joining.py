@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from benchmarks import joining
@@ -30,6 +31,15 @@ def test_a_sender_that_ends_early_ends_the_receiver():
             theirs.sendall(b"123")
         with pytest.raises(ConnectionError, match="5 bytes before the end"):
             joining.receive(ours, memoryview(bytearray(8)))
+
+
+def test_a_first_process_to_which_nobody_comes_ends(monkeypatch):
+    monkeypatch.setattr(joining.jax, "process_index", lambda: 0)
+    monkeypatch.setattr(joining.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(joining, "_CONNECT_S", 0.1)
+    monkeypatch.setattr(joining, "_PORT", 0)
+    with pytest.raises(TimeoutError):
+        joining.by_socket(np.zeros(1), np.zeros(1), "127.0.0.1")
 
 
 @pytest.mark.netns

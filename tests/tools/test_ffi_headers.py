@@ -13,15 +13,27 @@ from tools import ffi_headers
 HEADERS = ["xla/ffi/api/ffi.h", "xla/ffi/api/api.h", "xla/ffi/api/c_api.h"]
 
 
+def _download(command, **_):
+    wheel = pathlib.Path(command[command.index("-d") + 1]) / "jaxlib-1.2-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in [*HEADERS, "xla/other.h"]:
+            archive.writestr(ffi_headers.PREFIX + name, f"// {name}")
+
+
+def test_half_a_folder_is_made_anew(tmp_path, monkeypatch):
+    folder = tmp_path / "jaxlib-1.2"
+    half = folder / "xla/ffi/api/api.h"
+    half.parent.mkdir(parents=True)
+    half.write_text("// half")
+    monkeypatch.setattr(subprocess, "run", _download)
+    ffi_headers.unpack("1.2", folder)
+    assert half.read_text() == "// xla/ffi/api/api.h"
+    assert sorted(str(each.relative_to(folder)) for each in folder.rglob("*.h")) == sorted(HEADERS)
+
+
 def test_a_folder_of_headers_is_complete_from_when_it_is_there(tmp_path, monkeypatch):
     folder, both = tmp_path / "headers" / "jaxlib-1.2", threading.Barrier(2)
     read, seen = zipfile.ZipFile.read, []
-
-    def download(command, **_):
-        wheel = pathlib.Path(command[command.index("-d") + 1]) / "jaxlib-1.2-any.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            for name in [*HEADERS, "xla/other.h"]:
-                archive.writestr(ffi_headers.PREFIX + name, f"// {name}")
 
     def read_and_look(archive, name):
         both.wait(20)
@@ -29,7 +41,7 @@ def test_a_folder_of_headers_is_complete_from_when_it_is_there(tmp_path, monkeyp
         both.wait(20)
         return read(archive, name)
 
-    monkeypatch.setattr(subprocess, "run", download)
+    monkeypatch.setattr(subprocess, "run", _download)
     monkeypatch.setattr(zipfile.ZipFile, "read", read_and_look)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for made in [pool.submit(ffi_headers.unpack, "1.2", folder) for _ in range(2)]:

@@ -71,7 +71,7 @@ class Node:
 
 def read(data: bytes) -> list[Node]:
     """The nodes of a trace, in the order of the file. Raises ValueError with the byte at which it is broken."""
-    from jaxring import _protobuf  # it loads the native module, which the command needs for traces alone
+    from jaxring._protobuf import undelimited  # it loads the native module, which the command needs for traces alone
 
     if data.startswith(_GZIP):
         try:
@@ -80,7 +80,7 @@ def read(data: bytes) -> list[Node]:
             raise ValueError(f"its compression is broken: {error}") from None
     nodes: list[Node] = []
     known: set[int] = set()
-    for position, (offset, message) in enumerate(_protobuf.undelimited(data)):
+    for position, (offset, message) in enumerate(undelimited(data)):
         if position == 0:
             continue  # the metadata: nothing in it decides about time
         try:
@@ -136,14 +136,13 @@ def _value(attribute: Message) -> int | str | None:
 
 def write(nodes: Iterable[Node]) -> bytes:
     """A trace of these nodes. Integers become int64, but ranks and tags int32, as the schema's own tools have them."""
-    from jaxring import _protobuf
-    from jaxring._protobuf import Message
+    from jaxring._protobuf import Message, delimited, packed
 
     messages = [Message.of((_VERSION, VERSION))]
     for node in nodes:
         message = Message.of((_ID, node.id), (_NAME, node.name), (_TYPE, int(node.type)))
         if node.deps:
-            message.add(_DATA_DEPS, _protobuf.packed(node.deps))
+            message.add(_DATA_DEPS, packed(node.deps))
         if node.us:
             message.add(_DURATION, node.us)
         if node.inputs:
@@ -151,7 +150,7 @@ def write(nodes: Iterable[Node]) -> bytes:
         for name, value in node.attributes.items():
             message.add(_ATTR, Message.of((_ATTR_NAME, name), (_field(name, value), value)))
         messages.append(message)
-    return _protobuf.delimited(messages)
+    return delimited(messages)
 
 
 def _field(name: str, value: int | str) -> int:
