@@ -1,4 +1,4 @@
-"""Hosts with two links, of which one fails silently under load and comes back: no call fails, and people are told."""
+"""Hosts with two links, of which one fails silently under load and comes back: no call fails, and the log says so."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def wait_for(job, process, words):
 
 
 @pytest.mark.parametrize("net", ["Socket", "TLS"])
-def test_a_link_that_fails_and_comes_back_is_told_and_no_call_fails(tmp_path, net):
+def test_a_link_that_fails_and_comes_back_is_logged_and_no_call_fails(tmp_path, net):
     with hosts(2, networks=3) as made, Job(tmp_path) as job:
         started = start(made, job, tmp_path, JAXRING_NET=net)
         for network, other in (DATA, DATA[::-1]):
@@ -62,6 +62,20 @@ def test_a_link_that_fails_and_comes_back_is_told_and_no_call_fails(tmp_path, ne
         for result in job.wait():
             assert result.code == 0, str(result)
             assert "right " in result.out, str(result)
+
+
+def test_a_link_that_fails_while_its_connections_are_idle(tmp_path):
+    """What is sent after the pause is not late before it was sent."""
+    limit_s = 3
+    with hosts(2, networks=3) as made, Job(tmp_path) as job:
+        start(made, job, tmp_path, PAUSES="0.5", JAXRING_LINK_TIMEOUT=str(limit_s))
+        time.sleep(limit_s + 0.5)  # no data connection has had an acknowledgement for that time
+        made.sever(1, DATA[1])  # the other one carries the control connections, which are never idle
+        (tmp_path / "stop").touch()
+        for result in job.wait():
+            assert result.code == 0, str(result)
+            assert "right" in result.out, str(result)
+            assert "; its connections go on over " in result.out, str(result)
 
 
 @pytest.mark.parametrize("waits", [0, 1])

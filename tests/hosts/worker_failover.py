@@ -1,6 +1,7 @@
 """A process of a job that adds until the test says stop, while it cuts links; each sum is compared to the bit.
 
-With WAITS=P process P waits in rebuild() meanwhile, until the test says stop and the others call it, too.
+With WAITS=P process P waits in rebuild() meanwhile, until the test says stop and the others call it, too. With PAUSES=S
+the processes add once, and again when the test says stop, and dialling takes S seconds more.
 
 The log goes to stdout, so that the test can wait for its lines.
 """
@@ -17,6 +18,7 @@ import jax
 import numpy as np
 
 import jaxring
+from jaxring.world import World
 from tests.stress.stress_ranks import AXIS, check, over, put, rows, same, start
 
 FOLDER = pathlib.Path(os.environ["FOLDER"])
@@ -33,6 +35,17 @@ def main() -> None:
         for name, call in calls.items():
             check(call(put(mesh, a)), same(a.sum(0), mesh.size), (name, number))
 
+    if "PAUSES" in os.environ:
+        dial = World._dial_again
+        World._dial_again = lambda *arguments: time.sleep(float(os.environ["PAUSES"])) or dial(*arguments)
+        add(1)
+        print("ready", flush=True)
+        while not (FOLDER / "stop").exists():
+            time.sleep(0.05)
+        add(2)
+        print("right", flush=True)
+        jax.distributed.shutdown()
+        return
     if "WAITS" in os.environ:
         add(1)
         print("ready", flush=True)
