@@ -148,7 +148,7 @@ test-rdma: $(BUILT) $(SCHEDULES) ## the verbs transport on soft-RoCE and soft-iW
 	$(SAY) "RDMA tests"
 	@tests/rdma/guest/make.sh build/rdma
 	@cmake $(BUILD) >/dev/null
-	@cmake --build $(BUILD) --target verbs_guest verbs_echo write_source engine_test engine_order_test engine_p2p_test \
+	@cmake --build $(BUILD) --target verbs_guest verbs_moves verbs_echo write_source engine_test engine_order_test engine_p2p_test \
 	  engine_failure_test engine_leaving_test engine_refusal_test failure_matrix_test memory_matrix_test faults_test \
 	  cuda_host_messages_test cuda_host_test _native_cuda_fake
 	@python -m tests.rdma.rdma_jobs build/rdma/bits.json

@@ -37,7 +37,7 @@ for _module in (elements, graph, xml, diff, flight, operands, replay, view, hand
 _SECRET = b"s" * handshake.SECRET_BYTES
 _PEER = json.loads(
     '{"index": 1, "pid": 2147483647, "pid_namespace": 1, "hostname": "h", "host_id": "i", "token": "t", '
-    '"addresses": [["lo", "127.0.0.1", 1]], "rdma": [], "processors": "3", "profile": "0", "order": "0", '
+    '"addresses": [["lo", "127.0.0.1", 1]], "rdma_ports": [], "processors": "3", "profile": "0", "order": "0", '
     '"settings": "", "version": "0"}'
 )
 

@@ -5,6 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <memory>
 #include <optional>
@@ -79,6 +80,56 @@ void BindPaths(nanobind::module_& m) {
   m.def(
       "path_lives", [](const std::string& path) { return Running().paths().Lives({path, true}); }, nb::arg("path"),
       nb::call_guard<nb::gil_scoped_release>(), "Whether there is a connection of that name that has not ended.");
+}
+
+// The same for links that go on over other RDMA ports: see transport/core/movable.h.
+void BindMovableLinks(nanobind::module_& m) {
+  namespace nb = nanobind;
+  m.def(
+      "link_offer",
+      [](const std::string& path, bool dialled, uint64_t attempt, const MovableLink::Place& place) {
+        return Running().paths().Link({path, dialled})->Offer(attempt, place);
+      },
+      nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("place"),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Begins an attempt to go on at another place; returns the offer for the peer.");
+  m.def(
+      "link_prepare",
+      [](const std::string& path, bool dialled, uint64_t attempt, const std::string& offer) {
+        Running().paths().Link({path, dialled})->Prepare(attempt, offer);
+      },
+      nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("offer"),
+      nb::call_guard<nb::gil_scoped_release>(), "Gives an attempt the peer's offer.");
+  m.def(
+      "link_try",
+      [](const std::string& path, uint64_t attempt, double timeout_s) {
+        Running().paths().Link({path, true})->Try(attempt, timeout_s);
+      },
+      nb::arg("path"), nb::arg("attempt"), nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
+      "Waits until something has crossed the new ports and come back.");
+  m.def(
+      "link_switch",
+      [](const std::string& path, bool dialled, uint64_t attempt, const std::string& received) {
+        return Running().paths().Link({path, dialled})->Switch(attempt, received);
+      },
+      nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("received"),
+      nb::call_guard<nb::gil_scoped_release>(), "Goes on over the new ports; returns what has been received.");
+  m.def(
+      "link_take_over",
+      [](const std::string& path, bool dialled, uint64_t attempt, int fd, bool detour) {
+        const Paths::End end{path, dialled};
+        std::shared_ptr<MovableLink> link;
+        try {
+          link = Running().paths().Link(end);
+        } catch (...) {
+          close(fd);
+          throw;
+        }
+        link->TakeOver(attempt, fd);
+        Running().paths().Switched(end, detour);
+      },
+      nb::arg("path"), nb::arg("dialled"), nb::arg("attempt"), nb::arg("fd"), nb::arg("detour"),
+      nb::call_guard<nb::gil_scoped_release>(), "Goes on with a new control connection, which it takes over.");
 }
 
 void BindPorts(nanobind::module_& m) {
@@ -156,6 +207,7 @@ void BindLinks(nanobind::module_& m) {
       nb::arg("path"), "Makes a link of a connected socket, which it takes over. With a key it uses TLS.");
   m.def("tls_load", &LoadTls, "Opens OpenSSL's library, once; returns its version.");
   BindPaths(m);
+  BindMovableLinks(m);
   BindPorts(m);
   m.def(
       "verbs_ports",
@@ -187,11 +239,12 @@ void BindLinks(nanobind::module_& m) {
       nb::call_guard<nb::gil_scoped_release>(), "Gives this end of a link the peer's offer.");
   m.def(
       "offered_finish",
-      [](const std::string& transport, int peer, int channel, bool sending, int fd, double timeout_s) {
-        return Running().AddOffered(transport, peer, channel, sending, fd, timeout_s);
+      [](const std::string& transport, int peer, int channel, bool sending, int fd, double timeout_s,
+         const std::string& path) {
+        return Running().AddOffered(transport, peer, channel, sending, fd, timeout_s, path);
       },
       nb::arg("transport"), nb::arg("peer"), nb::arg("channel"), nb::arg("sending"), nb::arg("fd"),
-      nb::arg("timeout_s"), nb::call_guard<nb::gil_scoped_release>(),
+      nb::arg("timeout_s"), nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
       "Puts a link into service and takes over its socket; returns a description of the link.");
   m.def(
       "control",

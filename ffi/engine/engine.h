@@ -96,9 +96,9 @@ class Engine {
   // The transport of that name (ffi/network/transports.cc). Throws std::runtime_error if there is none.
   OfferedTransport& transport(const std::string& name);
   // Completes a link that the transport has prepared, and puts it into service. Takes ownership of `fd`. Returns a
-  // description of the connection.
-  std::string AddOffered(const std::string& transport, int process, int channel, bool sending, int fd,
-                         double timeout_s);
+  // description of the connection. With `path`, where the transport can, the link can go on over other ports.
+  std::string AddOffered(const std::string& transport, int process, int channel, bool sending, int fd, double timeout_s,
+                         const std::string& path = "");
   BusyPollers& busy_pollers() { return busy_pollers_; }
   // Adds a control connection with a process. If it ends without a goodbye, the process counts as crashed. `path` as
   // for AddTcp; `dialled`: this process has made the connection.

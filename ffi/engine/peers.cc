@@ -232,7 +232,7 @@ OfferedTransport& Engine::transport(const std::string& name) {
 }
 
 std::string Engine::AddOffered(const std::string& name, int process, int channel, bool sending, int fd,
-                               double timeout_s) {
+                               double timeout_s, const std::string& path) {
   OfferedTransport* made = nullptr;
   try {
     made = &transport(name);
@@ -240,8 +240,9 @@ std::string Engine::AddOffered(const std::string& name, int process, int channel
     close(fd);
     throw;
   }
-  return Enlist(process, channel, sending,
-                made->Finish(poller_.get(), process, channel, sending, fd, timeout_s, LinkEnded(process, false)));
+  JoinedLink joined = made->Finish(poller_.get(), process, channel, sending, fd, timeout_s, LinkEnded(process, false));
+  if (!path.empty() && joined.movable) paths_.Add(joined.movable, {path, sending});
+  return Enlist(process, channel, sending, std::move(joined));
 }
 
 }  // namespace jaxring

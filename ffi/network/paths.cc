@@ -47,6 +47,42 @@ std::unique_ptr<Stream> Paths::Add(std::unique_ptr<Stream> stream, const End& en
   return made;
 }
 
+void Paths::Add(const std::shared_ptr<MovableLink>& link, const End& end) {
+  std::lock_guard lock(mutex_);
+  Entry entry;
+  entry.link = link;
+  entry.of_link = true;
+  if (!entries_.try_emplace(end, std::move(entry)).second) {
+    throw std::invalid_argument("there is a connection of that name already");
+  }
+  link->SetMovable();
+}
+
+std::shared_ptr<MovableLink> Paths::Link(const End& end) {
+  std::lock_guard lock(mutex_);
+  const auto it = entries_.find(end);
+  std::shared_ptr<MovableLink> link = it == entries_.end() ? nullptr : it->second.link.lock();
+  if (!link || link->over()) throw std::invalid_argument("there is no such link any more");
+  return link;
+}
+
+void Paths::Switched(const End& end, bool detour) {
+  std::lock_guard lock(mutex_);
+  if (const auto it = entries_.find(end); it != entries_.end()) Works(it->second, detour);
+}
+
+void Paths::Works(Entry& entry, bool detour) {
+  entry.told = false;
+  entry.told_at = {};
+  entry.detour = detour;
+}
+
+std::shared_ptr<Movable> Paths::Connection(const Entry& entry) {
+  // A stream takes its entry out before it goes.
+  if (entry.stream != nullptr) return std::shared_ptr<Movable>(std::shared_ptr<void>(), entry.stream);
+  return entry.link.lock();
+}
+
 Paths::Entry& Paths::At(const End& end) {
   const auto it = entries_.find(end);
   if (it == entries_.end() || it->second.stream == nullptr)
@@ -70,67 +106,98 @@ void Paths::Resume(const End& end, uint64_t attempt, std::unique_ptr<Stream> nex
   std::lock_guard lock(mutex_);
   Entry& entry = At(end);
   entry.stream->Resume(attempt, std::move(next), received);
-  entry.told = false;
-  entry.told_at = {};
-  entry.detour = detour;
+  Works(entry, detour);
 }
 
 bool Paths::IsLost(const End& end) const {
   std::lock_guard lock(mutex_);
   const auto it = entries_.find(end);
-  return it != entries_.end() && it->second.stream && !it->second.stream->over() && it->second.told;
+  if (it == entries_.end()) return false;
+  const std::shared_ptr<Movable> connection = Connection(it->second);
+  return connection && !connection->over() && it->second.told;
 }
 
 bool Paths::Lives(const End& end) const {
   std::lock_guard lock(mutex_);
   const auto it = entries_.find(end);
-  return it != entries_.end() && it->second.stream && !it->second.stream->over();
+  if (it == entries_.end()) return false;
+  const std::shared_ptr<Movable> connection = Connection(it->second);
+  return connection && !connection->over();
 }
 
 void Paths::Fail(const End& end, const std::string& why, Ending ending) {
-  std::lock_guard lock(mutex_);
-  if (const auto it = entries_.find(end); it != entries_.end() && it->second.stream) {
-    it->second.stream->Fail(why, ending);
-  }
+  std::unique_lock lock(mutex_);
+  const auto it = entries_.find(end);
+  if (it == entries_.end()) return;
+  const std::shared_ptr<Movable> connection = Connection(it->second);
+  // A link's end is told to the engine, which has locks of its own.
+  if (it->second.stream == nullptr) lock.unlock();
+  if (connection) connection->Fail(why, ending);
 }
 
 void Paths::Check(Time now) {
-  std::lock_guard lock(mutex_);
-  if (now - checked_at_ < kCheckEvery) return;
-  checked_at_ = now;
-  for (auto& [end, entry] : entries_) {
-    if (!entry.stream || entry.stream->over()) continue;
-    ResumableStream& stream = *entry.stream;
-    if (end.dialled) stream.Observe(now);
-    const auto since = stream.suspended_at();
-    const bool lost = since != Time{};
-    // The other end goes on trying where an attempt has begun, also one that has failed there alone.
-    const bool tries = end.dialled || entry.told || !stream.confirmed();
-    const std::chrono::duration<double> limit = tries ? limit_ : kGrace;
-    // The kernel may give up only after this has been told of, and that is when the time began.
-    const auto began = entry.told_at != Time{} ? std::min(since, entry.told_at) : since;
-    if ((lost && now - began > limit) || (entry.told && stream.IsSilent(std::chrono::ceil<milliseconds>(limit_)))) {
-      stream.Fail("no path to its host has answered for " + Seconds(limit_), Ending::kUnreachable);
-      continue;
+  // Links end by what they see, or are ended below, while this is not locked: see Fail.
+  std::vector<std::shared_ptr<Movable>> links;
+  std::vector<std::pair<std::shared_ptr<Movable>, std::string>> failed;
+  {
+    std::lock_guard lock(mutex_);
+    if (now - checked_at_ < kCheckEvery) return;
+    checked_at_ = now;
+    for (const auto& [end, entry] : entries_) {
+      if (!entry.stream) links.push_back(entry.link.lock());
     }
-    if (!lost && entry.told && now - entry.told_at > kHealed && !stream.IsSilent(kSilent)) {
-      entry.told = false;
-      entry.told_at = {};
-    }
-    if (!end.dialled || entry.told) continue;
-    if (lost) {
-      lost_.push_back({end.name, "cannot be reached"});
-    } else if (stream.IsSilent(kSilent)) {
-      lost_.push_back({end.name, "has acknowledged nothing for " + Seconds(kSilent)});
-    } else if (stream.IsTrickling(now)) {
-      lost_.push_back({end.name, "takes less than a twentieth of what it took before"});
-    } else {
-      continue;
-    }
-    entry.told = true;
-    entry.told_at = now;
-    news_.notify_all();
   }
+  for (const auto& link : links) {
+    if (link && !link->over()) link->Observe(now);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    std::erase_if(entries_, [](const auto& item) { return item.second.of_link && item.second.link.expired(); });
+    for (auto& [end, entry] : entries_) {
+      std::shared_ptr<Movable> connection = Connection(entry);
+      if (!connection || connection->over()) continue;
+      if (entry.stream && end.dialled) connection->Observe(now);
+      const std::string why = Check(end, entry, *connection, now);
+      if (why.empty()) continue;
+      if (entry.stream) {
+        connection->Fail(why, Ending::kUnreachable);
+      } else {
+        failed.emplace_back(std::move(connection), why);
+      }
+    }
+  }
+  for (const auto& [link, why] : failed) link->Fail(why, Ending::kUnreachable);
+}
+
+std::string Paths::Check(const End& end, Entry& entry, Movable& connection, Time now) {
+  const auto since = connection.suspended_at();
+  const bool lost = since != Time{};
+  // The other end goes on trying where an attempt has begun, also one that has failed there alone.
+  const bool tries = end.dialled || entry.told || connection.PeerKnows();
+  const std::chrono::duration<double> limit = tries ? limit_ : kGrace;
+  // The kernel may give up only after this has been told of, and that is when the time began.
+  const auto began = entry.told_at != Time{} ? std::min(since, entry.told_at) : since;
+  if ((lost && now - began > limit) || (entry.told && connection.IsSilent(std::chrono::ceil<milliseconds>(limit_)))) {
+    return "no path to its host has answered for " + Seconds(limit_);
+  }
+  if (!lost && entry.told && now - entry.told_at > kHealed && !connection.IsSilent(kSilent)) {
+    entry.told = false;
+    entry.told_at = {};
+  }
+  if (!end.dialled || entry.told) return "";
+  if (lost) {
+    lost_.push_back({end.name, "cannot be reached"});
+  } else if (connection.IsSilent(kSilent)) {
+    lost_.push_back({end.name, "has acknowledged nothing for " + Seconds(kSilent)});
+  } else if (connection.IsTrickling(now)) {
+    lost_.push_back({end.name, "takes less than a twentieth of what it took before"});
+  } else {
+    return "";
+  }
+  entry.told = true;
+  entry.told_at = now;
+  news_.notify_all();
+  return "";
 }
 
 std::optional<std::vector<Paths::Lost>> Paths::TakeLost(double timeout_s) {
@@ -150,7 +217,8 @@ bool Paths::Settled() const {
   std::lock_guard lock(mutex_);
   return std::all_of(entries_.begin(), entries_.end(), [](const auto& item) {
     const auto& [end, entry] = item;
-    return !entry.stream || entry.stream->over() || ((!end.dialled || !entry.told) && entry.stream->IsDelivered());
+    const std::shared_ptr<Movable> connection = Connection(entry);
+    return !connection || connection->over() || ((!end.dialled || !entry.told) && connection->IsDelivered());
   });
 }
 
@@ -158,7 +226,9 @@ std::pair<int, int> Paths::Count() const {
   std::lock_guard lock(mutex_);
   std::pair<int, int> count{0, 0};
   for (const auto& [end, entry] : entries_) {
-    if (!end.dialled || !entry.stream || entry.stream->over()) continue;
+    if (!end.dialled) continue;
+    const std::shared_ptr<Movable> connection = Connection(entry);
+    if (!connection || connection->over()) continue;
     ++count.first;
     count.second += entry.detour || entry.told;
   }

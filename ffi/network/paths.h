@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "transport/core/movable.h"
 #include "transport/core/poller.h"
 #include "transport/core/stream.h"
 #include "transport/tcp/resumable.h"
@@ -39,6 +40,12 @@ class Paths {
   // Makes a connection resumable. The stream must be destroyed before this object is. Throws std::invalid_argument
   // where there is one of that name.
   std::unique_ptr<Stream> Add(std::unique_ptr<Stream> stream, const End& end, Poller* poller);
+  // Has a link go on over other ports. It belongs to those who have it. Throws as above.
+  void Add(const std::shared_ptr<MovableLink>& link, const End& end);
+  // That link. Throws std::invalid_argument where there is none any more.
+  std::shared_ptr<MovableLink> Link(const End& end);
+  // The link has switched to other ports; `detour` as below.
+  void Switched(const End& end, bool detour);
   // The connections that this process has dialled and that have failed since the last call; it is to connect them
   // again. Waits for one, `timeout_s` at most. Nothing once this is closed.
   std::optional<std::vector<Lost>> TakeLost(double timeout_s);
@@ -68,15 +75,21 @@ class Paths {
  private:
   struct Entry {
     ResumableStream* stream = nullptr;  // removes the entry when it is destroyed; null while it is made
-    bool told = false;                  // its failure has been told, or an attempt has begun
+    std::weak_ptr<MovableLink> link;    // instead of a stream
+    bool of_link = false;
+    bool told = false;  // its failure has been told, or an attempt has begun
     Time told_at{};
     bool detour = false;
   };
   Entry& At(const End& end);
+  static std::shared_ptr<Movable> Connection(const Entry& entry);
+  static void Works(Entry& entry, bool detour);
+  // Returns why it is to end for good, "" if it is not.
+  std::string Check(const End& end, Entry& entry, Movable& connection, Time now);
 
   const std::chrono::duration<double> limit_;
   const ResumableStream::GetState get_state_;
-  mutable std::mutex mutex_;  // taken before that of a stream
+  mutable std::mutex mutex_;  // taken before that of a stream or link
   std::condition_variable news_;
   bool closed_ = false;
   std::map<End, Entry> entries_;

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from jaxring.settings import Settings
 
 _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+# The kind of iWARP's ports.
+IWARP = "iWARP"
 _LINK_LOCAL = ipaddress.IPv6Network("fe80::/10")
 
 
@@ -82,6 +84,11 @@ class Rail:
     kind: str
     gid_index: int = -1
     address: str = ""
+
+    @property
+    def name(self) -> str:
+        """The port as JAXRING_IB_HCA names it."""
+        return f"{self.device}:{self.port}"
 
 
 def ports(native: Verbs) -> tuple[list[Port], str]:
@@ -154,7 +161,7 @@ def selected(spec: str, port: Port) -> bool:
 def _rail(port: Port, gid_index: int) -> Rail | None:
     if port.layer == "iWARP":
         address = next((a.address for a in interfaces.addresses() if a.interface == port.interface), "")
-        return Rail(port.device, port.port, "iWARP", address=address) if address else None
+        return Rail(port.device, port.port, IWARP, address=address) if address else None
     if port.layer == "InfiniBand" and gid_index < 0:
         return Rail(port.device, port.port, "InfiniBand")
     gid = _gid(port.gids, gid_index)
@@ -170,11 +177,6 @@ def _gid(gids: Sequence[Gid], index: int) -> Gid | None:
         return next((gid for gid in gids if gid.index == index), None)
     families = ("IPv4", "IPv6", "link-local")
     return min(gids, key=lambda gid: (gid.type != "RoCE v2", families.index(gid.family), gid.index), default=None)
-
-
-def kinds(chosen: Sequence[Rail]) -> tuple[str, ...]:
-    """The kinds of the rails, each once, in their order."""
-    return tuple(dict.fromkeys(rail.kind for rail in chosen))
 
 
 def common(own: Sequence[str], theirs: Sequence[str]) -> str:

@@ -3,13 +3,13 @@
 Both ends of such a connection keep what the other has not got yet (`ffi/transport/tcp/resumable.h`, which has the order
 of a move). The engine says which connections fail. The end that has dialled one dials again, at the peer's other
 addresses first, and asks for the old connection by its name, a random one. Connections of hosts with one address have
-no name: for them there is no other path.
+no name: for them there is no other path. RDMA links go on over other ports instead (`jaxring.world.port_pairs`), and
+dial wherever the peer answers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import logging
 import secrets
@@ -18,7 +18,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import JoinError
-from jaxring.world import daemons, links, wire
+from jaxring.world import daemons, links, port_pairs, wire
+from jaxring.world.connections.named import Named
 from jaxring.world.transports import congestion
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from jaxring.world.connections.handshake import Session
     from jaxring.world.identity import ProcessInfo
     from jaxring.world.native import Native
+    from jaxring.world.transports.record import Offering, PortPairs
 
 logger = logging.getLogger("jaxring.world")
 
@@ -46,22 +48,6 @@ _ROUND_S = 6.0
 # Both ends of a move have to be done by then.
 _MOVE_S = 2.0
 _MOST_BYTES = (1 << 63) - 1
-
-
-@dataclasses.dataclass(eq=False)
-class _Connection:
-    """One that this process has dialled. `home`: the peer's address that it was made with; `now`: the present one."""
-
-    path: str
-    peer: ProcessInfo
-    home: str
-    now: str
-    data: bool
-    attempts: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
-    moving: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-    return_s: float = _RETURN_S
-    return_at: float = 0.0
-    returned_at: float = float("-inf")
 
 
 class MoveError(JoinError):
@@ -82,25 +68,34 @@ class Failover:
     ) -> None:
         self._own, self._native, self._settings, self._dial, self._closed = own, native, settings, dial, closed
         self._lock = threading.Lock()
-        self._connections: dict[str, _Connection] = {}
+        self._connections: dict[str, Named] = {}
         self._watched = self._returning = False
         self._told: set[tuple[int, str]] = set()
 
-    def name(self, peer: ProcessInfo) -> str:
-        """A name for a connection to `peer` that is about to be made; "" where a host listens on one interface only."""
+    def name(self, peer: ProcessInfo, pairs: PortPairs | None = None) -> str:
+        """A name for a connection to `peer` that is about to be made; "" where there is no other path.
+
+        That is where a host listens on one interface only, or where an RDMA link has one pair of ports.
+        """
+        if pairs is not None:
+            return secrets.token_hex(16) if len(pairs) > 1 else ""
         both = all(len({name for name, _, _ in info.addresses}) > 1 for info in (self._own, peer))
         return secrets.token_hex(16) if both else ""
 
     @contextlib.contextmanager
-    def watching(self, path: str, peer: ProcessInfo, address: str, data: bool) -> Iterator[None]:
+    def watching(
+        self, path: str, peer: ProcessInfo, address: str, data: bool, pairs: PortPairs | None = None, channel: int = 0
+    ) -> Iterator[None]:
         """Has the connection of that name go on when it fails: one with `address` of the peer, which is made inside.
 
-        `data`: it is a link, and not the control connection.
+        `data`: it is a link, and not the control connection. With `pairs` it is an RDMA link on that channel.
         """
         if not path:
             yield
             return
-        connection = _Connection(path, peer, address, address, data)
+        pair = 0 if pairs is None else channel % len(pairs)
+        home = address if pairs is None else pairs.name(pair)
+        connection = Named(path, peer, home, home, data, pairs, pair, pair)
         with self._lock:
             if not self._watched:
                 daemons.start("jaxring-failover", self._run)
@@ -112,10 +107,16 @@ class Failover:
             self._forget(connection)
             raise
 
-    def accept(self, sock: socket.socket, session: Session, path: str, attempt: int) -> None:
-        """The other end of a move: see `_move`. The socket is used up. Raises MoveError."""
+    def accept(self, sock: socket.socket, session: Session, request: links.Request, how: Offering | None) -> None:
+        """The other end of a move: see `_move`. The socket is used up. Raises MoveError.
+
+        `how`: this end's part where an RDMA link is to move.
+        """
         try:
-            self._accept(sock, session, path, attempt)
+            if how is not None:
+                port_pairs.accept(sock, session, how, request.path, request.attempt, request.offer)
+            else:
+                self._accept(sock, session, request.path, request.attempt)
         except (JoinError, OSError, ValueError, RuntimeError) as error:
             raise MoveError(str(error)) from error
 
@@ -141,19 +142,17 @@ class Failover:
                         self._start(self._recover, connection, why)
                 self._begin_return()
 
-    def _recover(self, connection: _Connection, why: str) -> None:
+    def _recover(self, connection: Named, why: str) -> None:
         """Dials until the connection goes on, here or by itself. The engine gives it up after JAXRING_LINK_TIMEOUT."""
         path, peer = connection.path, connection.peer
         with connection.moving:
             self._relapsed(connection)
             old = connection.now
-            interface = {address: name for name, address, _ in peer.addresses}
-            others = sorted(peer.addresses, key=lambda entry: (entry[0] == interface.get(old), entry[1] == old))
+            pairs = itertools.cycle(() if connection.pairs is None else connection.pairs.after(connection.pair))
             # The connection is not stopped before the peer has answered: its path may come back.
             while not self._closed() and self._native.path_is_lost(path):
                 try:
-                    sock, session = self._dial(peer, others, time.monotonic() + _ROUND_S, _EACH_S)
-                    if self._move(connection, sock, session):
+                    if self._go_on(connection, old, next(pairs, 0)):
                         break
                 except Exception as error:  # nobody else goes on with it
                     if isinstance(error.__cause__, ConnectionRefusedError):
@@ -163,7 +162,17 @@ class Failover:
         if connection.now != old and self._tell(peer, old, connection.now):
             logger.warning("%s %s at %s; its connections go on over %s.", peer, why, old, connection.now)
 
-    def _relapsed(self, connection: _Connection) -> None:
+    def _go_on(self, connection: Named, failed: str, pair: int) -> bool:
+        """Makes an attempt at another address than the one that failed, or over that pair of ports. As `_move`."""
+        peer = connection.peer
+        if connection.pairs is not None:
+            return self._switch(connection, connection.pairs, pair)
+        interface = {address: name for name, address, _ in peer.addresses}
+        others = sorted(peer.addresses, key=lambda entry: (entry[0] == interface.get(failed), entry[1] == failed))
+        sock, session = self._dial(peer, others, time.monotonic() + _ROUND_S, _EACH_S)
+        return self._move(connection, sock, session)
+
+    def _relapsed(self, connection: Named) -> None:
         soon = time.monotonic() - connection.returned_at < _RELAPSE_S
         connection.return_s = min(2 * connection.return_s, _RETURN_MOST_S) if soon else _RETURN_S
         connection.return_at = time.monotonic() + connection.return_s
@@ -193,7 +202,7 @@ class Failover:
             logger.warning("A connection that has failed is looked after by one thread for all of them: %s.", error)
             run()
 
-    def _return(self, due: list[_Connection]) -> None:
+    def _return(self, due: list[Named]) -> None:
         """Moves connections back to their first address where that answers. One thread at a time does so."""
         try:
             self._return_each(due)
@@ -201,7 +210,7 @@ class Failover:
             with self._lock:
                 self._returning = False
 
-    def _return_each(self, due: list[_Connection]) -> None:
+    def _return_each(self, due: list[Named]) -> None:
         dead: set[tuple[int, str]] = set()
         for each in due:
             place = (each.peer.index, each.home)
@@ -210,32 +219,58 @@ class Failover:
             if not self._native.path_lives(each.path):
                 self._forget(each)
                 continue
-            home = [entry for entry in each.peer.addresses if entry[1] == each.home]
-            try:
-                sock, session = self._dial(each.peer, home, time.monotonic() + _EACH_S, _EACH_S)
-            except (JoinError, OSError, ValueError):
-                dead.add(place)
-                continue
             failed = ""
-            with sock:
+            with contextlib.ExitStack() as held:
+                if each.pairs is None:
+                    home = [entry for entry in each.peer.addresses if entry[1] == each.home]
+                    try:
+                        sock, session = self._dial(each.peer, home, time.monotonic() + _EACH_S, _EACH_S)
+                    except (JoinError, OSError, ValueError):
+                        dead.add(place)
+                        continue
+                    held.enter_context(sock)
                 # The peer waits for a request only so long, so one that is being moved is left for the next time.
                 if not each.moving.acquire(blocking=False):
                     continue
+                held.callback(each.moving.release)
+                if each.now == each.home:
+                    continue  # it has come back since
                 try:
-                    if each.now == each.home:
-                        continue  # it has come back since
-                    self._move(each, sock, session)
+                    if each.pairs is None:
+                        self._move(each, sock, session)
+                    else:
+                        self._switch(each, each.pairs, each.home_pair)
                     each.returned_at = time.monotonic()
                 except Exception as error:
                     failed = f"cannot be reached ({error})"
-                finally:
-                    each.moving.release()
-            if failed:
+            if failed and each.pairs is not None:
+                dead.add(place)  # it has the ports that it had
+            elif failed:
                 self._start(self._recover, each, failed)
             elif self._tell_no_more(each):
                 logger.warning("%s answers again at %s; its connections go back to that.", each.peer, each.home)
 
-    def _move(self, connection: _Connection, sock: socket.socket, session: Session) -> bool:
+    def _switch(self, connection: Named, pairs: PortPairs, pair: int) -> bool:
+        """Has an RDMA link go on over that pair of ports. False if it is gone; it has other ports where this raises."""
+        path, peer = connection.path, connection.peer
+        attempt, how = next(connection.attempts), pairs.offering(pair)
+        # A port of this process that is down troubles nobody else.
+        try:
+            offer = self._native.link_offer(path, True, attempt, dict(how.place))
+        except ValueError:
+            self._forget(connection)
+            return False
+        with self._lock:
+            addresses = sorted(peer.addresses, key=lambda entry: (peer.index, entry[1]) in self._told)
+        sock, session = self._dial(peer, addresses, time.monotonic() + _ROUND_S, _EACH_S)
+        request = {"from": self._own.index, "token": self._own.token, "channel": pair, "transport": "resume"}
+        request |= {"kind": how.kind, "path": path, "attempt": attempt, "offer": offer}
+        with sock:
+            port_pairs.move(sock, session, peer, self._native, request, pair != connection.home_pair)
+        connection.pair, connection.now = pair, pairs.name(pair)
+        return True
+
+    def _move(self, connection: Named, sock: socket.socket, session: Session) -> bool:
         """Has the connection go on over `sock`, which is used up. False if the connection is gone.
 
         Where this raises, the connection is stopped.
@@ -279,7 +314,7 @@ class Failover:
             path, dialled, attempt, fd=fd, key=key, timeout_s=left, received=received, detour=detour
         )
 
-    def _forget(self, connection: _Connection) -> None:
+    def _forget(self, connection: Named) -> None:
         with self._lock:
             self._connections.pop(connection.path, None)
 
@@ -291,7 +326,7 @@ class Failover:
             self._told.discard((peer.index, now))
         return new
 
-    def _tell_no_more(self, connection: _Connection) -> bool:
+    def _tell_no_more(self, connection: Named) -> bool:
         place = (connection.peer.index, connection.home)
         with self._lock:
             known = place in self._told

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_PROCESSES = 1 << 20
 MAX_ADDRESSES = 64
 MAX_INFO_BYTES = 16384
-MAX_RDMA_KINDS = 8
+MAX_RDMA_PORTS = 64
 MAX_PROCESSORS = 8192
 
 
@@ -34,9 +34,10 @@ class ProcessInfo:
 
     `token` is random and new at each start, so that a restarted process is not taken for its predecessor.
     `pid` is valid inside the pid namespace with the inode `pid_namespace`. `addresses` are (interface, address, port).
-    `rdma` lists the kinds of its active RDMA ports (see `jaxring.topology.rdma`). `processors` is the bit mask, in
-    hexadecimal digits, of the processors that it may run on. `profile` is the digest of the profile by which it prices
-    schedules (see `jaxring.topology.calibration`), `order` that of its order of hosts (see `jaxring.topology.order`).
+    `rdma_ports` are the kind and name of each of its active RDMA ports (see `jaxring.topology.rdma`), which its
+    channels take in this order. `processors` is the bit mask, in hexadecimal digits, of the processors that it may run
+    on. `profile` is the digest of the profile by which it prices schedules (see `jaxring.topology.calibration`),
+    `order` that of its order of hosts (see `jaxring.topology.order`).
     """
 
     index: int
@@ -46,7 +47,7 @@ class ProcessInfo:
     host_id: str
     token: str
     addresses: tuple[tuple[str, str, int], ...]
-    rdma: tuple[str, ...]
+    rdma_ports: tuple[tuple[str, str], ...]
     processors: str
     profile: str
     order: str
@@ -55,6 +56,11 @@ class ProcessInfo:
 
     def __str__(self) -> str:
         return f"process {self.index} (pid {self.pid} on {self.hostname})"
+
+    @property
+    def rdma(self) -> tuple[str, ...]:
+        """The kinds of its RDMA ports, each once, in their order."""
+        return tuple(dict.fromkeys(kind for kind, _ in self.rdma_ports))
 
     def interfaces(self) -> int:
         """How many interfaces it listens on."""
@@ -74,9 +80,9 @@ class ProcessInfo:
         addresses = raw["addresses"]
         if type(addresses) is not list or not 1 <= len(addresses) <= MAX_ADDRESSES:
             raise ValueError(f"addresses is not a list of 1 to {MAX_ADDRESSES}")
-        kinds = raw["rdma"]
-        if type(kinds) is not list or len(kinds) > MAX_RDMA_KINDS:
-            raise ValueError(f"rdma is not a list of at most {MAX_RDMA_KINDS}")
+        ports = raw["rdma_ports"]
+        if type(ports) is not list or len(ports) > MAX_RDMA_PORTS:
+            raise ValueError(f"rdma_ports is not a list of at most {MAX_RDMA_PORTS}")
         return cls(
             index=wire.integer(raw["index"], "index", 0, MAX_PROCESSES - 1),
             pid=wire.integer(raw["pid"], "pid", 1, 1 << 31),
@@ -85,7 +91,7 @@ class ProcessInfo:
             host_id=wire.text(raw["host_id"], "host_id", 64),
             token=wire.text(raw["token"], "token", 64),
             addresses=tuple(_address(entry) for entry in addresses),
-            rdma=tuple(wire.text(kind, "rdma", 64) for kind in kinds),
+            rdma_ports=tuple(_port(entry) for entry in ports),
             processors=_hexadecimal(raw["processors"], "processors", MAX_PROCESSORS // 4),
             profile=_hexadecimal(raw["profile"], "profile", 16),
             order=_hexadecimal(raw["order"], "order", 16),
@@ -112,6 +118,12 @@ def _address(entry: Any) -> tuple[str, str, int]:
     address = wire.text(entry[1], "address", 64)
     ipaddress.ip_address(address)  # with a name, the sender could choose what this process looks up
     return wire.text(entry[0], "interface", 64), address, wire.integer(entry[2], "port", 1, 65535)
+
+
+def _port(entry: Any) -> tuple[str, str]:
+    if type(entry) is not list or len(entry) != 2:
+        raise ValueError("an RDMA port is not [kind, name]")
+    return wire.text(entry[0], "kind", 64), wire.text(entry[1], "name", 80)
 
 
 def host_id(override: str = "") -> str:
@@ -158,7 +170,7 @@ def describe_self(
     addresses: list[tuple[str, str, int]],
     settings: str,
     hostid_override: str = "",
-    rdma: tuple[str, ...] = (),
+    rdma_ports: tuple[tuple[str, str], ...] = (),
     profile: str = COMMODITY.digest,
     order: str = NO_ORDER,
 ) -> ProcessInfo:
@@ -171,7 +183,7 @@ def describe_self(
         host_id=host_id(hostid_override),
         token=secrets.token_hex(16),
         addresses=tuple(addresses),
-        rdma=rdma[:MAX_RDMA_KINDS],
+        rdma_ports=rdma_ports[:MAX_RDMA_PORTS],
         processors=f"{sum(1 << cpu for cpu in os.sched_getaffinity(0) if cpu < MAX_PROCESSORS):x}",
         profile=profile,
         order=order,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from jaxring.errors import JaxringError, JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
-from jaxring.topology import calibration, interfaces, rdma
+from jaxring.topology import calibration, interfaces
 from jaxring.topology import order as orders
 from jaxring.world import identity, links, viewers
 from jaxring.world.claims import CONTROL, Claims
@@ -97,7 +97,7 @@ class World:
                 self._listener.addresses,
                 self._settings.fingerprint(),
                 self._settings.hostid,
-                rdma.kinds(self._transports.rails),
+                tuple((rail.kind, rail.name) for rail in self._transports.rails),
                 calibration.current().digest,
                 order.digest if order else orders.NONE,
             )
@@ -236,9 +236,10 @@ class World:
             try:
                 if transport == "tcp":
                     congestion.choose(sock, self._settings.socket_congestion)
-                path = self._failover.name(peer) if transport == "tcp" else ""
+                pairs = self._transports.pairs(self.own, peer, transport)
+                path = self._failover.name(peer, pairs) if transport == "tcp" or pairs else ""
                 address = str(sock.getpeername()[0])
-                with self._failover.watching(path, peer, address, True):
+                with self._failover.watching(path, peer, address, True, pairs, channel):
                     words = links.dial(
                         sock, session, self.own, peer, channel, self._native, how, deadline, self._settings.tls, path
                     )
@@ -330,7 +331,8 @@ class World:
             return
         request = links.Request(session.receive(sock, time.monotonic() + _REQUEST_S), session)
         if request.transport == "resume":
-            self._failover.accept(sock, session, request.path, request.attempt)
+            how = self._transports.moving(request.kind, request.channel) if request.offer else None
+            self._failover.accept(sock, session, request, how)
             return
         if self._left:
             raise JoinError(f"{self.own} makes no links any more: it is forming the job anew.")

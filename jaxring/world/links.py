@@ -46,8 +46,8 @@ def dial(
     """Ask `peer` for a link on an authenticated connection and complete this side of it. The socket is used up.
 
     `how`: the descriptor of the ring for a link by shared memory, None for TCP, or an offering. `path`: see
-    `jaxring.world.failover`; for TCP only. Returns the link in words, where there is something to say. Raises JoinError
-    with what went wrong here or there, OSError, ValueError for nonsense.
+    `jaxring.world.failover`; not by shared memory. Returns the link in words, where there is something to say. Raises
+    JoinError with what went wrong here or there, OSError, ValueError for nonsense.
     """
     request: dict[str, Any] = {"from": own.index, "token": own.token, "channel": channel, "transport": "tcp"}
     request |= {"path": path} if path else {}
@@ -61,7 +61,7 @@ def dial(
             answer = ask(sock, session, request, peer, f"the link on channel {channel}", deadline)
             how.prepare(peer.index, channel, True, wire.text(answer.get("offer"), "offer", _MAX_OFFER))
             left = max(0.0, deadline - time.monotonic())
-            return how.finish(peer.index, channel, True, fd=release(sock), timeout_s=left)
+            return how.finish(peer.index, channel, True, fd=release(sock), timeout_s=left, path=path)
     if how is not None:
         with memory(own, peer, channel):
             shown = {"ring_fd": how, "blocks_fd": native.blocks_fd(), "bell_fd": native.bell_fd()}
@@ -192,7 +192,7 @@ def accept(
             # The answer goes when this side can be reached.
             session.send(sock, {"ok": True, "offer": offer}, deadline)
             left = max(0.0, deadline - time.monotonic())
-            return how.finish(peer.index, channel, False, fd=release(sock), timeout_s=left)
+            return how.finish(peer.index, channel, False, fd=release(sock), timeout_s=left, path=request.path)
     if request.transport in ("tcp", "control"):
         if request.transport == "tcp":
             with memory(own, peer, channel):

@@ -99,6 +99,29 @@ class Native(Verbs, Protocol):
         """Give this end the other end's address: from now on it can receive."""
 
     def offered_finish(
-        self, transport: str, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float
+        self, transport: str, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float, path: str
     ) -> str:
-        """Connect and put the link into service; returns a description. `fd` is the socket that set it up."""
+        """Connect and put the link into service; returns a description. `fd` is the socket that set it up.
+
+        With `path`, a name that the other end gives, too, it can go on over other RDMA ports, by the functions below.
+        They raise ValueError where the link is gone or `attempt` is not the latest one, RuntimeError where ports do
+        not work.
+        """
+
+    def link_offer(self, path: str, dialled: bool, attempt: int, place: dict[str, str]) -> str:
+        """Make an end at a place, beside the present one; returns the address that the peer needs."""
+
+    def link_prepare(self, path: str, dialled: bool, attempt: int, offer: str) -> None:
+        """Give that end the other end's address."""
+
+    def link_try(self, path: str, attempt: int, timeout_s: float) -> None:
+        """Wait until something has crossed the new ports and come back."""
+
+    def link_switch(self, path: str, dialled: bool, attempt: int, received: str) -> str:
+        """Close the old ports and go on over the new ones.
+
+        The receiving end returns what it has received, which is what the sending end gives as `received`.
+        """
+
+    def link_take_over(self, path: str, dialled: bool, attempt: int, *, fd: int, detour: bool) -> None:
+        """Keep the socket `fd` beside the link from now on. `detour` as for `path_resume`."""

@@ -7,11 +7,13 @@
 # The guest's processors are emulated, a tenth as fast as the machine's: the deadlines here are for that.
 set -euo pipefail
 native="$1" pyverbs="$2" mode="${3:-}"
-roce="rxe0@1,rxe1@1"
+roce="rxe0@1,rxe1@1" spare="rxe2@1,rxe3@1"
 iwarp="siw0@10.78.0.1,siw1@10.78.0.2"
 
 say() { printf '\n== [%3d s] %s\n' "$SECONDS" "$*"; }
 on() { JAXRING_TEST_VERBS="$1" timeout 400 "${@:2}"; }
+# moves SEED TIMES: links that go on over other ports.
+moves() { JAXRING_TEST_VERBS_SPARE="$spare" on "$roce" "$native/verbs_moves" "$@"; }
 # The peer is no part of the package and has a Python of its own: the one that pyverbs was built for.
 peer() { PYTHONPATH="$pyverbs:$PWD" timeout 200 /usr/bin/python3 tests/rdma/verbs_peer.py "$native/verbs_echo"; }
 # Without conftest.py and plugins, which import JAX once more.
@@ -40,6 +42,8 @@ if [ "$mode" = --short ]; then
   say "a fifth of the matrices of failures and of lacking memory, $roce"
   on "$roce" "$native/failure_matrix_test" 5 6
   on "$roce" "$native/memory_matrix_test" 5 6
+  say "over other ports"
+  moves "$RANDOM" 3
   say "JAX jobs"
   jobs -k 'rxe and bits_of_tcp'
   say "all passed"
@@ -74,6 +78,10 @@ on "$iwarp" "$native/memory_matrix_test" 1 8 "full disk, finalising"
 for link in jxs0 jxs1; do tc qdisc delete dev "$link" root; done
 say "native, three queue pairs"
 JAXRING_TEST_VERBS_QPS=3 on "$roce" "$native/verbs_guest" flow goodbye loss
+say "over other ports"
+for seed in 1 2 3 4 5 "$RANDOM"; do moves "$seed" 12; done
+say "over other ports, three queue pairs"
+JAXRING_TEST_VERBS_QPS=3 moves 6 12
 say "JAX jobs"
 jobs
 say "all passed"

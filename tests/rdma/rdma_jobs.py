@@ -10,8 +10,10 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import tempfile
+import time
 
 import pytest
 
@@ -19,6 +21,7 @@ from tests.stress.stress_jobs import Job, coordinator_port, environment, member
 
 HERE = pathlib.Path(__file__).parent
 WORKER = str(HERE / "worker_rdma.py")
+FAILOVER_WORKER = str(HERE.parent / "hosts/worker_failover.py")
 GPU_WORKER = HERE.parent / "runtime/cuda/cudahost_worker.py"
 DEVICES = {"rxe": ("rxe0", "rxe1"), "siw": ("siw0", "siw1")}
 # Of the connection of the first process to the second, in the log.
@@ -111,6 +114,52 @@ def test_a_killed_peer_is_named(tmp_path, kind):
     told = [text for text in survivor.out.splitlines() if " raised " in text]
     assert len(told) == 2, str(survivor)
     assert all("all_reduce" in text and "process 1" in text for text in told), told
+
+
+def wait_for(job, process, words):
+    """Until the process has said so in its log."""
+    until = time.monotonic() + PATIENCE
+    while words not in job.text(process):
+        assert time.monotonic() < until, f"no {words!r}\n{job}"
+        time.sleep(0.05)
+
+
+def test_a_cable_that_fails_and_is_mended_is_told_and_no_call_fails(tmp_path):
+    """Rings and trees over two cables, of which one fails at a time."""
+    cables = {"jxr": ("rxe0", "rxe1"), "jxt": ("rxe2", "rxe3")}
+    failures = (
+        ("jxr", "ip link set jxr1 down", "ip link set jxr1 up"),
+        ("jxt", "tc qdisc add dev jxt0 root netem loss 100%", "tc qdisc delete dev jxt0 root"),
+    )
+    with coordinator_port() as port, Job(tmp_path) as job:
+        for process in range(2):
+            own = {
+                "JAXRING_HOSTID": str(process),
+                "JAXRING_IB_HCA": "=" + ",".join(pair[process] for pair in cables.values()),
+                "FOLDER": str(tmp_path),
+            }
+            env = environment(1, JAXRING_NET="IB", JAXRING_JOIN_TIMEOUT="200", JAXRING_LINK_TIMEOUT="60", **own)
+            env["JAXRING_TIMEOUT"] = "200"
+            job.start([sys.executable, FAILOVER_WORKER], member(env, f"127.0.0.1:{port}", 2, process))
+        for process in range(2):
+            job.wait_for_line(process, "ready", PATIENCE)
+        for cable, begin_it, end_it in failures:
+            (other,) = cables.keys() - {cable}
+            at, on = (
+                [f"RDMA port {cables[name][1 - end]}:1 (from {cables[name][end]}:1)" for end in (0, 1)]
+                for name in (cable, other)
+            )
+            subprocess.run(begin_it.split(), check=True)
+            for end in (0, 1):
+                wait_for(job, end, f"at {at[end]}; its connections go on over {on[end]}.")
+            subprocess.run(end_it.split(), check=True)
+            for end in (0, 1):
+                wait_for(job, end, f"answers again at {at[end]}; its connections go back to that.")
+        (tmp_path / "stop").touch()
+        results = job.wait(PATIENCE)
+    for result in results:
+        assert result.code == 0, str(result)
+        assert "right " in result.out, str(result)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from jaxring.errors import JoinError
 from jaxring.world.closable import ClosableNative
 from jaxring.world.native import Native
 
-TAKE_A_DESCRIPTOR = ("tcp_attach", "control", "offered_finish", "path_resume")
+TAKE_A_DESCRIPTOR = ("tcp_attach", "control", "offered_finish", "path_resume", "link_take_over")
 
 
 def test_a_closed_handle_passes_nothing_on_and_keeps_no_descriptor():

@@ -76,6 +76,7 @@ class FakeNative:
         # RDMA ports; a link by them cannot be made where `fail_verbs` says why.
         self.ports = list(ports)
         self.fail_verbs = ""
+        self.down: set[str] = set()  # devices
         # What `paths_lost` says next; the bytes that have come on a path; paths that are gone.
         self.lost: list[tuple[str, str]] = []
         self.received: dict[str, int] = {}
@@ -206,6 +207,7 @@ class FakeNative:
 
     def path_resume(self, path, dialled, attempt, *, fd, key, timeout_s, received, detour):
         sock = socket.socket(fileno=fd)
+        sock.settimeout(60)
         self._keep((path, attempt, dialled), sock)
         self._record("key of the path", key)
         self._record("path_resume", path, dialled, attempt, received, detour)
@@ -226,13 +228,38 @@ class FakeNative:
     def offered_prepare(self, transport, peer, channel, sending, offer):
         self._record(f"{transport}_prepare", peer, channel, sending, offer)
 
-    def offered_finish(self, transport, peer, channel, sending, *, fd, timeout_s):
+    def offered_finish(self, transport, peer, channel, sending, *, fd, timeout_s, path):
         assert not os.get_blocking(fd)
         sock = socket.socket(fileno=fd)
         sock.settimeout(60)
         self._keep((peer, channel, sending), sock)
         self._record(f"{transport}_finish", peer, channel, sending)
+        self._record("path", path)
         return "in words"
+
+    def link_offer(self, path, dialled, attempt, place):
+        if path in self.gone:
+            raise ValueError("there is no such link any more")
+        if place["device"] in self.down:
+            raise RuntimeError(f"{place['device']}: the port is not active")
+        self._record("link_offer", path, dialled, attempt, place["device"])
+        return f"offer of {place['device']}"
+
+    def link_prepare(self, path, dialled, attempt, offer):
+        self._record("link_prepare", path, dialled, attempt, offer)
+
+    def link_try(self, path, attempt, timeout_s):
+        self._record("link_try", path, attempt)
+
+    def link_switch(self, path, dialled, attempt, received):
+        self._record("link_switch", path, dialled, attempt, received)
+        return "" if dialled else "5 3 0 0 0"
+
+    def link_take_over(self, path, dialled, attempt, *, fd, detour):
+        sock = socket.socket(fileno=fd)
+        sock.settimeout(60)
+        self._keep((path, attempt, dialled), sock)
+        self._record("link_take_over", path, dialled, attempt, detour)
 
     def _keep(self, key: tuple[object, int, bool], sock: socket.socket) -> None:
         with self.changed:

@@ -15,9 +15,9 @@
 
 namespace jaxring::test {
 
-inline std::vector<verbs::EndpointOptions> VerbsDevices() {
+inline std::vector<verbs::EndpointOptions> VerbsDevices(const char* variable = "JAXRING_TEST_VERBS") {
   std::vector<verbs::EndpointOptions> devices;
-  const char* listed = std::getenv("JAXRING_TEST_VERBS");
+  const char* listed = std::getenv(variable);
   std::string rest = listed == nullptr ? "" : listed;
   while (!rest.empty()) {
     const size_t comma = rest.find(',');
@@ -52,8 +52,8 @@ inline OfferedTransport::Place PlaceOf(const verbs::EndpointOptions& options) {
 }
 
 // Makes a link from process `from` to process `to` as jaxring/world/links.py does. Returns the sender's socket, for
-// tests that cut it.
-inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int channel) {
+// tests that cut it. `path`: see Engine::AddOffered.
+inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int channel, const std::string& path = "") {
   const std::vector<verbs::EndpointOptions> devices = VerbsDevices();
   int fds[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
@@ -63,8 +63,8 @@ inline int ConnectVerbs(Engine& sender, Engine& receiver, int from, int to, int 
       receiver.transport("verbs").Offer(from, channel, false, PlaceOf(devices[to % devices.size()]));
   receiver.transport("verbs").Prepare(from, channel, false, ours);
   sender.transport("verbs").Prepare(to, channel, true, theirs);
-  std::thread answering([&] { receiver.AddOffered("verbs", from, channel, false, fds[1], 30); });
-  sender.AddOffered("verbs", to, channel, true, fds[0], 30);
+  std::thread answering([&] { receiver.AddOffered("verbs", from, channel, false, fds[1], 30, path); });
+  sender.AddOffered("verbs", to, channel, true, fds[0], 30, path);
   answering.join();
   return cut;
 }

@@ -13,6 +13,7 @@
 #include "transport/core/direct_memory.h"
 #include "transport/core/doorbell.h"
 #include "transport/core/faults.h"
+#include "transport/core/movable.h"
 #include "transport/core/ring.h"
 #include "transport/core/shared_memory.h"
 #include "transport/core/stream.h"
@@ -113,6 +114,7 @@ struct JoinedLink {
   std::shared_ptr<RecvLink> recv;
   std::string description;
   std::function<void()> say_goodbye;
+  std::shared_ptr<MovableLink> movable;  // set where it can go on over other ports
 };
 
 }  // namespace jaxring

@@ -21,11 +21,8 @@ namespace {
 // of TLS.
 constexpr uint64_t kSlack = 32 * 1024;
 constexpr uint64_t kSmallest = 128 * 1024;
-// So much less than the best rate of a connection is a trickle, if what waits takes so long at it.
-constexpr double kTrickle = 20, kTrickleS = 0.3;
 // What each end writes first on a connection that goes on.
 constexpr char kResumed = 'r';
-constexpr auto kRateEvery = std::chrono::milliseconds(200);
 
 int Duplicate(int fd) {
   const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
@@ -289,7 +286,8 @@ void ResumableStream::Resume(uint64_t attempt, std::unique_ptr<Stream> next, uin
   suspended_at_ = {};
   state_ = {};
   unacked_since_ = {};
-  rate_ = {};
+  trickle_ = {};
+  sending_us_ = 0;
   poller_->TellResumed(fd());
 }
 
@@ -348,22 +346,12 @@ bool ResumableStream::IsSilent(std::chrono::milliseconds limit) const {
 
 bool ResumableStream::IsTrickling(Time now) {
   std::lock_guard lock(mutex_);
-  if (suspended_at_ != Time{} || now - rate_.at < kRateEvery || !state_) return false;
-  const TcpState& state = *state_;
-  const bool first = rate_.at == Time{};
-  const double seconds = std::chrono::duration<double>(now - rate_.at).count();
-  const double rate = static_cast<double>(state.acked - rate_.acked) / seconds;
+  if (suspended_at_ != Time{} || !trickle_.IsDue(now) || !state_) return false;
   // Otherwise it had nothing to send, or the peer's process was what it waited for.
-  const int64_t sending_us = state.busy_us - state.full_us;
-  const bool sending = static_cast<double>(sending_us - rate_.sending_us) > 0.9e6 * seconds;
-  rate_.at = now;
-  rate_.acked = state.acked;
-  rate_.sending_us = sending_us;
-  if (first) return false;
-  rate_.best = std::max(rate_.best, rate);
-  const bool waits = static_cast<double>(state.queued) > kTrickleS * rate;
-  const bool slow = sending && waits && rate < rate_.best / kTrickle;
-  return std::exchange(rate_.slow, slow) && slow;
+  const int64_t sending_us = state_->busy_us - state_->full_us;
+  const bool busy = static_cast<double>(sending_us - sending_us_) > 0.9e6 * trickle_.SecondsSince(now);
+  sending_us_ = sending_us;
+  return trickle_.Look(now, state_->acked, busy, state_->queued);
 }
 
 }  // namespace jaxring

@@ -28,15 +28,16 @@
 #include <string>
 #include <vector>
 
+#include "transport/core/movable.h"
 #include "transport/core/poller.h"
 #include "transport/core/stream.h"
+#include "transport/core/trickle.h"
 #include "transport/tcp/tcp_totals.h"
 
 namespace jaxring {
 
-class ResumableStream final : public Stream {
+class ResumableStream final : public Stream, public Movable {
  public:
-  using Time = std::chrono::steady_clock::time_point;
   using GetState = std::function<bool(int fd, TcpState* state)>;
 
   // Its descriptor stays the same from connection to connection. `poller`: the one that watches the descriptor.
@@ -63,25 +64,21 @@ class ResumableStream final : public Stream {
   // Goes on over `next`, whose other end has read the first `received` bytes of this one. Throws std::invalid_argument,
   // too, where these cannot be.
   void Resume(uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received);
-  // Ends the connection for good. Reads and writes fail with an errno of this ending: kUnreachable, or kNoGoodbye where
-  // the peer's process has ended. Why says `why`.
-  void Fail(const std::string& why, Ending ending);
+  // Reads and writes fail with an errno of this ending, and Why says `why`.
+  void Fail(const std::string& why, Ending ending) override;
 
-  // When the connection was lost or suspended; nothing (the epoch of the clock) while it works.
-  Time suspended_at() const;
-  // Whether it has ended, since the peer has closed it or it has failed for good.
-  bool over() const;
+  Time suspended_at() const override;
+  bool over() const override;
   // Whether the peer is known to have resumed on the present connection.
   bool confirmed() const;
-  // Whether the peer's kernel has all that was written, for its process to read.
-  bool IsDelivered();
-  // Sees what the kernel says now, for the functions that follow. To be called regularly.
-  void Observe(Time now);
-  // Whether the peer's kernel has acknowledged nothing for `limit` of what was sent meanwhile, and sent again.
-  bool IsSilent(std::chrono::milliseconds limit) const;
-  // Whether far less gets through than before, though there is more to send and the peer takes it. To be called
-  // regularly; compares with the call before.
-  bool IsTrickling(Time now);
+  bool PeerKnows() const override { return !confirmed(); }
+  // Its kernel has it, for its process to read.
+  bool IsDelivered() override;
+  void Observe(Time now) override;
+  // The kernel has sent again in that time.
+  bool IsSilent(std::chrono::milliseconds limit) const override;
+  // There is more to send, and the peer takes it.
+  bool IsTrickling(Time now) override;
 
  private:
   void Lose();
@@ -120,12 +117,8 @@ class ResumableStream final : public Stream {
   uint64_t received_ = 0;
   std::optional<TcpState> state_;
   Time state_at_{}, unacked_since_{};
-  struct {
-    Time at{};
-    int64_t acked = 0, sending_us = 0;
-    double best = 0;  // bytes per second
-    bool slow = false;
-  } rate_;
+  Trickle trickle_;
+  int64_t sending_us_ = 0;  // as of the last look
 };
 
 }  // namespace jaxring

@@ -9,13 +9,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <stdexcept>
+#include <utility>
 
 namespace jaxring {
 namespace {
 
 // What the two ends say on the control connection: that everything arrived which a goodbye told of; a goodbye, with
-// words up to the line's end; an error, with its text up to the connection's end.
-constexpr char kAllHere = 'a', kFarewell = 'b', kGaveUp = 'e';
+// words up to the line's end; that the sending end has taken over a new control connection; an error, with its text up
+// to the connection's end; that the receiving end has lost its queue pairs.
+constexpr char kAllHere = 'a', kFarewell = 'b', kTakenOver = 'c', kGaveUp = 'e', kLost = 'l';
 constexpr size_t kMaxHeard = 4096;
 constexpr int kLastWordMs = 500;
 constexpr auto kCheckPort = std::chrono::milliseconds(250);
@@ -37,6 +40,7 @@ VerbsPump::VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint
                      LinkEnd* end, Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end)
     : link_(std::move(link)),
       endpoint_(std::move(endpoint)),
+      device_(endpoint_->device()),
       own_doorbell_(own_doorbell),
       fd_(fd),
       poller_(poller),
@@ -67,6 +71,7 @@ void VerbsPump::EnableEvents() {
 }
 
 void VerbsPump::EnableEventsLocked() {
+  if (lost()) return;
   armed_ = true;
   // Events are enabled before the completion queue is polled, so that no completion is missed in between.
   if (!endpoint_->Arm()) return End(endpoint_->error(), true);
@@ -85,10 +90,11 @@ void VerbsPump::Pump() {
 }
 
 bool VerbsPump::PumpLocked() {
-  bool good = !closed(), any = false;
+  bool good = !closed() && !lost(), any = false;
   while (good) {
     events_.clear();
     good = endpoint_->Poll(&events_);
+    completions_ += events_.size();
     // Events before a failure are complete.
     for (const Event& event : events_) good = Handle(event) && good;
     good = good && Advance();
@@ -97,7 +103,7 @@ bool VerbsPump::PumpLocked() {
   }
   if (good) CompleteLocked();
   if (good && !armed_ && MustHear()) EnableEventsLocked();
-  if (good || closed()) return any;
+  if (good || closed() || lost()) return any;
   // When a peer ends, its queue pairs end, too, and an iWARP device reports this at once. The peer's last message on
   // the control connection, or the end of it, may still be on its way.
   pollfd word{fd_, POLLIN, 0};
@@ -105,6 +111,8 @@ bool VerbsPump::PumpLocked() {
   if (leaving && !HasSpoken()) poll(&word, 1, kLastWordMs);
   if (Listen() || (leaving && HasSpoken())) {
     End(LastWord(), false);
+  } else if (movable_ && endpoint_->unreachable()) {
+    Lose();
   } else {
     End(endpoint_->error(), true);
   }
@@ -120,8 +128,7 @@ void VerbsPump::End(const std::string& why, bool tell) {
   if (closed()) return;
   end_->Close(why, goodbye_ ? Ending::kGoodbye : Ending::kNoGoodbye);
   if (tell) {
-    const std::string word = kGaveUp + why;
-    [[maybe_unused]] ssize_t n = send(fd_, word.data(), word.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    Say(kGaveUp + why);
     shutdown(fd_, SHUT_WR);
   }
   own_doorbell_->Notify();
@@ -146,14 +153,14 @@ void VerbsPump::Hear() {
 void VerbsPump::CompleteLocked() {
   if (!goodbye_ || closed() || !AllHere()) return;
   if (!end_->complete.exchange(true, std::memory_order_acq_rel)) {
-    [[maybe_unused]] ssize_t n = send(fd_, &kAllHere, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    Say(std::string(1, kAllHere));
   }
   if (closed_by_peer_) End(LastWord(), false);
 }
 
 bool VerbsPump::Listen() {
   std::array<char, 512> buffer;
-  while (true) {
+  while (!control_failed_) {
     const ssize_t n = recv(fd_, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n > 0) {
       heard_.append(buffer.data(), std::min(static_cast<size_t>(n), kMaxHeard - heard_.size()));
@@ -161,8 +168,15 @@ bool VerbsPump::Listen() {
       continue;
     }
     if (n < 0 && errno == EINTR) continue;
-    return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+    const bool ended = n == 0 || EndingOf(errno) != Ending::kUnreachable;
+    if (!movable_ || (ended && confirmed_ && handover_ == Handover::kNone)) return true;
+    // Its path has failed, or the peer may go on with another one.
+    control_failed_ = true;
+    poller_->Remove(fd_);
+    if (handover_ != Handover::kSwitched) Lose();
   }
+  return false;
 }
 
 void VerbsPump::TakeWords() {
@@ -170,6 +184,12 @@ void VerbsPump::TakeWords() {
     const size_t end = heard_.find('\n');
     if (heard_[0] == kAllHere) {
       acknowledged_ = true;
+      heard_.erase(0, 1);
+    } else if (heard_[0] == kTakenOver) {
+      confirmed_ = true;
+      heard_.erase(0, 1);
+    } else if (heard_[0] == kLost) {
+      if (movable_ && handover_ != Handover::kSwitched) Lose();
       heard_.erase(0, 1);
     } else if (heard_[0] == kFarewell && end != std::string::npos) {
       goodbye_ = true;
@@ -190,7 +210,8 @@ void VerbsPump::CheckPort() {
   std::unique_lock lock(mutex_, std::try_to_lock);
   const auto now = std::chrono::steady_clock::now();
   if (lock && !closed() && closed_by_peer_ && now - closed_since_ > kOvertaken) return End(LastWord(), false);
-  if (!lock || closed() || !Waiting() || now - checked_ < kCheckPort) return;
+  // A link that can go on over other ports is watched by Observe.
+  if (!lock || closed() || movable_ || !Waiting() || now - checked_ < kCheckPort) return;
   const bool seen = checked_ != decltype(checked_){} && now - checked_ < 3 * kCheckPort;
   checked_ = now;
   if (endpoint_->PortActive() || !seen) {
@@ -205,8 +226,39 @@ void VerbsPump::CheckPort() {
 void VerbsPump::SayGoodbye() { SendGoodbye(""); }
 
 void VerbsPump::SendGoodbye(const std::string& words) {
-  const std::string line = kFarewell + words + "\n";
-  [[maybe_unused]] ssize_t n = send(fd_, line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  farewell_ = kFarewell + words + "\n";
+  Say(farewell_);
+}
+
+void VerbsPump::Say(const std::string& words) {
+  [[maybe_unused]] ssize_t n = send(fd_, words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void VerbsPump::Lose() {
+  if (closed() || lost()) return;
+  suspended_at_ = std::chrono::steady_clock::now();
+  if (!sends()) Say(std::string(1, kLost));
+}
+
+void VerbsPump::TakeOver(uint64_t attempt, int fd) {
+  std::lock_guard renewing(renewal_mutex_);
+  std::lock_guard lock(mutex_);
+  if (attempt != attempt_ || closed()) {
+    close(fd);
+    throw std::invalid_argument("another attempt to go on over other ports has begun, or the link has ended");
+  }
+  Listen();  // the old one's last words
+  poller_->Remove(fd_);
+  close(std::exchange(fd_, fd));
+  if (heard_.empty() || heard_[0] != kGaveUp) heard_.clear();
+  control_failed_ = false;
+  handover_ = Handover::kNone;
+  confirmed_ = sends();
+  // What the old one may not have brought.
+  if (sends()) Say(std::string(1, kTakenOver));
+  if (!farewell_.empty()) Say(farewell_);
+  if (end_->complete.load(std::memory_order_acquire)) Say(std::string(1, kAllHere));
+  poller_->Add(fd_, EPOLLIN | EPOLLRDHUP, std::make_shared<PeerEar>(shared_from_this()));
 }
 
 }  // namespace jaxring

@@ -14,28 +14,40 @@
 //
 // The control connection over which the processes agreed on the link stays open. Its end means that the peer is gone,
 // and each end reports over it why it closes the link.
+//
+// On InfiniBand and RoCE, where both processes have several ports between them, a link whose ports fail is suspended
+// and goes on over others (verbs_renewal.cc). The receiver first ends its queue pairs and takes what had arrived
+// before, so that nothing arrives any more, and then says which positions it has. The sender writes the others again.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "transport/core/busy_pollers.h"
 #include "transport/core/link.h"
+#include "transport/core/movable.h"
 #include "transport/core/offered.h"
 #include "transport/core/poller.h"
+#include "transport/core/trickle.h"
 #include "transport/verbs/verbs_endpoint.h"
+#include "transport/verbs/verbs_regions.h"
 
 namespace jaxring {
 
-class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std::enable_shared_from_this<VerbsPump> {
+class VerbsPump : public Poller::Handler,
+                  public BusyPollers::Source,
+                  public MovableLink,
+                  public std::enable_shared_from_this<VerbsPump> {
  public:
   // `link` owns `end` and the memory that the endpoint has registered.
   VerbsPump(std::shared_ptr<void> link, std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller, LinkEnd* end,
@@ -54,9 +66,24 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   void Hear();
   // Tells the peer that this process ends in good order.
   virtual void SayGoodbye();
+  bool iwarp() const { return endpoint_->offer().layer == verbs::Layer::kIwarp; }
   // Called regularly: closes the link if the port has been down for longer than the device resends a lost packet. Not
   // every device ends its queue pairs then; soft-RoCE resends for ever.
   void CheckPort();
+
+  void SetMovable() override { movable_ = true; }
+  std::string Offer(uint64_t attempt, const Place& place) override;
+  void Prepare(uint64_t attempt, const std::string& peer_offer) override;
+  void Try(uint64_t attempt, double timeout_s) override;
+  std::string Switch(uint64_t attempt, const std::string& received) override;
+  void TakeOver(uint64_t attempt, int fd) override;
+  void Observe(Time now) override;
+  Time suspended_at() const override { return suspended_at_; }
+  bool over() const override { return closed(); }
+  bool IsDelivered() override;
+  bool IsSilent(std::chrono::milliseconds limit) const override;
+  bool PeerKnows() const override { return true; }
+  void Fail(const std::string& why, Ending ending) override;
 
  protected:
   using Event = verbs::Endpoint::Event;
@@ -69,14 +96,28 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   virtual void Farewell(const std::string&) {}
   // Whether everything has arrived that the peer had sent when it said goodbye.
   virtual bool AllHere() const { return true; }
+  // Whether the peer's device is to acknowledge something by itself, so that its silence means that it cannot be
+  // reached. False if a request failed.
+  virtual bool Awaits(bool* awaits) {
+    *awaits = false;
+    return true;
+  }
+  // Goes on over the new endpoint. See Switch; throws std::runtime_error where the peer's words make no sense.
+  virtual std::string Renew(const std::string& received) = 0;
+  virtual bool sends() const = 0;
   // Whether a message waits for a credit. No thread polls for the credit once the message's operation has ended here.
   virtual bool MustHear() const = 0;
   // Returns whether anything was complete.
   bool PumpLocked();
   void EnableEventsLocked();
   void End(const std::string& why, bool tell);
-  // Reads the control connection. Returns true if the peer has closed it.
+  // Reads the control connection. Returns true if it has ended.
   bool Listen();
+  void Say(const std::string& words);
+  // Suspends the link until it goes on over other ports.
+  void Lose();
+  bool lost() const { return suspended_at() != Time{}; }
+  uint32_t RegisterMore(const DirectRegion& region);
   // Takes what was said out of `heard_`, but for an error, which is the last word.
   void TakeWords();
   bool HasSpoken() const { return goodbye_ || !heard_.empty(); }
@@ -94,12 +135,17 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   std::shared_ptr<void> link_;  // outlives the endpoint
 
  protected:
-  std::unique_ptr<verbs::Endpoint> endpoint_;
+  std::mutex renewal_mutex_;                   // of attempts and registrations; locked before `mutex_`
+  std::unique_ptr<verbs::Endpoint> endpoint_;  // changed under both mutexes
+  verbs::Regions regions_;
+  const std::string device_;  // of the first endpoint
   Notifier* own_doorbell_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
 
  private:
-  const int fd_;
+  void CheckAttempt(uint64_t attempt) const;
+
+  int fd_;
   Poller* poller_;
   LinkEnd* end_;
   OnEnd on_end_;
@@ -108,7 +154,22 @@ class VerbsPump : public Poller::Handler, public BusyPollers::Source, public std
   bool goodbye_ = false, acknowledged_ = false;
   bool closed_by_peer_ = false;  // the control connection, after a goodbye
   std::string heard_;
+  std::string farewell_;  // what SendGoodbye has sent
   std::vector<Event> events_;
+  std::atomic<bool> movable_{false};
+  std::atomic<Time> suspended_at_{Time{}};
+  std::atomic<Time> stalled_since_{Time{}};  // the same completions since then, though there is one to come
+  uint64_t completions_ = 0, observed_ = 0;
+  // An attempt to go on over other ports: its number, its endpoint, and all ports that were tried since the link
+  // failed.
+  uint64_t attempt_ = 0;
+  std::unique_ptr<verbs::Endpoint> next_;
+  std::set<std::string> tried_;
+  // Until the new control connection is taken over. Begun: the peer may go on with that already.
+  enum class Handover { kNone, kBegun, kSwitched };
+  Handover handover_ = Handover::kNone;
+  bool confirmed_ = true;        // the sending end has taken this control connection over
+  bool control_failed_ = false;  // its path has failed, or the peer may have another one
   std::chrono::steady_clock::time_point checked_{}, down_since_{}, closed_since_{};
 };
 
@@ -118,19 +179,26 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
                 const std::shared_ptr<SendLink>& link, Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end);
   // Waits until all messages have arrived, for some seconds at most.
   void SayGoodbye() override;
-  const std::string& device() const override { return endpoint_->device(); }
-  uint32_t Register(const DirectRegion& region) override { return endpoint_->RegisterMore(region); }
+  const std::string& device() const override { return device_; }
+  uint32_t Register(const DirectRegion& region) override { return RegisterMore(region); }
   void Attach(uint64_t position, const DirectPiece& piece) override;
+  bool IsTrickling(Time now) override;
 
  private:
+  // What may have to be written again.
+  struct Written {
+    uint32_t bytes = 0;
+    DirectPiece piece{};
+  };
   struct Ring {
-    Ring(RingMemory ring, Notifier* on_room) : memory(ring), reader(ring, on_room) {}
+    Ring(RingMemory ring, Notifier* on_room) : memory(ring), reader(ring, on_room), written(ring.shape().slots) {}
     RingMemory memory;
     RingReceiver reader;     // the pump empties the rings that the lanes fill
     uint64_t peer_head = 0;  // the receiver has read every position below
     uint64_t next = 0;       // the next position to be written
     bool held = false;       // the next message is claimed and waits for a credit
     Message message;
+    std::vector<Written> written;  // by slot
   };
   struct Sent {
     uint64_t id;
@@ -141,12 +209,19 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
     std::deque<Sent> sent;
     uint64_t next_id = 1;
     int unsignaled = 0;
+    uint64_t asked = 0, asked_before = 0;  // the last request that asks for its completion; as of the last look
   };
   bool Handle(const Event& event) override;
   bool Advance() override;
   bool Waiting() const override;
   bool MustHear() const override { return rings_[0].held || rings_[1].held; }
-  bool Write(Ring& ring, uint32_t protocol);
+  bool Awaits(bool* awaits) override;
+  std::string Renew(const std::string& received) override;
+  bool sends() const override { return true; }
+  bool Write(Ring& ring, uint32_t protocol, uint64_t position);
+  static int64_t BytesOf(const Sent& sent);
+  // Asks for the completion of what was written without.
+  bool Mark(bool also_idle);
 
   std::array<Ring, 2> rings_;
   // The direct writes that go with the LL ring's messages, by slot. A slot's flag also orders the accesses to its
@@ -155,14 +230,19 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
   std::vector<Queue> queues_;
   size_t next_queue_ = 0;
   const int signal_every_;
+  // Present keys of memory by the keys under which it is known; those that are not here are the same.
+  verbs::Keys own_keys_, peer_keys_;
+  Trickle trickle_;
+  int64_t acked_ = 0;  // bytes
+  bool busy_ = true;   // at every look since trickle_'s
 };
 
 class VerbsRecvPump final : public VerbsPump, public DirectMemory {
  public:
   VerbsRecvPump(std::unique_ptr<verbs::Endpoint> endpoint, int fd, Poller* poller,
                 const std::shared_ptr<RecvLink>& link, Notifier* own_doorbell, BusyPollers* busy_pollers, OnEnd on_end);
-  const std::string& device() const override { return endpoint_->device(); }
-  uint32_t Register(const DirectRegion& region) override { return endpoint_->RegisterMore(region); }
+  const std::string& device() const override { return device_; }
+  uint32_t Register(const DirectRegion& region) override { return RegisterMore(region); }
 
  private:
   struct Ring {
@@ -176,11 +256,16 @@ class VerbsRecvPump final : public VerbsPump, public DirectMemory {
   void Farewell(const std::string& words) override;
   bool AllHere() const override;
   bool MustHear() const override { return false; }
+  std::string Renew(const std::string& received) override;
+  bool sends() const override { return false; }
 
   std::array<Ring, 2> rings_;
   std::array<uint64_t, 2> sent_{};  // messages of each ring, as the sender said when it left
   int credits_under_way_ = 0;
 };
+
+// The fields of `place` as an endpoint's options. Throws std::invalid_argument where a number is none.
+verbs::EndpointOptions VerbsOptions(const OfferedTransport::Place& place);
 
 // Sets RDMA links up, from the offer to a peer to the finished link.
 class VerbsJoin final : public OfferedTransport {

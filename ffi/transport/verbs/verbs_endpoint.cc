@@ -87,6 +87,10 @@ Endpoint::Endpoint(EndpointOptions options, Role role, char* memory, size_t byte
   if (!cm_) CreateQueuePairs();
 }
 
+std::unique_ptr<Endpoint> Endpoint::Another(EndpointOptions options) const {
+  return std::make_unique<Endpoint>(std::move(options), role_, reinterpret_cast<char*>(offer_.memory), offer_.bytes);
+}
+
 Endpoint::~Endpoint() {
   if (cm_) cm_->DestroyQueuePairs();
 }

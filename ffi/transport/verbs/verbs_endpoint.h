@@ -72,6 +72,8 @@ class Endpoint {
 
   // Registers `memory`, which must outlive the endpoint. Throws std::runtime_error.
   Endpoint(EndpointOptions options, Role role, char* memory, size_t bytes);
+  // An endpoint of the same role and memory as this one, on another port. Throws std::runtime_error.
+  std::unique_ptr<Endpoint> Another(EndpointOptions options) const;
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
 
@@ -100,6 +102,9 @@ class Endpoint {
   bool Mark(int queue_pair, uint64_t id);
   // Appends the events since the last call.
   bool Poll(std::vector<Event>* events);
+  // Ends the queue pairs at this end: nothing arrives any more. Appends the events of what had arrived before, which it
+  // waits for, `limit` at most.
+  void Stop(std::vector<Event>* events, std::chrono::milliseconds limit);
   // Makes fd() readable at the next completion. Poll must be called once more afterwards, since completions before this
   // call do not make it readable.
   bool Arm();
@@ -117,6 +122,8 @@ class Endpoint {
   void FailForPort();
   // Whether the connection failed because the peer has closed it, and not by an error at this end.
   bool closed_by_peer() const { return closed_by_peer_; }
+  // Whether it failed since the peer's port or this one's does not answer. Another port may.
+  bool unreachable() const { return unreachable_; }
   // Both ends in a few words, for logs.
   std::string Describe() const;
 
@@ -134,6 +141,9 @@ class Endpoint {
   void CreateQueuePairs();
   void PostReceives(int queue_pair);
   bool PostReceive(int queue_pair, uint32_t slot);
+  // Takes some completions, if there are any. False if there are none.
+  bool TakeCompletions(std::vector<Event>* events);
+  void Take(const Completion& completion, std::vector<Event>* events);
   bool Post(int queue_pair, SendWork* work);
   void PrepareNotice(SendWork* work, Sge* sge, uint32_t notice);
   void Connect(int queue_pair);
@@ -161,9 +171,10 @@ class Endpoint {
   std::vector<Qp*> qps_;
   uint32_t max_inline_ = 0;
   uint32_t next_notice_ = 0;
+  int receives_ = 0;  // posted, and not complete
   Offer offer_{}, peer_{};
   std::string error_;
-  bool closed_by_peer_ = false;
+  bool closed_by_peer_ = false, unreachable_ = false, stopped_ = false;
 };
 
 }  // namespace jaxring::verbs

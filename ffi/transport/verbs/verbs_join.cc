@@ -26,7 +26,9 @@ int Number(const OfferedTransport::Place& place, const std::string& name, int ot
   return it == place.end() ? otherwise : std::stoi(it->second);
 }
 
-verbs::EndpointOptions OptionsOf(const OfferedTransport::Place& place) {
+}  // namespace
+
+verbs::EndpointOptions VerbsOptions(const OfferedTransport::Place& place) {
   verbs::EndpointOptions options;
   if (const auto it = place.find("device"); it != place.end()) options.device = it->second;
   if (const auto it = place.find("address"); it != place.end()) options.address = it->second;
@@ -38,10 +40,8 @@ verbs::EndpointOptions OptionsOf(const OfferedTransport::Place& place) {
   return options;
 }
 
-}  // namespace
-
 std::string VerbsJoin::Offer(int peer, int channel, bool sending, const Place& place) {
-  verbs::EndpointOptions options = OptionsOf(place);
+  verbs::EndpointOptions options = VerbsOptions(place);
   Forget(peer, channel, sending);
   auto pending = std::make_shared<Pending>();
   auto notifier = std::make_unique<VerbsNotifier>();
@@ -103,7 +103,7 @@ JoinedLink VerbsJoin::Finish(Poller* poller, int peer, int channel, bool sending
     close(fd);
     throw;
   }
-  JoinedLink joined{pending->send, pending->recv, pending->endpoint->Describe(), nullptr};
+  JoinedLink joined{pending->send, pending->recv, pending->endpoint->Describe(), nullptr, nullptr};
   std::shared_ptr<VerbsPump> pump;
   if (sending) {
     auto made = std::make_shared<VerbsSendPump>(std::move(pending->endpoint), fd, poller, joined.send, own_doorbell_,
@@ -125,6 +125,8 @@ JoinedLink VerbsJoin::Finish(Poller* poller, int peer, int channel, bool sending
     std::lock_guard lock(mutex_);
     in_service_.push_back(pump);
   }
+  // iWARP's completions say nothing about what has arrived, so nobody could say what is to be sent again.
+  if (!pump->iwarp()) joined.movable = pump;
   joined.say_goodbye = [weak = std::weak_ptr<VerbsPump>(pump)] {
     if (auto live = weak.lock()) live->SayGoodbye();
   };

@@ -51,6 +51,7 @@ bool VerbsSendPump::Handle(const Event& event) {
   // Writes of a queue pair complete in order, so the earlier ones are complete, too.
   auto& sent = queues_[event.queue_pair].sent;
   while (!sent.empty() && sent.front().id <= event.value) {
+    acked_ += BytesOf(sent.front());
     if (sent.front().ring != nullptr) sent.front().ring->reader.Release(sent.front().position);
     sent.pop_front();
   }
@@ -68,7 +69,13 @@ bool VerbsSendPump::Advance() {
         ring.held = ring.reader.FindNext(&position, &id, &payload, &ring.message);
       }
       if (!ring.held || ring.next - ring.peer_head >= ring.memory.shape().slots) break;
-      if (!Write(ring, protocol)) return false;
+      // Messages are claimed in the order of their positions, so this one is at `next`.
+      const uint64_t position = ring.next++;
+      ring.held = false;
+      Written& written = ring.written[position % ring.written.size()];
+      written.bytes = ring.message.bytes;
+      if (protocol == 0) written.piece = std::exchange(pieces_[position % pieces_.size()], {});
+      if (!Write(ring, protocol, position)) return false;
     }
   }
   return true;
@@ -80,26 +87,45 @@ bool VerbsSendPump::Waiting() const {
   return std::any_of(queues_.begin(), queues_.end(), [](const Queue& queue) { return !queue.sent.empty(); });
 }
 
-bool VerbsSendPump::Write(Ring& ring, uint32_t protocol) {
-  // Messages are claimed in the order of their positions, so this one is at `next`.
-  const uint64_t position = ring.next++;
-  ring.held = false;
+bool VerbsSendPump::Write(Ring& ring, uint32_t protocol, uint64_t position) {
+  const Written& written = ring.written[position % ring.written.size()];
   const int index = static_cast<int>(next_queue_++ % queues_.size());
   Queue& queue = queues_[index];
   const bool signaled = protocol != 0 || ++queue.unsignaled >= signal_every_;
   if (signaled) queue.unsignaled = 0;
   const uint64_t id = queue.next_id++;
+  if (signaled) queue.asked = id;
   queue.sent.push_back({id, &ring, position});
   if (protocol == 0) {
     // Posted before the message on the same queue pair, so that the bytes have arrived when the notice does.
-    const DirectPiece piece = std::exchange(pieces_[position % pieces_.size()], {});
+    DirectPiece piece = written.piece;
+    if (const auto it = own_keys_.find(piece.key); it != own_keys_.end()) piece.key = it->second;
+    if (const auto it = peer_keys_.find(piece.to_key); it != peer_keys_.end()) piece.to_key = it->second;
     if (!endpoint_->WriteDirect(index, piece)) return false;
   }
   // Writes the slot without its flag, up to the payload's end.
   const char* begin = reinterpret_cast<const char*>(&ring.memory.header(position)) + sizeof(SlotHeader::flag);
-  const char* end = ring.memory.payload(position) + ring.message.bytes;
+  const char* end = ring.memory.payload(position) + written.bytes;
   const uint32_t notice = protocol << kProtocolShift | (static_cast<uint32_t>(position) & kPositionMask);
   return endpoint_->Write(index, begin, static_cast<uint32_t>(end - begin), notice, id, signaled);
+}
+
+int64_t VerbsSendPump::BytesOf(const Sent& sent) {
+  if (sent.ring == nullptr) return 0;
+  const Written& written = sent.ring->written[sent.position % sent.ring->written.size()];
+  return int64_t{written.bytes} + written.piece.bytes;
+}
+
+bool VerbsSendPump::Mark(bool also_idle) {
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    Queue& queue = queues_[i];
+    if (queue.sent.empty() ? !also_idle || i > 0 : queue.unsignaled == 0) continue;
+    queue.unsignaled = 0;
+    queue.sent.push_back({queue.next_id, nullptr, 0});
+    queue.asked = queue.next_id;
+    if (!endpoint_->Mark(static_cast<int>(i), queue.next_id++)) return false;
+  }
+  return true;
 }
 
 void VerbsSendPump::SayGoodbye() {
@@ -110,16 +136,8 @@ void VerbsSendPump::SayGoodbye() {
       std::lock_guard lock(mutex_);
       PumpLocked();
       if (closed()) return;
-      bool idle = !rings_[0].held && !rings_[1].held;
-      for (size_t i = 0; i < queues_.size(); ++i) {
-        Queue& queue = queues_[i];
-        idle = idle && queue.sent.empty();
-        if (queue.unsignaled == 0 || queue.sent.empty()) continue;
-        queue.unsignaled = 0;
-        queue.sent.push_back({queue.next_id, nullptr, 0});
-        if (!endpoint_->Mark(static_cast<int>(i), queue.next_id++)) return End(endpoint_->error(), true);
-      }
-      if (idle) break;
+      if (!MustHear() && !Waiting()) break;
+      if (!lost() && !Mark(false)) return End(endpoint_->error(), true);
     }
     if (std::chrono::steady_clock::now() > until) return;
     std::this_thread::sleep_for(std::chrono::microseconds(200));

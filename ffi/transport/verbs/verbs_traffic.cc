@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "transport/verbs/verbs_endpoint.h"
 
@@ -36,6 +37,7 @@ bool Endpoint::PostReceive(int queue_pair, uint32_t slot) {
     work.sge_count = 1;
   }
   const int error = context_->post_receive(qps_[queue_pair], &work, &bad);
+  receives_ += error == 0;
   if (error == 0) return true;
   Fail(Place(queue_pair) + ": posting a receive failed (" + ErrnoText(error) + ")");
   return false;
@@ -132,34 +134,53 @@ bool Endpoint::Mark(int queue_pair, uint64_t id) {
 }
 
 bool Endpoint::Poll(std::vector<Event>* events) {
-  std::array<Completion, 16> completions;
-  while (error_.empty()) {
-    const int n = context_->poll_cq(cq_.get(), static_cast<int>(completions.size()), completions.data());
-    if (n < 0) Fail(Place(-1) + ": polling the completion queue failed");
-    if (n <= 0) break;
-    for (int i = 0; i < n && error_.empty(); ++i) {
-      const Completion& completion = completions[i];
-      const bool receive = completion.id & kReceiveBit;
-      const int queue_pair = static_cast<int>((completion.id & ~kReceiveBit) >> kQueuePairShift);
-      if (completion.status != kSuccess) {
-        closed_by_peer_ = completion.status == kFlushed;
-        Fail(Place(queue_pair) + ": " + StatusText(completion));
-        break;
-      }
-      // Its notice's completion comes next.
-      if (!receive && (completion.id & kNoticeOnly) == kWriteOnly) continue;
-      if (!receive) {
-        events->push_back({false, queue_pair, completion.id & kNoticeOnly});
-        continue;
-      }
-      const uint32_t slot = static_cast<uint32_t>(completion.id & kNoticeOnly);
-      const uint32_t notice = cm_ ? (*notice_buffer_)[queue_pair * kNotices + slot] : ntohl(completion.imm);
-      events->push_back({true, queue_pair, notice});
-      // The entry is posted again before the sender can learn that there is room for another notice.
-      if (!PostReceive(queue_pair, slot)) break;
-    }
+  while (error_.empty() && TakeCompletions(events)) {
   }
   return error_.empty();
+}
+
+bool Endpoint::TakeCompletions(std::vector<Event>* events) {
+  std::array<Completion, 16> completions;
+  const int n = context_->poll_cq(cq_.get(), static_cast<int>(completions.size()), completions.data());
+  if (n < 0) Fail(Place(-1) + ": polling the completion queue failed");
+  // Behind one that failed there may be others that did not.
+  for (int i = 0; i < n; ++i) Take(completions[i], events);
+  return n > 0;
+}
+
+void Endpoint::Take(const Completion& completion, std::vector<Event>* events) {
+  const bool receive = completion.id & kReceiveBit;
+  const int queue_pair = static_cast<int>((completion.id & ~kReceiveBit) >> kQueuePairShift);
+  receives_ -= receive;
+  if (completion.status != kSuccess) {
+    if (!error_.empty() || (stopped_ && completion.status == kFlushed)) return;
+    closed_by_peer_ = completion.status == kFlushed;
+    unreachable_ = completion.status == kFlushed || completion.status == kRetryExceeded ||
+                   completion.status == kRnrRetryExceeded || !PortActive();
+    return Fail(Place(queue_pair) + ": " + StatusText(completion));
+  }
+  // Its notice's completion comes next.
+  if (!receive && (completion.id & kNoticeOnly) == kWriteOnly) return;
+  if (!receive) return events->push_back({false, queue_pair, completion.id & kNoticeOnly});
+  const uint32_t slot = static_cast<uint32_t>(completion.id & kNoticeOnly);
+  const uint32_t notice = cm_ ? (*notice_buffer_)[queue_pair * kNotices + slot] : ntohl(completion.imm);
+  events->push_back({true, queue_pair, notice});
+  // The entry is posted again before the sender can learn that there is room for another notice.
+  if (error_.empty() && !stopped_) PostReceive(queue_pair, slot);
+}
+
+void Endpoint::Stop(std::vector<Event>* events, std::chrono::milliseconds limit) {
+  stopped_ = true;
+  QpAttributes to{};
+  to.state = kError;
+  for (Qp* qp : qps_) api_->modify_qp(qp, &to, kMaskState);
+  // The device returns every entry, those without a notice as flushed. Once it has, no notice can arrive any more.
+  const auto until = std::chrono::steady_clock::now() + limit;
+  while (true) {
+    if (TakeCompletions(events)) continue;
+    if (receives_ == 0 || std::chrono::steady_clock::now() > until) return;
+    std::this_thread::yield();
+  }
 }
 
 void Endpoint::TakeEvents() {

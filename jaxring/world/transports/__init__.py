@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jaxring.errors import JoinError
 from jaxring.topology import rdma
 from jaxring.world.transports import plugin, verbs
-from jaxring.world.transports.record import Offered, Offering, Own
+from jaxring.world.transports.record import Offered, Offering, Own, PortPairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,12 +48,29 @@ class Transports:
         """This side of a link to `peer` by an offering; None for the other transports."""
         return self.accepting(transport, OFFERED[transport].kind(own, peer), channel) if transport in OFFERED else None
 
+    def pairs(self, own: ProcessInfo, peer: ProcessInfo, transport: str) -> PortPairs | None:
+        """The pairs of ports that a link to `peer` can go on over; None where there are none."""
+        if transport not in OFFERED:
+            return None
+        each = OFFERED[transport]
+        kind = each.kind(own, peer)
+        ours, theirs = each.ports(own, kind), each.ports(peer, kind)
+        if not ours or not theirs:
+            return None
+        return PortPairs(ours, theirs, lambda pair: self._by(each, kind, pair))
+
+    def moving(self, kind: str, pair: int) -> Offering:
+        """This side of a link that a peer has go on over that pair of ports of the kind."""
+        return self._by(verbs.TRANSPORT, kind, pair)
+
     def accepting(self, transport: str, kind: str, channel: int) -> Offering | None:
         """The same for a link of that kind which a peer asks for."""
         if transport not in OFFERED:
             return None
-        each = OFFERED[transport]
-        return Offering(each, kind, each.place(self._own, kind, channel), self._own.native)
+        return self._by(OFFERED[transport], kind, channel)
+
+    def _by(self, transport: Offered, kind: str, channel: int) -> Offering:
+        return Offering(transport, kind, transport.place(self._own, kind, channel), self._own.native)
 
     def _load_tls(self, native: Native, settings: Settings) -> None:
         if not settings.tls:

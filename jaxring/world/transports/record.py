@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JoinError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from jaxring.settings import Settings
     from jaxring.topology.rdma import Rail
@@ -57,6 +58,11 @@ class Offered(abc.ABC):
         del own, peer
         return ""
 
+    def ports(self, info: ProcessInfo, kind: str) -> tuple[str, ...]:
+        """What a process's channels take in turn, in words, where links can go on over another one; () where not."""
+        del info, kind
+        return ()
+
     def place(self, own: Own, kind: str, channel: int) -> Mapping[str, str]:
         """Where this process's end of a link is to be, as the engine's half of the transport reads it.
 
@@ -83,9 +89,35 @@ class Offering:
         """Gives this end the peer's offer."""
         self.native.offered_prepare(self.transport.name, peer, channel, sending, offer)
 
-    def finish(self, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float) -> str:
-        """Puts the link into service, takes ownership of the socket `fd`, and describes the link."""
-        return self.native.offered_finish(self.transport.name, peer, channel, sending, fd=fd, timeout_s=timeout_s)
+    def finish(self, peer: int, channel: int, sending: bool, *, fd: int, timeout_s: float, path: str) -> str:
+        """Puts the link into service, takes ownership of the socket `fd`, and describes the link.
+
+        `path`: see `jaxring.world.failover`.
+        """
+        return self.native.offered_finish(
+            self.transport.name, peer, channel, sending, fd=fd, timeout_s=timeout_s, path=path
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class PortPairs:
+    """The pairs between two processes. Pair p has port p of either end, counted round; a link begins with the one that
+    its channel has the number of. `offering` is this end's part of a link over a pair."""
+
+    own: tuple[str, ...]
+    theirs: tuple[str, ...]
+    offering: Callable[[int], Offering]
+
+    def __len__(self) -> int:
+        return math.lcm(len(self.own), len(self.theirs))
+
+    def name(self, pair: int) -> str:
+        """The pair in words, seen from this end."""
+        return f"RDMA port {self.theirs[pair % len(self.theirs)]} (from {self.own[pair % len(self.own)]})"
+
+    def after(self, pair: int) -> Iterator[int]:
+        """All of them, that one last."""
+        return ((pair + step) % len(self) for step in range(1, len(self) + 1))
 
 
 def load(native: Native, transport: str, what: str, asked: str) -> str:

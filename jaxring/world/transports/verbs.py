@@ -33,6 +33,10 @@ class Verbs(Offered):
     def kind(self, own: ProcessInfo, peer: ProcessInfo) -> str:
         return rdma.common(own.rdma, peer.rdma)
 
+    def ports(self, info: ProcessInfo, kind: str) -> tuple[str, ...]:
+        # iWARP reports a write as complete that may not have arrived.
+        return () if kind == rdma.IWARP else tuple(name for each, name in info.rdma_ports if each == kind)
+
     def place(self, own: Own, kind: str, channel: int) -> Mapping[str, str]:
         fitting = [rail for rail in own.rails if rail.kind == kind]
         if not fitting:

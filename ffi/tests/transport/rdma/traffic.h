@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <memory>
@@ -22,11 +23,20 @@ namespace jaxring::test {
 
 using Clock = std::chrono::steady_clock;
 
-// Two engines with a link from the first one to the second.
+inline void Shell(const std::string& command) {
+  if (std::system(command.c_str()) != 0) {
+    std::cerr << command << " failed" << std::endl;
+    Fail(__FILE__, __LINE__, "the guest's tools work");
+  }
+}
+
+// Two engines with a link from the first one to the second. `path`: its name, if it is to go on over other ports.
 struct Pair {
-  explicit Pair(uint32_t slot_bytes = 4096) {
-    for (int i = 0; i < 2; ++i) engines.push_back(std::make_unique<Engine>(EngineOptions{1, slot_bytes, 20}));
-    cut = ConnectVerbs(*engines[0], *engines[1], 0, 1, 0);
+  explicit Pair(uint32_t slot_bytes = 4096, const std::string& path = "", double link_timeout_s = 10) {
+    EngineOptions options{1, slot_bytes, 20};
+    options.link_timeout_s = link_timeout_s;
+    for (int i = 0; i < 2; ++i) engines.push_back(std::make_unique<Engine>(options));
+    cut = ConnectVerbs(*engines[0], *engines[1], 0, 1, 0, path);
     send = engines[0]->links().Send(1, 0);
     recv = engines[1]->links().Recv(0, 0);
   }
@@ -42,9 +52,14 @@ struct Pair {
 template <class Done>
 bool Within(int seconds, Done done) {
   const auto until = Clock::now() + std::chrono::seconds(seconds);
-  while (!done()) {
+  for (int tries = 0; !done(); ++tries) {
     if (Clock::now() > until) return false;
-    std::this_thread::yield();
+    // What waits for long leaves the guest's processors to others.
+    if (tries < 1000) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
   }
   return true;
 }

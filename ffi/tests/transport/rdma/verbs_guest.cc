@@ -34,13 +34,6 @@ bool Iwarp() { return !Device(0).address.empty(); }
 // The interface of the device at that end of the cable.
 std::string Interface(int end) { return (Iwarp() ? "jxs" : "jxr") + std::to_string(end); }
 
-void Shell(const std::string& command) {
-  if (std::system(command.c_str()) != 0) {
-    std::cerr << command << " failed" << std::endl;
-    Fail(__FILE__, __LINE__, "the guest's tools work");
-  }
-}
-
 // The error of making an endpoint, or "" if there is none.
 std::string Refusal(EndpointOptions options, const std::function<void(Endpoint&)>& then = nullptr,
                     Endpoint::Role role = Endpoint::Role::kSender) {

@@ -1,0 +1,134 @@
+"""RDMA links whose ports fail: over which others they go on, what both ends tell each other, and when they go back."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from jaxring.world import failover
+from tests.world.test_rdma import port
+
+HOST = [port("rxe0"), port("rxe1")]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    # Nothing goes back unless a test asks for it, and nothing is late on a busy machine.
+    monkeypatch.setattr(failover, "_RETURN_S", 1000.0)
+    monkeypatch.setattr(failover, "_EACH_S", 60.0)
+    monkeypatch.setattr(failover.port_pairs, "_ATTEMPT_S", 60.0)
+
+
+def linked(make_world, here=HOST, there=HOST, channel=0):
+    """Two worlds, the first with a link on that channel to the second; and the link's name."""
+    (zero, native0), (_, native1) = make_world(0, HOSTID="a", rdma=here), make_world(1, HOSTID="b", rdma=there)
+    zero.link(1, channel)
+    native1.wait_for("verbs_finish")
+    (path,) = (path for _, path in native0.named("path") if path)
+    assert native1.wait_for("path", 2)[-1] == ("path", path)
+    return native0, native1, path
+
+
+def steps(native):
+    return [call for call in native.calls if str(call[0]).startswith("link_")]
+
+
+def said(caplog, count=1):
+    until = time.monotonic() + 60
+    while len(caplog.messages) < count and time.monotonic() < until:
+        time.sleep(0.01)
+    return caplog.messages
+
+
+def test_a_link_goes_on_over_the_next_ports_of_both_ends(make_world, caplog):
+    native0, native1, path = linked(make_world)
+    with caplog.at_level(logging.WARNING, "jaxring.world"):
+        native0.lose(path)
+        native0.wait_for("link_take_over")
+        native1.wait_for("link_take_over")
+        (line,) = said(caplog)
+    assert steps(native0) == [
+        ("link_offer", path, True, 1, "rxe1"),
+        ("link_prepare", path, True, 1, "offer of rxe1"),
+        ("link_try", path, 1),
+        ("link_switch", path, True, 1, "5 3 0 0 0"),
+        ("link_take_over", path, True, 1, True),
+    ]
+    assert steps(native1) == [
+        ("link_offer", path, False, 1, "rxe1"),
+        ("link_prepare", path, False, 1, "offer of rxe1"),
+        ("link_switch", path, False, 1, ""),
+        ("link_take_over", path, False, 1, False),
+    ]
+    assert line.startswith("process 1 (pid")
+    assert line.endswith(
+        "has acknowledged nothing for 0.3 s at RDMA port rxe0:1 (from rxe0:1); "
+        "its connections go on over RDMA port rxe1:1 (from rxe1:1)."
+    )
+    # Both ends have the new connection beside the link.
+    native0.sockets[path, 1, True].sendall(b"c")
+    assert native1.sockets[path, 1, False].recv(1) == b"c"
+
+
+def test_ports_that_do_not_work_are_passed_over(make_world):
+    native0, native1, path = linked(make_world, here=[port("rxe0")], there=[port(f"rxe{i}") for i in range(3)])
+    native1.down.add("rxe1")
+    native0.lose(path)
+    native0.wait_for("link_take_over")
+    assert native0.named("link_switch") == [("link_switch", path, True, 2, "5 3 0 0 0")]
+    assert native1.named("link_offer") == [("link_offer", path, False, 2, "rxe2")]
+
+
+def test_the_receiving_end_is_not_stopped_before_the_new_ports_work(make_world, monkeypatch):
+    native0, native1, path = linked(make_world)
+    broken = [RuntimeError("the peer's port does not answer")]
+    answer = native0.link_try
+
+    def silent(*arguments):
+        if broken:
+            raise broken.pop()
+        answer(*arguments)
+
+    monkeypatch.setattr(native0, "link_try", silent)
+    native0.lose(path)
+    native0.wait_for("link_take_over")
+    # Then the ports that it has are tried, since they may have come back.
+    assert native0.named("link_offer")[1] == ("link_offer", path, True, 2, "rxe0")
+    assert native1.named("link_switch") == [("link_switch", path, False, 2, "")]
+
+
+def test_a_link_that_is_gone_is_left_alone(make_world):
+    native0, native1, path = linked(make_world)
+    native0.gone.add(path)
+    native0.lose(path)
+    time.sleep(0.3)
+    assert steps(native0) == steps(native1) == []
+
+
+def test_links_go_back_when_their_first_ports_work(make_world, caplog, monkeypatch):
+    monkeypatch.setattr(failover, "_RETURN_S", 0.1)
+    native0, native1, path = linked(make_world, channel=1)
+    native0.down.add("rxe1")
+    with caplog.at_level(logging.WARNING, "jaxring.world"):
+        native0.lose(path)
+        assert native0.wait_for("link_take_over")[0] == ("link_take_over", path, True, 1, True)
+        said(caplog)
+        time.sleep(0.3)
+        assert len(native0.named("link_take_over")) == 1
+        native0.down.clear()
+        assert native0.wait_for("link_take_over", 2)[1][4] is False
+        assert native1.wait_for("link_offer", 2)[1][4] == "rxe1"
+        assert said(caplog, 2)[1].endswith(
+            "answers again at RDMA port rxe1:1 (from rxe1:1); its connections go back to that."
+        )
+
+
+@pytest.mark.parametrize(
+    "ports", [[port("rxe0")], [port(f"siw{i}", "iWARP", interface="lo") for i in range(2)]], ids=["one", "iWARP"]
+)
+def test_a_link_without_other_ports_has_no_name(make_world, ports):
+    (zero, native0), _ = (make_world(p, HOSTID=str(p), rdma=ports) for p in range(2))
+    zero.link(1, 0)
+    assert {path for _, path in native0.wait_for("path", 2)} == {""}
