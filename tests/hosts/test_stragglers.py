@@ -122,6 +122,7 @@ def test_each_is_named_with_its_cause_and_nobody_else(tmp_path):
         subprocess.run(share, env=environment() | {"PYTHONPATH": str(ROOT)}, check=True, timeout=100)
         assert access.stat().st_mode & 0o777 == 0o600
         seen = top(made, tmp_path, access)
+        assert isinstance(seen, dict), seen
         assert [each["name"] for each in seen["processes"]] == [f"process {p}" for p in range(8)]
         assert all(each["operations"] > 0 for each in seen["processes"])
         (call,) = seen["calls"]
