@@ -9,7 +9,7 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from jaxring.errors import JaxringError
-from jaxring.runtime.reporting import record_files
+from jaxring.runtime.reporting import record_files, viewing
 from jaxring.trace import flight
 
 if TYPE_CHECKING:
@@ -49,10 +49,16 @@ def look(job: str | None) -> list[Living]:
 
 
 def of(records: Sequence[Living], job: str) -> list[Living]:
-    """The records of that job: its name, or the pid of one of its processes or of one that has started them."""
+    """The records of that job: its name, or the pid of one of its processes or of one that has started them.
+
+    Jobs in containers or network namespaces of one host may have coordinators of the same address, and so the same
+    name. By a pid, processes whose key is another job's are left out.
+    """
     if job.isdecimal():
         names = {record.job() for record in records if record.pid == int(job) and _takes_part(record)}
-        return [r for r in records if _takes_part(r) and (r.job() in names or int(job) in _ancestors(r.pid))]
+        keys = {access.key for access in viewing.accesses(int(job))} if names else set()
+        found = [r for r in records if _takes_part(r) and (r.job() in names or int(job) in _ancestors(r.pid))]
+        return [record for record in found if _may_have(record.pid, keys)]
     return [record for record in records if record.job() == job]
 
 
@@ -69,6 +75,12 @@ def only(records: Iterable[Living]) -> list[Living]:
         jobs = "; ".join(f"{job} (pids {', '.join(str(r.pid) for r in of_it)})" for job, of_it in found.items())
         raise JaxringError(f"There are {len(found)} jobs: choose one of them by --job, or processes by pid: {jobs}.")
     return [record for of_it in found.values() for record in of_it]
+
+
+def _may_have(pid: int, keys: set[bytes]) -> bool:
+    """Whether a process may be of the job of these keys: a process that has met nobody yet has none."""
+    found = {access.key for access in viewing.accesses(pid)} if keys else set()
+    return not found or not found.isdisjoint(keys)
 
 
 def _takes_part(record: Living) -> bool:

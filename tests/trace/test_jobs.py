@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import time
 
@@ -12,8 +14,10 @@ import pytest
 
 from jaxring.cli import main
 from jaxring.errors import JaxringError
+from jaxring.runtime.reporting import viewing
 from jaxring.trace import diff, jobs
 from jaxring.trace.flight import parse, read
+from jaxring.world.connections import handshake
 from tests.stress.stress_jobs import ROOT, Job, environment
 from tests.trace.trace_records import flight, record
 
@@ -178,3 +182,32 @@ def test_a_dump_takes_one_job_of_this_user_s():
     with pytest.raises(JaxringError, match=r"2 jobs: .* 127\.0\.0\.1:1 \(pids .*\); process \d+ \(pids \d+\)\."):
         jobs.only([launcher, *ours, alone])
     assert main(["trace", "dump", "--job", "1", "2"]) == 1, "which is meant, is not clear"
+
+
+@contextlib.contextmanager
+def holder(key, process):
+    """A process whose memory holds what a viewer of a job of that key needs."""
+    access = viewing.Access(JOB.decode(), key, {process: (("127.0.0.1", 1 + process),)}).encode()
+    script = "import os, sys; os.write(os.memfd_create(sys.argv[1]), sys.stdin.buffer.readline()); print(flush=True)"
+    command = [sys.executable, "-c", f"{script}; input()", viewing.MEMORY]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        started.stdin.write(access)
+        started.stdin.flush()
+        started.stdout.readline()
+        yield started.pid
+        started.kill()
+
+
+def test_two_jobs_whose_coordinators_have_the_same_address_are_told_apart():
+    with contextlib.ExitStack() as stack:
+        one, other = (
+            [stack.enter_context(holder(key * handshake.SECRET_BYTES, p)) for p in (0, 1)] for key in (b"1", b"2")
+        )
+        alone = living(2**22 + 3, 2, processes=3, job=JOB)  # it has met nobody yet
+        ours, theirs = ([living(pid, p, processes=3, job=JOB) for p, pid in enumerate(pids)] for pids in (one, other))
+        assert jobs.of([*ours, alone, *theirs], str(one[1])) == [*ours, alone]
+        assert jobs.of([*ours, alone, *theirs], str(other[0])) == [alone, *theirs]
+        assert sorted(viewing.shared(one).processes) == [0, 1]
+        pids = rf"pids {one[0]}, {one[1]}; pids {other[0]}, {other[1]}\."
+        with pytest.raises(JaxringError, match=f"2 jobs have the same coordinator's address: .* {pids}"):
+            viewing.shared([*one, *other])

@@ -194,23 +194,35 @@ def members(access: Access, deadline: float) -> Access:
     raise JoinError(failed or f"No process of {access.job} is known.")
 
 
-def shared(pids: list[int]) -> Access:
-    """What the memory of these processes of this host holds for viewers. Raises JaxringError where there is nothing."""
-    found: list[Access] = []
-    for pid in pids:
-        try:
-            paths = sorted(pathlib.Path(f"/proc/{pid}/fd").iterdir())
-        except OSError:  # the process has ended meanwhile
-            continue
-        for path in paths:
-            try:
+def accesses(pid: int) -> list[Access]:
+    """What the memory of a process of this host holds for viewers, as far as this user may read it."""
+    found = []
+    with contextlib.suppress(OSError):  # the process has ended meanwhile
+        for path in sorted(pathlib.Path(f"/proc/{pid}/fd").iterdir()):
+            with contextlib.suppress(OSError, ValueError):  # it was closed meanwhile
                 if str(path.readlink()).startswith(f"/memfd:{MEMORY}"):
                     found.append(decode(path.read_bytes()))
-            except (OSError, ValueError):  # it was closed meanwhile
-                continue
-    if not found:
+    return found
+
+
+def shared(pids: list[int]) -> Access:
+    """What the memory of these processes of this host holds for viewers.
+
+    Raises JaxringError where there is nothing, and where they are of several jobs.
+    """
+    by_key: dict[bytes, list[tuple[int, Access]]] = {}
+    for pid in pids:
+        for found in accesses(pid):
+            by_key.setdefault(found.key, []).append((pid, found))
+    if not by_key:
         raise JaxringError(
             "This job can be seen from here only: its processes have not met by a connection yet, or are one process."
         )
-    processes = {index: where for each in found for index, where in each.processes.items()}
-    return dataclasses.replace(found[0], processes=processes)
+    if len(by_key) > 1:
+        each = "; ".join(f"pids {', '.join(str(pid) for pid, _ in members)}" for members in by_key.values())
+        raise JaxringError(
+            f"{len(by_key)} jobs have the same coordinator's address: choose one by a pid of it: {each}."
+        )
+    found_here = [one for members in by_key.values() for _, one in members]
+    processes = {index: where for one in found_here for index, where in one.processes.items()}
+    return dataclasses.replace(found_here[0], processes=processes)
