@@ -102,17 +102,13 @@ struct Plan {
   uint64_t out_bytes() const { return out_blocks * block_elements * result_bytes(); }
   // Bytes of an element of the output.
   size_t result_bytes() const { return epilogue == nullptr ? element_bytes : epilogue->result->element_bytes; }
-  // Bytes of an element in the messages and buffers from which a step reads whole values. The output, and messages for
-  // it or from it, hold results.
+  // Bytes of an element in the messages and buffers from which a step reads whole values, and in those to which it
+  // writes them.
   size_t source_bytes(const Step& step) const {
     if (epilogue == nullptr) [[likely]]
       return element_bytes;
-    const bool results =
-        step.src_buffer == static_cast<uint8_t>(Buffer::kOutput) ||
-        (step.dst_buffer == static_cast<uint8_t>(Buffer::kOutput) && !(step.flags & StepFlag::kEpilogue));
-    return results ? result_bytes() : element_bytes;
+    return ReadsResults(step) ? result_bytes() : element_bytes;
   }
-  // The same of those to which it writes them.
   size_t destination_bytes(const Step& step) const {
     return step.flags & StepFlag::kEpilogue ? result_bytes() : source_bytes(step);
   }

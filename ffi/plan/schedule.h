@@ -59,4 +59,12 @@ struct Step {
 };
 static_assert(sizeof(Step) == 24, "the table's record is 24 bytes");
 
+// In a plan with an epilogue: whether results are in the messages and buffers from which a step reads whole values, and
+// in those to which it writes them. The output, and messages for it or from it, hold results.
+constexpr bool ReadsResults(const Step& step) {
+  const auto output = static_cast<uint8_t>(Buffer::kOutput);
+  return step.src_buffer == output || (step.dst_buffer == output && !(step.flags & StepFlag::kEpilogue));
+}
+constexpr bool WritesResults(const Step& step) { return (step.flags & StepFlag::kEpilogue) != 0 || ReadsResults(step); }
+
 }  // namespace jaxring

@@ -20,15 +20,27 @@ struct Work {
   bool moves;  // one source and no arithmetic, so the elements are copied unchanged
 };
 
-// Loads and stores packs [begin, end) of the slice. kEdge: addresses may be unaligned and the last pack partial.
-template <class Protocol, int kWiden, int kPacks, bool kEdge>
+// Which packs may be partial or at unaligned addresses.
+enum class Edges {
+  kNone,
+  kAll,
+  kSome,  // looked up for each pack: less code, for what has no loop of its own for whole packs
+};
+
+// Loads and stores packs [begin, end) of the slice.
+template <class Protocol, int kWiden, int kPacks, Edges kEdges>
 struct Access {
   using Map = typename Protocol::template Map<kPacks>;
   static constexpr int kVectors = kPacks * kWiden;
+  static constexpr bool kPairs = Protocol::kCounts && kEdges == Edges::kNone;  // two sources are folded at a time
 
   JAXRING_DEVICE static uint32_t BytesOf(const Work& work, uint32_t pack) {
     const uint64_t at = static_cast<uint64_t>(pack) * kPackBytes;
     return work.bytes - at < kPackBytes ? static_cast<uint32_t>(work.bytes - at) : kPackBytes;
+  }
+  JAXRING_DEVICE static bool IsWhole(const Work& work, uint32_t pack) {
+    if constexpr (kEdges != Edges::kSome) return kEdges == Edges::kNone;
+    return work.aligned && BytesOf(work, pack) == kPackBytes;
   }
 
   // Loads elements in the dtype's own form.
@@ -42,11 +54,7 @@ struct Access {
       const uint32_t pack = Map::Pack(begin, u);
       if (pack >= end) continue;
       const char* at = from.at + static_cast<uint64_t>(pack) * kPackBytes;
-      if constexpr (kEdge) {
-        raw[u] = LoadEdge(at, BytesOf(work, pack), work.log2);
-      } else {
-        raw[u] = Load(at);
-      }
+      raw[u] = IsWhole(work, pack) ? Load(at) : LoadEdge(at, BytesOf(work, pack), work.log2);
     }
     return true;
   }
@@ -62,10 +70,10 @@ struct Access {
       const uint32_t pack = Map::Pack(begin, u);
       if (pack >= end) continue;
       char* at = to.at + static_cast<uint64_t>(pack) * kPackBytes;
-      if constexpr (kEdge) {
-        StoreEdge(at, raw[u], BytesOf(work, pack), work.log2, far);
-      } else {
+      if (IsWhole(work, pack)) {
         StoreEither(at, raw[u], far);
+      } else {
+        StoreEdge(at, raw[u], BytesOf(work, pack), work.log2, far);
       }
     }
   }
@@ -115,9 +123,9 @@ struct Access {
   }
 };
 
-template <class Protocol, int kPacks, bool kEdge>
+template <class Protocol, int kPacks, Edges kEdges>
 JAXRING_DEVICE bool MovePacks(const Lane& lane, const Work& work, uint32_t begin, uint32_t end) {
-  using Memory = Access<Protocol, 1, kPacks, kEdge>;
+  using Memory = Access<Protocol, 1, kPacks, kEdges>;
   for (uint32_t at = begin + WarpIndex() * Memory::Map::kPerWarp; at < end; at += Warps() * Memory::Map::kPerWarp) {
     Vec raw[kPacks] = {};
     if (!Memory::LoadElements(lane, work, work.source[0], at, end, raw)) return false;
@@ -128,30 +136,37 @@ JAXRING_DEVICE bool MovePacks(const Lane& lane, const Work& work, uint32_t begin
   return true;
 }
 
-// `operation`: reduce.h.
-template <class Protocol, int kWiden, int kPacks, bool kEdge, class Operation>
+// Folds packs of all sources from left to right. `Memory`: Access; `operation`: reduce.h.
+template <class Memory, class Operation>
+JAXRING_DEVICE bool FoldSources(Operation operation, const Lane& lane, const Arithmetic& how, const Work& work,
+                                uint32_t at, uint32_t end, Vec (&value)[Memory::kVectors]) {
+  const Operand* sources = work.source;
+  Vec next[Memory::kVectors] = {};
+  if (!Memory::LoadAccumulators(lane, how, work, sources[0], at, end, value)) return false;
+  uint32_t s = 1;
+  if constexpr (Memory::kPairs) {
+    Vec other[Memory::kVectors] = {};
+    for (; s + 1 < work.sources; s += 2) {  // the loads of two sources are in flight at a time
+      if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
+      if (!Memory::LoadAccumulators(lane, how, work, sources[s + 1], at, end, other)) return false;
+      operation.Fold(value, next);
+      operation.Fold(value, other);
+    }
+  }
+  for (; s < work.sources; ++s) {
+    if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
+    operation.Fold(value, next);
+  }
+  return true;
+}
+
+template <class Protocol, int kWiden, int kPacks, Edges kEdges, class Operation>
 JAXRING_DEVICE bool FoldPacks(Operation operation, const Lane& lane, const Arithmetic& how, const Work& work,
                               uint32_t begin, uint32_t end) {
-  using Memory = Access<Protocol, kWiden, kPacks, kEdge>;
-  constexpr int kVectors = Memory::kVectors;
-  const Operand* sources = work.source;
+  using Memory = Access<Protocol, kWiden, kPacks, kEdges>;
   for (uint32_t at = begin + WarpIndex() * Memory::Map::kPerWarp; at < end; at += Warps() * Memory::Map::kPerWarp) {
-    Vec value[kVectors] = {}, next[kVectors] = {};
-    if (!Memory::LoadAccumulators(lane, how, work, sources[0], at, end, value)) return false;
-    uint32_t s = 1;
-    if constexpr (Protocol::kCounts && !kEdge) {
-      Vec other[kVectors] = {};
-      for (; s + 1 < work.sources; s += 2) {  // the loads of two sources are in flight at a time
-        if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
-        if (!Memory::LoadAccumulators(lane, how, work, sources[s + 1], at, end, other)) return false;
-        operation.Fold(value, next);
-        operation.Fold(value, other);
-      }
-    }
-    for (; s < work.sources; ++s) {
-      if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
-      operation.Fold(value, next);
-    }
+    Vec value[Memory::kVectors] = {};
+    if (!FoldSources<Memory>(operation, lane, how, work, at, end, value)) return false;
     if (work.divide) Divide<kWiden>(how, value);
     Vec raw[kPacks];
     JAXRING_UNROLL
@@ -181,7 +196,7 @@ struct WholePacks {
 
   template <class Operation>
   JAXRING_DEVICE bool operator()(Operation operation) const {
-    return FoldPacks<Protocol, kWiden, Protocol::PacksOf(kWiden), false>(operation, lane, how, work, 0, end);
+    return FoldPacks<Protocol, kWiden, Protocol::PacksOf(kWiden), Edges::kNone>(operation, lane, how, work, 0, end);
   }
 };
 
@@ -195,8 +210,8 @@ JAXRING_DEVICE bool Pass(const Lane& lane, const Arithmetic& how, const Work& wo
   const uint32_t edge = work.aligned ? whole / Protocol::kUnit * Protocol::kUnit : 0;
   bool good = true;
   if (kWiden == 0 || work.moves) {
-    if (edge != 0) good = MovePacks<Protocol, kMoved, false>(lane, work, 0, edge);
-    if (good && edge < work.packs) good = MovePacks<Protocol, kAtEdge, true>(lane, work, edge, work.packs);
+    if (edge != 0) good = MovePacks<Protocol, kMoved, Edges::kNone>(lane, work, 0, edge);
+    if (good && edge < work.packs) good = MovePacks<Protocol, kAtEdge, Edges::kAll>(lane, work, edge, work.packs);
   } else if constexpr (kWiden > 0) {
     const AnyOperation<kWiden> operation{how.code};
     const WholePacks<Protocol, kWiden> whole_packs{lane, how, work, edge};
@@ -206,7 +221,7 @@ JAXRING_DEVICE bool Pass(const Lane& lane, const Arithmetic& how, const Work& wo
       if (edge != 0) good = whole_packs(operation);
     }
     if (good && edge < work.packs) {
-      good = FoldPacks<Protocol, kWiden, kAtEdge, true>(operation, lane, how, work, edge, work.packs);
+      good = FoldPacks<Protocol, kWiden, kAtEdge, Edges::kAll>(operation, lane, how, work, edge, work.packs);
     }
   }
   return good;

@@ -6,23 +6,21 @@
 #pragma once
 
 #include "cuda/device/epoch_barrier.h"
-#include "cuda/experimental/bulk.h"
+#include "cuda/kernels/plain_slices.h"
 
 namespace jaxring::cuda {
 
-template <class Protocol, int kWiden>
+// `Slices`: what it does with the data of a slice (plain_slices.h, epilogue_slices.h).
+template <class Slices>
 class Player {
  public:
-  JAXRING_DEVICE Player(const Args& args, Shared& shared)
-      : args_(args),
-        lane_(args, shared),
-        how_{args.dtype, CodeOf(args.dtype, args.op), args.divisor},
-        element_(BytesOf(args.dtype)) {}
+  JAXRING_DEVICE Player(const Args& args, Shared& shared, const Slices& slices)
+      : args_(args), lane_(args, shared), slices_(slices) {}
 
   // Returns the same for all threads: whether it is done.
   JAXRING_DEVICE bool Play() {
     const uint32_t begin = args_.lane_begin[lane_.number], end = args_.lane_begin[lane_.number + 1];
-    if constexpr (Protocol::kBulk) StartBulk(args_);
+    if constexpr (Slices::kBulk) StartBulk(args_);
     bool good = EnterBarrier(lane_);
     for (uint64_t tile = 0; good && begin != end && HasTile(tile); ++tile) {
       lane_.tile = static_cast<uint32_t>(tile);
@@ -38,7 +36,7 @@ class Player {
   }
 
  private:
-  static constexpr uint32_t kWidening = kWiden == 0 ? 1 : kWiden;
+  using Protocol = typename Slices::Protocol;
 
   struct Span {
     uint64_t offset;  // in bytes, from the buffer's begin
@@ -55,7 +53,7 @@ class Player {
     return !SizesAreBad() && tile * args_.tile_elements < *args_.extents.longest;
   }
 
-  JAXRING_DEVICE Span SpanOf(Buffer buffer, int32_t chunk, uint64_t tile) const {
+  JAXRING_DEVICE Span SpanOf(Buffer buffer, int32_t chunk, uint64_t tile, uint32_t element) const {
     uint64_t begin, length;
     if (args_.extents.in_offset != nullptr) {
       const bool in = buffer == Buffer::kInput;
@@ -70,18 +68,19 @@ class Player {
     const uint64_t skip = tile * args_.tile_elements;
     if (skip >= length) return {0, 0};
     const uint64_t rest = length - skip;
-    return {(begin + skip) * element_, rest < args_.tile_elements ? rest : args_.tile_elements};
+    return {(begin + skip) * element, rest < args_.tile_elements ? rest : args_.tile_elements};
   }
   JAXRING_DEVICE char* ScratchAt(int32_t chunk) const {
-    const uint64_t bytes = ScratchBytes(args_.tile_elements, element_, kWidening);
+    const uint64_t bytes = ScratchBytes(args_.tile_elements, slices_.Element(), slices_.Widening());
     return args_.scratch + (static_cast<uint64_t>(lane_.number) * args_.scratch_chunks + chunk) * bytes;
   }
 
   JAXRING_DEVICE bool PlayStep(const Step& step, uint64_t tile) {
     const Buffer src = static_cast<Buffer>(step.src_buffer), dst = static_cast<Buffer>(step.dst_buffer);
     const bool src_in_memory = src == Buffer::kInput || src == Buffer::kOutput;
-    const Span from = src_in_memory ? SpanOf(src, step.src_chunk, tile) : Span{0, 0};
-    const Span to = dst == Buffer::kOutput ? SpanOf(dst, step.dst_chunk, tile) : Span{0, 0};
+    const Span from = src_in_memory ? SpanOf(src, step.src_chunk, tile, slices_.SourceElement(step)) : Span{0, 0};
+    const Span to =
+        dst == Buffer::kOutput ? SpanOf(dst, step.dst_chunk, tile, slices_.TargetElement(step)) : Span{0, 0};
     // Every chunk of a step has one length; a scratch chunk's is that of the step that wrote it.
     uint64_t elements = dst == Buffer::kOutput ? to.elements : from.elements;
     if (dst != Buffer::kOutput && !src_in_memory) elements = lane_.shared.scratch_elements[step.src_chunk];
@@ -111,46 +110,21 @@ class Player {
       if (ThreadIndex() == 0) Report(lane_, Fault::kBadTable, Wait::kNothing, -1, 0);
       return false;
     }
-    const uint64_t skip = at * element_;
+    const uint32_t source_element = slices_.SourceElement(step), target_element = slices_.TargetElement(step);
+    const uint64_t from_skip = at * source_element, to_skip = at * target_element;
     bool lost = false;
-    for (uint32_t i = ThreadIndex(); i < sources; i += Threads()) lost |= !PrepareSource(step, from + skip, at, i);
-    for (uint32_t i = FromLast(); i < targets; i += Threads()) lost |= !PrepareTarget(step, to + skip, at, i, has_dst);
-    if (SyncBlockOr(lost)) return false;
-
-    Work work;
-    work.source = lane_.shared.sources;
-    work.target = lane_.shared.targets;
-    work.sources = sources;
-    work.targets = targets;
-    work.bytes = elements * element_;
-    work.packs = static_cast<uint32_t>((work.bytes + kPackBytes - 1) / kPackBytes);
-    work.divide = (step.flags & StepFlag::kFinal) && args_.divisor != 0;
-    uint64_t addresses = 0;
-    work.moves = !work.divide && sources == 1;
-    for (uint32_t i = 0; i < sources; ++i) {
-      const Operand& source = lane_.shared.sources[i];
-      if (source.form == Form::kRaw) addresses |= reinterpret_cast<uint64_t>(source.at);
-      work.moves = work.moves && (kWidening == 1 || source.form == Form::kRaw || source.form == Form::kMessage);
-    }
-    for (uint32_t i = 0; i < targets; ++i) {
-      const Operand& target = lane_.shared.targets[i];
-      const bool raw = target.form == Form::kRaw || target.form == Form::kFar;
-      if (raw) addresses |= reinterpret_cast<uint64_t>(target.at);
-      work.moves = work.moves && (kWidening == 1 || raw || target.form == Form::kMessage);
-    }
-    work.aligned = addresses % kPackBytes == 0;
-    addresses |= work.bytes;
-    work.log2 = addresses & 1 ? 0 : addresses & 2 ? 1 : 2;
-    if (zero) {
-      FillZeros(work);
-    } else {
-      lost = !PassOrCopy<Protocol, kWiden>(lane_, how_, work);
-      for (uint32_t i = 0; i < targets; ++i) CleanTarget(lane_.shared.targets[i], work.packs);
-      if constexpr (Protocol::kBulk) FinishBulk(args_);
+    for (uint32_t i = ThreadIndex(); i < sources; i += Threads()) lost |= !PrepareSource(step, from + from_skip, at, i);
+    for (uint32_t i = FromLast(); i < targets; i += Threads()) {
+      lost |= !PrepareTarget(step, to + to_skip, at, i, has_dst);
     }
     if (SyncBlockOr(lost)) return false;
 
-    for (uint32_t i = FromLast(); i < targets; i += Threads()) PublishTarget(lane_.shared.targets[i], elements);
+    lost = !slices_.Pass(lane_, step, sources, targets, elements, to + to_skip);
+    if (SyncBlockOr(lost)) return false;
+
+    for (uint32_t i = FromLast(); i < targets; i += Threads()) {
+      PublishTarget(lane_.shared.targets[i], elements, target_element);
+    }
     for (uint32_t i = ThreadIndex(); i < sources; i += Threads()) PublishSource(lane_.shared.sources[i]);
     return true;
   }
@@ -167,7 +141,7 @@ class Player {
     if (Peer::rank(peer) == args_.rank && src != Buffer::kNone) {
       if (src == Buffer::kScratch) {
         // Slices are whole packs, so a slice's accumulators lie as those of a message of its own would.
-        operand = {ScratchAt(step.src_chunk) + at * element_ * kWidening, 0, ScratchForm(), 0, -1};
+        operand = {ScratchAt(step.src_chunk) + at * slices_.Element() * slices_.Widening(), 0, ScratchForm(), 0, -1};
       } else {
         const char* base = src == Buffer::kInput ? args_.in : args_.out;
         operand = {const_cast<char*>(base) + offset, 0, Form::kRaw, 0, -1};
@@ -181,7 +155,7 @@ class Player {
     }
     Connection& connection = lane_.ConnectionOf(route);
     const uint64_t number = connection.received++;
-    const bool partial = kWidening > 1 && (step.flags & StepFlag::kRecvPartial);
+    const bool partial = slices_.Widening() > 1 && (step.flags & StepFlag::kRecvPartial);
     const uint64_t at_slot = number & (args_.slots - 1);
     char* slot = const_cast<char*>(connection.recv_slots) + at_slot * args_.slot_bytes;
     operand = {slot, number, partial ? Form::kPartialMessage : Form::kMessage, route, connection.peer};
@@ -193,7 +167,7 @@ class Player {
     Operand& operand = lane_.shared.targets[i];
     if (has_dst && i == 0) {
       if (step.dst_buffer == static_cast<uint8_t>(Buffer::kScratch)) {
-        operand = {ScratchAt(step.dst_chunk) + at * element_ * kWidening, 0, ScratchForm(), 0, -1};
+        operand = {ScratchAt(step.dst_chunk) + at * slices_.Element() * slices_.Widening(), 0, ScratchForm(), 0, -1};
       } else {
         operand = {args_.out + offset, 0, Form::kRaw, 0, -1};
       }
@@ -208,26 +182,19 @@ class Player {
     }
     Connection& connection = lane_.ConnectionOf(route);
     const uint64_t number = connection.sent++;
-    const bool partial = kWidening > 1 && (step.flags & StepFlag::kSendPartial);
+    const bool partial = slices_.Widening() > 1 && (step.flags & StepFlag::kSendPartial);
     char* slot = connection.send_slots + (number & (args_.slots - 1)) * args_.slot_bytes;
     operand = {slot, number, partial ? Form::kPartialMessage : Form::kMessage, route, connection.peer};
     if (number < args_.slots) return true;
     return AwaitAtLeast(lane_, Wait::kRoom, connection.peer, connection.credit, number + 1 - args_.slots);
   }
 
-  JAXRING_DEVICE static Form ScratchForm() { return kWidening > 1 ? Form::kScratch : Form::kRaw; }
-  JAXRING_DEVICE static bool IsMessage(const Operand& operand) {
-    return operand.form == Form::kMessage || operand.form == Form::kPartialMessage;
-  }
-  // Of a pack in the message.
-  JAXRING_DEVICE static uint32_t VectorsOf(const Operand& target) {
-    return target.form == Form::kPartialMessage ? kWidening : 1;
-  }
-  JAXRING_DEVICE uint64_t MessageSize(const Operand& target, uint64_t elements) const {
-    return MessageBytes(Protocol::kProtocol, elements, element_, VectorsOf(target));
+  JAXRING_DEVICE Form ScratchForm() const { return slices_.Widening() > 1 ? Form::kScratch : Form::kRaw; }
+  JAXRING_DEVICE uint64_t MessageSize(const Operand& target, uint64_t elements, uint32_t element) const {
+    return MessageBytes(Protocol::kProtocol, elements, element, VectorsOf(target, slices_.Widening()));
   }
 
-  JAXRING_DEVICE void PublishTarget(const Operand& target, uint64_t elements) {
+  JAXRING_DEVICE void PublishTarget(const Operand& target, uint64_t elements, uint32_t element) {
     if (!IsMessage(target)) return;
     const Connection& connection = lane_.ConnectionOf(target.connection);
     if (connection.tail == nullptr) return;
@@ -235,7 +202,7 @@ class Player {
     if (connection.sizes != nullptr) {
       const bool whole = Protocol::Cleans(args_, target.number);
       StoreRelaxed(&connection.sizes[slot],
-                   static_cast<uint32_t>(whole ? args_.slot_bytes : MessageSize(target, elements)));
+                   static_cast<uint32_t>(whole ? args_.slot_bytes : MessageSize(target, elements, element)));
     }
     StoreRelease(&connection.tail[slot], Stamp::Of(target.number, args_.call));
   }
@@ -249,26 +216,10 @@ class Player {
       StoreRelaxed(give, source.number + 1);
     }
   }
-  JAXRING_DEVICE void CleanTarget(const Operand& target, uint32_t packs) {
-    if (IsMessage(target)) Protocol::Clean(args_, target, packs, VectorsOf(target));
-  }
-
-  JAXRING_DEVICE void FillZeros(const Work& work) {
-    char* to = lane_.shared.targets[0].at;
-    for (uint32_t pack = ThreadIndex(); pack < work.packs; pack += Threads()) {
-      const uint64_t at = static_cast<uint64_t>(pack) * kPackBytes, rest = work.bytes - at;
-      if (work.aligned && rest >= kPackBytes) {
-        Store(to + at, Vec{});
-      } else {
-        StoreEdge(to + at, Vec{}, rest < kPackBytes ? static_cast<uint32_t>(rest) : kPackBytes, work.log2, false);
-      }
-    }
-  }
 
   const Args& args_;
   Lane lane_;
-  Arithmetic how_;
-  uint32_t element_;
+  Slices slices_;
 };
 
 }  // namespace jaxring::cuda

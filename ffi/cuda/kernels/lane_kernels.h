@@ -16,7 +16,7 @@ constexpr int ThreadsAtMost(uint32_t width) { return width == 4 ? 256 : kMaxThre
 
 template <class Protocol, int kWiden>
 JAXRING_DEVICE void PlayLane(const Args& args, Shared& shared) {
-  LeaveLaunch(args, Player<Protocol, kWiden>(args, shared).Play());
+  LeaveLaunch(args, Player<PlainSlices<Protocol, kWiden>>(args, shared, PlainSlices<Protocol, kWiden>(args)).Play());
 }
 
 }  // namespace jaxring::cuda
