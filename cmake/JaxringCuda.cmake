@@ -53,6 +53,7 @@ function(jaxring_add_cuda_library name)
 endfunction()
 
 if(JAXRING_CUDA_VERSION)
-  jaxring_add_cuda_library(jaxring_cuda ffi/cuda/kernels/lane_kernels.cu ffi/cuda/kernels/direct.cu
-                           ffi/cuda/kernels/one_shot.cu ffi/cuda/kernels/messages.cu ffi/cuda/experimental/multicast.cu)
+  jaxring_add_cuda_library(jaxring_cuda ffi/cuda/kernels/lane_kernels.cu ffi/cuda/kernels/epilogue_kernels.cu
+                           ffi/cuda/kernels/direct.cu ffi/cuda/kernels/one_shot.cu ffi/cuda/kernels/messages.cu
+                           ffi/cuda/experimental/multicast.cu)
 endif()

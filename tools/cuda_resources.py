@@ -29,10 +29,11 @@ REGISTER_LIMITS = {
     "ExtentsKernel": 168,
     "MulticastKernel": 168,
 }
-REGISTER_LIMIT_WIDE = 255  # accumulators of four vectors a pack: at most 256 threads
+REGISTER_LIMIT_WIDE = 255  # accumulators of four vectors a pack, or of any number: at most 256 threads
 SHARED_LIMIT = 8 * 1024
-# A multiprocessor's cache of instructions has some 128 KiB, and a loop over data must fit it.
-LOOP_LIMIT = 96 * 1024
+# A multiprocessor's cache of instructions has some 128 KiB, and a loop over data must fit it. The loop with an epilogue
+# has the code of all widths, dtypes and functions, of which a launch runs a small part.
+LOOP_LIMIT, EPILOGUE_LOOP_LIMIT = 96 * 1024, 160 * 1024
 
 # By the number of the enumerator.
 DTYPES = re.findall(
@@ -46,6 +47,8 @@ SHARED = re.compile(r"(\d+) bytes smem")
 KERNEL = re.compile(r"(PlayKernel|FusedKernel|AnyOneShotKernel)I(?:NS\d*_\d+([A-Za-z]\w*?)E)?Li(\d)E")
 # The dtype is the number of an enumerator.
 ONE_SHOT = re.compile(r"OneShotKernelILNS_5DTypeE(\d+)ELi(\d)E")
+# Of all widths.
+EPILOGUE = re.compile(r"EpilogueKernelINS\d*_\d+([A-Za-z]\w*?)EE")
 # Kernels without template parameters, and their protocols.
 PLAIN = {"MailKernel": "Simple", "ExtentsKernel": "", "MulticastKernel": ""}
 
@@ -54,6 +57,11 @@ PLAIN = {"MailKernel": "Simple", "ExtentsKernel": "", "MulticastKernel": ""}
 VECTORS = {"loads": r"LDG\.E\.(?:NA\.)?128", "stores": r"STG\.E\.128"}
 ORDER = {
     "Simple": {
+        "acquire": r"LDG\.E\.64\.STRONG\.SYS",
+        "release": r"MEMBAR(?:\.\w+)*\.SYS",
+        "slot loads": r"LDG\.E\.128\.STRONG\.SYS",
+    },
+    "Slots": {
         "acquire": r"LDG\.E\.64\.STRONG\.SYS",
         "release": r"MEMBAR(?:\.\w+)*\.SYS",
         "slot loads": r"LDG\.E\.128\.STRONG\.SYS",
@@ -96,17 +104,24 @@ class Kernel(NamedTuple):
     wide: bool
 
 
-def readable(symbol: str) -> tuple[str, str, int]:
-    """(kernel, protocol or '', width) of a mangled name."""
+def readable(symbol: str) -> tuple[str, str, int | None]:
+    """(kernel, protocol or '', width or None) of a mangled name."""
     for name, protocol in PLAIN.items():
         if name in symbol:
             return name, protocol, 0
     if one_shot := ONE_SHOT.search(symbol):
         return "OneShotKernel", DTYPES[int(one_shot[1])], int(one_shot[2])
+    if epilogue := EPILOGUE.search(symbol):
+        return "EpilogueKernel", epilogue[1], None
     found = KERNEL.search(symbol)
     if found is None:
         raise SystemExit(f"{symbol} is not a kernel that this script knows: add it to the script's tables")
     return found[1], found[2] or "", int(found[3])
+
+
+def named(kind: str, detail: str, width: int | None) -> str:
+    """As C++ writes it."""
+    return f"{kind}<{', '.join(str(each) for each in (detail or None, width) if each is not None)}>"
 
 
 def resources(build: Path) -> list[Kernel]:
@@ -125,8 +140,8 @@ def resources(build: Path) -> list[Kernel]:
             elif entry is not None and (found := USED.search(line)):
                 shared = SHARED.search(line)
                 kind, protocol, width = readable(entry[0])
-                wide = kind != "OneShotKernel" and width == 4
-                name = f"{kind}<{protocol + ', ' if protocol else ''}{width}>"
+                wide = kind == "EpilogueKernel" or (kind != "OneShotKernel" and width == 4)
+                name = named(kind, protocol, width)
                 kernels.append(
                     Kernel(name, entry[1], int(found[1]), stack, spills, int(shared[1]) if shared else 0, wide)
                 )
@@ -180,13 +195,14 @@ def code_rows(build: Path, cuobjdump: str) -> tuple[list[str], list[str]]:
     rows, faults = [], []
     for symbol, text in disassembled(build, cuobjdump):
         kind, detail, width = readable(symbol)
-        name = f"{kind}<{detail + ', ' if detail else ''}{width}>"
+        name = named(kind, detail, width)
         code = [(int(at, 16), what) for at, what in INSTRUCTION.findall(text)]
         # What follows the last exit is padding and never runs.
         size, loop = code[-1][0] + 16, loop_bytes(code)
         rows.append(f"sm_90   {name:24} {size:7} bytes of code {loop:6} in a loop over data")
-        if loop > LOOP_LIMIT:
-            faults.append(f"{name} for sm_90 has a loop over data of {loop} bytes, more than {LOOP_LIMIT}")
+        limit = EPILOGUE_LOOP_LIMIT if kind == "EpilogueKernel" else LOOP_LIMIT
+        if loop > limit:
+            faults.append(f"{name} for sm_90 has a loop over data of {loop} bytes, more than {limit}")
     return sorted(rows), faults
 
 
@@ -236,9 +252,9 @@ def check_sass(build: Path, cuobjdump: str) -> list[str]:
             wanted |= {key: ORDER["Simple"][key] for key in ("acquire", "release")} | MULTICAST
         for what, pattern in wanted.items():
             if not re.search(pattern, part):
-                faults.append(f"{kind}<{protocol}{width}> for sm_90 shows no {what} ({pattern})")
+                faults.append(f"{named(kind, protocol, width)} for sm_90 shows no {what} ({pattern})")
         if re.search(r"\b(LDL|STL)\b", part):
-            faults.append(f"{kind}<{protocol}{width}> for sm_90 uses local memory")
+            faults.append(f"{named(kind, protocol, width)} for sm_90 uses local memory")
     print(f"machine code of {len(kernels)} kernels for sm_90 read")
     return faults
 

@@ -5,6 +5,7 @@
 
 #include "engine/calls/fused_call.h"
 #include "engine/engine.h"
+#include "engine/operation/epilogue_fit.h"
 #include "engine/site.h"
 
 namespace jaxring {
@@ -36,21 +37,7 @@ bool Site::Fits(const Plan& plan, size_t collective, Instance& instance) {
 }
 
 bool Site::EpilogueFits(const Plan& plan, const Participant& participant) {
-  const EpilogueBuffers* buffers = participant.epilogue.get();
-  if (plan.epilogue == nullptr || buffers == nullptr) return false;
-  const PlanEpilogue& epilogue = *plan.epilogue;
-  if (buffers->parameters.bytes != epilogue.parameter_bytes() || buffers->further.size() != epilogue.further.size() ||
-      buffers->states.size() != epilogue.states) {
-    return false;
-  }
-  const uint64_t elements = plan.out_blocks * plan.block_elements;
-  for (size_t i = 0; i < epilogue.further.size(); ++i) {
-    const auto& [kernels, state, dtype] = epilogue.further[i];
-    const uint64_t bytes = elements * kernels->element_bytes;
-    if (buffers->further[i].bytes != bytes) return false;
-    if (state >= 0 && buffers->states[static_cast<size_t>(state)].bytes != bytes) return false;
-  }
-  return true;
+  return Fit(plan.epilogue.get(), participant.epilogue.get(), plan.out_blocks * plan.block_elements);
 }
 
 bool Site::Buffer(const Plan& plan, Instance& instance, std::shared_ptr<std::vector<char>>* copy,

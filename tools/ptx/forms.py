@@ -52,11 +52,14 @@ _TABLE = [
     ("xor.pred", "p p p", "{a} = {b} != {c};"),
     ("not.pred", "p p", "{a} = !{b};"),
     (f"setp.{_COMPARE}.{_ALL}", "p r r", "{a} = Is_{0}({1}({b}), {1}({c}));"),
+    # Floats that differ, or of which one is NaN.
+    ("setp.neu.{f32,f64}", "p r r", "{a} = Is_ne({0}({b}), {0}({c}));"),
     # Floats: rounded to nearest even, with the NaN of the hardware.
     ("add.rn.{f32,f64}", "r r r", "{a} = Float({0}({b}).value + {0}({c}).value);"),
     ("sub.rn.{f32,f64}", "r r r", "{a} = Float({0}({b}).value - {0}({c}).value);"),
     ("mul.rn.{f32,f64}", "r r r", "{a} = Float({0}({b}).value * {0}({c}).value);"),
     ("div.rn.{f32,f64}", "r r r", "{a} = Float({0}({b}).value / {0}({c}).value);"),
+    ("sqrt.rn.{f32,f64}", "r r", "{a} = Float(std::sqrt({0}({b}).value));"),
     ("neg.f32", "r r", "{a} = {b} ^ 0x80000000u;"),
     ("neg.f64", "r r", "{a} = {b} ^ 0x8000000000000000u;"),
     # Conversions.
@@ -72,6 +75,11 @@ _TABLE = [
     ("ld.param.v2.u32", "v2 m", "{a0} = LoadParam<u32>({b}); {a1} = LoadParam<u32>({b} + 4);"),
     ("ld.shared.{u8,u16,u32,u64}", "r m", "{a} = LoadShared<{0}, 1>({b})[0];"),
     ("ld.shared.v2.{u32,u64}", "v2 m", "auto v = LoadShared<{0}, 2>({b}); {a0} = v[0]; {a1} = v[1];"),
+    (
+        "ld.shared.v4.u32",
+        "v4 m",
+        "auto v = LoadShared<u32, 4>({b}); {a0} = v[0]; {a1} = v[1]; {a2} = v[2]; {a3} = v[3];",
+    ),
     ("st.shared.{u8,u16,u32,u64}", "m r", "StoreShared<{0}, 1>({a}, {{{0}({b})}});"),
     ("st.shared.v2.{u32,u64}", "m v2", "StoreShared<{0}, 2>({a}, {{{0}({b0}), {0}({b1})}});"),
     (
@@ -81,6 +89,8 @@ _TABLE = [
     ),
     # Weak accesses to global memory. Addresses without a state space are global here, or the access is refused.
     ("ld.{global.u8,global.u16,global.u32,global.u64,u8,u16,u32,u64}", "r m", "{a} = LoadWeak<{0}, 1>({b})[0];"),
+    ("ld.global.f32", "r m", "{a} = LoadWeak<u32, 1>({b})[0];"),
+    ("ld.global.f64", "r m", "{a} = LoadWeak<u64, 1>({b})[0];"),
     ("ld.global.s32", "r m", "{a} = s32(LoadWeak<u32, 1>({b})[0]);"),
     ("ld.global.v2.{u8,u16,u32,u64}", "v2 m", "auto v = LoadWeak<{0}, 2>({b}); {a0} = v[0]; {a1} = v[1];"),
     (
@@ -90,6 +100,7 @@ _TABLE = [
     ),
     ("st.{global.u8,global.u16,global.u32,global.u64,u8,u16,u32,u64}", "m r", "StoreWeak<{0}, 1>({a}, {{{0}({b})}});"),
     ("st.global.f32", "m r", "StoreWeak<u32, 1>({a}, {{u32({b})}});"),
+    ("st.global.f64", "m r", "StoreWeak<u64, 1>({a}, {{u64({b})}});"),
     ("st.global.v2.{u8,u16,u32,u64}", "m v2", "StoreWeak<{0}, 2>({a}, {{{0}({b0}), {0}({b1})}});"),
     (
         "st.global.v4.{u8,u16,u32}",

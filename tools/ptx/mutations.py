@@ -13,7 +13,7 @@ from tools.ptx.parse import Instruction, parse_instructions
 _SIMPLE, _LL, _LL128 = (rf"Ptx_PlayKernelINS0_{name}ELi[01]EEE" for name in ("6Simple", "2LL", "5LL128"))
 _MOVES = "Ptx_PlayKernelINS0_6SimpleELi0EEE"
 _FUSED, _MULTICAST, _ONE_SHOT = "Ptx_FusedKernelILi1E", "Ptx_MulticastKernel", "Ptx_OneShotKernelILNS_5DTypeE13ELi4E"
-_ANY_ONE_SHOT = "Ptx_AnyOneShotKernel"
+_ANY_ONE_SHOT, _EPILOGUE = "Ptx_AnyOneShotKernel", "Ptx_EpilogueKernelINS0_5SlotsE"
 _VECTOR = r"(\[[^\]]*\]), \{([^,]*),([^,]*),[^}]*\};"
 _LOADED = r"\{([^,]*),([^,]*),([^,]*),([^}]*)\}, (\[[^\]]*\]);"
 
@@ -80,6 +80,8 @@ MUTATIONS = [
     Mutation("barrier", "no barrier at the end of a one-shot launch", _ONE_SHOT, r"bar\.red\.or\.pred (\S+), 0, (\S+);",
              r"mov.pred \2, \3;", **_ONCE),
     Mutation("barrier", "no barrier between slices in multicast memory", _MULTICAST, r"bar\.sync 0;", **_SIZES),
+    Mutation("barrier", "no barriers of a warp around an epilogue's functions", _EPILOGUE, r"bar\.warp\.sync .*",
+             test="ptx_epilogue_test", case="a ring that halves sums"),
     # Waits.
     Mutation("wait", "stages are loaded again before they were read", _SIMPLE, r"cp\.async\.bulk\.wait_group\.read 1;"),
     Mutation("wait", "bulk copies are announced before they are stored", _SIMPLE, r"cp\.async\.bulk\.wait_group 0;"),

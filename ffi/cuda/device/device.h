@@ -33,6 +33,8 @@ JAXRING_DEVICE void SyncBlock() { __syncthreads(); }
 // Whether any thread of the block passes true. Also a barrier of the block.
 JAXRING_DEVICE bool SyncBlockOr(bool said) { return __syncthreads_or(said); }
 JAXRING_DEVICE bool WarpAny(bool said) { return __any_sync(0xffffffffu, said); }
+// A barrier of the warp's threads, which also orders their accesses.
+JAXRING_DEVICE void SyncWarp() { __syncwarp(); }
 
 // Nanoseconds, coarse, the same for all blocks of a device.
 JAXRING_DEVICE uint64_t Clock() {
@@ -207,6 +209,16 @@ JAXRING_DEVICE float AsFloat(uint32_t bits) { return __uint_as_float(bits); }
 JAXRING_DEVICE uint32_t AsBits(float value) { return __float_as_uint(value); }
 JAXRING_DEVICE double AsDouble(uint64_t bits) { return __longlong_as_double(static_cast<long long>(bits)); }
 JAXRING_DEVICE uint64_t AsBits(double value) { return static_cast<uint64_t>(__double_as_longlong(value)); }
+
+// Rounded to nearest even.
+template <class T>
+JAXRING_DEVICE T SquareRoot(T a) {
+  if constexpr (sizeof(T) == 4) {
+    return __fsqrt_rn(a);
+  } else {
+    return __dsqrt_rn(a);
+  }
+}
 
 // The least and greatest of each byte of a word.
 JAXRING_DEVICE uint32_t LeastBytes(uint32_t a, uint32_t b, bool is_signed) {

@@ -32,7 +32,6 @@ template <class Protocol, int kWiden, int kPacks, Edges kEdges>
 struct Access {
   using Map = typename Protocol::template Map<kPacks>;
   static constexpr int kVectors = kPacks * kWiden;
-  static constexpr bool kPairs = Protocol::kCounts && kEdges == Edges::kNone;  // two sources are folded at a time
 
   JAXRING_DEVICE static uint32_t BytesOf(const Work& work, uint32_t pack) {
     const uint64_t at = static_cast<uint64_t>(pack) * kPackBytes;
@@ -136,37 +135,30 @@ JAXRING_DEVICE bool MovePacks(const Lane& lane, const Work& work, uint32_t begin
   return true;
 }
 
-// Folds packs of all sources from left to right. `Memory`: Access; `operation`: reduce.h.
-template <class Memory, class Operation>
-JAXRING_DEVICE bool FoldSources(Operation operation, const Lane& lane, const Arithmetic& how, const Work& work,
-                                uint32_t at, uint32_t end, Vec (&value)[Memory::kVectors]) {
-  const Operand* sources = work.source;
-  Vec next[Memory::kVectors] = {};
-  if (!Memory::LoadAccumulators(lane, how, work, sources[0], at, end, value)) return false;
-  uint32_t s = 1;
-  if constexpr (Memory::kPairs) {
-    Vec other[Memory::kVectors] = {};
-    for (; s + 1 < work.sources; s += 2) {  // the loads of two sources are in flight at a time
-      if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
-      if (!Memory::LoadAccumulators(lane, how, work, sources[s + 1], at, end, other)) return false;
-      operation.Fold(value, next);
-      operation.Fold(value, other);
-    }
-  }
-  for (; s < work.sources; ++s) {
-    if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
-    operation.Fold(value, next);
-  }
-  return true;
-}
-
+// `operation`: reduce.h.
 template <class Protocol, int kWiden, int kPacks, Edges kEdges, class Operation>
 JAXRING_DEVICE bool FoldPacks(Operation operation, const Lane& lane, const Arithmetic& how, const Work& work,
                               uint32_t begin, uint32_t end) {
   using Memory = Access<Protocol, kWiden, kPacks, kEdges>;
+  constexpr int kVectors = Memory::kVectors;
+  const Operand* sources = work.source;
   for (uint32_t at = begin + WarpIndex() * Memory::Map::kPerWarp; at < end; at += Warps() * Memory::Map::kPerWarp) {
-    Vec value[Memory::kVectors] = {};
-    if (!FoldSources<Memory>(operation, lane, how, work, at, end, value)) return false;
+    Vec value[kVectors] = {}, next[kVectors] = {};
+    if (!Memory::LoadAccumulators(lane, how, work, sources[0], at, end, value)) return false;
+    uint32_t s = 1;
+    if constexpr (Protocol::kCounts && kEdges == Edges::kNone) {
+      Vec other[kVectors] = {};
+      for (; s + 1 < work.sources; s += 2) {  // the loads of two sources are in flight at a time
+        if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
+        if (!Memory::LoadAccumulators(lane, how, work, sources[s + 1], at, end, other)) return false;
+        operation.Fold(value, next);
+        operation.Fold(value, other);
+      }
+    }
+    for (; s < work.sources; ++s) {
+      if (!Memory::LoadAccumulators(lane, how, work, sources[s], at, end, next)) return false;
+      operation.Fold(value, next);
+    }
     if (work.divide) Divide<kWiden>(how, value);
     Vec raw[kPacks];
     JAXRING_UNROLL

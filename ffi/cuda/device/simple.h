@@ -49,6 +49,11 @@ struct Simple {
   JAXRING_DEVICE static void Clean(const Args&, const Operand&, uint32_t, uint32_t) {}
 };
 
+// For kernels that use their block's memory otherwise than for bulk copies.
+struct Slots : Simple {
+  static constexpr bool kBulk = false;
+};
+
 // For kernels whose operands are all elements in the memory of ranks.
 struct InPlace : Simple {
   static constexpr bool kSlots = false;

@@ -212,6 +212,29 @@ struct Args {
   bool spread_faults;
 };
 
+// What the steps with StepFlag::kEpilogue of a launch apply to complete values: functions, one after another. Passed by
+// value, too. The arrays are own memory, which earlier work of the same stream may write.
+struct EpilogueArgs {
+  static constexpr uint32_t kMostFunctions = 16, kMostFurther = 8;
+  struct Function {
+    uint32_t number;              // in ffi/reduce/functions.h
+    uint32_t parameter, further;  // its first ones
+    uint32_t arrays;              // how many operands and states it has
+  };
+  // An operand or a state, with an element for each element of the output. `to`: where the new state goes, which may be
+  // `from`; nullptr for an operand.
+  struct Further {
+    const char* from;
+    char* to;
+    DType dtype;
+  };
+  const char* parameters;  // of all functions: floats, or doubles if the data are
+  uint32_t functions;
+  DType result;  // of the output's elements
+  Function function[kMostFunctions];
+  Further further[kMostFurther];
+};
+
 // The binary logarithms of what `bytes` says of each dtype, three bits each, the first dtype in the lowest bits: device
 // code looks them up in a constant, not in memory.
 template <class Bytes>

@@ -86,7 +86,8 @@ jaxring::Status Site::Partition(int device, const void* partition, void* stream,
 }
 
 jaxring::Status Site::Run(int device, const void* partition, const void* in, void* out, uint64_t in_bytes,
-                          uint64_t out_bytes, void* stream, const RaggedVectors* vectors, bool on_side_stream) {
+                          uint64_t out_bytes, void* stream, const RaggedVectors* vectors,
+                          const EpilogueBuffers* epilogue, bool on_side_stream) {
   int number = 0;
   try {
     if (jaxring::Status status = Partition(device, partition, stream, &number); !status.ok()) return status;
@@ -121,17 +122,18 @@ jaxring::Status Site::Run(int device, const void* partition, const void* in, voi
     }
     plan = group.plan;
   }
-  if (on_side_stream) return RunOnSideStream(*plan, rank, device, in, out, in_bytes, out_bytes, stream);
-  return plan->Launch(rank, in, out, in_bytes, out_bytes, stream, vectors);
+  if (on_side_stream) return RunOnSideStream(*plan, rank, device, in, out, in_bytes, out_bytes, stream, epilogue);
+  return plan->Launch(rank, in, out, in_bytes, out_bytes, stream, vectors, epilogue);
 }
 
 jaxring::Status Site::RunOnSideStream(LaunchPlan& plan, int rank, int device, const void* in, void* out,
-                                      uint64_t in_bytes, uint64_t out_bytes, void* stream) {
+                                      uint64_t in_bytes, uint64_t out_bytes, void* stream,
+                                      const EpilogueBuffers* epilogue) {
   try {
-    if (out_bytes == 0) return plan.Launch(rank, in, out, in_bytes, out_bytes, stream);
+    if (out_bytes == 0) return plan.Launch(rank, in, out, in_bytes, out_bytes, stream, nullptr, epilogue);
     SideStreams& side_streams = runtime_->side_streams();
     void* side = side_streams.Fork(device, plan.communicator().spec().ranks[rank].device, stream);
-    jaxring::Status status = plan.Launch(rank, in, out, in_bytes, out_bytes, side);
+    jaxring::Status status = plan.Launch(rank, in, out, in_bytes, out_bytes, side, nullptr, epilogue);
     side_streams.Started(device, out);  // even if it failed: a capture must join the side stream again
     return status;
   } catch (const std::exception& error) {

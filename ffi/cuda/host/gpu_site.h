@@ -36,11 +36,11 @@ class Site : public std::enable_shared_from_this<Site> {
 
   // Enqueues the part of the rank on `device`. `partition` is the partition id's operand on the device. It is read once
   // per device, unless the stream is being captured into a graph; then the planner must know it. The first call waits
-  // for a plan, at most timeout_s. `vectors`: of a ragged collective, else nullptr. `on_side_stream`: runs on the
-  // device's side stream, until SideStreams::Join of `out`.
+  // for a plan, at most timeout_s. `vectors`: of a ragged collective, and `epilogue`: of a call with an epilogue, else
+  // nullptr. `on_side_stream`: runs on the device's side stream, until SideStreams::Join of `out`.
   jaxring::Status Run(int device, const void* partition, const void* in, void* out, uint64_t in_bytes,
                       uint64_t out_bytes, void* stream, const RaggedVectors* vectors = nullptr,
-                      bool on_side_stream = false);
+                      const EpilogueBuffers* epilogue = nullptr, bool on_side_stream = false);
 
   const SiteSpec& spec() const { return spec_; }
   std::vector<int32_t> GroupPartitions(int group) const;
@@ -67,7 +67,7 @@ class Site : public std::enable_shared_from_this<Site> {
     std::map<int, Buffers> buffers;  // of each rank's first call
   };
   jaxring::Status RunOnSideStream(LaunchPlan& plan, int rank, int device, const void* in, void* out, uint64_t in_bytes,
-                                  uint64_t out_bytes, void* stream);
+                                  uint64_t out_bytes, void* stream, const EpilogueBuffers* epilogue);
   jaxring::Status Partition(int device, const void* partition, void* stream, int* found);
 
   Runtime* runtime_;

@@ -3,17 +3,24 @@
 #include <algorithm>
 
 #include "cuda/host/kernel_faults.h"
+#include "cuda/kernels/epilogue_args.h"
+#include "engine/operation/epilogue_fit.h"
 
 namespace jaxring::cuda {
 namespace {
 
-// The longest slice whose message fits a slot, in elements; 0 if none does.
-uint64_t LongestSlice(Protocol protocol, uint64_t slot_bytes, uint64_t element, uint32_t widening) {
-  const uint64_t unit = 512 / element;
+// The longest slice whose messages fit a slot, in elements; 0 if none does. `element`, `result`: bytes of one element
+// of the data, and of the output.
+uint64_t LongestSlice(Protocol protocol, uint64_t slot_bytes, uint64_t element, uint64_t result, uint32_t widening) {
+  const uint64_t unit = 512 / std::min(element, result);
+  const auto fits = [&](uint64_t elements) {
+    return SlotBytes(protocol, elements, element, widening) <= slot_bytes &&
+           SlotBytes(protocol, elements, result, 1) <= slot_bytes;
+  };
   uint64_t low = 0, high = slot_bytes / 512 + 1;  // in units; `low` fits, `high` does not
   while (high - low > 1) {
     const uint64_t middle = (low + high) / 2;
-    (SlotBytes(protocol, middle * unit, element, widening) <= slot_bytes ? low : high) = middle;
+    (fits(middle * unit) ? low : high) = middle;
   }
   return low * unit;
 }
@@ -47,8 +54,16 @@ LaunchPlan::LaunchPlan(std::shared_ptr<Communicator> communicator, LaunchPlanSpe
     throw std::invalid_argument(spec_.what + ": NVLink switches do not reduce this dtype by this operation");
   }
   const WireShape wire = group.wires[static_cast<int>(spec_.protocol)];
-  const uint64_t unit = 512 / element;
-  slice_ = LongestSlice(spec_.protocol, wire.slot_bytes, element, widening_);
+  if (spec_.epilogue && spec_.epilogue->stages.size() > EpilogueArgs::kMostFunctions) {
+    throw std::invalid_argument(spec_.what + ": an epilogue has at most " +
+                                std::to_string(EpilogueArgs::kMostFunctions) + " functions on GPUs, not " +
+                                std::to_string(spec_.epilogue->stages.size()));
+  }
+  if (spec_.epilogue && (spec_.fused || spec_.multicast || spec_.protocol == Protocol::kLL128)) {
+    throw std::invalid_argument(spec_.what + ": only step tables by Simple and LL have kernels that apply an epilogue");
+  }
+  const uint64_t unit = 512 / std::min(element, result_bytes());
+  slice_ = LongestSlice(spec_.protocol, wire.slot_bytes, element, result_bytes(), widening_);
   // A slice need not be longer than a piece.
   const uint64_t longest = (spec_.block_elements + unit - 1) / unit * unit;
   slice_ = std::min(slice_, std::max(unit, longest));
@@ -98,7 +113,9 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   communicator_->Fill(rank, spec_.protocol, memory, &args);
   std::vector<uint64_t> piece_begin;
   jaxring::Plan shape;
-  shape.element_bytes = ElementBytes(spec_.dtype);
+  const uint64_t element = ElementBytes(spec_.dtype);
+  shape.element_bytes = element;
+  shape.epilogue = spec_.epilogue;
   shape.block_elements = spec_.block_elements;
   shape.pieces = spec_.pieces;
   shape.tile_elements = tile_;
@@ -108,7 +125,7 @@ void LaunchPlan::AddLocal(const RankTable& table, bool memory) {
   args.peers = Upload(gpu, device, table.peers);
   args.route = Upload(gpu, device, route);
   args.piece_begin = Upload(gpu, device, piece_begin);
-  const uint64_t scratch = ScratchBytes(tile_, shape.element_bytes, widening_) * spec_.scratch_chunks * spec_.nlanes;
+  const uint64_t scratch = ScratchBytes(tile_, element, widening_) * spec_.scratch_chunks * spec_.nlanes;
   if (scratch != 0) args.scratch = communicator_->Scratch(rank, scratch);
   args.block_elements = spec_.block_elements;
   args.tiles = shape.Tiles();
@@ -251,13 +268,18 @@ void LaunchPlan::Place(Local& local, int rank, const void* in, void* out, void* 
 }
 
 jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes,
-                                   void* stream, const RaggedVectors* vectors) {
+                                   void* stream, const RaggedVectors* vectors, const EpilogueBuffers* epilogue) {
   if (std::string why; communicator_->Broken(&why) || (spec_.header_ring && spec_.header_ring->Broken(&why))) {
     return jaxring::Status::Error(Code::kUnavailable, spec_.what + ": an earlier operation failed: " + why);
   }
   if (!spec_.ragged_row && (in_bytes != this->in_bytes() || out_bytes != this->out_bytes())) {
     return jaxring::Status::Error(Code::kInternal, spec_.what + ": buffers of " + std::to_string(in_bytes) + " and " +
                                                        std::to_string(out_bytes) + " bytes do not fit the plan");
+  }
+  if ((spec_.epilogue != nullptr || epilogue != nullptr) &&
+      !Fit(spec_.epilogue.get(), epilogue, spec_.out_blocks * spec_.block_elements)) {
+    return jaxring::Status::Error(Code::kInternal,
+                                  spec_.what + ": parameters, operands or states of its epilogue do not fit the plan");
   }
   if (in_bytes == 0 && out_bytes == 0) return {};
   const Range range(range_, std::max(in_bytes, out_bytes));
@@ -285,7 +307,7 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
     if (local.copies) {
       local.copies->Enqueue(args, static_cast<const char*>(in), static_cast<char*>(out), stream);
     } else {
-      Enqueue(local, rank, args, vectors, in_bytes, out_bytes, stream);
+      Enqueue(local, rank, args, vectors, epilogue, in_bytes, out_bytes, stream);
     }
     if (staged) gpu.CopyAsync(out, args.out, out_bytes, stream);
     return {};
@@ -294,12 +316,15 @@ jaxring::Status LaunchPlan::Launch(int rank, const void* in, void* out, uint64_t
   }
 }
 
-void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors, uint64_t in_bytes,
-                         uint64_t out_bytes, void* stream) const {
+void LaunchPlan::Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors,
+                         const EpilogueBuffers* epilogue, uint64_t in_bytes, uint64_t out_bytes, void* stream) const {
   Gpu& gpu = communicator_->gpu();
   const int device = communicator_->spec().ranks[rank].device;
   if (local.multicast) return gpu.LaunchMulticast(device, *local.multicast, args, spec_.threads, stream);
   if (spec_.fused) return gpu.LaunchFused(device, *spec_.fused, args, spec_.threads, stream);
+  if (spec_.epilogue) {
+    return gpu.LaunchEpilogue(device, EpilogueOn(*spec_.epilogue, *epilogue), args, spec_.threads, stream);
+  }
   if (spec_.half != Half::kBoth) {
     const bool silent = local.mail.sends && local.mail.header_ring == nullptr;
     return silent ? void() : gpu.LaunchMail(device, local.mail, args, spec_.threads, stream);

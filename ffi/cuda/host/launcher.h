@@ -14,6 +14,7 @@
 #include "cuda/host/communicator.h"
 #include "cuda/host/copies.h"
 #include "cuda/host/ranges.h"
+#include "engine/operation/operation.h"
 #include "plan/plan.h"
 
 namespace jaxring::cuda {
@@ -36,6 +37,7 @@ struct LaunchPlanSpec {
   Half half = Half::kBoth;
   std::shared_ptr<Communicator> header_ring;
   uint64_t check = 0;
+  std::shared_ptr<const PlanEpilogue> epilogue;  // what the table's steps with StepFlag::kEpilogue apply; or null
   // If set, each launch passes offsets and sizes in rows of that many elements, and blocks have any length;
   // block_elements then only determines the slice size.
   std::optional<uint64_t> ragged_row;
@@ -68,14 +70,14 @@ class LaunchPlan {
 
   // Enqueues one rank's part. It never waits, neither for other ranks' kernels nor for other processes: as long as
   // these have not mapped a buffer, its data is copied to and from a replacement (Communicator::OfferReplacement,
-  // before AddLocal). `vectors`: of a ragged collective, else nullptr.
+  // before AddLocal). `vectors`: of a ragged collective, and `epilogue`: of a plan with an epilogue, else nullptr.
   jaxring::Status Launch(int rank, const void* in, void* out, uint64_t in_bytes, uint64_t out_bytes, void* stream,
-                         const RaggedVectors* vectors = nullptr);
+                         const RaggedVectors* vectors = nullptr, const EpilogueBuffers* epilogue = nullptr);
 
   Communicator& communicator() { return *communicator_; }
   const LaunchPlanSpec& spec() const { return spec_; }
   uint64_t in_bytes() const { return spec_.in_blocks * spec_.block_elements * ElementBytes(spec_.dtype); }
-  uint64_t out_bytes() const { return spec_.out_blocks * spec_.block_elements * ElementBytes(spec_.dtype); }
+  uint64_t out_bytes() const { return spec_.out_blocks * spec_.block_elements * result_bytes(); }
   uint64_t staged_launches() const { return staged_; }
 
   // Ends running launches and refuses later ones, on the plan's communicators.
@@ -98,9 +100,13 @@ class LaunchPlan {
     std::optional<Copies> copies;        // instead of a kernel
     std::optional<Multicast> multicast;  // the multicast memory of such a kernel
   };
+  // Bytes of an element of the output.
+  uint64_t result_bytes() const {
+    return spec_.epilogue ? spec_.epilogue->result->element_bytes : ElementBytes(spec_.dtype);
+  }
   void AddMail(Local& local, const RankTable& table) const;
-  void Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors, uint64_t in_bytes,
-               uint64_t out_bytes, void* stream) const;
+  void Enqueue(Local& local, int rank, const Args& args, const RaggedVectors* vectors, const EpilogueBuffers* epilogue,
+               uint64_t in_bytes, uint64_t out_bytes, void* stream) const;
   void Place(Local& local, int rank, const void* in, void* out, void* stream, Args* args, bool* staged);
   bool Reached(Local& local, const void* pointer, uint64_t bytes);
   bool Locate(Local& local, const void* pointer, uint64_t bytes, uint64_t* region, uint64_t* offset);

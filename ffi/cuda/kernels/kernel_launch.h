@@ -1,5 +1,5 @@
-// Starts the CUDA engine's kernels. Implemented in lane_kernels.cu, direct.cu and one_shot.cu; needs no CUDA header to
-// include.
+// Starts the CUDA engine's kernels. Implemented in lane_kernels.cu, epilogue_kernels.cu, direct.cu and one_shot.cu;
+// needs no CUDA header to include.
 #pragma once
 
 #include "cuda/device/tables.h"
@@ -25,15 +25,20 @@ constexpr uint64_t StageBytes(uint64_t bytes) { return MessageBytes(Protocol::kL
 // fewer if the kernel allows no more). Returns a cudaError_t. Asynchronous; can be captured into a graph.
 int Launch(const Args& args, int threads, void* stream);
 
+// The same for a reduction whose steps with StepFlag::kEpilogue apply an epilogue. args.dtype is a float, and so are
+// the epilogue's dtypes, which accumulate as it does. There are no bulk copies, and no kernel for LL128.
+int LaunchEpilogue(const EpilogueArgs& epilogue, const Args& args, int threads, void* stream);
+
 // The same for a fused collective, by args.lanes blocks.
 int LaunchFused(Fused fused, const Args& args, int threads, void* stream);
 
 // LaunchFused of the one-shot all-reduce, by the kernel for its dtype, operation and ranks.
 int LaunchOneShot(const Args& args, int threads, void* stream);
 
-// Load all kernels of Launch, of LaunchFused and of LaunchOneShot into the current context. A first launch that had to
-// load its kernel could wait for running kernels, which wait for it. Return a cudaError_t.
+// Load all kernels of Launch, of LaunchEpilogue, of LaunchFused and of LaunchOneShot into the current context. A first
+// launch that had to load its kernel could wait for running kernels, which wait for it. Return a cudaError_t.
 int LoadKernels();
+int LoadEpilogueKernels();
 int LoadFusedKernels();
 int LoadOneShotKernels();
 

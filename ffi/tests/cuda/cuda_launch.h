@@ -1,6 +1,7 @@
 // Binds schedules to the CUDA engine's records, and launches the kernels' own source on the shim.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -29,7 +30,7 @@ class CudaPlan {
   CudaPlan(const Schedule& schedule, const Settings& settings, uint32_t slices)
       : schedule_(schedule), settings_(settings), element_(ElementBytes(settings.dtype)) {
     widening_ = cuda::Widening(settings.dtype, schedule.reduces());
-    slice_ = 512 / element_;
+    slice_ = 512 / std::min(element_, settings.result_bytes());
     tile_ = slice_ * slices;
     plan_ = MakePlan(schedule, settings, 0, 1);
     plan_->tile_elements = tile_;
@@ -43,7 +44,10 @@ class CudaPlan {
     }
   }
 
-  uint64_t slot_bytes(cuda::Protocol protocol) const { return cuda::SlotBytes(protocol, slice_, element_, widening_); }
+  uint64_t slot_bytes(cuda::Protocol protocol) const {
+    return std::max(cuda::SlotBytes(protocol, slice_, element_, widening_),
+                    cuda::SlotBytes(protocol, slice_, settings_.result_bytes(), 1));
+  }
   uint64_t tile() const { return tile_; }
   // Whether any rank of this rank's domain addresses another's memory.
   bool memory(int rank) const {
@@ -115,6 +119,13 @@ inline cuda::simt::Kernel LaunchOf(const cuda::Args& args, uint32_t threads, std
   auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
   auto body = [args, shared] { cuda::shim::PlayTable(args, (*shared)[cuda::BlockIndex()]); };
   return {args.lanes, threads, body, std::move(done)};
+}
+
+// The same with an epilogue.
+inline cuda::simt::Kernel LaunchOf(const cuda::EpilogueArgs& epilogue, const cuda::Args& args, uint32_t threads) {
+  auto shared = std::make_shared<std::vector<cuda::Shared>>(args.lanes);
+  auto body = [=] { cuda::shim::PlayEpilogue(epilogue, args, (*shared)[cuda::BlockIndex()]); };
+  return {args.lanes, threads, body, {}};
 }
 
 }  // namespace jaxring::test

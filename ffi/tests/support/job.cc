@@ -210,6 +210,7 @@ std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings
     plan->partial_bytes = plan->kernels->accumulator_bytes;
     plan->divisor = settings.divisor;
   }
+  plan->epilogue = settings.epilogue;
   plan->protocol = settings.protocol;
   plan->tile_elements = settings.tile;
   plan->piece_bytes = settings.piece_bytes;
@@ -237,7 +238,7 @@ void Call::MakeAgain(int process) {
 }
 
 Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_timeout_s)
-    : job_(job), schedule_(schedule), settings_(settings) {
+    : job_(job), schedule_(schedule), settings_(std::move(settings)) {
   if (settings_.key == 0) settings_.key = job->NextKey();
   const std::string spec = "call " + std::to_string(job->NextKey());
   SiteSpec site{{spec}, {}, schedule.ranks(), site_timeout_s, {0}};
@@ -252,8 +253,12 @@ Call::Call(Job* job, const Schedule& schedule, Settings settings, double site_ti
 }
 
 Arrival Call::ArrivalOf(int rank, int64_t run, Completion done) const {
-  const uint64_t block = settings_.block * ElementBytes(settings_.dtype);
-  Arrival arrival{rank, rank, run, {}, schedule_.in_blocks * block, schedule_.out_blocks * block};
+  Arrival arrival{rank,
+                  rank,
+                  run,
+                  {},
+                  schedule_.in_blocks * settings_.block * ElementBytes(settings_.dtype),
+                  schedule_.out_blocks * settings_.block * settings_.result_bytes()};
   arrival.participant.done = std::move(done);
   return arrival;
 }
@@ -271,6 +276,15 @@ void Call::Arrive(int rank, int64_t run, const void* in, void* out, Completion d
   arrival.participant.in = in;
   arrival.participant.out = out;
   arrival.participant.extents = std::move(extents);
+  site(rank)->Arrive(std::move(arrival));
+}
+
+void Call::Arrive(int rank, int64_t run, const void* in, void* out, std::unique_ptr<EpilogueBuffers> epilogue,
+                  Completion done) {
+  Arrival arrival = ArrivalOf(rank, run, std::move(done));
+  arrival.participant.in = in;
+  arrival.participant.out = out;
+  arrival.participant.epilogue = std::move(epilogue);
   site(rank)->Arrive(std::move(arrival));
 }
 

@@ -92,6 +92,10 @@ struct Settings {
   uint64_t piece_bytes = 64;
   double timeout_s = 20;
   uint64_t key = 0;  // 0: a new key
+  std::shared_ptr<const PlanEpilogue> epilogue = {};
+
+  // Bytes of an element of the output.
+  size_t result_bytes() const { return epilogue ? epilogue->result->element_bytes : ElementBytes(dtype); }
 };
 
 std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings& settings, int process, int channels);
@@ -99,10 +103,13 @@ std::shared_ptr<jaxring::Plan> MakePlan(const Schedule& schedule, const Settings
 // One call of a program, with a site in each process, planned at its first use.
 class Call {
  public:
-  Call(Job* job, const Schedule& schedule, Settings settings) : Call(job, schedule, settings, 60) {}
+  Call(Job* job, const Schedule& schedule, Settings settings) : Call(job, schedule, std::move(settings), 60) {}
   Call(Job* job, const Schedule& schedule, Settings settings, double site_timeout_s);
   void Arrive(int rank, int64_t run, const void* in, void* out, Completion done,
               std::unique_ptr<Extents> extents = nullptr);
+  // With an epilogue.
+  void Arrive(int rank, int64_t run, const void* in, void* out, std::unique_ptr<EpilogueBuffers> epilogue,
+              Completion done);
   // With a buffer for each block: the operand's, then the result's.
   void Arrive(int rank, int64_t run, std::unique_ptr<char*[]> blocks, Completion done);
   // Gives a process a new site for the call, as if it had compiled its program again.

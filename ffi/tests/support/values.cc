@@ -27,7 +27,7 @@ std::vector<Buffer> Inputs(const Call& call, uint64_t seed) {
 
 std::vector<Buffer> Outputs(const Call& call) {
   std::vector<Buffer> outputs;
-  const size_t bytes = call.settings().block * ElementBytes(call.settings().dtype) * call.schedule().out_blocks;
+  const size_t bytes = call.settings().block * call.settings().result_bytes() * call.schedule().out_blocks;
   for (int rank = 0; rank < call.schedule().ranks(); ++rank) outputs.emplace_back(bytes);
   return outputs;
 }

@@ -30,10 +30,19 @@ def width(collective: str, dtype: str) -> int:
 
 
 def kernel_of(
-    collective: str, ranks: int, operand_bytes: int, dtype: str, op: str | None, algorithm: str, protocol: str
+    collective: str,
+    ranks: int,
+    operand_bytes: int,
+    dtype: str,
+    op: str | None,
+    algorithm: str,
+    protocol: str,
+    epilogue: bool = False,
 ) -> str:
     """The kernel that runs a collective by an algorithm and a protocol of the tuner."""
     facts, wide = COLLECTIVES[collective], width(collective, dtype)
+    if epilogue:
+        return "EpilogueKernel<LL>" if protocol == "ll" else "EpilogueKernel<Slots>"
     if facts.half != "both":
         return "MailKernel<Simple, 0>"
     if algorithm == copy_engine.NAME:

@@ -133,6 +133,8 @@ class Gpu {
   virtual void ReadBehind(void* stream, void* to, const void* from, uint64_t bytes) = 0;
 
   virtual void Launch(int device, const Args& args, int threads, void* stream) = 0;
+  virtual void LaunchEpilogue(int device, const EpilogueArgs& epilogue, const Args& args, int threads,
+                              void* stream) = 0;
   virtual void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) = 0;
   // An epoch barrier of a collective that copy engines run: see copies.h.
   virtual void LaunchBarrier(int device, bool open, const Args& args, void* stream) = 0;

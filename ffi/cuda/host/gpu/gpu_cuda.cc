@@ -69,6 +69,7 @@ class CudaGpu final : public Gpu {
   void Prepare(int device) override {
     ContextScope scope(device);
     Check(static_cast<cudaError_t>(LoadKernels()), "loading the collectives' kernels");
+    Check(static_cast<cudaError_t>(LoadEpilogueKernels()), "loading the kernels of reductions with an epilogue");
     Check(static_cast<cudaError_t>(LoadFusedKernels()), "loading the fused collectives' kernels");
     Check(static_cast<cudaError_t>(LoadOneShotKernels()), "loading the kernels of the one-shot all-reduce");
     Check(static_cast<cudaError_t>(LoadMessageKernels()), "loading the kernels of messages");
@@ -218,6 +219,11 @@ class CudaGpu final : public Gpu {
   void Launch(int device, const Args& args, int threads, void* stream) override {
     ContextScope scope(device);
     Check(static_cast<cudaError_t>(cuda::Launch(args, threads, stream)), "the launch of a collective's kernel");
+  }
+  void LaunchEpilogue(int device, const EpilogueArgs& epilogue, const Args& args, int threads, void* stream) override {
+    ContextScope scope(device);
+    Check(static_cast<cudaError_t>(cuda::LaunchEpilogue(epilogue, args, threads, stream)),
+          "the launch of a reduction's kernel with an epilogue");
   }
   void LaunchFused(int device, Fused fused, const Args& args, int threads, void* stream) override {
     ContextScope scope(device);

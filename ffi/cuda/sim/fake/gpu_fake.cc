@@ -185,13 +185,21 @@ class FakeGpu final : public Gpu {
   }
 
   void Launch(int device, const Args& args, int threads, void* stream) override {
+    CheckReached(device, args);
+    Machine::Get().Push(Number(stream), {{}, args, -1, threads});
+  }
+  void LaunchEpilogue(int device, const EpilogueArgs& epilogue, const Args& args, int threads, void* stream) override {
+    CheckReached(device, args);
+    Machine::Get().Push(Number(stream), {{}, args, -1, threads, Task::kNoBarrier, {}, {}, {}, epilogue});
+  }
+  // What a launch whose members address each other's buffers needs.
+  void CheckReached(int device, const Args& args) {
     CheckPrepared(device);
     for (int other = 0; other < options().devices && args.member_count != 0 && args.in_region == 0; ++other) {
       for (uint64_t at : {args.in_offset, args.out_offset}) {
         if (!Reaches(other, reinterpret_cast<const void*>(at))) throw GpuError("an illegal memory access (700)");
       }
     }
-    Machine::Get().Push(Number(stream), {{}, args, -1, threads});
   }
   void LaunchMail(int device, const Mail& mail, const Args& args, int threads, void* stream) override {
     CheckPrepared(device);

@@ -52,6 +52,7 @@ struct Task {
   std::optional<Mail> mail = {};
   std::optional<Ragged> ragged = {};
   std::optional<Multicast> multicast = {};
+  std::optional<EpilogueArgs> epilogue = {};
   Mark sets = {}, awaits = {};  // records an event, waits for one
 };
 // The tasks of captured streams, each with its stream. Since events join streams, one graph may span several.

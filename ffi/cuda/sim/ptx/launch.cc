@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "cuda/experimental/bulk.h"
+#include "cuda/kernels/epilogue_slices.h"
 #include "cuda/kernels/lane_kernels.h"
 #include "cuda/kernels/one_shot.h"
 #include "cuda/sim/ptx/access.h"
@@ -26,6 +27,8 @@ namespace ptx {
 JAXRING_PTX_LANES(6Simple)
 JAXRING_PTX_LANES(2LL)
 JAXRING_PTX_LANES(5LL128)
+JAXRING_PTX_KERNEL(EpilogueKernelINS0_5SlotsEEEvNS0_12EpilogueArgsENS0_4ArgsE)
+JAXRING_PTX_KERNEL(EpilogueKernelINS0_2LLEEEvNS0_12EpilogueArgsENS0_4ArgsE)
 JAXRING_PTX_WIDTHS(FusedKernel, NS0_5FusedENS0_4ArgsE)
 // By the numbers of the types float16, bfloat16 and float32.
 #define JAXRING_PTX_SUMS(ranks)                                             \
@@ -100,6 +103,15 @@ void PlayTable(const Args& args, Shared&) {
     case Protocol::kLL128:
       return Call(LL128Of(args), 0, args);
   }
+}
+void PlayEpilogue(const EpilogueArgs& epilogue, const Args& args, Shared&) {
+  const int threads = static_cast<int>(Threads());
+  if (args.protocol == Protocol::kLL) {
+    return Call(ptx::Ptx_EpilogueKernelINS0_2LLEEEvNS0_12EpilogueArgsENS0_4ArgsE, EpilogueShared<LL>::BytesFor(threads),
+                epilogue, args);
+  }
+  Call(ptx::Ptx_EpilogueKernelINS0_5SlotsEEEvNS0_12EpilogueArgsENS0_4ArgsE, EpilogueShared<Slots>::BytesFor(threads),
+       epilogue, args);
 }
 void PlayFused(Fused fused, const Args& args, Shared&) {
   if (fused == Fused::kAllReduceOneShot) return Call(OneShotOf<Kernel>(args, OneShotKernels{}), 0, args);

@@ -51,7 +51,7 @@ void Trap() { cuda::Trap(); }
 void SyncBlock() { cuda::SyncBlock(); }
 bool SyncBlockOr(bool said) { return cuda::SyncBlockOr(said); }
 void SyncWarp() {
-  WarpAny(false);
+  cuda::SyncWarp();
   Self().converged = true;
 }
 bool VoteAny(bool said, u32 members) {

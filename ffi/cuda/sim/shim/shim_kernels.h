@@ -15,6 +15,9 @@ void PlayTableSimple(const Args& args, Shared& shared);
 void PlayTableLL(const Args& args, Shared& shared);
 void PlayTableLL128(const Args& args, Shared& shared);
 
+// The same with an epilogue.
+void PlayEpilogue(const EpilogueArgs& epilogue, const Args& args, Shared& shared);
+
 void PlayFused(Fused fused, const Args& args, Shared& shared);
 void PlayMulticast(const Multicast& memory, const Args& args, Shared& shared);
 void PlayMail(const Mail& mail, const Args& args, Shared& shared);

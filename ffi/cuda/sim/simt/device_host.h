@@ -5,6 +5,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 
 #include "cuda/sim/simt/simt.h"
 
@@ -28,6 +29,10 @@ inline bool SyncBlockOr(bool said) {
 }
 inline void SyncBlock() { SyncBlockOr(false); }
 inline bool WarpAny(bool said) { return ThisMachine().Meet(false, said); }
+inline void SyncWarp() {
+  if (ThisMachine().faults().lost_warp_barrier) return ThisMachine().Chance();
+  ThisMachine().Meet(false, false);
+}
 
 inline uint64_t Clock() {
   simt::Unseen unseen;
@@ -264,6 +269,11 @@ inline uint32_t LeastBytes(uint32_t a, uint32_t b, bool is_signed) {
   return word;
 }
 inline uint32_t GreatestBytes(uint32_t a, uint32_t b, bool is_signed) { return ~LeastBytes(~a, ~b, is_signed); }
+
+template <class T>
+T SquareRoot(T a) {
+  return std::sqrt(a);
+}
 
 inline float AsFloat(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t AsBits(float value) { return std::bit_cast<uint32_t>(value); }
