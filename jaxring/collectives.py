@@ -18,7 +18,7 @@ order. Extras are keyword-only:
   scalar, rounds at random by a counter-based generator; None rounds to nearest. Values that would not become shorter
   are sent as they are. docs/concepts/compression.md has the error bounds.
 
-* ``epilogue``, of all_reduce and reduce_scatter on CPUs: a function of `jaxring.epilogues` that the reduction applies
+* ``epilogue``, of all_reduce and reduce_scatter: a function of `jaxring.epilogues` that the reduction applies
   to its complete values before it spreads them. docs/concepts/epilogues.md has what it costs, and
   `jaxring.epilogues` its errors.
 

@@ -26,6 +26,11 @@ void PlanBuilder::SetData(int dtype, int op, uint64_t divisor, uint64_t block_el
   spec.block_elements = block_elements;
 }
 
+void PlanBuilder::SetEpilogue(const std::vector<std::string>& functions, int result, const std::vector<int>& further) {
+  if (!spec.reduces) throw std::invalid_argument("only a reduction has an epilogue");
+  spec.epilogue = EpilogueFromNumbers(functions, spec.dtype, result, further);
+}
+
 void PlanBuilder::AddLocal(int rank, const nb::bytes& steps, const nb::bytes& lane_begin, const nb::bytes& peers,
                            bool members) {
   RankTable table = TableFromBytes(rank, steps, lane_begin, peers, spec.nlanes);
@@ -144,6 +149,8 @@ void BindPlans(nb::module_& m) {
       .def(
           "set_ragged", [](PlanBuilder& b, uint64_t row_elements) { b.spec.ragged_row = row_elements; },
           nb::arg("row_elements"), "Offsets and sizes come with each launch, in rows of so many elements.")
+      .def("set_epilogue", &PlanBuilder::SetEpilogue, nb::arg("functions"), nb::arg("result"), nb::arg("further"),
+           "What its EPILOGUE steps apply, by names of `epilogues`; the dtypes of the result, the operands and states.")
       .def("add_local", &PlanBuilder::AddLocal, nb::arg("rank"), nb::arg("steps"), nb::arg("lane_begin"),
            nb::arg("peers"), nb::arg("members"))
       .def(

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct PlanBuilder {
   std::map<int, std::pair<std::vector<Move>, std::vector<int>>> moves;  // by rank; and what arrives
 
   void SetData(int dtype, int op, uint64_t divisor, uint64_t block_elements);
+  void SetEpilogue(const std::vector<std::string>& functions, int result, const std::vector<int>& further);
   void AddLocal(int rank, const nanobind::bytes& steps, const nanobind::bytes& lane_begin, const nanobind::bytes& peers,
                 bool members);
   std::shared_ptr<LaunchPlan> Finish(std::shared_ptr<Communicator> communicator);

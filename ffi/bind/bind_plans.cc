@@ -44,13 +44,7 @@ struct PlanBuilder {
   // After SetData.
   void SetEpilogue(const std::vector<std::string>& functions, int result, const std::vector<int>& further) {
     if (plan->kernels == nullptr) throw std::invalid_argument("only a reduction has an epilogue");
-    auto known = [](int dtype) {
-      if (dtype < 0 || dtype >= kDTypeCount) throw std::invalid_argument("no such dtype");
-      return static_cast<DType>(dtype);
-    };
-    std::vector<DType> dtypes;
-    for (int dtype : further) dtypes.push_back(known(dtype));
-    plan->epilogue = MakeEpilogue(functions, plan->dtype, known(result), dtypes);
+    plan->epilogue = EpilogueFromNumbers(functions, plan->dtype, result, further);
   }
   void SetShape(int in_blocks, int out_blocks, int pieces, int scratch_chunks, int nlanes) {
     plan->in_blocks = in_blocks;

@@ -13,6 +13,7 @@
 #include "engine/operation/float_mode.h"
 #include "engine/runtime.h"
 #include "engine/site.h"
+#include "xla/epilogue_buffers.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jaxring {
@@ -169,27 +170,6 @@ void TakeBlocks(const ffi::RemainingArgs& args, const ffi::RemainingRets& rets, 
   if (fit) arrival->in_bytes = arrival->out_bytes = blocks * bytes;
 }
 
-// Takes the buffers of an epilogue: its parameters and operands behind the data, and its states behind the result. Of
-// buffers that do not fit the plan the site says so.
-void TakeEpilogue(const SiteState& state, const ffi::RemainingArgs& args, const ffi::RemainingRets& rets,
-                  Arrival* arrival) {
-  const auto operands = static_cast<size_t>(state.epilogue_operands),
-             states = static_cast<size_t>(state.epilogue_states);
-  if (args.size() != operands + 3 || rets.size() != states + 1) return;
-  auto buffers = std::make_unique<EpilogueBuffers>();
-  auto argument = [&args](size_t i) -> EpilogueBuffers::Buffer {
-    const ffi::AnyBuffer buffer = *args.get<ffi::AnyBuffer>(i);
-    return {static_cast<char*>(buffer.untyped_data()), buffer.size_bytes()};
-  };
-  buffers->parameters = argument(1);
-  for (size_t i = 0; i < operands; ++i) buffers->further.push_back(argument(i + 2));
-  for (size_t i = 0; i < states; ++i) {
-    ffi::Result<ffi::AnyBuffer> state_out = *rets.get<ffi::AnyBuffer>(i + 1);
-    buffers->states.push_back({static_cast<char*>(state_out->untyped_data()), state_out->size_bytes()});
-  }
-  arrival->participant.epilogue = std::move(buffers);
-}
-
 CallOutcome Call(SiteState* state, Arrival&& arrival) {
   auto* end = new CallEnd;
   arrival.participant.done = end->completion();
@@ -200,7 +180,7 @@ CallOutcome Call(SiteState* state, Arrival&& arrival) {
 // Operands: the data (absent for a pure receive), an optional token, and the partition id. Results: the data (absent
 // for a pure send) and the optional token, whose buffer is the operand's. In a fused call operand and result i are
 // those of collective i, and there is no token. With a buffer for each block the call holds one collective, operand i
-// is block i of its data, and so is result i. A call with an epilogue holds one collective; TakeEpilogue says the rest.
+// is block i of its data, and so is result i. A call with an epilogue holds one collective; EpilogueOf says the rest.
 [[gnu::hot]] CallOutcome Collective(SiteState* state, ffi::RunId run, int32_t device, ffi::RemainingArgs args,
                                     ffi::RemainingRets rets, ffi::Dictionary) {
   Arrival arrival = MakeArrival(run, device, *args.get<ffi::AnyBuffer>(args.size() - 1));
@@ -219,7 +199,9 @@ CallOutcome Call(SiteState* state, Arrival&& arrival) {
     arrival.participant.out = out->untyped_data();
     arrival.out_bytes = out->size_bytes();
   }
-  if (state->epilogue_operands >= 0) TakeEpilogue(*state, args, rets, &arrival);
+  if (state->epilogue_operands >= 0) {
+    arrival.participant.epilogue = EpilogueOf(args, rets, state->epilogue_operands, state->epilogue_states);
+  }
   if (collectives > 1) arrival.further = std::make_unique<Arrival::Buffers[]>(collectives - 1);
   for (size_t i = 1; i < collectives; ++i) {
     ffi::AnyBuffer in = *args.get<ffi::AnyBuffer>(i);

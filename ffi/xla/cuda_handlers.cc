@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/host/gpu_runtime.h"
+#include "xla/epilogue_buffers.h"
 #include "xla/ffi/api/ffi.h"
 #if defined(JAXRING_FAKE_GPU)
 #include "cuda/sim/fake/gpu_fake.h"
@@ -25,6 +26,7 @@ struct SiteState {
   static ffi::TypeId id;
   std::vector<std::shared_ptr<Site>> sites;
   bool has_input, has_output;
+  int64_t epilogue_operands, epilogue_states;  // arrays that its epilogue takes and gives; -1 where it has none
 };
 ffi::TypeId SiteState::id = {};
 
@@ -50,7 +52,11 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
   // (engine/calls/site_names.h).
   static std::mutex mutex;
   static auto* made = new std::map<std::string, uint64_t>;
-  auto state = std::make_unique<SiteState>(SiteState{{}, *has_input, *has_output});
+  auto epilogue_operands = attributes.get<int64_t>("epilogue_operands");
+  auto epilogue_states = attributes.get<int64_t>("epilogue_states");
+  const bool has_epilogue = epilogue_operands.has_value() && epilogue_states.has_value();
+  auto state = std::make_unique<SiteState>(SiteState{
+      {}, *has_input, *has_output, has_epilogue ? *epilogue_operands : -1, has_epilogue ? *epilogue_states : -1});
   for (std::string_view rest = *spec; !rest.empty();) {
     const size_t end = rest.find('\n');
     SiteSpec site{std::string(rest.substr(0, end)),
@@ -70,10 +76,15 @@ ffi::ErrorOr<std::unique_ptr<SiteState>> Instantiate(ffi::Dictionary attributes)
 
 // Operands: the data (absent for a pure receive), an optional token, and the partition id. Results: the data (absent
 // for a pure send) and the optional token, whose buffer is the operand's. In a fused call operand and result i are
-// those of collective i, there is no token, and the collectives are enqueued one after another.
+// those of collective i, there is no token, and the collectives are enqueued one after another. A call with an epilogue
+// holds one collective, and has no token: EpilogueOf (xla/epilogue_buffers.h) says the rest.
 ffi::Error Run(SiteState* state, int32_t device, void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
                const RaggedVectors* vectors = nullptr, bool on_side_stream = false) {
   const void* partition = args.get<ffi::AnyBuffer>(args.size() - 1)->untyped_data();
+  std::unique_ptr<EpilogueBuffers> epilogue;
+  if (state->epilogue_operands >= 0) {
+    epilogue = EpilogueOf(args, rets, state->epilogue_operands, state->epilogue_states);
+  }
   for (size_t i = 0; i < state->sites.size(); ++i) {
     const void* in = nullptr;
     void* out = nullptr;
@@ -88,8 +99,8 @@ ffi::Error Run(SiteState* state, int32_t device, void* stream, ffi::RemainingArg
       out = buffer->untyped_data();
       out_bytes = buffer->size_bytes();
     }
-    const jaxring::Status status =
-        state->sites[i]->Run(device, partition, in, out, in_bytes, out_bytes, stream, vectors, on_side_stream);
+    const jaxring::Status status = state->sites[i]->Run(device, partition, in, out, in_bytes, out_bytes, stream,
+                                                        vectors, epilogue.get(), on_side_stream);
     if (!status.ok()) return ffi::Error(static_cast<ffi::ErrorCode>(static_cast<int>(status.code)), status.message);
   }
   return ffi::Error::Success();

@@ -13,6 +13,9 @@ import functools
 from jaxring.plan import dtypes
 from jaxring.plan.schedule import Flag, Lane, Results, Schedule
 
+# A launch passes that many to a kernel (EpilogueArgs in ffi/cuda/device/tables.h).
+MOST_FUNCTIONS_ON_GPUS = 16
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpilogueSpec:

@@ -79,6 +79,11 @@ class CallSpec:
         """Bytes of a rank's operand."""
         return self.block_bytes if self.facts.ragged else self.block_bytes * self.facts.in_blocks(ranks)
 
+    def result_bytes(self, blocks: int) -> int:
+        """Bytes of a rank's result of so many blocks."""
+        dtype = self.dtype if self.epilogue is None else self.epilogue.result
+        return self.block * dtypes.element_bytes(dtype) * blocks
+
     def describe(self, shown: str = "") -> str:
         """The call as messages name it: the collective, its axes, and the place in the source, or ``shown`` for it."""
         what = f"{self.collective} {self.op}" if self.op else self.collective

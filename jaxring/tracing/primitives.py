@@ -18,6 +18,7 @@ from jaxring import _compat
 from jaxring.plan import dtypes, protocols
 from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.plan.collectives import CALLS, COLLECTIVES
+from jaxring.plan.epilogue import MOST_FUNCTIONS_ON_GPUS
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.runtime.cuda.service import prepare_lowering
 from jaxring.tracing.lowering import platforms
@@ -28,6 +29,7 @@ from jaxring.world import launchers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jaxring.plan.epilogue import EpilogueSpec
     from jaxring.tracing.axes import Axes
     from jaxring.tracing.options import Options
 
@@ -124,10 +126,7 @@ def _check_for_cpus(what: str, options: Options) -> None:
 def _check_for_gpus(what: str, options: Options, dtype: Any) -> None:
     """Errors for what the CUDA engine does not do: ValueError for the algorithm, TypeError for a reduction's dtype."""
     if options.epilogue is not None:
-        raise ValueError(
-            f"jaxring.{what}: epilogues are for ranks on CPUs; on GPUs leave out epilogue= and apply the function to "
-            "the result, which XLA fuses with what follows."
-        )
+        _check_epilogue_for_gpus(what, options, options.epilogue)
     algorithm = ALGORITHMS.get(options.algorithm or "")
     if algorithm is not None and "GPU" not in algorithm.engines:
         raise ValueError(
@@ -138,6 +137,24 @@ def _check_for_gpus(what: str, options: Options, dtype: Any) -> None:
         return
     if not dtypes.find(dtype).on_gpus:
         raise TypeError(f"jaxring.{what}: {dtype} is reduced on CPUs only; convert it to float32 first, for example.")
+
+
+def _check_epilogue_for_gpus(what: str, options: Options, epilogue: EpilogueSpec) -> None:
+    if options.algorithm == nvls.NAME:
+        raise ValueError(
+            f"jaxring.{what}: algorithm 'nvls' applies no epilogue, since the switch reduces; leave out algorithm= or "
+            "epilogue=."
+        )
+    if options.protocol == "ll128":
+        raise ValueError(
+            f"jaxring.{what}: no kernel applies an epilogue by protocol 'll128'; use 'll' or 'simple', or leave out "
+            "protocol=."
+        )
+    if len(epilogue.functions) > MOST_FUNCTIONS_ON_GPUS:
+        raise ValueError(
+            f"jaxring.{what}: the epilogue has {len(epilogue.functions)} functions, and on GPUs there can be "
+            f"{MOST_FUNCTIONS_ON_GPUS}; apply the others to the result."
+        )
 
 
 def lower(primitive: Primitive, rule: Callable[..., Any]) -> None:

@@ -12,7 +12,9 @@ from jax.sharding import PartitionSpec as P
 
 import jaxring
 from jaxring import epilogues
+from jaxring.plan.epilogue import MOST_FUNCTIONS_ON_GPUS
 from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Peer, Step
+from tests import ROOT
 from tests.epilogues.test_values import RANKS, ROWS, integers, shards, spread
 
 LINEAR = epilogues.scale(0.25).then(epilogues.cast(jnp.bfloat16))
@@ -244,17 +246,46 @@ def test_what_cpus_lack_is_refused_by_the_name_of_the_call():
         call_error(ValueError, r"^jaxring\.all_reduce: ", epilogue=LINEAR, **option)
 
 
-def test_gpus_are_refused_at_lowering():
+def lowered_for_gpus(**options):
+    """The text of a program for GPUs."""
     mesh = jax.sharding.AbstractMesh((RANKS,), ("x",))
-    call = jax.shard_map(
-        lambda v: jaxring.all_reduce(v, "x", epilogue=LINEAR), mesh=mesh, in_specs=P("x"), out_specs=P("x")
-    )
+    call = jax.shard_map(lambda v: jaxring.all_reduce(v, "x", **options), mesh=mesh, in_specs=P("x"), out_specs=P("x"))
     sharding = jax.sharding.NamedSharding(mesh, P("x"))
     x = jax.ShapeDtypeStruct((RANKS, 4), jnp.float32, sharding=sharding)
+    return jax.export.export(
+        jax.jit(call),
+        platforms=["cuda"],
+        disabled_checks=[
+            jax.export.DisabledSafetyCheck.custom_call("jaxring_uncaptured_all_reduce"),
+            jax.export.DisabledSafetyCheck.custom_call("jaxring_all_reduce"),
+        ],
+    )(x).mlir_module()
+
+
+def test_programs_for_gpus_have_the_same_attributes():
+    text = lowered_for_gpus(epilogue=LINEAR)
+    assert "epilogue_operands = 0" in text
+    assert "epilogue_states = 0" in text
+
+
+def test_what_gpus_lack_is_refused_at_lowering():
+    for algorithm in ("nvls", "reproducible"):
+        with pytest.raises(ValueError, match=rf"jaxring\.all_reduce: algorithm '{algorithm}' "):
+            lowered_for_gpus(epilogue=LINEAR, algorithm=algorithm)
+    with pytest.raises(ValueError, match=r"jaxring\.all_reduce: no kernel applies an epilogue by protocol 'll128'"):
+        lowered_for_gpus(epilogue=LINEAR, protocol="ll128")
+    chain = epilogues.scale(2)
+    for _ in range(MOST_FUNCTIONS_ON_GPUS):
+        chain = chain.then(epilogues.scale(2))
     with pytest.raises(
-        ValueError, match=r"jaxring\.all_reduce: epilogues are for ranks on CPUs; on GPUs leave out epilogue="
+        ValueError, match=r"jaxring\.all_reduce: the epilogue has 17 functions, and on GPUs there can be 16"
     ):
-        jax.export.export(jax.jit(call), platforms=["cuda"])(x)
+        lowered_for_gpus(epilogue=chain)
+
+
+def test_the_kernels_take_as_many_functions():
+    text = (ROOT / "ffi/cuda/device/tables.h").read_text()
+    assert f"kMostFunctions = {MOST_FUNCTIONS_ON_GPUS}," in text
 
 
 def _to_rank_0(spec, rank):

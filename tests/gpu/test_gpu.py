@@ -123,5 +123,11 @@ def test_messages_that_cannot_be_served_are_errors(case):
 
 
 @needs_gpu
+@pytest.mark.parametrize("environment", [{}, {"JAXRING_P2P": "none"}])
+def test_epilogues(environment):
+    run_job("epilogues", 2, 1, **environment)
+
+
+@needs_gpu
 def test_starts_run_beside():
     run_job("beside", 2, 1)

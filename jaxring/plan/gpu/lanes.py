@@ -22,11 +22,14 @@ class Path(enum.Enum):
     MESSAGES = 64 << 10  # bytes of the vector: each message costs a lane more than its bytes
 
 
-def path(collective: str, ranks: int, operand_bytes: int, memory: bool) -> Path:
-    """By what a collective goes. ``memory``: without messages, among ranks that address each other's memory."""
+def path(collective: str, ranks: int, operand_bytes: int, memory: bool, tables: bool = False) -> Path:
+    """By what a collective goes. ``memory``: without messages, among ranks that address each other's memory.
+
+    ``tables``: by a kernel that plays a step table.
+    """
     if not memory:
         return Path.MESSAGES
-    if collective == "all_reduce" and ranks > 1 and operand_bytes <= ONE_SHOT_BYTES:
+    if not tables and collective == "all_reduce" and ranks > 1 and operand_bytes <= ONE_SHOT_BYTES:
         return Path.PUSH
     return Path.MEMORY
 

@@ -15,9 +15,12 @@ from jaxring.plan.collectives import COLLECTIVES, Root
 from jaxring.plan.gpu import copy_engine, experimental, nvls
 from jaxring.plan.gpu.lanes import Path, lanes_for, path
 from jaxring.plan.schedule import Spec
+from jaxring.plan.tuner import kept_by_another
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from jaxring.plan.epilogue import EpilogueSpec
 
 # Microseconds: of a launch with its gates, of a message's way, and of the host's part where it carries one. A hop of a
 # ring in a CUDA graph took 5.6 to 5.8 by simple, 1.5 and 0.42 for each KiB by ll, 3.1 and 0.22 for each KiB by ll128.
@@ -47,6 +50,7 @@ def choose(
     unwanted: Sequence[str] = (),
     unwanted_protocols: Sequence[str] = (),
     also: Sequence[str] = (),
+    epilogue: EpilogueSpec | None = None,
 ) -> Choice:
     """The cheapest way to run ``collective`` with ``nbytes`` of input per rank.
 
@@ -57,6 +61,7 @@ def choose(
     ``nvls_widening``: for each byte of data, how many go through the switch.
     ``unwanted``, ``unwanted_protocols``: what is not taken unless asked for.
     ``also``: algorithms that may be taken though they are not taken unasked.
+    ``epilogue``: what is applied to complete values: by kernels that play step tables, and not by ll128.
     ValueError says why ``algorithm`` and ``protocol`` cannot serve and what would.
     """
     protocols.check(protocol, "GPU")
@@ -72,10 +77,20 @@ def choose(
             else "is not there"
         )
         raise ValueError(f"algorithm {algorithm!r} {known}; use {' or '.join(serve)}")
+    if epilogue is not None:
+        no_nvls = "the switch applies no epilogue"
+        if protocol == "ll128":
+            raise ValueError(
+                f"protocol 'll128' cannot serve this {collective}: no kernel applies an epilogue by it; use 'll' or "
+                "'simple'"
+            )
     if algorithm == nvls.NAME and no_nvls:
         raise ValueError(
             f"algorithm {algorithm!r} cannot do this {collective}: {no_nvls}; leave the choice to the tuner"
         )
+    own = epilogue is not None and bool(epilogue.further)
+    if own and algorithm is not None and not ALGORITHMS[algorithm].keeps(len(domains)):
+        raise ValueError(kept_by_another(algorithm, collective, len(domains)))
     where = tuple(domains)
     topology = cost.Topology.of(where, where)
     if protocol == "ll128" and topology.domains == 1 and not whole_lines:
@@ -87,6 +102,8 @@ def choose(
     widening = cost.widening(collective, dtypes.element_bytes(dtype), dtypes.accumulator_bytes(dtype))
     may_choose = [name for name in serve if name not in ALGORITHMS or name in also or "GPU" in ALGORITHMS[name].unasked]
     names = [algorithm] if algorithm else [name for name in may_choose if name not in unwanted]
+    if own:
+        names = [name for name in names if name in ALGORITHMS and ALGORITHMS[name].keeps(topology.nranks)]
     excluded = [kind for kind in unwanted_protocols if kind != protocol]
     total = COLLECTIVES[collective].total(topology.nranks, nbytes)
     # The switch rounds its sum to the dtype by itself, which is measured to truncate for bfloat16.
@@ -107,14 +124,16 @@ def choose(
                 found.append((price, len(found), name, "memory", lanes))
             continue
         silent = topology.nranks == 1 or (ALGORITHMS[name].memory and topology.domains == 1)
-        lanes = _lanes(collective, name, where, nbytes, silent, most_lanes, fewest_lanes)
+        way = path(collective, topology.nranks, nbytes, silent, tables=epilogue is not None)
+        lanes = _lanes(collective, name, where, nbytes, way, most_lanes, fewest_lanes)
         composes = topology.width > 1 and topology.domains > 1
         if lanes == 0 or (ALGORITHMS[name].hierarchical and not composes and not algorithm):
             continue
-        for kind in _kinds(silent, topology.domains, protocol, whole_lines):
+        for kind in _kinds(silent, topology.domains, protocol, whole_lines and epilogue is None):
             if kind in excluded:
                 continue
-            price = _price(collective, name, topology, nbytes, lanes, widening, kind)
+            spread = 1.0 if epilogue is None else epilogue.spread_share(dtype)
+            price = _price(collective, name, topology, nbytes, lanes, widening, kind, spread)
             found.append((price, len(found), name, kind, lanes))
     if not found:
         what = f"algorithm {algorithm or 'of any kind'!r} with protocol {protocol or 'of any kind'!r}"
@@ -150,14 +169,12 @@ def by_messages(nbytes: int, most_lanes: int, why: str) -> Choice:
     )
 
 
-def _lanes(
-    collective: str, name: str, where: tuple[int, ...], nbytes: int, memory: bool, most: int, fewest: int
-) -> int:
+def _lanes(collective: str, name: str, where: tuple[int, ...], nbytes: int, way: Path, most: int, fewest: int) -> int:
     """Channels of the schedule, whose lanes fit; 0 if even one channel has too many."""
     from jaxring.plan.algorithms import build
 
     total = COLLECTIVES[collective].total(len(where), nbytes)
-    channels = lanes_for(path(collective, len(where), nbytes, memory), total, most, fewest)
+    channels = lanes_for(way, total, most, fewest)
     while channels and build(Spec(collective, len(where), name, channels=channels, placement=where)).nlanes > most:
         channels //= 2
     return channels
@@ -173,9 +190,16 @@ def _kinds(silent: bool, domains: int, protocol: str | None, whole_lines: bool) 
 
 
 def _price(
-    collective: str, name: str, topology: cost.Topology, nbytes: int, lanes: int, widening: int, kind: str
+    collective: str,
+    name: str,
+    topology: cost.Topology,
+    nbytes: int,
+    lanes: int,
+    widening: int,
+    kind: str,
+    spread: float,
 ) -> float:
-    shape = ALGORITHMS[name].shape_on(collective, topology, nbytes, lanes, widening)
+    shape = ALGORITHMS[name].shape_on(collective, topology, nbytes, lanes, widening, spread=spread)
     share = EFFICIENCY[kind]
     # One lane does not fill a link; this many do, roughly.
     busy = min(1.0, lanes / 16)

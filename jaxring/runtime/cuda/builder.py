@@ -58,7 +58,10 @@ def build(
     out_blocks = 0 if spec.half == "send" else schedule.out_blocks
     plan.set_shape(in_blocks, out_blocks, schedule.pieces, schedule.scratch_chunks, schedule.nlanes)
     fused = _NOT_FUSED
-    if choice.protocol == "memory" and ranks > 1 and schedule.spec.facts.gpu_fused is not None:
+    if spec.epilogue is not None:
+        further = [dtypes.dtype_code(each) for each in spec.epilogue.further]
+        plan.set_epilogue(list(spec.epilogue.functions), dtypes.dtype_code(spec.epilogue.result), further)
+    elif choice.protocol == "memory" and ranks > 1 and schedule.spec.facts.gpu_fused is not None:
         fused = schedule.spec.facts.gpu_fused
         if path(schedule.spec.collective, ranks, nbytes, memory=True) is Path.PUSH:
             fused = _ONE_SHOT

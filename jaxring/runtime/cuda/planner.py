@@ -14,7 +14,7 @@ from jaxring.plan.algorithms import ALGORITHMS
 from jaxring.plan.choice import choose_among
 from jaxring.plan.gpu import copy_engine, nvls
 from jaxring.plan.gpu import tuner as cuda_tuner
-from jaxring.plan.schedule import Spec
+from jaxring.plan.schedule import Results, Spec
 from jaxring.runtime import ranking, schedules
 from jaxring.runtime.call import CallSpec
 from jaxring.runtime.cuda import (
@@ -89,6 +89,7 @@ class CudaPlanner:
                 fewest_lanes=settings().channels[0],
                 no_nvls=cuda_nvls.why_not(self._native, collective, spec.op, spec.dtype, domains, devices, infos),
                 nvls_widening=cuda_nvls.widening(self._native, spec.op, spec.dtype),
+                epilogue=spec.epilogue,
             )
             asked = (spec.algorithm, spec.protocol)
             choice = choose_among(pick, settings().algo, settings().proto, *asked)
@@ -108,6 +109,7 @@ class CudaPlanner:
                 perm=spec.perm,
                 order=order.domains,
             ),
+            Results.VALUES if spec.epilogue is None else spec.epilogue.results,
         )
         moved = choice.algorithm in (copy_engine.NAME, nvls.NAME)  # through memory of the communicator's own
         shares = (
@@ -127,7 +129,7 @@ class CudaPlanner:
                 group.connect(peers, choice.protocol)
             lacks = ""
             if shares and group.near:
-                lacks = group.offer_replacements(nbytes, spec.block_bytes * schedule.out_blocks)
+                lacks = group.offer_replacements(nbytes, spec.result_bytes(schedule.out_blocks))
         header_ring = None
         if half != "both":
             group, header_ring = self._communicators.queue(devices, owners, spec, choice.channels)
@@ -142,7 +144,7 @@ class CudaPlanner:
         if shared and not group.near and any(shared.values()):
             # So it will be with what XLA allocates later.
             with group.lock:
-                lacks = group.offer_replacements(nbytes, spec.block_bytes * schedule.out_blocks)
+                lacks = group.offer_replacements(nbytes, spec.result_bytes(schedule.out_blocks))
         infos_of = {process: self._communicators.gpu_info(process) for process in owners}
         shares_gpu = shared_gpus(devices, owners, infos_of)
         transports, memory = _paths(transports, shares, shared, lacks)
@@ -174,6 +176,7 @@ class CudaPlanner:
             reason=choice.reason + (f"; {shares_gpu}" if shares_gpu else "") + memory,
             candidates=tuple(choice.candidates),
             order=order.words,
+            epilogue=spec.epilogue.words if spec.epilogue else "",
         )
         record(decision)
         logger.info("%s", decision)

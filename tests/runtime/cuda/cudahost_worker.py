@@ -68,6 +68,13 @@ def messages():
         cudahost_messages.in_groups()
 
 
+def applied():
+    from tests.runtime.cuda import cudahost_epilogues
+
+    engine.start()
+    cudahost_epilogues.everything()
+
+
 def beside():
     from tests.runtime.cuda import cudahost_beside
 
@@ -99,6 +106,7 @@ CASES["gone"] = gone
 CASES["over_rdma"] = over_rdma
 CASES["damaged"] = damaged
 CASES["beside"] = beside
+CASES["epilogues"] = applied
 CASES["messages"] = messages
 CASES["disagree"] = lambda: refused("disagree")
 CASES["ahead"] = ahead

@@ -9,6 +9,7 @@ import pytest
 from jaxring.errors import JoinError
 from jaxring.plan import dtypes, tuner
 from jaxring.plan.choice import choose_among
+from jaxring.plan.epilogue import EpilogueSpec
 from jaxring.plan.gpu import copy_engine
 from jaxring.plan.gpu import tuner as cuda_tuner
 from jaxring.plan.gpu.lanes import ONE_SHOT_BYTES, Path, lanes_for, path
@@ -87,6 +88,46 @@ def test_no_lane_of_a_small_all_reduce_moves_many_bytes(nbytes):
         assert 2 * nbytes / choice.channels <= 4 << 10  # bytes of lines, to each peer
     else:
         assert nbytes / choice.channels <= 16 << 10  # a share of the vector of each rank, of all ranks together
+
+
+def test_an_epilogue_goes_by_step_tables_alone():
+    scale = EpilogueSpec(functions=("scale",), result="float32")
+    plain = cuda_tuner.choose("all_reduce", (0,) * 8, 8 << 10, "float32", 32)
+    choice = cuda_tuner.choose("all_reduce", (0,) * 8, 8 << 10, "float32", 32, epilogue=scale)
+    assert (choice.algorithm, choice.protocol) == ("direct", "memory")
+    assert choice.channels == lanes_for(Path.MEMORY, 8 << 10, 32) < plain.channels
+    with pytest.raises(ValueError, match="the switch applies no epilogue"):
+        cuda_tuner.choose("all_reduce", (0, 0), 1 << 20, "float32", 32, algorithm="nvls", no_nvls="", epilogue=scale)
+    found = cuda_tuner.choose("all_reduce", (0, 0), 64 << 20, "float32", 32, no_nvls="", also=("nvls",), epilogue=scale)
+    assert "nvls/memory" not in dict(found.candidates)
+    whole = cuda_tuner.choose("all_reduce", (0, 0), 64 << 20, "float32", 32, whole_lines=True, epilogue=scale)
+    assert not [name for name, _ in whole.candidates if name.endswith("/ll128")]
+    with pytest.raises(ValueError, match="no kernel applies an epilogue by it; use 'll' or 'simple'"):
+        cuda_tuner.choose("all_reduce", (0, 0), 1 << 20, "float32", 32, "ring", "ll128", True, epilogue=scale)
+
+
+def test_a_cast_spreads_fewer_bytes():
+    def price(result):
+        spec = EpilogueSpec(functions=("cast",), result=result)
+        choice = cuda_tuner.choose("all_reduce", (0, 1), 64 << 20, "float32", 16, algorithm="ring", epilogue=spec)
+        return dict(choice.candidates)["ring/simple"]
+
+    assert price("bfloat16") < price("float32")
+
+
+def test_steps_are_completed_where_their_operands_are():
+    step = EpilogueSpec(functions=("sgd",), result="float32", further=("float32",))
+    apart = (0, 1, 2)
+    free = cuda_tuner.choose("reduce_scatter", apart, 1 << 20, "float32", 16, algorithm="halving_doubling")
+    assert free.algorithm == "halving_doubling"
+    with pytest.raises(ValueError, match="do not have the epilogue's operands"):
+        cuda_tuner.choose("reduce_scatter", apart, 1 << 20, "float32", 16, algorithm="halving_doubling", epilogue=step)
+    names = {
+        name.partition("/")[0]
+        for name, _ in cuda_tuner.choose("reduce_scatter", apart, 1 << 20, "float32", 16, epilogue=step).candidates
+    }
+    assert names
+    assert "halving_doubling" not in names
 
 
 def test_what_goes_by_memory_has_more_lanes_than_what_goes_by_messages():
