@@ -50,8 +50,8 @@ _MOVE_S = 2.0
 _MOST_BYTES = (1 << 63) - 1
 
 
-class MoveError(JoinError):
-    """The other end of a connection does not go on in this attempt."""
+class MoveError(Exception):
+    """The other end of a connection does not go on in this attempt. It reaches that end, and no user."""
 
 
 class Failover:

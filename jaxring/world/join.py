@@ -320,7 +320,8 @@ class World:
                     logger.warning("no link from %s: %s", who, error)
                 if sock.fileno() < 0:
                     return  # the engine has the socket
-                what = str(error) if isinstance(error, JaxringError) else f"{type(error).__name__}: {error}"
+                ours = isinstance(error, (JaxringError, MoveError))
+                what = str(error) if ours else f"{type(error).__name__}: {error}"
                 printable = "".join(c if c.isprintable() else " " for c in what)[:4096]
                 with contextlib.suppress(OSError):  # the peer may be what failed
                     session.send(sock, {"error": printable}, time.monotonic() + _REQUEST_S)
