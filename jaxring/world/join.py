@@ -190,14 +190,14 @@ class World:
     def leave(self, deadline: float) -> None:
         """Make no link any more, here or for a peer. Links that exist are the engine's and stay.
 
-        They still go over to other paths when theirs fail, here and for peers, until `close`. Nothing else reaches the
-        engine when this returns; JoinError where that takes until after `deadline` (time.monotonic seconds). May be
-        called again.
+        They still go over to other paths, or to other RDMA ports, when theirs fail, here and for peers, until `close`.
+        Nothing else reaches the engine when this returns; JoinError where that takes until after `deadline`
+        (time.monotonic seconds). May be called again.
         """
         self._left = True
         self._end_dialling()
         if not self._listener.closed:
-            self._closable.close(deadline, spare=("path",))
+            self._closable.close(deadline, spare=("path", "link_"))
 
     def close(self, deadline: float | None = None) -> None:
         """Stop listening and dialling. Links that exist are the engine's and stay.

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from jaxring.errors import JoinError
 from jaxring.world import failover
 from tests.world.test_rdma import port
 
@@ -21,14 +22,19 @@ def patience(monkeypatch):
     monkeypatch.setattr(failover.port_pairs, "_ATTEMPT_S", 60.0)
 
 
-def linked(make_world, here=HOST, there=HOST, channel=0):
-    """Two worlds, the first with a link on that channel to the second; and the link's name."""
-    (zero, native0), (_, native1) = make_world(0, HOSTID="a", rdma=here), make_world(1, HOSTID="b", rdma=there)
+def linked_worlds(make_world, here=HOST, there=HOST, channel=0):
+    """Two worlds, the first with a link on that channel to the second; their engines; and the link's name."""
+    (zero, native0), (one, native1) = make_world(0, HOSTID="a", rdma=here), make_world(1, HOSTID="b", rdma=there)
     zero.link(1, channel)
     native1.wait_for("verbs_finish")
     (path,) = (path for _, path in native0.named("path") if path)
     assert native1.wait_for("path", 2)[-1] == ("path", path)
-    return native0, native1, path
+    return (zero, one), native0, native1, path
+
+
+def linked(make_world, here=HOST, there=HOST, channel=0):
+    """The engines of `linked_worlds`, and the link's name."""
+    return linked_worlds(make_world, here, there, channel)[1:]
 
 
 def steps(native):
@@ -105,6 +111,19 @@ def test_a_link_that_is_gone_is_left_alone(make_world):
     native0.lose(path)
     time.sleep(0.3)
     assert steps(native0) == steps(native1) == []
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_link_of_a_world_that_was_left_goes_on_until_it_is_closed(make_world, which):
+    """Its process waits in rebuild() or shrink() for others, which may need what it has sent."""
+    worlds, native0, native1, path = linked_worlds(make_world)
+    worlds[which].leave(time.monotonic() + 60)
+    native0.lose(path)
+    native0.wait_for("link_take_over")
+    native1.wait_for("link_take_over")
+    worlds[which].close(time.monotonic() + 60)
+    with pytest.raises(JoinError, match="rebuilt since"):
+        worlds[which]._native.link_offer(path, True, 2, {})
 
 
 def test_links_go_back_when_their_first_ports_work(make_world, caplog, monkeypatch):
