@@ -70,7 +70,7 @@ class Failover:
         self._lock = threading.Lock()
         self._connections: dict[str, Named] = {}
         self._watched = self._returning = False
-        self._told: set[tuple[int, str]] = set()
+        self._failing: set[tuple[int, str]] = set()  # (peer, address) of which the log says so
 
     def name(self, peer: ProcessInfo, pairs: PortPairs | None = None) -> str:
         """A name for a connection to `peer` that is about to be made; "" where there is no other path.
@@ -156,10 +156,11 @@ class Failover:
                         break
                 except Exception as error:  # nobody else goes on with it
                     if isinstance(error.__cause__, ConnectionRefusedError):
-                        self._native.path_fail(path, "its process does not listen any more, so it has ended")
+                        at = ", ".join(f"{address} port {port}" for _, address, port in peer.addresses)
+                        self._native.path_fail(path, f"its process does not listen any more at {at}, so it has ended")
                     logger.info("%s: its connection over %s does not go on yet: %s", peer, old, error)
                     time.sleep(_RETRY_S)
-        if connection.now != old and self._tell(peer, old, connection.now):
+        if connection.now != old and self._note_failure(peer, old, connection.now):
             logger.warning("%s %s at %s; its connections go on over %s.", peer, why, old, connection.now)
 
     def _go_on(self, connection: Named, failed: str, pair: int) -> bool:
@@ -168,7 +169,12 @@ class Failover:
         if connection.pairs is not None:
             return self._switch(connection, connection.pairs, pair)
         interface = {address: name for name, address, _ in peer.addresses}
-        others = sorted(peer.addresses, key=lambda entry: (entry[0] == interface.get(failed), entry[1] == failed))
+
+        def place(entry: tuple[str, str, int]) -> tuple[bool, bool, bool]:
+            name, address, _ = entry
+            return (address == connection.tried, name == interface.get(failed), address == failed)
+
+        others = sorted(peer.addresses, key=place)
         sock, session = self._dial(peer, others, time.monotonic() + _ROUND_S, _EACH_S)
         return self._move(connection, sock, session)
 
@@ -194,12 +200,12 @@ class Failover:
             try:
                 work(*args)
             except (JoinError, RuntimeError) as error:  # closed, or the engine has ended
-                logger.info("A connection that has failed is looked after no more: %s", error)
+                logger.info("Failover has ended: %s", error)
 
         try:
             daemons.start("jaxring-failover", run)
         except RuntimeError as error:  # no thread can be started
-            logger.warning("A connection that has failed is looked after by one thread for all of them: %s.", error)
+            logger.warning("One thread serves all connections that fail, since no other can be started: %s.", error)
             run()
 
     def _return(self, due: list[Named]) -> None:
@@ -214,7 +220,7 @@ class Failover:
         dead: set[tuple[int, str]] = set()
         for each in due:
             place = (each.peer.index, each.home)
-            if place in dead or self._closed():
+            if place in dead or self._closed() or each.now == each.home or each.moving.locked():
                 continue
             if not self._native.path_lives(each.path):
                 self._forget(each)
@@ -237,17 +243,19 @@ class Failover:
                     continue  # it has come back since
                 try:
                     if each.pairs is None:
-                        self._move(each, sock, session)
+                        moved = self._move(each, sock, session)
                     else:
-                        self._switch(each, each.pairs, each.home_pair)
+                        moved = self._switch(each, each.pairs, each.home_pair)
+                    if not moved:
+                        continue  # the engine has it no more
                     each.returned_at = time.monotonic()
                 except Exception as error:
                     failed = f"cannot be reached ({error})"
-            if failed and each.pairs is not None:
-                dead.add(place)  # it has the ports that it had
-            elif failed:
-                self._start(self._recover, each, failed)
-            elif self._tell_no_more(each):
+            if failed:
+                dead.add(place)
+                if each.pairs is None:  # an RDMA link still has the ports that it had
+                    self._start(self._recover, each, failed)
+            elif self._note_return(each):
                 logger.warning("%s answers again at %s; its connections go back to that.", each.peer, each.home)
 
     def _switch(self, connection: Named, pairs: PortPairs, pair: int) -> bool:
@@ -261,7 +269,7 @@ class Failover:
             self._forget(connection)
             return False
         with self._lock:
-            addresses = sorted(peer.addresses, key=lambda entry: (peer.index, entry[1]) in self._told)
+            addresses = sorted(peer.addresses, key=lambda entry: (peer.index, entry[1]) in self._failing)
         sock, session = self._dial(peer, addresses, time.monotonic() + _ROUND_S, _EACH_S)
         request = {"from": self._own.index, "token": self._own.token, "channel": pair, "transport": "resume"}
         request |= {"kind": how.kind, "path": path, "attempt": attempt, "offer": offer}
@@ -283,18 +291,18 @@ class Failover:
             except ValueError:
                 self._forget(connection)
                 return False
+            connection.tried = address = str(sock.getpeername()[0])
             request = {"from": self._own.index, "token": self._own.token, "channel": 0, "transport": "resume"}
             request |= {"path": path, "attempt": attempt}
             answer = links.ask(sock, session, request, peer, "to go on with a connection", until)
             theirs = wire.integer(answer.get("received"), "received", 0, _MOST_BYTES)
             received = self._native.path_drain(path, True, attempt)
             session.send(sock, {"received": received}, until)
-            address = str(sock.getpeername()[0])
             detour = address != connection.home
             if connection.data:
                 congestion.choose(sock, self._settings.socket_congestion)
             self._resume(sock, session, path, True, attempt, theirs, detour, until)
-        connection.now = address
+        connection.now, connection.tried = address, ""
         return True
 
     def _resume(
@@ -318,17 +326,17 @@ class Failover:
         with self._lock:
             self._connections.pop(connection.path, None)
 
-    def _tell(self, peer: ProcessInfo, address: str, now: str) -> bool:
+    def _note_failure(self, peer: ProcessInfo, address: str, now: str) -> bool:
         """Whether the log does not say yet that the address fails: it says so once for all connections."""
         with self._lock:
-            new = (peer.index, address) not in self._told
-            self._told.add((peer.index, address))
-            self._told.discard((peer.index, now))
+            new = (peer.index, address) not in self._failing
+            self._failing.add((peer.index, address))
+            self._failing.discard((peer.index, now))
         return new
 
-    def _tell_no_more(self, connection: Named) -> bool:
+    def _note_return(self, connection: Named) -> bool:
         place = (connection.peer.index, connection.home)
         with self._lock:
-            known = place in self._told
-            self._told.discard(place)
+            known = place in self._failing
+            self._failing.discard(place)
         return known

@@ -183,7 +183,10 @@ class World:
         return made
 
     def refusing(self) -> set[int]:
-        """Processes that were to be linked and do not listen any more, so that they have ended."""
+        """Processes that were to be linked and have refused connections for five seconds: most likely they have ended.
+
+        One that lives refuses, too, while it has closed this epoch of the job and has not entered the next one.
+        """
         with self._lock:
             return set(self._silent)
 
@@ -265,7 +268,7 @@ class World:
 
     @contextlib.contextmanager
     def _dials(self, sock: socket.socket) -> Iterator[None]:
-        """Has `close` end what waits for an answer on `sock`."""
+        """Has `leave` and `close` end what waits for an answer on `sock`."""
         with self._lock:
             if self._ended():
                 raise JoinError("This World is closed.")
@@ -330,7 +333,13 @@ class World:
         if session.peer == VIEWER:
             viewers.answer(self._viewer_service, sock, session)
             return
-        request = links.Request(session.receive(sock, time.monotonic() + _REQUEST_S), session)
+        try:
+            asked = session.receive(sock, time.monotonic() + _REQUEST_S)
+        except ConnectionResetError:
+            # As where the peer finds, once it has connected, that the connection that was to move is gone.
+            logger.info("process %d closed a connection before it asked for anything.", session.peer)
+            return
+        request = links.Request(asked, session)
         if request.transport == "resume":
             how = self._transports.moving(request.kind, request.channel) if request.offer else None
             self._failover.accept(sock, session, request, how)

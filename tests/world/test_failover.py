@@ -34,6 +34,18 @@ def linked(make_world, **settings):
     return native0, native1, data, control
 
 
+def away(make_world):
+    """A World whose control connection and link are at the other address of their peer; both; and its engine."""
+    (zero, native0), (_, native1) = (make_world(p, SHM_DISABLE="1") for p in (0, 1))
+    zero.link(1, 0)
+    native1.wait_for("path", 2)
+    connections = list(zero._failover._connections.values())
+    for each in connections:
+        each.return_at = float("inf")  # they go back where a test says so
+        each.now = OTHER
+    return zero, connections, native0
+
+
 def test_both_ends_of_each_connection_know_it_by_one_name(make_world):
     native0, native1, data, control = linked(make_world)
     assert native0.named("path") == native1.named("path")
@@ -133,12 +145,13 @@ def test_a_connection_that_the_engine_gives_up_is_tried_no_more(make_world):
     zero.link(1, 0)
     native1.wait_for("path", 2)
     data = native0.named("path")[1][1]
+    moved = zero._failover._connections[data]
     native1.gone.add(data)
     native0.lose(data)
     native0.wait_for("path_suspend", 3)  # it is tried again and again
     native0.gone.add(data)
     # It is held for as long as somebody tries.
-    assert zero._failover._connections[data].moving.acquire(timeout=60)
+    assert moved.moving.acquire(timeout=60)
     assert not native0.named("path_resume")
 
 
@@ -164,14 +177,18 @@ def test_a_connection_is_not_stopped_before_the_peer_has_answered(make_world, mo
 
 
 def test_a_process_that_does_not_listen_any_more_has_ended(make_world, monkeypatch):
-    native0, _, data, _ = linked(make_world)
+    (zero, native0), (one, native1) = (make_world(p, SHM_DISABLE="1") for p in (0, 1))
+    zero.link(1, 0)
+    native1.wait_for("path", 2)
+    data = native0.named("path")[1][1]
 
     def refused(*_, **__):
         raise JoinError("it does not listen") from ConnectionRefusedError()
 
     monkeypatch.setattr(join, "connect", refused)
     native0.lose(data)
-    why = "its process does not listen any more, so it has ended"
+    (_, first, port), (_, second, other_port) = one.own.addresses
+    why = f"its process does not listen any more at {first} port {port}, {second} port {other_port}, so it has ended"
     assert native0.wait_for("path_fail") == [("path_fail", data, why)]
     assert not native0.named("path_suspend")
 
@@ -259,7 +276,7 @@ def test_one_pass_at_a_time_goes_back_and_only_with_what_lives(make_world, monke
     assert not zero._failover._connections
 
 
-def test_a_connection_that_is_being_moved_is_not_moved_back(make_world, monkeypatch):
+def test_a_connection_that_is_being_moved_is_not_moved_back(make_world, monkeypatch, caplog):
     """It would wait, while the peer gives up the connection that was made for it."""
     monkeypatch.setattr(failover, "_RETURN_S", 0.0)
     (zero, native0), (_, native1) = (make_world(p, SHM_DISABLE="1") for p in (0, 1))
@@ -271,18 +288,75 @@ def test_a_connection_that_is_being_moved_is_not_moved_back(make_world, monkeypa
     def held(peer, addresses, deadline, each_s):
         if len(addresses) == 1:
             dialled.append(addresses)
-            if len(dialled) == 1:
+            if len(dialled) == 1:  # the pass has looked already
                 assert moved.moving.acquire(timeout=60)
-            elif len(dialled) == 2:
-                assert not native0.named("path_suspend")[1:]
-                moved.moving.release()
         return dial(peer, addresses, deadline, each_s)
 
     monkeypatch.setattr(zero._failover, "_dial", held)
-    native0.lose(data)
-    there, back = native0.wait_for("path_resume", 2)[:2]
+    unasked = "process 0 closed a connection before it asked for anything."
+    with caplog.at_level(logging.INFO, "jaxring.world"):
+        native0.lose(data)
+        until = time.monotonic() + 60
+        while unasked not in caplog.messages and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not native0.named("path_suspend")[1:]
+        moved.moving.release()
+        there, back = native0.wait_for("path_resume", 2)[:2]
     assert (there[-1], back[-1]) == (True, False)
-    assert len(dialled) == 2
+    assert [record.levelname for record in caplog.records if record.message == unasked] == ["INFO"]
+    assert not [said for said in caplog.messages if "no link from" in said]
+
+
+def test_a_connection_that_has_not_to_go_back_is_not_dialled(make_world, monkeypatch):
+    zero, (home, moved), _ = away(make_world)
+    home.now, dialled = HOME, []
+    monkeypatch.setattr(zero._failover, "_dial", lambda *arguments: dialled.append(arguments))
+    with moved.moving:
+        zero._failover._return([home, moved])
+    assert not dialled
+
+
+def test_an_address_at_which_a_connection_does_not_go_on_is_tried_after_the_others(make_world, monkeypatch):
+    """Such as one that loses most packets: it may authenticate in time and be too slow for what follows."""
+    monkeypatch.setattr(failover, "_RETURN_S", 0.1)
+    native0, _, data, _ = linked(make_world)
+    ask, refused = failover.links.ask, []
+
+    def late(sock, *arguments):
+        if sock.getpeername()[0] == HOME:
+            refused.append(HOME)
+            raise TimeoutError("timed out")
+        return ask(sock, *arguments)
+
+    monkeypatch.setattr(failover.links, "ask", late)
+    native0.lose(data)
+    # There, and there again after it has tried to go back.
+    assert [call[-1] for call in native0.wait_for("path_resume", 2)][:2] == [True, True]
+    assert refused
+
+
+def test_an_address_at_which_a_connection_does_not_go_on_is_left_alone_by_the_others(make_world, monkeypatch):
+    zero, both, _ = away(make_world)
+    tried, again = [], []
+
+    def late(connection, sock, session):
+        tried.append(connection)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(zero._failover, "_move", late)
+    monkeypatch.setattr(zero._failover, "_start", lambda _, connection, why: again.append(connection))
+    zero._failover._return(both)
+    assert tried == again == both[:1]
+
+
+def test_a_connection_that_has_gone_meanwhile_has_not_come_back(make_world, monkeypatch, caplog):
+    zero, (moved, _), native0 = away(make_world)
+    zero._failover._note_failure(moved.peer, HOME, OTHER)
+    monkeypatch.setattr(native0, "path_lives", lambda _: True)
+    native0.gone.add(moved.path)
+    with caplog.at_level(logging.WARNING, "jaxring.world"):
+        zero._failover._return([moved])
+    assert not caplog.messages
 
 
 def test_nothing_is_said_of_threads_that_find_the_world_closed(make_world, monkeypatch):

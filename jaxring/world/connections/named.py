@@ -19,7 +19,8 @@ class Named:
     """One that this process has dialled, by its name `path`.
 
     `home`: the peer's address that it was made with; `now`: the present one. `data`: it is a link, and not the control
-    connection. An RDMA link has the names of `pairs` as addresses: `home_pair` is the first, `pair` the present one.
+    connection. `tried`: the peer's address at which it did not go on in the last attempt, so that others are tried
+    first. An RDMA link has the names of `pairs` as addresses: `home_pair` is the first, `pair` the present one.
     """
 
     path: str
@@ -30,6 +31,7 @@ class Named:
     pairs: PortPairs | None = None
     home_pair: int = 0
     pair: int = 0
+    tried: str = ""
     attempts: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
     moving: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     return_s: float = 0.0
