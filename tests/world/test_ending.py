@@ -48,7 +48,7 @@ def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch):
     daemons.join(60)
 
 
-def test_a_thread_that_runs_is_waited_for():
+def test_a_thread_that_runs_is_waited_for(monkeypatch):
     begun, go_on, done = threading.Event(), threading.Event(), []
 
     def work():
@@ -56,8 +56,14 @@ def test_a_thread_that_runs_is_waited_for():
         assert go_on.wait(60)
         done.append(True)
 
+    join = threading.Thread.join
+
+    def joined(thread, timeout=None):
+        go_on.set()  # it cannot have ended before
+        join(thread, timeout)
+
     daemons.start("works", work)
     assert begun.wait(60)
-    go_on.set()
+    monkeypatch.setattr(threading.Thread, "join", joined)
     daemons.join(60)
     assert done
