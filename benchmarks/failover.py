@@ -131,15 +131,17 @@ class _Job:
                 answers.append(member.stdout.readline().split())
         finally:
             late.cancel()
+        error = None
         if disturb is not None:
             disturb.join()
-            if disturb.error is not None:
-                raise disturb.error
+            error = disturb.error
         for process, words in enumerate(answers):
             if words[1:] != ["right"]:
                 raise JaxringError(
                     f"Process {process} of {algorithm}, operation {self._number}: {words or 'it ended'}."
-                )
+                ) from error
+        if error is not None:
+            raise error
         return max(float(words[0]) for words in answers)
 
     def _kill(self) -> None:

@@ -135,7 +135,7 @@ class Job:
                 self._world.leave(deadline)
 
     def gone(self) -> list[int]:
-        """The processes that have ended, as the engine knows or since they refuse connections."""
+        """The processes that have ended, as the engine knows, or as it seems since they refuse connections."""
         world = self._world
         return sorted({*_native.gone(), *(() if world is None else world.refusing())})
 
@@ -177,7 +177,8 @@ class Job:
         """
         with self._lock:
             self._entering = membership
-        # Until now its connections could go over to other paths while others had not called yet. Its ports are needed.
+        # Until now its connections could go over to other paths while others had not called yet. The new World may need
+        # the ports of the old one (JAXRING_PORT_RANGE).
         self._close(deadline)
         world = self._make_world(membership, False) if len(membership.processes) > 1 else None
         before, patience = gone(), time.monotonic() + _GRACE_S

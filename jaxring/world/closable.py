@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class ClosableNative:
-    """Has the functions of `jaxring.world.native.Native`. Once it is closed, each call raises JoinError.
+    """Has the functions of `jaxring.world.native.Native`. Once it is closed, those that `close` does not spare raise
+    JoinError.
 
     A function that takes ownership of a descriptor gets it as the keyword `fd`, so that a refused call closes it.
     """
@@ -65,4 +66,6 @@ class ClosableNative:
         with self._changed:
             self._closed, self._spared = True, spare
             if not self._changed.wait_for(ended, max(0.0, deadline - time.monotonic())):
-                raise JoinError("A link was still being made when the time to close this World was over: try again.")
+                raise JoinError(
+                    "A link was still being made or moved when the time to close this World was over: try again."
+                )
