@@ -49,7 +49,7 @@ def wait_for(job, process, words):
 @pytest.mark.parametrize("net", ["Socket", "TLS"])
 def test_a_link_that_fails_and_comes_back_is_logged_and_no_call_fails(tmp_path, net):
     with hosts(2, networks=3) as made, Job(tmp_path) as job:
-        started = start(made, job, tmp_path, JAXRING_NET=net)
+        started = start(made, job, tmp_path, JAXRING_NET=net, JAXRING_DEBUG="INFO")
         for network, other in (DATA, DATA[::-1]):
             failed, left = made.address(1, network), made.address(1, other)
             made.sever(1, network)
@@ -60,8 +60,8 @@ def test_a_link_that_fails_and_comes_back_is_logged_and_no_call_fails(tmp_path, 
             wait_for(job, 0, f"answers again at {failed}; its connections go back to that.")
         (tmp_path / "stop").touch()
         for result in job.wait():
-            assert result.code == 0, str(result)
-            assert "right " in result.out, str(result)
+            assert result.code == 0, str(job)
+            assert "right " in result.out, str(job)
 
 
 def test_a_link_that_fails_while_its_connections_are_idle(tmp_path):
