@@ -63,7 +63,7 @@ class _Disturber(threading.Thread):
     def run(self) -> None:
         try:
             self._work()
-        except Exception as error:  # raised by who waits for this thread
+        except Exception as error:  # raised by the thread that joins this one
             self.error = error
 
 
