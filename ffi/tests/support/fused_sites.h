@@ -15,7 +15,7 @@ class FusedSites {
  public:
   // Each collective has `settings.block` values of int32 for each rank.
   FusedSites(Job* job, const Schedule& schedule, Settings settings, int collectives, double site_timeout_s = 60)
-      : job_(job), schedule_(schedule), settings_(settings) {
+      : job_(job), schedule_(schedule), settings_(std::move(settings)) {
     SiteSpec spec{{}, {}, schedule.ranks(), site_timeout_s, {}};
     for (int rank = 0; rank < schedule.ranks(); ++rank) spec.groups.push_back(rank);
     const std::string name = "fused call " + std::to_string(job->NextKey()) + " ";

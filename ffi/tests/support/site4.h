@@ -20,7 +20,7 @@ inline bool Says(const Status& status, const std::string& text) {
 // A call that can be executed repeatedly, by some of its ranks or all.
 struct Site4 {
   Site4(Job* job, const char* name, Settings settings, double site_timeout_s = 60)
-      : call(job, Find(name), settings, site_timeout_s), inputs(Inputs(call, 1)) {}
+      : call(job, Find(name), std::move(settings), site_timeout_s), inputs(Inputs(call, 1)) {}
   std::vector<Status> Run(const std::vector<int>& ranks) {
     std::vector<Buffer> outputs = Outputs(call);
     Ends ends(call.Describe());
