@@ -29,7 +29,10 @@ void CheckBlames(const Status& status, int process, const std::vector<int>& othe
 // One execution of a call by some of its ranks, which waits for the others until its deadline.
 struct Stuck {
   Stuck(Job* job, const char* name, Settings settings)
-      : call(job, Find(name), settings), inputs(Inputs(call, 1)), outputs(Outputs(call)), ends(call.Describe()) {}
+      : call(job, Find(name), std::move(settings)),
+        inputs(Inputs(call, 1)),
+        outputs(Outputs(call)),
+        ends(call.Describe()) {}
   void Arrive(int rank) { call.Arrive(rank, 0, inputs[rank].data(), outputs[rank].data(), ends.Expect()); }
   Call call;
   std::vector<Buffer> inputs, outputs;
