@@ -110,6 +110,7 @@ pytest: $(BUILT) ## Python tests (PYTEST_ARGS="-k name -x")
 	@cmake --build $(BUILD) --target _native_cuda_fake net_plugin
 	@TEST_NET_PLUGIN="$(abspath $(BUILD))/libnet_plugin.so" \
 	  TEST_CUDA_FAKE="$$(ls $(abspath $(BUILD))/_native_cuda_fake.*so)" \
+	  TEST_ONCE="$(ONCE) $(ONCE_OF_A_FILE)" \
 	  $(PYTEST)
 
 # Tests of the engine, of what lies beside it, and of the tests themselves: they use few of Python's and jax's names, and
@@ -286,7 +287,8 @@ $(ENVIRONMENT): pyproject.toml
 	@$(PYTHON) -m venv $(VENV) || { echo "Python's venv module does not work: on Debian and Ubuntu, apt install python3-venv"; exit 1; }
 	@touch $(VENV)/.made-by-jaxring
 	@python tools/requirements.py > $(VENV)/requirements.txt
-	@python -m pip install -q -r $(VENV)/requirements.txt $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
+	@# What is imported is compiled then, a third of what there is.
+	@python -m pip install -q --no-compile -r $(VENV)/requirements.txt $(if $(JAX),jax==$(JAX) jaxlib==$(JAX))
 	@touch $@
 
 $(BUILT): $(ENVIRONMENT) CMakeLists.txt $(FFI)

@@ -43,6 +43,13 @@ jax.config.update("jax_num_cpu_devices", DEVICES)
 # How many cases of each test that is sampled have been collected.
 _cases = collections.Counter()
 
+# Files, folders and tests that run with one version of Python and jax only: see the Makefile.
+_ONCE = tuple(
+    f"tests/{each}{end}"
+    for each in os.environ.get("TEST_ONCE", "").split()
+    for end in ([""] if "::" in each else ["/", "::"])
+)
+
 # Hardware, and files of others, that no test machine can be given by an installation.
 MAY_SKIP = ("gpu", "rdma", "real_machines")
 
@@ -72,12 +79,17 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_itemcollected(item):
-    """Of the cases of a test that is marked `sampled(n)`, all but each n-th are slow; the first one is not."""
+    """Of the cases of a test that is marked `sampled(n)`, all but each n-th are slow; the first one is not.
+
+    Those that are slow, and not of a test that runs with one version only, are `repeated`, too.
+    """
     sampled = item.get_closest_marker("sampled")
     if sampled is not None:
         test = item.nodeid.partition("[")[0]
         if _cases[test] % sampled.args[0]:
             item.add_marker("slow")
+            if not f"{test}::".startswith(_ONCE):
+                item.add_marker("repeated")
         _cases[test] += 1
 
 
