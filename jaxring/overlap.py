@@ -182,8 +182,6 @@ def _start_beside(value: Any) -> bool:
     config = ir.DictAttr(made.attributes["mhlo.backend_config"])
     if not ir.BoolAttr(config["started"]).value:
         return False
-    if "epilogue_states" in config and ir.IntegerAttr(config["epilogue_states"]).value:
-        return False  # a join knows a call by one result, and any of these may be the one that is waited for
     # Launches on a communicator have one order, so it needs another one than its like on XLA's stream.
     spec = dataclasses.replace(CallSpec.from_json(ir.StringAttr(config["spec"]).value), started=True)
     named = {entry.name: entry.attr for entry in (config[i] for i in range(len(config)))}

@@ -6,6 +6,7 @@ own folder is printed; otherwise the headers (and nothing else) are taken from t
 usage: python tools/ffi_headers.py CACHE
 """
 
+import fcntl
 import re
 import shutil
 import subprocess
@@ -42,13 +43,12 @@ def unpack(version: str, folder: Path) -> None:
                     target = made / name.removeprefix(PREFIX)
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(archive.read(name))
-        if folder.exists() and not (folder / MAIN).exists():
-            shutil.rmtree(folder)  # half of it, by a build that was ended
-        try:
+        with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if (folder / MAIN).exists():
+                return  # another build was first
+            shutil.rmtree(folder, ignore_errors=True)  # half of it, by a build that was ended
             made.rename(folder)
-        except OSError:
-            if not (folder / MAIN).exists():  # otherwise another build was first
-                raise
 
 
 def main() -> None:

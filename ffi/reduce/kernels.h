@@ -47,7 +47,7 @@ struct Kernels {
 const Kernels* FindKernels(DType dtype, ReduceOp op);
 
 // An elementwise function that a plan applies to complete values in accumulator precision, before they are rounded to
-// the result's dtype. The rows are in reduce/epilogues.h; jaxring/epilogues/functions.py has the same ones.
+// the result's dtype. The rows are in reduce/functions.h; jaxring/epilogues/functions.py has the same ones.
 struct Epilogue {
   const char* name;
   uint8_t parameters;  // numbers that hold for all elements

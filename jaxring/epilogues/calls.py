@@ -20,6 +20,7 @@ from jaxring.plan.tuner import kept_by_another
 from jaxring.plan.verify import verify
 from jaxring.tracing import checks
 from jaxring.tracing.axes import shown
+from jaxring.tracing.calls import Started, is_starting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,6 +44,8 @@ class Applier:
     def bind(self, x: Any, options: Options, dimension: int = 0) -> Any:
         """The result of a leaf in whole blocks; with states the tuple of it and the states.
 
+        Within `jaxring.tracing.calls.starting` it is `Started`; not with states, since each of the results would have
+        to wait for the call.
         ``dimension``: where operands and results have what is the first dimension of a block.
         """
         further = next(self._rows)
@@ -57,10 +60,16 @@ class Applier:
         parameters = jnp.stack(numbers, axis=1) if numbers else jnp.zeros((1, 0), lane)
         if self._what == "all_reduce":
             self._check_alike(parameters)
-        results = apply(self._what, x, parameters, further, self._axes, options._replace(epilogue=spec))
-        if dimension:
-            results = [jnp.moveaxis(each, 0, dimension) for each in results]
-        return tuple(results) if self._states else results[0]
+        started = is_starting() and not self._states
+        options = options._replace(epilogue=spec, started=started)
+        results = apply(self._what, x, parameters, further, self._axes, options)
+
+        def finish(y: Any) -> Any:
+            return jnp.moveaxis(y, 0, dimension) if dimension else y
+
+        if started:
+            return Started(results[0], finish)
+        return tuple(map(finish, results)) if self._states else finish(results[0])
 
     def gather(self, tree: Any) -> Any:
         """The results of all leaves; with states the tuple of their pytree and those of the states."""

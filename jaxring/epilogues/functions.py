@@ -1,4 +1,4 @@
-"""The functions that an epilogue may apply: a row for each, as the engine has it (``ffi/reduce/epilogues.h``).
+"""The functions that an epilogue may apply: a row for each, as the engine has it (``ffi/reduce/functions.h``).
 
 Each row says the function in JAX, too. It is computed so where there is nothing to send, for derivatives, and over axes
 of `jax.vmap`.

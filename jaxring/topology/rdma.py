@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from jaxring._native import RdmaPort
     from jaxring.settings import Settings
 
+IWARP = "iWARP"  # as /sys and links name it
+
 _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
-# The kind of iWARP's ports.
-IWARP = "iWARP"
 _LINK_LOCAL = ipaddress.IPv6Network("fe80::/10")
 
 
@@ -159,7 +159,7 @@ def selected(spec: str, port: Port) -> bool:
 
 
 def _rail(port: Port, gid_index: int) -> Rail | None:
-    if port.layer == "iWARP":
+    if port.layer == IWARP:
         address = next((a.address for a in interfaces.addresses() if a.interface == port.interface), "")
         return Rail(port.device, port.port, IWARP, address=address) if address else None
     if port.layer == "InfiniBand" and gid_index < 0:

@@ -65,6 +65,7 @@ def of(records: Sequence[Living], job: str) -> list[Living]:
 def only(records: Iterable[Living]) -> list[Living]:
     """The records of this user's job. Raises JaxringError where there are several, with their names.
 
+    Several of one name (see `of`) are taken for one.
     A process that has merely imported jaxring, as a job's launcher has, is in none.
     """
     found: dict[str, list[Living]] = {}

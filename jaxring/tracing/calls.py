@@ -41,9 +41,14 @@ def starting() -> Iterator[None]:
         _starting.reset(token)
 
 
+def is_starting() -> bool:
+    """Whether a collective is to return `Started`."""
+    return _starting.get()
+
+
 def bind(name: str, x: Any, axes: Axes, options: Options, finish: Callable[[Any], Any] = lambda y: y) -> Any:
     """The collective of one leaf of whole blocks; ``finish`` makes the result of it. `Started` within `starting`."""
-    started = _starting.get()
+    started = is_starting()
     options = options._replace(started=started)
     x, back = wire_dtypes.on_the_wire(x)
     x = cast_varying(x, axes, options)

@@ -8,6 +8,8 @@ import subprocess
 import threading
 import zipfile
 
+import pytest
+
 from tools import ffi_headers
 
 HEADERS = ["xla/ffi/api/ffi.h", "xla/ffi/api/api.h", "xla/ffi/api/c_api.h"]
@@ -31,13 +33,16 @@ def test_half_a_folder_is_made_anew(tmp_path, monkeypatch):
     assert sorted(str(each.relative_to(folder)) for each in folder.rglob("*.h")) == sorted(HEADERS)
 
 
-def test_a_folder_of_headers_is_complete_from_when_it_is_there(tmp_path, monkeypatch):
+@pytest.mark.parametrize("half", [False, True])
+def test_a_folder_of_headers_is_complete_from_when_it_is_there(tmp_path, monkeypatch, half):
     folder, both = tmp_path / "headers" / "jaxlib-1.2", threading.Barrier(2)
+    if half:
+        folder.mkdir(parents=True)
     read, seen = zipfile.ZipFile.read, []
 
     def read_and_look(archive, name):
         both.wait(20)
-        seen.append(folder.exists() and not all((folder / each).exists() for each in HEADERS))
+        seen.append(folder.exists() and any(folder.iterdir()) and not all((folder / each).exists() for each in HEADERS))
         both.wait(20)
         return read(archive, name)
 
@@ -48,4 +53,4 @@ def test_a_folder_of_headers_is_complete_from_when_it_is_there(tmp_path, monkeyp
             made.result(60)
     assert seen == [False] * 6
     assert sorted(str(each.relative_to(folder)) for each in folder.rglob("*.h")) == sorted(HEADERS)
-    assert [each.name for each in folder.parent.iterdir()] == [folder.name]
+    assert sorted(each.name for each in folder.parent.iterdir()) == [folder.name, f"{folder.name}.lock"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 import types
 
 import pytest
@@ -259,7 +260,15 @@ def test_what_is_lacking_is_found_with_its_cost_and_its_mend(sys_root):
 
 
 def test_a_host_knows_whether_its_name_has_an_address(monkeypatch):
-    for name, resolves in (("localhost", True), ("no-such-host.invalid", False)):
+    find = socket.getaddrinfo
+
+    def addresses(name, port):
+        if name == "no-such-host":  # which the machine's own name server need not be asked
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return find(name, port)
+
+    monkeypatch.setattr(host.socket, "getaddrinfo", addresses)
+    for name, resolves in (("localhost", True), ("no-such-host", False), ("a" * 64, False)):
         monkeypatch.setattr(host.socket, "gethostname", lambda name=name: name)
         described = host.describe()
         assert (described.name, described.resolves) == (name, resolves)

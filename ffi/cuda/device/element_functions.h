@@ -13,7 +13,7 @@
 namespace jaxring::cuda {
 namespace {
 
-// Of all functions: the most operands and states, and the fewest operands before a state.
+// What all functions together need: the most operands and states, and the fewest operands before a state.
 template <class List>
 struct Arrays;
 template <class... Function>

@@ -1,5 +1,5 @@
 // One pass over a slice in launches with an epilogue: folds the sources, applies the functions where the step has
-// StepFlag::kEpilogue, and stores to every target. What CombineWithEpilogue is on CPUs, and Combine.
+// StepFlag::kEpilogue, and stores to every target. On CPUs CombineWithEpilogue and Combine do this.
 //
 // A warp takes a chunk of packs at a time. Where functions are applied, it leaves the accumulators in its part of the
 // block's shared memory, in the order of the elements. There each thread applies the functions to every 32nd element,

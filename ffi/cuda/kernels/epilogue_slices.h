@@ -9,7 +9,7 @@
 namespace jaxring::cuda {
 namespace {
 
-// As PlainSlices, of any widening. The protocols are Slots and LL.
+// This is PlainSlices with an epilogue, for any widening. The protocols are Slots and LL.
 template <class ProtocolOf>
 class EpilogueSlices {
  public:

@@ -51,7 +51,7 @@ JAXRING_DEVICE void FillZeros(const Lane& lane, const Work& work) {
   }
 }
 
-// Of launches without an epilogue. The widening of kWiden 0, for the schedules that only move, is 1.
+// The slices of launches without an epilogue. The widening of kWiden 0, for the schedules that only move, is 1.
 template <class ProtocolOf, int kWiden>
 class PlainSlices {
  public:

@@ -221,7 +221,8 @@ def shared(pids: list[int]) -> Access:
     if len(by_key) > 1:
         each = "; ".join(f"pids {', '.join(str(pid) for pid, _ in members)}" for members in by_key.values())
         raise JaxringError(
-            f"{len(by_key)} jobs have the same coordinator's address: choose one by a pid of it: {each}."
+            f"{len(by_key)} jobs have the same coordinator's address, or one job has left some of these processes out "
+            f"(jaxring.shrink): choose the processes by a pid of theirs: {each}."
         )
     found_here = [one for members in by_key.values() for _, one in members]
     processes = {index: where for one in found_here for index, where in one.processes.items()}

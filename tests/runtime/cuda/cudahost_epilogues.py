@@ -92,22 +92,25 @@ def steps(donate, **options):
         np.testing.assert_array_equal(more[rank], gradients[rank] + 1)
 
 
-def started():
-    """Beside other work, as other calls are."""
-    x = whole(4, RANKS, SIZE)
+def started(starts):
+    """Beside other work, as other calls are. ``starts()`` counts the collectives that went there so far."""
+    x, before = whole(4, RANKS, SIZE), starts()
 
     def call(v):
         y, z = jaxring.all_reduce_start(v, "d", epilogue=epilogues.scale(2)).done(v + 1)
         return y * z
 
     check(call, x, 2 * x.sum(0) * (x + 1))
+    assert starts() == before + len(jax.local_devices()), (starts(), before)
 
 
-def everything():
+def everything(starts):
     values()
+    before = starts()
     steps(donate=True)
     steps(donate=False)
-    started()
+    assert starts() == before, "calls with states are done where they were started"
+    started(starts)
     for protocol in ("simple", "ll"):
         values(algorithm="ring", protocol=protocol)
         steps(donate=True, algorithm="ring", protocol=protocol)

@@ -68,18 +68,23 @@ def messages():
         cudahost_messages.in_groups()
 
 
+def started():
+    """How many collectives have gone beside other work so far."""
+    return engine.native.counters().get("started", 0)
+
+
 def applied():
     from tests.runtime.cuda import cudahost_epilogues
 
     engine.start()
-    cudahost_epilogues.everything()
+    cudahost_epilogues.everything(started)
 
 
 def beside():
     from tests.runtime.cuda import cudahost_beside
 
     engine.start()
-    cudahost_beside.values(lambda: engine.native.counters().get("started", 0))
+    cudahost_beside.values(started)
     if processes == 1:
         cudahost_beside.overlap(lambda: engine.native.counters()["in_flight"])
 
