@@ -53,7 +53,7 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs site-pictures cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
+.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs site-pictures cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -64,11 +64,15 @@ demo: $(BUILT) ## train a language model data parallel with jaxring, then with l
 	@jaxring run -n 4 --devices-per-process 2 --output rank0 examples/train_lm.py --plot out/loss.png $(DEMO_ARGS)
 
 test: PYTEST_MARKS = -m "not slow"
-test: lint types native-test pytest ## lint, formatting, types, native tests, Python tests but for those of many ranks
+test: lint checked-and-built native-test pytest ## lint, formatting, types, native tests, Python tests but for those of many ranks
 	$(SAY) "all tests passed"
 
-test-all: lint types native-test pytest ## the same with all Python tests
+test-all: lint checked-and-built native-test pytest ## the same with all Python tests
 	$(SAY) "all tests passed"
+
+# mypy takes one core for half a minute, in which the others compile.
+checked-and-built: $(BUILT)
+	@$(MAKE) --no-print-directory -j2 types native-build
 
 lint: $(ENVIRONMENT) ## ruff, clang-format and spelling, without changing files
 	$(SAY) "lint and format"
@@ -138,9 +142,11 @@ newest: ## install the newest jax in .venv-newest, run these tests with it, and 
 	@$(MAKE) pytest-versions VENV=.venv-newest JAX= PYTEST_ARGS="--junitxml=build/newest.xml $(PYTEST_ARGS)" || true
 	@.venv-newest/bin/python tools/newest.py build/newest.xml
 
-native-test: $(BUILT) $(SCHEDULES) ## the engine's C++ tests
-	$(SAY) "native tests"
+native-build: $(BUILT)
 	@cmake --build $(BUILD) --target native_tests
+
+native-test: native-build $(SCHEDULES) ## the engine's C++ tests
+	$(SAY) "native tests"
 	@ctest -j $$(($(JOBS) + 2)) --test-dir $(BUILD) -LE ptx --output-on-failure --no-tests=error
 	@if ctest --test-dir $(BUILD) -N -R '^kernels_without_avx$$' | grep -x 'Total Tests: 0' >/dev/null; then \
 	  echo "Without the test on a CPU without AVX: it needs x86-64 and qemu-x86_64 (Debian: qemu-user)."; fi
