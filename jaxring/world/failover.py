@@ -220,7 +220,11 @@ class Failover:
         dead: set[tuple[int, str]] = set()
         for each in due:
             place = (each.peer.index, each.home)
-            if place in dead or self._closed() or each.now == each.home or each.moving.locked():
+            if self._closed() or each.now == each.home or each.moving.locked():
+                continue
+            if place in dead:
+                if each.pairs is not None:
+                    self._return_later(each)
                 continue
             if not self._native.path_lives(each.path):
                 self._forget(each)
@@ -253,10 +257,18 @@ class Failover:
                     failed = f"cannot be reached ({error})"
             if failed:
                 dead.add(place)
-                if each.pairs is None:  # an RDMA link still has the ports that it had
+                if each.pairs is None:
                     self._start(self._recover, each, failed)
+                else:
+                    self._return_later(each)  # it still has the ports that it had
             elif self._note_return(each):
                 logger.warning("%s answers again at %s; its connections go back to that.", each.peer, each.home)
+
+    @staticmethod
+    def _return_later(connection: Named) -> None:
+        """Tries the first path half as often: unlike a dial, each try registers all of an RDMA link's memory again."""
+        connection.return_s = min(2 * connection.return_s, _RETURN_MOST_S)
+        connection.return_at = time.monotonic() + connection.return_s
 
     def _switch(self, connection: Named, pairs: PortPairs, pair: int) -> bool:
         """Has an RDMA link go on over that pair of ports. False if it is gone; it has other ports where this raises."""

@@ -139,11 +139,16 @@ def ask(
 ) -> dict[str, Any]:
     """The peer's answer to a request for ``what``. JoinError where it refuses, OSError, ValueError for nonsense."""
     session.send(sock, request, deadline)
-    answer = session.receive(sock, deadline)
-    if "error" in answer:
-        raise JoinError(f"{peer} refuses {what}: {wire.text(answer['error'], 'error', 4096)}")
+    answer = answered(session.receive(sock, deadline), peer, what)
     if answer.get("ok") is not True:
         raise ValueError("the answer is neither ok nor an error")
+    return answer
+
+
+def answered(answer: dict[str, Any], peer: ProcessInfo, what: str) -> dict[str, Any]:
+    """That answer of the peer's. Raises JoinError where it is a refusal of ``what``, ValueError for nonsense."""
+    if "error" in answer:
+        raise JoinError(f"{peer} refuses {what}: {wire.text(answer['error'], 'error', 4096)}")
     return answer
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,15 @@ def move(
     native.link_prepare(path, True, attempt, wire.text(answer.get("offer"), "offer", _MAX_TEXT))
     native.link_try(path, attempt, _TRY_S)
     session.send(sock, {"works": True}, until)
-    received = wire.text(session.receive(sock, until).get("received"), "received", _MAX_TEXT)
-    native.link_switch(path, True, attempt, received)
+    answer = links.answered(session.receive(sock, until), peer, "to switch to other ports")
+    received = wire.text(answer.get("received"), "received", _MAX_TEXT)
+    try:
+        native.link_switch(path, True, attempt, received)
+    except (RuntimeError, ValueError):
+        # Where the link has ended, the new connection tells the peer why: that one has closed the old one.
+        with contextlib.suppress(RuntimeError, ValueError):
+            native.link_take_over(path, True, attempt, fd=links.release(sock), detour=detour)
+        raise
     native.link_take_over(path, True, attempt, fd=links.release(sock), detour=detour)
 
 
@@ -48,7 +56,8 @@ def accept(sock: socket.socket, session: Session, how: Offering, path: str, atte
     own_offer = native.link_offer(path, False, attempt, dict(how.place))
     native.link_prepare(path, False, attempt, offer)
     session.send(sock, {"ok": True, "offer": own_offer}, until)
-    session.receive(sock, until)  # they work
+    if session.receive(sock, until).get("works") is not True:
+        raise ValueError("the peer does not say that the new ports work")
     received = native.link_switch(path, False, attempt, "")
     session.send(sock, {"received": received}, until)
     native.link_take_over(path, False, attempt, fd=links.release(sock), detour=False)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 
 import pytest
 
 from jaxring.errors import JoinError
 from jaxring.world import failover
+from jaxring.world.connections.handshake import Session
+from jaxring.world.connections.named import Named
 from tests.world.test_rdma import port
 
 HOST = [port("rxe0"), port("rxe1")]
@@ -105,12 +108,116 @@ def test_the_receiving_end_is_not_stopped_before_the_new_ports_work(make_world, 
     assert native1.named("link_switch") == [("link_switch", path, False, 2, "")]
 
 
-def test_a_link_that_is_gone_is_left_alone(make_world):
+def test_a_switch_that_the_receiving_end_refuses_is_told_of(make_world, caplog, monkeypatch):
     native0, native1, path = linked(make_world)
-    native0.gone.add(path)
+    broken = [RuntimeError("the device has been removed")]
+    switch = native1.link_switch
+
+    def removed(*arguments):
+        if broken:
+            raise broken.pop()
+        return switch(*arguments)
+
+    monkeypatch.setattr(native1, "link_switch", removed)
+    with caplog.at_level(logging.INFO, "jaxring.world"):
+        native0.lose(path)
+        native0.wait_for("link_take_over")
+    assert any("refuses to switch to other ports: the device has been removed" in each for each in caplog.messages)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_a_link_that_ends_as_it_switches_says_why_on_the_new_connection(make_world, monkeypatch, kind):
+    native0, native1, path = linked(make_world)
+
+    def ends(*arguments):
+        native0.gone.add(path)
+        raise kind("the peer has received other messages")
+
+    monkeypatch.setattr(native0, "link_switch", ends)
     native0.lose(path)
-    time.sleep(0.3)
-    assert steps(native0) == steps(native1) == []
+    native1.wait_for("link_take_over")
+    assert native0.wait_for("link_take_over") == [("link_take_over", path, True, 1, True)]
+
+
+def test_the_receiving_end_switches_only_where_the_new_ports_work(make_world, caplog, monkeypatch):
+    native0, native1, path = linked(make_world)
+    send, told = Session.send, []
+
+    def otherwise(session, sock, message, deadline):
+        if "works" in message and not told:
+            told.append(message)
+            message = {"works": "perhaps"}
+        send(session, sock, message, deadline)
+
+    monkeypatch.setattr(Session, "send", otherwise)
+    with caplog.at_level(logging.INFO, "jaxring.world"):
+        native0.lose(path)
+        native0.wait_for("link_take_over")
+    assert native1.named("link_switch") == [("link_switch", path, False, 2, "")]
+    assert any("does not say that the new ports work" in each for each in caplog.messages)
+
+
+def test_ports_that_stay_down_are_tried_less_and_less_often(make_world, monkeypatch):
+    monkeypatch.setattr(failover, "_RETURN_S", 0.1)
+    watched, tries = [], []
+    monkeypatch.setattr(failover, "Named", lambda *fields: watched.append(Named(*fields)) or watched[-1])
+    native0, _, path = linked(make_world, channel=1)
+    native0.lose(path)
+    native0.wait_for("link_take_over")
+    (connection,) = (each for each in watched if each.path == path)
+
+    def down(*arguments):
+        tries.append(connection.return_s)
+        raise RuntimeError("rxe1: the port is not active")
+
+    monkeypatch.setattr(native0, "link_offer", down)
+    until = time.monotonic() + 60
+    while len(tries) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert tries[:3] == [0.1, 0.2, 0.4]
+
+
+def test_the_ports_that_are_down_are_tried_by_one_of_their_links_at_a_time(make_world, monkeypatch):
+    watched, tries = [], []
+    monkeypatch.setattr(failover, "Named", lambda *fields: watched.append(Named(*fields)) or watched[-1])
+    (zero, _), native0, _, first = linked_worlds(make_world, channel=1)
+    zero.link(1, 3)
+    second = next(path for _, path in native0.named("path") if path not in ("", first))
+    for count, path in enumerate((first, second), 1):
+        native0.lose(path)
+        native0.wait_for("link_take_over", count)
+    until = time.monotonic() + 60
+    links = [each for each in watched if each.path in (first, second)]
+    while any(each.moving.locked() or each.now == each.home for each in links) and time.monotonic() < until:
+        time.sleep(0.01)
+
+    def down(path, *arguments):
+        tries.append(path)
+        raise RuntimeError("rxe1: the port is not active")
+
+    monkeypatch.setattr(native0, "link_offer", down)
+    zero._failover._return(links)
+    assert tries == [first]
+    assert [each.return_s for each in links] == [failover._RETURN_MOST_S] * 2
+
+
+def test_a_link_that_is_gone_is_left_alone(make_world, monkeypatch):
+    (zero, _), native0, native1, path = linked_worlds(make_world)
+    offers = []
+
+    def gone(*arguments):
+        offers.append(arguments)
+        native0.gone.add(path)
+        raise ValueError("there is no such link any more")
+
+    monkeypatch.setattr(native0, "link_offer", gone)
+    native0.lose(path)
+    until = time.monotonic() + 60
+    while path in zero._failover._connections and time.monotonic() < until:
+        time.sleep(0.01)
+    assert path not in zero._failover._connections
+    assert len(offers) == 1
+    assert steps(native1) == []
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -130,11 +237,19 @@ def test_links_go_back_when_their_first_ports_work(make_world, caplog, monkeypat
     monkeypatch.setattr(failover, "_RETURN_S", 0.1)
     native0, native1, path = linked(make_world, channel=1)
     native0.down.add("rxe1")
+    tried, offer = threading.Event(), native0.link_offer
+
+    def offered(path, dialled, attempt, place):
+        if place["device"] in native0.down:
+            tried.set()
+        return offer(path, dialled, attempt, place)
+
+    monkeypatch.setattr(native0, "link_offer", offered)
     with caplog.at_level(logging.WARNING, "jaxring.world"):
         native0.lose(path)
         assert native0.wait_for("link_take_over")[0] == ("link_take_over", path, True, 1, True)
         said(caplog)
-        time.sleep(0.3)
+        assert tried.wait(60)
         assert len(native0.named("link_take_over")) == 1
         native0.down.clear()
         assert native0.wait_for("link_take_over", 2)[1][4] is False
