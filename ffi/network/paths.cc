@@ -62,7 +62,7 @@ std::shared_ptr<MovableLink> Paths::Link(const End& end) {
   std::lock_guard lock(mutex_);
   const auto it = entries_.find(end);
   std::shared_ptr<MovableLink> link = it == entries_.end() ? nullptr : it->second.link.lock();
-  if (!link || link->over()) throw std::invalid_argument("there is no such link any more");
+  if (!link) throw std::invalid_argument("there is no such link any more");
   return link;
 }
 

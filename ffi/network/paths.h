@@ -42,7 +42,7 @@ class Paths {
   std::unique_ptr<Stream> Add(std::unique_ptr<Stream> stream, const End& end, Poller* poller);
   // Has a link go on over other ports. It belongs to those who have it. Throws as above.
   void Add(const std::shared_ptr<MovableLink>& link, const End& end);
-  // That link. Throws std::invalid_argument where there is none any more.
+  // That link, which may have ended. Throws std::invalid_argument where there is none any more.
   std::shared_ptr<MovableLink> Link(const End& end);
   // The link has switched to other ports; `detour` as below.
   void Switched(const End& end, bool detour);

@@ -1,7 +1,7 @@
 #include "network/transports.h"
 
 #include "transport/plugin/plugin_link.h"
-#include "transport/verbs/verbs.h"
+#include "transport/verbs/verbs_join.h"
 
 namespace jaxring {
 

@@ -66,7 +66,8 @@ class MovableLink : public Movable {
   // Closes the old ports and goes on over the new ones. The receiving end returns what it has received, which the
   // sending end gets as `received`; whatever of the rest it has sent, it sends again.
   virtual std::string Switch(uint64_t attempt, const std::string& received) = 0;
-  // Goes on with a new control connection, which it owns, even if it throws.
+  // Goes on with a new control connection, which it owns, even if it throws. A link that has ended says there why, and
+  // throws: to be called, too, where the sending end's Switch throws, since the peer has closed the old connection.
   virtual void TakeOver(uint64_t attempt, int fd) = 0;
 };
 

@@ -124,15 +124,16 @@ bool VerbsPump::Misbehaved() {
   return false;
 }
 
-void VerbsPump::End(const std::string& why, bool tell) {
+void VerbsPump::End(const std::string& why, bool tell, Ending ending) {
   if (closed()) return;
-  end_->Close(why, goodbye_ ? Ending::kGoodbye : Ending::kNoGoodbye);
+  if (goodbye_) ending = Ending::kGoodbye;
+  end_->Close(why, ending);
   if (tell) {
     Say(kGaveUp + why);
     shutdown(fd_, SHUT_WR);
   }
   own_doorbell_->Notify();
-  if (on_end_) on_end_(why, goodbye_ ? Ending::kGoodbye : Ending::kNoGoodbye);
+  if (on_end_) on_end_(why, ending);
   poller_->Remove(endpoint_->fd());
   poller_->Remove(fd_);
 }
@@ -169,6 +170,7 @@ bool VerbsPump::Listen() {
     }
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+    if (HasGivenUp()) return true;
     const bool ended = n == 0 || EndingOf(errno) != Ending::kUnreachable;
     if (!movable_ || (ended && confirmed_ && handover_ == Handover::kNone)) return true;
     // Its path has failed, or the peer may go on with another one.
@@ -203,8 +205,10 @@ void VerbsPump::TakeWords() {
 }
 
 std::string VerbsPump::LastWord() const {
-  return heard_.size() > 1 && heard_[0] == kGaveUp ? "it gave up: " + heard_.substr(1) : "its process ended";
+  return heard_.size() > 1 && HasGivenUp() ? "it gave up: " + heard_.substr(1) : "its process ended";
 }
+
+bool VerbsPump::HasGivenUp() const { return !heard_.empty() && heard_[0] == kGaveUp; }
 
 void VerbsPump::CheckPort() {
   std::unique_lock lock(mutex_, std::try_to_lock);
@@ -230,8 +234,10 @@ void VerbsPump::SendGoodbye(const std::string& words) {
   Say(farewell_);
 }
 
-void VerbsPump::Say(const std::string& words) {
-  [[maybe_unused]] ssize_t n = send(fd_, words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+void VerbsPump::Say(const std::string& words) { SayOn(fd_, words); }
+
+void VerbsPump::SayOn(int fd, const std::string& words) {
+  [[maybe_unused]] ssize_t n = send(fd, words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void VerbsPump::Lose() {
@@ -243,19 +249,26 @@ void VerbsPump::Lose() {
 void VerbsPump::TakeOver(uint64_t attempt, int fd) {
   std::lock_guard renewing(renewal_mutex_);
   std::lock_guard lock(mutex_);
-  if (attempt != attempt_ || closed()) {
-    close(fd);
-    throw std::invalid_argument("another attempt to go on over other ports has begun, or the link has ended");
+  const bool switched = attempt == attempt_ && handover_ == Handover::kSwitched;
+  if (switched && !closed()) {
+    Listen();  // the old one's last words
+    if (HasGivenUp()) End(LastWord(), false);
   }
-  Listen();  // the old one's last words
+  if (!switched || closed()) {
+    // The peer may listen to this connection alone.
+    if (closed()) SayOn(fd, kGaveUp + end_->reason);
+    close(fd);
+    throw std::invalid_argument("this attempt to go on over other ports is not the latest one, or the link has ended");
+  }
   poller_->Remove(fd_);
   close(std::exchange(fd_, fd));
-  if (heard_.empty() || heard_[0] != kGaveUp) heard_.clear();
+  heard_.clear();
   control_failed_ = false;
   handover_ = Handover::kNone;
   confirmed_ = sends();
   // What the old one may not have brought.
   if (sends()) Say(std::string(1, kTakenOver));
+  if (!sends() && lost()) Say(std::string(1, kLost));
   if (!farewell_.empty()) Say(farewell_);
   if (end_->complete.load(std::memory_order_acquire)) Say(std::string(1, kAllHere));
   poller_->Add(fd_, EPOLLIN | EPOLLRDHUP, std::make_shared<PeerEar>(shared_from_this()));

@@ -25,18 +25,15 @@
 #include <chrono>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "transport/core/busy_pollers.h"
 #include "transport/core/link.h"
 #include "transport/core/movable.h"
-#include "transport/core/offered.h"
 #include "transport/core/poller.h"
 #include "transport/core/trickle.h"
 #include "transport/verbs/verbs_endpoint.h"
@@ -97,8 +94,8 @@ class VerbsPump : public Poller::Handler,
   // Whether everything has arrived that the peer had sent when it said goodbye.
   virtual bool AllHere() const { return true; }
   // Whether the peer's device is to acknowledge something by itself, so that its silence means that it cannot be
-  // reached. False if a request failed.
-  virtual bool Awaits(bool* awaits) {
+  // reached. `ask`: has it acknowledge something where nothing is under way. False if a request failed.
+  virtual bool Awaits(bool /*ask*/, bool* awaits) {
     *awaits = false;
     return true;
   }
@@ -110,10 +107,12 @@ class VerbsPump : public Poller::Handler,
   // Returns whether anything was complete.
   bool PumpLocked();
   void EnableEventsLocked();
-  void End(const std::string& why, bool tell);
+  // `ending`: unless the peer has said goodbye.
+  void End(const std::string& why, bool tell, Ending ending = Ending::kNoGoodbye);
   // Reads the control connection. Returns true if it has ended.
   bool Listen();
   void Say(const std::string& words);
+  static void SayOn(int fd, const std::string& words);
   // Suspends the link until it goes on over other ports.
   void Lose();
   bool lost() const { return suspended_at() != Time{}; }
@@ -126,6 +125,8 @@ class VerbsPump : public Poller::Handler,
   // Tells the peer that this process ends in good order; `words` are for its Farewell.
   void SendGoodbye(const std::string& words);
   std::string LastWord() const;
+  // Whether the peer has ended the link for good, and begun to say why.
+  bool HasGivenUp() const;
   bool Misbehaved();
   // Whether the peer has everything that this end's goodbye told of.
   bool acknowledged() const { return acknowledged_; }
@@ -158,7 +159,10 @@ class VerbsPump : public Poller::Handler,
   std::vector<Event> events_;
   std::atomic<bool> movable_{false};
   std::atomic<Time> suspended_at_{Time{}};
-  std::atomic<Time> stalled_since_{Time{}};  // the same completions since then, though there is one to come
+  // The last look, and since when there have been the same completions, though there is one to come.
+  std::atomic<Time> observed_at_{Time{}}, stalled_since_{Time{}};
+  bool awaited_ = false;  // there was one to come at the last look
+  Time completed_at_{};   // the last look that saw others than the one before
   uint64_t completions_ = 0, observed_ = 0;
   // An attempt to go on over other ports: its number, its endpoint, and all ports that were tried since the link
   // failed.
@@ -168,6 +172,7 @@ class VerbsPump : public Poller::Handler,
   // Until the new control connection is taken over. Begun: the peer may go on with that already.
   enum class Handover { kNone, kBegun, kSwitched };
   Handover handover_ = Handover::kNone;
+  Time switched_at_{};
   bool confirmed_ = true;        // the sending end has taken this control connection over
   bool control_failed_ = false;  // its path has failed, or the peer may have another one
   std::chrono::steady_clock::time_point checked_{}, down_since_{}, closed_since_{};
@@ -215,7 +220,7 @@ class VerbsSendPump final : public VerbsPump, public DirectSend {
   bool Advance() override;
   bool Waiting() const override;
   bool MustHear() const override { return rings_[0].held || rings_[1].held; }
-  bool Awaits(bool* awaits) override;
+  bool Awaits(bool ask, bool* awaits) override;
   std::string Renew(const std::string& received) override;
   bool sends() const override { return true; }
   bool Write(Ring& ring, uint32_t protocol, uint64_t position);
@@ -262,40 +267,6 @@ class VerbsRecvPump final : public VerbsPump, public DirectMemory {
   std::array<Ring, 2> rings_;
   std::array<uint64_t, 2> sent_{};  // messages of each ring, as the sender said when it left
   int credits_under_way_ = 0;
-};
-
-// The fields of `place` as an endpoint's options. Throws std::invalid_argument where a number is none.
-verbs::EndpointOptions VerbsOptions(const OfferedTransport::Place& place);
-
-// Sets RDMA links up, from the offer to a peer to the finished link.
-class VerbsJoin final : public OfferedTransport {
- public:
-  explicit VerbsJoin(const OfferedOptions& options)
-      : slot_bytes_(options.slot_bytes), own_doorbell_(options.own_doorbell), busy_pollers_(options.busy_pollers) {}
-  // `place` has the fields of verbs::EndpointOptions.
-  std::string Offer(int peer, int channel, bool sending, const Place& place) override;
-  void Prepare(int peer, int channel, bool sending, const std::string& peer_offer) override;
-  JoinedLink Finish(Poller* poller, int peer, int channel, bool sending, int fd, double timeout_s,
-                    OnEnd on_end) override;
-  // Calls CheckPort for every link in service.
-  void CheckPorts() override;
-
- private:
-  void Forget(int peer, int channel, bool sending);
-  struct Pending {
-    std::shared_ptr<SendLink> send;
-    std::shared_ptr<RecvLink> recv;
-    std::unique_ptr<verbs::Endpoint> endpoint;  // after the links, whose memory it uses
-  };
-  using Key = std::tuple<int, int, bool>;
-  std::shared_ptr<Pending> Find(const Key& key);
-
-  uint32_t slot_bytes_;
-  Notifier* own_doorbell_;
-  BusyPollers* const busy_pollers_;
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<VerbsPump>> in_service_;
-  std::map<Key, std::shared_ptr<Pending>> pending_;
 };
 
 }  // namespace jaxring

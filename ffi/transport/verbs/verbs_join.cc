@@ -1,7 +1,10 @@
 // How two processes set an RDMA link up: offers, preparation at both ends, and the link's pumps.
-#include <stdexcept>
+#include "transport/verbs/verbs_join.h"
 
-#include "transport/verbs/verbs.h"
+#include <unistd.h>
+
+#include <stdexcept>
+#include <utility>
 
 namespace jaxring {
 namespace {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -17,8 +18,9 @@ using Keys = std::unordered_map<uint32_t, uint32_t>;
 
 class Regions {
  public:
-  // Registers memory with the endpoint in service and, if there is one, the one that is to follow it. Returns its key.
-  uint32_t Add(Endpoint& now, Endpoint* next, const DirectRegion& region);
+  // Registers memory with the endpoint in service and, if there is one, the one that is to follow it, which is given up
+  // where its device cannot. Returns its key.
+  uint32_t Add(Endpoint& now, std::unique_ptr<Endpoint>& next, const DirectRegion& region);
   // Registers all of it with the endpoint that is to follow.
   void Prepare(Endpoint& next);
   // That endpoint is in service.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "transport/verbs/verbs.h"
+#include "transport/verbs/verbs_join.h"
 
 namespace jaxring {
 namespace {
@@ -19,18 +20,25 @@ using std::chrono::steady_clock;
 
 // How long the device is waited for that returns the receive entries of a queue pair which has ended.
 constexpr auto kReturned = std::chrono::milliseconds(500);
+// How long the receiving end, which has switched, waits for the sending one to go on. That one waits 4 s for its answer
+// (port_pairs.py).
+constexpr auto kUnconfirmed = std::chrono::seconds(5);
+// A sender on whose link nothing has completed for so long has the peer's device acknowledge an empty write. It would
+// not hear otherwise that the path has failed, on which the receiver may have lost its queue pairs, or cannot say so.
+constexpr auto kProbe = std::chrono::seconds(1);
 
 }  // namespace
 
 void VerbsPump::CheckAttempt(uint64_t attempt) const {
-  if (attempt != attempt_ || !next_) throw std::invalid_argument("another attempt to go on over other ports has begun");
   if (closed()) throw std::invalid_argument("this link has ended: " + end_->reason);
+  if (attempt != attempt_) throw std::invalid_argument("another attempt to go on over other ports has begun");
+  if (!next_) throw std::invalid_argument("this attempt to go on over other ports has failed");
 }
 
 std::string VerbsPump::Offer(uint64_t attempt, const Place& place) {
   std::lock_guard renewing(renewal_mutex_);
-  if (attempt <= attempt_) throw std::invalid_argument("a later attempt to go on over other ports has begun");
   if (closed()) throw std::invalid_argument("this link has ended: " + end_->reason);
+  if (attempt <= attempt_) throw std::invalid_argument("a later attempt to go on over other ports has begun");
   attempt_ = attempt;
   next_.reset();
   verbs::EndpointOptions options = VerbsOptions(place);
@@ -47,7 +55,12 @@ std::string VerbsPump::Offer(uint64_t attempt, const Place& place) {
 void VerbsPump::Prepare(uint64_t attempt, const std::string& peer_offer) {
   std::lock_guard renewing(renewal_mutex_);
   CheckAttempt(attempt);
-  next_->Prepare(verbs::FromHex(peer_offer));
+  try {
+    next_->Prepare(verbs::FromHex(peer_offer));
+  } catch (const std::runtime_error&) {
+    next_.reset();
+    throw;
+  }
 }
 
 void VerbsPump::Try(uint64_t attempt, double timeout_s) {
@@ -59,10 +72,18 @@ void VerbsPump::Try(uint64_t attempt, double timeout_s) {
   for (int i = 0; i < next_->queue_pairs(); ++i) good = good && next_->Mark(i, 1);
   while (good && static_cast<int>(done.size()) < next_->queue_pairs()) {
     good = next_->Poll(&done);
-    if (steady_clock::now() > until) next_->Fail(next_->Describe() + ": the peer's port does not answer");
+    if (!good || static_cast<int>(done.size()) == next_->queue_pairs()) break;
+    if (steady_clock::now() > until) {
+      next_->Fail(next_->Describe() + ": the peer's port does not answer");
+      good = false;
+    }
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  if (!good) throw std::runtime_error(next_->error());
+  if (!good) {
+    const std::string error = next_->error();
+    next_.reset();
+    throw std::runtime_error(error);
+  }
   std::lock_guard lock(mutex_);
   handover_ = Handover::kBegun;
 }
@@ -86,7 +107,8 @@ std::string VerbsPump::Switch(uint64_t attempt, const std::string& received) {
   regions_.Switch();
   tried_.clear();
   suspended_at_ = Time{};
-  stalled_since_ = steady_clock::now();
+  awaited_ = false;
+  observed_at_ = stalled_since_ = completed_at_ = switched_at_ = steady_clock::now();
   handover_ = Handover::kSwitched;
   try {
     std::string own = Renew(received);
@@ -104,15 +126,21 @@ void VerbsPump::Observe(Time now) {
   if (closed() || lost()) return;
   PumpLocked();
   if (closed() || lost()) return;
+  // The peer does not know that this end has switched: nothing comes over these ports, nor does the link's end.
+  if ((handover_ == Handover::kSwitched || !confirmed_) && now - switched_at_ > kUnconfirmed) return Lose();
+  if (completions_ != observed_ || completed_at_ == Time{}) completed_at_ = now;
   bool awaits = true;
-  if (completions_ == observed_ && !Awaits(&awaits)) PumpLocked();
-  if (completions_ != observed_ || !awaits || stalled_since_.load() == Time{}) stalled_since_ = now;
+  if (completions_ == observed_ && !Awaits(now - completed_at_ > kProbe, &awaits)) PumpLocked();
+  if (completions_ != observed_ || !awaits || !awaited_) stalled_since_ = now;
+  awaited_ = awaits;
   observed_ = completions_;
+  observed_at_ = now;
 }
 
 bool VerbsPump::IsSilent(std::chrono::milliseconds limit) const {
   const Time since = stalled_since_;
-  return since != Time{} && !lost() && steady_clock::now() - since > limit;
+  // What has come since the last look is not known, which may be long ago on a busy machine.
+  return since != Time{} && !lost() && observed_at_.load() - since > limit;
 }
 
 bool VerbsPump::IsDelivered() {
@@ -120,22 +148,22 @@ bool VerbsPump::IsDelivered() {
   return !sends() || (!lost() && !Waiting() && !MustHear());
 }
 
-void VerbsPump::Fail(const std::string& why, Ending) {
+void VerbsPump::Fail(const std::string& why, Ending ending) {
   std::lock_guard lock(mutex_);
   std::string text = (endpoint_->error().empty() ? endpoint_->Describe() : endpoint_->error()) + "; " + why;
   std::string ports;
   for (const std::string& port : tried_) ports += (ports.empty() ? "" : ", ") + port;
   if (!ports.empty()) text += "; the ports of this host that were tried: " + ports;
-  End(text, true);
+  End(text, true, ending);
 }
 
 uint32_t VerbsPump::RegisterMore(const DirectRegion& region) {
   std::lock_guard renewing(renewal_mutex_);
-  return regions_.Add(*endpoint_, next_.get(), region);
+  return regions_.Add(*endpoint_, next_, region);
 }
 
-bool VerbsSendPump::Awaits(bool* awaits) {
-  const bool good = Mark(MustHear());
+bool VerbsSendPump::Awaits(bool ask, bool* awaits) {
+  const bool good = Mark(ask || MustHear());
   *awaits = Waiting();
   return good;
 }
@@ -192,7 +220,7 @@ std::string VerbsSendPump::Renew(const std::string& received) {
   own_keys_ = regions_.keys();
   trickle_ = {};
   acked_ = 0;
-  // Where a request fails the endpoint does, and the next attempt sends it again.
+  // Where the device refuses a request the endpoint fails, and the link ends.
   for (uint32_t protocol : {0, 1}) {
     for (uint64_t position : missing[protocol]) Write(rings_[protocol], protocol, position);
   }
