@@ -2,231 +2,24 @@
 // in JAXRING_TEST_VERBS and of another one in JAXRING_TEST_VERBS_SPARE (see tests/rdma/guest/inside.sh). The traffic is
 // the same as on one cable, beside bytes that are written past the slots, and none of it may be lost, doubled or
 // damaged.
-#include <sys/socket.h>
-
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "tests/transport/rdma/traffic.h"
+#include "tests/transport/rdma/moved.h"
+#include "tests/transport/rdma/moved_traffic.h"
 
 namespace jaxring::test {
 namespace {
 
-const std::string kName = "a";
-const Paths::End kFrom{kName, true}, kTo{kName, false};
-
-verbs::EndpointOptions Device(int pair, int end) {
-  verbs::EndpointOptions options = VerbsDevices(pair == 0 ? "JAXRING_TEST_VERBS" : "JAXRING_TEST_VERBS_SPARE").at(end);
-  // As by default. A device that sends again soon fills a slow cable with that, so that nothing gets through.
-  options.timeout = verbs::EndpointOptions{}.timeout;
-  return options;
-}
-
-std::string Interface(int pair, int end) {
-  return verbs::ReadLine("/sys/class/infiniband/" + Device(pair, end).device + "/parent");
-}
-
-// A link between two engines, and what jaxring/world/failover.py does when it fails.
-class Moved {
- public:
-  explicit Moved(uint32_t seed, double link_timeout_s = 60, uint32_t slot_bytes = 4096)
-      : pair_(slot_bytes, kName, link_timeout_s), random_(seed) {
-    close(std::exchange(pair_.cut, -1));  // its end is to be seen
-  }
-
-  Pair& pair() { return pair_; }
-  int now() const { return now_; }
-  int moves() const { return moves_; }
-  // How it has failed. To be read when Heal has returned.
-  const std::string& whys() const { return whys_; }
-
-  // False if an attempt fails; sometimes it is given up on the way.
-  bool Move(int pair) {
-    std::lock_guard lock(mutex_);
-    ++attempt_;
-    try {
-      const auto from = pair_.engines[0]->paths().Link(kFrom), to = pair_.engines[1]->paths().Link(kTo);
-      const std::string offer = from->Offer(attempt_, PlaceOf(Device(pair, 0)));
-      const std::string theirs = to->Offer(attempt_, PlaceOf(Device(pair, 1)));
-      to->Prepare(attempt_, offer);
-      if (random_() % 16 == 0) return false;
-      from->Prepare(attempt_, theirs);
-      from->Try(attempt_, 1);
-      if (random_() % 16 == 0) return false;
-      const std::string received = to->Switch(attempt_, "");
-      if (random_() % 8 == 0) return false;
-      int fds[2];
-      CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) == 0);
-      to->TakeOver(attempt_, fds[1]);
-      if (random_() % 8 == 0) return close(fds[0]), false;
-      from->Switch(attempt_, received);
-      from->TakeOver(attempt_, fds[0]);
-      pair_.engines[0]->paths().Switched(kFrom, pair != 0);
-      now_ = pair;
-      ++moves_;
-      return true;
-    } catch (const std::runtime_error&) {
-      return false;
-    } catch (const std::invalid_argument&) {
-      return false;
-    }
-  }
-
-  // Has the link go on wherever it can, until the engine ends.
-  void Heal() {
-    Paths& paths = pair_.engines[0]->paths();
-    while (auto lost = paths.TakeLost(0.1)) {
-      for (const Paths::Lost& each : *lost) whys_ += each.why + "; ";
-      for (int next = 1 - now_; !lost->empty() && paths.IsLost(kFrom); next = 1 - next) {
-        if (!Move(next)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      }
-    }
-  }
-
- private:
-  Pair pair_;
-  std::mutex mutex_;
-  std::mt19937 random_;
-  uint64_t attempt_ = 0;
-  std::string whys_;
-  std::atomic<int> now_{0}, moves_{0};
-};
-
-// Messages of both rings, those of LL with bytes that are written directly, until it is stopped.
-class Traffic {
- public:
-  explicit Traffic(Moved& moved) : moved_(moved), link_(*moved.pair().send), from_(kBytes), to_(kBytes) {
-    for (Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
-      threads_.emplace_back([this, protocol] { Publish(protocol); });
-      threads_.emplace_back([this, protocol] { Take(protocol); });
-    }
-  }
-  // Returns how many messages there were.
-  uint64_t Stop() {
-    stop_ = true;
-    for (std::thread& thread : threads_) thread.join();
-    CHECK(!moved_.pair().send->end.closed && !moved_.pair().recv->end.closed);
-    return counts_[0] + counts_[1];
-  }
-
- private:
-  // Half of the pieces are of memory that is registered after the link has moved.
-  static constexpr uint64_t kRoom = 16, kMost = 3000, kBytes = 2 * kRoom * kMost;
-
-  static int Index(Protocol protocol) { return protocol == Protocol::kSimple; }
-  static uint32_t PieceBytes(uint64_t op) { return op % 5 == 0 ? 0 : static_cast<uint32_t>(op * 7919 % (kMost + 1)); }
-  uint32_t Bytes(Protocol protocol, uint64_t op) const {
-    const uint32_t most = link_.ring(protocol).memory().shape().payload_bytes;
-    return op % 7 == 0 ? most : static_cast<uint32_t>(op * 997 % (most + 1));
-  }
-
-  struct Half {
-    uint32_t key = 0, to_key = 0;
-    bool known = false;
-  };
-  // Which half of the memory a message's piece is in, registered when it is first used.
-  size_t HalfOf(uint64_t op) {
-    const size_t half = moved_.moves() > 0 ? op % 2 : 0;
-    Half& known = halves_[half];
-    if (!known.known) {
-      const size_t at = half * kBytes / 2;
-      known.key = moved_.pair().send->direct.lock()->Register({from_.data() + at, kBytes / 2});
-      known.to_key = moved_.pair().recv->direct.lock()->Register({to_.data() + at, kBytes / 2});
-      known.known = true;
-    }
-    return half;
-  }
-
-  void Publish(Protocol protocol) {
-    uint64_t op = 0;
-    for (; !stop_; ++op) {
-      if (protocol == Protocol::kLL) {
-        PublishPiece(op);
-      } else {
-        Send(link_, protocol, op, Bytes(protocol, op));
-      }
-      // What is sent one by one is not behind anything.
-      if (op % 64 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(op % 20));
-    }
-    counts_[Index(protocol)] = op;
-    done_[Index(protocol)] = true;
-  }
-
-  void PublishPiece(uint64_t op) {
-    CHECK(Within(100, [&] { return read_ + kRoom > op; }));
-    const size_t half = HalfOf(op);
-    const size_t at = half * kBytes / 2 + op % kRoom * kMost;
-    Fill(from_.data() + at, op, PieceBytes(op));
-    half_of_[op % kRoom] = half;
-    uint64_t position;
-    RingSender& ring = link_.ll;
-    CHECK(Within(100, [&] { return ring.Reserve(&position); }));
-    const Half& keys = halves_[half];
-    moved_.pair().send->direct.lock()->Attach(position, {from_.data() + at, keys.key, keys.to_key,
-                                                         reinterpret_cast<uint64_t>(to_.data() + at), PieceBytes(op)});
-    Fill(ring.payload(position), op, Bytes(Protocol::kLL, op));
-    ring.Publish(position, {op, 1, 2, 3, 4}, {Bytes(Protocol::kLL, op), 77});
-  }
-
-  void Take(Protocol protocol) {
-    const int index = Index(protocol);
-    RecvLink& link = *moved_.pair().recv;
-    for (uint64_t op = 0; !done_[index] || op < counts_[index]; ++op) {
-      // The last message may be the one before: then none comes.
-      if (!Within(100, [&] { return Has(link, protocol, op) || (done_[index] && op >= counts_[index]); })) {
-        Fault("no message " + std::to_string(op), link.ring(protocol).memory(), op, link.end);
-      }
-      if (done_[index] && op >= counts_[index]) break;
-      Receive(link, protocol, op, Bytes(protocol, op));
-      if (protocol != Protocol::kLL) continue;
-      char* const piece = to_.data() + half_of_[op % kRoom] * kBytes / 2 + op % kRoom * kMost;
-      CheckPayload(link, link.ll.memory(), op, op, piece, PieceBytes(op));
-      CHECK(std::all_of(piece + PieceBytes(op), piece + kMost, [](char c) { return c == 0; }));
-      std::memset(piece, 0, kMost);
-      read_ = op + 1;
-    }
-    // A message more would be one that has come twice.
-    CHECK(!Has(link, protocol, counts_[index]));
-  }
-
-  static bool Has(RecvLink& link, Protocol protocol, uint64_t op) {
-    const RingMemory& ring = link.ring(protocol).memory();
-    for (uint32_t slot = 0; slot < ring.shape().slots; ++slot) {
-      if (ring.header(slot).flag.load(std::memory_order_acquire) == op + 1) return true;
-    }
-    return false;
-  }
-
-  Moved& moved_;
-  SendLink& link_;
-  std::vector<char> from_, to_;
-  std::array<Half, 2> halves_;
-  std::array<std::atomic<size_t>, kRoom> half_of_{};
-  std::atomic<uint64_t> read_{0};
-  std::atomic<bool> stop_{false};
-  std::array<std::atomic<bool>, 2> done_{};
-  std::array<std::atomic<uint64_t>, 2> counts_{};
-  std::vector<std::thread> threads_;
-};
-
 void Sleep(uint32_t ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-
-void WaitUntilActive(int pair) {
-  for (int end : {0, 1}) {
-    const std::string state = "/sys/class/infiniband/" + Device(pair, end).device + "/ports/1/state";
-    CHECK(Within(60, [&] { return verbs::ReadLine(state) == "4: ACTIVE"; }));
-  }
-}
 
 // From one cable to the other under load, while both work.
 void CheckMoves(uint32_t seed, int times) {
@@ -278,9 +71,11 @@ void CheckFailures(uint32_t seed, int times) {
     Sleep(random() % 500);
     const auto begin = Clock::now();
     Shell(For(failure.begin, interface));
+    const auto failed = Clock::now();
     if (!Within(60, [&] { return moved.moves() > before; })) Fail(__FILE__, __LINE__, failure.name);
-    std::cout << "  " << failure.name << ", " << interface << ": "
-              << std::chrono::duration<double>(Clock::now() - begin).count() << " s" << std::endl;
+    using Seconds = std::chrono::duration<double>;
+    std::cout << "  " << failure.name << ", " << interface << ": moved " << Seconds(Clock::now() - failed).count()
+              << " s after the commands, which took " << Seconds(failed - begin).count() << " s" << std::endl;
     Shell(For(failure.end, interface));
     WaitUntilActive(pair);
   }
@@ -360,6 +155,19 @@ void CheckAllDown() {
     CHECK(reason.find(part) != std::string::npos);
   }
   CHECK(moved.pair().recv->end.reason.starts_with("it gave up: "));
+  CHECK(moved.pair().send->end.ending == Ending::kUnreachable);
+  moved.pair().engines[0]->paths().Close();
+  healing.join();
+}
+
+// A cable that fails while there is nothing to send is left, too.
+void CheckIdle() {
+  Moved moved(1);
+  std::thread healing([&] { moved.Heal(); });
+  Shell("tc qdisc add dev " + Interface(0, 1) + " root netem loss 100%");
+  CHECK(Within(20, [&] { return moved.moves() > 0; }));
+  Shell("tc qdisc delete dev " + Interface(0, 1) + " root");
+  CHECK(!moved.pair().send->end.closed && !moved.pair().recv->end.closed);
   moved.pair().engines[0]->paths().Close();
   healing.join();
 }
@@ -367,10 +175,11 @@ void CheckAllDown() {
 }  // namespace
 }  // namespace jaxring::test
 
-// verbs_moves SEED TIMES
+// verbs_moves SEED TIMES [CHECK]: all checks, or one. With seed 0 no attempt to move is given up on its way, so that
+// the times are those of the failures alone.
 int main(int argc, char** argv) {
   using namespace jaxring::test;
-  CHECK_EQ(argc, 3);
+  CHECK(argc == 3 || argc == 4);
   const uint32_t seed = static_cast<uint32_t>(std::atoi(argv[1]));
   const int times = std::atoi(argv[2]);
   std::cout << "seed " << seed << std::endl;
@@ -380,8 +189,10 @@ int main(int argc, char** argv) {
       {"trickle", CheckTrickle},
       {"refused", CheckRefused},
       {"all down", CheckAllDown},
+      {"idle", CheckIdle},
   };
   for (const auto& [name, check] : checks) {
+    if (argc == 4 && name != argv[3]) continue;
     const auto begin = Clock::now();
     check();
     std::cout << name << ": " << std::chrono::duration<double>(Clock::now() - begin).count() << " s" << std::endl;
