@@ -53,7 +53,7 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs site-pictures cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
+.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs site-pictures site-search cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -214,6 +214,9 @@ docs: $(ENVIRONMENT) ## the documentation as a site, in build/site; a warning is
 
 site-pictures: docs ## docs/screenshots/site-*.png: the site in headless Chromium, and whether its pages fit (needs chromium)
 	@python tools/site_pictures.py
+
+site-search: docs ## whether the site's search box finds the page that answers a question first (needs chromium)
+	@python -m tools.site_search
 
 coverage: ## lines that the Python tests (not the slow ones) and the native tests execute; needs Python 3.12 or later
 	@$(MAKE) pytest COVERAGE=ON PYTEST_ARGS='-m "not slow" $(PYTEST_ARGS)'

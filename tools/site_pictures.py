@@ -32,7 +32,7 @@ SITE = ROOT / "build" / "site"
 PICTURES = ROOT / "docs" / "screenshots"
 WIDTHS, HEIGHT = (400, 1400), 900
 PICTURED = "index.html"
-_LIMIT = 120.0  # seconds that the browser may take
+LIMIT = 120.0  # seconds that the browser may take
 # Each page in turn in a frame of that width; what is told in the end is the width that its text would need.
 _LOOK = """<!doctype html><title>looking</title>
 <iframe id="frame" width="{width}" height="{height}"></iframe><pre></pre>
@@ -54,31 +54,39 @@ next();
 </script>"""
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves the site, and /look/WIDTH, the page that measures all others."""
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves the site, and pages that are made for the browser to look at it."""
+
+    def made(self) -> str | None:
+        """The page of ``self.path``; None: a file of the site. /look/WIDTH is the page that measures all others."""
+        asked = re.fullmatch(r"/look/(\d+)", self.path)
+        if asked is None:
+            return None
+        pages = sorted(str(page.relative_to(SITE)) for page in SITE.rglob("*.html"))
+        return _LOOK.format(width=asked[1], height=HEIGHT, pages=json.dumps(pages))
 
     def do_GET(self) -> None:
         """Answers a request."""
-        asked = re.fullmatch(r"/look/(\d+)", self.path)
-        if asked is None:
+        made = self.made()
+        if made is None:
             super().do_GET()
             return
-        pages = sorted(str(page.relative_to(SITE)) for page in SITE.rglob("*.html"))
-        body = _LOOK.format(width=asked[1], height=HEIGHT, pages=json.dumps(pages)).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        body = made.encode()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the browser ends when it has printed
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         """Says nothing of a request."""
 
 
 @contextlib.contextmanager
-def served() -> Iterator[str]:
+def served(kind: type[Handler] = Handler) -> Iterator[str]:
     """The address of the site, on a port of the loopback interface, as long as the context lasts."""
-    handler = functools.partial(_Handler, directory=str(SITE))
+    handler = functools.partial(kind, directory=str(SITE))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -89,13 +97,32 @@ def served() -> Iterator[str]:
             thread.join()
 
 
-def browse(chromium: str, address: str, *options: str) -> str:
-    """What Chromium prints of the page. CalledProcessError or TimeoutExpired of subprocess where it fails."""
+def browse(chromium: str, address: str, *options: str, virtual: bool = True) -> str:
+    """What Chromium prints of the page. CalledProcessError or TimeoutExpired of subprocess where it fails.
+
+    In virtual time what a page does by itself is awaited, but nothing that it has a worker do.
+    """
     with tempfile.TemporaryDirectory() as profile:
         command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        command += [f"--user-data-dir={profile}", "--virtual-time-budget=60000", *options, address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=True)
+        command += [
+            f"--user-data-dir={profile}",
+            *(["--virtual-time-budget=60000"] if virtual else []),
+            *options,
+            address,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True)
     return done.stdout
+
+
+def browser() -> str | None:
+    """The path of Chromium; None, and a word on stderr, where it or the site is missing."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        print("Neither chromium nor google-chrome is here. Debian: apt install chromium.", file=sys.stderr)
+    elif not (SITE / PICTURED).exists():
+        print(f"There is no {SITE.relative_to(ROOT)}: make docs", file=sys.stderr)
+        return None
+    return chromium
 
 
 def widths(chromium: str, address: str, width: int) -> dict[str, int]:
@@ -113,12 +140,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write no pictures")
     args = parser.parse_args(arguments)
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    chromium = browser()
     if chromium is None:
-        print("Neither chromium nor google-chrome is here. Debian: apt install chromium.", file=sys.stderr)
-        return 2
-    if not (SITE / PICTURED).exists():
-        print(f"There is no {SITE.relative_to(ROOT)}: make docs", file=sys.stderr)
         return 2
     wide = 0
     with served() as address:
