@@ -18,6 +18,7 @@ DEMO_ARGS ?=
 RDMA_ARGS ?=
 JOBS ?= 2
 PYTHONS ?= $(PYTHON)
+IMAGES ?= cpu cuda
 FUZZ_SECONDS ?= 600
 UNITY ?= ON
 COVERAGE ?= OFF
@@ -53,7 +54,7 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs site-pictures site-search cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
+.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs site-pictures site-search images cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -259,6 +260,10 @@ package-installed: $(ENVIRONMENT)
 	$(SAY) "package: installed"
 	@tests/package/clean.sh build/package $(PYTHONS)
 	@tests/package/in_checkout.sh build/package
+
+images: ## the images of examples/clusters, and a job in each (IMAGES=cpu: that one; needs docker, podman or buildah)
+	$(SAY) "images: $(IMAGES)"
+	@tools/images.sh $(IMAGES)
 
 clean: ## remove environments, builds and outputs
 	rm -rf .venv* build dist out .mypy_cache .pytest_cache .ruff_cache jaxring/_native.pyi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -95,7 +96,10 @@ def test_the_command_is_one(name):
 def test_an_image_s_steps_can_be_read(name):
     lines = re.sub(r"^#.*\n", "", (FOLDER / name).read_text(), flags=re.M).replace("\\\n", " ").splitlines()
     steps = [line.partition(" ")[::2] for line in lines if line.strip()]
-    assert steps[0][0] == "FROM"
+    # Images to begin from can be given in place of the public ones, as by a mirror's address.
+    given = [rest.partition("=")[0] for _, rest in itertools.takewhile(lambda step: step[0] == "ARG", steps)]
+    bases = [rest.partition(" ")[0].removeprefix("$") for instruction, rest in steps if instruction == "FROM"]
+    assert sorted(set(bases)) == sorted(given)
     for instruction, rest in steps:
         assert instruction in ("FROM", "ARG", "RUN", "COPY", "ENV", "WORKDIR", "CMD")
         if instruction == "RUN":
