@@ -8,6 +8,7 @@
 #   COVERAGE  ON: `make pytest` and `make asan` count executed lines, for `make coverage-report` (OFF)
 #   UNITY   OFF: compile every source by itself, for work on the C++ code (ON)
 #   PYTHONS  the Pythons for which wheels and package-test make and install wheels (PYTHON)
+#   CUDA_ARCHITECTURES  of package-cuda: all, or a list such as 80;90 (all)
 #   CUDA    ON: build _native_cuda too (needs nvcc; minutes), for this machine's GPUs; AUTO: where there are some
 PYTHON ?= python3
 VENV ?= .venv
@@ -18,6 +19,7 @@ DEMO_ARGS ?=
 RDMA_ARGS ?=
 JOBS ?= 2
 PYTHONS ?= $(PYTHON)
+CUDA_ARCHITECTURES ?= all
 IMAGES ?= cpu cuda
 FUZZ_SECONDS ?= 600
 UNITY ?= ON
@@ -54,7 +56,7 @@ export TEST_SCHEDULES := $(abspath $(SCHEDULES))
 NOT_EMULATED := '^(cuda_[^h].*|failure_matrix_test)$$'
 SAY = @printf '\n\033[1m== %s\033[0m\n'
 
-.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs site-pictures site-search images cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
+.PHONY: help demo fuzz test test-all checked-and-built native-build test-rdma test-aarch64 gpu-programs lint tidy format types pytest pytest-versions newest native-test counts tsan asan ubsan coverage coverage-report docs site-pictures site-search images package-cuda cuda cuda-all test-ptx test-ptx-all wheels package-test package-wheels package-installed module aarch64-build tsan-build asan-build ubsan-build fuzz-build test-ray clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -260,6 +262,14 @@ package-installed: $(ENVIRONMENT)
 	$(SAY) "package: installed"
 	@tests/package/clean.sh build/package $(PYTHONS)
 	@tests/package/in_checkout.sh build/package
+
+package-cuda: $(ENVIRONMENT) ## make a wheel with both engines by nvcc, check it, install it, use it without a GPU (many minutes)
+	$(SAY) "package: wheels with the CUDA engine for $(CUDA_ARCHITECTURES)"
+	@rm -rf build/package-cuda
+	@JAXRING_CUDA=ON JAXRING_CUDA_ARCHITECTURES="$(CUDA_ARCHITECTURES)" tools/wheels.sh build/package-cuda/dist $(PYTHONS)
+	@tests/package/clean.sh build/package-cuda $(PYTHONS)
+	@build/package-cuda/venv/bin/jaxring --version | grep 'and CUDA engine'
+	@build/package-cuda/venv/bin/python -c 'import jaxring._native_cuda; print("the CUDA engine imports")'
 
 images: ## the images of examples/clusters, and a job in each (IMAGES=cpu: that one; needs docker, podman or buildah)
 	$(SAY) "images: $(IMAGES)"
