@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, module_name in COMMANDS.items():
         module = importlib.import_module(module_name)
         subparser = subparsers.add_parser(name, help=module.HELP, description=module.__doc__)
-        subparser.formatter_class = argparse.RawDescriptionHelpFormatter
+        subparser.formatter_class = terminal.Help
         module.add_arguments(subparser)
         subparser.set_defaults(run=module.run)
     return parser
@@ -85,7 +85,7 @@ class _Version(argparse.Action):
         versions = [f"{name} {importlib.metadata.version(name)}" for name in ("jaxring", "jax", "jaxlib")]
         built = importlib.util.find_spec("jaxring._native_cuda") is not None
         engines = f"CPU engine, {'and' if built else 'no'} CUDA engine"
-        print(f"{', '.join(versions)}, Python {platform.python_version()}; {engines}")
+        print(terminal.wrapped(f"{', '.join(versions)}, Python {platform.python_version()}; {engines}"))
         parser.exit(0)
 
 

@@ -17,7 +17,9 @@ import json
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+from jaxring.bench.table import width_of
 from jaxring.cli import arguments as types
+from jaxring.cli import terminal
 from jaxring.errors import JaxringError
 from jaxring.plan import cost, protocols, tuner
 from jaxring.plan.algorithms import ALGORITHMS, build
@@ -137,12 +139,13 @@ def run(arguments: argparse.Namespace) -> int:
             perm=perm if COLLECTIVES[arguments.collective].pairs else (),
         )
     )
-    print(
-        f"{arguments.collective} of {shown(arguments.nbytes)} {arguments.dtype}, {len(placement)} ranks in {processes} "
-        f"process(es) on {arguments.hosts} host(s)\n"
-        f"takes {choice.algorithm} by {choice.protocol}, {choice.channels} channel(s): {choice.reason}.\n"
-        f"times in us, by profile {prices.kind}; the speed of light is {choice.light:.4g}:"
-    )
+    ranks = f"{len(placement)} ranks in {processes} process(es) on {arguments.hosts} host(s)"
+    for line in (
+        f"{arguments.collective} of {shown(arguments.nbytes)} {arguments.dtype}, {ranks}",
+        f"takes {choice.algorithm} by {choice.protocol}, {choice.channels} channel(s): {choice.reason}.",
+        f"times in us, by profile {prices.kind}; the speed of light is {choice.light:.4g}:",
+    ):
+        print(terminal.wrapped(line))
     width = max(len("candidate"), *(len(name) for name, _ in choice.candidates))
     print(f"  {'candidate':<{width}}  {'predicted':>10}  {'measured':>10}  {'light':>6}  limited by")
     for name, us in choice.candidates:
@@ -152,8 +155,8 @@ def run(arguments: argparse.Namespace) -> int:
         limit = detail.predicted.limit
         print(f"  {name:<{width}}  {detail.predicted.us:>10.4g}  {measured:>10}  {share:>6}  {limit}")
     if arguments.hosts > 1 and ALGORITHMS[choice.algorithm].ordered:
-        print(f"rings visit hosts in {_order()}")
+        print(terminal.wrapped(f"rings visit hosts in {_order()}"))
     if arguments.schedule:
         verify(schedule)
-        print(f"\n{show(schedule)}")
+        print(f"\n{show(schedule, width_of())}")
     return 0

@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
         "played",
         "took s",
     )
-    out.print(tables.table(title, columns, [_row(each) for each in runs]))
+    out.print(tables.table(title, columns, [_row(each) for each in runs], spare=("took s", "played", "messages")))
     _print_path(out, runs[-1])
     return 0
 

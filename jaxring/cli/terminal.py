@@ -1,11 +1,20 @@
-"""The command's standard streams: terminals of any encoding, and readers that close the pipe."""
+"""The command's standard streams: terminals of any encoding and width, and readers that close the pipe."""
 
 from __future__ import annotations
 
+import argparse
 import codecs
 import io
 import os
+import re
 import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+from jaxring.bench.table import width_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Of one character each, so that columns stay aligned.
 _PLAIN = {"→": ">", "·": ";", "…": "~", "°": "'"}
@@ -31,3 +40,40 @@ def drop_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+def wrapped(text: str, indent: str = "  ") -> str:
+    """A sentence in lines that fit stdout's terminal, all but the first indented; as it is where stdout is none."""
+    width = width_of()
+    return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False) if width else text
+
+
+class Help(argparse.HelpFormatter):
+    """Help whose description is a module's docstring: its paragraphs fit the terminal, and examples stay lines."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = re.split(r"\n\n+", text.strip("\n"))
+        return "\n\n".join("\n".join(_fitting(paragraph, width, indent)) for paragraph in paragraphs)
+
+
+def _fitting(paragraph: str, width: int, indent: str) -> Iterator[str]:
+    if not paragraph.startswith(" "):
+        # What stands in backquotes is a command or a call, which is not divided.
+        whole = re.sub(r"`[^`]*`", lambda quoted: quoted[0].replace(" ", "\0"), paragraph)
+        for line in textwrap.wrap(whole, width - len(indent), break_on_hyphens=False):
+            yield indent + line.replace("\0", " ")
+        return
+    below = f"{indent}{'':12}"
+    for line in paragraph.split("\n"):
+        if len(indent + line) <= width:
+            yield indent + line
+            continue
+        example, _, comment = line.lstrip().partition("  ")
+        first = f"{indent}{'':4}"
+        # A command of several lines, as a shell takes it.
+        parts = textwrap.TextWrapper(width - 2, first, below, break_on_hyphens=False, break_long_words=False).wrap(
+            example
+        )
+        yield from (f"{part} \\" for part in parts[:-1])
+        yield parts[-1]
+        yield from textwrap.wrap(comment.lstrip(), width, initial_indent=below, subsequent_indent=below)

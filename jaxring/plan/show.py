@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
+from typing import TYPE_CHECKING
+
 from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Lane, Peer, Schedule, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_RANKS = 8  # columns; larger schedules are shown by their first ranks and the last one
 MAX_STEPS = 40  # rows per lane
 MAX_LANES = 8
+_GAP = "  "
 _COUNTED_RANKS = 64  # with more ranks the header has only rank 0's counts
 
 _NAMES = {Buffer.INPUT: "in", Buffer.OUTPUT: "out", Buffer.SCRATCH: "tmp"}
@@ -90,12 +97,16 @@ def header(schedule: Schedule) -> str:
     )
 
 
-def show(schedule: Schedule) -> str:
-    """One tile's steps on all ranks. Large schedules are cut at MAX_RANKS, MAX_STEPS and MAX_LANES."""
+def show(schedule: Schedule, width: int = 0) -> str:
+    """One tile's steps on all ranks. Large schedules are cut at MAX_RANKS, MAX_STEPS and MAX_LANES.
+
+    Lines have at most ``width`` characters, where one rank's steps take no more: ranks that do not fit beside the
+    others follow below them. 0: all stand beside each other.
+    """
     n = schedule.spec.nranks
     ranks = list(range(n)) if n <= MAX_RANKS else [*range(MAX_RANKS - 2), n - 1]
     programs = [schedule.lanes(rank) for rank in ranks]
-    lines = [header(schedule)]
+    lines = textwrap.wrap(header(schedule), width) if width else [header(schedule)]
     for index in range(min(schedule.nlanes, MAX_LANES)):
         depth = max(len(program[index]) for program in programs)
         shown = min(depth, MAX_STEPS)
@@ -105,12 +116,35 @@ def show(schedule: Schedule) -> str:
             columns.append([f"rank {rank}", *cells, *[""] * (shown - len(cells))])
         if n > MAX_RANKS:
             columns.insert(-1, ["…"] * (shown + 1))
-        widths = [max(map(len, column)) for column in columns]
         lines += ["", f"lane {index}"]
-        for row in zip(*columns, strict=True):
-            lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        lines += "\n\n".join(map(_aligned, _blocks(columns, width))).split("\n")
         if depth > shown:
             lines.append(f"… and {depth - shown} more steps")
     if schedule.nlanes > MAX_LANES:
         lines += ["", f"… and {schedule.nlanes - MAX_LANES} more lanes"]
     return "\n".join(lines)
+
+
+def _width(column: list[str]) -> int:
+    return max(map(len, column))
+
+
+def _blocks(columns: list[list[str]], width: int) -> Iterator[list[list[str]]]:
+    """The columns in parts that fit, each with the first one, which names the rows."""
+    first, block, used = columns[0], [columns[0]], _width(columns[0])
+    for column in columns[1:]:
+        needs = len(_GAP) + _width(column)
+        if width and len(block) > 1 and used + needs > width:
+            yield block
+            block, used = [first], _width(first)
+        block.append(column)
+        used += needs
+    yield block
+
+
+def _aligned(columns: list[list[str]]) -> str:
+    widths = [*map(_width, columns)]
+    return "\n".join(
+        _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in zip(*columns, strict=True)
+    )
