@@ -192,7 +192,7 @@ void Engine::SendHeartbeats(Clock::time_point now) {
     const auto sent = Clock::now();
     alive.times = {Nanoseconds(sent), peer.their_sent_ns,
                    peer.their_sent_ns == 0 ? 0 : Nanoseconds(sent - peer.said_at)};
-    peer.Send(EncodeFrame(alive), true);
+    peer.SendHeartbeat(EncodeFrame(alive));
   }
 }
 

@@ -47,6 +47,7 @@ void Engine::AddControl(int process, std::unique_ptr<Stream> stream, const std::
     Peer& peer = peers_[process];
     peer.heard_at = Clock::now();
     peer.controls.push_back(link);
+    if (dialled) peer.dialled = link;
   }
   poller_->Add(fd, EPOLLIN | EPOLLRDHUP, link);
   {

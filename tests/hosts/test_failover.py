@@ -64,13 +64,27 @@ def test_a_link_that_fails_and_comes_back_is_logged_and_no_call_fails(tmp_path, 
             assert "right " in result.out, str(job)
 
 
+def test_a_link_that_comes_back_when_its_time_is_nearly_over(tmp_path):
+    """The kernels of this host and the other one do not find that at the same time."""
+    with hosts(2, networks=3) as made, Job(tmp_path) as job:
+        start(made, job, tmp_path, CROSSED="2", JAXRING_DEBUG="INFO")
+        made.sever(1, DATA[0])  # which carries the control connections
+        time.sleep(8)  # of the ten seconds of JAXRING_LINK_TIMEOUT
+        made.rejoin(1, DATA[0])
+        time.sleep(5)  # by then the one that has accepted a connection would have given it up
+        (tmp_path / "stop").touch()
+        for result in job.wait():
+            assert result.code == 0, str(job)
+            assert "right " in result.out, str(job)
+
+
 def test_a_link_that_fails_while_its_connections_are_idle(tmp_path):
     """What is sent after the pause is not late before it was sent."""
     limit_s = 3
     with hosts(2, networks=3) as made, Job(tmp_path) as job:
         start(made, job, tmp_path, PAUSES="0.5", JAXRING_LINK_TIMEOUT=str(limit_s))
         time.sleep(limit_s + 0.5)  # no data connection has had an acknowledgement for that time
-        made.sever(1, DATA[1])  # the other one carries the control connections, which are never idle
+        made.sever(1, DATA[1])  # the other one carries the control connections, which have heartbeats
         (tmp_path / "stop").touch()
         for result in job.wait():
             assert result.code == 0, str(result)

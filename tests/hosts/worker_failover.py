@@ -1,7 +1,8 @@
 """A process of a job that adds until the test says stop, while it cuts links; each sum is compared to the bit.
 
 With WAITS=P process P waits in rebuild() meanwhile, until the test says stop and the others call it, too. With PAUSES=S
-the processes add once, and again when the test says stop, and dialling takes S seconds more.
+the processes add once, and again when the test says stop, and dialling takes S seconds more. With CROSSED=S a control
+connection is used by the process that has accepted it S seconds before it is used by the one that has dialled it.
 
 The log goes to stdout, so that the test can wait for its lines.
 """
@@ -18,7 +19,7 @@ import jax
 import numpy as np
 
 import jaxring
-from jaxring.world import World
+from jaxring.world import World, links
 from tests.stress.stress_ranks import AXIS, check, over, put, rows, same, start
 
 FOLDER = pathlib.Path(os.environ["FOLDER"])
@@ -35,6 +36,15 @@ def main() -> None:
         for name, call in calls.items():
             check(call(put(mesh, a)), same(a.sum(0), mesh.size), (name, number))
 
+    if "CROSSED" in os.environ:
+        ask = links.ask
+
+        def late(sock, session, request, *arguments):
+            answer = ask(sock, session, request, *arguments)
+            time.sleep(float(os.environ["CROSSED"]) * (request["transport"] == "control"))
+            return answer
+
+        links.ask = late
     if "PAUSES" in os.environ:
         dial = World._dial_again
         World._dial_again = lambda *arguments: time.sleep(float(os.environ["PAUSES"])) or dial(*arguments)

@@ -43,6 +43,7 @@ struct Crash {
 struct ConnectedPeer {
   using Time = std::chrono::steady_clock::time_point;
   std::vector<std::shared_ptr<ControlLink>> controls;  // each side dials one
+  std::shared_ptr<ControlLink> dialled;                // the one of these that this process has dialled
   Time heard_at;                                       // the arrival of the last frame
   Time heartbeat_sent_at;                              // the last heartbeat to it
   Time said_at;                                        // the arrival of the last heartbeat
@@ -59,9 +60,17 @@ struct ConnectedPeer {
   std::string Farewell() const { return how.empty() ? "it has gone on to another epoch of the job" : how; }
   std::vector<std::string> unsent;  // encoded control messages that wait for a connection
   // Uses the first connection that has not ended.
-  void Send(const std::string& frame, bool dispensable = false) {
+  void Send(const std::string& frame) {
     for (auto& control : controls) {
-      if (control->Send(frame, dispensable)) return;
+      if (control->Send(frame)) return;
+    }
+  }
+  // Uses the connection that this process has dialled, if there is one. Only the end that has dialled sees that a path
+  // fails, and only where it sends something (network/paths.h).
+  void SendHeartbeat(const std::string& frame) {
+    if (dialled && dialled->Send(frame, true)) return;
+    for (auto& control : controls) {
+      if (control->Send(frame, true)) return;
     }
   }
 };

@@ -1,10 +1,14 @@
 // What heartbeats say: how clocks differ, and who launched what when.
+#include <poll.h>
 #include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -112,6 +116,32 @@ CASE("the error of a clock grows until there is a better comparison") {
   CHECK_EQ(clock.At(11 * kSecond).error_ns, 1020001);
   clock.Compare(Echo(11 * kSecond, 2000000), 11 * kSecond);
   CHECK_EQ(clock.At(11 * kSecond).error_ns, 1000001);
+}
+
+// A dialled connection's path is watched at the end that has dialled, by what is sent there.
+CASE("heartbeats go on the connection that this process has dialled") {
+  for (const bool first : {false, true}) {
+    Job job(1, Wire::kShared);
+    int dialled[2], accepted[2];
+    for (int* ends : {dialled, accepted}) CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+    for (const bool now : {first, !first}) {
+      job.engine(0).AddControl(1, std::make_unique<Stream>((now ? dialled : accepted)[0]), "", now);
+    }
+    pollfd waits{dialled[1], POLLIN, 0};
+    CHECK(poll(&waits, 1, 60'000) == 1);
+    const Stream kept(dialled[1]);
+    close(accepted[1]);
+  }
+}
+
+CASE("a process that has dialled no connection sends heartbeats on the one that it has accepted") {
+  Job job(1, Wire::kShared);
+  int ends[2];
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  job.engine(0).AddControl(1, std::make_unique<Stream>(ends[0]));
+  pollfd waits{ends[1], POLLIN, 0};
+  CHECK(poll(&waits, 1, 60'000) == 1);
+  close(ends[1]);
 }
 
 CASE("times that no heartbeat has") {
