@@ -72,8 +72,8 @@ void Paths::Switched(const End& end, bool detour) {
 }
 
 void Paths::Works(Entry& entry, bool detour) {
-  entry.told = false;
-  entry.told_at = {};
+  entry.reconnecting = false;
+  entry.reported_at = {};
   entry.detour = detour;
 }
 
@@ -94,7 +94,7 @@ void Paths::Suspend(const End& end, uint64_t attempt) {
   std::lock_guard lock(mutex_);
   Entry& entry = At(end);
   entry.stream->Suspend(attempt);
-  entry.told = true;
+  entry.reconnecting = true;
 }
 
 uint64_t Paths::Drain(const End& end, uint64_t attempt) {
@@ -114,7 +114,7 @@ bool Paths::IsLost(const End& end) const {
   const auto it = entries_.find(end);
   if (it == entries_.end()) return false;
   const std::shared_ptr<Movable> connection = Connection(it->second);
-  return connection && !connection->over() && it->second.told;
+  return connection && !connection->over() && it->second.reconnecting;
 }
 
 bool Paths::Lives(const End& end) const {
@@ -173,18 +173,21 @@ std::string Paths::Check(const End& end, Entry& entry, Movable& connection, Time
   const auto since = connection.suspended_at();
   const bool lost = since != Time{};
   // The other end goes on trying where an attempt has begun, also one that has failed there alone.
-  const bool tries = end.dialled || entry.told || connection.PeerKnows();
-  const std::chrono::duration<double> limit = tries ? limit_ : kGrace;
-  // The kernel may give up only after this has been told of, and that is when the time began.
-  const auto began = entry.told_at != Time{} ? std::min(since, entry.told_at) : since;
-  if ((lost && now - began > limit) || (entry.told && connection.IsSilent(std::chrono::ceil<milliseconds>(limit_)))) {
+  const bool tries = end.dialled || entry.reconnecting || connection.PeerKnows();
+  // The kernel may give up only after this has been reported, and that is when the time began.
+  const auto began = entry.reported_at != Time{} ? std::min(since, entry.reported_at) : since;
+  if (lost && !tries && now - began > kGrace) {
+    return "the connection with it broke, and it has made no other one within " + Seconds(kGrace);
+  }
+  if ((lost && tries && now - began > limit_) ||
+      (entry.reconnecting && connection.IsSilent(std::chrono::ceil<milliseconds>(limit_)))) {
     return "no path to its host has answered for " + Seconds(limit_);
   }
-  if (!lost && entry.told && now - entry.told_at > kHealed && !connection.IsSilent(kSilent)) {
-    entry.told = false;
-    entry.told_at = {};
+  if (!lost && entry.reconnecting && now - entry.reported_at > kHealed && !connection.IsSilent(kSilent)) {
+    entry.reconnecting = false;
+    entry.reported_at = {};
   }
-  if (!end.dialled || entry.told) return "";
+  if (!end.dialled || entry.reconnecting) return "";
   if (lost) {
     lost_.push_back({end.name, "cannot be reached"});
   } else if (connection.IsSilent(kSilent)) {
@@ -194,8 +197,8 @@ std::string Paths::Check(const End& end, Entry& entry, Movable& connection, Time
   } else {
     return "";
   }
-  entry.told = true;
-  entry.told_at = now;
+  entry.reconnecting = true;
+  entry.reported_at = now;
   news_.notify_all();
   return "";
 }
@@ -218,7 +221,7 @@ bool Paths::Settled() const {
   return std::all_of(entries_.begin(), entries_.end(), [](const auto& item) {
     const auto& [end, entry] = item;
     const std::shared_ptr<Movable> connection = Connection(entry);
-    return !connection || connection->over() || ((!end.dialled || !entry.told) && connection->IsDelivered());
+    return !connection || connection->over() || ((!end.dialled || !entry.reconnecting) && connection->IsDelivered());
   });
 }
 
@@ -230,7 +233,7 @@ std::pair<int, int> Paths::Count() const {
     const std::shared_ptr<Movable> connection = Connection(entry);
     if (!connection || connection->over()) continue;
     ++count.first;
-    count.second += entry.detour || entry.told;
+    count.second += entry.detour || entry.reconnecting;
   }
   return count;
 }

@@ -57,7 +57,7 @@ class Paths {
   uint64_t Drain(const End& end, uint64_t attempt);
   // `detour`: the path is not the one that was chosen at first.
   void Resume(const End& end, uint64_t attempt, std::unique_ptr<Stream> next, uint64_t received, bool detour);
-  // Whether the connection has been told of as failed, and does not work again.
+  // Whether the connection has failed, as TakeLost says, and does not work again.
   bool IsLost(const End& end) const;
   // Whether there is such a connection, and it has not ended.
   bool Lives(const End& end) const;
@@ -77,8 +77,9 @@ class Paths {
     ResumableStream* stream = nullptr;  // removes the entry when it is destroyed; null while it is made
     std::weak_ptr<MovableLink> link;    // instead of a stream
     bool of_link = false;
-    bool told = false;  // its failure has been told, or an attempt has begun
-    Time told_at{};
+    // Its failure has been reported by TakeLost, or the other end has begun an attempt.
+    bool reconnecting = false;
+    Time reported_at{};
     bool detour = false;
   };
   Entry& At(const End& end);

@@ -20,6 +20,7 @@ using std::chrono::milliseconds;
 
 constexpr const char* kSilence = "has acknowledged nothing for 0.3 s";
 constexpr const char* kTrickle = "takes less than a twentieth of what it took before";
+constexpr const char* kNoOther = "the connection with it broke, and it has made no other one within 2 s";
 constexpr const char* kGivenUp = "no path to its host has answered for 10 s";
 
 std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>> Connection() {
@@ -97,6 +98,21 @@ CASE("what is acknowledged now and then, or was not sent again, is not silent") 
   watched.state = {true, true, milliseconds(300), 0, 0, 0, 100};
   CHECK_EQ(watched.At(1150), std::string());
   CHECK_EQ(watched.At(1450), kSilence);
+}
+
+CASE("one whose peer has had no room for long is silent when it does not answer whether it has room again") {
+  Watched watched(true);
+  watched.state = {false, false, milliseconds(20000), 0, 0, 0, 100};
+  for (int ms = 0; ms <= 1000; ms += 50) CHECK_EQ(watched.At(ms), std::string());
+  // A probe that is answered within the time of a few looks.
+  watched.state.probes = true;
+  for (int ms = 1050; ms <= 1250; ms += 50) CHECK_EQ(watched.At(ms), std::string());
+  watched.state = {false, false, milliseconds(50), 0, 0, 0, 100};
+  CHECK_EQ(watched.At(1300), std::string());
+  watched.state = {false, false, milliseconds(20000), 0, 0, 0, 100, true};
+  for (int ms = 1350; ms < 1650; ms += 50) CHECK_EQ(watched.At(ms), std::string());
+  CHECK_EQ(watched.At(1650), kSilence);
+  CHECK_EQ(watched.GivenUp(), std::string());
 }
 
 CASE("one that works again by itself is healed after two seconds, and may fail again") {
@@ -186,7 +202,7 @@ CASE("an end that has not dialled waits for the other one, which may have given 
     paths.Check(begin + milliseconds(9900));
     CHECK_EQ(stream->given_up(), !dialled);
     paths.Check(begin + std::chrono::hours(1));
-    CHECK_EQ(stream->Why(), kGivenUp);
+    CHECK_EQ(stream->Why(), dialled ? kGivenUp : kNoOther);
   }
 }
 
@@ -225,6 +241,35 @@ CASE("what is written to a connection on which the peer has not resumed is kept"
   char bytes[16];
   CHECK(watched.peer->Read(bytes, sizeof bytes) == 7);
   CHECK_EQ(std::string(bytes, 7), "rbeginb");
+}
+
+CASE("what the connection has not taken yet is kept, however much single bytes come behind it") {
+  const auto byte = [](size_t n) { return static_cast<char>(n * 31 + n / 251); };
+  Watched watched(true);
+  std::string all, got;
+  char bytes[4096];
+  while (all.size() < 120 * 1024) {
+    const char next = byte(all.size());
+    CHECK(watched.stream->Write(&next, 1) == 1);
+    all += next;
+    CHECK(watched.peer->Read(bytes, sizeof bytes) == 1);
+  }
+  watched.Resume(1);  // the peer has none of it
+  const int little = 4096;
+  CHECK(setsockopt(watched.stream->fd(), SOL_SOCKET, SO_SNDBUF, &little, sizeof little) == 0);
+  CHECK(watched.peer->Write("r", 1) == 1);
+  while (all.size() < 240 * 1024) {
+    const char next = byte(all.size());
+    CHECK(watched.stream->Write(&next, 1) == 1);
+    all += next;
+  }
+  while (got.size() <= all.size()) {
+    watched.stream->Flush();
+    const ssize_t n = watched.peer->Read(bytes, sizeof bytes);
+    CHECK(n > 0);
+    got.append(bytes, static_cast<size_t>(n));
+  }
+  CHECK(got == "r" + all);
 }
 
 CASE("nothing is delivered before the peer has resumed") {

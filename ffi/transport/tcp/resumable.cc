@@ -84,11 +84,11 @@ void ResumableStream::Confirm() {
 size_t ResumableStream::MakeRoom(size_t bytes) {
   const uint64_t after = written_ + bytes;
   int queued = 0;
-  // Not acknowledged yet, sent or not. A socket that cannot tell gives up nothing.
+  // Of what was written to it, not acknowledged yet. A socket that cannot tell gives up nothing.
   if (after - first_ > kept_.size() && confirmed_ && suspended_at_ == Time{} &&
       ioctl(stream_->fd(), SIOCOUTQ, &queued) == 0) {
     const uint64_t needed = static_cast<uint64_t>(queued) + kSlack;
-    if (written_ > needed) first_ = std::max(first_, written_ - needed);
+    if (sent_ > needed) first_ = std::max(first_, sent_ - needed);
   }
   if (after - first_ <= kept_.size()) return bytes;
   try {
@@ -285,7 +285,7 @@ void ResumableStream::Resume(uint64_t attempt, std::unique_ptr<Stream> next, uin
   confirmed_ = foreign_ = false;
   suspended_at_ = {};
   state_ = {};
-  unacked_since_ = {};
+  unanswered_since_ = {};
   trickle_ = {};
   sending_us_ = 0;
   poller_->TellResumed(fd());
@@ -330,18 +330,19 @@ void ResumableStream::Observe(Time now) {
   TcpState state;
   state_ = suspended_at_ == Time{} && get_state_(fd(), &state) ? std::optional(state) : std::nullopt;
   state_at_ = now;
-  if (!state_ || !state_->unacked) {
-    unacked_since_ = {};
-  } else if (unacked_since_ == Time{}) {
-    unacked_since_ = now;
+  if (!state_ || !(state_->unacked || state_->probes)) {
+    unanswered_since_ = {};
+  } else if (unanswered_since_ == Time{}) {
+    unanswered_since_ = now;
   }
 }
 
 bool ResumableStream::IsSilent(std::chrono::milliseconds limit) const {
   std::lock_guard lock(mutex_);
   // The last acknowledgement alone says nothing of a connection that had nothing to send since.
-  return suspended_at_ == Time{} && state_ && state_->unacked && state_->retransmits && state_->last_ack >= limit &&
-         state_at_ - unacked_since_ >= limit;
+  if (suspended_at_ != Time{} || !state_ || state_->last_ack < limit) return false;
+  // Where the peer has no room nothing is under way: the kernel asks now and then whether there is room again.
+  return ((state_->unacked && state_->retransmits) || state_->probes) && state_at_ - unanswered_since_ >= limit;
 }
 
 bool ResumableStream::IsTrickling(Time now) {

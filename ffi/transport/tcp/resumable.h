@@ -75,7 +75,7 @@ class ResumableStream final : public Stream, public Movable {
   // Its kernel has it, for its process to read.
   bool IsDelivered() override;
   void Observe(Time now) override;
-  // The kernel has sent again in that time.
+  // The kernel has sent again, or asked for an answer, in that time.
   bool IsSilent(std::chrono::milliseconds limit) const override;
   // There is more to send, and the peer takes it.
   bool IsTrickling(Time now) override;
@@ -116,7 +116,7 @@ class ResumableStream final : public Stream, public Movable {
   size_t pending_begin_ = 0;
   uint64_t received_ = 0;
   std::optional<TcpState> state_;
-  Time state_at_{}, unacked_since_{};
+  Time state_at_{}, unanswered_since_{};
   Trickle trickle_;
   int64_t sending_us_ = 0;  // as of the last look
 };

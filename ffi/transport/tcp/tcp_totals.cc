@@ -42,7 +42,8 @@ bool GetTcpState(int fd, TcpState* state) {
             static_cast<int64_t>(info.tcpi_bytes_acked),
             static_cast<int64_t>(info.tcpi_busy_time),
             static_cast<int64_t>(info.tcpi_rwnd_limited),
-            queued};
+            queued,
+            info.tcpi_probes > 0};
   return true;
 }
 

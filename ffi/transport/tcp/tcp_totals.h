@@ -19,6 +19,7 @@ struct TcpState {
   int64_t busy_us;                     // for so long bytes were under way or waited
   int64_t full_us;                     // for so long of that the peer's process had not read what was sent before
   int64_t queued;                      // bytes, written and not acknowledged
+  bool probes = false;                 // nothing has answered a probe: is there room again, is the peer still there
 };
 // As GetTcpTotals.
 bool GetTcpState(int fd, TcpState* state);
