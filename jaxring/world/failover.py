@@ -142,26 +142,33 @@ class Failover:
                         self._start(self._recover, connection, why)
                 self._begin_return()
 
-    def _recover(self, connection: Named, why: str) -> None:
-        """Dials until the connection goes on, here or by itself. The engine gives it up after JAXRING_LINK_TIMEOUT."""
-        path, peer = connection.path, connection.peer
+    def _recover(self, connection: Named, why: str, failed: str = "") -> None:
+        """Dials until the connection goes on, here or by itself. The engine gives it up after JAXRING_LINK_TIMEOUT.
+
+        `why` says how the address `failed` does; that is the present one where it is "".
+        """
+        path, peer, moved = connection.path, connection.peer, False
         with connection.moving:
             self._relapsed(connection)
-            old = connection.now
+            failed = failed or connection.now
             pairs = itertools.cycle(() if connection.pairs is None else connection.pairs.after(connection.pair))
             # The connection is not stopped before the peer has answered: its path may come back.
             while not self._closed() and self._native.path_is_lost(path):
                 try:
-                    if self._go_on(connection, old, next(pairs, 0)):
+                    moved = self._go_on(connection, failed, next(pairs, 0))
+                    if moved:
                         break
                 except Exception as error:  # nobody else goes on with it
                     if isinstance(error.__cause__, ConnectionRefusedError):
                         at = ", ".join(f"{address} port {port}" for _, address, port in peer.addresses)
                         self._native.path_fail(path, f"its process does not listen any more at {at}, so it has ended")
-                    logger.info("%s: its connection over %s does not go on yet: %s", peer, old, error)
+                    logger.info("%s: its connection over %s does not go on yet: %s", peer, connection.now, error)
                     time.sleep(_RETRY_S)
-        if connection.now != old and self._note_failure(peer, old, connection.now):
-            logger.warning("%s %s at %s; its connections go on over %s.", peer, why, old, connection.now)
+        if connection.now != failed:
+            if self._note_failure(peer, failed, connection.now):
+                logger.warning("%s %s at %s; its connections go on over %s.", peer, why, failed, connection.now)
+        elif moved and failed == connection.home:
+            self._note_return(connection)
 
     def _go_on(self, connection: Named, failed: str, pair: int) -> bool:
         """Makes an attempt at another address than the one that failed, or over that pair of ports. As `_move`."""
@@ -255,14 +262,16 @@ class Failover:
                     each.returned_at = time.monotonic()
                 except Exception as error:
                     failed = f"cannot be reached ({error})"
+                    logger.info("%s: its connection does not go back to %s: %s", each.peer, each.home, error)
             if failed:
                 dead.add(place)
                 if each.pairs is None:
-                    self._start(self._recover, each, failed)
+                    each.returned_at = time.monotonic()  # it has failed again, so that it is left alone for longer
+                    self._start(self._recover, each, failed, each.home)
                 else:
                     self._return_later(each)  # it still has the ports that it had
-            elif self._note_return(each):
-                logger.warning("%s answers again at %s; its connections go back to that.", each.peer, each.home)
+            else:
+                self._note_return(each)
 
     @staticmethod
     def _return_later(connection: Named) -> None:
@@ -346,9 +355,11 @@ class Failover:
             self._failing.discard((peer.index, now))
         return new
 
-    def _note_return(self, connection: Named) -> bool:
-        place = (connection.peer.index, connection.home)
+    def _note_return(self, connection: Named) -> None:
+        """Says in the log that the first address answers again, where it has said that this address fails."""
+        peer, home = connection.peer, connection.home
         with self._lock:
-            known = place in self._failing
-            self._failing.discard(place)
-        return known
+            known = (peer.index, home) in self._failing
+            self._failing.discard((peer.index, home))
+        if known:
+            logger.warning("%s answers again at %s; its connections go back to that.", peer, home)

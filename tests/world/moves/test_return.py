@@ -124,6 +124,54 @@ def test_an_address_at_which_a_connection_does_not_go_on_is_tried_after_the_othe
     assert refused
 
 
+def test_an_address_at_which_a_connection_does_not_go_on_is_tried_less_and_less(make_world, monkeypatch, caplog):
+    """Each time stops the connection until it goes on at the other address again."""
+    monkeypatch.setattr(failover, "_RETURN_S", 0.1)
+    (zero, native0), (_, native1) = (make_world(p, SHM_DISABLE="1") for p in (0, 1))
+    zero.link(1, 0)
+    native1.wait_for("path", 2)
+    data = native0.named("path")[1][1]
+    ask = failover.links.ask
+
+    def late(sock, *arguments):
+        if sock.getpeername()[0] == HOME:
+            raise TimeoutError("timed out")
+        return ask(sock, *arguments)
+
+    monkeypatch.setattr(failover.links, "ask", late)
+    with caplog.at_level(logging.INFO, "jaxring.world"):
+        native0.lose(data)
+        native0.wait_for("path_resume", 3)
+    assert zero._failover._connections[data].return_s > 0.3
+    assert [said for said in caplog.messages if said.endswith(f"its connection does not go back to {HOME}: timed out")]
+    # No word against the address at which it does go on.
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert not [said for said in warnings if f"at {OTHER}" in said]
+
+
+def test_a_connection_that_goes_back_in_a_later_attempt_has_come_back(make_world, monkeypatch, caplog):
+    zero, (moved, _), native0 = away(make_world)
+    zero._failover._note_failure(moved.peer, HOME, OTHER)
+    ask, refused = failover.links.ask, []
+
+    def late(sock, *arguments):
+        if len(refused) < 2:  # at its first address, and then at the other one
+            refused.append(sock.getpeername()[0])
+            raise TimeoutError("timed out")
+        return ask(sock, *arguments)
+
+    monkeypatch.setattr(failover.links, "ask", late)
+    with caplog.at_level(logging.WARNING, "jaxring.world"):
+        zero._failover._return([moved])
+        native0.wait_for("path_resume")
+        until = time.monotonic() + 60
+        while not caplog.messages and time.monotonic() < until:
+            time.sleep(0.01)
+    assert refused == [HOME, OTHER]
+    (said,) = caplog.messages
+    assert said.endswith(f"answers again at {HOME}; its connections go back to that.")
+
+
 def test_an_address_at_which_a_connection_does_not_go_on_is_left_alone_by_the_others(make_world, monkeypatch):
     zero, both, _ = away(make_world)
     tried, again = [], []
@@ -133,7 +181,7 @@ def test_an_address_at_which_a_connection_does_not_go_on_is_left_alone_by_the_ot
         raise TimeoutError("timed out")
 
     monkeypatch.setattr(zero._failover, "_move", late)
-    monkeypatch.setattr(zero._failover, "_start", lambda _, connection, why: again.append(connection))
+    monkeypatch.setattr(zero._failover, "_start", lambda _, connection, *why: again.append(connection))
     zero._failover._return(both)
     assert tried == again == both[:1]
 
