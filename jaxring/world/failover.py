@@ -3,8 +3,8 @@
 Both ends of such a connection keep what the other has not got yet (`ffi/transport/tcp/resumable.h`, which has the order
 of a move). The engine says which connections fail. The end that has dialled one dials again, at the peer's other
 addresses first, and asks for the old connection by its name, a random one. Connections of hosts with one address have
-no name: for them there is no other path. RDMA links go on over other ports instead (`jaxring.world.port_pairs`), and
-dial wherever the peer answers.
+no name: for them there is no other path. RDMA links go on over other ports instead, and dial wherever the peer answers.
+What both ends tell each other is in `jaxring.world.resumption`, and for RDMA links in `jaxring.world.port_pairs`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from jaxring.errors import JoinError
-from jaxring.world import daemons, links, port_pairs, wire
+from jaxring.world import daemons, port_pairs, resumption
 from jaxring.world.connections.named import Named
-from jaxring.world.transports import congestion
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Sequence
 
     from jaxring.settings import Settings
+    from jaxring.world import links
     from jaxring.world.connections.handshake import Session
     from jaxring.world.identity import ProcessInfo
     from jaxring.world.native import Native
@@ -45,9 +45,6 @@ _RELAPSE_S = 10.0
 # Dialling a lost connection goes on for so long before it is asked whether it has come back by itself: longer than
 # the time after which a peer that refuses has ended.
 _ROUND_S = 6.0
-# Both ends of a move have to be done by then.
-_MOVE_S = 2.0
-_MOST_BYTES = (1 << 63) - 1
 
 
 class MoveError(Exception):
@@ -108,7 +105,7 @@ class Failover:
             raise
 
     def accept(self, sock: socket.socket, session: Session, request: links.Request, how: Offering | None) -> None:
-        """The other end of a move: see `_move`. The socket is used up. Raises MoveError.
+        """The other end of a move. The socket is used up. Raises MoveError.
 
         `how`: this end's part where an RDMA link is to move.
         """
@@ -116,18 +113,9 @@ class Failover:
             if how is not None:
                 port_pairs.accept(sock, session, how, request.path, request.attempt, request.offer)
             else:
-                self._accept(sock, session, request.path, request.attempt)
+                resumption.accept(sock, session, self._native, self._settings, request.path, request.attempt)
         except (JoinError, OSError, ValueError, RuntimeError) as error:
             raise MoveError(str(error)) from error
-
-    def _accept(self, sock: socket.socket, session: Session, path: str, attempt: int) -> None:
-        deadline = time.monotonic() + 2 * _MOVE_S
-        self._native.path_suspend(path, False, attempt)
-        received = self._native.path_drain(path, False, attempt)
-        session.send(sock, {"ok": True, "received": received}, deadline)
-        with sock:  # closed where this fails: an error sent on it would come to the peer's engine, as data
-            theirs = wire.integer(session.receive(sock, deadline).get("received"), "received", 0, _MOST_BYTES)
-            self._resume(sock, session, path, False, attempt, theirs, False, deadline)
 
     def _run(self) -> None:
         with contextlib.suppress(JoinError, RuntimeError):  # closed, or the engine has ended
@@ -304,44 +292,10 @@ class Failover:
 
         Where this raises, the connection is stopped.
         """
-        path, peer, until = connection.path, connection.peer, time.monotonic() + _MOVE_S
-        attempt = next(connection.attempts)
-        with sock:
-            try:
-                self._native.path_suspend(path, True, attempt)
-            except ValueError:
-                self._forget(connection)
-                return False
-            connection.tried = address = str(sock.getpeername()[0])
-            request = {"from": self._own.index, "token": self._own.token, "channel": 0, "transport": "resume"}
-            request |= {"path": path, "attempt": attempt}
-            answer = links.ask(sock, session, request, peer, "to go on with a connection", until)
-            theirs = wire.integer(answer.get("received"), "received", 0, _MOST_BYTES)
-            received = self._native.path_drain(path, True, attempt)
-            session.send(sock, {"received": received}, until)
-            detour = address != connection.home
-            if connection.data:
-                congestion.choose(sock, self._settings.socket_congestion)
-            self._resume(sock, session, path, True, attempt, theirs, detour, until)
-        connection.now, connection.tried = address, ""
-        return True
-
-    def _resume(
-        self,
-        sock: socket.socket,
-        session: Session,
-        path: str,
-        dialled: bool,
-        attempt: int,
-        received: int,
-        detour: bool,
-        deadline: float,
-    ) -> None:
-        key, left = links.security(session, self._settings.tls, deadline)
-        fd = links.release(sock)
-        self._native.path_resume(
-            path, dialled, attempt, fd=fd, key=key, timeout_s=left, received=received, detour=detour
-        )
+        moved = resumption.move(sock, session, self._own, self._native, self._settings, connection)
+        if not moved:
+            self._forget(connection)
+        return moved
 
     def _forget(self, connection: Named) -> None:
         with self._lock:

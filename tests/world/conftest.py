@@ -11,7 +11,7 @@ import pytest
 HERE = pathlib.Path(__file__).parent
 from jaxring.settings import load  # noqa: E402
 from jaxring.topology.interfaces import Address  # noqa: E402
-from jaxring.world import World, failover, join  # noqa: E402
+from jaxring.world import World, failover, join, resumption  # noqa: E402
 from tests.world.moves.paths import HOME, OTHER  # noqa: E402
 from tests.world.world_fakes import DirStore, FakeNative  # noqa: E402
 
@@ -80,4 +80,4 @@ def two_interfaces(monkeypatch):
     # Nothing goes back unless a test asks for it, and nothing is late on a busy machine.
     monkeypatch.setattr(failover, "_RETURN_S", 1000.0)
     monkeypatch.setattr(failover, "_EACH_S", 60.0)
-    monkeypatch.setattr(failover, "_MOVE_S", 60.0)
+    monkeypatch.setattr(resumption, "_MOVE_S", 60.0)

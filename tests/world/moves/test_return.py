@@ -9,7 +9,7 @@ import time
 import pytest
 
 from jaxring.errors import JoinError
-from jaxring.world import failover
+from jaxring.world import failover, resumption
 from tests.world.moves.paths import HOME, OTHER, away, linked
 
 pytestmark = pytest.mark.usefixtures("two_interfaces")
@@ -109,7 +109,7 @@ def test_an_address_at_which_a_connection_does_not_go_on_is_tried_after_the_othe
     """Such as one that loses most packets: it may authenticate in time and be too slow for what follows."""
     monkeypatch.setattr(failover, "_RETURN_S", 0.1)
     native0, _, data, _ = linked(make_world)
-    ask, refused = failover.links.ask, []
+    ask, refused = resumption.links.ask, []
 
     def late(sock, *arguments):
         if sock.getpeername()[0] == HOME:
@@ -117,7 +117,7 @@ def test_an_address_at_which_a_connection_does_not_go_on_is_tried_after_the_othe
             raise TimeoutError("timed out")
         return ask(sock, *arguments)
 
-    monkeypatch.setattr(failover.links, "ask", late)
+    monkeypatch.setattr(resumption.links, "ask", late)
     native0.lose(data)
     # There, and there again after it has tried to go back.
     assert [call[-1] for call in native0.wait_for("path_resume", 2)][:2] == [True, True]
@@ -131,14 +131,14 @@ def test_an_address_at_which_a_connection_does_not_go_on_is_tried_less_and_less(
     zero.link(1, 0)
     native1.wait_for("path", 2)
     data = native0.named("path")[1][1]
-    ask = failover.links.ask
+    ask = resumption.links.ask
 
     def late(sock, *arguments):
         if sock.getpeername()[0] == HOME:
             raise TimeoutError("timed out")
         return ask(sock, *arguments)
 
-    monkeypatch.setattr(failover.links, "ask", late)
+    monkeypatch.setattr(resumption.links, "ask", late)
     with caplog.at_level(logging.INFO, "jaxring.world"):
         native0.lose(data)
         native0.wait_for("path_resume", 3)
@@ -152,7 +152,7 @@ def test_an_address_at_which_a_connection_does_not_go_on_is_tried_less_and_less(
 def test_a_connection_that_goes_back_in_a_later_attempt_has_come_back(make_world, monkeypatch, caplog):
     zero, (moved, _), native0 = away(make_world)
     zero._failover._note_failure(moved.peer, HOME, OTHER)
-    ask, refused = failover.links.ask, []
+    ask, refused = resumption.links.ask, []
 
     def late(sock, *arguments):
         if len(refused) < 2:  # at its first address, and then at the other one
@@ -160,7 +160,7 @@ def test_a_connection_that_goes_back_in_a_later_attempt_has_come_back(make_world
             raise TimeoutError("timed out")
         return ask(sock, *arguments)
 
-    monkeypatch.setattr(failover.links, "ask", late)
+    monkeypatch.setattr(resumption.links, "ask", late)
     with caplog.at_level(logging.WARNING, "jaxring.world"):
         zero._failover._return([moved])
         native0.wait_for("path_resume")
