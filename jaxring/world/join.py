@@ -10,18 +10,19 @@ import threading
 import time
 from typing import TYPE_CHECKING, cast
 
-from jaxring.errors import JaxringError, JoinError
+from jaxring.errors import JoinError
 from jaxring.settings import Settings
 from jaxring.settings import settings as environment_settings
 from jaxring.topology import calibration, interfaces
 from jaxring.topology import order as orders
-from jaxring.world import identity, links, viewers
-from jaxring.world.claims import CONTROL, Claims
+from jaxring.world import identity, links
+from jaxring.world.answering import Answers
+from jaxring.world.claims import CONTROL
 from jaxring.world.closable import ClosableNative
 from jaxring.world.connections.dialling import connect
-from jaxring.world.connections.handshake import VIEWER, Acceptance, Session
+from jaxring.world.connections.handshake import Acceptance, Session
 from jaxring.world.connections.listener import Listener
-from jaxring.world.failover import Failover, MoveError
+from jaxring.world.failover import Failover
 from jaxring.world.identity import ProcessInfo
 from jaxring.world.published import Published
 from jaxring.world.transports import OFFERED, Transports, congestion
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from jaxring.world.viewers import ViewerService
 
 logger = logging.getLogger("jaxring.world")
-
-# Longest wait of an acceptor for the request and the answer's delivery.
-_REQUEST_S = 30.0
 
 
 class World:
@@ -84,7 +82,6 @@ class World:
         self._lock = threading.Lock()
         self._links: dict[tuple[int, int], concurrent.futures.Future[str]] = {}
         self._rings: dict[tuple[int, int], int] = {}
-        self._claims = Claims()
         self._dialling: set[socket.socket] = set()
         self._left = False
         self._silent: set[int] = set()
@@ -117,6 +114,16 @@ class World:
             self._failover = Failover(
                 self.own, self._native, self._settings, self._dial_again, lambda: self._listener.closed
             )
+            self._answers = Answers(
+                self.own,
+                self._native,
+                self._settings,
+                self.info,
+                lambda: self._left,
+                self._transports,
+                self._failover,
+                viewer_service,
+            )
             if serving:
                 self.serve()
         except BaseException:
@@ -127,12 +134,12 @@ class World:
 
     def serve(self) -> None:
         """Answer peers that connect, from now on."""
-        self._listener.start(self._acceptance, self._serve, self._claims.expecting)
+        self._listener.start(self._acceptance, self._answers.serve, self._answers.claims.expecting)
 
     def expect(self, p: int, channels: int) -> None:
         """Process `p` is about to make this many links to this one: until then no connection is put off."""
         wanted = [(p, channel) for channel in (CONTROL, *range(channels))]
-        if self._claims.expect(wanted, time.monotonic() + self._come_s):
+        if self._answers.claims.expect(wanted, time.monotonic() + self._come_s):
             self._listener.wake()
 
     def connections(self) -> tuple[int, int]:
@@ -310,51 +317,3 @@ class World:
         if self._viewer_service is not None:
             self._viewer_service.open(self._published, self.own, secret)
         return secret
-
-    def _serve(self, sock: socket.socket, session: Session) -> None:
-        with sock:
-            try:
-                self._answer(sock, session)
-            except Exception as error:
-                who = "a viewer" if session.peer == VIEWER else f"process {session.peer}"
-                if isinstance(error, MoveError):  # which its peer tries again
-                    logger.info("A connection from %s does not go on yet: %s", who, error)
-                else:
-                    logger.warning("no link from %s: %s", who, error)
-                if sock.fileno() < 0:
-                    return  # the engine has the socket
-                ours = isinstance(error, (JaxringError, MoveError))
-                what = str(error) if ours else f"{type(error).__name__}: {error}"
-                printable = "".join(c if c.isprintable() else " " for c in what)[:4096]
-                with contextlib.suppress(OSError):  # the peer may be what failed
-                    session.send(sock, {"error": printable}, time.monotonic() + _REQUEST_S)
-
-    def _answer(self, sock: socket.socket, session: Session) -> None:
-        if session.peer == VIEWER:
-            viewers.answer(self._viewer_service, sock, session)
-            return
-        try:
-            asked = session.receive(sock, time.monotonic() + _REQUEST_S)
-        except ConnectionResetError:
-            # As where the peer finds, once it has connected, that the connection that was to move is gone.
-            logger.info("process %d closed a connection before it asked for anything.", session.peer)
-            return
-        request = links.Request(asked, session)
-        if request.transport == "resume":
-            how = self._transports.moving(request.kind, request.channel) if request.offer else None
-            self._failover.accept(sock, session, request, how)
-            return
-        if self._left:
-            raise JoinError(f"{self.own} makes no links any more: it is forming the job anew.")
-        claim = (session.peer, CONTROL if request.transport == "control" else request.channel)
-        deadline = time.monotonic() + _REQUEST_S
-        with self._claims.making(claim, deadline):
-            peer = self.info(session.peer)
-            how = self._transports.accepting(request.transport, request.kind, request.channel)
-            words = links.accept(
-                sock, session, request, self.own, peer, self._native, how, deadline, self._settings.tls
-            )
-        if words:
-            name = OFFERED[request.transport].words
-            logger.info("%s link from %s, channel %d: %s", name, peer, request.channel, words)
-        logger.debug("receiving link from %s, channel %d: %s", peer, request.channel, request.transport)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import json
+import logging
 import os
 import socket
 import struct
@@ -202,6 +203,19 @@ def test_an_oversize_request_is_answered_with_an_error(dial):
     assert "exceeds" in dial(raw=struct.pack(">I", 1 << 31))["error"]
     deep = json.dumps({"from": "x" * 9000}).encode()
     assert "exceeds" in dial(raw=struct.pack(">I", len(deep)) + b"t" * 32 + deep)["error"]
+
+
+def test_a_request_that_breaks_off_is_a_warning(make_world, caplog):
+    (zero, _), (one, _) = make_world(0), make_world(1)
+    _, address, port = one.own.addresses[0]
+    with caplog.at_level(logging.WARNING, "jaxring.world"):
+        with socket.create_connection((address, port), 60) as sock:
+            authenticate(sock, zero._published.secret(), 0, 1, time.monotonic() + 60)
+            sock.sendall(b"\0")
+        until = time.monotonic() + 60
+        while not caplog.messages and time.monotonic() < until:
+            time.sleep(0.01)
+    assert caplog.messages == ["no link from process 0: the peer closed the connection"]
 
 
 @pytest.mark.slow
