@@ -137,6 +137,7 @@ class VerbsPump : public Poller::Handler,
 
  protected:
   std::mutex renewal_mutex_;                   // of attempts and registrations; locked before `mutex_`
+  std::unique_ptr<verbs::Endpoint> retired_;   // the sender's last one, between Switch and TakeOver
   std::unique_ptr<verbs::Endpoint> endpoint_;  // changed under both mutexes
   verbs::Regions regions_;
   const std::string device_;  // of the first endpoint

@@ -102,7 +102,9 @@ std::string VerbsPump::Switch(uint64_t attempt, const std::string& received) {
     throw std::runtime_error(end_->reason);
   }
   poller_->Remove(endpoint_->fd());
-  // The old one goes, with its registrations, before the peer hears what has arrived.
+  // The receiver's old one goes, with its registrations, before the sender hears what has arrived. The sender's goes in
+  // TakeOver, since a device may take long for that: soft-RoCE 3 s where the peer's address does not answer.
+  if (sends()) retired_ = std::move(endpoint_);
   endpoint_ = std::move(next_);
   regions_.Switch();
   tried_.clear();

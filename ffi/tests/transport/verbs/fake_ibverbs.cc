@@ -253,6 +253,7 @@ int ibv_modify_qp(Qp* queue_pair, QpAttributes* to, int mask) {
 }
 
 int ibv_destroy_qp(Qp* qp) {
+  if (fake.on_destroy) fake.on_destroy();
   std::lock_guard lock(mutex);
   queue_pairs.erase(qp->number);
   delete static_cast<FakeQp*>(qp);

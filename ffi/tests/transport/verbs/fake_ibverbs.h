@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 
 namespace jaxring::test {
 
@@ -12,6 +13,8 @@ struct FakeVerbs {
   std::array<std::atomic<bool>, 2> silent{};
   // Memory cannot be registered with it.
   std::array<std::atomic<bool>, 2> no_memory{};
+  // Called before a queue pair is destroyed.
+  std::function<void()> on_destroy;
   // How many writes have been posted.
   std::atomic<int> posted{0};
   // Has the queue pair that was made last fail, as one does whose peer does not answer.

@@ -53,6 +53,22 @@ CASE("a link goes on over other ports with what the old ones did not deliver") {
   link.Carry(2);
 }
 
+CASE("the sender's messages do not wait until a device has destroyed its old queue pairs") {
+  FakeLink link;
+  link.Begin(1);
+  link.from().Try(1, 60);
+  int fd = -1;
+  const std::string received = link.SwitchReceiver(1, &fd);
+  int carried = 0;
+  // The lock is free meanwhile: a message goes out and comes in.
+  Fake().on_destroy = [&] { link.Carry(carried++); };
+  link.from().Switch(1, received);
+  CHECK_EQ(carried, 0);
+  link.from().TakeOver(1, fd);
+  Fake().on_destroy = nullptr;
+  CHECK_EQ(carried, 1);
+}
+
 CASE("an answer of the new ports at the last moment counts") {
   FakeLink link;
   link.Begin(1);
