@@ -11,8 +11,6 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from mkdocs.structure.files import File
-
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
@@ -41,6 +39,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages from outside docs/."""
+    from mkdocs.structure.files import File  # the tests of the other functions need no MkDocs
+
     for path, place in OUTSIDE.items():
         files.append(File.generated(config, str(place), abs_src_path=str(path)))
     return files
