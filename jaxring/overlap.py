@@ -69,7 +69,7 @@ class Handle(Generic[Tree]):
 
         On GPUs (experimental: has run on one GPU only) the collective runs beside what XLA places between the start
         and the done. Where the done is in another trace than the start (in a loop's body, say), and where mesh axes are
-        left to the partitioner, it does not.
+        left to the partitioner, it does not; nor does a reduction whose epilogue has states.
         """
         parts, shape = jax.tree.flatten(self._value, is_leaf=_is_started)
         pending = [part.value for part in parts if _is_started(part)]

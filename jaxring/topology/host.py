@@ -80,7 +80,7 @@ def describe(root: str = "/") -> Host:
 def _resolves(name: str) -> bool:
     try:
         return bool(socket.getaddrinfo(name, None))
-    except (OSError, UnicodeError):  # the latter for a name that can be none of the DNS
+    except (OSError, UnicodeError):  # the latter for a name that is not valid in the DNS
         return False
 
 

@@ -78,12 +78,13 @@ class Answers:
         if session.peer == VIEWER:
             viewers.answer(self._viewer_service, sock, session)
             return
+        deadline = time.monotonic() + _REQUEST_S
         sock.settimeout(_REQUEST_S)
         if not sock.recv(1, socket.MSG_PEEK):
             # The peer may have found, once it had connected, that the connection which was to move is gone.
             logger.info("process %d closed a connection before it asked for anything.", session.peer)
             return
-        request = links.Request(session.receive(sock, time.monotonic() + _REQUEST_S), session)
+        request = links.Request(session.receive(sock, deadline), session)
         if request.transport == "resume":
             how = self._transports.moving(request.kind, request.channel) if request.offer else None
             self._failover.accept(sock, session, request, how)

@@ -212,13 +212,13 @@ class Failover:
                 self._returning = False
 
     def _return_each(self, due: list[Named]) -> None:
-        dead: set[tuple[int, str]] = set()
+        dead: dict[tuple[int, str], bool] = {}  # by place: whether a move has failed there, and not only a dial
         for each in due:
             place = (each.peer.index, each.home)
             if self._closed() or each.now == each.home or each.moving.locked():
                 continue
             if place in dead:
-                if each.pairs is not None:
+                if dead[place]:
                     self._return_later(each)
                 continue
             if not self._native.path_lives(each.path):
@@ -231,7 +231,7 @@ class Failover:
                     try:
                         sock, session = self._dial(each.peer, home, time.monotonic() + _EACH_S, _EACH_S)
                     except (JoinError, OSError, ValueError):
-                        dead.add(place)
+                        dead[place] = False
                         continue
                     held.enter_context(sock)
                 # The peer waits for a request only so long, so one that is being moved is left for the next time.
@@ -252,7 +252,7 @@ class Failover:
                     failed = f"cannot be reached ({error})"
                     logger.info("%s: its connection does not go back to %s: %s", each.peer, each.home, error)
             if failed:
-                dead.add(place)
+                dead[place] = True
                 if each.pairs is None:
                     each.returned_at = time.monotonic()  # it has failed again, so that it is left alone for longer
                     self._start(self._recover, each, failed, each.home)
@@ -263,7 +263,11 @@ class Failover:
 
     @staticmethod
     def _return_later(connection: Named) -> None:
-        """Tries the first path half as often: unlike a dial, each try registers all of an RDMA link's memory again."""
+        """Tries the first path half as often.
+
+        A dial costs nothing, but a move that fails has stopped a TCP connection for up to _MOVE_S, or has registered
+        all memory of an RDMA link.
+        """
         connection.return_s = min(2 * connection.return_s, _RETURN_MOST_S)
         connection.return_at = time.monotonic() + connection.return_s
 

@@ -81,6 +81,40 @@ def test_a_step_as_epilogue(mesh):
     same(jax.jit(shard(mesh, f))(x, params, trace), (1 - total / 2, total, x + 1))
 
 
+EPILOGUES = {
+    "scale": lambda params: jaxring.epilogues.scale(2),
+    "step": lambda params: jaxring.epilogues.sgd(params, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_an_epilogue_without_states_behind_a_move_of_axes(mesh, name):
+    x = np.arange(3 * N * N * N, dtype=np.float32).reshape(N, 3, N * N)
+    params = np.arange(3 * N * N, dtype=np.float32).reshape(N, 3, N)
+    epilogue = EPILOGUES[name]
+
+    def halves(x, params):
+        started = jaxring.reduce_scatter_start(x[0], "r", scatter_dimension=1, tiled=True, epilogue=epilogue(params[0]))
+        assert jax.tree.structure(started).num_leaves == 1
+        return started.done()[None]
+
+    def whole(x, params):
+        options = {"scatter_dimension": 1, "tiled": True, "epilogue": epilogue(params[0])}
+        return jaxring.reduce_scatter(x[0], "r", **options)[None]
+
+    def between(x, params):
+        options = {"scatter_dimension": 1, "tiled": True, "epilogue": epilogue(params[0])}
+        y, z = jaxring.reduce_scatter_start(x[0], "r", **options).done(x + 1)
+        return y[None] * z.sum()
+
+    expected = jax.jit(shard(mesh, whole))(x, params)
+    total = x.sum(0).reshape(3, N, N).transpose(1, 0, 2)
+    same(expected, total * 2 if name == "scale" else params - total / 2)
+    same(jax.jit(shard(mesh, halves))(x, params), expected)
+    sums = (x + 1).reshape(N, -1).sum(1)
+    same(jax.jit(shard(mesh, between))(x, params), expected * sums[:, None, None])
+
+
 def test_eagerly(mesh):
     def f(x):
         y, z = jaxring.all_reduce_start(x, "r").done(x + 1)

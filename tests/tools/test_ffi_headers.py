@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import pathlib
+import shutil
 import subprocess
 import threading
 import zipfile
@@ -46,11 +47,24 @@ def test_a_folder_of_headers_is_complete_from_when_it_is_there(tmp_path, monkeyp
         both.wait(20)
         return read(archive, name)
 
+    removed, twice, rmtree = [], threading.Event(), shutil.rmtree
+
+    def remove(path, *args, **kwargs):
+        if path == folder:
+            removed.append(path)
+            if len(removed) == 1:
+                twice.wait(1)  # time for the other build to remove what this one has made, or is about to make
+            else:
+                twice.set()
+        rmtree(path, *args, **kwargs)
+
     monkeypatch.setattr(subprocess, "run", _download)
     monkeypatch.setattr(zipfile.ZipFile, "read", read_and_look)
+    monkeypatch.setattr(shutil, "rmtree", remove)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for made in [pool.submit(ffi_headers.unpack, "1.2", folder) for _ in range(2)]:
             made.result(60)
     assert seen == [False] * 6
+    assert removed == [folder]
     assert sorted(str(each.relative_to(folder)) for each in folder.rglob("*.h")) == sorted(HEADERS)
     assert sorted(each.name for each in folder.parent.iterdir()) == [folder.name, f"{folder.name}.lock"]

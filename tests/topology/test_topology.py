@@ -262,10 +262,10 @@ def test_what_is_lacking_is_found_with_its_cost_and_its_mend(sys_root):
 def test_a_host_knows_whether_its_name_has_an_address(monkeypatch):
     find = socket.getaddrinfo
 
-    def addresses(name, port):
+    def addresses(name, *more):
         if name == "no-such-host":  # which the machine's own name server need not be asked
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return find(name, port)
+        return find(name, *more)
 
     monkeypatch.setattr(host.socket, "getaddrinfo", addresses)
     for name, resolves in (("localhost", True), ("no-such-host", False), ("a" * 64, False)):

@@ -243,7 +243,7 @@ CASE("what is written to a connection on which the peer has not resumed is kept"
   CHECK_EQ(std::string(bytes, 7), "rbeginb");
 }
 
-CASE("what the connection has not taken yet is kept, however much single bytes come behind it") {
+CASE("what the connection has not taken yet is kept, however many single bytes come behind it") {
   const auto byte = [](size_t n) { return static_cast<char>(n * 31 + n / 251); };
   Watched watched(true);
   std::string all, got;

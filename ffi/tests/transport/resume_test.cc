@@ -56,6 +56,24 @@ Ends Connection() {
   return {std::make_unique<Stream>(from), std::make_unique<Stream>(to)};
 }
 
+CASE("a connection whose receiver reads nothing for seconds has not failed") {
+  Paths paths(10.0);
+  Poller poller([] {});
+  auto [here, there] = Connection();
+  const auto stream = paths.Add(std::move(here), {"a", true}, &poller);
+  const std::vector<char> bytes(64 * 1024);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
+  for (auto now = end; (now = std::chrono::steady_clock::now()) < end;) {
+    // The kernel has no room any more, and asks whether there is some at 0.2, 0.6, 1.4 s and so on.
+    while (stream->Write(bytes.data(), bytes.size()) > 0) {
+    }
+    CHECK(errno == EAGAIN);
+    paths.Check(now);
+    CHECK(paths.TakeLost(0)->empty());
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 class Bell final : public Notifier {
  public:
   void Notify() override {}

@@ -341,7 +341,7 @@ bool ResumableStream::IsSilent(std::chrono::milliseconds limit) const {
   std::lock_guard lock(mutex_);
   // The last acknowledgement alone says nothing of a connection that had nothing to send since.
   if (suspended_at_ != Time{} || !state_ || state_->last_ack < limit) return false;
-  // Where the peer has no room nothing is under way: the kernel asks now and then whether there is room again.
+  // Where the peer has no room nothing is under way, but the kernel's questions whether there is room again.
   return ((state_->unacked && state_->retransmits) || state_->probes) && state_at_ - unanswered_since_ >= limit;
 }
 

@@ -43,7 +43,7 @@ bool GetTcpState(int fd, TcpState* state) {
             static_cast<int64_t>(info.tcpi_busy_time),
             static_cast<int64_t>(info.tcpi_rwnd_limited),
             queued,
-            info.tcpi_probes > 0};
+            info.tcpi_probes > 1};
   return true;
 }
 

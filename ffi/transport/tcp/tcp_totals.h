@@ -19,7 +19,9 @@ struct TcpState {
   int64_t busy_us;                     // for so long bytes were under way or waited
   int64_t full_us;                     // for so long of that the peer's process had not read what was sent before
   int64_t queued;                      // bytes, written and not acknowledged
-  bool probes = false;                 // nothing has answered a probe: is there room again, is the peer still there
+  // The kernel has asked twice in a row whether there is room again, or whether the peer is there, and had no answer.
+  // Linux leaves a single question unanswered that comes within 500 ms of another (tcp_invalid_ratelimit).
+  bool probes = false;
 };
 // As GetTcpTotals.
 bool GetTcpState(int fd, TcpState* state);

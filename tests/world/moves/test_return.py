@@ -182,8 +182,12 @@ def test_an_address_at_which_a_connection_does_not_go_on_is_left_alone_by_the_ot
 
     monkeypatch.setattr(zero._failover, "_move", late)
     monkeypatch.setattr(zero._failover, "_start", lambda _, connection, *why: again.append(connection))
+    other = both[1]
+    other.return_s, before = 2.0, time.monotonic()
     zero._failover._return(both)
     assert tried == again == both[:1]
+    assert other.return_s == 4
+    assert other.return_at >= before + 4
 
 
 def test_a_connection_that_has_gone_meanwhile_has_not_come_back(make_world, monkeypatch, caplog):
