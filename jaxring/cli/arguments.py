@@ -54,6 +54,13 @@ def nbytes(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def counted(text: str) -> int:
+    """A number of what is counted from 0."""
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+    return int(text)
+
+
 def positive(text: str) -> int:
     """A whole number from 1."""
     if not re.fullmatch("[0-9]{1,9}", text) or int(text) < 1:

@@ -8,6 +8,9 @@ one that comes with jaxring where `jaxring tune` has not made one; they order th
 limits a candidate (latency of messages that wait for each other, work per message, bandwidth, memory), and its share of
 the speed of light: a bound below the time of any algorithm. Where rings go between hosts, it says in which order they
 visit these: the one that `jaxring tune --ranks` has measured, or that of ranks.
+
+    jaxring explain all_reduce -n 4x1 --import chain --algorithm chain --schedule     an algorithm of your own
+    jaxring explain all_reduce -n 8x1 --algorithm tree --svg tree.svg                 a drawing of its steps
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from jaxring.bench.table import width_of
 from jaxring.cli import arguments as types
-from jaxring.cli import terminal
+from jaxring.cli import modules, terminal
 from jaxring.errors import JaxringError
-from jaxring.plan import cost, protocols, tuner
+from jaxring.plan import cost, diagram, protocols, tuner, user
 from jaxring.plan.algorithms import ALGORITHMS, build
 from jaxring.plan.collectives import COLLECTIVES
 from jaxring.plan.profile_file import COMMODITY
@@ -34,6 +37,7 @@ from jaxring.topology import calibration, order
 if TYPE_CHECKING:
     from jaxring.plan.choice import Choice
     from jaxring.plan.profile import Profile
+    from jaxring.plan.schedule import Schedule
 
 HELP = "tell which algorithm and protocol a collective takes, and why"
 
@@ -56,13 +60,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help_ = "input bytes of a rank, with K, M or G (default: 1M)"
     add("-b", dest="nbytes", type=types.nbytes, default="1M", metavar="SIZE", help=help_)
     add("-d", dest="dtype", type=types.dtype, default="float32", metavar="TYPE", help="data type (default: float32)")
-    algorithm, protocol = types.one_of("algorithm", tuple(ALGORITHMS)), types.one_of("protocol", tuple(protocols.CPU))
-    add("--algorithm", type=algorithm, metavar="NAME", help="ask for this algorithm")
+    add("--algorithm", metavar="NAME", help="ask for this algorithm")
+    modules.add_argument(parser)
+    protocol = types.one_of("protocol", tuple(protocols.CPU))
     add("--protocol", type=protocol, metavar="NAME", help="ask for this protocol")
     help_ = "prices by a profile's file, or by the one that comes with jaxring: commodity (default: this machine's)"
     add("--profile", type=profile, metavar="FILE", help=help_)
     add("--json", action="store_true", help="print the choice and its candidates as JSON")
     add("--schedule", action="store_true", help="print the schedule, verified")
+    for name, letter in (("rank", "R"), ("lane", "L")):
+        help_ = f"of the schedule, this {name}'s steps only (repeatable)"
+        add(f"--{name}", type=types.counted, action="append", default=[], metavar=letter, help=help_)
+    help_ = "draw the schedule's steps and messages: time to the right, a row per rank"
+    add("--svg", type=pathlib.Path, metavar="FILE", help=help_)
+    parser.set_defaults(error=parser.error)
 
 
 def profile(text: str) -> Profile:
@@ -110,21 +121,68 @@ def run(arguments: argparse.Namespace) -> int:
         raise JaxringError(f"{processes} processes cannot be shared equally by {arguments.hosts} hosts.")
     placement = tuple(rank // devices for rank in range(processes * devices))
     hosts = tuple(process * arguments.hosts // processes for process in placement)
-    prices = arguments.profile or calibration.current()
+    modules.load(arguments.modules)
     try:
-        choice = tuner.choose(
-            arguments.collective,
-            placement,
-            hosts,
-            arguments.nbytes,
-            arguments.dtype,
-            algorithm=arguments.algorithm,
-            protocol=arguments.protocol,
-            network=arguments.network,
-            profile=prices,
-        )
+        if arguments.algorithm is not None:
+            # Not when the command line is parsed: the modules above register names.
+            types.one_of("algorithm", (*ALGORITHMS, *user.names()))(arguments.algorithm)
+    except argparse.ArgumentTypeError as error:
+        arguments.error(f"argument --algorithm: {error}")
+    try:
+        if arguments.algorithm in user.names():
+            return _own(arguments, placement)
+        return _built_in(arguments, placement, hosts)
     except ValueError as error:
         raise JaxringError(f"{error}.") from None
+
+
+def _own(arguments: argparse.Namespace, placement: tuple[int, ...]) -> int:
+    """The decision about an algorithm that was registered: it is taken where it is asked for, and has no price."""
+    name = arguments.algorithm
+    schedule = user.build_user(Spec(arguments.collective, len(placement), name, placement=placement))
+    reason = f"algorithm {name!r} of your own"
+    if arguments.json:
+        print(json.dumps({"algorithm": name, "reason": reason, "candidates": []}))
+        return 0
+    for line in (_what(arguments, placement), f"takes {name}: {reason}, which has no price."):
+        print(terminal.wrapped(line))
+    _show(arguments, schedule)
+    return 0
+
+
+def _what(arguments: argparse.Namespace, placement: tuple[int, ...]) -> str:
+    ranks = f"{len(placement)} ranks in {arguments.job[0]} process(es) on {arguments.hosts} host(s)"
+    return f"{arguments.collective} of {shown(arguments.nbytes)} {arguments.dtype}, {ranks}"
+
+
+def _show(arguments: argparse.Namespace, schedule: Schedule) -> None:
+    """The schedule, as far as it is asked for. Raises ValueError for a rank or lane that there is not."""
+    if arguments.schedule:
+        verify(schedule)
+        print(f"\n{show(schedule, width_of(), arguments.rank, arguments.lane)}")
+    if arguments.svg is not None:
+        verify(schedule)
+        text = diagram.svg(schedule, arguments.lane)
+        try:
+            arguments.svg.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise JaxringError(f"Cannot write {arguments.svg}: {error.strerror}.") from error
+
+
+def _built_in(arguments: argparse.Namespace, placement: tuple[int, ...], hosts: tuple[int, ...]) -> int:
+    """The planner's decision."""
+    prices = arguments.profile or calibration.current()
+    choice = tuner.choose(
+        arguments.collective,
+        placement,
+        hosts,
+        arguments.nbytes,
+        arguments.dtype,
+        algorithm=arguments.algorithm,
+        protocol=arguments.protocol,
+        network=arguments.network,
+        profile=prices,
+    )
     if arguments.json:
         print(json.dumps(_as_json(choice)))
         return 0
@@ -139,9 +197,8 @@ def run(arguments: argparse.Namespace) -> int:
             perm=perm if COLLECTIVES[arguments.collective].pairs else (),
         )
     )
-    ranks = f"{len(placement)} ranks in {processes} process(es) on {arguments.hosts} host(s)"
     for line in (
-        f"{arguments.collective} of {shown(arguments.nbytes)} {arguments.dtype}, {ranks}",
+        _what(arguments, placement),
         f"takes {choice.algorithm} by {choice.protocol}, {choice.channels} channel(s): {choice.reason}.",
         f"times in us, by profile {prices.kind}; the speed of light is {choice.light:.4g}:",
     ):
@@ -156,7 +213,5 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"  {name:<{width}}  {detail.predicted.us:>10.4g}  {measured:>10}  {share:>6}  {limit}")
     if arguments.hosts > 1 and ALGORITHMS[choice.algorithm].ordered:
         print(terminal.wrapped(f"rings visit hosts in {_order()}"))
-    if arguments.schedule:
-        verify(schedule)
-        print(f"\n{show(schedule, width_of())}")
+    _show(arguments, schedule)
     return 0

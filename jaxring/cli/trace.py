@@ -14,13 +14,12 @@ beside it; they are the program's data.
 
 from __future__ import annotations
 
-import importlib
 import json
 import pathlib
 import socket
-import sys
 from typing import TYPE_CHECKING
 
+from jaxring.cli import modules
 from jaxring.errors import JaxringError
 
 if TYPE_CHECKING:
@@ -61,14 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     diff.add_argument("--json", action="store_true", help=help_)
     replay = actions.add_parser("replay", help="play the operations that failed again, from saved operands")
     replay.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="what JAXRING_TRACE_DIR was")
-    replay.add_argument(
-        "--import",
-        dest="modules",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="import this first: it registers algorithms of the job's own",
-    )
+    modules.add_argument(replay)
     view.add_argument("-o", dest="out", type=pathlib.Path, required=True, metavar="OUT.json", help="the timeline")
 
 
@@ -103,15 +95,10 @@ def _of_one_job(flights: Sequence[Flight]) -> None:
         )
 
 
-def _replay(folder: pathlib.Path, modules: list[str]) -> int:
+def _replay(folder: pathlib.Path, names: list[str]) -> int:
     from jaxring.trace import operands, replay
 
-    sys.path.insert(0, "")  # as python -m has it
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise JaxringError(f"Cannot import {name}: {error}.") from error
+    modules.load(names)
     found = operands.failures(folder)
     if not found:
         raise JaxringError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Lane, Peer, Schedule, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 MAX_RANKS = 8  # columns; larger schedules are shown by their first ranks and the last one
 MAX_STEPS = 40  # rows per lane
@@ -97,30 +97,37 @@ def header(schedule: Schedule) -> str:
     )
 
 
-def show(schedule: Schedule, width: int = 0) -> str:
-    """One tile's steps on all ranks. Large schedules are cut at MAX_RANKS, MAX_STEPS and MAX_LANES.
+def show(schedule: Schedule, width: int = 0, ranks: Sequence[int] = (), lanes: Sequence[int] = ()) -> str:
+    """One tile's steps on these ranks, in these lanes; none: on all. A rank that does nothing in a lane is left out.
 
-    Lines have at most ``width`` characters, where one rank's steps take no more: ranks that do not fit beside the
-    others follow below them. 0: all stand beside each other.
+    Without a choice ranks are cut at MAX_RANKS and lanes at MAX_LANES; the steps of a lane are cut at MAX_STEPS. Lines
+    have at most ``width`` characters, where one rank's steps take no more: ranks that do not fit beside the others
+    follow below them. 0: all stand beside each other. Raises ValueError for a rank or a lane that there is not.
     """
     n = schedule.spec.nranks
-    ranks = list(range(n)) if n <= MAX_RANKS else [*range(MAX_RANKS - 2), n - 1]
+    for what, given, count in (("rank", ranks, n), ("lane", lanes, schedule.nlanes)):
+        wrong = [each for each in given if not 0 <= each < count]
+        if wrong:
+            raise ValueError(f"{what} {wrong[0]} is none of the schedule's, which are 0 to {count - 1}")
+    cut = n > MAX_RANKS and not ranks
+    ranks = ranks or (list(range(n)) if n <= MAX_RANKS else [*range(MAX_RANKS - 2), n - 1])
     programs = [schedule.lanes(rank) for rank in ranks]
     lines = textwrap.wrap(header(schedule), width) if width else [header(schedule)]
-    for index in range(min(schedule.nlanes, MAX_LANES)):
+    for index in lanes or range(min(schedule.nlanes, MAX_LANES)):
         depth = max(len(program[index]) for program in programs)
         shown = min(depth, MAX_STEPS)
         columns = [["step", *map(str, range(shown))]]
         for rank, program in zip(ranks, programs, strict=True):
-            cells = [show_step(rank, step) for step in program[index][:shown]]
-            columns.append([f"rank {rank}", *cells, *[""] * (shown - len(cells))])
-        if n > MAX_RANKS:
-            columns.insert(-1, ["…"] * (shown + 1))
+            if cut and rank == n - 1:
+                columns.append(["…"] * (shown + 1))
+            if program[index]:
+                cells = [show_step(rank, step) for step in program[index][:shown]]
+                columns.append([f"rank {rank}", *cells, *[""] * (shown - len(cells))])
         lines += ["", f"lane {index}"]
         lines += "\n\n".join(map(_aligned, _blocks(columns, width))).split("\n")
         if depth > shown:
             lines.append(f"… and {depth - shown} more steps")
-    if schedule.nlanes > MAX_LANES:
+    if schedule.nlanes > MAX_LANES and not lanes:
         lines += ["", f"… and {schedule.nlanes - MAX_LANES} more lanes"]
     return "\n".join(lines)
 

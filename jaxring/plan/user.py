@@ -69,6 +69,12 @@ def find(name: str | None) -> UserAlgorithm | None:
         return _registered.get(name) if name is not None else None
 
 
+def names() -> tuple[str, ...]:
+    """The names of the algorithms that are registered."""
+    with _lock:
+        return tuple(_registered)
+
+
 @functools.lru_cache(maxsize=64)
 def build_user(spec: Spec) -> Schedule:
     """The verified schedule of a user's algorithm. ScheduleError if it would not compute its collective."""

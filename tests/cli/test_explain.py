@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -26,6 +28,62 @@ def test_the_schedule_of_an_algorithm_that_is_asked_for(capsys):
     assert "takes ring by simple, 1 channel(s): algorithm 'ring' and protocol 'simple' asked for" in out
     assert "fold in[" in out
     assert "send" in out
+
+
+def test_the_steps_of_one_rank_and_one_lane(capsys):
+    options = ["explain", "all_reduce", "-n", "8x1", "--algorithm", "tree", "--schedule"]
+    assert main([*options, "--rank", "3", "--rank", "4", "--lane", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    table = lines[lines.index("lane 1") + 1 :]
+    assert table[0].split("  ")[0] == "step"
+    assert table[0].split()[1:] == ["rank", "3", "rank", "4"]
+    assert "lane 0" not in lines
+    for wrong, said in (("--rank=8", "rank 8 is none of the schedule's, which are 0 to 7"), ("--lane=2", "0 to 1")):
+        assert main([*options, wrong]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_ranks_that_do_nothing_in_a_lane_are_left_out(capsys):
+    options = ["-n", "2x4", "--algorithm", "hier_ring", "--schedule", "--lane", "0"]
+    assert main(["explain", "all_reduce", *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = lines[lines.index("lane 0") + 1].split()[1:]
+    assert shown == ["rank", "0", "rank", "4"]
+
+
+OWN = """
+from jaxring import register_algorithm
+from jaxring.plan.schedule import Buffer, Chunk, Flag, Kind, Peer, Step
+
+IN, OUT = Chunk(Buffer.INPUT, 0), Chunk(Buffer.OUTPUT, 0)
+
+
+def pair(spec, rank):
+    other = Peer(1 - rank)
+    fold = Step(Kind.REDUCE, IN, OUT, recv=(Peer(0), Peer(1)), flags=Flag.FINAL)
+    return [[Step(Kind.MOVE, IN, send=(other,)), fold]]
+
+
+register_algorithm("exchange", "all_reduce", pair)
+"""
+
+
+def test_an_algorithm_of_ones_own(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN, encoding="utf-8")
+
+    def explain(*options):
+        command = [sys.executable, "-m", "jaxring.cli", "explain", "all_reduce", "-n", "2x1", *options]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+
+    done = explain("--import", "mine", "--algorithm", "exchange", "--schedule")
+    assert done.returncode == 0, done.stderr
+    assert "takes exchange: algorithm 'exchange' of your own, which has no price." in done.stdout
+    assert "recv 1 · fold in[0]" in done.stdout
+    done = explain("--import", "mine", "--algorithm", "exchanges")
+    assert done.returncode == 2
+    assert "there is no algorithm 'exchanges': did you mean exchange?" in done.stderr
+    done = explain("--import", "yours")
+    assert (done.returncode, done.stderr) == (1, "jaxring explain: Cannot import yours: No module named 'yours'.\n")
 
 
 def test_json_says_what_the_tables_say(capsys):
