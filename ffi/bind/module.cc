@@ -145,7 +145,8 @@ NB_MODULE(_native, m) {
         return nb::bytes(record, bytes);
       },
       "A copy of the flight record, in the format of its file.");
-  m.def("dump_now", &DumpNow, nb::call_guard<nb::gil_scoped_release>(), "Does what SIGUSR1 does.");
+  m.def("dump_now", &DumpNow, nb::arg("say") = true, nb::call_guard<nb::gil_scoped_release>(),
+        "Does what SIGUSR1 does; with `say` off it does not say where the record is.");
   m.def("keep_freed_blocks", &KeepFreedBlocks, nb::arg("bytes"),
         "Makes malloc keep freed blocks of up to so many bytes. False if the C library cannot do it.");
   m.def(

@@ -18,7 +18,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 from typing import TYPE_CHECKING, Any, Self
 
-from jaxring.bench.member import ADDRESS, KEY
+from jaxring.bench.member import ADDRESS, KEY, PID
 from jaxring.bench.peers import MPICH, mpich_library
 from jaxring.errors import JaxringError
 from jaxring.launcher.environment import environment
@@ -50,7 +50,10 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
 
 
 class Crew:
-    """The processes of one peer's job. A context manager: nothing of it outlives the context."""
+    """The processes of one peer's job. A context manager: nothing of it outlives the context.
+
+    The main thread enters it, since the processes end with the thread that has started them (`lifeline.die_with`).
+    """
 
     def __init__(
         self, peer: Peer, processes: int, devices: int, extra: dict[str, str], hosts: Hosts | None = None
@@ -93,8 +96,11 @@ class Crew:
 
     def ask(self, name: str, arguments: Any = None) -> list[Any]:
         """The answers of all processes, in their order. JaxringError where one has gone or says nothing."""
-        for member in self._members:
-            member.send((name, arguments))
+        try:
+            for member in self._members:
+                member.send((name, arguments))
+        except OSError:  # it has gone since the request before
+            raise self._gone() from None
         answers: list[Any] = [None] * len(self._members)
         waiting = set(range(len(self._members)))
         deadline = time.monotonic() + ANSWER_S
@@ -105,10 +111,13 @@ class Crew:
             for i in [i for i in waiting if self._members[i] in ready]:
                 try:
                     answers[i] = self._members[i].recv()
-                except EOFError:
-                    raise JaxringError(f"A process of {self.peer.title} ended. {self._said()}") from None
+                except (EOFError, OSError):
+                    raise self._gone() from None
                 waiting.discard(i)
         return answers
+
+    def _gone(self) -> JaxringError:
+        return JaxringError(f"A process of {self.peer.title} ended. {self._said()}")
 
     def _start(self) -> None:
         key = secrets.token_bytes(32)
@@ -129,7 +138,8 @@ class Crew:
         if self.peer.kind == "torch":
             reserved.close()  # torch listens without SO_REUSEPORT
         self._log = folder / "log"
-        base = os.environ | {ADDRESS: address, KEY: key.hex()} | self._extra | dict(self.peer.environment)
+        controller = {ADDRESS: address, KEY: key.hex(), PID: str(os.getpid())}
+        base = os.environ | controller | self._extra | dict(self.peer.environment)
         # -P: not from the current folder, which may be a checkout.
         command = [sys.executable, "-P", "-m", "jaxring.bench.member", self.peer.kind]
         with self._log.open("wb") as log:
@@ -171,7 +181,7 @@ class Crew:
                 self._members.append(arrived.get(timeout=0.1))
             for member in self._members:
                 if member not in named.values() and member.poll():
-                    with contextlib.suppress(EOFError):
+                    with contextlib.suppress(EOFError, OSError):
                         process, self.ranks = member.recv()
                         named[process] = member
         self._members = [named[process] for process in sorted(named)]

@@ -2,7 +2,7 @@
 
     python -m jaxring.bench.member PEER
 
-BENCH_CONTROLLER (the path of a socket) and BENCH_KEY (hex) name the controller.
+BENCH_CONTROLLER (the path of a socket), BENCH_KEY (hex) and BENCH_CONTROLLER_PID name the controller.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from multiprocessing.connection import Client
 from typing import Any
 
 from jaxring.bench.peers import CALLS, MPICH, OPEN_MPI, PEERS
+from jaxring.launcher import lifeline
 
-ADDRESS, KEY = "BENCH_CONTROLLER", "BENCH_KEY"
+ADDRESS, KEY, PID = "BENCH_CONTROLLER", "BENCH_KEY", "BENCH_CONTROLLER_PID"
 
 
 def main() -> None:
@@ -26,13 +27,15 @@ def main() -> None:
         # What `jaxring run` would say, for those peers that JAX has to introduce to each other.
         rank = {OPEN_MPI: "OMPI_COMM_WORLD_RANK", MPICH: "PMI_RANK"}[peer.launcher]
         os.environ["JAX_PROCESS_ID"] = os.environ[rank]
+    else:  # mpirun's processes are mpirun's children, and it ends them
+        lifeline.die_with(int(os.environ[PID]))
     with Client(os.environ[ADDRESS], authkey=bytes.fromhex(os.environ[KEY])) as controller:
         backend = importlib.import_module(f"jaxring.bench.backends.{peer.backend}").Backend(peer.name)
         controller.send((int(os.environ["JAX_PROCESS_ID"]), backend.ranks))
         while True:
             try:
                 name, arguments = controller.recv()
-            except EOFError:
+            except (EOFError, ConnectionResetError):
                 break
             controller.send(answer(backend, name, arguments))
     # MPI in jaxlib is finalised before its communicators are freed, which Open MPI calls an error.

@@ -30,6 +30,7 @@ import re
 import socket
 import sys
 
+from jaxring.cli import arguments as types
 from jaxring.errors import JaxringError
 from jaxring.launcher import hosts as launch_hosts
 from jaxring.launcher.command import Command, HostPart
@@ -59,6 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="all",
         help="all: every line of every process, with [rank] before it; rank0: process 0 writes straight to this "
         "terminal, so progress bars work, and the others are silent unless they fail",
+    )
+    parser.add_argument(
+        "--env",
+        type=types.variable,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable of all processes, on all hosts (repeatable)",
     )
     parser.add_argument("--log-dir", default="", metavar="DIR", help="a file for each process's output, too, in DIR")
     parser.add_argument("--hosts", metavar="LIST", help="start it on these hosts by ssh: a,user@b")
@@ -140,6 +149,7 @@ def _on_hosts(arguments: argparse.Namespace) -> int:
     options += [
         f"--{name.replace('_', '-')}" for name in ("no_prefix", "no_init", "module") if getattr(arguments, name)
     ]
+    options += [f"--env={name}={value}" for name, value in arguments.env]
     options += [arguments.script, *arguments.arguments]
     commands = launch_hosts.commands(hosts, arguments.ssh, arguments.coordinator, options, os.environ)
     return Job(commands, "all", False, part=HostPart(hosts=hosts, listen=launch_hosts.Remote)).run()
@@ -154,7 +164,7 @@ def _here(arguments: argparse.Namespace, address: str) -> int:
     first, count = arguments.node_rank * arguments.processes, arguments.nnodes * arguments.processes
     commands = []
     for process in range(first, first + arguments.processes):
-        env = environment(os.environ, address, count, process, arguments.devices_per_process)
+        env = environment(os.environ | dict(arguments.env), address, count, process, arguments.devices_per_process)
         if arguments.install:
             env["JAXRING_INSTALL"] = arguments.install
         last: list[str] = []

@@ -13,10 +13,10 @@ import pathlib
 import signal
 from typing import TYPE_CHECKING
 
+from jaxring.launcher.report import INTERRUPTED, Report
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from jaxring.launcher.report import Report
 
 _PF_EXITING = 0x4
 
@@ -154,6 +154,21 @@ class Failures:
         ]
         said = [part for part in parts if part]
         return f"{first.who} failed first: {'; '.join([first.cause(), *said])}" if said else None
+
+    def interrupted(self) -> str:
+        """A sentence about Ctrl-C: where it reached the scripts, as far as they have reported it."""
+        places: dict[str, list[int]] = {}
+        others = []
+        for rank, report in sorted(self._reports.items()):
+            if report.code != INTERRUPTED:
+                others.append(str(Failure(rank, report.code, report, self._host(rank))))
+            elif report.where:
+                places.setdefault(report.where, []).append(rank)
+        each = [f"{self._listed(ranks)} at {place}" for place, ranks in places.items()]
+        if each:
+            who, _, place = each[0].rpartition(" at ")
+            each[0] = f"{who} {'was' if len(next(iter(places.values()))) == 1 else 'were'} at {place}"
+        return "; ".join(filter(None, ["interrupted", ", ".join(each), *others]))
 
     def _host(self, rank: int) -> str:
         return self._hosts[rank] if self._hosts else ""

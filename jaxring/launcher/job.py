@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 
 from jaxring.launcher.command import Command, HostPart, Input
 from jaxring.launcher.failures import Failures
-from jaxring.launcher.streams import Log, Reports, Sink, Stream
+from jaxring.launcher.streams import Log, Reports, Sink, Stream, label
 
 if TYPE_CHECKING:
     import types
@@ -78,6 +78,7 @@ class Job:
                 if self._signals:
                     break
                 self._start(rank, command)
+            self._end_if_due()  # before any has been started, too
             while self._children:
                 self._forward(_TICK_S)
                 self._reap()
@@ -85,10 +86,14 @@ class Job:
                 self._show_tail()
                 self._start_again()
                 self._end_if_due()
-            interrupted = bool(self._signals)  # before standard input is given up, which counts as one
+            interrupted = bool(self._handled)
             self._drain()
             summary = self._failures.summary()
-            if summary is not None and not interrupted:
+            if interrupted:
+                # The launcher that has started this one says it, and who has failed has been named.
+                if self._signals[0] == signal.SIGINT and self._part.tell is None and self._failures.first is None:
+                    _say(self._failures.interrupted())
+            elif summary is not None:
                 _say(summary)
             return self._code
         finally:
@@ -128,15 +133,15 @@ class Job:
             reports = os.fdopen(reads, "rb", buffering=0)
         self._watch(reports, Reports(functools.partial(self._report, rank)))
         self._children[rank] = child
-        label = f"[{rank}] ".encode() if self._prefix else b""
+        out_label, err_label = (label(rank, each) if self._prefix else b"" for each in (sys.stdout, sys.stderr))
         if child.stdout is not None:
-            self._watch(child.stdout, Stream(label, None if hidden else sys.stdout.buffer, log))
+            self._watch(child.stdout, Stream(out_label, None if hidden else sys.stdout.buffer, log))
         if child.stderr is not None:
             if command.lifeline and self._part.listen is not None:
                 hear = functools.partial(self._report, rank)
                 self._watch(child.stderr, self._part.listen(sys.stderr.buffer, hear))
                 return
-            stream = Stream(label, None if hidden else sys.stderr.buffer, log)
+            stream = Stream(err_label, None if hidden else sys.stderr.buffer, log)
             self._watch(child.stderr, stream)
             if hidden:
                 self._tails[rank] = stream

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # A line is written in one piece, since it is shorter than PIPE_BUF (4096 bytes).
 _MAX_TEXT = 300
 _MAX_NAME = 100
-_INTERRUPTED = 130
+INTERRUPTED = 130
 # Errors of these packages may be the echo of another process's failure.
 _RUNTIMES = ("jax", "jaxlib", "jaxring")
 _STATUS = re.compile("[A-Z_]{7,}: ")
@@ -58,10 +58,12 @@ def describe(error: BaseException) -> Report | None:
         if code == 0:
             return None
     elif isinstance(error, KeyboardInterrupt):
-        code = _INTERRUPTED
-    # Ctrl-C in native code may come without a place; what was being handled then has one.
-    where = next(filter(None, map(_where, chain(error))), "")
-    return Report(time.monotonic(), code, kind, message, where, any(map(_is_runtimes, chain(error))))
+        code = INTERRUPTED
+    # Ctrl-C in native code may come without a place in the script; what was being handled then has one.
+    all_of_them = list(chain(error))
+    mine = (_where(one, mine=True) for one in all_of_them)
+    where = next(filter(None, mine), "") or next(filter(None, map(_where, all_of_them)), "")
+    return Report(time.monotonic(), code, kind, message, where, any(map(_is_runtimes, all_of_them)))
 
 
 def encode(report: Report) -> bytes:
@@ -119,13 +121,13 @@ def _printable(text: str, longest: int) -> str:
     return shown if len(text) <= longest else shown + "..."
 
 
-def _where(error: BaseException) -> str:
-    """FILE:LINE of the innermost frame in the user's own code, or "" where there is none."""
+def _where(error: BaseException, mine: bool = False) -> str:
+    """FILE:LINE of the innermost frame in the user's own code, else, but not with ``mine``, in any; "" without one."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return _place(error.filename, error.lineno)
     found = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    mine = [(name, line) for name, line in found if not _is_librarys(name)] or found[-1:]
-    return _place(*mine[-1]) if mine else ""
+    own = [(name, line) for name, line in found if not _is_librarys(name)] or found[-1:] * (not mine)
+    return _place(*own[-1]) if own else ""
 
 
 def _place(file: str, line: int | None) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import pathlib
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TextIO
 
 from jaxring.errors import JaxringError
 from jaxring.launcher import report
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 8192
 _LONG_LINE_BYTES = 1 << 20
+# Cyan, green, yellow, magenta, blue, and these bright: red is left to errors.
+_COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)
+
+
+def label(rank: int, stream: TextIO) -> bytes:
+    """What stands before a process's lines: in a colour of its own in a terminal, unless NO_COLOR is set."""
+    text = f"[{rank}]"
+    if stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
+        text = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{text}\x1b[0m"
+    return f"{text} ".encode()
 
 
 class Sink(Protocol):

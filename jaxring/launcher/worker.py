@@ -5,28 +5,24 @@ Arguments: [--no-init] [--module] [--last FD] [--report FD] LAUNCHER_PID SCRIPT 
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import inspect
 import io
 import os
 import pathlib
 import runpy
-import signal
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
 from jaxring import _command
-from jaxring.launcher import report
+from jaxring.launcher import lifeline, report
 from jaxring.runtime import ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Options(NamedTuple):
@@ -67,16 +63,19 @@ def main() -> None:
     try:
         _run(options)
     except BaseException as error:
-        if os.getpid() == pid:  # a fork that the script made is no process of the job
+        reported = options.report >= 0 and os.getpid() == pid  # a fork that the script made is no process of the job
+        if reported:
             report.send(options.report, error)
-        sys.excepthook = functools.partial(_show, sys.excepthook)
+        if isinstance(error, KeyboardInterrupt) and reported:
+            ending.told()
+        sys.excepthook = functools.partial(_show, sys.excepthook, reported)
         raise
     ending.exits(None)
     _outlive(options.last)
 
 
 def _run(options: Options) -> None:
-    _die_with(options.launcher)
+    lifeline.die_with(options.launcher)
     sys.argv, script = options.script, options.script[0]
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Lines (also those that a carriage return ends) come at once and whole, though the output may be a pipe.
@@ -99,19 +98,20 @@ def _run(options: Options) -> None:
         raise
 
 
-def _show(hook: Callable[..., Any], kind: type[BaseException], error: BaseException, trace: TracebackType) -> None:
+def _show(
+    hook: Callable[..., Any], reported: bool, kind: type[BaseException], error: BaseException, trace: TracebackType
+) -> None:
     """sys.excepthook: has `hook` show the exception without the frames that ran the script.
 
-    Ctrl-C reaches all processes, and only process 0 shows where it was in full.
+    Ctrl-C reaches all processes, and where each was is said by the launcher, in one line, if it has been ``reported``.
+    So is a SIGINT to this process alone.
     """
+    if kind is KeyboardInterrupt and hook is sys.__excepthook__ and reported:
+        return
     files = {__file__, runpy.run_path.__code__.co_filename}
     for one in report.chain(error):
         one.__traceback__ = report.stripped(one.__traceback__, files)
-    process = os.environ.get("JAX_PROCESS_ID", "0")
-    if kind is KeyboardInterrupt and process != "0" and hook is sys.__excepthook__:
-        print(f"process {process}: {report.describe(error)}", file=sys.stderr)
-    else:
-        hook(kind, error, report.stripped(trace, files))
+    hook(kind, error, report.stripped(trace, files))
 
 
 def _outlive(last: int) -> None:
@@ -121,13 +121,6 @@ def _outlive(last: int) -> None:
     """
     if last >= 0:
         os.read(last, 1)
-
-
-def _die_with(launcher: int) -> None:
-    """Have the kernel end this process when the launcher is gone, even if that was killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != launcher:  # it went before the call
-        os._exit(1)
 
 
 def _initialize() -> None:

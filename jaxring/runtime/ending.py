@@ -7,6 +7,7 @@ import sys
 _MOST = 500  # characters of an exception's text
 
 _code: int | None = None
+_told = False
 
 
 def exits(code: object) -> None:
@@ -17,6 +18,17 @@ def exits(code: object) -> None:
     global _code
     # As Python does: an integer is the code, anything else is printed and makes it 1.
     _code = 0 if code is None else int(code) & 0xFF if isinstance(code, int) else 1
+
+
+def told() -> None:
+    """The KeyboardInterrupt that ends the process is said by its launcher, in one line for all processes."""
+    global _told
+    _told = True
+
+
+def is_told() -> bool:
+    """Whether that is so."""
+    return _told
 
 
 def uncaught(hint: str) -> str:

@@ -244,7 +244,7 @@ def _end() -> None:
         if not settings().trace_dir:
             state = _compat.distributed_state()
             make_room(1 if state is None else state.processes)
-        _native.dump_now()  # the record in memory is lost with the process
+        _native.dump_now(say=not ending.is_told())  # the record in memory is lost with the process
     _native.abort(f"this process is ending{uncaught}", _ABORT_S, not uncaught, uncaught or ending.orderly())
     if _thread is not None:
         _thread.join(timeout=2 * _POLL_S)

@@ -14,8 +14,10 @@ import pytest
 
 from jaxring.cli import main
 from jaxring.cli.run import environment
+from jaxring.launcher.command import Command
 from jaxring.launcher.hosts import REMOTE
-from jaxring.launcher.streams import Log, Stream
+from jaxring.launcher.job import Job
+from jaxring.launcher.streams import Log, Stream, label
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
@@ -78,6 +80,12 @@ def test_lines_have_the_rank_before_them_and_arguments_arrive(run):
     assert code == 0
     assert sorted(out) == [f"[{p}] out {p} --flag -n 9" for p in range(3)]
     assert sorted(err.splitlines()) == [f"[{p}] err" for p in range(3)]
+
+
+def test_a_variable_of_all_processes(run):
+    # It needs no JAX either.
+    code, out, err = run("import os; print(os.environ['MINE'])", "-n", "2", "--no-init", "--env", "MINE=a=b")
+    assert (code, sorted(out)) == (0, ["[0] a=b", "[1] a=b"]), err
 
 
 def test_no_prefix(run):
@@ -156,6 +164,27 @@ def test_a_signal_ends_all(start, tmp_path, number):
     wait_until(lambda: not any(map(alive, found)))
 
 
+class Interrupted(Job):
+    """Its signal comes before its first process is started, or when its last one has ended."""
+
+    def __init__(self, late):
+        super().__init__([Command(lambda _: ["true"], dict(os.environ))], "all", True)
+        self._late = late
+        if not late:
+            self._signals.append(signal.SIGINT)
+
+    def _drain(self):
+        super()._drain()
+        if self._late:
+            self._signals.append(signal.SIGINT)
+
+
+@pytest.mark.parametrize(("late", "code", "said"), [(False, 130, "jaxring run: interrupted\n"), (True, 0, "")])
+def test_a_signal_before_the_first_process_counts_and_one_after_the_last_does_not(late, code, said, capfd):
+    assert Interrupted(late).run() == code
+    assert capfd.readouterr().err == said
+
+
 def test_a_killed_launcher_leaves_no_process_of_the_job(start, tmp_path):
     child = start(STUBBORN, "-n", "2", "--no-init")
     found = pids(tmp_path, 2)
@@ -222,6 +251,23 @@ def test_streams_prefix_lines_and_progress_bars():
     assert sink.getvalue() == b"[1] ab\n[1] c\r[1] d\r\n[1] e\n"
     stream.finish()
     assert sink.getvalue().endswith(b"[1] f\n")
+
+
+def test_ranks_have_colours_in_a_terminal_that_has_some(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    labels = {label(rank, Terminal()) for rank in range(8)}
+    assert len(labels) == 8
+    assert label(3, Terminal()) == b"\x1b[35m[3]\x1b[0m "
+    assert label(3, io.StringIO()) == b"[3] "
+    for name, value in (("TERM", "dumb"), ("NO_COLOR", "1")):
+        with monkeypatch.context() as changed:
+            changed.setenv(name, value)
+            assert label(3, Terminal()) == b"[3] "
 
 
 def test_a_silent_stream_keeps_its_end():

@@ -50,7 +50,7 @@ void Print(const char* text) { WriteAll(STDERR_FILENO, text, std::strlen(text));
 
 }  // namespace
 
-void DumpNow() {
+void DumpNow(bool say) {
   if (dump.prefix[0] == '\0') return;
   const int saved = errno;
   char path[sizeof dump.prefix + 32];
@@ -62,6 +62,10 @@ void DumpNow() {
   }
   const bool written = fd >= 0 && WriteAll(fd, dump.record, dump.bytes);
   if (fd >= 0) close(fd);
+  if (!say) {
+    errno = saved;
+    return;
+  }
   Print(written ? "jaxring: flight record written to " : "jaxring: cannot write the flight record ");
   Print(path);
   Print("\n");
@@ -77,7 +81,7 @@ void DumpOnSignal(const void* record, size_t bytes, const std::string& prefix) {
   if (sigaction(SIGUSR1, nullptr, &now) != 0) return;
   if ((now.sa_flags & SA_SIGINFO) != 0 || now.sa_handler != SIG_DFL) return;
   struct sigaction action{};
-  action.sa_handler = [](int) { DumpNow(); };
+  action.sa_handler = [](int) { DumpNow(true); };
   action.sa_flags = SA_RESTART;
   sigaction(SIGUSR1, &action, nullptr);
 }

@@ -11,7 +11,7 @@ namespace jaxring {
 // effect. A handler that is already installed stays, and a later one replaces this one. Only the first call has an
 // effect.
 void DumpOnSignal(const void* record, size_t bytes, const std::string& prefix);
-// Writes the next copy now and reports it on stderr, also if the signal has another handler.
-void DumpNow();
+// Writes the next copy now, also if the signal has another handler. `say`: reports it on stderr.
+void DumpNow(bool say);
 
 }  // namespace jaxring
