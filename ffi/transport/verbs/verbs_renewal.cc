@@ -134,7 +134,7 @@ void VerbsPump::Observe(Time now) {
   bool awaits = true;
   if (completions_ == observed_ && !Awaits(now - completed_at_ > kProbe, &awaits)) PumpLocked();
   if (completions_ != observed_ || !awaits || !awaited_) stalled_since_ = now;
-  awaited_ = awaits;
+  awaited_ = awaits && completions_ == observed_;  // otherwise nobody has asked whether anything is under way
   observed_ = completions_;
   observed_at_ = now;
 }

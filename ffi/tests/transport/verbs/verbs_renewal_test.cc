@@ -193,6 +193,18 @@ CASE("silence begins with the first look that finds something under way, however
   CHECK(link.from().IsSilent(kSilent));
 }
 
+CASE("silence does not begin with a look that has seen the device work") {
+  FakeLink link;
+  const auto now = steady_clock::now(), begin = now - seconds(10);
+  link.Carry(0);
+  link.from().Observe(begin);
+  link.from().Observe(begin + milliseconds(50));
+  Fake().silent[0] = true;
+  link.Send(1);
+  link.from().Observe(begin + milliseconds(9000));
+  CHECK(!link.from().IsSilent(kSilent));
+}
+
 CASE("an idle link asks the peer's device once a second, and so finds that it is out of reach") {
   FakeLink link;
   const auto begin = steady_clock::now() - seconds(10);
