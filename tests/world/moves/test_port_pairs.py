@@ -47,10 +47,15 @@ def steps(native):
 
 
 def said(caplog, count=1):
+    """What is logged of moves, at least so many lines; a thread of another test may still have something else to say."""
+
+    def moves():
+        return [message for message in caplog.messages if "its connections go" in message]
+
     until = time.monotonic() + 60
-    while len(caplog.messages) < count and time.monotonic() < until:
+    while len(moves()) < count and time.monotonic() < until:
         time.sleep(0.01)
-    return caplog.messages
+    return moves()
 
 
 def test_a_link_goes_on_over_the_next_ports_of_both_ends(make_world, caplog):
