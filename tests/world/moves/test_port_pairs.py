@@ -47,7 +47,7 @@ def steps(native):
 
 
 def said(caplog, count=1):
-    """What is logged of moves, at least so many lines; a thread of another test may still have something else to say."""
+    """At least so many lines of the log of moves; a thread of another test may still have something else to say."""
 
     def moves():
         return [message for message in caplog.messages if "its connections go" in message]
