@@ -8,7 +8,8 @@
 Each process finds jax.distributed initialised when the script begins, so the script needs no code for that; a call of
 jax.distributed.initialize() in it does nothing. When one process fails, the others have 5 s to end and are then
 terminated; the exit code is that of the first to fail, which is named in the end with its error and the place of it. A
-process fails as soon as an exception ends its script, though it may exit later. Ctrl-C and SIGTERM end all processes.
+process fails as soon as an exception ends its script, though it may exit later. Ctrl-C and SIGTERM end all processes;
+after Ctrl-C one line says where each of their scripts was.
 
 Exit codes: 0 where all processes ended so, else that of the first to fail; 128 + n where signal n ended it, 130 for
 Ctrl-C; 1 for a script that cannot be run; 2 for wrong options.
