@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print the choice and its candidates as JSON")
     add("--schedule", action="store_true", help="print the schedule, verified")
     for name, letter in (("rank", "R"), ("lane", "L")):
-        help_ = f"of the schedule, this {name}'s steps only (repeatable)"
+        help_ = f"print this {name}'s steps only{', or draw them' * (name == 'lane')} (repeatable)"
         add(f"--{name}", type=types.counted, action="append", default=[], metavar=letter, help=help_)
     help_ = "draw the schedule's steps and messages: time to the right, a row per rank"
     add("--svg", type=pathlib.Path, metavar="FILE", help=help_)
@@ -122,6 +122,10 @@ def run(arguments: argparse.Namespace) -> int:
     placement = tuple(rank // devices for rank in range(processes * devices))
     hosts = tuple(process * arguments.hosts // processes for process in placement)
     modules.load(arguments.modules)
+    if arguments.rank and not arguments.schedule:
+        arguments.error("--rank chooses from the steps that --schedule prints")
+    if arguments.lane and not (arguments.schedule or arguments.svg):
+        arguments.error("--lane chooses from the steps that --schedule prints and --svg draws")
     try:
         if arguments.algorithm is not None:
             # Not when the command line is parsed: the modules above register names.
@@ -143,6 +147,7 @@ def _own(arguments: argparse.Namespace, placement: tuple[int, ...]) -> int:
     reason = f"algorithm {name!r} of your own"
     if arguments.json:
         print(json.dumps({"algorithm": name, "reason": reason, "candidates": []}))
+        _draw(arguments, schedule)
         return 0
     for line in (_what(arguments, placement), f"takes {name}: {reason}, which has no price."):
         print(terminal.wrapped(line))
@@ -160,6 +165,10 @@ def _show(arguments: argparse.Namespace, schedule: Schedule) -> None:
     if arguments.schedule:
         verify(schedule)
         print(f"\n{show(schedule, width_of(), arguments.rank, arguments.lane)}")
+    _draw(arguments, schedule)
+
+
+def _draw(arguments: argparse.Namespace, schedule: Schedule) -> None:
     if arguments.svg is not None:
         verify(schedule)
         text = diagram.svg(schedule, arguments.lane)
@@ -183,9 +192,6 @@ def _built_in(arguments: argparse.Namespace, placement: tuple[int, ...], hosts: 
         network=arguments.network,
         profile=prices,
     )
-    if arguments.json:
-        print(json.dumps(_as_json(choice)))
-        return 0
     perm = tuple((rank, (rank + 1) % len(placement)) for rank in range(len(placement)))
     schedule = build(
         Spec(
@@ -197,6 +203,10 @@ def _built_in(arguments: argparse.Namespace, placement: tuple[int, ...], hosts: 
             perm=perm if COLLECTIVES[arguments.collective].pairs else (),
         )
     )
+    if arguments.json:
+        print(json.dumps(_as_json(choice)))
+        _draw(arguments, schedule)
+        return 0
     for line in (
         _what(arguments, placement),
         f"takes {choice.algorithm} by {choice.protocol}, {choice.channels} channel(s): {choice.reason}.",

@@ -164,10 +164,10 @@ class Failures:
                 others.append(str(Failure(rank, report.code, report, self._host(rank))))
             elif report.where:
                 places.setdefault(report.where, []).append(rank)
-        each = [f"{self._listed(ranks)} at {place}" for place, ranks in places.items()]
-        if each:
-            who, _, place = each[0].rpartition(" at ")
-            each[0] = f"{who} {'was' if len(next(iter(places.values()))) == 1 else 'were'} at {place}"
+        each = []
+        for place, ranks in places.items():
+            verb = "" if each else "was " if len(ranks) == 1 else "were "
+            each.append(f"{self._listed(ranks)} {verb}at {place}")
         return "; ".join(filter(None, ["interrupted", ", ".join(each), *others]))
 
     def _host(self, rank: int) -> str:

@@ -7,6 +7,7 @@ to its standard error, in lines of their own, so that the first failure of all h
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -73,8 +74,9 @@ def _argv(argv: list[str]) -> Callable[[int], Sequence[str]]:
 def tell(rank: int, found: report.Report) -> None:
     """Write a process's report for the launcher that has started this one."""
     line = _MARK + str(rank).encode() + b" " + report.encode(found)
-    sys.stderr.buffer.write(line)
-    sys.stderr.buffer.flush()
+    with contextlib.suppress(OSError):  # ssh is gone, and the processes still have their time to end
+        sys.stderr.buffer.write(line)
+        sys.stderr.buffer.flush()
 
 
 class Remote(Stream):

@@ -262,8 +262,13 @@ class Job:
         while self._stages and self._stages[0][0] <= now:
             _, number = self._stages.pop(0)
             self._ending = True
-            for child in self._children.values():
-                _signal_group(child, number)
+            for rank, child in self._children.items():
+                if number == signal.SIGINT and self._commands[rank].lifeline and child.stdin is not None:
+                    # The host's launcher ends its processes by SIGINT then, and still hands on what they report. ssh,
+                    # which would end at once, could not.
+                    child.stdin.close()
+                else:
+                    _signal_group(child, number)
 
 
 def _stages(now: float) -> list[tuple[float, int]]:

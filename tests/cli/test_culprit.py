@@ -129,7 +129,10 @@ def test_ctrl_c_is_said_in_one_line(start, tmp_path):
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=120)
     assert child.returncode == 130
-    assert err == "jaxring run: interrupted; processes 0, 1 and 2 were at script.py:4\n"
+    assert err.startswith("jaxring run: interrupted; process"), err
+    assert err.count("\n") == 1, err
+    if "script.py:3" not in err:  # where one says that it is there
+        assert err == "jaxring run: interrupted; processes 0, 1 and 2 were at script.py:4\n"
 
 
 COLLECTIVE = """
@@ -159,9 +162,11 @@ def test_ctrl_c_in_a_collective_is_said_in_one_line_and_the_record_is_kept(start
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=120)
     assert child.returncode == 130
-    # Process 0 may have been between two statements.
-    where = r"process 0 was at script.py:1[013], process 1 at script.py:12"
-    assert re.fullmatch(f"jaxring run: interrupted; {where}\n", err), err
+    # Each may still be at the line by which it has said that it is there.
+    where = (
+        r"process 0 was at script.py:1[0123], process 1 at script.py:1[012]|processes 0 and 1 were at script.py:1[01]"
+    )
+    assert re.fullmatch(f"jaxring run: interrupted; ({where})\n", err), err
     assert list(traces.glob("**/*.trace")), "the record of the operation that was interrupted"
 
 

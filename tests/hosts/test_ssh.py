@@ -113,12 +113,24 @@ def test_a_job_on_two_hosts(tmp_path):
         assert said in err.splitlines()[-1], err
         assert "jaxring-report" not in err
 
-        for process in range(2):
-            (tmp_path / str(process)).unlink()
-        killed = start(str(script), "wait", str(tmp_path))
-        wait_for(lambda: len([f for f in tmp_path.glob("[01]") if f.read_text()]) == 2, "the job begins")
-        pids = [int((tmp_path / str(process)).read_text()) for process in range(2)]
-        assert all(map(lives, pids))
+        def begun():
+            """The job, which waits, and the pids of its processes."""
+            for process in range(2):
+                (tmp_path / str(process)).unlink()
+            waits = start(str(script), "wait", str(tmp_path))
+            wait_for(lambda: len([f for f in tmp_path.glob("[01]") if f.read_text()]) == 2, "the job begins")
+            pids = [int((tmp_path / str(process)).read_text()) for process in range(2)]
+            assert all(map(lives, pids))
+            return waits, pids
+
+        interrupted, _ = begun()
+        interrupted.send_signal(signal.SIGINT)
+        _, err = interrupted.communicate(timeout=LIMIT_S)
+        assert interrupted.returncode == 130, err
+        assert err.splitlines()[-1].startswith("jaxring run: interrupted; host"), err
+        assert all(f"host {name} " in err or name in err.partition("hosts")[2] for name in names), err
+
+        killed, pids = begun()
         killed.send_signal(signal.SIGKILL)  # the launcher: made.command has replaced itself by it
         wait_for(lambda: not any(map(lives, pids)), "processes are left")
         killed.communicate(timeout=LIMIT_S)

@@ -1,12 +1,13 @@
 """Finds a ring through hosts of which only some pairs are measured: N log N of them, not all N^2/2.
 
-Each host is measured with those 1, 2, 4, ... places after it, so that all hosts are joined by measured pairs. A pair
-that is not measured counts as the worst hop of the best way between its hosts by measured pairs: exact where costs come
-from a hierarchy (same switch, same rack, same room), whose levels hosts are clustered by. The cheapest tour by these
-costs (asymmetric travelling salesman) names the pairs that matter: those of its hops that are not measured yet are
-measured next. So every hop of the ring that is returned was measured. Where the tour has hops that are much dearer than
-others, it is cut there into clusters, whose representatives are measured with those of log N other clusters: two that
-are near each other become one. That goes on until nothing is left to ask, or the pairs or rounds are used up.
+Each host is measured with those 1, 2, 4, ... places after it (up to eight hosts with all others), so that all hosts are
+joined by measured pairs. A pair that is not measured counts as the worst hop of the best way between its hosts by
+measured pairs: exact where costs come from a hierarchy (same switch, same rack, same room), whose levels hosts are
+clustered by. The cheapest tour by these costs (asymmetric travelling salesman) names the pairs that matter: those of
+its hops that are not measured yet are measured next. So every hop of the ring that is returned was measured. Where the
+tour has hops that are much dearer than others, it is cut there into clusters, whose representatives are measured with
+those of log N other clusters: two that are near each other become one. That goes on until nothing is left to ask, or
+the pairs or rounds are used up.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _GAIN = 0.9
 _DEAR = 2.0
 # Pairs in all, as multiples of N log2 N.
 _MOST = 3
+# Up to so many hosts all pairs are few more than those, and with them no ring that is cheaper is missed.
+_ALL = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +66,8 @@ def find(count: int, measure: Callable[[list[Pair]], dict[Pair, tuple[float, flo
     levels = max(0, (count - 1).bit_length())
     plain = list(range(count))
     best, cost = plain, np.inf
-    wanted = _pairs((host, (host + (1 << level)) % count) for level in range(levels) for host in range(count))
+    apart = range(1, count) if count <= _ALL else [1 << level for level in range(levels)]
+    wanted = _pairs((host, (host + places) % count) for places in apart for host in range(count))
     ring, pairs, rounds, chance = plain, 0, 0, random.Random(count)
     while wanted:
         for (a, b), (there, back) in measure(wanted).items():
