@@ -164,7 +164,7 @@ class Failures:
                 others.append(str(Failure(rank, report.code, report, self._host(rank))))
             elif report.where:
                 places.setdefault(report.where, []).append(rank)
-        each = []
+        each: list[str] = []
         for place, ranks in places.items():
             verb = "" if each else "was " if len(ranks) == 1 else "were "
             each.append(f"{self._listed(ranks)} {verb}at {place}")
