@@ -47,7 +47,7 @@ for kind in "$@"; do
   esac
   # shellcheck disable=SC2086 # options, split at spaces
   "${builder[@]}" build ${IMAGE_ARGS:-} -f "$file" -t "jaxring:$kind" .
-  in_image "jaxring:$kind" jaxring --version
+  in_image "jaxring:$kind" python -m jaxring --version
   if [ "$kind" = cuda ]; then in_image jaxring:cuda python -c "import jaxring._native_cuda"; fi
-  in_image "jaxring:$kind" jaxring run -n 2 examples/clusters/job.py
+  in_image "jaxring:$kind" python -m jaxring run -n 2 examples/clusters/job.py
 done
