@@ -1,4 +1,4 @@
-"""A fixture for tests whose jobs go wrong: soon after the test, nothing of their processes is left."""
+"""For tests whose jobs go wrong: whether a process is left, and a fixture that holds that soon nothing is."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ def _of_processes(name: str) -> list[tuple[int, str]]:
             with contextlib.suppress(OSError):  # it has ended, or is another user's
                 found.append((int(folder.name), (folder / name).read_text(errors="replace")))
     return found
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs: zombies do not."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _shared() -> set[pathlib.Path]:

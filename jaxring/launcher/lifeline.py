@@ -1,4 +1,4 @@
-"""A process that must not outlive the one that has started it. Imports nothing of JAX."""
+"""For a process that must not outlive the one that has started it."""
 
 from __future__ import annotations
 

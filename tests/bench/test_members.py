@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 from jaxring.bench import peers
 from jaxring.bench.fleet import Crew
 from jaxring.errors import JaxringError
+from tests.leftovers import lives
 
 pytestmark = pytest.mark.multiprocess
 
@@ -43,14 +43,6 @@ with Crew(PEERS["jaxring"], 2, 1, {}) as crew:
     print(*(child.pid for child in crew._children), flush=True)
     time.sleep(600)
 """
-
-
-def lives(pid):
-    """Whether the process runs: zombies do not."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_no_member_outlives_a_controller_that_is_killed():

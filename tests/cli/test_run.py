@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from jaxring.launcher.command import Command
 from jaxring.launcher.hosts import REMOTE
 from jaxring.launcher.job import Job
 from jaxring.launcher.streams import Log, Stream, label
+from tests.leftovers import lives
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left")]
 
@@ -106,14 +106,6 @@ def test_a_silent_process_that_fails_is_heard(run):
     assert "process 1 failed: AssertionError: the reason (script.py:1)" in err
 
 
-def alive(pid):
-    """Whether the process runs: zombies do not."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def wait_until(condition):
     deadline = time.monotonic() + 60
     while not condition():
@@ -151,7 +143,7 @@ def test_one_failure_ends_all_with_its_exit_code(start, tmp_path):
     _, err = child.communicate(timeout=120)
     assert child.returncode == 7
     assert "process 1 failed with exit code 7" in err
-    wait_until(lambda: not any(map(alive, found)))
+    wait_until(lambda: not any(map(lives, found)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
@@ -161,7 +153,7 @@ def test_a_signal_ends_all(start, tmp_path, number):
     child.send_signal(number)
     child.communicate(timeout=120)
     assert child.returncode == 128 + number
-    wait_until(lambda: not any(map(alive, found)))
+    wait_until(lambda: not any(map(lives, found)))
 
 
 class Interrupted(Job):
@@ -190,7 +182,7 @@ def test_a_killed_launcher_leaves_no_process_of_the_job(start, tmp_path):
     found = pids(tmp_path, 2)
     try:
         child.kill()
-        wait_until(lambda: not any(map(alive, found[::2])))
+        wait_until(lambda: not any(map(lives, found[::2])))
     finally:
         for pid in found[1::2]:  # what the script started is beyond the kernel's promise
             os.kill(pid, signal.SIGKILL)

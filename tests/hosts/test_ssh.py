@@ -15,6 +15,7 @@ import pytest
 
 from tests import ROOT
 from tests.hosts.hosts_netns import hosts
+from tests.leftovers import lives
 from tests.stress.stress_jobs import environment
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
@@ -69,13 +70,6 @@ def wait_for(true, what):
     while not true():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
-
-
-def lives(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_job_on_two_hosts(tmp_path):
