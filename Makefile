@@ -180,7 +180,7 @@ test-aarch64: $(BUILT) $(SCHEDULES) aarch64-build ## the native tests and a job 
 	@ctest -j $(JOBS) --test-dir build/aarch64/native --output-on-failure --no-tests=error -E $(NOT_EMULATED)
 	@tests/aarch64/jobs.sh build/aarch64
 
-test-ray: $(BUILT) ## a job in Ray's actors on this machine (gets 240 MB; about a minute)
+test-ray: $(BUILT) ## a job in Ray's actors on this machine (downloads 80 MB; about a minute)
 	$(SAY) "Ray"
 	@[ -e build/ray/ray ] || python -m pip install -q --target build/ray 'ray>=2.40'
 	@PYTHONPATH="$(abspath build/ray)" JAX_PLATFORMS=cpu RAY_AUTH_MODE=disabled RAY_ADDRESS= \
