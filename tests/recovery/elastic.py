@@ -10,6 +10,7 @@ import contextlib
 import functools
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import time
@@ -46,11 +47,15 @@ def reference(size: int, devices: int, shared_memory: bool) -> dict[str, str]:
     """The last bits by place in a job that has had so many processes from the start."""
     with tempfile.TemporaryDirectory() as name, Job(pathlib.Path(name)) as job, coordinator_port() as port:
         folder = pathlib.Path(name)
-        for process in range(size):
-            arguments = ["reference", str(size), f"127.0.0.1:{port}", str(process)]
-            job.start([*WORKER, *arguments], _environment(folder, devices, shared_memory))
-        for process in range(size):
-            job.wait_for_line(process, "end ", LIMIT_S)
+        env = _environment(folder, devices, shared_memory)
+        started = [
+            job.start([*WORKER, "reference", str(size), f"127.0.0.1:{port}", str(process)], env)
+            for process in range(size)
+        ]
+        job.wait_for_line(0, "end ", LIMIT_S)
+        for other in started[1:]:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # which wait() below tells
+                other.wait(LIMIT_S)
         (folder / "ended").touch()
         results = job.wait(LIMIT_S)
         assert all(result.code == 0 for result in results), str(job)
