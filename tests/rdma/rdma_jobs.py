@@ -160,6 +160,7 @@ def test_a_cable_that_fails_and_is_mended_is_told_and_no_call_fails(tmp_path):
     for result in results:
         assert result.code == 0, str(result)
         assert "right " in result.out, str(result)
+        print(line(result, "right"))  # how long the calls stood, beside what the log says
 
 
 @pytest.mark.parametrize(
