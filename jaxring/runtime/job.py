@@ -17,7 +17,7 @@ from jaxring.runtime.agreement import Agreement
 from jaxring.runtime.reporting.viewing import FlightService
 from jaxring.settings import settings
 from jaxring.world.join import World
-from jaxring.world.membership import Membership, first
+from jaxring.world.membership import Membership, first, gone_on
 from jaxring.world.store import JaxStore
 from jaxring.world.waits import Waits
 
@@ -173,7 +173,8 @@ class Job:
         """Begin an epoch: waits for all its members, then has the engine, which is halted, resume.
 
         ``returned``: members that were started again, so that `gone` may name the process that they stand in for.
-        JoinError where a member has not come by `deadline` (time.monotonic seconds) or has ended.
+        JoinError where a member has not come by `deadline` (time.monotonic seconds) or has ended, as far as this
+        process knows or another one, which then calls again.
         """
         with self._lock:
             self._entering = membership
@@ -181,16 +182,25 @@ class Job:
         # the ports of the old one (JAXRING_PORT_RANGE).
         self._close(deadline)
         world = self._make_world(membership, False) if len(membership.processes) > 1 else None
-        before, patience = gone(), time.monotonic() + _GRACE_S
+        before, patience, look = gone(), time.monotonic() + _GRACE_S, time.monotonic() + _SLICE_S
+        others: tuple[int, ...] = ()
         try:
             while world is not None:
-                # `gone` is read before `absent`: a member publishes itself in the new epoch before it leaves the old.
+                # Both are read before `absent`: a member publishes itself in the new epoch before it leaves the old,
+                # and has seen all others there before it calls for the next.
                 left = gone()
+                if time.monotonic() > look:
+                    others, look = gone_on(self.store(), jax.process_index(), membership), time.monotonic() + _SLICE_S
                 if not (absent := world.absent()):
                     break
                 late = time.monotonic() > patience
                 if ended := [p for p in absent if p in left and (p not in before or (late and p not in returned))]:
                     raise JoinError(f"Process {ended[0]} has ended while the job was formed anew: try again.")
+                if others:
+                    raise JoinError(
+                        f"Process {others[0]} has given up waiting for process {absent[0]}, which had agreed to take "
+                        "part: try again."
+                    )
                 if time.monotonic() > deadline:
                     raise JoinError(f"Process {absent[0]} has agreed to take part but has not come: try again.")
                 time.sleep(_POLL_S)

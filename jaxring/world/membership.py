@@ -122,6 +122,11 @@ def returned(store: Store, agreed: Membership) -> tuple[int, ...]:
     return tuple(p for p in agreed.processes if p in wishes and wishes[p]["fresh"])
 
 
+def gone_on(store: Store, process: int, agreed: Membership) -> tuple[int, ...]:
+    """The other members that have called again since: they have given up this epoch, or have all entered it."""
+    return tuple(p for p in agreed.processes if p != process and p in _ready(store, agreed.epoch + 1))
+
+
 def has_begun(store: Store, process: int) -> bool:
     """Whether the job has had another start of this process, or has been rebuilt already."""
     return bool(store.list(_DECISIONS)) or str(process) in store.list("jaxring/world/0/process/")

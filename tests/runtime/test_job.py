@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import types
 
@@ -9,7 +10,9 @@ import pytest
 
 from jaxring.errors import JoinError
 from jaxring.runtime import job as jobs
+from jaxring.world import wire
 from jaxring.world.membership import Membership
+from tests.world.world_fakes import DirStore
 
 FIRST, SECOND = Membership(0, 3, (0, 1, 2)), Membership(1, 3, (0, 1))
 
@@ -30,6 +33,14 @@ class World:
 
     def serve(self):
         self.serves = True
+
+
+def wishing(folder, process):
+    """A store in which the process has called for the epoch after the second."""
+    store = DirStore(folder)
+    wish = {"kind": "rebuild", "token": "a start", "fresh": False, "gone": []}
+    store.set(f"jaxring/ready/2/{process}", wire.encode(wish))
+    return store
 
 
 @pytest.fixture
@@ -63,6 +74,25 @@ def test_a_member_that_was_started_again_is_waited_for(made, monkeypatch):
     monkeypatch.setattr(jobs, "_GRACE_S", 0.0)
     job = made(3)
     job.enter(SECOND, float("inf"), lambda: [1, 2], (1,))
+    assert job.membership() == SECOND
+
+
+@pytest.mark.parametrize(("absent", "said"), [(True, "Process 2 has given up waiting for process 1"), (False, None)])
+def test_an_epoch_that_a_member_has_given_up_is_not_waited_for(made, monkeypatch, tmp_path, absent, said):
+    monkeypatch.setattr(jobs, "_SLICE_S", 0.0)
+    job = made(None if absent else 1)
+    job._store = wishing(tmp_path, 2)
+    agreed = Membership(1, 3, (0, 1, 2))
+    with pytest.raises(JoinError, match=f"{said}, .*: try again") if said else contextlib.nullcontext():
+        job.enter(agreed, time.monotonic() + 5, list)
+    assert job.agreed() == agreed
+
+
+def test_a_process_that_waits_to_come_back_has_given_up_nothing(made, monkeypatch, tmp_path):
+    monkeypatch.setattr(jobs, "_SLICE_S", 0.0)
+    job = made(3)
+    job._store = wishing(tmp_path, 2)
+    job.enter(SECOND, float("inf"), lambda: [2])
     assert job.membership() == SECOND
 
 
