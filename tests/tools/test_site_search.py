@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import types
 import urllib.request
 
 import pytest
@@ -17,8 +19,9 @@ def test_each_question_has_a_page():
     assert [page for page in pages if not (ROOT / "docs" / f"{page}.md").is_file()] == []
 
 
-@pytest.mark.parametrize(("pages", "code"), [(["howto/slow.html", "faq.html"], 0), (["faq.html"], 1), ([], 1)])
-def test_a_question_whose_page_is_not_the_first_fails(pages, code, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A site with a search; whether there is a browser is not asked."""
     worker = tmp_path / "assets/javascripts/workers/search.1.min.js"
     worker.parent.mkdir(parents=True)
     worker.touch()
@@ -26,18 +29,65 @@ def test_a_question_whose_page_is_not_the_first_fails(pages, code, tmp_path, mon
     monkeypatch.setattr(site_pictures, "SITE", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda name: name)
 
+
+def get(address):
+    with urllib.request.urlopen(address) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize(
+    ("question", "pages", "code", "fault"),
+    [
+        ("why slow", ["howto/slow.html", "faq.html"], 0, ""),
+        ("why slow", ["faq.html"], 1, " - not howto/slow.html first"),
+        ("why slow", [], 1, " - not howto/slow.html first"),
+        ("z", [], 1, " - something begins so"),
+        ("zebra", [], 0, ""),
+        ("xyz", [], 0, ""),
+    ],
+)
+def test_a_question_whose_page_is_not_the_first_fails(question, pages, code, fault, monkeypatch, capsys):
     def browse(_, address, *__, virtual):
         """As a browser that shows these pages."""
-        with urllib.request.urlopen(address) as answer:
-            page = answer.read().decode()
+        page = get(address)
         assert not virtual
-        assert '["why slow"]' in page
+        assert f'["{question}"]' in page
         assert "/assets/javascripts/workers/search.1.min.js" in page
-        return f"<pre>{json.dumps({'why slow': pages})}</pre>"
+        return f"<pre>{json.dumps({question: pages})}</pre>"
 
     monkeypatch.setattr(site_pictures, "browse", browse)
-    assert site_search.main(["why slow"]) == code
-    assert ("not howto/slow.html first" in capsys.readouterr().out) == bool(code)
+    assert site_search.main([question]) == code
+    assert capsys.readouterr().out == f"{question} -> {', '.join(pages) or 'nothing'}{fault}\n"
+
+
+@pytest.mark.usefixtures("site")
+def test_a_search_that_does_not_answer_is_told_before_the_browser_is_ended(monkeypatch):
+    waits = []
+
+    class Event(threading.Event):
+        def wait(self, timeout=None):
+            waits.append((timeout, self.is_set()))
+            return self.is_set()
+
+    monkeypatch.setattr(site_search, "threading", types.SimpleNamespace(Event=Event))
+
+    def browse(_, address, *__, virtual):
+        """As a browser, which prints the page when it has the picture."""
+        assert not virtual
+        host = address.removesuffix("/ask")
+        get(f"{host}/hold")
+        if released:
+            get(f"{host}/release")
+            get(f"{host}/hold")
+        return "<pre></pre>"
+
+    monkeypatch.setattr(site_pictures, "browse", browse)
+    for released in (False, True):
+        with pytest.raises(RuntimeError, match=r"The search has not answered:\n<pre></pre>"):
+            site_search.found("chromium", ["why slow"])
+    assert [was_set for _, was_set in waits] == [False, False, True]
+    assert all(limit < site_pictures.LIMIT for limit, _ in waits)
 
 
 def test_numbers_of_tables_are_not_searched():
