@@ -24,18 +24,26 @@ else
   builder=("$name")
 fi
 
+container=""
+remove() {
+  if [ -n "$container" ]; then "${builder[@]}" rm "$container" >/dev/null; fi
+  container=""
+}
+trap remove EXIT  # also after Ctrl-C
+
 # in_image IMAGE COMMAND...: without a GPU, which the image for GPUs must bear.
 in_image() {
-  local image=$1 container code=0
+  local image=$1 code=0
   shift
-  if [ "${builder[0]##*/}" != buildah ]; then
+  # It may stand behind sudo.
+  if [[ " ${builder[*]##*/} " != *" buildah "* ]]; then
     "${builder[@]}" run --rm --env JAX_PLATFORMS=cpu --shm-size 1g "$image" "$@"
     return
   fi
   container=$("${builder[@]}" from --pull-never "$image")
   # Its own name would have no address, which JAX needs of it.
   "${builder[@]}" run --hostname localhost --env JAX_PLATFORMS=cpu "$container" -- "$@" || code=$?
-  "${builder[@]}" rm "$container" >/dev/null
+  remove
   return "$code"
 }
 
