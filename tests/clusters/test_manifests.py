@@ -98,6 +98,9 @@ def test_an_image_s_steps_can_be_read(name):
     steps = [line.partition(" ")[::2] for line in lines if line.strip()]
     # Images to begin from can be given in place of the public ones, as by a mirror's address.
     given = [rest.partition("=")[0] for _, rest in itertools.takewhile(lambda step: step[0] == "ARG", steps)]
+    # Whole addresses: podman and buildah complete a name only where the system's configuration says how.
+    defaults = [rest.partition("=")[2] for instruction, rest in steps if rest.partition("=")[0] in given]
+    assert all("." in address.partition("/")[0] for address in defaults)
     bases = [rest.partition(" ")[0].removeprefix("$") for instruction, rest in steps if instruction == "FROM"]
     assert sorted(set(bases)) == sorted(given)
     for instruction, rest in steps:
