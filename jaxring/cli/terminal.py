@@ -59,7 +59,7 @@ class Help(argparse.HelpFormatter):
 def _fitting(paragraph: str, width: int, indent: str) -> Iterator[str]:
     if not paragraph.startswith(" "):
         # What stands in backquotes is a command or a call, which is not divided.
-        whole = re.sub(r"`[^`]*`", lambda quoted: quoted[0].replace(" ", "\0"), paragraph)
+        whole = re.sub(r"`[^`]*`", lambda quoted: re.sub(r"\s+", "\0", quoted[0]), paragraph)
         for line in textwrap.wrap(whole, width - len(indent), break_on_hyphens=False):
             yield indent + line.replace("\0", " ")
         return
