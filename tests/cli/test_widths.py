@@ -97,5 +97,7 @@ def test_an_example_of_the_help_stays_a_line_and_its_remark_goes_below(shown):
 
 
 def test_a_command_in_backquotes_is_not_divided_where_its_source_is():
-    shown = terminal.Help("jaxring")._fill_text("For a job on two hosts use `jaxring run\n--hosts a,b` from here.", 40, "")
+    shown = terminal.Help("jaxring")._fill_text(
+        "For a job on two hosts use `jaxring run\n--hosts a,b` from here.", 40, ""
+    )
     assert shown == "For a job on two hosts use\n`jaxring run --hosts a,b` from here."

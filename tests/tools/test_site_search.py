@@ -63,7 +63,7 @@ def test_a_question_whose_page_is_not_the_first_fails(question, pages, code, fau
 
 @pytest.mark.usefixtures("site")
 def test_a_search_that_does_not_answer_is_told_before_the_browser_is_ended(monkeypatch):
-    waits = []
+    waits, asked = [], []
 
     class Event(threading.Event):
         def wait(self, timeout=None):
@@ -77,13 +77,14 @@ def test_a_search_that_does_not_answer_is_told_before_the_browser_is_ended(monke
         assert not virtual
         host = address.removesuffix("/ask")
         get(f"{host}/hold")
-        if released:
+        if asked:
             get(f"{host}/release")
             get(f"{host}/hold")
+        asked.append(address)
         return "<pre></pre>"
 
     monkeypatch.setattr(site_pictures, "browse", browse)
-    for released in (False, True):
+    for _ in range(2):
         with pytest.raises(RuntimeError, match=r"The search has not answered:\n<pre></pre>"):
             site_search.found("chromium", ["why slow"])
     assert [was_set for _, was_set in waits] == [False, False, True]
