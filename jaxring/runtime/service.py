@@ -30,6 +30,7 @@ from jaxring.runtime.reporting.straggler_watch import StragglerWatch
 from jaxring.settings import Settings, announce, kinds, settings
 from jaxring.world import daemons
 from jaxring.world.identity import version
+from jaxring.world.waits import was_ended
 
 logger = logging.getLogger("jaxring.runtime")
 
@@ -225,7 +226,10 @@ def _answer(planner: Planner, request: _native.PlanRequest) -> None:
     try:
         request.resolve(planner.plan(request))
     except Exception as error:
-        logger.warning("planning failed: %s", error, exc_info=not isinstance(error, JaxringError))
+        # What Ctrl-C ends is said by KeyboardInterrupt or, of the whole job, by its launcher.
+        interrupted = was_ended(error) or (isinstance(error, JaxringError) and ending.is_told())
+        level = logging.INFO if interrupted else logging.WARNING
+        logger.log(level, "planning failed: %s", error, exc_info=not isinstance(error, JaxringError))
         code = _UNAVAILABLE if isinstance(error, JaxringError) else _INTERNAL
         code = _INVALID_ARGUMENT if isinstance(error, (ValueError, TypeError)) else code
         code = _RESOURCE_EXHAUSTED if isinstance(error, MemoryError) else code

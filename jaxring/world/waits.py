@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 _MOST = 4  # waits that a description names
 
 
+def was_ended(error: BaseException) -> bool:
+    """Whether an exception was raised, also by way of others, since `Waits.end` has ended its thread's wait."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, InterruptedError):
+        found = found.__cause__
+    return found is not None
+
+
 class Wait:
     """One thread's wait, from `Waits.waiting`."""
 
@@ -40,7 +48,7 @@ class Wait:
     def check(self) -> None:
         """Raises JoinError once `end` was called. The waiting thread calls this at least once a second."""
         if self._ended:
-            raise JoinError(self._ended)
+            raise JoinError(self._ended) from InterruptedError(self._ended)
 
     def __str__(self) -> str:
         return f"{self._what} ({self._trouble})" if self._trouble else self._what
