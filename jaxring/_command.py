@@ -65,11 +65,12 @@ def end_at_interrupt() -> None:
 def raise_at_interrupt() -> None:
     """Take back `end_at_interrupt`: from here on what runs can be left by KeyboardInterrupt.
 
-    In the command one that a callback loses is raised again; a worker runs the user's program, as Python does.
+    One that a callback loses, such as JAX's of the garbage collector, is raised again, in the command and in a worker,
+    whose program Ctrl-C shall end. A hook that the program sets later is its own.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
         return
-    if this_process():
+    if this_process() or _is_worker():
         sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -86,7 +87,10 @@ def _unraisable(hook: Callable[[sys.UnraisableHookArgs], object], lost: sys.Unra
 
 
 def raise_lost() -> None:
-    """Raise KeyboardInterrupt if a callback has lost one that has not been raised again yet: the command is over."""
+    """Raise KeyboardInterrupt if a callback has lost one that has not been raised again yet.
+
+    For the end of the command, or of a worker's script.
+    """
     for timer in _again:
         if timer.is_alive():
             timer.cancel()

@@ -62,6 +62,7 @@ def main() -> None:
         os.set_inheritable(options.report, False)  # it speaks for this process only
     try:
         _run(options)
+        _command.raise_lost()
     except BaseException as error:
         reported = options.report >= 0 and os.getpid() == pid  # a fork that the script made is no process of the job
         if reported:
@@ -104,7 +105,9 @@ def _show(
     """sys.excepthook: has `hook` show the exception without the frames that ran the script.
 
     Ctrl-C reaches all processes, and where each was is said by the launcher, in one line, if it has been ``reported``.
-    So is a SIGINT to this process alone.
+    A SIGINT to this process alone, or a KeyboardInterrupt that the script raises, is not told from that: the launcher
+    says that the process failed and at which line, and no traceback is shown, nor kept in the file of --log-dir. A hook
+    of the script's own is called with every exception.
     """
     if kind is KeyboardInterrupt and hook is sys.__excepthook__ and reported:
         return

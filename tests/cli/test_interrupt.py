@@ -55,8 +55,8 @@ import gc, signal, sys, time
 
 
 def callback(phase, info):
-    begun = hasattr(sys.modules.get("jaxring.cli"), "main")
-    if begun and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    command, worker = hasattr(sys.modules.get("jaxring.cli"), "main"), "script" in sys.modules
+    if (command or worker) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         gc.callbacks.remove(callback)
         print("inside", flush=True)
         time.sleep(60)
@@ -72,6 +72,18 @@ def test_an_interrupt_that_a_callback_loses_ends_the_command(tmp_path):
     code, _, err = interrupted(tmp_path, "inside", arguments)
     assert code == 130, err
     assert re.fullmatch("jaxring( explain)?: interrupted\n", err)
+
+
+def test_an_interrupt_that_a_callback_loses_ends_a_worker(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(LOSES)
+    (tmp_path / "script.py").write_text(
+        "import gc, sys, time\nsys.modules['script'] = sys\ngc.collect()\ntime.sleep(30)\n"
+    )
+    arguments = ["jaxring.launcher.worker", "--no-init", str(os.getpid()), str(tmp_path / "script.py")]
+    code, _, err = interrupted(tmp_path, "inside", arguments)
+    assert code == -signal.SIGINT, err
+    assert "Exception ignored" not in err
+    assert err.splitlines()[-1] == "KeyboardInterrupt"
 
 
 # A job of no processes is made and ended, with an interrupt in another place each time: before each line, one after
