@@ -8,6 +8,7 @@ callback, as of the garbage collector, it is printed and the process goes on.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import functools
 import itertools
 import pathlib
@@ -17,12 +18,15 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import types
+    from collections.abc import Callable, Iterator, Sequence
 
 _MODULES, _WORKER = ("jaxring", "jaxring.cli"), "jaxring.launcher.worker"
 # When an interrupt that was lost is raised again; one that is lost once more is raised once more.
 _AGAIN_S = 0.05
 _again: list[threading.Timer] = []
+# The signals other than SIGINT that have interrupted the command.
+_ended_by: list[int] = []
 
 
 def is_command(argv: Sequence[str], original: Sequence[str]) -> bool:
@@ -95,3 +99,33 @@ def raise_lost() -> None:
         if timer.is_alive():
             timer.cancel()
             raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def ended_as_by_interrupt() -> Iterator[None]:
+    """Within it SIGTERM and SIGHUP raise KeyboardInterrupt, for a command that has started what does not end with it.
+
+    By default they end a process at once, with no `finally` and no `__exit__`. Only the first one counts: a terminal
+    that is closed, and `timeout`, may send several. What does not have its default action is left as it is, as under
+    nohup. For the main thread.
+    """
+    _ended_by.clear()
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(number: int, _frame: types.FrameType | None) -> None:
+    _ended_by.append(number)
+    if len(_ended_by) == 1:
+        raise KeyboardInterrupt
+
+
+def interrupting_signal() -> signal.Signals:
+    """What has raised KeyboardInterrupt: SIGINT, or one that `ended_as_by_interrupt` has taken for it."""
+    return signal.Signals(_ended_by[0]) if _ended_by else signal.SIGINT

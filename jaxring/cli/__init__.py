@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import os
 import platform
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -24,8 +26,8 @@ COMMANDS = {
     name: f"jaxring.cli.{name}"
     for name in ("bench", "doctor", "explain", "metrics", "run", "simulate", "top", "topo", "trace", "tune")
 }
-# Exit codes as shells have them for what ends by SIGINT and SIGPIPE.
-INTERRUPTED, PIPE_BROKEN = 130, 141
+# The exit code as shells have it for what ends by SIGPIPE.
+PIPE_BROKEN = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,8 +62,11 @@ def _run(argv: Sequence[str] | None) -> int:
         print(f"{command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"{command}: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        number = _command.interrupting_signal()
+        said = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+        with contextlib.suppress(OSError):  # the terminal may have gone
+            print(f"{command}: {said}", file=sys.stderr)
+        return 128 + number
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -42,6 +42,7 @@ import statistics
 import sys
 from typing import TYPE_CHECKING
 
+from jaxring import _command
 from jaxring.bench import peers, work
 from jaxring.bench.programs import PROGRAMS, Program
 from jaxring.cli import arguments as types
@@ -124,7 +125,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and report. Raises JaxringError for what cannot be measured; at Ctrl-C what there is yet is reported."""
+    """Measure and report. Raises JaxringError for what cannot be measured.
+
+    At Ctrl-C, SIGTERM or SIGHUP what there is yet is reported. In a job that was there before (--job) SIGTERM is JAX's.
+    """
     if any((arguments.suite, arguments.out, arguments.limit, arguments.stages)):
         raise JaxringError(
             "The suites are part of jaxring's repository and no longer of the package: in a checkout, run "
@@ -135,9 +139,8 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     if arguments.job:
         return _in_job(arguments)
-    if arguments.tuner:
-        return _tuner(arguments)
-    return _bench(arguments, None)
+    with _command.ended_as_by_interrupt():
+        return _tuner(arguments) if arguments.tuner else _bench(arguments, None)
 
 
 def _in_job(arguments: argparse.Namespace) -> int:

@@ -24,6 +24,7 @@ import pathlib
 import time
 from typing import TYPE_CHECKING
 
+from jaxring import _command
 from jaxring.bench import work
 from jaxring.cli import arguments as types
 from jaxring.cli import tables
@@ -76,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     sizes = work.sizes(arguments.begin, arguments.end, arguments.factor)
     before = calibration.current()
     begun = time.monotonic()
-    with hosts_of(arguments.hosts, arguments.rate) as hosts:
+    with _command.ended_as_by_interrupt(), hosts_of(arguments.hosts, arguments.rate) as hosts:
         measured = measure_all(layouts, sizes, hosts)
     profile = calibrated(dataclasses.replace(before, kind=kind), measured)
     path, seconds = _write(profile, arguments.out), time.monotonic() - begun

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 
 import pytest
@@ -134,21 +135,33 @@ BENCH = ["bench", "all_gather", "-n", "1x2", "-b", "64", "-f", "16", "-w", "1", 
 LONG = ["-e", "64M", "-f", str(1 << 20), "--iters", "1000"]
 
 
+@pytest.fixture
+def short_folder():
+    """For the bench's sockets, whose paths have to be short."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield pathlib.Path(folder)
+
+
 @pytest.mark.multiprocess
-def test_after_ctrl_c_there_is_what_was_measured_until_then(tmp_path):
-    saved = tmp_path / "out.json"
-    child = start(SCRIPT, *BENCH, *LONG, "--json", str(saved))
+@pytest.mark.parametrize(
+    ("number", "said"), [("INT", "interrupted"), ("TERM", "ended by SIGTERM"), ("HUP", "ended by SIGHUP")]
+)
+def test_after_ctrl_c_or_its_like_there_is_what_was_measured_until_then(number, said, tmp_path, short_folder):
+    number, saved = signal.Signals[f"SIG{number}"], tmp_path / "out.json"
+    child = start(SCRIPT, *BENCH, *LONG, "--json", str(saved), env=environment(TMPDIR=str(short_folder)))
     lines = []
     try:
         for line in child.stdout:
             lines.append(line)
             if re.match("64 B +xla ", line):
                 break
-        child.send_signal(signal.SIGINT)
+        for _ in range(1 if number == signal.SIGINT else 2):  # one more changes nothing
+            child.send_signal(number)
         code, out, err = finish(child)
     finally:
         child.kill()
-    assert (code, err) == (130, "jaxring bench: interrupted\n")
+    assert (code, err) == (128 + number, f"jaxring bench: {said}\n")
+    assert [*short_folder.iterdir()] == []
     rows = [line for line in "".join([*lines, out]).splitlines() if re.match(r"\S+ K?i?B ", line)]
     assert len(json.loads(saved.read_text())["results"]) == len(rows) == 2
 
